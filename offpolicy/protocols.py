@@ -48,6 +48,7 @@ class BatchSource(Protocol[Batch_co]):
 class StatefulBatchSource(BatchSource[Batch_co], Protocol[Batch_co]):
     """A batch source as the learner process sees it: with counters for the report and state for the checkpoint."""
 
+    kind: str  # direct, prefetch or resident, as `replay.source` names them; rollouts
     first_unseen_row: list[int]  # by ring: the first row whose observation the normaliser has not seen
 
     @property

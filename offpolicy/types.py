@@ -1,7 +1,7 @@
 """The data that crosses module borders, and the legend of tensor shapes.
 
-Shape legend: B batch rows, U updates of one iteration, N environments, T time steps, O observation, A action,
-C critics, W columns of a packed replay row.
+Shape legend: B batch rows (of rollouts: all environments), U updates of one iteration, N environments, T time steps,
+O observation, A action, C critics, W columns of a packed replay row.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class SpaceSpec:
     max_episode_steps: int | None = None
     nvec: tuple[int, ...] = ()
     obs_dtype: str = "float32"  # as the replay stores them: uint8 where all parts are of bytes
+    box_shape: tuple[int, ...] = ()  # of a Box observation of a higher rank than 1, which is flattened; else nothing
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SpaceSpec:

@@ -224,7 +224,7 @@ class Collector:
 
         hook = HookConfig(cfg.collect.hook, cfg.collect.post_queue, cfg.env.step_timeout_s, "collect.hook")
         is_whole = self.tracker.ep_length == 0
-        return TrainingHook(hook, is_whole, should_stop, self._warn)
+        return TrainingHook(hook, is_whole, should_stop, self._warn, is_discrete=bool(self._job.spec.choices))
 
     def _make_policy(self) -> CollectorPolicy:
         job, algo = self._job, self._job.cfg.algo

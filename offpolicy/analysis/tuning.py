@@ -137,7 +137,8 @@ def _environments(cfg: RunConfig, machine: Machine) -> Iterator[Move]:
     """Yields twice the environments, and other ways to step them."""
     env, twice = cfg.env, 2 * cfg.env.num_envs
     # Of an env step, twice the environments halve what is done once per vector step and once per iteration.
-    halved = dict.fromkeys([*CollectorPhase, *LearnerPhase], 0.5) | dict.fromkeys([*PER_UPDATE, "env_step"], 1.0)
+    halved = dict.fromkeys([*CollectorPhase, *LearnerPhase], 0.5) | dict.fromkeys(PER_UPDATE, 1.0)
+    halved[CollectorPhase.ENV_STEP] = _twice_factor(cfg, machine)
     yield Move({"env.num_envs": twice}, factors=halved)
     if env.vectorization in ("sync", "auto"):
         for num_envs, factors in ((env.num_envs, {}), (twice, halved)):
@@ -152,13 +153,27 @@ def _environments(cfg: RunConfig, machine: Machine) -> Iterator[Move]:
         yield Move({"env.vectorization": "mujoco"}, factors={CollectorPhase.ENV_STEP: _batch_factor(cfg, machine)})
 
 
+def _twice_factor(cfg: RunConfig, machine: Machine) -> float:
+    """Returns the cost of an env step with twice the environments over that with those of now, at best."""
+    env = cfg.env
+    if env.vectorization in ("sync", "auto"):  # one after another
+        return 1.0
+    if env.vectorization == "mujoco" and is_batched_task(env):
+        threads = _batch_threads(cfg, machine)
+        return batch_cost(threads, 2 * env.num_envs) / batch_cost(threads, env.num_envs)
+    return 0.5  # side by side: a step of all takes as long as before
+
+
 def _batch_factor(cfg: RunConfig, machine: Machine) -> float:
     """Returns the cost of an env step in a batch over that one after another, at best."""
     if not is_batched_task(cfg.env):
         return 1.0 / machine.num_cores
+    return GAIN * batch_cost(_batch_threads(cfg, machine), cfg.env.num_envs)
+
+
+def _batch_threads(cfg: RunConfig, machine: Machine) -> int:
     shared = max(machine.num_cores // cfg.collect.num_collectors, 1)
-    threads = cfg.threads.collector if cfg.threads.collector != "auto" else shared if cfg.takes_turns else 1
-    return GAIN * batch_cost(threads, cfg.env.num_envs)
+    return cfg.threads.collector if cfg.threads.collector != "auto" else shared if cfg.takes_turns else 1
 
 
 def _collectors(cfg: RunConfig, machine: Machine) -> Iterator[Move]:

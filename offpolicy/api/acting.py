@@ -79,7 +79,7 @@ class LoadedPolicy:
     def flatten(self, obs: Observation) -> tuple[Float32, bool]:
         """Returns observations as the network takes them [N, O], and whether one was given, without N."""
         if not self.spec.obs_keys:
-            rows, is_one = _rows("obs", obs, (self.spec.obs_dim,))
+            rows, is_one = _rows("obs", obs, self.spec.box_shape or (self.spec.obs_dim,))
         else:
             names = zip(self.spec.obs_keys, self.spec.obs_shapes, strict=True)
             parts = [_rows(f"obs[{name!r}]", _part(obs, name), shape) for name, shape in names]
@@ -97,7 +97,7 @@ class LoadedPolicy:
 def _rows(name: str, given: Any, shape: tuple[int, ...]) -> tuple[Float32, bool]:  # Any: not checked yet
     """Returns arrays of `shape`, flattened, as rows [N, size], and whether there was one without N.
 
-    Of a Box only the number of its values is known: an observation of the shape (2, 3) has 6.
+    Of a Box of runs before `SpaceSpec.box_shape` only the number of its values is known: one of shape (2, 3) has 6.
     """
     size = math.prod(shape)
     try:
@@ -105,7 +105,7 @@ def _rows(name: str, given: Any, shape: tuple[int, ...]) -> tuple[Float32, bool]
     except (TypeError, ValueError):
         array = np.empty((0,), np.float32)  # texts, ragged lists: of no allowed shape
         size = size or 1
-    is_many = array.ndim > len(shape) and math.prod(array.shape[1:]) == size
+    is_many = array.shape != shape and array.ndim > 1 and math.prod(array.shape[1:]) == size
     if not is_many and array.size != size:
         got = f"a {type(given).__name__}" if not array.size else f"an array of the shape {array.shape}"
         raise ConfigError(f"{name}: got {got}, allowed {list(shape)} or [N, {', '.join(map(str, shape))}]")

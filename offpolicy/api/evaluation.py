@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,10 +109,14 @@ def _labelled(runs: Sequence[AnyRun] | Mapping[str, AnyRun]) -> Iterator[tuple[s
     if isinstance(runs, Mapping):
         yield from ((label, _path(one)) for label, one in runs.items())
         return
-    names: dict[str, int] = {}
-    for path in map(_path, runs):
-        names[path.name] = names.get(path.name, 0) + 1
-        yield (path.name if names[path.name] == 1 else f"{path.name}-{names[path.name]}"), path
+    paths = [_path(run) for run in runs]
+    taken, labels = {path.name for path in paths}, set[str]()
+    for path in paths:
+        numbered = (f"{path.name}-{number}" for number in itertools.count(2))
+        label = path.name if path.name not in labels else next(name for name in numbered if name not in taken)
+        labels.add(label)
+        taken.add(label)
+        yield label, path
 
 
 def _path(run: AnyRun) -> Path:

@@ -104,9 +104,12 @@ class TrainingHook:
         should_stop: Callable[[], bool],
         warn: Callable[[str], None],
         clock: Clock | None = None,
+        *,
+        is_discrete: bool = False,
     ) -> None:
         self._steps, self._work = EpisodeSteps(is_whole), HiddenWork()
         self._hook = EpisodeHook(cfg, should_stop, self._finish)
+        self._is_discrete = is_discrete
         self._warn, self._clock = warn, clock or MonotonicClock()
         self._handed_over, self._done, self._failures = 0, 0, 0
         self._env_steps: dict[int, int] = {}  # of the episodes that are on their way, by index
@@ -121,7 +124,8 @@ class TrainingHook:
 
     def add(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome, env_steps: int) -> None:
         """Adds a vector step and hands over the episodes that ended in it. obs: [N, O] acted on."""
-        for env in self._steps.add(obs, output.action, outcome):
+        action = output.action if self._is_discrete else np.clip(output.action, -1.0, 1.0)  # as the environment gets it
+        for env in self._steps.add(obs, action, outcome):
             episode = self._steps.episode(env, outcome, self._handed_over, env_steps, output.version)
             self._env_steps[episode.index] = env_steps
             self._handed_over += 1

@@ -76,7 +76,10 @@ class SavedRun:
         return deterministic_actor(self.policy(device))
 
     def policy(self, device: str = "cpu") -> Policy:
-        """Returns the policy with the weights of the checkpoint. Raises `CheckpointError`, also for an exported one."""
+        """Returns the policy with the weights, and the exploration, of the checkpoint.
+
+        Raises `CheckpointError`, also for an exported one.
+        """
         if isinstance(self.checkpoint, ExportedPolicy):
             raise CheckpointError(f"{self.checkpoint.path}: an exported policy has no networks to read")
         policy = make_policy(self.cfg.algo, self.spec).eval()
@@ -86,6 +89,7 @@ class SavedRun:
             policy.load_state_dict(own)
         except RuntimeError as error:  # other names or shapes
             raise CheckpointError(f"{self.checkpoint.path / 'learner.safetensors'}: {error}") from error
+        policy.explore_with(self.cfg.algo.value(self.cfg.algo.exploration_noise, self.checkpoint.env_steps))
         return policy.to(pick_device(device, 0))
 
 

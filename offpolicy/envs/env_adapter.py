@@ -27,6 +27,7 @@ from offpolicy.types import Float32
 
 FAILURE_KEY = "offpolicy_failure"  # info: what failed, as text
 SUCCESS_KEY = "offpolicy_success"  # info: 1.0 or 0.0 at an episode's end
+SUCCESS_NAMES = ("is_success", "success")  # info: what environments call it, the first one that is there
 MEASURE_KEY = "offpolicy_measure"  # info: the number that `env.measure` names, at an episode's end
 
 _LOG = logging.getLogger(__name__)
@@ -182,6 +183,7 @@ def _episode_info(info: Any, measure: str | None) -> dict[str, float]:
     """Returns the success of an episode and the number that `measure` names, where its last info has them."""
     if not isinstance(info, dict):
         return {}
-    found = {SUCCESS_KEY: info.get("is_success", info.get("success")), MEASURE_KEY: info.get(measure)}
+    success = next((info[name] for name in SUCCESS_NAMES if name in info), None)
+    found = {SUCCESS_KEY: success, MEASURE_KEY: info.get(measure)}
     arrays = {key: np.asarray(value) for key, value in found.items()}
     return {key: float(a.reshape(-1)[0]) for key, a in arrays.items() if a.size == 1 and a.dtype.kind in "fiub"}

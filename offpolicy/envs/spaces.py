@@ -90,7 +90,7 @@ class ActionScale:
         """Returns the scale of a codec's action bounds."""
         low, high = np.asarray(codec.spec.action_low), np.asarray(codec.spec.action_high)
         dtype = np.dtype(codec.action_dtype)
-        return cls(low.astype(dtype), high.astype(dtype), (high + low) / 2.0, (high - low) / 2.0)
+        return cls(_inward(low, high, dtype), _inward(high, low, dtype), (high + low) / 2.0, (high - low) / 2.0)
 
     def apply(self, action: Float32) -> NDArray[np.floating[Any]]:
         """Returns environment actions [N, A] in the environment's dtype, never outside its bounds. action: [N, A]."""
@@ -98,6 +98,14 @@ class ActionScale:
         scaled = (action * self.half + self.middle).astype(self.low.dtype)
         bounded: NDArray[np.floating[Any]] = np.minimum(np.maximum(scaled, self.low), self.high)
         return bounded
+
+
+def _inward(bound: NDArray[np.float64], other: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.floating[Any]]:
+    """Returns bounds [A] in a dtype that may be coarser than theirs, rounded towards the `other` ones [A]."""
+    rounded = bound.astype(dtype)
+    is_outside = np.sign(rounded - bound) == np.sign(bound - other)
+    inward: NDArray[np.floating[Any]] = np.where(is_outside, np.nextafter(rounded, other.astype(dtype)), rounded)
+    return inward
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +149,7 @@ def describe(obs_space: Space[Any], action_space: Space[Any], max_episode_steps:
         num_actions=int(action_space.n) if isinstance(action_space, spaces.Discrete) else 0,
         nvec=tuple(action_space.nvec.ravel().tolist()) if isinstance(action_space, spaces.MultiDiscrete) else (),
         max_episode_steps=max_episode_steps,
+        box_shape=leaves[0].shape if not leaves[0].path and len(leaves[0].shape) > 1 else (),
         obs_dtype="uint8" if {leaf.dtype for leaf in leaves} == {"uint8"} else "float32",
     )
     return Codec(spec, leaves, tuple(action_space.shape or ()), str(action_space.dtype))

@@ -20,7 +20,15 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.env_adapter import FAILURE_KEY, MEASURE_KEY, SUCCESS_KEY, EnvAdapter, EnvFactory, codec_of
+from offpolicy.envs.env_adapter import (
+    FAILURE_KEY,
+    MEASURE_KEY,
+    SUCCESS_KEY,
+    SUCCESS_NAMES,
+    EnvAdapter,
+    EnvFactory,
+    codec_of,
+)
 from offpolicy.envs.make import NO_LIMIT, Env, failure_text, find_spec, make_env
 from offpolicy.envs.pool import Pool
 from offpolicy.envs.spaces import Codec, action_map, describe
@@ -190,9 +198,13 @@ class NativeVector:
             raise EnvFailure(f"the vector of {cfg.id} has other spaces: expected {codec.spec}, got {own.spec}")
 
     def reset(self, *, seed: list[int | None], options: dict[str, Any] | None = None) -> tuple[Float32, dict[str, Any]]:
-        """Returns obs [N, O], first ones except where `options["reset_mask"]` is False; one seed per environment."""
+        """Returns obs [N, O], first ones except where `options["reset_mask"]` is False; one seed per environment.
+
+        Vectors that do not claim the option take one number, as Gymnasium's own do: the first of the seeds.
+        """
+        given: Any = seed if self.can_reset_some else seed[0]  # Any: Gymnasium's type lacks the list
         try:
-            obs, _ = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]  # Gymnasium's type lacks the list
+            obs, _ = self.env.reset(seed=given, options=options)
         except EnvFailure:  # it names the environment itself
             raise
         except Exception as error:
@@ -208,16 +220,19 @@ class NativeVector:
         except Exception as error:
             raise self._failure("step", error) from error
         done = np.array(terminated) | np.array(truncated)
-        measured = self._measured(info, done) if done.any() else {}
+        measured = self._measured(info, done) if info and done.any() else {}
         return self.flatten(obs), np.asarray(reward, np.float64), np.array(terminated), np.array(truncated), measured
 
     def _measured(self, info: dict[str, Any], done: Bool) -> dict[str, Any]:
-        """Returns what `env.measure` names, of the environments that are `done` [N]; nothing but a number for each."""
-        values = np.asarray(info.get(self._cfg.measure or ""))
-        if values.size != self._num_envs or values.dtype.kind not in "fiub":
-            return {}
-        is_known = info.get(f"_{self._cfg.measure}", True)
-        return {MEASURE_KEY: values.reshape(-1), f"_{MEASURE_KEY}": done & is_known}
+        """Returns success, and what `env.measure` names, of the environments that are `done` [N]."""
+        found: dict[str, Any] = {}
+        named = {SUCCESS_KEY: SUCCESS_NAMES, MEASURE_KEY: (self._cfg.measure,) if self._cfg.measure else ()}
+        for key, names in named.items():
+            name = next((name for name in names if name in info), None)
+            values = np.asarray(None if name is None else info[name])
+            if values.size == self._num_envs and values.dtype.kind in "fiub":  # a number for each
+                found |= {key: values.reshape(-1), f"_{key}": done & info.get(f"_{name}", True)}
+        return found
 
     def close(self) -> None:
         """Closes the environment."""

@@ -120,7 +120,9 @@ class Monitor:
 
     def _on_hello(self, child: Child, message: Mapping[str, Any]) -> None:
         if not self._hellos.add(child.name, message):
-            return  # it was started again
+            if child.is_learner and child.index == 0:  # it was started again, with what its checkpoint had chosen
+                self._logger.set_speed(message["threads"], message["mode"])
+            return
         # A resumed collector has reported what it restored: that is no answer to a request.
         self._seen_versions = (self._seen_versions[0], *self._versions_of(self._learner)[1:])
         if child.is_learner:
@@ -157,6 +159,8 @@ class Monitor:
         if child.index == 0:
             self._logger.set_speed(message["threads"], message["mode"])
             self._logger.set_device(message["device"], library)
+            if message["source_kind"] != "rollouts":
+                self._logger.set_in_force("replay.source", message["source_kind"])
             self._system = SystemMonitor(message["device"])
             self._learner = self._shared.learner_reports(message["metrics"])
             self._rate_limiter = make_rate_limiter(self._cfg, LearningStart(*message["start"]), self._num_hosts)

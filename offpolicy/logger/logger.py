@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from offpolicy.config.extensions import SinksConfig
+from offpolicy.config.parsing import merge, nested
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import LogConfig
 from offpolicy.errors import OffPolicyError
@@ -173,8 +174,9 @@ class OffPolicyLogger:
         if self._learning is None and self._is_learning(snapshot):
             self._learning = snapshot
         written = with_unilab_keys(record) if self._log.unilab_keys else record
+        written = written | every_rank if self._log.ranks == "all" else written
         for sink in self._sinks:
-            sink.write(written | every_rank if self._log.ranks == "all" else written)
+            sink.write(written)
         if verdict is not None and self._cause.has_changed:
             advice = [f"- {advice.text}" for advice in verdict.advice]
             markdown = "\n".join([f"**{verdict.label}**", "", verdict.reason, "", *advice])
@@ -186,7 +188,7 @@ class OffPolicyLogger:
             self._console.record(record | every_rank, verdict)
         for warning in warnings:
             self._console.message(warning)
-        return record
+        return written
 
     def _is_at_last_step(self, snapshot: Snapshot) -> bool:
         """True if the last record was at the same env step; the steps of another loop may not be counted at all."""
@@ -205,7 +207,9 @@ class OffPolicyLogger:
         if shown != verdict.cause:
             verdict = judge_window(previous, snapshot, rates, self.header, shown, self._error.median, late)
             assert verdict is not None  # as before, for the same window
-        advised = possible_advice(verdict, self.config_mapping, has_gpu=self.header.has_gpu)
+        advised = possible_advice(
+            verdict, self.config_mapping, has_gpu=self.header.has_gpu, steps_per_sec=rates.steps_per_sec
+        )
         return advised if self._steps is None else replace(advised, advice=())  # it names keys of our configuration
 
     def log_episode(self, episode: EpisodeRecord) -> None:
@@ -328,6 +332,11 @@ class OffPolicyLogger:
         """Sets the device that the learner has chosen, and the library that makes its products ('': not known)."""
         self.header = replace(self.header, device=device, products=products)
         self._console.set_header(self.header)
+        self.set_in_force("device", device.partition(":")[0])
+
+    def set_in_force(self, key: str, value: str) -> None:
+        """Sets what a setting stands for, such as the device for `device=auto`: advice is held against it."""
+        self.config_mapping = merge(self.config_mapping, nested({key: value}))
 
     def finish(self, summary_mapping: Summary) -> None:
         """Writes the summary to the sinks and shows it."""

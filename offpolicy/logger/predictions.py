@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from offpolicy.config.parsing import merge, nested
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.logger.record import RunHeader
@@ -23,9 +24,9 @@ from offpolicy.timing.bottleneck import (
 )
 from offpolicy.timing.phases import CollectorPhase, CoreClass, LearnerPhase
 from offpolicy.timing.rates import Rates, num_updates
-from offpolicy.timing.throughput import collector_spread, learner_spread
+from offpolicy.timing.throughput import collector_spread, learner_spread, timed_ranks
 from offpolicy.timing.what_if import Capacities, Cores, Pipeline, cores_of, pipeline_of
-from offpolicy.timing.windows import Elapsed, cores_elapsed, learner_elapsed, tagged_excess_ns
+from offpolicy.timing.windows import Elapsed, cores_elapsed, learner_elapsed, learner_windows, tagged_excess_ns
 from offpolicy.types import Lateness, Snapshot
 
 NUM_KEPT = 20  # predictions whose errors are known
@@ -35,19 +36,23 @@ LEAST_JUDGED_NS = 50_000_000
 FEWEST = 3  # predictions from which an error is stated
 
 
-def possible_advice(verdict: Verdict, config: Mapping[str, Any], *, has_gpu: bool) -> Verdict:  # Any: nested values
+def possible_advice(
+    verdict: Verdict,
+    config: Mapping[str, Any],  # Any: nested values
+    *,
+    has_gpu: bool,
+    steps_per_sec: float | None = None,
+) -> Verdict:
     """Returns the verdict with the advice that the run of this configuration can take: what is valid, at most three."""
 
     def is_allowed(key: str, value: str | bool | float) -> bool:
-        section, _, name = key.rpartition(".")
-        changed = {**config, section: {**config.get(section, {}), name: value}} if section else {**config, key: value}
         try:
-            RunConfig.from_mapping(changed)
+            RunConfig.from_mapping(merge(config, nested({key: value})))
         except ConfigError:
             return False
         return True
 
-    return verdict.for_run(config, has_gpu=has_gpu, is_allowed=is_allowed)
+    return verdict.for_run(config, has_gpu=has_gpu, is_allowed=is_allowed, steps_per_sec=steps_per_sec)
 
 
 class PredictionError:
@@ -92,12 +97,14 @@ def judge_window(  # noqa: PLR0913  # what a verdict is made of, each needed
         return None
     if learner.wall_ns <= 0 or collector.wall_ns <= 0 or min(learner.total_ns, collector.total_ns) < LEAST_JUDGED_NS:
         return None
-    cores = cores_elapsed(previous, current)
+    cores, windows = cores_elapsed(previous, current), learner_windows(previous, current)
     env_step_ns = collector.phases_ns.get(CollectorPhase.ENV_STEP, 0)
     reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP) or 0.0
     # With a device, `train` waits for that, too.
     in_train = learner.shares(LearnerPhase.TRAIN) if current.learners[0].device is None else None
+    waits = (window.phases_ns.get(LearnerPhase.COLLECTOR_WAIT, 0) / window.wall_ns for window in timed_ranks(windows))
     evidence = WindowEvidence(
+        longest_wait=max(waits, default=0.0),
         straggler=late if late is not None and late.rank > 0 else None,  # rank 0 does not wait for itself
         learner_advice=ROLLOUT_ADVICE if header.has_rollouts else LEARNER_ADVICE,
         learner_descheduled=_descheduled(learner),

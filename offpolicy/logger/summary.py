@@ -89,7 +89,7 @@ def build_summary(
         # Rank 0 alone of the ranks: a missing account of another one may be a late report, not timing switched off.
         accounts = [rank.account for rank in snapshot.learners[:1]] + [totals.account for totals in snapshot.collectors]
         verdict = UNTIMED if None in accounts else UNBEGUN
-    verdict = possible_advice(verdict, config_mapping, has_gpu=header.has_gpu)
+    verdict = possible_advice(verdict, config_mapping, has_gpu=header.has_gpu, steps_per_sec=rates.steps_per_sec)
     return {
         "status": result.status,
         "exit_code": result.exit_code,

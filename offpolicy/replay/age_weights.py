@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -16,8 +16,12 @@ class AgeWeights:
     as `xp`, and return such of the same shape.
     """
 
-    decay: float  # rows of one ring after which w would be 0
+    decay: float  # transitions of one ring after which w would be 0
     floor: float  # in (0, 1]; with 1 all rows have the same weight
+
+    def among(self, share: float) -> AgeWeights:
+        """Returns the weights of rows of which only a share are transitions: ages count all rows."""
+        return replace(self, decay=self.decay / share)
 
     def describe(self) -> str:
         """Returns the end of a source's line in the run's header."""

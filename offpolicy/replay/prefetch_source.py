@@ -180,6 +180,8 @@ class PrefetchSource(RateLimitedSource):
     Raises `ConfigError` if the host refuses the page-locked memory of the slots.
     """
 
+    kind = "prefetch"
+
     def __init__(
         self,
         spec: PrefetchSpec,

@@ -19,6 +19,8 @@ from fractions import Fraction
 
 from offpolicy.config.schema import RunConfig
 
+# Of `algo.utd` as a fraction: 1/3 is meant where a float is next to it, and 0.00001 is still exact.
+LARGEST_DENOMINATOR = 10_000_000
 MAX_UPDATES_PER_ITERATION = 64  # bounds the rows gathered at once and the time until a stop request is seen
 
 
@@ -49,7 +51,7 @@ class RateLimiter:
     @classmethod
     def of(cls, mode: str, utd: float, num_envs: int, *, band: int, start: LearningStart, total: int) -> RateLimiter:
         """Returns the limiter of a mode. A chunk is what an iteration needs: a vector step, or more if utd is low."""
-        ratio = Fraction(utd).limit_denominator(10_000)
+        ratio = Fraction(utd).limit_denominator(LARGEST_DENOMINATOR)
         chunk = max(num_envs, math.ceil(1 / ratio))
         return cls(
             utd=ratio,

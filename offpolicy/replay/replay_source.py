@@ -133,6 +133,8 @@ class RateLimitedSource:
 class ReplaySource(RateLimitedSource):
     """`direct`: samples on the learner's thread, where the rings are; copies to the device if that is elsewhere."""
 
+    kind = "direct"
+
     def __init__(
         self,
         spec: SourceSpec,

@@ -41,6 +41,8 @@ class RolloutSource:
     ranks, a collective; `learnt` is the number of transitions this rank had learnt from before.
     """
 
+    kind = "rollouts"
+
     def __init__(
         self,
         spec: RolloutSpec,

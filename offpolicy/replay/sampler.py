@@ -24,6 +24,7 @@ class Bounds(NamedTuple):
 
     first: tuple[int, ...]  # one per ring
     last: tuple[int, ...]
+    share: float = 1.0  # of the rows that are transitions, where they are drawn by age
 
     @property
     def num_rows(self) -> int:
@@ -160,7 +161,7 @@ class UniformSampler:
             return given
         now = self.bounds()
         later = map(max, given.first, now.first)
-        left = Bounds(tuple(map(min, later, given.last)), given.last)
+        left = given._replace(first=tuple(map(min, later, given.last)))
         return left if left.num_rows else now
 
     def has_written(self, bounds: Bounds) -> bool:
@@ -221,13 +222,17 @@ class AgeWeightedSampler(UniformSampler):
     def describe(self) -> str:
         return self._weights.describe()
 
+    def bounds(self) -> Bounds:
+        return super().bounds()._replace(share=share_of_transitions(self._rings))
+
     def _draw(self, bounds: Bounds, count: int) -> Draw:
         first, last = np.array(bounds.first), np.array(bounds.last)
-        totals = self._weights.total((last - first).astype(np.float64), np)
+        weights = self._weights.among(bounds.share)
+        totals = weights.total((last - first).astype(np.float64), np)
         ends = np.cumsum(totals)
         weight = self.rng.random(count) * ends[-1]
         ring = np.minimum(np.searchsorted(ends, weight, side="right"), len(ends) - 1)
-        age = self._weights.age(weight - (ends - totals)[ring], np).astype(np.int64)
+        age = weights.age(weight - (ends - totals)[ring], np).astype(np.int64)
         return Draw(ring, np.maximum(last[ring] - 1 - age, first[ring]))
 
 

@@ -137,23 +137,35 @@ class Verdict:
         *,
         has_gpu: bool,
         is_allowed: IsAllowed = lambda key, value: True,
+        steps_per_sec: float | None = None,
     ) -> Verdict:
         """The verdict with the first advice that the run can take.
 
-        That is not to set what it has set or what `is_allowed` refuses, no GPU where there is none, and no processes
-        for a single environment or for those that threads step.
+        That is not to set what it has set or what `is_allowed` refuses, no GPU where there is none, no processes for a
+        single environment or for those that threads step, and no change of what hardly decides how often it saves.
         """
         env = config.get("env", {})
         needs_no_workers = env.get("num_envs") == 1 or env.get("vectorization") in ("mujoco", "envpool")
         left_out = {*(() if has_gpu else ("cuda", "resident")), *(("async",) if needs_no_workers else ())}
+        seldom = _seldom_saves(config, steps_per_sec)
         possible = [
             advice for advice in self.advice
-            if not advice.is_followed(config) and advice.value not in left_out
+            if not advice.is_followed(config) and advice.value not in left_out and advice.key != seldom
             and (advice.key is None or advice.value is None or is_allowed(advice.key, advice.value))
         ]  # fmt: skip
-        if PACK_BESIDE in possible:
-            possible = [advice for advice in possible if advice != PACK_IN_THREAD]  # the same
+        if PACK_BESIDE in possible and PACK_IN_THREAD.is_followed(config):  # both are the same
+            possible.remove(PACK_BESIDE)
+        elif PACK_BESIDE in possible:
+            possible = [advice for advice in possible if advice != PACK_IN_THREAD]
         return replace(self, advice=tuple(advice.typed(config, is_allowed) for advice in possible[:MOST_ADVICE]))
+
+
+def _seldom_saves(config: Mapping[str, Any], steps_per_sec: float | None) -> str | None:  # Any: nested values
+    """Which key is off, or saves less often than the other one: that after env steps, or that after minutes."""
+    saves = config.get("checkpoint", {})
+    every, every_s = saves.get("every", 0), 60.0 * saves.get("every_min", 0.0)
+    is_by_clock = bool(every_s) and (not every or (bool(steps_per_sec) and every / (steps_per_sec or 1.0) > every_s))
+    return "checkpoint.every" if is_by_clock else "checkpoint.every_min"
 
 
 WARMING_UP = Verdict(Bottleneck.WARMING_UP, None, "no update has been timed yet")
@@ -163,6 +175,7 @@ WARMING_UP = Verdict(Bottleneck.WARMING_UP, None, "no update has been timed yet"
 class WindowEvidence:
     """Measurements of a window besides its phases. Shares are 0 to 1, and 0 where nothing was measured."""
 
+    longest_wait: float = 0.0  # largest share of its time that any rank waited for its collectors
     straggler: Lateness | None = None  # the rank that rank 0 waits for; None where none is late beyond chance
     learner_advice: Mapping[str, tuple[Advice, ...]] | None = None  # by phase; None: that for a replay
     learner_descheduled: float = 0.0  # share of the time in which it could have run and others had the core
@@ -184,6 +197,7 @@ PACK_IN_THREAD = _setting("replay.source", "prefetch", ": batches are packed bes
 EXCHANGE_SELDOM = _setting(
     "runner.sync", "parameters", ": exchange every runner.sync_every iterations, not at every update"
 )
+SAVE_SELDOM = (_raise("checkpoint.every_min", "less often"), _raise("checkpoint.every", "less often"))
 LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.TRAIN: (
         TRY_THREADS,
@@ -225,7 +239,7 @@ LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
         _lower("eval.episodes", "a shorter evaluation"),
     ),
     LearnerPhase.CHECKPOINT: (
-        _raise("checkpoint.every", "less often"),
+        *SAVE_SELDOM,
         _setting("checkpoint.replay", False, ": resume without the replay rows"),
     ),
     LearnerPhase.LOG: (_raise("log.every_s", "less often"),),
@@ -240,7 +254,7 @@ ROLLOUT_ADVICE: Mapping[str, tuple[Advice, ...]] = {
         _lower("algo.epochs", "less work per env step (a lower algo.num_minibatches or smaller networks too)"),
     ),
     LearnerPhase.REPLAY_BATCH_WAIT: (),
-    LearnerPhase.CHECKPOINT: (_raise("checkpoint.every", "less often"),),
+    LearnerPhase.CHECKPOINT: SAVE_SELDOM,
     LearnerPhase.REPLAY_SAMPLE: (
         Advice("lower env.num_envs or rollout.length: copying rollouts takes longer than learning"),
     ),
@@ -269,7 +283,7 @@ COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
         Advice("raise collect.post_queue, if episodes end in bursts"),
     ),
     CollectorPhase.HANDSHAKE: (_raise("env.num_envs", "fewer handshakes per env step"),),
-    CollectorPhase.SNAPSHOT: (_raise("checkpoint.every", "less often"),),
+    CollectorPhase.SNAPSHOT: SAVE_SELDOM,
     CollectorPhase.OTHER: (_raise("env.num_envs", "fewer rounds of the collector's loop per env step"),),
 }
 DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {
@@ -314,7 +328,8 @@ def find_bottleneck(  # noqa: PLR0913  # what a verdict is made of, each needed
     learner_wall, collector_wall = sum(learner_ns.values()), sum(collector_ns.values())
     if learner_wall <= 0 or collector_wall <= 0:
         return WARMING_UP
-    learner = 1.0 - learner_ns.get(LearnerPhase.COLLECTOR_WAIT, 0) / learner_wall
+    # Where one rank waits for its collectors, the others wait for that rank.
+    learner = 1.0 - max(learner_ns.get(LearnerPhase.COLLECTOR_WAIT, 0) / learner_wall, evidence.longest_wait)
     collector = 1.0 - collector_ns.get(CollectorPhase.LEARNER_WAIT, 0) / collector_wall
     phase = shown.phase if shown is not None else None
     if learner >= collector if phase is None else isinstance(phase, LearnerPhase):

@@ -166,8 +166,11 @@ class Ledger:
         self._iterations = 0
 
     def begin_cooldown(self) -> None:
-        """Sets what came after the last iteration apart, within the account. Only the first call counts."""
-        if self._last_iteration is None:
+        """Sets what came after the last iteration apart, within the account. Only the first call counts.
+
+        Before the end of the warm-up nothing is: the account has no iteration yet.
+        """
+        if self._is_warm and self._last_iteration is None:
             last_ns = {name: self._histogram.last_ns(row) for row, name in enumerate(self.names)}
             self._last_iteration = Cooldown(last_ns, cpu_ns(), scheduler_stats())
 

@@ -61,6 +61,8 @@ def _rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: i
     active_s = _ratio(learner_side_ns(learner_windows(previous, current)) / NS_PER_S, steady_updates)
     capacity = _collector_capacity(collectors, mode)
     absorbed = 1.0 / (active_s * utd) if active_s and utd else None
+    has_rollouts = any(totals.rollouts for totals in current.collectors)  # each rank has collectors of its own
+    num_groups = max(len(current.learners) // num_hosts, 1) if has_rollouts else 1
     return Rates(
         steps_per_sec=_steps_per_sec(collectors, wall_s),
         updates_per_sec=_ratio(steady_updates, learner.wall_ns / NS_PER_S if learner is not None else wall_s),
@@ -68,7 +70,7 @@ def _rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: i
         learner_active_s=active_s,
         learner_capacity=absorbed,
         utd=utd,
-        predicted_steps_per_sec=predicted_steps_per_sec(mode, learner, collectors, absorbed),
+        predicted_steps_per_sec=predicted_steps_per_sec(mode, learner, collectors, absorbed, num_groups),
     )
 
 

@@ -60,14 +60,16 @@ def _later(one: Cost, other: Cost) -> Cost:
     return np.asarray(both.reshape(NUM_SLICES, NUM_SLICES).mean(axis=1))
 
 
-def seconds_per_step(mode: str, learner: Cost, collectors: Sequence[Cost]) -> float:
+def seconds_per_step(mode: str, learner: Cost, collectors: Sequence[Cost], num_groups: int = 1) -> float:
     """Returns the seconds per env step of all of them together. Raises KeyError on an unknown mode.
 
     Turns add up. Overlapping sides wait for the later one at every step; in `free`, where nobody waits at every step,
-    the greater mean counts, and collectors share the steps.
+    the greater mean counts, and collectors share the steps: those of a group, where each rank learns from collectors of
+    its own and waits for the other ranks. Collector i is one of group `i % num_groups`.
     """
     slowest = later(collectors)
-    shared_s = len(collectors) / sum(1.0 / each.mean() for each in collectors)
+    groups = [collectors[number::num_groups] for number in range(num_groups)]
+    shared_s = max(len(collectors) / num_groups / sum(1.0 / each.mean() for each in group) for group in groups)
     seconds = {
         "alternate": learner.mean() + slowest.mean(),
         "overlap": later((learner, slowest)).mean(),
@@ -95,13 +97,18 @@ def learner_active_ns(phases_ns: Mapping[str, int]) -> int:
     return sum(ns for name, ns in phases_ns.items() if name not in LEARNER_WAITS and name not in LEARNER_PERIODIC)
 
 
+def timed_ranks(ranks: Sequence[Elapsed | None]) -> list[Elapsed]:
+    """Returns the windows of the ranks that have steady time."""
+    return [window for window in ranks if window is not None and window.wall_ns > 0]
+
+
 def learner_side_ns(ranks: Sequence[Elapsed | None]) -> float:
     """The time that the learners need for their updates, with their waits for each other and for packed batches.
 
     That is the wall of rank 0 without evaluation and checkpoints, and without waiting for collectors: if one of the
     ranks waits for its collectors, the others wait for it.
     """
-    timed = [window for window in ranks if window is not None and window.wall_ns > 0]
+    timed = timed_ranks(ranks)
     if not timed:
         return 0.0
     first = timed[0]
@@ -111,9 +118,13 @@ def learner_side_ns(ranks: Sequence[Elapsed | None]) -> float:
 
 
 def predicted_steps_per_sec(
-    mode: str, learner: Elapsed | None, collectors: Sequence[CollectorWindow], absorbed: float | None
+    mode: str,
+    learner: Elapsed | None,
+    collectors: Sequence[CollectorWindow],
+    absorbed: float | None,
+    num_groups: int = 1,
 ) -> float | None:
-    """Env steps per second of both sides together, each as it was in the window."""
+    """Env steps per second of both sides together, each as it was in the window; groups as in `seconds_per_step`."""
     if learner is None or not absorbed:
         return None
     costs = []
@@ -127,7 +138,8 @@ def predicted_steps_per_sec(
     if not costs:
         return None
     side = learner_spread(learner, timed[0], 1) / absorbed
-    return 1.0 / seconds_per_step(mode, side, costs)
+    is_grouped = len(costs) == len(collectors)  # all of them did something
+    return 1.0 / seconds_per_step(mode, side, costs, num_groups if is_grouped else 1)
 
 
 def collector_spread(collectors: Elapsed, learner: Elapsed, num_collectors: int, mode: str) -> Cost:

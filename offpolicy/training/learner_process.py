@@ -231,5 +231,6 @@ def send_hello(state: RankState, flops: dict[str, Any]) -> None:
         flops=flops,
         start=astuple(state.start.learning_start),
         source=state.source.describe(),
+        source_kind=state.source.kind,
         backend=state.ranks.backend,
     )

@@ -135,6 +135,9 @@ def test_options_of_plugins_are_in_the_help_and_are_checked(cli: Cli) -> None:
     assert refused.returncode == 2
     assert "algo.num_quantiles: got 1, allowed a whole number in [2, 512]" in refused.stderr
     assert "algo.dropd: unknown key; did you mean algo.dropped?" in refused.stderr
+    empty = cli("train", "algo=tqc", "algo.num_quantiles=2", "algo.dropped=2", *SMALL)
+    assert empty.returncode == 2, empty.stdout + empty.stderr
+    assert "algo.dropped: got 2, allowed below algo.num_quantiles=2: none would be left" in empty.stderr
 
 
 def test_a_sink_that_fails_ends_nothing(cli: Cli) -> None:

@@ -9,6 +9,7 @@ from offpolicy.algos.base_learner import MetricSums, Seeds
 from offpolicy.algos.learners import TargetNetwork
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
 from offpolicy.algos.sac import METRICS, Sac, Temperature
+from offpolicy.errors import ConfigError
 from offpolicy.nets.critics import make_critic
 from offpolicy.nets.policy import make_policy
 
@@ -17,6 +18,9 @@ class Tqc(Sac):
     """Schedules, saved tensors and normaliser are SAC's; networks and updates are its own."""
 
     def __init__(self, algo, spec, device, seed, exchange):
+        if algo.dropped >= algo.num_quantiles:
+            problem = f"allowed below algo.num_quantiles={algo.num_quantiles}: none would be left"
+            raise ConfigError(f"algo.dropped: got {algo.dropped}, {problem}")
         self._algo, seeds = algo, Seeds(seed)
         with seeds.initial_weights():
             self.policy = make_policy(algo, spec).to(device)
@@ -42,7 +46,7 @@ class Tqc(Sac):
         error = target[None, :, None, :] - quantiles[..., None]  # [2, B, M, K]
         huber = functional.huber_loss(error, torch.zeros_like(error), reduction="none")
         loss = ((self.levels[:, None] - (error.detach() < 0).float()).abs() * huber).mean()
-        self.optimizer_step.minimize(Loss(loss, self._critic.optimizer))
+        self.optimizer_step.minimize(Loss(loss, self._critic.optimizer, self._algo.max_grad_norm))
         measured = {"critic": (loss.detach(), quantiles.detach().mean(), target.mean())}
         self._critic.target.follow()
         return (measured | self._update_actor(batch.obs, alpha)) if has_actor_step else measured
@@ -52,6 +56,6 @@ class Tqc(Sac):
         entropy, q = -log_prob.detach().mean(), self._critic.online(obs, action).mean(dim=(0, 2))
         loss = (alpha * log_prob - q).mean()
         tuned = [self._temperature.loss(alpha, entropy)] if self._temperature.is_tuned else []
-        self.optimizer_step.minimize(Loss(loss, self._actor_optimizer), *tuned)
+        self.optimizer_step.minimize(Loss(loss, self._actor_optimizer, self._algo.max_grad_norm), *tuned)
         measured = {"actor": (loss.detach(), alpha, entropy)}
         return measured | ({"temperature": (tuned[0].value.detach(),)} if tuned else {})

@@ -94,3 +94,23 @@ def test_a_batch_is_predicted_with_the_threads_that_it_will_have(words: tuple[st
     cfg = load_config(["env=halfcheetah", "env.num_envs=8", "env.vectorization=sync", *words])
     (found,) = [move for move in moves(cfg, {}, FOUR_CORES) if move.text == "env.vectorization=mujoco"]
     assert found.factors == {"env_step": pytest.approx(factor)}
+
+
+@pytest.mark.parametrize(
+    ("words", "factor"),
+    [
+        (("env.vectorization=sync",), 1.0),  # one after another
+        (("env.vectorization=async",), 0.5),  # side by side, as where they wait for something
+        (
+            ("env=halfcheetah", "env.vectorization=mujoco"),
+            (0.1 + 0.9 / 4) / (0.1 + 0.9 / 2),
+        ),  # on four threads, not two
+    ],
+)
+def test_what_twice_the_environments_save_depends_on_how_they_are_stepped(
+    words: tuple[str, ...], factor: float
+) -> None:
+    cfg = load_config(["env.num_envs=2", *words])
+    (found,) = [move for move in moves(cfg, {}, FOUR_CORES) if move.text == "env.num_envs=4"]
+    assert found.factors["env_step"] == pytest.approx(factor)
+    assert found.factors["action_select"] == 0.5

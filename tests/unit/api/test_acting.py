@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 
 from offpolicy.api import acting
 from offpolicy.api.acting import LoadedPolicy, load
+from offpolicy.commands import saved_run
+from offpolicy.commands.saved_run import SavedRun
 from offpolicy.config.schema import RunConfig, write_config
 from offpolicy.errors import ConfigError, NumericsError
 from offpolicy.nets.policy import make_policy
@@ -135,3 +138,31 @@ def test_a_run_that_names_code_in_its_own_directory_needs_trust(
     monkeypatch.setattr(acting.SavedRun, "find", lambda path, choice: pytest.fail("trusted"))
     with pytest.raises(pytest.fail.Exception, match="trusted"):
         load(run, trust=True)
+
+
+def test_an_observation_of_a_box_with_a_first_dimension_of_one_is_one() -> None:
+    """A frame stack of 1. Runs of before do not know the shape: there a first dimension is that of many."""
+    frames = replace(BOX, box_shape=(1, 3))
+    assert loaded(frames)(np.ones((1, 3))).shape == (2,)
+    assert loaded(frames)(np.ones((4, 1, 3))).shape == (4, 2)
+    assert loaded(frames)(np.ones((4, 3))).shape == (4, 2)
+    with pytest.raises(ConfigError, match=r"allowed \[1, 3\] or \[N, 1, 3\]"):
+        loaded(frames)(np.ones((4, 2)))
+
+
+def test_actions_lie_within_bounds_that_float32_does_not_hold() -> None:
+    policy = loaded(replace(BOX, action_low=(-0.1, -0.1), action_high=(0.1, 0.1)))
+    actions = policy(np.random.default_rng(0).normal(size=(500, 3)) * 1000, deterministic=False)
+    assert actions.dtype == np.float32
+    assert np.abs(actions.astype(np.float64)).max() <= 0.1 < np.abs(actions.astype(np.float64)).max() + 1e-7
+
+
+def test_a_policy_explores_as_it_did_at_the_step_of_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    ramp = {"start": 0.5, "end": 0.0, "over": 5000}
+    cfg = RunConfig.from_mapping({"algo": {"name": "td3", "exploration_noise": ramp, "learning_starts": 100}})
+    names = make_policy(cfg.algo, BOX).state_dict()
+    monkeypatch.setattr(saved_run, "learner_tensors", lambda _: {f"policy.{name}": t for name, t in names.items()})
+    for env_steps, noise in ((0, 0.5), (2600, 0.25), (20_000, 0.0)):
+        checkpoint: Any = SimpleNamespace(env_steps=env_steps)
+        policy = SavedRun(Path("run"), cfg, BOX, checkpoint, cfg.env).policy()
+        assert policy.actor.exploration_noise == pytest.approx(noise)

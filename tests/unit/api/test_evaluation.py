@@ -51,6 +51,13 @@ def test_several_runs_have_labels_of_their_own(asked: list[Any]) -> None:
     assert asked[1][2]["with_random"]
 
 
+def test_a_label_that_is_the_name_of_another_run_is_not_given_twice(asked: list[Any]) -> None:
+    for name in ("c/x", "x-2"):
+        Path(name).mkdir(parents=True)
+        Path(name, "config.yaml").touch()
+    assert list(evaluate(["a/x", "b/x", "x-2", "c/x"])) == ["x", "x-3", "x-2", "x-4"]
+
+
 def test_random_actions_need_a_label_beside_them(asked: list[Any]) -> None:
     with pytest.raises(ConfigError, match=r"evaluate\(\[run\], random=True\)"):
         evaluate("y", random=True)

@@ -169,3 +169,20 @@ def test_an_episode_whose_hook_was_stopped_is_neither_done_nor_failed(monkeypatc
     hook, warnings = hook_of(monkeypatch, lambda episode: HookResult(episode.index, None, STOPPED))
     play(hook, 1)
     assert (hook.totals(), warnings) == (HookTotals(0, 0, 0, 0), [])
+
+
+@pytest.mark.parametrize(("is_discrete", "action"), [(False, -1.0), (True, -3.0)])
+def test_an_action_is_handed_over_as_the_environment_gets_it(
+    monkeypatch: pytest.MonkeyPatch, is_discrete: bool, action: float
+) -> None:
+    """A Gaussian policy draws beyond its bounds, which then cut it; the number of a discrete action is no bound."""
+    actions = []
+
+    def result_of(episode: Episode) -> HookResult:
+        actions.append(episode.action.ravel().tolist())
+        return HookResult(episode.index, Interval(0, 1), None)
+
+    hook, _ = hook_of(monkeypatch, result_of)
+    hook._is_discrete = is_discrete
+    hook.add(*step(3, ends=(0, 1)), env_steps=100)
+    assert actions == [[action], [action]]

@@ -231,16 +231,38 @@ def test_cart_pole_is_pushed_left_by_zero_and_right_by_one() -> None:
     assert after.reward.tolist() == [1.0, 1.0]
 
 
-class CartPoles(CartPoleVectorEnv):
-    """Gymnasium's vector, which takes one seed alone, and a limit as a number alone."""
+class ScoredCartPoles(CartPoleVectorEnv):
+    """Says in its info whether an episode was a success, as Gymnasium's vectors say it: values and a mask."""
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        return super().reset(seed=seed and seed[0], options=options)
+    name = "success"
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, terminated, truncated, _ = super().step(actions)
+        done = terminated | truncated
+        return obs, reward, terminated, truncated, {self.name: np.array([1.0, 0.0]), f"_{self.name}": done}
 
 
-gymnasium.register(
-    "CartPoles-v0", "gymnasium.envs.classic_control:CartPoleEnv", vector_entry_point=CartPoles, max_episode_steps=500
-)
+class ScoredByAnotherName(ScoredCartPoles):
+    name = "is_success"
+
+
+for _number, _vector in enumerate((ScoredCartPoles, ScoredByAnotherName)):
+    gymnasium.register(
+        f"ScoredCartPoles-v{_number}", "gymnasium.envs.classic_control:CartPoleEnv", vector_entry_point=_vector
+    )
+
+
+@pytest.mark.parametrize("env_id", ["ScoredCartPoles-v0", "ScoredCartPoles-v1"])
+def test_a_native_vector_reports_success_at_the_ends_of_episodes(env_id: str) -> None:
+    with contextlib.closing(make_vector(EnvConfig(id=env_id, num_envs=2, vectorization="mujoco"))) as envs:
+        first = envs.reset(1)
+        assert not np.array_equal(first[0], first[1])
+        rows = roll(envs, 60)
+    for env, success in enumerate((1.0, 0.0)):
+        ends = column(rows, "terminated", env)
+        assert any(ends)
+        expected = [success if end else np.nan for end in ends]
+        np.testing.assert_array_equal(column(rows, "success", env), expected)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +270,7 @@ gymnasium.register(
     [
         *((f"{name}-v5", "mujoco") for name in TASK_NAMES),
         *(("offpolicy.envs.hand:HandRotation-v1", way) for way in ("mujoco", "sync")),
-        ("CartPoles-v0", "mujoco"),
+        ("CartPole-v1", "mujoco"),
         *(("Reacher-v5", way) for way in ("sync", "async")),
     ],
 )

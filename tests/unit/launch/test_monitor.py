@@ -32,6 +32,7 @@ FLOPS = {"per_update": 3.0, "per_decision": 2.0, "attainable_per_sec": {"2": 1e9
 
 LEARNER_HELLO: dict[str, Any] = {
     "updates": 0, "device": "cpu", "gpu": None, "threads": 2, "source": "replay",
+    "source_kind": "direct",
     "mode": "overlap", "backend": None,  # the mode of a checkpoint
     "metrics": ["critic_loss"], "sums": [0.0], "counts": [0.0], "start": (1000, 0),
     "flops": {**FLOPS, "library": "onednn"},
@@ -87,6 +88,9 @@ class FakeLogger:
 
     def set_speed(self, learner_threads: int, mode: str) -> None:
         self.calls.append(("set_speed", (learner_threads, mode)))
+
+    def set_in_force(self, key: str, value: str) -> None:
+        self.calls.append(("set_in_force", (key, value)))
 
     def set_device(self, device: str, products: str) -> None:
         self.calls.append(("set_device", (device, products)))
@@ -480,3 +484,13 @@ def test_callbacks_get_records_evaluations_and_checkpoints_and_their_failure_is_
     assert [text for text in run.logger.of("message") if "callback" in text][0].endswith("ValueError: enough")
     assert run.monitor.callbacks.section()[0]["calls"] == 4
     run.monitor.callbacks.close()
+
+
+def test_a_learner_that_began_again_says_with_what_it_goes_on(run: Run) -> None:
+    """Its checkpoint may have another number of threads and another mode than the dead one had chosen since."""
+    run.start()
+    assert run.logger.of("set_speed") == [(2, "overlap")]
+    assert run.logger.of("set_in_force") == [("replay.source", "direct")]
+    run.send("learner", "hello", **(LEARNER_HELLO | {"threads": 1, "mode": "alternate"}))
+    assert run.logger.of("set_speed")[1:] == [(1, "alternate")]
+    assert len(run.logger.of("set_device")) == 1

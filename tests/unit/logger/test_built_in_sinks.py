@@ -80,5 +80,5 @@ def test_a_back_end_that_fails_is_left_out_with_a_warning(
     warnings: list[str] = []
     sinks = sinks_of(tmp_path, header, {"tensorboard": False, "prometheus_port": 9400}, warnings).open()
     assert [sink.name for sink in sinks] == ["metrics.jsonl"]
-    assert [text.split(" for")[0] for text in warnings] == ["prometheus is disabled"]
+    assert [text.split(" for")[0] for text in warnings] == ["warning: prometheus is disabled"]
     assert "the port is in use" in warnings[0]

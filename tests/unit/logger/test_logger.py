@@ -19,9 +19,12 @@ from offpolicy.logger import step_totals
 from offpolicy.logger.console import PlainLines
 from offpolicy.logger.logger import OffPolicyLogger, open_logger, open_step_logger
 from offpolicy.logger.metrics import UnknownMetricError
+from offpolicy.logger.predictions import possible_advice
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.sinks import JsonlSink, SafeSink
 from offpolicy.logger.step_totals import StepTotals
+from offpolicy.timing.bottleneck import LEARNER_ADVICE, Bottleneck, Verdict
+from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import (
     Account,
     CollectorTotals,
@@ -183,9 +186,23 @@ def test_every_rank_is_written_on_request_only(
     stream = io.StringIO()
     sink = SafeSink("metrics.jsonl", JsonlSink(tmp_path, None), print)
     view = PlainLines(stream, header)
-    OffPolicyLogger(tmp_path, {}, header, [sink], view, LogConfig(ranks=ranks)).log_interval(two)
+    record = OffPolicyLogger(tmp_path, {}, header, [sink], view, LogConfig(ranks=ranks)).log_interval(two)
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert ("rank/1/train_ms" in json.loads(line)) is (ranks == "all")
+    assert record.keys() == json.loads(line).keys(), "callbacks get what is written"
+
+
+def test_advice_is_held_against_what_auto_stands_for(tmp_path: Path, header: RunHeader) -> None:
+    config = RunConfig().to_mapping()
+    assert (config["device"], config["replay"]["source"]) == ("auto", "auto")
+    logger = OffPolicyLogger(tmp_path, config, header, [], PlainLines(io.StringIO(), header))
+    logger.set_device("cuda:1", "")
+    logger.set_in_force("replay.source", "resident")
+    assert (logger.config_mapping["device"], logger.config_mapping["replay"]["source"]) == ("cuda", "resident")
+    assert logger.config_mapping["replay"]["slots"] == config["replay"]["slots"]
+    verdict = Verdict(Bottleneck.LEARNER, LearnerPhase.TRAIN, "", LEARNER_ADVICE[LearnerPhase.TRAIN])
+    advised = possible_advice(verdict, logger.config_mapping, has_gpu=True).advice
+    assert "device" not in {advice.key for advice in advised}
 
 
 def test_a_slow_rank_causes_one_warning(tmp_path: Path, header: RunHeader, make_snapshot: Any) -> None:
@@ -479,14 +496,12 @@ def test_a_logger_of_snapshots_takes_no_steps(logger: OffPolicyLogger) -> None:
     logger.close()
 
 
-def test_unilabs_names_reach_every_sink_and_not_the_record(
-    tmp_path: Path, make_snapshot: Any, header: RunHeader
-) -> None:
+def test_unilabs_names_reach_every_sink_and_callback(tmp_path: Path, make_snapshot: Any, header: RunHeader) -> None:
     cfg = RunConfig.from_mapping({"log": {"unilab_keys": True, "panel": "off"}})
     logger = open_logger(tmp_path, cfg, header, None)
     record = logger.log_interval(make_snapshot(100))
     logger.close()
-    assert "timing/learner_weight_sync_ms" not in record
+    assert record["timing/learner_weight_sync_ms"] == record["timing/learner_weight_publish_ms"]
     (written,) = records_of(tmp_path)
     assert written["timing/learner_weight_sync_ms"] == record["timing/learner_weight_publish_ms"]
     (row,) = read_event_rows(event_paths(tmp_path))

@@ -25,10 +25,10 @@ from tests.replay_scene import OBS_DIM, Scene, layout_of, make_ring, rows_in
 def test_every_transition_is_read_again_whatever_has_happened(seed: int) -> None:
     rng = np.random.default_rng(seed)
     scene = Scene(
-        rng, int(rng.integers(1, 5)), int(rng.choice([1, 1, 2, 3, 5])), int(rng.output([7, 40, 1000])),
+        rng, int(rng.integers(1, 5)), int(rng.choice([1, 1, 2, 3, 5])), int(rng.choice([7, 40, 1000])),
         str(rng.choice(["float32", "uint8"])),
     )  # fmt: skip
-    chance_of_end, chance_of_nan = float(rng.choice([0.02, 0.2, 1.0])), float(rng.output([0.0, 0.05]))
+    chance_of_end, chance_of_nan = float(rng.choice([0.02, 0.2, 1.0])), float(rng.choice([0.0, 0.05]))
     for _ in range(150):
         scene.step(chance_of_end, chance_of_nan)
         event = rng.random()

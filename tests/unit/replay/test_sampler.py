@@ -296,3 +296,17 @@ def test_weighted_draws_leave_out_what_is_no_transition_and_go_on_after_a_restor
     assert ring.read(first, out).all()
     source.set_state(state)
     assert np.array_equal(source.fill(out).position, first)
+
+
+def test_an_age_counts_transitions_and_not_the_rows_between_them() -> None:
+    """Episodes of one step: every second row is none."""
+    ring = ring_of_short_episodes(0, 1.0)
+    source = AgeWeightedSampler([ring], np.random.default_rng(0), 0, AgeWeights(decay=30, floor=0.2))
+    draw = source.fill(np.empty((50_000, ring.layout.width), np.float32))
+    every = np.arange(ring.oldest, ring.committed)
+    transitions = every[ring.read(every, np.empty((len(every), ring.layout.width), np.float32))]
+    assert 0.45 < len(transitions) / len(every) < 0.55
+    weights = np.maximum(0.2, 1 - (np.arange(len(transitions))[::-1] + 0.5) / 30)
+    hits = np.bincount(draw.position, minlength=ring.committed)[transitions]
+    # A row and its neighbour that is none share a weight: half a step of the slope off at most, 1 / 60.
+    assert np.abs(hits / hits.sum() - weights / weights.sum()).max() < 1.5 / 60 / weights.sum() + 0.003

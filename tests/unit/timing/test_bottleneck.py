@@ -112,6 +112,14 @@ def test_the_reason_states_both_sides_and_both_capacities() -> None:
     )
 
 
+def test_a_wait_for_a_rank_that_waits_for_its_collectors_is_not_the_learners_fault() -> None:
+    """Rank 0 has its rollouts and waits for rank 1, which waits for its own."""
+    learner, collectors = {"rank_barrier": 75, "train": 25}, {"learner_wait": 30, "env_step": 70}
+    assert find_bottleneck(learner, collectors, rates(), "free").phase == "rank_barrier"
+    verdict = find_bottleneck(learner, collectors, rates(), "free", WindowEvidence(longest_wait=0.75))
+    assert verdict.label == "collector(env_step 70%)"
+
+
 LATE = WindowEvidence(straggler=Lateness(rank=3, ms=4.25, share=0.92))
 
 
@@ -338,8 +346,39 @@ def test_a_number_to_lower_stays_one_that_is_allowed() -> None:
 
 def test_advice_to_set_a_truth_value_is_left_out_where_it_is_set() -> None:
     verdict = find_bottleneck({"checkpoint": 9}, {"learner_wait": 9}, rates(), "overlap")
-    followed = verdict.for_run({"checkpoint": {"replay": False}}, has_gpu=False)
-    assert len(followed.advice) == len(verdict.advice) - 1
+    keys = [
+        {advice.key for advice in verdict.for_run({"checkpoint": {"replay": replay}}, has_gpu=False).advice}
+        for replay in (True, False)
+    ]
+    assert keys[0] - keys[1] == {"checkpoint.replay"}
+
+
+@pytest.mark.parametrize(
+    ("saves", "steps_per_sec", "key"),
+    [
+        ({"every": 50_000, "every_min": 1.0}, 80.0, "every_min=2.0"),  # the clock saves ten times as often
+        ({"every": 50_000, "every_min": 1.0}, 5_000.0, "every=100000"),
+        ({"every": 0, "every_min": 1.0}, 5_000.0, "every_min=2.0"),
+        ({"every": 50_000, "every_min": 0.0}, 80.0, "every=100000"),
+        ({"every": 50_000, "every_min": 1.0}, None, "every=100000"),
+    ],
+)
+def test_what_decides_how_often_a_run_saves_is_advised(
+    saves: dict[str, float], steps_per_sec: float | None, key: str
+) -> None:
+    for sides in (({"checkpoint": 9}, {"learner_wait": 9}), ({"collector_wait": 9}, {"snapshot": 9})):
+        verdict = find_bottleneck(*sides, rates(), "overlap")
+        advice = verdict.for_run({"checkpoint": saves}, has_gpu=False, steps_per_sec=steps_per_sec).advice
+        assert [one.text.split(":")[0] for one in advice if one.text.startswith("checkpoint.every")] == [
+            f"checkpoint.{key}"
+        ]
+
+
+@pytest.mark.parametrize(("source", "advised"), [("direct", ["double_buffer"]), ("prefetch", [])])
+def test_packing_beside_training_is_advised_where_it_is_not_done(source: str, advised: list[str]) -> None:
+    verdict = find_bottleneck({"h2d": 9}, {"learner_wait": 9}, rates(), "overlap")
+    found = verdict.for_run({"replay": {"source": source}, "device": "cuda"}, has_gpu=True).advice
+    assert [one.value for one in found if one.value in ("double_buffer", "prefetch")] == advised
 
 
 @pytest.mark.parametrize("has_gpu", [True, False])

@@ -18,10 +18,11 @@ from offpolicy.timing.trace_writer import create_tracks, open_track
 from tests.fakes import FakeClock
 
 
-def ledger_at(now_ns: int = 0) -> tuple[Ledger, FakeClock]:
+def ledger_at(now_ns: int = 0, *, is_warm: bool = True) -> tuple[Ledger, FakeClock]:
     clock = FakeClock(now_ns)
     ledger = Ledger(Phase, clock)
-    ledger.end_warmup()
+    if is_warm:
+        ledger.end_warmup()
     return ledger, clock
 
 
@@ -184,6 +185,19 @@ def test_what_comes_after_the_last_iteration_is_set_apart_within_the_account() -
     assert sum(account.phases_ns.values()) == account.wall_ns == 312
     assert 0 <= account.cooldown.cpu_ns < account.cpu_ns
     assert account.cooldown.scheduler.runnable_ns <= account.scheduler.runnable_ns
+
+
+def test_a_run_that_ends_in_its_warm_up_has_no_time_after_the_last_iteration() -> None:
+    """All of its time is warm-up, which every reading of the account begins anew."""
+    ledger, clock = ledger_at(is_warm=False)
+    with ledger.phase(Phase.TRAIN):
+        clock.advance(10)
+    ledger.begin_cooldown()
+    with ledger.phase(Phase.EVALUATION):
+        clock.advance(300)
+    account = ledger.account()
+    assert account.cooldown is None
+    assert (account.wall_ns, account.warmup_ns) == (0, 310)
 
 
 def test_slow_iterations_are_part_of_the_account() -> None:

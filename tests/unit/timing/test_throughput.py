@@ -102,6 +102,14 @@ def test_in_free_mode_collectors_share_the_steps() -> None:
     assert seconds_per_step("overlap", cost(0.001), [cost(0.010), cost(0.030)]) == pytest.approx(0.030)
 
 
+def test_in_free_mode_ranks_wait_for_the_one_whose_collectors_are_slowest() -> None:
+    """Rank 0 has collectors 0 and 2, rank 1 has 1 and 3. Each of 10, 30, 10 and 30 ms per env step of the run."""
+    collectors = [cost(0.010), cost(0.030)] * 2
+    assert seconds_per_step("free", cost(0.001), collectors) == pytest.approx(0.015)
+    assert seconds_per_step("free", cost(0.001), collectors, num_groups=2) == pytest.approx(0.030)
+    assert seconds_per_step("free", cost(0.040), collectors, num_groups=2) == pytest.approx(0.040)
+
+
 def window(iterations: int, **phases_ms: float) -> Elapsed:
     phases_ns = {name: round(ms * MS) for name, ms in phases_ms.items()}
     wall_ns = sum(phases_ns.values())
