@@ -401,8 +401,10 @@ def _add_reproduce(commands: Any) -> None:
 
 def _reproduce(arguments: argparse.Namespace) -> int:
     from offpolicy.commands.reproduce import reproduce
+    from offpolicy.config.parsing import as_override
 
-    _check_source([f"config={arguments.run}", *arguments.overrides], is_trusted=arguments.trust)
+    words = [f"config={as_override(str(arguments.run))}", *arguments.overrides]
+    _check_source(words, is_trusted=arguments.trust)
     return reproduce(arguments.run, arguments.overrides, lambda cfg: int(train_module().train(cfg)))
 
 

@@ -64,10 +64,26 @@ def atomic_write(path: Path, content: bytes | str, *, durable: bool) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+@contextlib.contextmanager
+def output_file(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
+    """Yields a file that the user has named: `atomic_file` of what a link names. Raises OSError.
+
+    A pipe, a device and what /dev/stdout stands for are written to: replaced, they would be lost.
+    """
+    target = path.resolve()
+    if path.exists() and (not path.is_file() or path.is_relative_to("/dev") or path.is_relative_to("/proc")):
+        with path.open("wb") as file:
+            yield file
+        return
+    with atomic_file(target, durable=durable) as file:
+        yield file
+
+
 def write_output(option: str, path: Path, content: bytes | str) -> None:
-    """Writes a file that the user has named with `option`. Raises `ConfigError`."""
+    """Writes a file that the user has named with `option`, see `output_file`. Raises `ConfigError`."""
     try:
-        atomic_write(path, content, durable=False)
+        with output_file(path) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise ConfigError(f"{option}: {path} cannot be written: {error.strerror}; write it elsewhere") from None
 

@@ -117,7 +117,14 @@ def path_by_label(words: Sequence[str]) -> dict[str, Path]:
 
 def read_runs(words: Sequence[str]) -> list[LabelledRuns]:
     """Reads the runs of `[label=]RUN ...`, the baseline first. Raises `ConfigError`, with all problems at once."""
-    named = paths_by_label(words)
+    return read_labelled(paths_by_label(words))
+
+
+def read_labelled(named: Mapping[str, Sequence[Path]]) -> list[LabelledRuns]:
+    """Reads the runs of each label, the baseline first. Raises `ConfigError`, with all problems at once."""
+    for label, paths in named.items():
+        if len({path.resolve() for path in paths}) < len(paths):
+            raise ConfigError(f"run: the label {label!r} has one of its runs twice, allowed each once")
     if len(named) < 2:
         raise ConfigError(f"run: got {len(named)} label, needed two or more: the first is the baseline")
     compared: list[LabelledRuns] = []

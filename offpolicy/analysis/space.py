@@ -113,6 +113,10 @@ def _range(key: str, raw: Mapping[str, Any], where: str, problems: list[str]) ->
         problems.append(f"{where}.log: got {is_log!r}, allowed true or false")
     if len(problems) > before:
         return None
+    if _is_whole(key):
+        given = {**bounds, **({} if step is None else {"step": step})}
+        fractions = [name for name, number in given.items() if number != int(number)]
+        problems += [f"{where}.{name}: got {given[name]:g}, allowed a whole number" for name in fractions]
     low, high = bounds["low"], bounds["high"]
     if not low < high:
         problems.append(f"{where}: got low={low:g} high={high:g}, allowed low below high")

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from offpolicy.analysis import report as pages
 from offpolicy.analysis.report import Report
-from offpolicy.analysis.runs import read_runs
+from offpolicy.analysis.runs import read_labelled, read_runs
 from offpolicy.api.runs import TrainedRun
 from offpolicy.commands.compare import report_of
 from offpolicy.commands.trust import check_trust
@@ -93,12 +93,18 @@ def _evaluations(paths: Mapping[str, Path], options: EvaluateOptions) -> dict[st
     from offpolicy.commands.evaluate import evaluated  # these import torch
     from offpolicy.commands.saved_run import PolicyChoice
 
+    if not paths:
+        raise ConfigError("run: got none, allowed one or more")
+    if unknown := sorted(options.keys() - EvaluateOptions.__annotations__.keys()):
+        raise TypeError(f"evaluate: got {', '.join(unknown)}, allowed {', '.join(EvaluateOptions.__annotations__)}")
+    if (episodes := options.get("episodes", 10)) < 1:
+        raise ConfigError(f"episodes: got {episodes}, allowed 1 or more")
     for path in paths.values():
         check_trust(path, is_trusted=options.get("trust", False))
     device, changes = options.get("device", "auto"), options.get("changes", {})
     choice = PolicyChoice(options.get("seed"), options.get("step"), device, changes)
     is_random = options.get("random", False)
-    found = evaluated(paths, choice, episodes=options.get("episodes", 10), with_random=is_random)
+    found = evaluated(paths, choice, episodes=episodes, with_random=is_random)
     return {
         label: Evaluation(label, one.ep_return, one.length, one.measure, found.seed)
         for label, one in found.episodes.items()
@@ -154,8 +160,8 @@ def compare(
     """
     if not isinstance(runs, Mapping):
         return Comparison(report_of(read_runs([str(_path(run)) for run in runs]), reference))
-    words = []
-    for label, given in runs.items():
-        own = [given] if isinstance(given, str | Path | TrainedRun) else given
-        words += [f"{label}={_path(run)}" for run in own]
-    return Comparison(report_of(read_runs(words), reference))
+    named = {
+        label: [_path(run) for run in ([given] if isinstance(given, str | Path | TrainedRun) else given)]
+        for label, given in runs.items()
+    }
+    return Comparison(report_of(read_labelled(named), reference))

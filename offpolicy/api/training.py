@@ -34,7 +34,7 @@ def configure(*overrides: str, trust: bool = False, **values: Any) -> RunConfig:
     words = [*overrides, *(f"{key}={as_override(value)}" for key, value in values.items() if is_choice[key])]
     given = _tree_of({key: value for key, value in values.items() if not is_choice[key]})
     if "config" in given:
-        words.append(f"config={given.pop('config')}")
+        words.append(f"config={as_override(str(given.pop('config')))}")
     check_source(words, is_trusted=trust)
     return load_config(words, given)
 

@@ -107,11 +107,15 @@ class CheckpointStore:
 
     def usable(self) -> list[Checkpoint]:
         """Returns every checkpoint whose every byte is as it was saved, newest first; else as `newest_valid`."""
+        return self.whole() or list(self._without_rows())
+
+    def whole(self) -> list[Checkpoint]:
+        """Returns every checkpoint whose every byte is as it was saved, newest first."""
         found = []
         for path, env_steps in self._discover():
             with suppress(CheckpointError):
                 found.append(self._validate(path, env_steps))
-        return found or list(self._without_rows())
+        return found
 
     def at(self, env_steps: int, *, reads_rows: bool = True) -> Checkpoint:
         """Returns the checkpoint of this step, without the rows of the replay where only those are damaged.

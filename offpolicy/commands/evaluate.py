@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,8 +98,12 @@ def _record(
         **({f"mean_{measure}": float(np.nanmean(found.measure))} if measure else {}),
         **({"set": overrides} if overrides else {}),
     }
-    with open(run.path / "eval.jsonl", "a", encoding="utf-8") as sink:
-        sink.write(json.dumps(record) + "\n")
+    path = run.path / "eval.jsonl"
+    try:
+        with path.open("a", encoding="utf-8") as sink:
+            sink.write(json.dumps(record) + "\n")
+    except OSError as error:  # the run may be somebody else's
+        sys.stderr.write(f"offpolicy: {path} cannot be written: {error.strerror}; the evaluation is not recorded\n")
     return record
 
 

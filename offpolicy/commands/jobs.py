@@ -15,6 +15,7 @@ from typing import Protocol
 
 import offpolicy
 from offpolicy.children import describe_exit
+from offpolicy.config.parsing import as_override
 from offpolicy.errors import ConfigError, OffPolicyError
 from offpolicy.files import atomic_write
 from offpolicy.run_names import TRIAL
@@ -68,7 +69,7 @@ class LocalLauncher:
         """Starts a child process, in a session of its own: Ctrl-C ends this process first, which stops the run."""
         directory.mkdir(parents=True, exist_ok=True)
         root = str(Path(offpolicy.__file__).parents[1])
-        command = [sys.executable, "-P", "-c", CHILD, root, str(os.getpid()), *words, f"run_dir={directory / RUN}"]
+        command = [sys.executable, "-P", "-c", CHILD, root, str(os.getpid()), *words, _run_dir(directory)]
         with (directory / "out").open("ab") as out, (directory / "err").open("wb") as err:
             process = subprocess.Popen(
                 command,
@@ -79,6 +80,11 @@ class LocalLauncher:
                 env=os.environ | {TRIAL: "1"},
             )
         return LocalJob(process, directory, self._stop_s)
+
+
+def _run_dir(directory: Path) -> str:
+    """Returns the override that puts a run into the directory of its job."""
+    return f"run_dir={as_override(str(directory / RUN))}"
 
 
 class LocalJob:
@@ -139,7 +145,7 @@ class SlurmLauncher:
 def job_script(words: Sequence[str], directory: Path) -> str:
     """Returns the script of a job: one task, whose exit code is left in a file."""
     place = directory.resolve()
-    train = [sys.executable, "-m", "offpolicy", "train", "--trust", *words, f"run_dir={place / RUN}"]
+    train = [sys.executable, "-m", "offpolicy", "train", "--trust", *words, _run_dir(place)]
     lines = [
         "#!/bin/bash",
         f"#SBATCH --job-name=offpolicy-{place.parent.name}-{place.name}",

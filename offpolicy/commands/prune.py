@@ -36,7 +36,7 @@ def _prune_one(run: Path, *, keep: int, is_dry: bool) -> str:
     store = CheckpointStore(run / CHECKPOINTS, check=check_content)
     # Locked, or a run that goes on might resume from what is being removed; to look harms nothing.
     with contextlib.nullcontext() if is_dry else _locked(run):
-        kept = store.usable()[:keep]
+        kept = store.whole()[:keep]
         if not kept:
             return f"{shown_path(run)}: no good checkpoint, so nothing is removed"
         old = store.older_than(kept[-1].env_steps)

@@ -14,7 +14,7 @@ from offpolicy.collect.evaluation import EpisodeCallbacks, run_episodes
 from offpolicy.collect.post import Episode
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.errors import ConfigError, SaveError
-from offpolicy.files import atomic_file
+from offpolicy.files import output_file
 from offpolicy.replay.demonstrations import to_env
 from offpolicy.types import Bool, Float32, Float64, SpaceSpec
 
@@ -70,7 +70,7 @@ class Recorder:
         arrays: dict[str, NDArray[Any]] = {name: values[order] for name, values in columns.items()}
         arrays["episode"] = arrays["episode"].astype(np.int64)
         try:
-            with atomic_file(path, durable=False) as file:
+            with output_file(path) as file:
                 np.savez_compressed(file, allow_pickle=False, **arrays)
         except OSError as error:
             raise SaveError(f"{path}: {error.strerror}") from error

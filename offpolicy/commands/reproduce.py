@@ -9,7 +9,7 @@ from pathlib import Path
 
 from offpolicy.analysis.reproduction import Circumstances, outcomes, why_not_bitwise
 from offpolicy.config.overrides import load_config, parse_overrides
-from offpolicy.config.parsing import flatten
+from offpolicy.config.parsing import as_override, flatten
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_OK, ConfigError
 from offpolicy.launch.resources import has_gpu
@@ -57,7 +57,7 @@ def reproduce(run: Path, words: Sequence[str], train: Callable[[RunConfig], int]
 def plan_reproduction(run: Path, words: Sequence[str]) -> Reproduction:
     """Returns what will be run, and what differs from before. Raises `ConfigError`."""
     before = Circumstances.of_run(run)
-    cfg = load_config([f"config={run}", *words])
+    cfg = load_config([f"config={as_override(str(run))}", *words])
     if cfg.run_dir is None:
         cfg = replace(cfg, run_dir=str(default_run_dir(ROOT, cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed)))
     if Path(cfg.run_dir or "").exists():

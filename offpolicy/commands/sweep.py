@@ -21,7 +21,7 @@ from offpolicy.commands.compare import compare
 from offpolicy.commands.jobs import RUN, Job, Launcher, LocalLauncher, SlurmLauncher, check_slurm
 from offpolicy.commands.sweep_study import Row, SweepStudy
 from offpolicy.config.overrides import config_file, load_config, parse_overrides
-from offpolicy.config.parsing import flatten, merge, nested
+from offpolicy.config.parsing import as_override, flatten, merge, nested
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError
 from offpolicy.files import atomic_write
@@ -83,7 +83,10 @@ def sweep(file: Path, words: Sequence[str], options: SweepOptions) -> int:
     if options.launcher == "slurm":
         check_slurm()
     out = options.out or Path("sweeps") / file.stem
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out: {out} cannot be made: {error.strerror}; write another one") from error
     lock = RunLock(out)
     try:
         words = with_kept_source(words, out)
@@ -109,7 +112,7 @@ def with_kept_source(words: Sequence[str], out: Path) -> list[str]:
         atomic_write(kept, text, durable=False)
     elif kept.read_text() != text:
         raise ConfigError(f"config: {file} is not what this sweep began with; write config={kept}, or another --out")
-    return [*(word for word in words if not word.startswith("config=")), f"config={kept}"]
+    return [*(word for word in words if not word.startswith("config=")), f"config={as_override(str(kept))}"]
 
 
 def _plain(value: Value) -> Value:

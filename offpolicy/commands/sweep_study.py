@@ -5,6 +5,7 @@ Needs optuna, which is an extra: `pip install 'offpolicy[sweep]'`.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +24,13 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.trial import Trial, TrialState
+from sqlalchemy.pool import NullPool
 
 from offpolicy.analysis.space import Parameter, Space, Value, words_of
 from offpolicy.errors import ConfigError
 
 DATABASE, NAME, DIGEST, WHY = "study.db", "sweep", "digest", "why"
+BUSY_S = 60.0  # seconds to wait for another process that writes the study
 STARTUP_TRIALS = 4  # whole trials before one is pruned
 Values = Mapping[str, Value]
 
@@ -49,8 +52,9 @@ class SweepStudy:
     def __init__(self, directory: Path, space: Space, words: Sequence[str], *, prunes: bool) -> None:
         """Opens the study. Raises `ConfigError` if the directory holds that of another space or command."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        url = f"sqlite:///{directory / DATABASE}"
-        self._study = optuna.create_study(study_name=NAME, storage=url, direction="maximize", load_if_exists=True)
+        self._study = optuna.create_study(
+            study_name=NAME, storage=_storage(directory / DATABASE), direction="maximize", load_if_exists=True
+        )
         digest = space.digest(words)
         known = self._study.user_attrs.get(DIGEST)
         if known not in (None, digest):
@@ -115,6 +119,15 @@ class SweepStudy:
             if trial.state != TrialState.WAITING
         ]
         return sorted(found, key=lambda row: (row.state != "complete", -(row.mean or 0.0), row.number))
+
+
+def _storage(file: Path) -> optuna.storages.RDBStorage:
+    """Returns Optuna's storage in a SQLite file. A URL would end at a question mark in its name."""
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(file, timeout=BUSY_S, check_same_thread=False)
+
+    return optuna.storages.RDBStorage("sqlite://", engine_kwargs={"creator": connect, "poolclass": NullPool})
 
 
 def _last(values: Mapping[int, float]) -> float | None:

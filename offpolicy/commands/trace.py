@@ -13,6 +13,7 @@ from rich.table import Table
 
 from offpolicy.config.schema import read_config
 from offpolicy.errors import ConfigError
+from offpolicy.files import write_output
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.trace_reader import ThreadTrack, overlap_of, read_tracks, share_inside
@@ -31,23 +32,27 @@ def trace(run: Path, *, svg: Path | None = None, iterations: int = 3, start: int
     directory = chosen_start(run, start)
     tracks = read_tracks(directory)
     console = Console(markup=False, highlight=False)
-    if start is not None or not (run / TRACE_JSON).exists():
-        export_trace(directory, run)
     for track in tracks:
         if track.has_spans:
             console.print(_phase_table(track))
     for line in _overlaps(tracks):
         console.print(line)
     console.print("spans below a microsecond are not in a trace")
-    console.print(f"{run / TRACE_JSON}: for https://ui.perfetto.dev (it stays on this machine), chrome://tracing")
+    try:
+        export_trace(directory, run)
+        what = "for https://ui.perfetto.dev (it stays on this machine), chrome://tracing"
+    except OSError as error:
+        what = f"cannot be written: {error.strerror}"
+    console.print(f"{run / TRACE_JSON}: {what}")
     if svg is not None:
         from offpolicy.analysis.plots import timeline_svg, tracks_of, typical_window  # matplotlib is an extra
 
         cfg, shown = read_config(run), tracks_of(tracks)
         title = f"{cfg.runner.name}, collect.mode={cfg.collect_mode}"
         picture = timeline_svg(shown, *typical_window(shown, iterations), title)
-        svg.parent.mkdir(parents=True, exist_ok=True)
-        svg.write_bytes(picture)
+        with contextlib.suppress(OSError):  # the next line says it
+            svg.parent.mkdir(parents=True, exist_ok=True)
+        write_output("--svg", svg, picture)
         console.print(f"written: {svg}")
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import tempfile
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.envs.vectorization import resolve_vectorization
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError, SaveError
-from offpolicy.files import atomic_write
+from offpolicy.files import output_file
 from offpolicy.launch.preflight import preflight
 from offpolicy.launch.resources import has_gpu, plan_host
 from offpolicy.machine import num_usable_cores
@@ -77,9 +78,9 @@ def tune(words: Sequence[str], options: TuneOptions) -> int:
             raise OffPolicyError(f"the run cannot be tuned, its first trial failed: {failure}") from None
     _print(console, tuning, held)
     best = [*words, *_overrides(tuning.values), *options.trust]
-    _write(options.out, best)
     found = "" if tuning.values else "no change was faster, or not again when repeated: "
     console.print(f"{found}{shlex.join(['offpolicy', 'train', *best])}", soft_wrap=True)
+    _write(options.out, best)
     console.print(f"written: {options.out}, for `offpolicy train $(cat {options.out})`", soft_wrap=True)
     return 0
 
@@ -91,8 +92,9 @@ def _check(options: TuneOptions) -> None:
         for key in options.keep
         if not any(is_within(known, (key,)) for known in KEYS)
     ]
-    if not options.out.parent.is_dir() or options.out.is_dir():
-        problems.append(f"--out: got {str(options.out)!r}, allowed a file in a directory that exists")
+    place = options.out if options.out.exists() else options.out.parent
+    if not options.out.parent.is_dir() or options.out.is_dir() or not os.access(place, os.W_OK):
+        problems.append(f"--out: got {str(options.out)!r}, allowed a file in a directory that exists and is writable")
     if HostInfo.of_launcher().job:
         problems.append("tune: started by torchrun, allowed on one host: run it alone")
     if problems:
@@ -163,7 +165,8 @@ def _overrides(values: Values) -> list[str]:
 def _write(path: Path, words: Sequence[str]) -> None:
     """Writes one override per line. Raises `SaveError`."""
     try:
-        atomic_write(path, "".join(f"{word}\n" for word in words), durable=False)
+        with output_file(path) as file:
+            file.write("".join(f"{word}\n" for word in words).encode())
     except OSError as error:
         raise SaveError(f"{path}: {error.strerror}") from error
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 from offpolicy import plugins
 from offpolicy.config.extensions import EnvPreset
 from offpolicy.config.foreign_names import without_foreign
-from offpolicy.config.parsing import as_override, clash, flatten, merge, nested
+from offpolicy.config.parsing import as_override, clash, flatten, merge, nested, quoted
 from offpolicy.config.schema import RunConfig, read_values
 from offpolicy.config.sections import ALGORITHMS, AlgoConfig, AlgorithmInfo, algorithm_info
 from offpolicy.config.tokens import instead_of_several, looks_like_id, misshapen
@@ -205,13 +206,34 @@ def parse_overrides(
 
 def _algorithm(tokens: Sequence[str]) -> AlgorithmInfo:
     """Returns the algorithm that a command line seems to choose, whose names for things its refusals use."""
-    sources = [token.partition("=")[2] for token in tokens if token.startswith("config=")]
+    sources = [_text_of(token) for token in tokens if token.startswith("config=")]
     if sources and (saved := _saved_algorithm(sources[-1])) is not None:
         return saved
     words = " ".join(tokens)
     names, stages = (re.findall(rf"\b{group}[= ](\w+)", words) for group in ("algo", "stage"))
     known = [name for name in names if name in group_options()["algo"]]
     return algorithm_info(known[-1] if known else AlgoConfig().name, stages[-1] if stages else "")
+
+
+def _text_of(token: str) -> str:
+    """Returns the value of an override as a text, also of one that is refused."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    text = token.partition("=")[2]
+    try:
+        override = OverridesParser.create().parse_override(token)
+    except HydraException:
+        return text
+    return text if override.is_sweep_override() else str(override.value())
+
+
+def _repaired(key: str, text: str) -> str:
+    """Returns what to write instead of a value that is not understood."""
+    if text.startswith("~"):  # in quotes it would be a directory of that name
+        home = f"{key}=$HOME{text[1:]}" if text[1:2] in ("", "/") else f"{key}=/home/..."
+        return f"write the whole path: {home}"
+    return f"quote the value: {key}={shlex.quote(quoted(text))}"
 
 
 def _saved_algorithm(source: str) -> AlgorithmInfo | None:
@@ -236,8 +258,7 @@ def _parsed(token: str, options: Mapping[str, Sequence[str]], info: AlgorithmInf
         override = OverridesParser.create().parse_override(token)
         value = override.value()
     except HydraException:
-        quoted = text.replace("\\", "\\\\").replace('"', '\\"')
-        raise ConfigError(f"{token}: not understood; quote the value: {key}='\"{quoted}\"'") from None
+        raise ConfigError(f"{token}: not understood; {_repaired(key, text)}") from None
     if override.is_sweep_override():
         raise ConfigError(f"{token}: one run takes one value; {instead_of_several(key, text, options)}")
     if override.package is not None or "/" in override.key_or_group:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 import sys
 import types
 import typing
@@ -17,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+_BARE = re.compile(r"[A-Za-z0-9_/+.%*@?|:-]+")  # a text that Hydra's grammar takes without quotes
 
 
 def option(default: Any, doc: str, **limits: Any) -> Any:  # Any: dataclasses.field is typed as the field's own type
@@ -217,7 +219,16 @@ def as_override(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{key}:{as_override(item)}" for key, item in value.items()) + "}"
-    return "[" + ",".join(map(as_override, value)) + "]" if isinstance(value, tuple | list) else str(value)
+    if isinstance(value, tuple | list):
+        return "[" + ",".join(map(as_override, value)) + "]"
+    return quoted(value) if isinstance(value, str) and not _BARE.fullmatch(value) else str(value)
+
+
+def quoted(text: str) -> str:
+    """Returns a text in the quotes of Hydra's grammar, in which it may hold anything."""
+    # Backslashes are doubled before a quote alone: elsewhere they are what they are.
+    escaped = re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ("\\" if found[2] else "") + found[2], text)
+    return f'"{escaped}"'
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

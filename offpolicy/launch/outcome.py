@@ -70,7 +70,7 @@ def already_complete(path: Path, env_steps: int, cfg: RunConfig) -> str:
     shown, total = shown_path(path), cfg.total_timesteps
     reason = stop_reason(read_scores(path), cfg.stop)
     if env_steps < total and reason is not None:
-        given = " ".join(text for text, is_set in _neutral(cfg) if is_set)
+        given = " ".join([*(text for text, is_set in _neutral(cfg) if is_set), f"total_timesteps={total}"])
         return (
             f"already complete: {reason}, after {env_steps:,} of {total:,} env steps, in {shown}; nothing was changed\n"
             f"give other values to go on: offpolicy resume {shown} {given}"

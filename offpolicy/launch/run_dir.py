@@ -142,7 +142,9 @@ def _refuse_by_content(path: Path, resume: str) -> None:
     if resume == "must" and is_fresh:
         raise CheckpointError(f"run_dir: {path} holds no run to resume, and resume=must; use resume=auto to start one")
     if not is_fresh and not _is_a_runs(path):
-        raise CheckpointError(_why_none(path))
+        raise CheckpointError(
+            f"run_dir: {path} is not the directory of a run, and not empty: choose another one, such as {path / 'mine'}"
+        )
 
 
 def _is_fresh(path: Path) -> bool:

@@ -58,8 +58,9 @@ class BuiltInSinks:
     def _wandb(self) -> Sink:
         from offpolicy.logger.wandb import WandbSink
 
-        mode = "online" if self.log.wandb == "online" else "offline"
-        return WandbSink(self.run_dir, self.config, self.log.wandb_project, mode)
+        return WandbSink(
+            self.run_dir, self.config, self.log.wandb_project, "online" if self.log.wandb == "online" else "offline"
+        )
 
     def _prometheus(self) -> Sink:
         from offpolicy.logger.prometheus import PrometheusSink

@@ -19,8 +19,8 @@ from fractions import Fraction
 
 from offpolicy.config.schema import RunConfig
 
-# Of `algo.utd` as a fraction: 1/3 is meant where a float is next to it, and 0.00001 is still exact.
-LARGEST_DENOMINATOR = 10_000_000
+SMALL_DENOMINATOR = 10_000  # of `algo.utd` as a fraction: 1/3 is meant by 0.33333
+LARGEST_DENOMINATOR, ALIKE = 10_000_000, 1e-4  # of one that no such fraction is this near to, relatively
 MAX_UPDATES_PER_ITERATION = 64  # bounds the rows gathered at once and the time until a stop request is seen
 
 
@@ -51,7 +51,9 @@ class RateLimiter:
     @classmethod
     def of(cls, mode: str, utd: float, num_envs: int, *, band: int, start: LearningStart, total: int) -> RateLimiter:
         """Returns the limiter of a mode. A chunk is what an iteration needs: a vector step, or more if utd is low."""
-        ratio = Fraction(utd).limit_denominator(LARGEST_DENOMINATOR)
+        ratio = Fraction(utd).limit_denominator(SMALL_DENOMINATOR)
+        if abs(float(ratio) - utd) > ALIKE * utd:
+            ratio = Fraction(utd).limit_denominator(LARGEST_DENOMINATOR)
         chunk = max(num_envs, math.ceil(1 / ratio))
         return cls(
             utd=ratio,

@@ -87,11 +87,11 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
         teacher = f"{job.cfg.teacher}, env step {job.teacher_step}"
         if rank.rank == 0:
             path = Path(job.cfg.teacher or "")
-            tensors = learner_tensors(CheckpointStore(path / CHECKPOINTS).at(job.teacher_step))
-            adopt_teacher(learner.start_tensors(), job.spec, tensors, read_spec(path))
+            source = _checkpoint_of(path, job.teacher_step, rank)
+            teacher = f"{job.cfg.teacher}, env step {source.env_steps}"
+            adopt_teacher(learner.start_tensors(), job.spec, learner_tensors(source), read_spec(path))
     elif job.init_step is not None and rank.rank == 0:
-        source = CheckpointStore(Path(job.cfg.init_from or "") / CHECKPOINTS).at(job.init_step)
-        learner.adopt(learner_tensors(source))
+        learner.adopt(learner_tensors(_checkpoint_of(Path(job.cfg.init_from or ""), job.init_step, rank)))
     metrics = learner.read_metrics()
     facts = (learner.num_updates, start.env_steps, start.updates, last_eval_step, has_rows)
     table = ranks.world.gather((*facts, *metrics.sums, *metrics.counts))
@@ -106,6 +106,25 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
         start = LearningStart(job.start_step + first_step, updates)
     totals = MetricTotals(metrics.names, sums, counts)
     return TrainingStart(start, updates, last_eval_step, totals, checkpoint, teacher)
+
+
+def _checkpoint_of(run: Path, env_steps: int, rank: RankContext) -> Checkpoint:
+    """Returns the checkpoint of another run that was there when this one began.
+
+    If that run goes on and has removed it since, the newest one. Raises `CheckpointError`.
+    """
+    store = CheckpointStore(run / CHECKPOINTS)
+    try:
+        return store.at(env_steps, reads_rows=False)
+    except CheckpointError:
+        newest = store.newest_valid(reads_rows=False)
+        if newest is None:
+            raise
+    rank.child.send(
+        "warning",
+        text=f"{run} has removed its checkpoint of env step {env_steps:,} since: that of {newest.env_steps:,} is taken",
+    )
+    return newest
 
 
 def check_start(rank: RankContext, checkpoint: Checkpoint, state: SharedState) -> None:

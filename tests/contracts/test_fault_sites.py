@@ -54,6 +54,7 @@ WITHOUT_SITE = {
     "offpolicy/collect/episode_hook.py:_end": "has a deadline, after which the hook's process is killed",
     "offpolicy/envs/worker_pool.py:_answer": "does not wait",
     "offpolicy/envs/worker_pool.py:_death": "has a deadline of 2 s",
+    "offpolicy/files.py:output_file": "a pipe or a device that a user has named; `atomic_file` has its own site",
     "offpolicy/files.py:remove_temporaries": "what killed writers have left; refusals are ignored",
     "offpolicy/launch/host_check.py:shared_memory": "a check of `offpolicy doctor`; its failure is a finding",
     "offpolicy/launch/run_dir.py:_remove_left_over": "what killed runs have left; refusals are ignored",

@@ -7,11 +7,13 @@ import json
 import os
 import resource
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from offpolicy.files import NO_LINKS, Disk, JsonlFile, UniqueJsonlFile, atomic_file, atomic_write
+from offpolicy.files import NO_LINKS, Disk, JsonlFile, UniqueJsonlFile, atomic_file, atomic_write, write_output
 
 
 def steps_in(path: Path) -> list[int]:
@@ -302,3 +304,35 @@ def test_a_link_is_a_copy_where_the_filesystem_has_no_links(
 def test_any_other_refusal_of_a_link_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Disk().link(tmp_path / "missing", tmp_path / "new")
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_an_output_is_written_through_a_link(tmp_path: Path, is_known: bool) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    if is_known:
+        target.write_text("before")
+    link.symlink_to("target")
+    write_output("--html", link, "after")
+    assert link.is_symlink()
+    assert target.read_text() == "after"
+
+
+def test_an_output_to_a_pipe_is_written_to_it(tmp_path: Path) -> None:
+    """As to a device: replaced, /dev/null would be a file from then on."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_output("--html", pipe, "page")
+    assert os.read(reader, 10) == b"page"
+    os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_an_output_to_standard_output_reaches_it(tmp_path: Path) -> None:
+    script = (
+        "from pathlib import Path; from offpolicy.files import write_output as w; w('-o', Path('/dev/stdout'), 'x')"
+    )
+    with (tmp_path / "out").open("wb") as out:
+        subprocess.run([sys.executable, "-c", script], stdout=out, check=True, cwd=Path(__file__).parents[2])
+    assert (tmp_path / "out").read_text() == "x"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -45,6 +45,8 @@ def test_ranges_and_values_are_read(tmp_path: Path) -> None:
         ({"parameters": {"algo.gamma": {"low": 0, "high": 1, "log": True}}}, "algo.gamma.log: got true, allowed"),
         ({"parameters": {"algo.gamma": {"low": 0, "high": 1, "log": "x"}}}, "algo.gamma.log: got 'x', allowed true or"),
         ({"parameters": {"algo.gamma": {"low": 0, "high": 1, "step": 2}}}, "algo.gamma.step: got 2, allowed"),
+        ({"parameters": {"algo.policy_delay": {"low": 1, "high": 4, "step": 0.5}}}, "step: got 0.5, allowed a whole"),
+        ({"parameters": {"algo.policy_delay": {"low": 1.5, "high": 4}}}, "policy_delay.low: got 1.5, allowed a whole"),
         ({"parameters": {"algo.gamma": {"values": [0.9]}}}, "algo.gamma.values: got [0.9], allowed a list of two"),
         ({"parameters": {"algo.activation": {"values": ["relu", "gelu"]}}}, "activation: got 'gelu', allowed one of"),
     ],

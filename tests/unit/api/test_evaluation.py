@@ -63,6 +63,17 @@ def test_random_actions_need_a_label_beside_them(asked: list[Any]) -> None:
         evaluate("y", random=True)
 
 
+@pytest.mark.parametrize("episodes", [0, -1])
+def test_bad_input_is_refused_before_anything_is_read(asked: list[Any], episodes: int) -> None:
+    with pytest.raises(ConfigError, match=f"episodes: got {episodes}, allowed 1 or more"):
+        evaluate("y", episodes=episodes)
+    with pytest.raises(ConfigError, match="run: got none, allowed one or more"):
+        evaluate([])
+    with pytest.raises(TypeError, match="got episode, allowed episodes, seed, step"):
+        evaluate("y", **{"episode": 3})  # type: ignore[arg-type]  # misspelt
+    assert asked == []
+
+
 def test_every_run_is_checked_for_foreign_code(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[Any] = []
     monkeypatch.setattr(evaluation, "check_trust", lambda path, *, is_trusted: checked.append((path, is_trusted)))
@@ -71,12 +82,13 @@ def test_every_run_is_checked_for_foreign_code(asked: list[Any], monkeypatch: py
 
 
 def test_labels_of_a_comparison_may_have_seeds(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    words: list[Any] = []
-    monkeypatch.setattr(evaluation, "read_runs", lambda given: words.append(given) or given)
+    read: list[Any] = []
+    for reader in ("read_runs", "read_labelled"):
+        monkeypatch.setattr(evaluation, reader, lambda given: read.append(given) or given)
     monkeypatch.setattr(evaluation, "report_of", lambda given, reference: Report(("one", "two"), (), (f"{reference}",)))
-    found = compare({"one": ["a/x", "b/x"], "two": TrainedRun(Path("y"))}, reference=-200.0)
-    assert words == [["one=a/x", "one=b/x", "two=y"]]
+    found = compare({"lr=1e-3": ["a/x", "b/x"], "two": TrainedRun(Path("y"))}, reference=-200.0)
+    assert read == [{"lr=1e-3": [Path("a/x"), Path("b/x")], "two": [Path("y")]}]
     assert "two against one" in str(found)
     assert "-200.0" in found.markdown()
     assert compare(["a/x", "y"]).report.labels == ("one", "two")
-    assert words[1] == ["a/x", "y"]
+    assert read[1] == ["a/x", "y"]

@@ -13,6 +13,7 @@ from rich.console import Console
 from offpolicy.commands import evaluate as command
 from offpolicy.commands.evaluate import comparison, evaluate
 from offpolicy.commands.saved_run import PolicyChoice
+from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import ConfigError
 from offpolicy.types import Episodes
 
@@ -67,3 +68,22 @@ def test_policies_of_several_environments_are_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(command, "SavedRun", SimpleNamespace(find=find))
     with pytest.raises(ConfigError, match="several environments cannot be compared: One-v0, Two-v0"):
         evaluate({"a": Path("Two"), "b": Path("One")}, CHOICE, episodes=1)
+
+
+def test_the_evaluation_of_a_run_that_cannot_be_written_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be somebody else's, or on a full disk."""
+    (tmp_path / "eval.jsonl").mkdir()
+    run = SimpleNamespace(
+        path=tmp_path, env=EnvConfig(), cfg=SimpleNamespace(seed=3), checkpoint=SimpleNamespace(env_steps=50),
+        actor=lambda device: None,
+    )  # fmt: skip
+    monkeypatch.setattr(command, "SavedRun", SimpleNamespace(find=lambda path, choice: run))
+    monkeypatch.setattr(command, "run_episodes", lambda *_, **__: episodes(1.0, 3.0))
+    assert evaluate({"a": tmp_path}, CHOICE, episodes=2) == 0
+    captured = capsys.readouterr()
+    assert "2.00" in captured.out
+    assert (
+        f"{tmp_path / 'eval.jsonl'} cannot be written: Is a directory; the evaluation is not recorded" in captured.err
+    )

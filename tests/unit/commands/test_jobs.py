@@ -148,5 +148,5 @@ def test_a_job_that_slurm_does_not_know_is_not_queued(submitted: Path) -> None:
 def test_the_script_quotes_what_a_shell_would_read(tmp_path: Path) -> None:
     text = job_script(["algo.hidden_dims=[64,64]"], tmp_path / "a b/seed-0")
     assert "'algo.hidden_dims=[64,64]'" in text
-    assert f"'run_dir={tmp_path}/a b/seed-0/run'" in text
+    assert f"""'run_dir="{tmp_path}/a b/seed-0/run"'""" in text
     assert "#SBATCH --ntasks=1" in text

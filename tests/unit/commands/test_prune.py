@@ -93,3 +93,14 @@ def test_a_checkpoint_that_a_start_would_refuse_does_not_count(run: Path, monkey
     prune([run], keep=1, is_dry=False)
     assert run_store(run).newest_valid() is None
     assert len(names(run)) == 4
+
+
+def test_checkpoints_whose_rows_are_damaged_are_not_good(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A start goes on without those rows. To prune for their sake would remove what may be mended."""
+    for rows in (run / "checkpoints").glob("step-*/replay-0-*.f32"):
+        with rows.open("r+b") as file:
+            file.write(b"????")
+    before = names(run)
+    prune([run], keep=1, is_dry=False)
+    assert names(run) == before
+    assert "no good checkpoint, so nothing is removed" in capsys.readouterr().out

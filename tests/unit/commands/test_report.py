@@ -35,6 +35,6 @@ def test_a_disk_that_takes_no_page_is_refused_in_words(tmp_path: Path, monkeypat
         raise OSError(28, "No space left on device")
 
     run = recorded_run(tmp_path / "run")
-    monkeypatch.setattr("offpolicy.files.atomic_write", fail)
+    monkeypatch.setattr("offpolicy.files.atomic_file", fail)
     with pytest.raises(ConfigError, match=r"--html: .*report.html cannot be written: No space left on device"):
         report([str(run)], tmp_path / "report.html")

@@ -94,3 +94,10 @@ def test_a_repetition_that_fails_is_not_compared(
 def test_a_directory_that_exists_is_refused_before_the_start(run: Path) -> None:
     with pytest.raises(ConfigError, match="allowed a directory that does not exist"):
         reproduce(run, [f"run_dir={run}"], lambda cfg: pytest.fail("started"))
+
+
+@pytest.mark.parametrize("name", ["lr=0.1", "a,b", "copy (1)", "x y", "w'ö\"{z}"])
+def test_a_run_of_any_name_is_reproduced(run: Path, name: str) -> None:
+    """The user never wrote `config=`: its quotes are ours."""
+    run.rename(run.with_name(name))
+    assert command.plan_reproduction(Path(name), ["algo.gamma=0.9"]).cfg.algo.gamma == 0.9

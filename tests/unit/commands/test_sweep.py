@@ -253,6 +253,7 @@ def test_two_sweeps_of_one_directory_are_refused(monkeypatch: pytest.MonkeyPatch
         (["eval.episodes=0"], "eval.episodes: got 0, allowed 1 or more in a sweep"),
         (["algo.tau=3"], "algo.tau: got 3, allowed a number"),
         (["--trials", "0"], "--trials"),
+        (["--out", "space.yaml/x"], "--out: space.yaml/x cannot be made: Not a directory; write another one"),
     ],
 )
 def test_bad_input_exits_2_before_any_run(

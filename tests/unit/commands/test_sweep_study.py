@@ -55,6 +55,16 @@ def test_a_study_goes_on_where_its_process_was_killed(tmp_path: Path) -> None:
     ]
 
 
+def test_directories_with_a_question_mark_hold_studies_of_their_own(tmp_path: Path) -> None:
+    """In a URL of a database, the name would end there."""
+    for name in ("q?x", "q?y"):
+        (tmp_path / name).mkdir()
+        study = opened(tmp_path / name)
+        assert study.num_trials == 0
+        study.complete(study.ask(), 1.0)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["q?x", "q?y", "study.db", "study.db"]
+
+
 @pytest.mark.parametrize(("space", "words"), [(Space((GAMMA,)), ()), (SPACE, ("algo=td3",))])
 def test_a_directory_of_another_sweep_is_refused(tmp_path: Path, space: Space, words: tuple[str, ...]) -> None:
     opened(tmp_path)

@@ -9,6 +9,7 @@ import pytest
 
 from offpolicy.commands.trace import chosen_start, trace
 from offpolicy.errors import ConfigError
+from offpolicy.timing.chrome_trace import TRACE_JSON
 from offpolicy.timing.trace_writer import SUFFIX, Mark, TraceTrack, create_tracks
 
 
@@ -49,3 +50,31 @@ def test_the_newest_start_is_chosen_if_none_has_an_iteration(tmp_path: Path) -> 
     for start in ("0", "1"):
         (tmp_path / "trace" / start).mkdir(parents=True)
     assert chosen_start(tmp_path, None) == tmp_path / "trace" / "1"
+
+
+def traced_run(run: Path) -> Path:
+    """A run with two traced starts, of one iteration and of two."""
+    for start in (0, 1):
+        create_tracks(run / "trace" / str(start), ["learner-0"], 1)
+        names = [Mark.ITERATION, "train"]
+        track = TraceTrack(run / "trace" / str(start) / f"learner-0{SUFFIX}", names, "learner 0", "learner 0")
+        for number in range(start + 1):
+            track.mark(Mark.ITERATION, 1_000_000 * number + 1_000, number)
+    return run
+
+
+def test_the_file_holds_the_start_that_is_shown(tmp_path: Path) -> None:
+    """That of a start before, or of a moment before in a run that goes on, would be another one."""
+    run, contents = traced_run(tmp_path), []
+    for start in (None, 0, None):
+        assert trace(run, start=start) == 0
+        contents.append((run / TRACE_JSON).read_bytes())
+    assert contents[0] == contents[2] != contents[1]
+
+
+def test_a_file_that_cannot_be_written_is_said_beside_what_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (traced_run(tmp_path) / TRACE_JSON).mkdir()
+    assert trace(tmp_path) == 0
+    assert "trace.json: cannot be written: Is a directory" in " ".join(capsys.readouterr().out.split())

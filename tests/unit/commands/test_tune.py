@@ -131,6 +131,14 @@ def test_a_directory_that_does_not_exist_is_refused_before_any_trial(tmp_path: P
         tune([], TuneOptions(1.0, tmp_path / "nowhere" / "tune.txt", ()))
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_any_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)  # tests may run as root, for whom all is writable
+    with pytest.raises(ConfigError, match="--out: got .*, allowed a file in a directory that exists and is writable"):
+        tune([], TuneOptions(1.0, tmp_path / "tune.txt", ()))
+
+
 def test_a_run_that_tries_threads_itself_is_given_time_for_it() -> None:
     two, gpu = Machine(2, has_gpu=False), Machine(2, has_gpu=True)
     assert tries_settings(load_config([]), two)

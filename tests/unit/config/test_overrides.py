@@ -160,6 +160,8 @@ def test_references_to_other_keys_are_filled_in() -> None:
         ("~seed", "~seed: keys cannot be deleted; write seed=1, its default"),
         ("seed=1,2", "seed=1,2: one run takes one value; write seed=1, and a command for each of the others"),
         ("run_dir=a=b", "run_dir=a=b: not understood; quote the value: run_dir='\"a=b\"'"),
+        ("run_dir=~/x", "run_dir=~/x: not understood; write the whole path: run_dir=$HOME/x"),
+        ("run_dir=a\\b=c", "run_dir=a\\b=c: not understood; quote the value: run_dir='\"a\\b=c\"'"),
         ("algo.name=td3", "algo.name=td3: alone it would leave the group's other values behind; write algo=td3"),
         ("env=gym", "env.id: not given; write env.id=Pendulum-v1"),
         ("run_dir=${nosuch}", "run_dir: Interpolation key 'nosuch' not found"),

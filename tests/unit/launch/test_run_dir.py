@@ -136,7 +136,9 @@ def test_never_refuses_a_directory_with_content(run: Path) -> None:
 @pytest.mark.parametrize("resume", ["auto", "must"])
 def test_content_without_a_checkpoint_is_refused_with_advice(tmp_path: Path, resume: str) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(CheckpointError, match="choose another run_dir, or remove this one") as caught:
+    with pytest.raises(
+        CheckpointError, match="is not the directory of a run, and not empty: choose another one"
+    ) as caught:
         RunDir.claim(tmp_path, resume)
     assert caught.value.exit_code == 66
     assert tree(tmp_path) == ["thesis.tex"]
@@ -315,7 +317,7 @@ def test_resuming_a_run_that_saved_nothing_says_what_starts_it_again(lost: Path)
 def test_a_directory_that_is_no_runs_is_never_moved(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
     (tmp_path / LOCK).write_text("")
-    with pytest.raises(CheckpointError, match="holds no usable checkpoint"):
+    with pytest.raises(CheckpointError, match="is not the directory of a run"):
         RunDir.claim(tmp_path, "auto")
     assert (tmp_path / "thesis.tex").exists()
 
@@ -377,7 +379,7 @@ def test_a_directory_of_somebody_else_is_refused_and_left_as_it_was(tmp_path: Pa
         (tmp_path / name).write_text("precious")
     before = tree(tmp_path)
     for resume in ("auto", "must"):
-        with pytest.raises(CheckpointError, match="holds no usable checkpoint"):
+        with pytest.raises(CheckpointError, match="is not the directory of a run"):
             RunDir.claim(tmp_path, resume)
     assert tree(tmp_path) == before
 

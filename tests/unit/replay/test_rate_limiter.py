@@ -49,7 +49,7 @@ def test_updates_per_transition_are_exact_for_any_number_of_envs(mode: str, num_
 @pytest.mark.parametrize("utd", [1e-5, 3e-5, 7e-5, 1 / 32768, 1 / 3, 0.1, 64.0])
 def test_the_least_and_the_largest_ratio_are_what_was_given(utd: float) -> None:
     assert float(limiter(utd=utd).utd) == pytest.approx(utd, rel=1e-9)
-    assert limiter(utd=1 / 3).utd == Fraction(1, 3)
+    assert limiter(utd=1 / 3).utd == limiter(utd=0.33333).utd == Fraction(1, 3)
 
 
 def test_nothing_is_due_before_learning_starts() -> None:

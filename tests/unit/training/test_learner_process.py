@@ -74,6 +74,7 @@ def test_the_exchange_of_several_ranks_is_no_device_time_of_the_update(
 class FakeSource:
     """Hands out three batches of four rows."""
 
+    kind = "direct"
     samples, sample_age_sum, rollouts, has_batch_wait = 0, 0.0, None, False
 
     def __init__(self) -> None:

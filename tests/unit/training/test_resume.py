@@ -25,7 +25,7 @@ from offpolicy.replay.row_saver import RowSaver
 from offpolicy.saved_fields import Fields
 from offpolicy.seeding import generator_state, set_generator_state
 from offpolicy.training.rank_context import RankContext
-from offpolicy.training.resume import RankState, TrainingStart, check_start, load_start
+from offpolicy.training.resume import RankState, TrainingStart, _checkpoint_of, check_start, load_start
 from offpolicy.types import OBS, PRIVILEGED, Float64, SpaceSpec
 from tests.hostile import changed, mutations, rewrite
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, tiny_learner
@@ -286,6 +286,20 @@ def test_counters_that_no_run_reaches_are_refused_by_name(
     with pytest.raises(CheckpointError, match=r"step-000000000040/state\.json: ") as caught:
         load_start(rank, ranks_of(FakeWorld()), tiny_learner(rank))
     assert said in str(caught.value)
+
+
+def test_a_checkpoint_that_another_run_has_removed_since_is_replaced_by_its_newest(make_rank: MakeRank) -> None:
+    """A run that goes on keeps two. Before a learner is there to read one, a fast run may have saved twice."""
+    rank = make_rank(**TINY)
+    run = Path(rank.job.run_dir)
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        _checkpoint_of(run, 40, rank)
+    save(rank)
+    assert (_checkpoint_of(run, 40, rank).env_steps, rank.child.sent) == (40, [])
+    assert _checkpoint_of(run, 20, rank).env_steps == 40
+    ((kind, fields),) = rank.child.sent
+    assert kind == "warning"
+    assert fields["text"].endswith("has removed its checkpoint of env step 20 since: that of 40 is taken")
 
 
 @pytest.mark.parametrize(("extra", "is_refused"), [(0, False), (500, True)])
