@@ -53,7 +53,7 @@ def runs_in(root: Path) -> list[Path]:
 def mark_latest(run: Path, root: Path = ROOT) -> None:
     """Makes `runs/latest` a link to `run`, where there is a directory `runs`; a refusing disk is no error.
 
-    A trial of `offpolicy tune` leaves the link as it is.
+    A run of `offpolicy tune` or `offpolicy sweep` leaves the link as it is.
     """
     link, new = root / LATEST, root / f".{LATEST}-{os.getpid()}"
     if TRIAL in os.environ or not root.is_dir() or (os.path.lexists(link) and not link.is_symlink()):

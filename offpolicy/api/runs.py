@@ -14,7 +14,8 @@ import numpy as np
 
 from offpolicy.config.schema import RunConfig, read_config
 from offpolicy.errors import ConfigError
-from offpolicy.logger.summary import known_summary
+from offpolicy.launch.run_lock import is_of_earlier_start
+from offpolicy.logger.summary import SUMMARY, known_summary
 from offpolicy.run_names import find_run
 from offpolicy.types import Float64
 
@@ -40,13 +41,13 @@ class TrainedRun:
 
     @property
     def summary(self) -> Mapping[str, Any]:  # Any: values of a JSON file
-        """What `summary.json` holds; empty before the run has ended."""
+        """What `summary.json` holds: of a run that goes on again, its end before. Empty before the first one."""
         return known_summary(self.run_dir)
 
     @property
     def status(self) -> str:
-        """`completed`, `interrupted` or `failed`; '' before the run has ended."""
-        return str(self.summary.get("status", ""))
+        """`completed`, `interrupted` or `failed`; '' before the run has ended, also where it goes on or was killed."""
+        return "" if is_of_earlier_start(self.run_dir / SUMMARY) else str(self.summary.get("status", ""))
 
     @property
     def config(self) -> RunConfig:

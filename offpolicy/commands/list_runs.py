@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from offpolicy.errors import ConfigError
-from offpolicy.launch.run_lock import is_running
+from offpolicy.launch.run_lock import is_of_earlier_start, is_running
 from offpolicy.logger.console import STATUS_STYLES, UNKNOWN, count, fixed, rate
-from offpolicy.logger.summary import known_summary
+from offpolicy.logger.summary import SUMMARY, known_summary
 from offpolicy.run_names import ROOT, runs_in
 
 TAIL_BYTES = 65_536  # end of metrics.jsonl in which the last record is looked for
@@ -66,7 +66,7 @@ def row(run: Path) -> tuple[str, str, str, str]:
     """Returns status, env steps, return and env steps/s of a run; of one without an end from its last record."""
     summary = known_summary(run)
     running = is_running(run)
-    if running is not False or not summary:
+    if running is not False or not summary or is_of_earlier_start(run / SUMMARY):
         last = last_record(run / "metrics.jsonl")
         reward = _number(last, "eval/mean_reward" if "eval/mean_reward" in last else "rollout/ep_rew_mean")
         status = ELSEWHERE if running is None else RUNNING if running else KILLED

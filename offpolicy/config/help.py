@@ -83,7 +83,7 @@ def resume_help(words: Sequence[str], config_of: Callable[[str], RunConfig]) -> 
             "usage: offpolicy resume RUN [key=value ...]",
             "",
             "RUN is a run's directory, latest, or the beginning of a run's name (offpolicy list).",
-            f"Everything else than these keys stays as it was; values {whose}:",
+            f"Keys that people change, with values {whose}; what is not given stays as it was:",
             *(_one_line(f"{key}={as_override(values[key])}", changeable[key].limits["doc"]) for key in COMMON_RESUMED),
             "",
             f"offpolicy resume --help all            all {len(changeable)} keys that may change",

@@ -18,7 +18,7 @@ from offpolicy.logger.console import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
-from offpolicy.logger.summary import RunResult, RunStatus, build_summary, known_summary, write_summary
+from offpolicy.logger.summary import SUMMARY, RunResult, RunStatus, build_summary, known_summary, write_summary
 from offpolicy.processes.failures import Failure
 from offpolicy.processes.supervisor import Supervisor
 
@@ -128,7 +128,7 @@ def record_end(
         summary["callbacks"] = called
     note_what_ran(path / "config.yaml", logger.header)
     try:
-        write_summary(path / "summary.json", summary)
+        write_summary(path / SUMMARY, summary)
     except OSError as error:
         logger.message(f"summary.json not written: {error}")
         return summary, error

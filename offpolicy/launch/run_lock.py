@@ -104,6 +104,18 @@ def is_running(path: Path) -> bool | None:
     return started is not None and started == holder.get("started", started)
 
 
+def is_of_earlier_start(file: Path) -> bool:
+    """True if a file of a run is older than its last start, which goes on or was killed.
+
+    A start that has ended otherwise has removed its pid from the lock, and written what it had to.
+    """
+    lock = file.parent / LOCK
+    try:
+        return "pid" in json.loads(lock.read_text()) and file.stat().st_mtime_ns < lock.stat().st_mtime_ns
+    except (OSError, ValueError, TypeError):
+        return False
+
+
 def has_same_parent(path: Path) -> bool:
     """True if the last holder of `path` had the parent of this process: a launcher restarts its processes."""
     try:

@@ -26,7 +26,7 @@ from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_reco
 from offpolicy.logger.sinks import SafeSink, SinkContext, Summary, open_plugins
 from offpolicy.logger.step_totals import StepTotals
 from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_series
-from offpolicy.logger.summary import RunResult, RunStatus, build_summary, write_summary
+from offpolicy.logger.summary import SUMMARY, RunResult, RunStatus, build_summary, write_summary
 from offpolicy.logger.unilab import with_unilab_keys
 from offpolicy.timing.bottleneck import SteadyCause, Verdict
 from offpolicy.timing.clock import Every, unix_s
@@ -303,7 +303,7 @@ class OffPolicyLogger:
         summary["bottleneck"]["advice"] = []
         if summary["timing"]["collector"] is None:
             summary["bottleneck"]["reason"] = NO_COLLECTOR
-        write_summary(self.run_dir / "summary.json", summary)
+        write_summary(self.run_dir / SUMMARY, summary)
         self.finish(summary)
 
     def status(self, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,6 +62,9 @@ def test_a_summary_is_shown(run: TrainedRun) -> None:
     (run.run_dir / "summary.json").write_text(json.dumps(summary))
     assert run.status == "completed"
     assert repr(run).endswith("status='completed', env_steps=30, mean_reward=-3.0)")
+    (run.run_dir / ".lock").write_text(json.dumps({"pid": 1, "parent": 1, "host": "here"}))  # of a later start
+    os.utime(run.run_dir / "summary.json", (1.0, 1.0))
+    assert run.status == ""
 
 
 def test_a_directory_without_a_configuration_is_refused(tmp_path: Path) -> None:

@@ -51,6 +51,16 @@ def test_a_run_without_an_end_was_killed(tmp_path: Path) -> None:
     assert row(make(tmp_path / "a", lock={"pid": 2**30, "host": socket.gethostname()})) == ("killed", "-", "-", "-")
 
 
+def test_a_run_that_was_resumed_and_killed_was_killed(tmp_path: Path) -> None:
+    """Its summary is that of its end before."""
+    dead = {"pid": 2**30, "host": socket.gethostname()}
+    run = make(tmp_path / "a", summary=SUMMARY, metrics='{"env_steps": 250}', lock=dead)
+    os.utime(run / "summary.json", (1.0, 1.0))
+    assert row(run)[:2] == ("killed", "250")
+    (run / ".lock").write_text(json.dumps({"parent": 1, "host": socket.gethostname()}))  # it has ended otherwise
+    assert row(run)[0] == "completed"
+
+
 @pytest.mark.parametrize(
     "summary", [{"a": 1}, {"status": None, "eval": 3, "rates": [], "env_steps": "many"}, {"env_steps": float("nan")}]
 )
