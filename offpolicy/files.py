@@ -9,6 +9,7 @@ import math
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +20,8 @@ from offpolicy.errors import ConfigError
 # What a filesystem without hard links answers, and one that has too many names of a file already.
 NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP)
 COPY_BYTES = 8 << 20
+MOST_LINKS = 40  # to follow, as the kernel does
+_DESCRIPTOR = re.compile(r"/proc/([0-9]+)/fd/([0-9]+)")
 _TEMPORARY = re.compile(r"\..+\.([0-9]+)\.tmp")  # of `atomic_file`, with the pid of the writer
 UPDATES = "train/n_updates"  # of a record
 
@@ -65,18 +68,36 @@ def atomic_write(path: Path, content: bytes | str, *, durable: bool) -> None:
 
 
 @contextlib.contextmanager
-def output_file(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
+def output_file(path: Path) -> Iterator[IO[bytes]]:
     """Yields a file that the user has named: `atomic_file` of what a link names. Raises OSError.
 
-    A pipe, a device and what /dev/stdout stands for are written to: replaced, they would be lost.
+    A pipe, a device and a descriptor of this process, such as /dev/stdout, are written to: replaced, they would be
+    lost.
     """
-    target = path.resolve()
-    if path.exists() and (not path.is_file() or path.is_relative_to("/dev") or path.is_relative_to("/proc")):
+    descriptor = _descriptor_of(path)
+    if descriptor is not None:
+        sys.stdout.flush()
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            yield file
+    elif path.exists() and not path.is_file():
         with path.open("wb") as file:
             yield file
-        return
-    with atomic_file(target, durable=durable) as file:
-        yield file
+    else:
+        with atomic_file(path.resolve(), durable=False) as file:
+            yield file
+
+
+def _descriptor_of(path: Path) -> int | None:
+    """Returns the descriptor of this process that a path names, also through links; None where it names a file."""
+    for _ in range(MOST_LINKS):
+        path = Path(os.path.realpath(path.parent), path.name)
+        named = _DESCRIPTOR.fullmatch(str(path))
+        if named is not None and named[1] == str(os.getpid()):
+            return int(named[2])
+        if not path.is_symlink():
+            return None
+        path = path.parent / path.readlink()
+    return None
 
 
 def write_output(option: str, path: Path, content: bytes | str) -> None:

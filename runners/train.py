@@ -125,10 +125,11 @@ def train_run(cfg: RunConfig, callbacks: Sequence[Callback] = (), *, ends_proces
         teacher_step = find_teacher(plan, spec)
         plan, init_step = find_source(plan, spec)
         host_plan = plan_host(plan.cfg, host)
-        memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
         check_restart(plan.cfg)
         called = (*map(load_callback, cfg.callbacks), *callbacks) if host.index == 0 else ()
+        memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
     with (
+        contextlib.closing(memory),
         signals_queued(ends_process=ends_process) as kept,
         plan.claim() as run,
         signals_blocked(),

@@ -3,7 +3,8 @@
 Records of a run are autocorrelated, so they are drawn in blocks (circular block bootstrap, Politis and Romano
 1992) that are a fixed fraction of the run (fixed b, Kiefer and Vogelsang 2005). Of several runs, runs are drawn
 first, then the blocks within each. The spread of few units is itself uncertain: every draw's distance from the mean
-is widened as Student's t is against the normal distribution.
+is widened as Student's t is against the normal distribution. Interquartile means over seeds are an exception: their
+intervals are those of rliable (Agarwal et al. 2021), for comparison with published ones.
 """
 
 from __future__ import annotations
@@ -58,8 +59,11 @@ class Drawn:
 
 
 def mean_interval(values: Float64) -> Interval:
-    """Returns the interval of the mean of independent values [E]; of paired differences, it is that of their mean."""
-    return _episode_interval(len(values), lambda index: values[index].mean(axis=-1))
+    """Returns the interval of the mean of independent values [E]; of paired differences, it is that of their mean.
+
+    One value has no bounds: they are NaN.
+    """
+    return _widened_interval(len(values), lambda index: values[index].mean(axis=-1))
 
 
 def interquartile_mean_interval(values: Float64) -> Interval:
@@ -74,18 +78,22 @@ def interquartile_mean_interval(values: Float64) -> Interval:
         trimmed: Float64 = np.sort(values[index], axis=-1)[..., cut : len(values) - cut].mean(axis=-1)
         return trimmed
 
-    return _episode_interval(len(values), estimate)
+    value, draws = _episode_draws(len(values), estimate)
+    return _interval(value, draws)
 
 
 def ratio_interval(values: Float64, others: Float64) -> Interval:
-    """Returns that of mean(values) / mean(others), paired: [E], [E]; inf or NaN where a denominator is 0."""
+    """Returns that of mean(values) / mean(others), paired: [E], [E]; inf or NaN where a denominator is 0.
+
+    One pair has no bounds: they are NaN.
+    """
 
     def ratio(index: Indices) -> Float64:
         with np.errstate(all="ignore"):
             quotient: Float64 = values[index].mean(axis=-1) / others[index].mean(axis=-1)
         return quotient
 
-    return _episode_interval(len(values), ratio)
+    return _widened_interval(len(values), ratio)
 
 
 def draw(runs: Sequence[Values], seed: int) -> Drawn:
@@ -129,10 +137,16 @@ def _interval(value: float, draws: Float64) -> Interval:
     return Interval(value, float(low), float(high))
 
 
-def _episode_interval(count: int, estimate: Callable[[Indices], Float64]) -> Interval:
-    """Draws `count` independent episodes; the resamples are the same at every call."""
+def _episode_draws(count: int, estimate: Callable[[Indices], Float64]) -> tuple[float, Float64]:
+    """Returns an estimate and its draws over `count` independent episodes; they are the same at every call."""
     draws = _resampled(estimate, count, count, EPISODE_RESAMPLES, np.random.default_rng(0))
-    return _interval(float(estimate(np.arange(count))), draws)
+    return float(estimate(np.arange(count))), draws
+
+
+def _widened_interval(count: int, estimate: Callable[[Indices], Float64]) -> Interval:
+    value, draws = _episode_draws(count, estimate)
+    with np.errstate(all="ignore"):  # a ratio may be infinite
+        return _interval(value, value + _widened(draws - value, count, np.random.default_rng(1)))
 
 
 def _block_means(run: Values, length: int, rng: np.random.Generator) -> tuple[Float64, int]:

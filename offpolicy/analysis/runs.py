@@ -97,12 +97,20 @@ def paths_by_label(words: Sequence[str]) -> dict[str, list[Path]]:
     named: dict[str, list[Path]] = {}
     for label, path in parse_runs(words):
         runs = named.setdefault(label, [])
-        if path.resolve() in (run.resolve() for run in runs):
-            is_bare = path in map(Path, words)
-            advice = "; seeds of one configuration need a label: a=RUN a=RUN b=RUN" if is_bare else " under one label"
-            raise ConfigError(f"run: {path} is given twice{advice}")
+        if path in map(Path, words) and runs:
+            raise ConfigError(f"run: {path} is given twice; seeds of one configuration need a label: a=RUN a=RUN b=RUN")
         runs.append(path)
+    _refuse_repeats(named)
     return named
+
+
+def _refuse_repeats(named: Mapping[str, Sequence[Path]]) -> None:
+    """Raises `ConfigError` where a run is given twice under one label: it would count as two seeds."""
+    for paths in named.values():
+        places = [path.resolve() for path in paths]
+        for path, place in zip(paths, places, strict=True):
+            if places.count(place) > 1:
+                raise ConfigError(f"run: {path} is given twice under one label")
 
 
 def path_by_label(words: Sequence[str]) -> dict[str, Path]:
@@ -122,9 +130,7 @@ def read_runs(words: Sequence[str]) -> list[LabelledRuns]:
 
 def read_labelled(named: Mapping[str, Sequence[Path]]) -> list[LabelledRuns]:
     """Reads the runs of each label, the baseline first. Raises `ConfigError`, with all problems at once."""
-    for label, paths in named.items():
-        if len({path.resolve() for path in paths}) < len(paths):
-            raise ConfigError(f"run: the label {label!r} has one of its runs twice, allowed each once")
+    _refuse_repeats(named)
     if len(named) < 2:
         raise ConfigError(f"run: got {len(named)} label, needed two or more: the first is the baseline")
     compared: list[LabelledRuns] = []

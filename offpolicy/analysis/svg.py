@@ -85,8 +85,8 @@ def lines_chart(lines: Sequence[Line], x_title: str, alt: str) -> str:
 
 
 def areas_chart(x: Float64, layers: Sequence[tuple[str, str, Float64]], x_title: str, alt: str) -> str:
-    """Draws layers (name, colour, percent: [n]) on top of each other, up to 100 %; '' with less than two points."""
-    if len(x) < 2:
+    """Draws layers (name, colour, percent: [n]) on top of each other, up to 100 %; '' with less than two places."""
+    if len(x) < 2 or x[-1] <= x[0]:
         return ""
     frame = Frame(float(x[0]), float(x[-1]), 0.0, 100.0)
     below, body = np.zeros(len(x)), ""

@@ -161,7 +161,7 @@ def _twice_factor(cfg: RunConfig, machine: Machine) -> float:
     if env.vectorization == "mujoco" and is_batched_task(env):
         threads = _batch_threads(cfg, machine)
         return batch_cost(threads, 2 * env.num_envs) / batch_cost(threads, env.num_envs)
-    return 0.5  # side by side: a step of all takes as long as before
+    return 0.5  # side by side: as long as before at best, where they wait for something or have a core each
 
 
 def _batch_factor(cfg: RunConfig, machine: Machine) -> float:

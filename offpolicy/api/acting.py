@@ -105,7 +105,8 @@ def _rows(name: str, given: Any, shape: tuple[int, ...]) -> tuple[Float32, bool]
     except (TypeError, ValueError):
         array = np.empty((0,), np.float32)  # texts, ragged lists: of no allowed shape
         size = size or 1
-    is_many = array.shape != shape and array.ndim > 1 and math.prod(array.shape[1:]) == size
+    has_rows = array.ndim > (1 if shape else 0) and array.shape != shape
+    is_many = has_rows and math.prod(array.shape[1:]) == size
     if not is_many and array.size != size:
         got = f"a {type(given).__name__}" if not array.size else f"an array of the shape {array.shape}"
         raise ConfigError(f"{name}: got {got}, allowed {list(shape)} or [N, {', '.join(map(str, shape))}]")

@@ -41,7 +41,7 @@ class TrainedRun:
 
     @property
     def summary(self) -> Mapping[str, Any]:  # Any: values of a JSON file
-        """What `summary.json` holds: of a run that goes on again, its end before. Empty before the first one."""
+        """What `summary.json` holds. A resumed run has that of its last end; a run that never ended has none."""
         return known_summary(self.run_dir)
 
     @property

@@ -22,7 +22,9 @@ from offpolicy.types import StepOutcome
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
-    """What one collector does with its bad transitions. The limit is for those of all collectors of its host.
+    """Counts the bad transitions of one collector, writes them to files, and skips them.
+
+    The limit is for those of all collectors of its host.
 
     `index` tells the collectors of a host apart, `number` those of all hosts. `before` has the bad transitions of each
     collector of this host in the checkpoint that the run goes on from.
@@ -41,7 +43,7 @@ class BadRows:
     warn: Callable[[str], None]
 
     def begin(self) -> None:
-        """Announces those of the checkpoint."""
+        """Announces how many bad transitions the checkpoint has counted."""
         self.control.collectors[self.index].set(CollectorWord.BAD_ROWS, self.before[self.index])
 
     def skip(self, error: BadRowError, outcome: StepOutcome, progress: Progress) -> StepOutcome:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from offpolicy import fault
 from offpolicy.checkpoint.formats import Array
 from offpolicy.children import describe_exit, die_with_parent, leave_signals, signals_blocked
 from offpolicy.collect.evaluation import deterministic_actor
-from offpolicy.collect.film import Film, Picture, draw_without_window
+from offpolicy.collect.film import Film, GifTiming, Picture, draw_without_window
 from offpolicy.config.schema import RunConfig
 from offpolicy.files import atomic_file
 from offpolicy.nets.policy import make_policy
@@ -156,11 +157,10 @@ def save_video(pictures: Iterable[Picture], fps: int, path: Path) -> None:
     with atomic_file(path, durable=False) as file:
         # Any: imageio's types leave `append_data` and names of formats out
         get_writer: Any = imageio.get_writer
-        writer = get_writer(file, format="GIF", duration=1000.0 / fps, loop=0)
+        timing = GifTiming.of(fps)
+        writer = get_writer(file, format="GIF", duration=timing.delays_ms, loop=0)
         with writer:
-            for number, picture in enumerate(pictures):
-                if number == MOST_PICTURES:
-                    break
+            for picture in islice(pictures, 0, MOST_PICTURES * timing.stride, timing.stride):
                 step = -(-max(picture.shape[:2]) // MOST_PIXELS)
                 writer.append_data(picture[::step, ::step])
 

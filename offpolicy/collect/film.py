@@ -7,7 +7,8 @@ import dataclasses
 import importlib.util
 import os
 from collections.abc import Iterator
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.error import DependencyNotInstalled
@@ -23,6 +24,8 @@ from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.seeding import env_seed
 
 DEFAULT_FPS = 30
+LEAST_DELAY_MS = 20  # of a picture of a GIF
+LONGEST_GIF = 10_000  # pictures with delays of their own; those after them have that of the last
 Picture = NDArray[np.uint8]  # [height, width, 3]
 NO_PICTURE: Picture = np.zeros((0, 0, 3), np.uint8)
 FILE, WINDOW = "rgb_array", "human"  # Gymnasium's render modes
@@ -47,6 +50,24 @@ def check_drawing(env_id: str) -> None:
         raise ConfigError(
             f"env.id: {env_id} is drawn by pygame: pip install 'offpolicy[video]' (make play installs it)"
         )
+
+
+class GifTiming(NamedTuple):
+    """The pictures that a GIF holds and for how long each is shown, so that it plays in real time.
+
+    A GIF counts hundredths of a second, and viewers show less than two of them as ten: every `stride`-th picture is
+    kept. `delays_ms` [LONGEST_GIF] are whole hundredths, the rounding of each being made up for by the next.
+    """
+
+    stride: int
+    delays_ms: list[int]
+
+    @classmethod
+    def of(cls, fps: int) -> GifTiming:
+        """Returns the timing of pictures that are made at `fps`."""
+        stride = -(-fps * LEAST_DELAY_MS // 1000)
+        shown_at = [10 * (100 * stride * number // fps) for number in range(LONGEST_GIF + 1)]
+        return cls(stride, [end - begin for begin, end in pairwise(shown_at)])
 
 
 class Film:

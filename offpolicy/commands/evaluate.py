@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -133,7 +134,8 @@ def comparison(labelled: Mapping[str, Episodes], measure: str | None) -> Rendera
             ratio = ratio_interval(column[both], reference[both])
             against.add_row(label, name, _interval_text(difference), _interval_text(ratio, digits=2))
     count = len(references[0])
-    note = f"{count} episodes each, begun alike for all; [95 % bootstrap interval over episodes]"
+    bounds = "[95 % bootstrap interval over episodes]" if count > 1 else "one says nothing of their spread"
+    note = f"{count} episode{'s' if count > 1 else ''} each, begun alike for all; {bounds}"
     return Group(results, against, note)
 
 
@@ -146,7 +148,8 @@ def _table(first: str, *others: str) -> Table:
 
 
 def _interval_text(interval: Interval, digits: int = 1) -> str:
-    """Returns value and bounds, without decimals where they are large."""
-    decimals = digits if max(map(abs, interval)) < LARGE else 0
+    """Returns value and bounds, if there are any, without decimals where they are large."""
+    has_bounds = not math.isnan(interval.low)
+    decimals = digits if max(map(abs, interval if has_bounds else interval[:1])) < LARGE else 0
     value, low, high = (f"{number:,.{decimals}f}" for number in interval)
-    return f"{value} [{low}, {high}]"
+    return f"{value} [{low}, {high}]" if has_bounds else value

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from offpolicy.collect.film import FILE, WINDOW, Film, check_drawing, draw_without_window, has_display
+from offpolicy.collect.film import FILE, WINDOW, Film, GifTiming, check_drawing, draw_without_window, has_display
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.errors import ConfigError, SaveError
 
@@ -70,13 +70,16 @@ def _write(film: Film, path: Path) -> int:
     import imageio.v2 as imageio
 
     is_gif = path.suffix.lower() == ".gif"
-    timing: dict[str, Any] = {"duration": 1000.0 / film.fps, "loop": 0} if is_gif else {"fps": film.fps}
+    gif = GifTiming.of(film.fps)
+    stride = gif.stride if is_gif else 1
+    timing: dict[str, Any] = {"duration": gif.delays_ms, "loop": 0} if is_gif else {"fps": film.fps}
     count = 0
     try:
         writer: Any = imageio.get_writer(path, **timing)  # Any: imageio's type leaves append_data out
         with writer:
             for picture in film:
-                writer.append_data(picture)
+                if count % stride == 0:
+                    writer.append_data(picture)
                 count += 1
     except OSError as error:
         raise SaveError(f"{path}: {error.strerror or error}") from error

@@ -75,7 +75,7 @@ class ActiveTrial:
 def sweep(file: Path, words: Sequence[str], options: SweepOptions) -> int:
     """Runs the trials, or goes on with those of an earlier call, and prints the best overrides.
 
-    Raises `ConfigError` before any run, `OffPolicyError` if the first trial fails.
+    Raises `ConfigError` before any run, `OffPolicyError` where a trial fails before any has gone well.
     """
     space = read_space(file)
     cfg = check_sweep(space, words, options)
@@ -111,7 +111,8 @@ def with_kept_source(words: Sequence[str], out: Path) -> list[str]:
     if not kept.exists():
         atomic_write(kept, text, durable=False)
     elif kept.read_text() != text:
-        raise ConfigError(f"config: {file} is not what this sweep began with; write config={kept}, or another --out")
+        again = shlex.quote(f"config={as_override(str(kept))}")
+        raise ConfigError(f"config: {file} is not what this sweep began with; write {again}, or another --out")
     return [*(word for word in words if not word.startswith("config=")), f"config={as_override(str(kept))}"]
 
 
@@ -275,7 +276,7 @@ class Sweep:
         self._study.fail(each.trial, why)
         self._say(each, f"failed: {why}")
         if not any(row.state in ("complete", "pruned", "running") for row in self._study.rows()):
-            raise OffPolicyError(f"the sweep stops, its first trial failed: {why}")
+            raise OffPolicyError(f"the sweep stops, as no trial has gone well: {why}")
 
     def _is_hopeless(self, each: ActiveTrial) -> bool:
         """Reports new evaluations, over all seeds that were started; True if the trial should be pruned."""

@@ -39,8 +39,9 @@ def trace(run: Path, *, svg: Path | None = None, iterations: int = 3, start: int
         console.print(line)
     console.print("spans below a microsecond are not in a trace")
     try:
-        export_trace(directory, run)
-        what = "for https://ui.perfetto.dev (it stays on this machine), chrome://tracing"
+        is_written = export_trace(directory, run)
+        viewers = "for https://ui.perfetto.dev (it stays on this machine), chrome://tracing"
+        what = viewers if is_written else "of another start, as this one has no iteration"
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
     console.print(f"{run / TRACE_JSON}: {what}")

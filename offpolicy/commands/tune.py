@@ -92,8 +92,9 @@ def _check(options: TuneOptions) -> None:
         for key in options.keep
         if not any(is_within(known, (key,)) for known in KEYS)
     ]
-    place = options.out if options.out.exists() else options.out.parent
-    if not options.out.parent.is_dir() or options.out.is_dir() or not os.access(place, os.W_OK):
+    out = options.out.resolve()
+    place = out.parent if out.is_file() or not out.exists() else out  # a file is replaced, a pipe is written to
+    if not out.parent.is_dir() or out.is_dir() or not os.access(place, os.W_OK):
         problems.append(f"--out: got {str(options.out)!r}, allowed a file in a directory that exists and is writable")
     if HostInfo.of_launcher().job:
         problems.append("tune: started by torchrun, allowed on one host: run it alone")

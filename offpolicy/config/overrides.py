@@ -183,7 +183,7 @@ def parse_overrides(
     `run` is the saved one that the values are for; None: the tokens say which, or choose the algorithm. `given`: nested
     values that come after those of the tokens.
     """
-    options, info = group_options(), _algorithm(tokens if run is None else [*tokens, f"config={run}"])
+    options, info = group_options(), _algorithm(tokens if run is None else [*tokens, f"config={as_override(str(run))}"])
     groups: dict[str, str | None] = {}
     values: dict[str, Any] = {}
     problems: list[str] = []

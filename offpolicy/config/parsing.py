@@ -18,7 +18,8 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
-_BARE = re.compile(r"[A-Za-z0-9_/+.%*@?|:-]+")  # a text that Hydra's grammar takes without quotes
+_BARE = re.compile(r"[A-Za-z0-9_/+.%*@?|:-]+")
+_NUMBER_OR_KEYWORD = re.compile(r"[+-]?[0-9._]*([0-9]|[0-9.]e[+-]?[0-9_]+|inf|nan)|true|false|null", re.IGNORECASE)
 
 
 def option(default: Any, doc: str, **limits: Any) -> Any:  # Any: dataclasses.field is typed as the field's own type
@@ -221,7 +222,12 @@ def as_override(value: Any) -> str:
         return "{" + ",".join(f"{key}:{as_override(item)}" for key, item in value.items()) + "}"
     if isinstance(value, tuple | list):
         return "[" + ",".join(map(as_override, value)) + "]"
-    return quoted(value) if isinstance(value, str) and not _BARE.fullmatch(value) else str(value)
+    return quoted(value) if isinstance(value, str) and not _is_bare(value) else str(value)
+
+
+def _is_bare(text: str) -> bool:
+    """True if Hydra's grammar reads a text without quotes as that text, and not as a number or a keyword."""
+    return bool(_BARE.fullmatch(text)) and not _NUMBER_OR_KEYWORD.fullmatch(text)
 
 
 def quoted(text: str) -> str:

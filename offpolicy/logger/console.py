@@ -155,7 +155,7 @@ def plain_line(record: Record, total_timesteps: int) -> str:
         "bottleneck": text(record, "perf/bottleneck") or UNKNOWN,
     }
     known = "".join(f" {name}={value}" for name, value in parts.items() if value != UNKNOWN)
-    return f"{100 * steps // total_timesteps}% step={steps}/{total_timesteps}{known}"
+    return f"{min(100, 100 * steps // total_timesteps)}% step={steps}/{total_timesteps}{known}"
 
 
 def _with_unit(value: str, unit: str) -> str:

@@ -17,17 +17,20 @@ LEFT_OUT = ("run_dir", "resume", "log", "checkpoint", "timing", "env.measure")
 
 
 class FinalMetric(NamedTuple):
-    """A scalar whose last value stands in the table, and its name there."""
+    """A scalar that is written at the end of a run, for the table, and its name there.
+
+    It has a key of its own: as a point more of a curve, a value of the whole run would stand among those of windows.
+    """
 
     key: str
     name: str
 
 
 FINAL_METRICS = (
-    FinalMetric("eval/mean_reward", "final return"),
-    FinalMetric("time/elapsed_s", "time to it, s"),
-    FinalMetric("perf/steps_per_sec", "env steps/s"),
-    FinalMetric("share/learner_train_pct", "train, % of the wall"),
+    FinalMetric("final/mean_reward", "final return"),
+    FinalMetric("final/elapsed_s", "time to it, s"),
+    FinalMetric("final/steps_per_sec", "env steps/s"),
+    FinalMetric("final/learner_train_pct", "train, % of the wall"),
 )
 
 
@@ -44,10 +47,10 @@ def final_values(summary: Mapping[str, Any]) -> dict[str, float]:  # Any: the ne
     """Returns the values of `FINAL_METRICS` over the whole run, as far as they are known."""
     learner = summary["timing"]["learner"]
     found = {
-        "eval/mean_reward": summary["eval"]["mean_reward"],
-        "time/elapsed_s": summary["wall_s"],
-        "perf/steps_per_sec": summary["rates"]["steps_per_sec"],
-        "share/learner_train_pct": _share(learner, "train") if learner is not None else None,
+        "final/mean_reward": summary["eval"]["mean_reward"],
+        "final/elapsed_s": summary["wall_s"],
+        "final/steps_per_sec": summary["rates"]["steps_per_sec"],
+        "final/learner_train_pct": _share(learner, "train") if learner is not None else None,
     }
     return {key: value for key, value in found.items() if value is not None}
 

@@ -14,7 +14,7 @@ from offpolicy.config.extensions import SinksConfig
 from offpolicy.config.parsing import merge, nested
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import LogConfig
-from offpolicy.errors import OffPolicyError
+from offpolicy.errors import ConfigError, OffPolicyError
 from offpolicy.logger.built_in_sinks import BuiltInSinks
 from offpolicy.logger.console import View
 from offpolicy.logger.end_screen import end_screen
@@ -388,8 +388,11 @@ def open_step_logger(
 ) -> OffPolicyLogger:
     """Returns a logger for a training loop of another shape, which calls `log_step`; makes the directory `run_dir`.
 
-    `config` is written to its `config.yaml`, for `offpolicy compare` to list what differs between two runs.
+    `config` is written to its `config.yaml`, for `offpolicy compare` to list what differs between two runs. Raises
+    `ConfigError` for a header without a number of env steps to reach: progress is a share of it.
     """
+    if header.total_timesteps < 1:
+        raise ConfigError(f"total_timesteps: got {header.total_timesteps}, allowed 1 or more: what the loop may reach")
     run_dir.mkdir(parents=True)
     if config is not None:
         (run_dir / "config.yaml").write_text(yaml.safe_dump(dict(config)), encoding="utf-8")

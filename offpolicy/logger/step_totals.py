@@ -58,7 +58,8 @@ class _Clock:
 
     def add(self, seconds: Mapping[str, float], iterations: int = 1) -> None:
         """Adds `iterations` iterations of these mean times."""
-        each_ns = [round(seconds.get(phase, 0.0) * NS_PER_S) for phase in self.phases]
+        given_s = {phase: value for phase, value in seconds.items() if math.isfinite(value)}
+        each_ns = [round(given_s.get(phase, 0.0) * NS_PER_S) for phase in self.phases]
         for phase, ns in zip(self.phases, each_ns, strict=True):
             self.ns[phase] += iterations * ns
         bins = bins_of(np.maximum(np.array([*each_ns, sum(each_ns)]), 0))
@@ -104,7 +105,7 @@ class StepTotals:
         """Adds an iteration: its times by the caller's names, and what was collected and learnt in it."""
         self.iteration = iteration
         phases = {str(PHASE_OF[name]): value for name, value in seconds.items()}
-        residual = iteration_time - sum(phases.values()) if iteration_time else 0.0
+        residual = iteration_time - sum(filter(math.isfinite, phases.values())) if iteration_time else 0.0
         self._learner.add(phases | {str(LearnerPhase.OTHER): residual})
         steps = int(extra_info.get("throughput_steps") or 0)
         samples = int(extra_info.get("learner_samples_per_iter") or 0)
@@ -115,7 +116,8 @@ class StepTotals:
         if steps and self._timing_s:
             self._collector.add(self._timing_s, max(1, round(steps / self._num_envs)))
         capacity = extra_info.get(CAPACITY)
-        self._curves |= {} if capacity is None else {"perf/collector_capacity": float(capacity)}
+        if capacity is not None:
+            self._set_value("perf/collector_capacity", capacity)
         for name, value in metrics.items():
             self._add_metric(name if "/" in name else f"train/{name}", value)
         for name, value in rewards.items():
@@ -137,7 +139,14 @@ class StepTotals:
         if found is None:
             self._left_out.setdefault(key, False)
         else:
-            self._curves[found] = float(value)
+            self._set_value(found, value)
+
+    def _set_value(self, key: str, value: float) -> None:
+        """Sets a value that is recorded as it is. One that is not finite is not known: no file format has it."""
+        if math.isfinite(value):
+            self._curves[key] = float(value)
+        else:
+            self._curves.pop(key, None)
 
     def set_collector(self, total_steps: int, buffer_size: int, mean_reward: float) -> None:
         """Sets the env steps of the run so far, the rows in its replay, and its mean return unless that is 0."""
@@ -152,7 +161,7 @@ class StepTotals:
             phase = key_of.get(our_key(f"timing/collector_{name}") or "")
             if phase is None:
                 self._left_out.setdefault(f"timing/collector_{name}", False)
-            else:
+            elif math.isfinite(value):
                 self._timing_s[phase] = value * NS_PER_MS / NS_PER_S
 
     def take_left_out(self) -> list[str]:

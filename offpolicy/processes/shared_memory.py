@@ -49,6 +49,15 @@ class SharedBlock:
         finally:
             os.ftruncate(self.fd, self.size)
 
+    def close(self) -> None:
+        """Gives the memory back and closes the descriptor, when no other process uses it. Views that are left see zeros.
+
+        The garbage collector may find the views much later.
+        """
+        os.ftruncate(self.fd, 0)
+        os.ftruncate(self.fd, self.size)
+        os.close(self.fd)
+
     @classmethod
     def attach(cls, fd: int, at_least: int = 0) -> SharedBlock:
         """Returns the block behind an inherited descriptor, grown first to `at_least` bytes; its content stays.
@@ -70,6 +79,10 @@ class WakeEvent:
     def create(cls) -> WakeEvent:
         """Returns a new event, not set."""
         return cls(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+
+    def close(self) -> None:
+        """Closes the descriptor."""
+        os.close(self.fd)
 
     def set(self) -> None:
         """Wakes the process that waits, now or when it next does."""

@@ -19,17 +19,17 @@ class AgeWeights:
     decay: float  # transitions of one ring after which w would be 0
     floor: float  # in (0, 1]; with 1 all rows have the same weight
 
-    def among(self, share: float) -> AgeWeights:
-        """Returns the weights of rows of which only a share are transitions: ages count all rows."""
+    def in_rows(self, share: float) -> AgeWeights:
+        """Returns these weights with ages in rows of a ring, of which a share are transitions."""
         return replace(self, decay=self.decay / share)
 
     def describe(self) -> str:
         """Returns the end of a source's line in the run's header."""
-        return f"; rows weighted by age, down to {self.floor:g} after {self.knee:,.0f} rows of a ring"
+        return f"; rows weighted by age, down to {self.floor:g} after {self.knee:,.0f} transitions of a ring"
 
     @property
     def knee(self) -> float:
-        """The age in rows of a ring at which w reaches the floor: decay (1 - floor)."""
+        """The age at which w reaches the floor: decay (1 - floor)."""
         return self.decay * (1.0 - self.floor)
 
     def total(self, count: Any, xp: Any) -> Any:  # Any: an array of NumPy or torch, and that module

@@ -20,7 +20,8 @@ from fractions import Fraction
 from offpolicy.config.schema import RunConfig
 
 SMALL_DENOMINATOR = 10_000  # of `algo.utd` as a fraction: 1/3 is meant by 0.33333
-LARGEST_DENOMINATOR, ALIKE = 10_000_000, 1e-4  # of one that no such fraction is this near to, relatively
+ALIKE = 1e-4  # relative error of such a fraction, at most; else it may have the denominator below
+LARGEST_DENOMINATOR = 10_000_000
 MAX_UPDATES_PER_ITERATION = 64  # bounds the rows gathered at once and the time until a stop request is seen
 
 

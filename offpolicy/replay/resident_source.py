@@ -184,7 +184,7 @@ class ResidentSampler:
     def _by_age(self, weights: AgeWeights, ends: Tensor, shifts: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Draws rows by their age, as `AgeWeightedSampler` does on the host; arguments as in the table of the rings."""
         num_rows = torch.diff(ends, prepend=ends.new_zeros(1))
-        weights = weights.among(self._share)
+        weights = weights.in_rows(self._share)
         totals = weights.total(num_rows.to(torch.float64), torch)
         weight_ends = totals.cumsum(0)
         share = torch.rand(count, generator=self.generator, device=self._device, dtype=torch.float64)

@@ -227,7 +227,7 @@ class AgeWeightedSampler(UniformSampler):
 
     def _draw(self, bounds: Bounds, count: int) -> Draw:
         first, last = np.array(bounds.first), np.array(bounds.last)
-        weights = self._weights.among(bounds.share)
+        weights = self._weights.in_rows(bounds.share)
         totals = weights.total((last - first).astype(np.float64), np)
         ends = np.cumsum(totals)
         weight = self.rng.random(count) * ends[-1]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from offpolicy.errors import ConfigError
 from offpolicy.protocols import DeviceSync
-from offpolicy.replay.sampler import Bounds, Draw, Sampler
+from offpolicy.replay.sampler import LEAST_SHARE, Bounds, Draw, Sampler
 from offpolicy.saved_fields import Fields
 from offpolicy.timing.device_events import UNTIMED
 
@@ -134,7 +134,9 @@ class Request:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        bounds = self.bounds and {"first": list(self.bounds.first), "last": list(self.bounds.last)}
+        bounds = self.bounds and {
+            "first": list(self.bounds.first), "last": list(self.bounds.last), "share": self.bounds.share,
+        }  # fmt: skip
         return {"num_batches": self.num_batches, "bounds": bounds, "env_steps": self.env_steps, "taken": self.taken}
 
     @classmethod
@@ -153,7 +155,10 @@ def _bounds(fields: Fields, num_rings: int) -> Bounds:
     firsts, lasts = fields.counts("first", num_rings), fields.counts("last", num_rings)
     if any(map(int.__gt__, firsts, lasts)) or firsts == lasts:
         raise fields.refused("first", f"less than last, {lasts}")
-    return Bounds(tuple(firsts), tuple(lasts))
+    share = fields.number("share") if "share" in fields else 1.0
+    if not LEAST_SHARE <= share <= 1.0:
+        raise fields.refused("share", f"a number from {LEAST_SHARE} to 1")
+    return Bounds(tuple(firsts), tuple(lasts), share)
 
 
 class Slot:

@@ -160,11 +160,15 @@ class Verdict:
         return replace(self, advice=tuple(advice.typed(config, is_allowed) for advice in possible[:MOST_ADVICE]))
 
 
-def _seldom_saves(config: Mapping[str, Any], steps_per_sec: float | None) -> str | None:  # Any: nested values
-    """Which key is off, or saves less often than the other one: that after env steps, or that after minutes."""
+def _seldom_saves(config: Mapping[str, Any], steps_per_sec: float | None) -> str:  # Any: nested values
+    """The key of that interval between checkpoints, env steps or minutes, which hardly decides how many there are."""
     saves = config.get("checkpoint", {})
     every, every_s = saves.get("every", 0), 60.0 * saves.get("every_min", 0.0)
-    is_by_clock = bool(every_s) and (not every or (bool(steps_per_sec) and every / (steps_per_sec or 1.0) > every_s))
+    if not every_s:
+        return "checkpoint.every_min"
+    if not every:
+        return "checkpoint.every"
+    is_by_clock = steps_per_sec is not None and every > steps_per_sec * every_s
     return "checkpoint.every" if is_by_clock else "checkpoint.every_min"
 
 

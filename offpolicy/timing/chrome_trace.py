@@ -34,15 +34,17 @@ NAMES_OF_PROCESSES = ("process_name", "process_labels", "process_sort_index")
 Event = dict[str, Any]  # Any: numbers, text, and the mapping `args`
 
 
-def export_trace(directory: Path, run_dir: Path) -> None:
+def export_trace(directory: Path, run_dir: Path) -> bool:
     """Writes `trace.json` from the tracks of one start; one without an iteration does not replace that of another.
 
-    Raises OSError, or `ConfigError` if nothing was traced.
+    Returns True if it was written. Raises OSError, or `ConfigError` if nothing was traced.
     """
     path, tracks = run_dir / TRACE_JSON, read_tracks(directory)
-    if not path.exists() or any(track.marks(Mark.ITERATION) for track in tracks):
-        profile = read_profile(directory / PROFILE, _origin_ns(tracks), {track.pid for track in tracks})
-        write_chrome_trace(path, tracks, profile)
+    if path.exists() and not any(track.marks(Mark.ITERATION) for track in tracks):
+        return False
+    profile = read_profile(directory / PROFILE, _origin_ns(tracks), {track.pid for track in tracks})
+    write_chrome_trace(path, tracks, profile)
+    return True
 
 
 def read_profile(path: Path, origin_ns: int, pids: set[int]) -> Iterator[Event]:

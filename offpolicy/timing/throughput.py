@@ -63,9 +63,9 @@ def _later(one: Cost, other: Cost) -> Cost:
 def seconds_per_step(mode: str, learner: Cost, collectors: Sequence[Cost], num_groups: int = 1) -> float:
     """Returns the seconds per env step of all of them together. Raises KeyError on an unknown mode.
 
-    Turns add up. Overlapping sides wait for the later one at every step; in `free`, where nobody waits at every step,
-    the greater mean counts, and collectors share the steps: those of a group, where each rank learns from collectors of
-    its own and waits for the other ranks. Collector i is one of group `i % num_groups`.
+    Turns add up. Overlapping sides wait for the later one at every step. In `free` nobody waits at every step: the
+    greater mean counts, and collectors share the steps. Where ranks learn from collectors of their own, those of one
+    rank are a group, and the slowest group counts. Collector i is one of group `i % num_groups`.
     """
     slowest = later(collectors)
     groups = [collectors[number::num_groups] for number in range(num_groups)]
@@ -138,7 +138,8 @@ def predicted_steps_per_sec(
     if not costs:
         return None
     side = learner_spread(learner, timed[0], 1) / absorbed
-    is_grouped = len(costs) == len(collectors)  # all of them did something
+    # Only where all collectors are known: a late report would leave a group without one.
+    is_grouped = len(costs) == len(collectors) and len(collectors) % num_groups == 0
     return 1.0 / seconds_per_step(mode, side, costs, num_groups if is_grouped else 1)
 
 

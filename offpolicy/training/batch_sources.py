@@ -85,7 +85,7 @@ class Replay:
         return replay if self.demos is None else MixedSampler(replay, self.demos)
 
     def age_weights(self) -> AgeWeights | None:
-        """Returns the weights of `replay.age_weighting` in rows of one ring: all rings grow at the same pace."""
+        """Returns the weights of `replay.age_weighting` in transitions of one ring: all rings grow at the same pace."""
         options, num_rings = self.rank.cfg.replay, len(self.rings) * self.rank.job.host.num_hosts
         if options.age_weighting is None:
             return None

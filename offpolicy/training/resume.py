@@ -87,11 +87,11 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
         teacher = f"{job.cfg.teacher}, env step {job.teacher_step}"
         if rank.rank == 0:
             path = Path(job.cfg.teacher or "")
-            source = _checkpoint_of(path, job.teacher_step, rank)
-            teacher = f"{job.cfg.teacher}, env step {source.env_steps}"
-            adopt_teacher(learner.start_tensors(), job.spec, learner_tensors(source), read_spec(path))
+            env_steps, tensors = _tensors_of(path, job.teacher_step, rank)
+            teacher = f"{job.cfg.teacher}, env step {env_steps}"
+            adopt_teacher(learner.start_tensors(), job.spec, tensors, read_spec(path))
     elif job.init_step is not None and rank.rank == 0:
-        learner.adopt(learner_tensors(_checkpoint_of(Path(job.cfg.init_from or ""), job.init_step, rank)))
+        learner.adopt(_tensors_of(Path(job.cfg.init_from or ""), job.init_step, rank)[1])
     metrics = learner.read_metrics()
     facts = (learner.num_updates, start.env_steps, start.updates, last_eval_step, has_rows)
     table = ranks.world.gather((*facts, *metrics.sums, *metrics.counts))
@@ -108,23 +108,22 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
     return TrainingStart(start, updates, last_eval_step, totals, checkpoint, teacher)
 
 
-def _checkpoint_of(run: Path, env_steps: int, rank: RankContext) -> Checkpoint:
-    """Returns the checkpoint of another run that was there when this one began.
+def _tensors_of(run: Path, env_steps: int, rank: RankContext) -> tuple[int, dict[str, Tensor]]:
+    """Returns the learner of another run: that of the checkpoint that was there when this run began, with its env step.
 
-    If that run goes on and has removed it since, the newest one. Raises `CheckpointError`.
+    If that run goes on and has removed it since, that of the newest one. Raises `CheckpointError`.
     """
     store = CheckpointStore(run / CHECKPOINTS)
     try:
-        return store.at(env_steps, reads_rows=False)
+        return env_steps, learner_tensors(store.at(env_steps, reads_rows=False))
     except CheckpointError:
         newest = store.newest_valid(reads_rows=False)
-        if newest is None:
+        if newest is None or newest.env_steps == env_steps:
             raise
-    rank.child.send(
-        "warning",
-        text=f"{run} has removed its checkpoint of env step {env_steps:,} since: that of {newest.env_steps:,} is taken",
-    )
-    return newest
+    tensors = learner_tensors(newest)
+    text = f"{run} has removed its checkpoint of env step {env_steps:,} since: that of {newest.env_steps:,} is taken"
+    rank.child.send("warning", text=text)
+    return newest.env_steps, tensors
 
 
 def check_start(rank: RankContext, checkpoint: Checkpoint, state: SharedState) -> None:

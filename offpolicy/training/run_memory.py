@@ -126,9 +126,14 @@ def allocated(sizes: Mapping[str, int], key: str, room: Mapping[str, int]) -> di
 
     Raises `ConfigError` without memory; the sizes depend most on `key`.
     """
+    blocks: dict[str, SharedBlock] = {}
     try:
-        return {name: SharedBlock.create(name, size, room.get(name, 0)) for name, size in sizes.items()}
+        for name, size in sizes.items():
+            blocks[name] = SharedBlock.create(name, size, room.get(name, 0))
+        return blocks
     except OSError as error:
+        for block in blocks.values():
+            block.close()
         needed = sum(sizes.values()) / 2**30
         if error.errno == errno.EFBIG:
             raise ConfigError(
@@ -183,6 +188,13 @@ class RunMemory:
         self.evaluator_reports = (
             EvaluatorReports(self._buffer("evaluator_report"), EVALUATOR_PHASES) if has_evaluator else None
         )
+
+    def close(self) -> None:
+        """Gives the memory and the descriptors back: a program may start many runs."""
+        for block in self.blocks.values():
+            block.close()
+        for wake_event in self.wake_events.values():
+            wake_event.close()
 
     def clear(self) -> None:
         """Makes the memory as it was at first, for processes that begin again when all have ended.

@@ -328,11 +328,17 @@ def test_an_output_to_a_pipe_is_written_to_it(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-def test_an_output_to_standard_output_reaches_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("through_link", [True, False])
+def test_an_output_to_standard_output_comes_between_what_is_printed(tmp_path: Path, through_link: bool) -> None:
+    """Standard output is a file here, which keeps its place and all that was printed."""
+    name = "link" if through_link else "/proc/self/fd/1"
+    (tmp_path / "link").symlink_to("/proc/self/fd/1")
     script = (
-        "from pathlib import Path; from offpolicy.files import write_output as w; w('-o', Path('/dev/stdout'), 'x')"
+        "from pathlib import Path; from offpolicy.files import write_output\n"
+        f"print('before'); write_output('-o', Path({name!r}), 'page '); print('after')"
     )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with (tmp_path / "out").open("wb") as out:
-        subprocess.run([sys.executable, "-c", script], stdout=out, check=True, cwd=Path(__file__).parents[2])
-    assert (tmp_path / "out").read_text() == "x"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+        subprocess.run([sys.executable, "-c", script], stdout=out, check=True, cwd=tmp_path, env=environment)
+    assert (tmp_path / "out").read_text() == "before\npage after\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "out"]

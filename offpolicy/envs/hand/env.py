@@ -89,6 +89,7 @@ class HandRotation(gymnasium.Env[Obs, NDArray[np.float32]]):
         super().reset(seed=seed)
         self._hands.reset([0], [self.np_random])
         self._turned = 0.0
+        self.close()  # the renderer draws the object of the episode that it was made in
         return self._obs(), {}
 
     def step(self, action: NDArray[np.float32]) -> tuple[Obs, float, bool, bool, Info]:
@@ -114,6 +115,7 @@ class HandRotation(gymnasium.Env[Obs, NDArray[np.float32]]):
     def close(self) -> None:
         if self._renderer is not None:
             self._renderer.close()
+            self._renderer = None
 
     def get_state(self) -> dict[str, Any]:
         """Returns everything but the generator, for an exact resume."""
@@ -123,6 +125,7 @@ class HandRotation(gymnasium.Env[Obs, NDArray[np.float32]]):
         """Restores what `get_state` returned."""
         self._hands.set_state([0], state["hands"])
         self._turned = state["turned"]
+        self.close()
 
 
 class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):

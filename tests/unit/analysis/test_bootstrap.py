@@ -70,8 +70,18 @@ def test_many_values_need_little_memory() -> None:
     assert peak < 64 * 2**20
 
 
-def test_one_value_has_no_spread() -> None:
-    assert mean_interval(np.array([4.0])) == Interval(4.0, 4.0, 4.0)
+def test_one_value_says_nothing_of_the_spread() -> None:
+    for interval in (mean_interval(np.array([4.0])), ratio_interval(np.array([4.0]), np.array([1.0]))):
+        assert interval.value == 4.0
+        assert math.isnan(interval.low)
+        assert math.isnan(interval.high)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 10])
+def test_intervals_of_few_values_cover_the_truth_as_often_as_they_say(count: int) -> None:
+    rng = np.random.default_rng(5)
+    covered = sum(holds(mean_interval(rng.normal(3.0, 1.0, count)), 3.0) for _ in range(200))
+    assert covered >= 182
 
 
 def test_the_same_values_give_the_same_interval() -> None:

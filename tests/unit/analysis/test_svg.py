@@ -70,6 +70,7 @@ def test_layers_lie_on_top_of_each_other() -> None:
     first, second = ([p.split(",")[1] for p in one.attrib["points"].split()] for one in elements(svg, "polygon"))
     assert first[:2] == second[3:1:-1]  # b begins where a ends
     assert areas_chart(x[:1], [], "env steps", "") == ""
+    assert areas_chart(np.array([5.0, 5.0]), [], "env steps", "") == "", "records of one env step have no width"
 
 
 def test_pieces_fill_the_width_and_large_ones_hold_their_percent() -> None:

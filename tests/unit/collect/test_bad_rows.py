@@ -77,3 +77,11 @@ def test_bad_rows_are_counted_over_all_collectors_and_those_before_the_resume(tm
     bad, _ = bad_rows_at(tmp_path, control, limit=9, before=(2, 3))
     with pytest.raises(NumericsError):
         bad.skip(TWO_BAD, OUTCOME, progress)
+
+
+def test_a_resumed_collector_announces_the_bad_rows_of_its_checkpoint(tmp_path: Path) -> None:
+    control = two_collectors()
+    bad, _ = bad_rows_at(tmp_path, control, before=(2, 3))
+    bad.begin()
+    assert [words.get(CollectorWord.BAD_ROWS) for words in control.collectors] == [0, 3]
+    assert bad.count_of_host() == 5

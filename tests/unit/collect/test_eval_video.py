@@ -11,6 +11,7 @@ from typing import Any
 import imageio.v3 as imageio
 import numpy as np
 import pytest
+from PIL import Image
 
 from offpolicy.collect import eval_video
 from offpolicy.collect.eval_video import MOST_PICTURES, MOST_PIXELS, EvalVideo, make_room, save_video
@@ -33,6 +34,18 @@ def test_a_video_has_a_most_of_pictures_and_pixels(tmp_path: Path, monkeypatch: 
     save_video(pictures(50, side=2 * MOST_PIXELS), 30, tmp_path / "videos" / "a.gif")
     assert imageio.imread(tmp_path / "videos" / "a.gif").shape == (5, MOST_PIXELS, MOST_PIXELS // 2, 3)
     assert MOST_PICTURES == 600
+
+
+@pytest.mark.parametrize("fps", [10, 30, 50, 60, 67, 125])
+def test_a_gif_plays_in_real_time(tmp_path: Path, fps: int) -> None:
+    save_video(pictures(200), fps, tmp_path / "a.gif")
+    delays_ms = []
+    with Image.open(tmp_path / "a.gif") as gif:
+        for number in range(gif.n_frames):
+            gif.seek(number)
+            delays_ms.append(gif.info["duration"])
+    assert min(delays_ms) >= 20, "viewers show a shorter one for 100 ms"
+    assert sum(delays_ms) == pytest.approx(200 / fps * 1000, abs=2 * max(delays_ms))
 
 
 def test_a_video_that_fails_in_the_middle_leaves_no_file(tmp_path: Path) -> None:

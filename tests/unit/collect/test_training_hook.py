@@ -130,10 +130,12 @@ class Clock:
         return self.now
 
 
-def hook_of(monkeypatch: pytest.MonkeyPatch, result_of: Any) -> tuple[TrainingHook, list[str]]:
+def hook_of(
+    monkeypatch: pytest.MonkeyPatch, result_of: Any, *, is_discrete: bool = False
+) -> tuple[TrainingHook, list[str]]:
     monkeypatch.setattr(training_hook, "EpisodeHook", type("Fake", (FakeHook,), {"result_of": staticmethod(result_of)}))
     warnings: list[str] = []
-    return TrainingHook(CONFIG, YES, lambda: False, warnings.append, Clock()), warnings
+    return TrainingHook(CONFIG, YES, lambda: False, warnings.append, Clock(), is_discrete=is_discrete), warnings
 
 
 def play(hook: TrainingHook, episodes: int) -> None:
@@ -182,7 +184,6 @@ def test_an_action_is_handed_over_as_the_environment_gets_it(
         actions.append(episode.action.ravel().tolist())
         return HookResult(episode.index, Interval(0, 1), None)
 
-    hook, _ = hook_of(monkeypatch, result_of)
-    hook._is_discrete = is_discrete
+    hook, _ = hook_of(monkeypatch, result_of, is_discrete=is_discrete)
     hook.add(*step(3, ends=(0, 1)), env_steps=100)
     assert actions == [[action], [action]]

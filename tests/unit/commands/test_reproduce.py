@@ -96,7 +96,9 @@ def test_a_directory_that_exists_is_refused_before_the_start(run: Path) -> None:
         reproduce(run, [f"run_dir={run}"], lambda cfg: pytest.fail("started"))
 
 
-@pytest.mark.parametrize("name", ["lr=0.1", "a,b", "copy (1)", "x y", "w'ö\"{z}"])
+@pytest.mark.parametrize(
+    "name", ["lr=0.1", "a,b", "copy (1)", "1e-3", "12", "true", "null", "1_000", "x y", "w'ö\"{z}"]
+)
 def test_a_run_of_any_name_is_reproduced(run: Path, name: str) -> None:
     """The user never wrote `config=`: its quotes are ours."""
     run.rename(run.with_name(name))

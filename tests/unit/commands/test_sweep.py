@@ -134,7 +134,7 @@ def test_a_trial_that_is_worse_is_stopped(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_the_first_failure_stops_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     launched(monkeypatch, lambda gamma, seed: (65, [0.0]))
-    with pytest.raises(OffPolicyError, match="its first trial failed: seed 1 exited with 65: offpolicy: said why"):
+    with pytest.raises(OffPolicyError, match="as no trial has gone well: seed 1 exited with 65: offpolicy: said why"):
         swept(jobs=1)
 
 

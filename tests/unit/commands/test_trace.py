@@ -72,7 +72,22 @@ def test_the_file_holds_the_start_that_is_shown(tmp_path: Path) -> None:
     assert contents[0] == contents[2] != contents[1]
 
 
-def test_a_file_that_cannot_be_written_is_said_beside_what_is_shown(
+def test_a_start_without_an_iteration_leaves_the_file_of_another_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = traced_run(tmp_path)
+    create_tracks(run / "trace" / "2", ["learner-0"], 1)
+    names = [Mark.ITERATION, "train"]
+    TraceTrack(run / "trace" / "2" / f"learner-0{SUFFIX}", names, "learner 0", "learner 0").mark("train", 1_000, 1)
+    trace(run)
+    before = (run / TRACE_JSON).read_bytes()
+    capsys.readouterr()
+    trace(run, start=2)
+    assert (run / TRACE_JSON).read_bytes() == before
+    assert "trace.json: of another start, as this one has no iteration" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_tables_are_shown_where_the_file_cannot_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (traced_run(tmp_path) / TRACE_JSON).mkdir()

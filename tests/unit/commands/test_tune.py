@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,9 +135,15 @@ def test_a_directory_that_does_not_exist_is_refused_before_any_trial(tmp_path: P
 def test_a_file_that_cannot_be_written_is_refused_before_any_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.access", lambda *_: False)  # tests may run as root, for whom all is writable
-    with pytest.raises(ConfigError, match="--out: got .*, allowed a file in a directory that exists and is writable"):
-        tune([], TuneOptions(1.0, tmp_path / "tune.txt", ()))
+    asked: list[Path] = []  # tests may run as root, for whom all is writable
+    monkeypatch.setattr("os.access", lambda path, mode: asked.append(path))
+    (tmp_path / "link").symlink_to(tmp_path / "tune.txt")
+    (tmp_path / "tune.txt").touch()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("new", "link", "pipe"):
+        with pytest.raises(ConfigError, match="--out: got .*, allowed a file in a directory .* and is writable"):
+            tune([], TuneOptions(1.0, tmp_path / name, ()))
+    assert asked == [tmp_path, tmp_path, tmp_path / "pipe"]
 
 
 def test_a_run_that_tries_threads_itself_is_given_time_for_it() -> None:

@@ -43,6 +43,6 @@ def test_final_values_are_those_of_the_whole_run() -> None:
         "rates": {"steps_per_sec": 95.0},
         "timing": {"learner": learner},
     }
-    expected = {"time/elapsed_s": 120.0, "perf/steps_per_sec": 95.0, "share/learner_train_pct": 80.0}
+    expected = {"final/elapsed_s": 120.0, "final/steps_per_sec": 95.0, "final/learner_train_pct": 80.0}
     assert final_values(summary) == expected
-    assert "share/learner_train_pct" not in final_values(summary | {"timing": {"learner": None}})
+    assert "final/learner_train_pct" not in final_values(summary | {"timing": {"learner": None}})

@@ -14,7 +14,7 @@ import pytest
 from offpolicy.analysis.records import event_paths, read_event_rows
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import LogConfig
-from offpolicy.errors import OffPolicyError
+from offpolicy.errors import ConfigError, OffPolicyError
 from offpolicy.logger import step_totals
 from offpolicy.logger.console import PlainLines
 from offpolicy.logger.logger import OffPolicyLogger, open_logger, open_step_logger
@@ -507,3 +507,9 @@ def test_unilabs_names_reach_every_sink_and_callback(tmp_path: Path, make_snapsh
     (row,) = read_event_rows(event_paths(tmp_path))
     assert row["timing/learner_weight_sync_ms"] == pytest.approx(record["timing/learner_weight_publish_ms"])
     assert row["timing/learner_wait_ms"] == pytest.approx(0.15)  # 0.12 for the collector, 0.03 for the handshake
+
+
+def test_a_loop_without_a_goal_is_refused_when_its_logger_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="total_timesteps: got 0, allowed 1 or more"):
+        open_step_logger(tmp_path / "run", dataclasses.replace(HEADER, total_timesteps=0), QUIET)
+    assert not (tmp_path / "run").exists()

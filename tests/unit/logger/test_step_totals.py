@@ -117,3 +117,23 @@ def test_nothing_is_claimed_of_what_was_not_reported(totals: StepTotals) -> None
     assert totals.known(zeros | kept) == kept
     totals.add(1, {}, None, {"collector_active_steps_per_sec": 900.0}, {}, {})
     assert totals.known({"rollout/episodes": 3.0}) == {"rollout/episodes": 3.0, "perf/collector_capacity": 900.0}
+
+
+def test_values_and_times_that_are_not_finite_are_not_known(totals: StepTotals) -> None:
+    """The mean return of no finished episode is NaN in the first iterations of most loops."""
+    nan = float("nan")
+    totals.set_collector(8, 0, nan)
+    totals.set_collector_timing({"env_step_ms": nan, "action_select_ms": 2.0})
+    info = {"throughput_steps": 8, "collector_active_steps_per_sec": float("inf")}
+    totals.add(1, {"train_time": nan, "learner_incremental_h2d_time": 0.010}, 0.030, info, {}, {"mean": nan})
+    snapshot = totals.snapshot()
+    learner, collector = snapshot.learners[0].account, snapshot.collectors[0].account
+    assert learner is not None
+    assert collector is not None
+    assert (learner.wall_ns, learner.phases_ns["h2d"], learner.phases_ns["train"]) == (30 * MS, 10 * MS, 0)
+    assert (collector.phases_ns["action_select"], collector.phases_ns["env_step"]) == (4 * MS, 0)
+    assert totals.known({"rollout/episodes": 0}) == {}
+    totals.add(2, {}, 0.010, {}, {}, {"mean": -1.5})
+    assert list(totals.known({"rollout/episodes": 0}).values()) == [-1.5]
+    totals.add(3, {}, 0.010, {}, {}, {"mean": nan})
+    assert totals.known({"rollout/episodes": 0}) == {}

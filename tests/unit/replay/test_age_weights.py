@@ -37,4 +37,6 @@ def test_the_age_is_the_inverse_of_the_sum(weights: AgeWeights, xp: Any) -> None
 
 
 def test_the_header_of_a_run_says_after_how_many_rows_the_floor_is_reached() -> None:
-    assert AgeWeights(80_000, 0.1).describe() == "; rows weighted by age, down to 0.1 after 72,000 rows of a ring"
+    assert (
+        AgeWeights(80_000, 0.1).describe() == "; rows weighted by age, down to 0.1 after 72,000 transitions of a ring"
+    )

@@ -34,7 +34,7 @@ def test_bytes_are_written_with_three_digits(nbytes: int, text: str) -> None:
     assert nbytes_text(nbytes) == text
 
 
-@pytest.mark.parametrize("bounds", [None, Bounds((3, 4), (9, 2**40))])
+@pytest.mark.parametrize("bounds", [None, Bounds((3, 4), (9, 2**40)), Bounds((3, 4), (9, 10), 0.49)])
 def test_a_request_survives_json(bounds: Bounds | None) -> None:
     request = Request(4, bounds, 17, taken=1)
     assert Request.from_json(json.loads(json.dumps(request.to_json())), LIMITS) == request
@@ -51,6 +51,7 @@ def test_a_request_survives_json(bounds: Bounds | None) -> None:
         ({"bounds": {"first": [0], "last": [1]}}, "first: got [0], allowed a list of 2 whole numbers"),
         ({"bounds": {"first": [0, 0], "last": [0, 0]}}, "first: got [0, 0], allowed less than last"),
         ({"bounds": {"first": [5, 0], "last": [4, 9]}}, "first: got [5, 0], allowed less than last"),
+        ({"bounds": {"first": [0, 0], "last": [4, 9], "share": 0}}, "share: got 0, allowed a number from 0.05 to 1"),
     ],
 )
 def test_a_request_that_no_source_makes_is_refused_by_name(change: dict[str, Any], said: str) -> None:

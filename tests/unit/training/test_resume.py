@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +25,9 @@ from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_saver import RowSaver
 from offpolicy.saved_fields import Fields
 from offpolicy.seeding import generator_state, set_generator_state
+from offpolicy.training import resume
 from offpolicy.training.rank_context import RankContext
-from offpolicy.training.resume import RankState, TrainingStart, _checkpoint_of, check_start, load_start
+from offpolicy.training.resume import RankState, TrainingStart, _tensors_of, check_start, load_start
 from offpolicy.types import OBS, PRIVILEGED, Float64, SpaceSpec
 from tests.hostile import changed, mutations, rewrite
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, tiny_learner
@@ -288,15 +290,27 @@ def test_counters_that_no_run_reaches_are_refused_by_name(
     assert said in str(caught.value)
 
 
-def test_a_checkpoint_that_another_run_has_removed_since_is_replaced_by_its_newest(make_rank: MakeRank) -> None:
+@pytest.mark.parametrize("is_removed_while_it_is_read", [False, True])
+def test_a_checkpoint_that_another_run_has_removed_since_is_replaced_by_its_newest(
+    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, is_removed_while_it_is_read: bool
+) -> None:
     """A run that goes on keeps two. Before a learner is there to read one, a fast run may have saved twice."""
     rank = make_rank(**TINY)
     run = Path(rank.job.run_dir)
     with pytest.raises(CheckpointError, match="no such checkpoint"):
-        _checkpoint_of(run, 40, rank)
+        _tensors_of(run, 40, rank)
     save(rank)
-    assert (_checkpoint_of(run, 40, rank).env_steps, rank.child.sent) == (40, [])
-    assert _checkpoint_of(run, 20, rank).env_steps == 40
+    assert (_tensors_of(run, 40, rank)[0], rank.child.sent) == (40, [])
+    if is_removed_while_it_is_read:
+        save(rank, env_steps=20)
+        read = resume.learner_tensors
+
+        def read_once(checkpoint: Any) -> Any:
+            shutil.rmtree(run / CHECKPOINTS / "step-000000000020", ignore_errors=True)
+            return read(checkpoint)
+
+        monkeypatch.setattr(resume, "learner_tensors", read_once)
+    assert _tensors_of(run, 20, rank)[0] == 40
     ((kind, fields),) = rank.child.sent
     assert kind == "warning"
     assert fields["text"].endswith("has removed its checkpoint of env step 20 since: that of 40 is taken")

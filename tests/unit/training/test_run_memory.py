@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,14 @@ import pytest
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.processes.control_page import CollectorWord, HostWord
+from offpolicy.processes.shared_memory import SharedBlock
 from offpolicy.replay.rate_limiter import first_learning_step
 from offpolicy.replay.rollout_ring import RolloutStamp
 from offpolicy.timing.virtual_speedup import VirtualTimes
 from offpolicy.training import run_memory
 from offpolicy.training.run_memory import (
     RunMemory,
+    allocated,
     check_memory,
     check_share,
     replay_nbytes,
@@ -266,3 +270,35 @@ def test_cleared_memory_is_as_it_was_at_first() -> None:
     assert (shared.rings[0].committed, shared.control.host.get(HostWord.STOP)) == (0, 0)
     assert words.get(CollectorWord.HAS_BEGUN) == 0
     assert words.get(CollectorWord.RESTARTS) == 3  # of the run: they never fall
+
+
+def test_memory_that_is_closed_leaves_no_descriptor() -> None:
+    """A program may start many runs, one after the other."""
+
+    def run() -> None:
+        with closing(memory(**SMALL, has_evaluator=True)) as held:
+            held.control.collectors[0].set(CollectorWord.ENV_STEPS, 7)
+        assert held.control.collectors[0].get(CollectorWord.ENV_STEPS) == 0, "the memory is given back at once"
+
+    run()
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    run()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_memory_that_cannot_be_had_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(name: str, size: int, room: int) -> SharedBlock:
+        if name == "second":
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return real(name, size, room)
+
+    real = SharedBlock.create
+    monkeypatch.setattr(SharedBlock, "create", create)
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ConfigError, match="cannot be had"):
+        allocated({"first": 4096, "second": 4096}, "replay.capacity", {})
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -167,3 +167,35 @@ def test_one_hand_begins_an_episode_as_if_it_were_alone_and_the_others_do_not_no
 
 def test_a_vector_of_gymnasium_that_does_not_take_the_mask_is_reset_as_a_whole() -> None:
     assert not make_vector(EnvConfig(id="CartPole-v1", num_envs=2, vectorization="mujoco")).can_reset_some
+
+
+class FakeRenderer:
+    """Keeps the sizes of the model that it draws, which are those of its first picture."""
+
+    def __init__(self, model: Any, *_: int) -> None:
+        self.sizes, self.is_open = model.geom_size.copy(), True
+
+    def update_scene(self, data: Any, camera: str) -> None:
+        self.drawn = data
+
+    def render(self) -> Any:
+        return self.sizes
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+def test_every_episode_is_drawn_with_its_own_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mujoco.Renderer", FakeRenderer)
+    env, fresh = HandRotation(render_mode="rgb_array"), HandRotation(render_mode="rgb_array")
+    env.reset(seed=0)
+    first, state = env.render(), env.get_state()
+    for seed in range(1, 5):
+        env.reset(seed=seed)
+        fresh.close()
+        fresh = HandRotation(render_mode="rgb_array")
+        fresh.reset(seed=seed)
+        np.testing.assert_array_equal(env.render(), fresh.render())
+    assert not np.array_equal(env.render(), first)
+    env.set_state(state)
+    np.testing.assert_array_equal(env.render(), first)
