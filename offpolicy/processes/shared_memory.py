@@ -50,9 +50,9 @@ class SharedBlock:
             os.ftruncate(self.fd, self.size)
 
     def close(self) -> None:
-        """Gives the memory back and closes the descriptor, when no other process uses it. Views that are left see zeros.
+        """Gives the memory back and closes the descriptor, when no other process uses it.
 
-        The garbage collector may find the views much later.
+        Views that are left see zeros: the garbage collector may find them much later.
         """
         os.ftruncate(self.fd, 0)
         os.ftruncate(self.fd, self.size)

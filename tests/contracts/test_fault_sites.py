@@ -80,6 +80,7 @@ WITHOUT_SITE = {
     "offpolicy/processes/oom.py:be_killed_first": "a wish to the kernel; nothing is lost where it is refused",
     "offpolicy/processes/child.py:name_threads": "names of threads, for people",
     "offpolicy/processes/hang_check.py:check": "a pause of 0.2 s",
+    "offpolicy/processes/shared_memory.py:close": "gives memory back, and takes none",
     "offpolicy/processes/shared_memory.py:attach": "the pages exist, but for two headers",
     "offpolicy/start.py:_exit": "a line on stderr, just before the process ends",
     "offpolicy/timing/attainable.py:remembered": "a cache; file.write comes next",
