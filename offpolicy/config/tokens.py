@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from offpolicy.config.foreign_names import advice
-from offpolicy.config.parsing import as_override, is_within
+from offpolicy.config.parsing import as_override, is_within, quoted
 from offpolicy.config.sections import AlgorithmInfo
 from offpolicy.config.usable import example_of, is_fit, specs
 
@@ -73,7 +73,7 @@ def _for_word(word: str, options: Options, info: AlgorithmInfo) -> str:
     """Returns what to write for a word without `=`."""
     path = Path(word)
     if path.is_file() and path.suffix in (".yaml", ".yml"):
-        return f"start from the configuration of a run with {shlex.quote(f'config={word}')}"
+        return f"start from the configuration of a run with {shlex.quote(f'config={as_override(word)}')}"
     if (path / "config.yaml").is_file():
         return f"continue that run with: offpolicy resume {shlex.quote(word)}"
     homes = [group for group, names in options.items() if word in names]
@@ -101,7 +101,7 @@ def instead_of_several(key: str, text: str, options: Options) -> str:
         if "tuple" in str(specs()[key].hint):
             return f"write {key}=[{text}]"
         if key in FREE_TEXTS:
-            return f"write it as text: {key}='\"{text}\"'"
+            return f"write it as text: {key}={shlex.quote(quoted(text))}"
     elif is_within(key, ("env.kwargs",)):
         return f"write a list as {key}=[{text}]"
     return f"write {key}={first}, and a command for each of the others"
