@@ -44,7 +44,7 @@ def trace(run: Path, *, svg: Path | None = None, iterations: int = 3, start: int
         what = viewers if is_written else "of another start, as this one has no iteration"
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
-    console.print(f"{run / TRACE_JSON}: {what}")
+    console.print(f"{run / TRACE_JSON}: {what}", soft_wrap=True)
     if svg is not None:
         from offpolicy.analysis.plots import timeline_svg, tracks_of, typical_window  # matplotlib is an extra
 
@@ -54,7 +54,7 @@ def trace(run: Path, *, svg: Path | None = None, iterations: int = 3, start: int
         with contextlib.suppress(OSError):  # the next line says it
             svg.parent.mkdir(parents=True, exist_ok=True)
         write_output("--svg", svg, picture)
-        console.print(f"written: {svg}")
+        console.print(f"written: {svg}", soft_wrap=True)
     return 0
 
 

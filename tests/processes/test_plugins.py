@@ -79,11 +79,11 @@ def _lines_of(node: ast.AST) -> range:
 
 def test_an_algorithm_a_network_an_environment_and_a_sink_train_together(cli: Cli, tmp_path: Path) -> None:
     words = ("algo=tqc", "env=light_pendulum", "algo.network.name=fourier", "log.sinks=[sqlite]", *SMALL)
-    done = cli("train", *words, "total_timesteps=300", "algo.num_quantiles=7")
+    done = cli("train", *words, "total_timesteps=300", "algo.num_quantiles=9")
     assert done.returncode == 0, done.stdout + done.stderr
     config = (tmp_path / "run/config.yaml").read_text()
     assert yaml.safe_load(config)["env"]["kwargs"] == {"g": 1.0}
-    assert yaml.safe_load(config)["algo"]["num_quantiles"] == 7
+    assert yaml.safe_load(config)["algo"]["num_quantiles"] == 9
     for label in ("algos tqc of offpolicy-tqc 0.1.0", "networks fourier of offpolicy-fourier 0.1.0"):
         assert f"plug-in: {label}" in done.stdout
         assert f"# plug-in: {label}" in config
@@ -131,13 +131,11 @@ def test_options_of_plugins_are_in_the_help_and_are_checked(cli: Cli) -> None:
     shown = cli("train", "algo=tqc", "log.sinks=[sqlite]", "algo.network.name=fourier", "--help").stdout
     for line in ("algo.num_quantiles=25", "sinks.sqlite.path=runs.sqlite", "algo.network.num_features=64"):
         assert line in shown
-    refused = cli("train", "algo=tqc", "algo.num_quantiles=1", "algo.dropd=3")
+    refused = cli("train", "algo=tqc", "algo.num_quantiles=1", "algo.dropped=8", "algo.dropd=3")
     assert refused.returncode == 2
-    assert "algo.num_quantiles: got 1, allowed a whole number in [2, 512]" in refused.stderr
+    assert "algo.num_quantiles: got 1, allowed a whole number in [8, 512]" in refused.stderr
+    assert "algo.dropped: got 8, allowed a whole number in [0, 7]" in refused.stderr, "a target of no quantile"
     assert "algo.dropd: unknown key; did you mean algo.dropped?" in refused.stderr
-    empty = cli("train", "algo=tqc", "algo.num_quantiles=2", "algo.dropped=2", *SMALL)
-    assert empty.returncode == 2, empty.stdout + empty.stderr
-    assert "algo.dropped: got 2, allowed below algo.num_quantiles=2: none would be left" in empty.stderr
 
 
 def test_a_sink_that_fails_ends_nothing(cli: Cli) -> None:

@@ -13,8 +13,8 @@ class TqcConfig(AlgoConfig):
     """SAC's options, and two more."""
 
     name: str = option("tqc", "algorithm", choices=("tqc",))
-    num_quantiles: int = option(25, "quantiles of each of the two critics", ge=2, le=512)
-    dropped: int = option(2, "largest quantiles per critic that the target leaves out", ge=0, le=511)
+    num_quantiles: int = option(25, "quantiles of each of the two critics", ge=8, le=512)
+    dropped: int = option(2, "largest quantiles per critic that the target leaves out", ge=0, le=7)
 
 
 TQC = AlgorithmInfo(

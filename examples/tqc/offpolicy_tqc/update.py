@@ -9,7 +9,6 @@ from offpolicy.algos.base_learner import MetricSums, Seeds
 from offpolicy.algos.learners import TargetNetwork
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
 from offpolicy.algos.sac import METRICS, Sac, Temperature
-from offpolicy.errors import ConfigError
 from offpolicy.nets.critics import make_critic
 from offpolicy.nets.policy import make_policy
 
@@ -18,9 +17,6 @@ class Tqc(Sac):
     """Schedules, saved tensors and normaliser are SAC's; networks and updates are its own."""
 
     def __init__(self, algo, spec, device, seed, exchange):
-        if algo.dropped >= algo.num_quantiles:
-            problem = f"allowed below algo.num_quantiles={algo.num_quantiles}: none would be left"
-            raise ConfigError(f"algo.dropped: got {algo.dropped}, {problem}")
         self._algo, seeds = algo, Seeds(seed)
         with seeds.initial_weights():
             self.policy = make_policy(algo, spec).to(device)

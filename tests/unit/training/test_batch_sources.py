@@ -61,7 +61,7 @@ def test_the_double_buffer_prefetches_into_the_configured_slots(make_rank: MakeR
 
 @pytest.mark.parametrize("source", ["direct", "prefetch", "resident"])
 @pytest.mark.parametrize(("collectors", "hosts", "decay"), [(1, 1, 8000.0), (2, 1, 4000.0), (2, 2, 2000.0)])
-def test_age_weighting_reaches_every_source_in_rows_of_one_of_all_rings(
+def test_age_weighting_reaches_every_source_in_transitions_of_one_of_all_rings(
     make_rank: MakeRank, source: str, collectors: int, hosts: int, decay: float
 ) -> None:
     options = {"source": source, "age_weighting": 8000, "age_floor": 0.25}
@@ -69,7 +69,8 @@ def test_age_weighting_reaches_every_source_in_rows_of_one_of_all_rings(
     replay = replay_of(make_rank(host=HostInfo(num_hosts=hosts), **tree))
     assert replay.age_weights() == AgeWeights(decay, 0.25)
     chosen = configured_source(replay)
-    assert chosen.describe().endswith(f"; rows weighted by age, down to 0.25 after {0.75 * decay:,.0f} rows of a ring")
+    knee = f"{0.75 * decay:,.0f} transitions of a ring"
+    assert chosen.describe().endswith(f"; rows weighted by age, down to 0.25 after {knee}")
     chosen.close()
 
 
