@@ -81,6 +81,38 @@ def test_overlapping_is_advised_where_a_core_is_free_for_it(
     assert ("collect.mode" in {advice.key for advice in verdict.advice}) is is_advised
 
 
+def turns(make_snapshot: MakeSnapshot) -> tuple[Snapshot, Snapshot]:
+    """Two readings of a run whose sides take turns of some 6 ms, with a core for each."""
+    before, now = busy(make_snapshot(500), 1000, 0), busy(make_snapshot(1000), 4000, 0)
+    account = now.collectors[0].account
+    assert account is not None
+    slow = replace(account, phases_ns={**account.phases_ns, "env_step": account.phases_ns["env_step"] + 3000 * MS})
+    return before, replace(now, collectors=(replace(now.collectors[0], account=slow),))
+
+
+@pytest.mark.parametrize(("error", "is_advised"), [(None, True), (0.1, True), (5.0, False)])
+def test_overlapping_is_not_advised_where_predictions_were_off_by_more(
+    make_snapshot: MakeSnapshot, header: RunHeader, error: float | None, is_advised: bool
+) -> None:
+    before, now = turns(make_snapshot)
+    rates = compute_rates(before, now, "alternate")
+    verdict = judge_window(before, now, rates, replace(header, learner_threads=1), error=error)
+    assert verdict is not None
+    assert ("collect.mode" in {advice.key for advice in verdict.advice}) is is_advised
+
+
+def test_collectors_of_all_hosts_and_ranks_of_this_one_are_counted(
+    make_snapshot: MakeSnapshot, header: RunHeader
+) -> None:
+    before, now = turns(make_snapshot)
+    given = replace(header, learner_threads=1, num_hosts=2, world_size=2)
+    pipeline = window_pipeline(before, now, compute_rates(before, now, "alternate", 2), given)
+    assert pipeline is not None
+    assert pipeline.cores is not None
+    assert pipeline.num_collectors == 2 * header.num_collectors
+    assert pipeline.cores.num_ranks == 1
+
+
 @pytest.mark.parametrize(
     ("runner", "possible"),
     [

@@ -18,9 +18,11 @@ from offpolicy.replay.replay_source import SourceSpec
 from offpolicy.replay.resident_source import DrawOptions, ResidentSampler, ResidentSource, resident_nbytes
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
+from offpolicy.replay.sampler import AgeWeightedSampler
 from offpolicy.timing.device_timer import StreamSync
 from tests.fakes import fill_from
 from tests.on_device import waits_refused
+from tests.replay_scene import Scene
 from tests.simulated_device import CUDA, MS, SimulatedDevice
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
@@ -235,3 +237,19 @@ def test_sampling_on_the_device_never_makes_the_host_wait(num_rings: int) -> Non
     with waits_refused():
         sampler.refresh()
         sampler.draw(256)
+
+
+def test_ages_count_transitions_as_on_the_host() -> None:
+    """Episodes of one step: every second row is no transition."""
+    scene, weights = Scene(np.random.default_rng(0), 2, 1, 60, "float32"), AgeWeights(decay=30, floor=0.2)
+    for _ in range(300):
+        scene.step(1.0, 0.0)
+    ring = scene.ring
+    host = AgeWeightedSampler([ring], np.random.default_rng(0), 0, weights)
+    drawn = host.fill(np.empty((20_000, ring.layout.width), np.float32))
+    expected = (ring.committed - drawn.position).mean() / 2
+    for options, mean_age in ((DrawOptions(weights), expected), (DrawOptions(), ring.num_transitions / 2)):
+        sampler = ResidentSampler([ring], CPU, 0, StreamSync(CPU), options=options)
+        sampler.refresh()
+        sampler.draw(20_000)
+        assert float(sampler.age_sum) / 20_000 == pytest.approx(mean_age, rel=0.06)

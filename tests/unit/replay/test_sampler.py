@@ -310,3 +310,31 @@ def test_an_age_counts_transitions_and_not_the_rows_between_them() -> None:
     hits = np.bincount(draw.position, minlength=ring.committed)[transitions]
     # A row and its neighbour that is none share a weight: half a step of the slope off at most, 1 / 60.
     assert np.abs(hits / hits.sum() - weights / weights.sum()).max() < 1.5 / 60 / weights.sum() + 0.003
+
+
+def test_rows_that_one_of_several_writers_recycles_meanwhile_are_drawn_again() -> None:
+    """Each ring has bounds of its own: rows of the second one are recycled, none of the first."""
+    scenes = [Scene(np.random.default_rng(seed), 2, 1, 60, "float32") for seed in (0, 1)]
+    for scene, steps in zip(scenes, (300, 100), strict=True):
+        for _ in range(steps):
+            scene.step(0.0, 0.0)
+    still, written = scenes
+    source = UniformSampler([still.ring, written.ring], np.random.default_rng(0), guard=0)
+    given = source.bounds()
+    for _ in range(10):
+        written.step(0.0, 0.0)
+    draw = source.fill(np.empty((512, still.ring.layout.width), np.float32), given)
+    assert draw.position[draw.ring == 1].min() >= written.ring.oldest > given.first[1]
+
+
+def test_a_single_row_that_was_recycled_is_not_intact() -> None:
+    ring = ring_of_short_episodes(0, 0.0)
+    out = np.empty(ring.layout.width, np.float32)
+    assert [ring.read_row(index, out) for index in (ring.oldest - 1, ring.oldest)] == [False, True]
+
+
+def test_an_age_is_in_transitions_where_every_second_row_is_none() -> None:
+    ring = ring_of_short_episodes(0, 1.0)
+    ages = SampleAges([ring])
+    ages.add(Draw(np.array([0]), np.array([ring.committed - 20])))
+    assert ages.age_sum == pytest.approx(10, abs=1)

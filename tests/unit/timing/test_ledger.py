@@ -200,6 +200,15 @@ def test_a_run_that_ends_in_its_warm_up_has_no_time_after_the_last_iteration() -
     assert (account.wall_ns, account.warmup_ns) == (0, 310)
 
 
+def test_what_was_tagged_in_the_warm_up_is_no_part_of_the_account() -> None:
+    ledger, clock = ledger_at(is_warm=False)
+    with ledger.phase(Phase.TRAIN):
+        clock.advance(70_000)
+    ledger.tag(Phase.TRAIN, 3)
+    ledger.end_warmup()
+    assert ledger.account().tagged.iterations == 0
+
+
 def test_slow_iterations_are_part_of_the_account() -> None:
     ledger, clock = ledger_at()
     for train_ms in (*[5] * 400, 50):

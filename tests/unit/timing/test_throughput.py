@@ -11,9 +11,11 @@ from offpolicy.timing.rates import compute_rates
 from offpolicy.timing.throughput import (
     NUM_SLICES,
     bound_steps_per_sec,
+    collector_spread,
     cost,
     later,
     learner_side_ns,
+    learner_spread,
     longest_slices,
     predicted_steps_per_sec,
     seconds_per_step,
@@ -21,7 +23,7 @@ from offpolicy.timing.throughput import (
 )
 from offpolicy.timing.windows import CollectorWindow, Elapsed
 from offpolicy.types import Account
-from tests.unit.timing.readings import collector, snapshot
+from tests.unit.timing.readings import S, collector, snapshot
 
 MS = 1_000_000
 
@@ -143,3 +145,32 @@ def test_sides_that_vary_are_predicted_below_the_lesser_capacity() -> None:
     assert predicted_steps_per_sec("alternate", learner, [steps], 125.0) == pytest.approx(62.5)
     assert predicted_steps_per_sec("overlap", learner, [steps], None) is None
     assert predicted_steps_per_sec("overlap", learner, [CollectorWindow(None, 1, 1, 1)], 125.0) is None
+
+
+def varied(phase: str, *durations_ms: float) -> Elapsed:
+    """Iterations of one phase that take so long."""
+    ns = round(sum(durations_ms) * MS)
+    counts = np.stack([histogram(*durations_ms)] * 2)  # of the phase, and of the whole iteration
+    return Elapsed(ns, ns, len(durations_ms), {phase: ns}, 0, histogram=counts)
+
+
+def test_costs_of_several_collectors_vary_as_those_of_one_that_does_as_many_steps() -> None:
+    """Two collectors make twice the vector steps together: each of them as many as one alone."""
+    learner = varied("train", *[4.0, 12.0] * 10)
+    one, two = varied("env_step", *[4.0, 12.0] * 10), varied("env_step", *[4.0, 12.0] * 20)
+    of_one, of_two = collector_spread(one, learner, 1, "overlap"), collector_spread(two, learner, 2, "overlap")
+    assert of_two.std() == pytest.approx(of_one.std()) != 0.0
+    alone, both = varied("env_step", *[8.0] * 5), varied("env_step", *[8.0] * 10)
+    assert learner_spread(learner, both, 2).std() == pytest.approx(learner_spread(learner, alone, 1).std()) != 0.0
+
+
+@pytest.mark.parametrize(("num_hosts", "steps_per_sec"), [(1, 200 / 3), (2, 400 / 3)])
+def test_ranks_of_other_hosts_have_no_collectors_of_this_one(num_hosts: int, steps_per_sec: float) -> None:
+    """Two ranks per host, whose collectors take 10 and 30 ms per env step: the second rank's decide."""
+    timed = [Account(S, 1, 100, {CollectorPhase.ENV_STEP: S}, 0) for _ in range(2)]
+    collectors = [replace(collector(one, steps), rollouts=1) for one, steps in zip(timed, (100, 33), strict=True)]
+    learner = Account(S, 1, 1, {LearnerPhase.TRAIN: S // 1000, LearnerPhase.COLLECTOR_WAIT: S - S // 1000}, 0)
+    now = snapshot(1.0, learner, 1, *collectors)
+    now = replace(now, learners=now.learners * 2 * num_hosts)
+    predicted = compute_rates(None, now, "free", num_hosts).predicted_steps_per_sec
+    assert predicted == pytest.approx(steps_per_sec, rel=0.02)

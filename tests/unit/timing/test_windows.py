@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.timing.windows import Elapsed, elapsed, slow_excess_ms, tagged_excess_ns
-from offpolicy.types import SlowTime, TaggedTime
-from tests.unit.timing.readings import S, account
+from offpolicy.timing.windows import Elapsed, elapsed, of_iterations, slow_excess_ms, tagged_excess_ns
+from offpolicy.types import Account, Cooldown, SchedulerStats, SlowTime, TaggedTime
+from tests.unit.timing.readings import S, account, snapshot
+from tests.unit.timing.readings import collector as collector_of
 
 MS = 1_000_000
 
@@ -79,3 +80,18 @@ def test_where_every_step_holds_resets_their_number_tells_what_they_cost() -> No
 )
 def test_where_their_number_does_not_tell_nobody_does(weights: list[int], times_us: list[int]) -> None:
     assert tagged_excess_ns(tagged_by(weights, times_us), CollectorPhase.ENV_STEP) is None
+
+
+def test_cpu_time_of_the_warm_up_before_a_window_is_no_part_of_it() -> None:
+    """Wall and phases begin anew where the warm-up ends; the processor's clock goes on."""
+    before = Account(0, 100, 0, {"train": 0}, cpu_ns=80)
+    window = elapsed(before, Account(50, 200, 1, {"train": 50}, cpu_ns=120))
+    assert window is not None
+    assert (window.wall_ns, window.total_ns, window.cpu_ns) == (50, 150, 40)
+
+
+def test_cpu_time_after_the_last_iteration_is_no_part_of_learning() -> None:
+    timed = Account(10, 0, 1, {"train": 10}, cpu_ns=9, cooldown=Cooldown({"train": 4}, 3, SchedulerStats()))
+    (collector,) = of_iterations(snapshot(1.0, None, 0, collector_of(timed, 5))).collectors
+    assert collector.account is not None
+    assert (collector.account.wall_ns, collector.account.cpu_ns) == (6, 6)
