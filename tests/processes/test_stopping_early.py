@@ -61,10 +61,10 @@ def test_a_resume_goes_on_only_with_other_values(start_run: StartRun, run_cli: R
     assert run.finish_while_alive()[0] == 0
     done = run.summary()["env_steps"]
     assert done < 600
-    for words in ((), ("total_timesteps=900",)):
+    for words, total in (((), 600), (("total_timesteps=900",), 900)):  # what was given is not lost
         said = run_cli(["resume", "run", *words], cwd=run.directory.parent)
         assert (said.returncode, said.stdout.splitlines()[0][:32]) == (0, "already complete: stopped early:")
-        assert said.stdout.splitlines()[1].endswith("offpolicy resume run stop.reward=null")
+        assert said.stdout.splitlines()[1].endswith(f"offpolicy resume run stop.reward=null total_timesteps={total}")
     assert run.summary()["env_steps"] == done
     said = run_cli(["resume", "run", "stop.reward=1e9"], cwd=run.directory.parent)
     assert said.returncode == 0, said.stderr
