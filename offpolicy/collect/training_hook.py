@@ -105,7 +105,7 @@ class TrainingHook:
         warn: Callable[[str], None],
         clock: Clock | None = None,
         *,
-        is_discrete: bool = False,
+        is_discrete: bool,
     ) -> None:
         self._steps, self._work = EpisodeSteps(is_whole), HiddenWork()
         self._hook = EpisodeHook(cfg, should_stop, self._finish)

@@ -183,7 +183,7 @@ def parse_overrides(
     `run` is the saved one that the values are for; None: the tokens say which, or choose the algorithm. `given`: nested
     values that come after those of the tokens.
     """
-    options, info = group_options(), _algorithm(tokens if run is None else [*tokens, f"config={as_override(str(run))}"])
+    options, info = group_options(), _algorithm(tokens, run)
     groups: dict[str, str | None] = {}
     values: dict[str, Any] = {}
     problems: list[str] = []
@@ -204,9 +204,12 @@ def parse_overrides(
     return Overrides(groups, without_foreign(merge(values, given), info, problems), tuple(problems))
 
 
-def _algorithm(tokens: Sequence[str]) -> AlgorithmInfo:
-    """Returns the algorithm that a command line seems to choose, whose names for things its refusals use."""
-    sources = [_text_of(token) for token in tokens if token.startswith("config=")]
+def _algorithm(tokens: Sequence[str], run: Path | None) -> AlgorithmInfo:
+    """Returns the algorithm that a command line seems to choose, whose names for things its refusals use.
+
+    It is that of the saved `run`, if there is one.
+    """
+    sources = [_text_of(token) for token in tokens if token.startswith("config=")] if run is None else [str(run)]
     if sources and (saved := _saved_algorithm(sources[-1])) is not None:
         return saved
     words = " ".join(tokens)

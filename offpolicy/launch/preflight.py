@@ -262,8 +262,9 @@ def _begins_from_another(plan: LaunchPlan) -> bool:
 
     Only rank 0 reads it, and only at the start of a run: from then on the run's own checkpoints hold all of it.
     """
-    is_new = plan.start_step <= 0 and not run_store(Path(plan.cfg.run_dir or ".")).usable()
-    return plan.host.index == 0 and is_new
+    if plan.host.index != 0 or plan.start_step > 0:
+        return False
+    return not run_store(Path(plan.cfg.run_dir or ".")).usable()
 
 
 def _newest_step(key: str, given: str, path: Path, differences: Callable[[], list[str]]) -> int:
