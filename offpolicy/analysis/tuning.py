@@ -137,7 +137,8 @@ def _environments(cfg: RunConfig, machine: Machine) -> Iterator[Move]:
     """Yields twice the environments, and other ways to step them."""
     env, twice = cfg.env, 2 * cfg.env.num_envs
     # Of an env step, twice the environments halve what is done once per vector step and once per iteration.
-    halved = dict.fromkeys([*CollectorPhase, *LearnerPhase], 0.5) | dict.fromkeys(PER_UPDATE, 1.0)
+    halved: dict[str, float] = dict.fromkeys((*CollectorPhase, *LearnerPhase), 0.5)
+    halved |= dict.fromkeys(PER_UPDATE, 1.0)
     halved[CollectorPhase.ENV_STEP] = _twice_factor(cfg, machine)
     yield Move({"env.num_envs": twice}, factors=halved)
     if env.vectorization in ("sync", "auto"):
