@@ -31,8 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     try:
-        open_streams()
-        arguments = _parse(words or ["--help"])
+        with interrupts_exit():
+            open_streams()
+            arguments = _parse(words or ["--help"])
         return int(arguments.command(arguments))
     except ConfigError as error:
         count = len(error.problems)

@@ -117,7 +117,8 @@ def projected(log_probs: Tensor, bins: Tensor, reward: Tensor, factor: Tensor, b
     returns = torch.addcmul(reward[:, None], factor[:, None], bins + bonus[:, None])
     place = (returns - bins[0]).mul_(last / (bins[-1] - bins[0])).clamp_(0.0, float(last))
     lower = place.floor().clamp_(max=last - 1.0)
-    probs, upper_share, index = log_probs.exp(), place - lower, lower.long()
+    probs, upper_share = log_probs.exp(), place - lower
+    index = lower.nan_to_num(0.0).long()  # of NaN too: its shares are NaN, which trips the guard
     result = torch.zeros_like(probs).scatter_add_(1, index, probs * (1.0 - upper_share))
     return result.scatter_add_(1, index + 1, probs * upper_share)
 

@@ -87,13 +87,16 @@ class Evaluations:
         return stop_reason(self._scores, self._stop)
 
     def add(self, result: EvalResult, tensors: Mapping[str, Array]) -> None:
-        """Adds an evaluation of the policy with these tensors. A disk that refuses costs a warning, not the run."""
+        """Adds an evaluation of the policy with these tensors. A disk that refuses costs a warning, not the run.
+
+        One whose mean return is not finite counts for nothing: the file cannot hold it, so a resume would not know it.
+        """
+        if not math.isfinite(result.mean_reward):
+            return
         self._scores = with_score(self._scores, Score(result.env_steps, result.mean_reward))
-        if math.isfinite(result.mean_reward):
-            record = {name: value for name, value in result._asdict().items() if value is not None}
-            self._log.append(record)
-            if self._best_reward is None or result.mean_reward > self._best_reward:
-                self._save(result, tensors)
+        self._log.append({name: value for name, value in result._asdict().items() if value is not None})
+        if self._best_reward is None or result.mean_reward > self._best_reward:
+            self._save(result, tensors)
 
     def close(self) -> None:
         """Closes the file."""

@@ -112,7 +112,8 @@ class ReplayWriter:
         step are committed, the bad ones never are.
         """
         tails = self._tails
-        tails[:, :-3], tails[:, -3], self._codes[:] = output.action, outcome.reward, 0
+        with np.errstate(over="ignore"):  # a reward beyond float32 is infinite, and a bad row
+            tails[:, :-3], tails[:, -3], self._codes[:] = output.action, outcome.reward, 0
         goes_on = self._has_obs and _are_equal(self._ring.newest_obs(), obs)
         was_sound, self._is_sound = self._is_sound and goes_on, _is_finite(outcome.next_obs)
         is_sound = self._is_sound and _is_finite(tails) and (was_sound or _is_finite(obs))
@@ -163,7 +164,8 @@ class ReplayWriter:
 
     def _bad_rows(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome) -> list[BadRow]:
         """Returns the valid transitions with NaN or Inf."""
-        reward = outcome.reward.astype(np.float32)  # one beyond float32 counts as infinite
+        with np.errstate(over="ignore"):
+            reward = outcome.reward.astype(np.float32)
         columns = {"obs": obs, "next_obs": outcome.next_obs, "action": output.action, "reward": reward}
         fields = {name: values.reshape(len(obs), -1) for name, values in columns.items()}
         is_sound = np.all([np.isfinite(values).all(axis=1) for values in fields.values()], axis=0)
@@ -213,6 +215,12 @@ class BadRow(NamedTuple):
 
     env: int
     fields: dict[str, list[float]]  # by name
+
+    @property
+    def is_of_policy(self) -> bool:
+        """True if it is the action, of a sound observation, that is NaN or Inf: no environment has made that."""
+        obs, action = (self.fields.get(name, [0.0]) for name in ("obs", "action"))
+        return bool(np.isfinite(obs).all() and not np.isfinite(action).all())
 
     def __str__(self) -> str:
         culprits = [name for name, values in self.fields.items() if not np.isfinite(values).all()]

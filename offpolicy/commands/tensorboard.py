@@ -6,21 +6,25 @@ itself, lacks some features. `--logdir runs` would show the newest run twice, fo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import filter as matching
 from pathlib import Path
 
 from offpolicy.analysis.records import EVENT_FILES, event_paths
 from offpolicy.analysis.runs import paths_by_label
+from offpolicy.children import handle_signals
 from offpolicy.errors import ConfigError
+from offpolicy.timing.clock import Every, Stopwatch
 
 LINK_AGAIN_S = 5.0  # until runs that have begun meanwhile are shown too
+POLL_S = 0.1  # until a signal is noticed: the wait for the server goes on after its handler
 EVERY_ADDRESS = ("0.0.0.0", "::")  # what --host may be to serve other machines; none that a browser opens
 Options = Mapping[str, int | str | None]  # of TensorBoard, by name; None: its own default
 
@@ -36,19 +40,29 @@ def tensorboard(words: Sequence[str], root: Path, options: Options) -> int:
         given = [f"--{option}={value}" for option, value in options.items() if value is not None]
         command = [sys.executable, "-m", "tensorboard.main", "--logdir", name, *given]
         sys.stderr.write(f"one chart per phase: {_page(options)}\n")
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        return _serve(command, link_more=lambda: None if words else link_all(root, directory))
+
+
+def _serve(command: Sequence[str], link_more: Callable[[], object]) -> int:
+    """Runs the server until it ends, or until Ctrl-C or SIGTERM, which end it: 0 then, else its exit code.
+
+    The signals raise nothing: between the start of the server and the next line an exception would leave it behind.
+    """
+    stopped: list[int] = []  # by which signals
+    before = handle_signals([signal.SIGINT, signal.SIGTERM], lambda number, _: stopped.append(number))
+    try:
         with subprocess.Popen(command) as server:
-            try:
-                while True:
-                    try:
-                        return server.wait(LINK_AGAIN_S)
-                    except subprocess.TimeoutExpired:
-                        if not words:
-                            link_all(root, directory)
-            except KeyboardInterrupt:
-                return 0
-            finally:
-                server.terminate()
+            link_again = Every(Stopwatch().elapsed_s, LINK_AGAIN_S)
+            while not stopped:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    return server.wait(POLL_S)
+                if link_again.is_due():
+                    link_more()
+            server.terminate()
+            return 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _page(options: Options) -> str:

@@ -37,7 +37,7 @@ TEACHER_KEYS = ("hidden_dims", "activation", "latent_dim", "encoder_dims", "norm
 # Configuration of the networks, and the spaces, that a run has in common with the one it begins with.
 SOURCE_KEYS = (
     *TEACHER_KEYS, "critic_layer_norm", "normalize_value",
-    *("actor_width", "critic_width", "num_blocks", "num_bins", "value_max"),  # of FlashSAC
+    *("actor_width", "critic_width", "num_blocks", "num_bins", "value_max", "scale_reward"),  # of FlashSAC
 )  # fmt: skip
 SOURCE_SPACES = (
     *("obs_dim", "obs_keys", "obs_shapes", "action_dim", "num_actions", "nvec", "action_low", "action_high"),

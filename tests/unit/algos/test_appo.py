@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +16,8 @@ from offpolicy.algos.appo import Appo, Samples
 from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.learners import Absorb, RolloutLearner
 from offpolicy.algos.optim import SoloExchange
-from offpolicy.algos.vtrace import Targets
+from offpolicy.algos.vtrace import RatioBounds, Steps, Targets, gae, vtrace
+from offpolicy.config.schedules import Ramp
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import CategoricalActor, GaussianActor
 from offpolicy.nets.distributions import PolicyDistribution, kl_divergence
@@ -525,3 +527,71 @@ def test_two_ranks_stay_bitwise_equal_and_normalise_with_the_rows_of_both(rollou
     assert [name for name in first if not torch.equal(first[name], second[name])] == []
     assert float(first["policy.normalizer.count"]) == 4 * NUM_VALID
     assert float(first["critic.normalizer.count"]) == 4 * NUM_VALID
+
+
+def test_value_coef_weighs_the_critics_gradient(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
+    moments = []
+    for value_coef in (0.5, 2.0):
+        learner = learner_of("appo", value_coef=value_coef, **ONE_STEP)
+        learner.update(rollouts_of(learner.policy))
+        moments.append(learner.state().tensors["optimizer.exp_avg.critic.body.0.weight"])
+    torch.testing.assert_close(moments[1], 4.0 * moments[0])
+    assert float(moments[0].abs().max()) > 0.0
+
+
+def test_max_grad_norm_clips_the_gradient(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
+    learner = learner_of("appo", max_grad_norm=1e-3, **ONE_STEP)
+    learner.update(rollouts_of(learner.policy))
+    moments = [t.flatten() for name, t in learner.state().tensors.items() if name.startswith("optimizer.exp_avg.")]
+    assert float(torch.cat(moments).norm()) == pytest.approx(0.1 * 1e-3, rel=1e-3)  # a tenth of the only gradient
+
+
+@pytest.mark.parametrize("advantage", ["vtrace", "gae"])
+def test_the_targets_are_those_of_the_options(advantage: str, rollouts_of: RolloutsOf) -> None:
+    algo = algo_of(advantage=advantage, gamma=0.9, gae_lambda=0.5, rho_clip=2.0, trace_clip=1.2)
+    algorithm = Appo(algo, SPEC, CPU, 1, SoloExchange())
+    r, value, log_ratio = rollouts_of(algorithm.policy), torch.randn(9, 4), torch.full((8, 4), math.log(1.6))
+    steps = Steps(value, r.reward, r.terminated, r.truncated, r.is_valid, log_ratio)
+    wanted = vtrace(steps, 0.9, 0.5, RatioBounds(2.0, 1.2)) if advantage == "vtrace" else gae(steps, 0.9, 0.5)
+    assert all(map(torch.equal, algorithm._targets(r, value, log_ratio), wanted))
+
+
+def test_old_values_are_in_the_units_that_the_critic_learns_in(rollouts_of: RolloutsOf) -> None:
+    algorithm = Appo(algo_of(), SPEC, CPU, 1, SoloExchange())
+    rollouts = rollouts_of(algorithm.policy, reward=100.0 + 50.0 * torch.randn(8, 4))
+    samples = algorithm._prepare(rollouts, lambda name, moments: algorithm.normalizers()[name].absorb(moments))
+    torch.testing.assert_close(samples.old_value, algorithm._net.value(samples.obs), atol=1e-4, rtol=1e-4)
+
+
+def test_a_ramp_of_lr_follows_the_env_steps_of_the_rollouts(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
+    learner = learner_of("appo", lr=Ramp(start=1e-3, end=0.0, over=100), **ONE_STEP)
+    learner.update(rollouts_of(learner.policy, env_steps=75))
+    assert float(learner.state().tensors["optimizer.step_size"]) == pytest.approx(2.5e-4)
+
+
+class FirstMoves(Appo):
+    """The first minibatch of each epoch moves the policy, the others do not."""
+
+    calls = 0
+
+    def _step(self, batch: Samples) -> Tensor:
+        self.calls += 1
+        return torch.tensor(0.1 if self.calls % SHORT["num_minibatches"] == 1 else 0.0)
+
+
+def test_the_step_size_adapts_to_the_mean_kl_of_the_minibatches(rollouts_of: RolloutsOf) -> None:
+    algorithm = FirstMoves(algo_of(lr=1e-4, lr_schedule="kl_adaptive"), SPEC, CPU, 1, SoloExchange())
+    learn(algorithm, rollouts_of(algorithm.policy))
+    assert float(algorithm._lr.value) == pytest.approx(1e-4 / 1.5**3)  # a mean of 0.025 is above twice the target
+
+
+@pytest.mark.parametrize("spec", [SPEC, DISCRETE], ids=["box", "discrete"])
+def test_the_observation_of_an_autoreset_row_is_not_learnt_from(
+    spec: SpaceSpec, learner_of: LearnerOf, rollouts_of: RolloutsOf
+) -> None:
+    learners = [learner_of("appo", spec=spec, ent_coef=1.0, bounds_coef=1.0) for _ in range(2)]
+    first, second = (rollouts_of(learner.policy, spec=spec) for learner in learners)
+    second.obs[5, 1] *= 1e4  # behind a terminated step: no value is taken of it either
+    learners[0].update(first)
+    learners[1].update(second)
+    assert_equal(*learners)

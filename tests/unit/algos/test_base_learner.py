@@ -136,6 +136,13 @@ def test_groups_follow_the_types_of_modules_not_their_names() -> None:
     assert list(groups.optimizers) == ["adam.num_steps", "adam.exp_avg.w", "adam.exp_avg_sq.w", "adam.step_size"]
 
 
+@pytest.mark.parametrize("name", ["sac", "flashsac"])
+def test_ranks_that_step_by_themselves_share_the_temperature(name: str) -> None:
+    spec = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
+    algo = AlgoConfig(name=name, hidden_dims=(4,))
+    assert "log_alpha" in make_learner(algo, spec, torch.device("cpu"), 1, average_every=4).shared_tensors()
+
+
 @pytest.mark.parametrize("name", ["sac", "td3", "appo"])
 def test_ranks_that_step_by_themselves_share_networks_and_statistics_only(name: str) -> None:
     algo = AlgoConfig(name=name, hidden_dims=(4,), normalize_obs=True)

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from offpolicy.algos.flashsac import target_entropy
+from offpolicy.algos.flashsac import FlashSac, target_entropy
 from offpolicy.algos.flops import count_work
 from offpolicy.algos.learners import ReplayLearner
+from offpolicy.algos.losses import cross_entropy, projected
 from offpolicy.algos.registry import make_learner
+from offpolicy.config.schedules import Ramp
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig
+from offpolicy.nets.actors import squashed_sample
 from offpolicy.nets.residual import statistics_of
 from offpolicy.onednn import has_onednn
 from offpolicy.types import Batch, Batches, SpaceSpec
@@ -170,3 +173,87 @@ def test_the_target_entropy_is_that_of_the_gaussian() -> None:
     gaussian = torch.distributions.Normal(0.0, 0.15).entropy().item()
     assert target_entropy(3, 0.15) == pytest.approx(3 * gaussian, rel=1e-6)
     assert math.isclose(target_entropy(1, 0.15), -0.478, abs_tol=1e-3)
+
+
+def test_an_update_is_that_of_the_paper() -> None:
+    """Actor, then critics and their targets, from the losses of arXiv:2604.04539 and torch's Adam."""
+    learner = learner_of(policy_delay=1, init_alpha=0.3, alpha_lr=0.1, tau=0.1, actor_lr=0.01)
+    rule, rows = learner._algorithm, torch.arange(32)
+    assert isinstance(rule, FlashSac)
+    batch = batch_of(0)._replace(terminated=(rows % 2).float(), discount=torch.linspace(0.3, 1.0, 32))
+    online, followed = rule._critic.online, rule._critic.target.module
+    torch.nn.init.normal_(followed.first[-1].weight)  # type: ignore[index, union-attr, arg-type]  # else it is the critic
+    actor, critic, target = map(copy.deepcopy, (rule._actor, online, followed))
+    generator = torch.Generator().set_state(learner.generator.get_state())
+    output = actor.body(torch.cat((batch.obs, batch.next_obs)), of_batch=True)[:32]
+    sample = squashed_sample(output, torch.randn((32, 3), generator=generator))
+    actor_loss = (0.3 * sample.log_prob - critic(batch.obs, sample.action).amin(dim=0)).mean()
+    actor_loss.backward()  # type: ignore[no-untyped-call]
+    torch.optim.Adam(actor.parameters(), lr=0.01).step()
+    action, log_prob = actor.sample(batch.next_obs, generator)  # of the actor that has learnt
+    pairs = torch.cat((torch.cat((batch.obs, batch.action), 1), torch.cat((batch.next_obs, action), 1)))
+    log_probs = target.log_probs(pairs, of_batch=True)[:, 32:]
+    smaller, factor = log_probs[target.means(log_probs).argmin(dim=0), rows], batch.discount * (1.0 - batch.terminated)
+    learner.update(Batches((batch,), None))
+    alpha = learner.state().tensors["log_alpha"].exp()  # it has learnt, too
+    y = projected(smaller, critic.bins, batch.reward, factor, -alpha * log_prob)
+    critic_loss = cross_entropy(y, critic.log_probs(pairs, of_batch=True)[:, :32])
+    totals = learner.read_metrics()
+    measured = dict(zip(totals.names, totals.sums.tolist(), strict=True))
+    assert measured["actor_loss"] == pytest.approx(actor_loss.item(), rel=1e-4)
+    assert measured["critic_loss"] == pytest.approx(critic_loss.item(), rel=1e-4)
+    assert measured["target_q_mean"] == pytest.approx((y * critic.bins).sum(dim=1).mean().item(), rel=1e-4)
+    for old, source, new in zip(*(net.parameters() for net in (target, online, followed)), strict=True):
+        torch.testing.assert_close(new, 0.9 * old + 0.1 * source)
+
+
+def test_targets_follow_between_actor_steps_too() -> None:
+    learner, name = learner_of(policy_delay=3, tau=0.25), "critic.second.1.weight"
+    for seed in range(3):
+        target = learner.state().tensors[f"target_{name}"]
+        learner.update(Batches((batch_of(seed),), None))
+        tensors = learner.state().tensors
+        torch.testing.assert_close(tensors[f"target_{name}"], 0.75 * target + 0.25 * tensors[name])
+
+
+LEARNT_AT = {"actor_lr": "policy.actor.body.1.weight", "critic_lr": "critic.first.1.weight", "alpha_lr": "log_alpha"}
+
+
+@pytest.mark.parametrize("option", LEARNT_AT)
+def test_a_step_size_that_ends_at_zero_moves_nothing_then(option: str) -> None:
+    learner = learner_of(policy_delay=1, **{option: Ramp(start=1e-3, end=0.0, over=100, begin=0)})
+    states = [learner.state().tensors]
+    for seed, env_steps in enumerate((50, 100)):
+        learner.update(Batches((batch_of(seed),), None, env_steps))
+        states.append(learner.state().tensors)
+    assert not torch.equal(states[0][LEARNT_AT[option]], states[1][LEARNT_AT[option]])
+    assert {one for one, name in LEARNT_AT.items() if torch.equal(states[1][name], states[2][name])} == {option}
+
+
+@pytest.mark.parametrize(("entropy", "direction"), [(50.0, 1.0), (-50.0, -1.0)])
+def test_the_temperature_moves_towards_a_given_target_entropy(entropy: float, direction: float) -> None:
+    learner = learner_of(policy_delay=1, target_entropy=entropy, alpha_lr=0.01)
+    learner.update(Batches((batch_of(0),), None))
+    assert float(learner.state().tensors["log_alpha"]) == pytest.approx(math.log(0.01) + direction * 0.01, abs=1e-5)
+
+
+def test_bins_and_scale_are_those_of_value_max() -> None:
+    learner = learner_of(value_max=2.0)
+    learner.update(Batches((batch_of(0),), None, 0, moments(100, 0.0, 400.0, 20.0)))
+    totals = learner.read_metrics()
+    assert totals.sums[totals.names.index("reward_scale")] == pytest.approx(20.0 / 2.0)
+    assert learner.state().tensors["critic.bins"][[0, -1]].tolist() == [-2.0, 2.0]
+
+
+@pytest.mark.parametrize("field", ["obs", "action", "reward", "next_obs", "discount"])
+def test_a_bad_number_trips_the_guard_and_moves_no_critic(field: str) -> None:
+    """It ended in an index out of bounds where it fell into no bin. The actor has learnt before, from what is sound."""
+    learner, bad = learner_of(), getattr(batch_of(3), field).clone()
+    learner.update(Batches((batch_of(0), batch_of(1), batch_of(2)), None))
+    before, bad[2] = learner.state().tensors, float("nan")
+    learner.update(Batches((batch_of(3)._replace(**{field: bad}), batch_of(4)), None))
+    after = learner.state().tensors
+    assert learner.has_diverged()
+    assert all(bool(after[name].isfinite().all()) for name in after if name.endswith("weight"))
+    kept = [name for name in before if name.startswith("critic.") and "running" not in name]
+    assert [name for name in kept if not torch.equal(before[name], after[name])] == []

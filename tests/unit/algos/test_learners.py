@@ -138,6 +138,18 @@ def test_the_networks_see_normalised_observations(name: str, learner_of: Learner
     assert raw.read_metrics().sums == pytest.approx(normalised.read_metrics().sums, rel=1e-3)
 
 
+@pytest.mark.parametrize("name", ["sac", "td3", "flashsac"])
+def test_max_grad_norm_clips_the_gradients_of_actor_and_critics(
+    name: str, learner_of: LearnerOf, batch_of: BatchOf
+) -> None:
+    learner = learner_of(name, max_grad_norm=1e-3, policy_delay=1)
+    learner.update(Batches((batch_of(),), None))
+    tensors = learner.state().tensors
+    for network in ("actor", "critic"):
+        moments = [tensors[key].flatten() for key in tensors if key.startswith(f"{network}_optimizer.exp_avg.")]
+        assert float(torch.cat(moments).norm()) == pytest.approx(0.1 * 1e-3, rel=1e-2)  # a tenth of the only gradient
+
+
 BAD_FIELDS = ["obs", "action", "reward", "next_obs", "discount"]
 
 

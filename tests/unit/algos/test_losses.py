@@ -60,6 +60,22 @@ def alpha_gradient(log_prob: float) -> float:
     return float(log_alpha.grad)
 
 
+def test_a_row_of_no_weight_may_hold_any_action() -> None:
+    log_ratio = torch.tensor([0.1, 200.0], requires_grad=True)
+    loss = losses.clipped_surrogate(log_ratio, torch.tensor([2.0, -1.0]), torch.tensor([1.0, 0.0]), 0.2)
+    (gradient,) = torch.autograd.grad(loss, log_ratio)
+    assert gradient.tolist() == pytest.approx([-2.0 * math.exp(0.1), 0.0], rel=1e-4)
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_a_projected_distribution_of_nan_is_nan_in_its_row_alone(poison: float) -> None:
+    log_probs, reward = torch.full((2, 3), 1 / 3).log(), torch.tensor([0.0, poison])
+    factor = torch.tensor([0.5, -math.inf if poison == math.inf else 0.5])  # inf - inf
+    result = losses.projected(log_probs, torch.tensor([-1.0, 0.0, 1.0]), reward, factor, torch.zeros(2))
+    assert result[0].sum() == pytest.approx(1.0)
+    assert bool(result[1].isnan().any())
+
+
 def test_too_little_entropy_raises_the_temperature() -> None:
     assert alpha_gradient(log_prob=3.0) == pytest.approx(-0.5)  # entropy -3 < -2: descent raises log_alpha
 

@@ -32,6 +32,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"name": "sac", "precision": "bf16"},
     {"name": "td3", "policy_delay": 3, "critic_lr": FALLING},
     {"name": "td3", "critic_layer_norm": True, "precision": "fp32"},
+    {"name": "flashsac", "actor_width": 8, "critic_width": 16, "num_bins": 11, "policy_delay": 2, "critic_lr": FALLING},
 ]
 
 

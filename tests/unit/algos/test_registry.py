@@ -26,6 +26,14 @@ def test_every_algorithm_makes_a_learner_of_its_kind(info: AlgorithmInfo) -> Non
     assert type(learner) is (RolloutLearner if info.learns_from_rollouts else ReplayLearner)
 
 
+def test_layer_norm_and_activation_are_those_of_discrete_actions_too() -> None:
+    spec = SpaceSpec(3, 1, (0.0,), (2.0,), num_actions=3)
+    algo = AlgoConfig(name="sac", hidden_dims=(16,), critic_layer_norm=True, activation="tanh")
+    learner = make_learner(algo, spec, torch.device("cpu"), 1)
+    assert "critic.second.1.weight" in learner.state().tensors  # of the layer norm
+    assert isinstance(learner.policy.actor.body[1], torch.nn.Tanh)  # type: ignore[index, union-attr]
+
+
 def test_the_panel_shows_metrics_that_the_algorithms_report() -> None:
     modules = (adaptation, appo, flashsac, sac, td3)
     reported = {name for module in modules for names in module.METRICS.values() for name in names}

@@ -14,7 +14,7 @@ from offpolicy.algos.sac import Sac
 from offpolicy.algos.td3 import Td3
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.types import Batch, Batches, SpaceSpec
+from offpolicy.types import Batch, Batches, Rollouts, SpaceSpec
 
 LearnerOf, BatchOf = Callable[..., BaseLearner], Callable[..., Batch]
 FALLING = Ramp(start=1e-3, end=0.0, over=100)  # from env step 1000 on, where learning starts
@@ -100,3 +100,14 @@ def test_appo_follows_a_ramp_of_lr_from_the_start(env_steps: int, value: float) 
     size = LearningRate(AlgoConfig(name="appo", lr=FALLING), torch.device("cpu"))
     size.follow_progress(0.9, env_steps)
     assert float(size.value) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("stage", ["teach", "adapt"])
+def test_horas_stages_follow_a_ramp_of_lr_by_the_env_steps_of_the_rollouts(
+    stage: str, learner_of: LearnerOf, rollouts_of: Callable[..., Rollouts]
+) -> None:
+    spec = SpaceSpec(55, 2, (-1.0,) * 2, (1.0,) * 2, ("proprio_hist", "obs", "privileged"), ((25, 2), (3,), (2,)))
+    options = {"stage": stage, "encoder_dims": (4,), "epochs": 1, "num_minibatches": 1}
+    learner = learner_of("hora", spec=spec, lr=Ramp(start=1e-3, end=0.0, over=100), **options)
+    learner.update(rollouts_of(learner.policy, spec=spec, env_steps=75))
+    assert float(learner.state().tensors["optimizer.step_size"]) == pytest.approx(2.5e-4)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -113,6 +115,7 @@ class Server:
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
     monkeypatch.setattr(tensorboard.subprocess, "Popen", Server)
+    monkeypatch.setattr(tensorboard, "LINK_AGAIN_S", 0.0)
     monkeypatch.setattr(Server, "commands", [])
     monkeypatch.chdir(tmp_path)
     return Server.commands
@@ -148,6 +151,21 @@ def test_runs_that_begin_while_it_serves_are_shown_too(commands: list[list[str]]
     run_at(Path("runs/first"))
     assert main(["tensorboard"]) == 0
     assert len(commands) == 1
+
+
+def test_a_signal_while_the_server_starts_ends_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was raised where nobody knew the server yet, which stayed."""
+    real, servers = subprocess.Popen, list[Any]()
+
+    def start(_: Any) -> Any:
+        servers.append(real([sys.executable, "-c", "import time; time.sleep(60)"]))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return servers[0]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    assert main(["tensorboard", f"a={run_at(tmp_path / 'run')}"]) == 0
+    assert servers[0].returncode == -signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_an_option_that_is_not_known_is_refused(tmp_path: Path) -> None:

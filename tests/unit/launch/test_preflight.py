@@ -262,6 +262,15 @@ def test_every_size_of_flashsacs_networks_is_held_against_the_run_to_begin_with(
         find_source(warm(tmp_path, name="flashsac"), SPEC)
 
 
+@pytest.mark.parametrize("scales", [True, False])
+def test_a_run_is_not_begun_with_the_values_of_rewards_of_another_scale(tmp_path: Path, scales: bool) -> None:  # noqa: FBT001
+    source_at(tmp_path / "source", name="flashsac", scale_reward=scales)
+    theirs, ours = ("true", "false") if scales else ("false", "true")
+    message = rf"^algo\.scale_reward: got {ours}, the run .* has {theirs}; write algo\.scale_reward={theirs}$"
+    with pytest.raises(ConfigError, match=message):
+        find_source(warm(tmp_path, name="flashsac", scale_reward=not scales), SPEC)
+
+
 def test_the_networks_of_another_algorithm_are_refused(tmp_path: Path) -> None:
     source_at(tmp_path / "source", name="td3")
     with pytest.raises(ConfigError, match=r"init_from: .* is a run of algo=td3, allowed a run of algo=sac$"):

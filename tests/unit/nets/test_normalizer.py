@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpolicy.nets.normalizer import ObsNormalizer, RunningMoments, block_moments
+from offpolicy.nets.normalizer import ObsNormalizer, ReturnScale, RunningMoments, block_moments
 
 
 def test_statistics_of_a_known_block() -> None:
@@ -95,3 +95,15 @@ def test_a_part_is_a_view_of_the_whole() -> None:
     whole, part = half_known()
     whole.load_state_dict({"mean": torch.arange(4.0), "var": torch.ones(4), "count": torch.tensor(9.0)})
     assert (part.mean.tolist(), part.var.tolist()) == ([1.0, 2.0], [1.0, 1.0])
+
+
+def return_moments(rows: torch.Tensor) -> torch.Tensor:
+    mean = rows.mean(dim=0)
+    return torch.cat((torch.tensor([len(rows)]), mean, (rows - mean).square().sum(dim=0), rows.abs().amax(dim=0)))
+
+
+def test_two_blocks_of_returns_are_joined_as_one() -> None:
+    rows = torch.tensor([[1.0], [-30.0], [2.0], [4.0], [3.0]], dtype=torch.float64)
+    for first, second in ((rows[:2], rows[2:]), (rows[2:], rows[:2])):
+        joined = ReturnScale(5.0).joined(return_moments(first), return_moments(second))
+        torch.testing.assert_close(joined, return_moments(rows))

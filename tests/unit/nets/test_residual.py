@@ -33,6 +33,26 @@ def test_batch_norm_is_torchs() -> None:
     torch.testing.assert_close(own(rows), theirs.eval()(rows))
 
 
+def test_a_net_is_its_equations_and_begins_orthogonal() -> None:
+    torch.manual_seed(1)
+    net, rows = ResidualNet(5, 8, 1, 3), torch.randn(16, 5)
+    _, first, block, _, head = net
+
+    def normalised(rows: torch.Tensor) -> torch.Tensor:
+        return (rows - rows.mean(dim=0)) / (rows.var(dim=0, correction=0) + 1e-5).sqrt()
+
+    x = normalised(rows) @ first.weight.T
+    inner = normalised(x @ block.expand.weight.T).relu()
+    x = x + normalised(inner @ block.contract.weight.T).relu()
+    x = x * (x.square().mean(dim=1, keepdim=True) + 1e-6).rsqrt()
+    torch.testing.assert_close(net(rows, of_batch=True), x @ head.weight.T)
+    for layer in (first, block.expand, block.contract, head):
+        outputs, inputs = layer.weight.shape
+        tall = layer.weight if outputs >= inputs else layer.weight.T
+        torch.testing.assert_close(tall.T @ tall, torch.eye(min(outputs, inputs)), atol=1e-5, rtol=0.0)
+    assert not head.bias.any()
+
+
 def test_the_running_statistics_move_only_where_the_batchs_are_used() -> None:
     net = ResidualNet(5, 8, 2, 3)
     before = [tensor.clone() for tensor in statistics_of(net)]
