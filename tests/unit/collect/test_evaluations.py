@@ -109,7 +109,7 @@ def test_a_return_that_is_none_is_neither_kept_nor_written(tmp_path: Path) -> No
 
 
 def test_a_return_that_is_none_does_not_stop_a_run_which_a_resume_would_go_on_with(tmp_path: Path) -> None:
-    evaluations = opened(tmp_path, StopConfig(patience=1))
+    evaluations = opened(tmp_path, stop=StopConfig(patience=1))
     for env_steps, mean_reward in ((100, 1.0), (200, float("nan"))):
         evaluations.add(result(env_steps, mean_reward), weights(1.0))
     assert evaluations.stop_reason is None
