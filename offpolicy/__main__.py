@@ -12,7 +12,12 @@ def main() -> int:
     drop_save_requests()
     with interrupts_exit():
         from offpolicy.cli import main as command
-    return command()
+    code = command()
+    from offpolicy.children import is_held, leave_now
+
+    if is_held():  # an environment that was evaluated, played or recorded here has left something running
+        leave_now(code)
+    return code
 
 
 if __name__ == "__main__":

@@ -143,20 +143,29 @@ def answer_call() -> None:
         answer = {"error": type(error).__name__, "is_ours": isinstance(error, OffPolicyError), "text": text}
     with os.fdopen(answer_fd, "w") as stream:
         json.dump(answer, stream)
-    if "error" in answer:
-        leave_now(0)
+    leave_now(0)
 
 
-def is_in_endless_call() -> bool:
-    """True if a thread of this process is still in a call that it no longer waits for (`deadline.call_within`)."""
-    return any(thread.name == CALL_THREAD for thread in threading.enumerate())
+def is_held() -> bool:
+    """True if the interpreter would wait, perhaps for ever, for threads or processes that were left running.
+
+    They are those of `deadline.call_within`, and what an environment has started and not ended.
+    """
+    main, processes = threading.main_thread(), sys.modules.get("multiprocessing.process")
+    threads = (thread for thread in threading.enumerate() if thread is not main)
+    has_children = processes is not None and bool(processes.active_children())
+    return has_children or any(thread.name == CALL_THREAD or not thread.daemon for thread in threads)
 
 
 def leave_now(code: int) -> NoReturn:
-    """Ends this process without taking its interpreter down: it has failed, or is in an endless call.
+    """Ends this process without taking its interpreter down, which may take for ever, see `is_held`, or fail.
 
-    A thread that is still in a call of a library would abort the process there, and hide its exit code.
+    A thread that is still in a call of a library would abort the process there, and hide its exit code. Processes that
+    an environment has started by `multiprocessing` end first, as far as they do not end by themselves.
     """
+    processes = sys.modules.get("multiprocessing.process")
+    for process in processes.active_children() if processes is not None else ():
+        process.kill()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # a full disk
             stream.flush()
@@ -257,3 +266,5 @@ def leave_signals() -> None:
     """
     handle_signals(RUN_SIGNALS, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, RUN_SIGNALS)
+    # A process that an environment forks inherits the handler, and its `terminate` would do nothing.
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))

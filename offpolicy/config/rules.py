@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -55,9 +55,21 @@ def broken_rules(cfg: RunSections) -> list[str]:
             "env.kwargs.render_mode: got 'human', allowed rgb_array or nothing: training opens no window;"
             " offpolicy play RUN opens one"
         )
+    problems += _odd_keys(cfg.env.kwargs, "env.kwargs")
     if not cfg.env.id:
         problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
     return problems
+
+
+def _odd_keys(value: Any, path: str) -> list[str]:
+    """Returns the keys of mappings that are no texts: processes get the configuration as JSON, which has no others."""
+    if isinstance(value, Mapping):
+        found = [key for key in value if not isinstance(key, str)]
+        odd = [f"{path}: got the key {key!r}, allowed texts: write '{key}'" for key in found]
+        return odd + [problem for key, inner in value.items() for problem in _odd_keys(inner, f"{path}.{key}")]
+    if isinstance(value, list | tuple):
+        return [problem for inner in value for problem in _odd_keys(inner, path)]
+    return []
 
 
 def _stage_problems(cfg: RunSections) -> list[str]:

@@ -6,6 +6,7 @@ the caller.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from typing import Any
@@ -55,12 +56,14 @@ def try_out(request: dict[str, Any]) -> dict[str, Any]:  # Any: JSON values
     cfg = resolve_vectorization(EnvConfig(**request["env"]))
     env = make_env(cfg)
     codec = codec_of(env)
+    middle = (np.asarray(codec.spec.action_low) + np.asarray(codec.spec.action_high)) / 2.0
     if cfg.vectorization in TOGETHER:
-        NativeVector(cfg, codec, 1, env).close()
+        with contextlib.closing(NativeVector(cfg, codec, 1, env)) as vector:
+            vector.reset(seed=[0])
+            vector.step(middle.astype(codec.action_dtype)[None])
     adapter = EnvAdapter(cfg, 0, 1, codec, env)
     _, info = adapter.reset(seed=0)
     if not info:
-        middle = (np.asarray(codec.spec.action_low) + np.asarray(codec.spec.action_high)) / 2.0
         info = adapter.step(middle.astype(codec.action_dtype))[4]
     adapter.close()
     if FAILURE_KEY in info:

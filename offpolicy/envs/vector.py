@@ -219,9 +219,17 @@ class NativeVector:
             raise
         except Exception as error:
             raise self._failure("step", error) from error
-        done = np.array(terminated) | np.array(truncated)
+        terminated = self._of_each("terminated", terminated, np.bool_)
+        truncated = self._of_each("truncated", truncated, np.bool_)
+        done = terminated | truncated
         measured = self._measured(info, done) if info and done.any() else {}
-        return self.flatten(obs), np.asarray(reward, np.float64), np.array(terminated), np.array(truncated), measured
+        return self.flatten(obs), self._of_each("reward", reward, np.float64), terminated, truncated, measured
+
+    def _of_each(self, name: str, values: Any, dtype: type[np.generic]) -> NDArray[Any]:
+        """Returns a copy of the numbers [N]. Raises `EnvFailure` for another shape."""
+        if np.shape(values) != (self._num_envs,):
+            raise EnvFailure(f"{self._num_envs} x {self._cfg.id}: {name} has shape {np.shape(values)}, expected [N]")
+        return np.array(values, dtype)
 
     def _measured(self, info: dict[str, Any], done: Bool) -> dict[str, Any]:
         """Returns success, and what `env.measure` names, of the environments that are `done` [N]."""
@@ -245,7 +253,11 @@ class NativeVector:
             part = obs
             for key in leaf.path:
                 part = part[key]
-            flat[:, leaf.start : leaf.stop] = np.asarray(part).reshape(self._num_envs, -1)
+            if np.shape(part) != (self._num_envs, *leaf.shape):
+                what = f"observation {leaf.name}".rstrip()
+                shape = f"{np.shape(part)}, expected {(self._num_envs, *leaf.shape)}"
+                raise EnvFailure(f"{self._num_envs} x {self._cfg.id}: {what} has shape {shape}")
+            flat[:, leaf.start : leaf.stop] = np.reshape(part, (self._num_envs, -1))
         return flat
 
     def _failure(self, call: str, error: Exception) -> EnvFailure:

@@ -80,7 +80,10 @@ def _whole_screen(summary: Section, run_dir: Path) -> RenderableType:
 
 def _headline(summary: Section) -> Text:
     status, steps = summary["status"], count(summary["env_steps"])
-    done = f" after {steps} env steps, {count(summary['updates'])} updates, {duration(summary['wall_s'])}"
+    wall = duration(summary["wall_s"])
+    if begin := summary.get("from_env_step"):  # other loops' summaries may not say
+        wall += f" since env step {count(begin)}"
+    done = f" after {steps} env steps, {count(summary['updates'])} updates, {wall}"
     return Text.assemble((status, STATUS_STYLES.get(status, "bold")), done)
 
 

@@ -27,7 +27,7 @@ from offpolicy.timing.rates import Rates, num_updates
 from offpolicy.timing.throughput import collector_spread, learner_spread, timed_ranks
 from offpolicy.timing.what_if import Capacities, Cores, Pipeline, cores_of, pipeline_of
 from offpolicy.timing.windows import Elapsed, cores_elapsed, learner_elapsed, learner_windows, tagged_excess_ns
-from offpolicy.types import Lateness, Snapshot
+from offpolicy.types import CoreTotals, Lateness, Snapshot
 
 NUM_KEPT = 20  # predictions whose errors are known
 # Shorter windows, such as the rest at the end of a run, are not judged: a clock ends with its last iteration, the
@@ -113,11 +113,20 @@ def judge_window(  # noqa: PLR0913  # what a verdict is made of, each needed
         launch_bound=device_keys(previous, current).get("device/launch_bound") or 0.0,
         train_blocked=in_train.blocked if in_train is not None else 0.0,
         may_try_threads=len(current.learners) == 1 and current.learners[0].device is None,
+        can_lower_collectors=cores is not None and _has_too_many_threads(header, cores),
         idle_cores=None if cores is None else cores.classes_ns[CoreClass.IDLE] / cores.wall_ns,
         overlap_gain=_overlap_gain(previous, current, rates, header),
         prediction_error=error or 0.0,
     )
     return find_bottleneck(learner.phases_ns, collector.phases_ns, rates, header.mode, evidence, shown)
+
+
+def _has_too_many_threads(header: RunHeader, cores: CoreTotals) -> bool:
+    """True if the collectors of this host, which have more threads than one, fill its cores with the learners."""
+    of_collectors = header.num_collectors * header.collector_threads
+    of_learners = header.learner_threads * header.world_size // header.num_hosts
+    num_cores = round(sum(cores.classes_ns.values()) / cores.wall_ns)
+    return of_collectors > 1 and of_collectors + of_learners > num_cores
 
 
 def _descheduled(window: Elapsed) -> float:

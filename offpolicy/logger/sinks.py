@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -91,7 +92,7 @@ class SafeSink:
 
     def finish(self, summary: Summary) -> None:
         """Writes the summary, or counts it as dropped."""
-        self._guard(lambda sink: sink.finish(summary))
+        self._guard(lambda sink: sink.finish(copy.deepcopy(summary)))  # what it does with it is its own
 
     def close(self) -> None:
         """Closes the sink if it has not failed; later calls are dropped."""
@@ -106,11 +107,11 @@ class SafeSink:
             return
         try:
             call(sink)
-        except Exception as error:  # whatever a sink raises must not end hours of training
+        except (Exception, SystemExit) as error:  # whatever a sink raises must not end hours of training
             self._sink = None
             self.num_dropped += 1
             self._warn(disabled(self.name, error))
-            with contextlib.suppress(Exception):  # reported above; closing only frees its descriptors
+            with contextlib.suppress(Exception, SystemExit):  # reported above; closing only frees its descriptors
                 sink.close()
 
 
@@ -124,7 +125,7 @@ def open_sink(name: str, factory: Callable[[], Sink], warn: Warn) -> SafeSink | 
     """Returns the guarded sink that `factory` opens; None, after a warning, if that fails."""
     try:
         return SafeSink(name, factory(), warn)
-    except Exception as error:  # the run does not depend on any sink
+    except (Exception, SystemExit) as error:  # the run does not depend on any sink
         warn(disabled(name, error))
         return None
 

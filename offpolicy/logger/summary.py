@@ -95,6 +95,7 @@ def build_summary(
         "exit_code": result.exit_code,
         "reason": result.reason,
         "env_steps": snapshot.env_steps,
+        "from_env_step": 0 if baseline is None else baseline.env_steps,  # where this start went on
         "updates": num_updates(snapshot if snapshot.learners else baseline or snapshot),
         "restarts": snapshot.restarts,  # of collectors that died
         "learner_restarts": snapshot.learner_restarts,

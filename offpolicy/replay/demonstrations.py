@@ -25,6 +25,7 @@ from offpolicy.types import Bool, Float32, Float64, SpaceSpec
 KEY = "replay.demos"
 MINARI_PREFIX = "minari:"
 FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+EPISODE = "episode"  # the number of the episode of each row, if the file has it
 Int64 = NDArray[np.int64]
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -70,7 +71,7 @@ class Transitions:
 def read_demos(source: str, spec: SpaceSpec) -> Transitions:
     """Returns the demonstrations of a file or a data set. Raises `ConfigError` naming what is wrong with them."""
     arrays = read_minari(source, spec) if is_minari(source) else _read_npz(source)
-    return _ordered(_checked(source, arrays, spec), arrays.get("episode"))
+    return _ordered(_checked(source, arrays, spec), arrays.get(EPISODE))
 
 
 def demonstration_rows(found: Transitions, layout: RowLayout, *, gamma: float, n_step: int) -> Float32:
@@ -123,7 +124,7 @@ def _read_npz(source: str) -> Arrays:
             file: Any = np.load(opened, allow_pickle=False)  # Any: an array, or a mapping of them
             if isinstance(file, np.ndarray):
                 raise ConfigError(f"{KEY}: {source} is a single array, allowed an .npz of {', '.join(FIELDS)}")
-            return {name: file[name] for name in file.files}
+            return {name: file[name] for name in file.files if name in (*FIELDS, EPISODE)}  # others may be anything
     except OSError as error:
         raise ConfigError(f"{KEY}: got {source!r}, which cannot be read: {error.strerror or error}") from None
     except (ValueError, zipfile.BadZipFile, EOFError) as error:
@@ -140,7 +141,7 @@ def _checked(source: str, arrays: Arrays, spec: SpaceSpec) -> Transitions:
         raise ConfigError(f"{KEY}: {source} holds no transition: its reward has shape {arrays['reward'].shape}")
     widths = {"obs": spec.obs_dim, "next_obs": spec.obs_dim, "action": spec.action_dim}
     shapes = {name: (count, widths[name]) if name in widths else (count,) for name in FIELDS}
-    expected = {**shapes, **({"episode": shapes["reward"]} if "episode" in arrays else {})}
+    expected = {**shapes, **({EPISODE: shapes["reward"]} if EPISODE in arrays else {})}
     problems = [
         f"{KEY}: {source}: {name} has shape {array.shape} and type {array.dtype}, needed {shape} of numbers"
         for name, shape in expected.items()
@@ -152,6 +153,8 @@ def _checked(source: str, arrays: Arrays, spec: SpaceSpec) -> Transitions:
         raise ConfigError(problems)
     fields = {name: arrays[name].reshape(shape).astype(np.float64) for name, shape in shapes.items()}
     problems = _unsound(source, fields, spec)
+    if EPISODE in arrays:
+        problems += _not_finite(source, EPISODE, arrays[EPISODE].reshape(-1).astype(np.float64))
     if problems:
         raise ConfigError(problems)
     return Transitions(
@@ -170,9 +173,7 @@ def _unsound(source: str, fields: Mapping[str, Float64], spec: SpaceSpec) -> lis
     problems: list[str] = []
     for name, values in fields.items():
         with np.errstate(over="ignore"):  # a number beyond float32 counts as infinite
-            bad = ~np.isfinite(values.astype(np.float32)).reshape(len(values), -1).all(axis=1)
-        if bad.any():
-            problems.append(f"{KEY}: {source}: {name} is NaN or Inf in {bad.sum()} rows, first in row {bad.argmax()}")
+            problems += _not_finite(source, name, values.astype(np.float32))
     for name in ("terminated", "truncated"):
         if not np.isin(fields[name], (0.0, 1.0)).all():
             problems.append(f"{KEY}: {source}: {name} holds other values than true and false")
@@ -186,6 +187,14 @@ def _unsound(source: str, fields: Mapping[str, Float64], spec: SpaceSpec) -> lis
             f" {fields['action'][row].tolist()}, allowed {low.tolist()} to {high.tolist()}, its own units"
         )
     return problems
+
+
+def _not_finite(source: str, name: str, values: NDArray[Any]) -> list[str]:
+    """Returns what is wrong with numbers [M] or [M, W] that hold NaN or Inf."""
+    bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+    if not bad.any():
+        return []
+    return [f"{KEY}: {source}: {name} is NaN or Inf in {bad.sum()} rows, first in row {bad.argmax()}"]
 
 
 def _ordered(found: Transitions, episode: NDArray[Any] | None) -> Transitions:

@@ -187,12 +187,14 @@ class WindowEvidence:
     resets: float = 0.0  # share of env_step that steps with a reset took longer than those without
     launch_bound: float = 0.0  # share of the iterations whose device work was done as soon as it had been queued
     may_try_threads: bool = True  # one learner rank, and it computes on the CPU
+    can_lower_collectors: bool = False  # collectors have several threads, and with the learners' more than the cores
     idle_cores: float | None = None  # mean number of them; None: not known
     overlap_gain: float = 1.0  # predicted factor of the throughput if both sides worked at the same time
     prediction_error: float = 0.0  # of such predictions before, as a fraction
     train_blocked: float = 0.0  # share of `train` in which its thread waited for something else than core or device
 
 
+LOWER_COLLECTORS = Advice("lower threads.collector or collect.num_collectors: they ask for more threads than the cores")
 TRY_THREADS = _setting("threads.learner", "auto", ": the fastest number of threads is found while the run trains")
 PACK_BESIDE = Advice(
     "runner=double_buffer: batches are packed beside training", "runner.name", "double_buffer", needs_core=True
@@ -312,7 +314,7 @@ DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     Detail.DESCHEDULED: (
         Advice("top: it shows what has the cores (stop other programs, or move this run)"),
         TRY_THREADS,
-        Advice("lower threads.collector or collect.num_collectors: more threads run than there are cores"),
+        LOWER_COLLECTORS,
     ),
 }
 
@@ -360,7 +362,8 @@ def find_bottleneck(  # noqa: PLR0913  # what a verdict is made of, each needed
     detail = shown.detail if shown is not None else _detail(phase, waited, evidence)
     verdict = _with_detail(verdict, detail, side, waited, evidence)
     has_core = evidence.idle_cores is None or evidence.idle_cores >= IDLE_CORE
-    left_out = () if evidence.may_try_threads else (TRY_THREADS,)
+    is_possible = {TRY_THREADS: evidence.may_try_threads, LOWER_COLLECTORS: evidence.can_lower_collectors}
+    left_out = [advice for advice, possible in is_possible.items() if not possible]
     possible = (advice for advice in verdict.advice if advice not in left_out and (has_core or not advice.needs_core))
     return replace(verdict, advice=tuple(possible))
 

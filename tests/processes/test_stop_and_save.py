@@ -17,7 +17,7 @@ from tests.processes.conftest import ENDLESS, REPOSITORY, TINY, LiveRun, find_pr
 
 pytestmark = pytest.mark.mp
 LEAVING = """
-import os, subprocess, gymnasium
+import multiprocessing, os, signal, subprocess, threading, gymnasium
 from offpolicy.envs.toy import PointMass
 
 class Leaving(PointMass):
@@ -28,6 +28,8 @@ class Leaving(PointMass):
             subprocess.Popen(["sleep", "300"], start_new_session=True)
             if os.fork() == 0:
                 os.execvp("sleep", ["sleep", "300"])
+            threading.Thread(target=threading.Event().wait).start()
+            multiprocessing.get_context("fork").Process(target=signal.pause).start()
 
 gymnasium.register("Leaving-v0", Leaving, max_episode_steps=20)
 """
@@ -90,7 +92,7 @@ def test_what_environments_have_started_ends_with_the_run(
     run = start_run(*(ENDLESS if end else ()), "env.id=leaving:Leaving-v0")
     if end:
         run.wait_for_updates()
-        assert len(traces.processes()) == 6  # supervisor, learner, collector, and what the environment has started
+        assert len(traces.processes()) == 7  # supervisor, learner, collector, and what the environment has started
         run.signal(end)
     assert run.finish()[0] == (143 if end else 0)
     assert find_nothing(traces)

@@ -52,6 +52,21 @@ def survive(number):
     return number
 def start_sleeper(_): return subprocess.Popen(["sleep", "60"]).pid
 def detach_sleeper(_): return subprocess.Popen(["sleep", "60"], start_new_session=True).pid
+def leave_running(_):
+    import multiprocessing
+    threading.Thread(target=threading.Event().wait).start()
+    multiprocessing.get_context("fork").Process(target=signal.pause).start()
+    return "done"
+def terminate_forked(_):
+    import multiprocessing
+    context = multiprocessing.get_context("fork")
+    event = context.Event()
+    process = context.Process(target=lambda: (event.set(), signal.pause(), signal.pause()))
+    process.start()
+    event.wait()
+    process.terminate()
+    process.join(20)
+    return process.exitcode
 def write_pid(path):
     with open(path, "w") as file: print(os.getpid(), file=file)
     threading.Event().wait()
@@ -221,3 +236,13 @@ def test_signals_stay_held_until_the_outermost_block_ends() -> None:
             pass
         assert signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert signal.SIGHUP not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_what_a_function_has_left_running_does_not_hold_its_answer() -> None:
+    """The interpreter waits for threads and processes at its end, for ever if they never end."""
+    assert call_in_child("callee:leave_running", timeout_s=20) == "done"
+
+
+def test_a_process_that_a_function_has_forked_can_be_terminated() -> None:
+    """It inherits that the run's signals do nothing; an environment's `close` waited for it for ever."""
+    assert call_in_child("callee:terminate_forked", timeout_s=40) == -signal.SIGTERM

@@ -252,3 +252,12 @@ def test_an_entry_of_a_list_names_something_in_a_module(key: str, raw: dict[str,
 def test_wrappers_and_a_batch_are_refused() -> None:
     (problem,) = problems({"env": {"wrappers": ["mine:f"], "vectorization": "mujoco"}})
     assert problem.startswith("env.vectorization: got mujoco, allowed auto, sync or async with env.wrappers")
+
+
+def test_keys_below_env_kwargs_are_texts() -> None:
+    """They were numbers in `eval` and texts in training: two tasks, without a word."""
+    kwargs = {"gains": {0: 1.5, "3": 2.0}, "parts": [{"x": {True: 1}}]}
+    assert problems({"env": {"kwargs": kwargs}}) == (
+        "env.kwargs.gains: got the key 0, allowed texts: write '0'",
+        "env.kwargs.parts.x: got the key True, allowed texts: write 'True'",
+    )

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from offpolicy.children import is_in_endless_call
+from offpolicy.children import is_held
 from offpolicy.distributed import process_group
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.distributed.process_group import ProcessGroup, bind_interface, open_store
@@ -65,7 +65,7 @@ def test_a_group_of_gpus_that_cannot_be_left_is_not_waited_for(monkeypatch: pyte
         patch.setattr(group, "uses_nccl", True)
         patch.setattr(dist, "destroy_process_group", released.wait)
         group.close()
-    assert is_in_endless_call()  # whatever it has ended with, the process leaves without taking that thread down
+    assert is_held()  # whatever it has ended with, the process leaves without taking that thread down
     released.set()
     dist.destroy_process_group()
 

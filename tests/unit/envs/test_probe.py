@@ -92,3 +92,19 @@ def test_a_hanging_environment_ends_the_probe(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(probe_module, "OPEN_GRACE_S", 0.5)
     with pytest.raises(HangError, match=r"was not created, reset and stepped once within 0.6 s"):
         probe(toy("Faulty-v0", 0.1, fail="hang", at=1))
+
+
+@pytest.mark.mp
+def test_a_vector_of_its_own_is_stepped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "columns_of_test_probe.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv\n"
+        "class Columns(CartPoleVectorEnv):\n"
+        "    def step(self, actions):\n"
+        "        obs, reward, *flags, info = super().step(actions)\n"
+        "        return obs, reward[:, None], *flags, info\n"
+        "gymnasium.register('Columns-v0', CartPoleEnv, vector_entry_point=Columns)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EnvFailure, match=r"1 x .*:Columns-v0: reward has shape \(1, 1\), expected \[N\]"):
+        probe(EnvConfig(id="columns_of_test_probe:Columns-v0", vectorization="mujoco"))

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
@@ -263,6 +263,58 @@ def test_a_native_vector_reports_success_at_the_ends_of_episodes(env_id: str) ->
         assert any(ends)
         expected = [success if end else np.nan for end in ends]
         np.testing.assert_array_equal(column(rows, "success", env), expected)
+
+
+class OddCartPoles(CartPoleVectorEnv):
+    """Gives flags, rewards and observations as simulators do, or as none may."""
+
+    def __init__(self, num_envs: int = 1, how: str = "") -> None:
+        super().__init__(num_envs=num_envs)
+        self.how, self.rewards = how, np.zeros(num_envs)
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(actions)
+        self.rewards[:] = reward
+        if self.how == "uint8":
+            terminated, truncated = terminated.astype(np.uint8), truncated.astype(np.uint8)
+        if self.how == "column":
+            terminated = terminated[:, None]
+        return (obs.T if self.how == "transposed" else obs), self.rewards, terminated, truncated, info
+
+
+gymnasium.register("OddCartPoles-v0", lambda **_: CartPoleEnv(), vector_entry_point=OddCartPoles)
+
+
+def odd_cart_poles(how: str) -> VectorAdapter:
+    return make_vector(EnvConfig(id="OddCartPoles-v0", num_envs=2, vectorization="mujoco", kwargs={"how": how}))
+
+
+def test_flags_of_numbers_are_flags_and_rewards_are_copies() -> None:
+    """A flag of uint8 that was inverted is 254 or 255, both true: rows after an end were stored as transitions."""
+    with contextlib.closing(odd_cart_poles("uint8")) as envs:
+        envs.reset(1)
+        rows = roll(envs, 60)
+        last = envs.step(np.zeros((2, 1), np.float32))
+        envs.stepper.env.rewards[:] = 7.0  # type: ignore[attr-defined]
+    assert last.reward.tolist() != [7.0, 7.0]
+    for env in range(2):
+        ends, valid = column(rows, "terminated", env), column(rows, "is_valid", env)
+        assert any(ends)
+        assert [not is_valid for is_valid in valid[1:]] == [bool(end) for end in ends[:-1]]
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [
+        ("column", r"terminated has shape \(2, 1\), expected \[N\]"),
+        ("transposed", r"observation has shape \(4, 2\), expected \(2, 4\)"),
+    ],
+)
+def test_a_native_vector_of_another_shape_is_refused(how: str, problem: str) -> None:
+    with contextlib.closing(odd_cart_poles(how)) as envs:
+        envs.reset(1)
+        with pytest.raises(EnvFailure, match=f"^2 x OddCartPoles-v0: {problem}$"):
+            envs.step(np.zeros((2, 1), np.float32))
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,11 @@ def test_the_screen_of_a_full_run_fits_a_terminal(
     assert lines[0] == f"{status} after 2,000 env steps, 1,000 updates, 0:08"
 
 
+def test_a_resumed_run_says_from_where_on_its_time_counts(run: Path, make_snapshot: Any) -> None:
+    summary = summary_of(make_snapshot(1000)) | {"from_env_step": 1500}
+    assert printed(summary)[0] == "completed after 2,000 env steps, 1,000 updates, 0:08 since env step 1,500"
+
+
 def test_it_says_what_came_out_and_where_it_is(run: Path, make_snapshot: Any, evaluation: EvalResult) -> None:
     lines = printed(summary_of(make_snapshot(1000), last_eval=evaluation))
     assert "return      -150.2 +/- 80.5 over 10 episodes of evaluation" in lines

@@ -74,6 +74,28 @@ def test_a_failed_sink_is_closed_at_once_and_its_missed_calls_are_counted() -> N
     assert (sink.is_enabled, sink.num_dropped) == (False, 4)
 
 
+def test_a_sink_that_would_end_the_process_is_disabled_like_others() -> None:
+    class Leaves(ListSink):
+        def write(self, record: Record) -> None:
+            raise SystemExit(3)
+
+    warnings: list[str] = []
+    sink = SafeSink("leaves", Leaves(), warnings.append)
+    sink.write({"env_steps": 1})
+    assert warnings == ["warning: leaves is disabled for the rest of the run: SystemExit: 3"]
+
+
+def test_a_sink_has_a_summary_of_its_own() -> None:
+    class Clears(ListSink):
+        def finish(self, summary: Summary) -> None:
+            summary["eval"].clear()
+            summary.clear()  # type: ignore[attr-defined]
+
+    summary = {"status": "completed", "eval": {"episodes": 3}}
+    SafeSink("clears", Clears(), print).finish(summary)
+    assert summary == {"status": "completed", "eval": {"episodes": 3}}
+
+
 def test_an_interrupt_is_not_swallowed() -> None:
     class Interrupted(ListSink):
         def write(self, record: Record) -> None:

@@ -105,6 +105,12 @@ def test_a_wrong_file_is_refused_with_the_problem(tmp_path: Path, changes: dict[
     assert caught.value.problems[0].startswith(f"replay.demos: {tmp_path}")
 
 
+def test_an_episode_without_a_number_is_refused_and_other_arrays_may_be_anything(tmp_path: Path) -> None:
+    other = np.array([None, {}], dtype=object)
+    with pytest.raises(ConfigError, match=r"episode is NaN or Inf in 2 rows, first in row 1$"):
+        read(tmp_path, episode=np.array([0.0, np.nan, np.nan, 1.0]), other=other)
+
+
 def test_all_problems_of_a_file_come_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, reward=NAN, truncated=np.full(4, 3))

@@ -196,6 +196,13 @@ def test_a_side_that_was_not_given_a_core_is_not_to_blame() -> None:
     assert verdict.advice[0].text.startswith("top: ")
 
 
+@pytest.mark.parametrize("can_lower", [True, False])
+def test_collectors_are_to_be_lowered_only_where_they_can_be(can_lower: bool) -> None:  # noqa: FBT001
+    evidence = WindowEvidence(learner_descheduled=0.4, can_lower_collectors=can_lower)
+    texts = [advice.text for advice in find_bottleneck(*STARVED, rates(), "overlap", evidence).advice]
+    assert any(text.startswith("lower threads.collector") for text in texts) == can_lower
+
+
 def test_the_other_sides_want_of_a_core_bounds_nothing() -> None:
     assert (
         find_bottleneck(*STARVED, rates(), "overlap", WindowEvidence(collector_descheduled=0.9)).bottleneck == "learner"
