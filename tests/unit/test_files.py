@@ -301,6 +301,18 @@ def test_a_link_is_a_copy_where_the_filesystem_has_no_links(
     assert (tmp_path / "new").samefile(tmp_path / "old") == (refusal is None)
 
 
+def test_a_copy_in_place_of_a_link_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "no links")
+
+    synced: list[str] = []
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    (tmp_path / "old").write_bytes(b"rows")
+    Disk().link(tmp_path / "old", tmp_path / "new")
+    assert synced == [str(tmp_path / "new")]
+
+
 def test_any_other_refusal_of_a_link_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Disk().link(tmp_path / "missing", tmp_path / "new")

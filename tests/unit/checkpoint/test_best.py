@@ -32,6 +32,16 @@ def test_what_was_saved_is_read(tmp_path: Path) -> None:
     assert store.mean_reward() == -3.5
 
 
+def test_it_is_durable_and_then_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(
+        "os.fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+    )
+    BestStore(tmp_path).save(WEIGHTS, result(500, 1.0))
+    assert [name.startswith(".policy.safetensors") for name in synced] == [True, False]
+    assert synced[-1] == "best"
+
+
 def test_a_disk_that_refuses_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = BestStore(tmp_path)
     store.save(WEIGHTS, result(500, 1.0))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import offpolicy
-from offpolicy.checkpoint import CheckpointStore, Disk
+from offpolicy.checkpoint import Checkpoint, CheckpointStore, Disk
 from offpolicy.errors import CheckpointError, SaveError
 
 REPOSITORY = Path(offpolicy.__file__).parents[1]
@@ -30,6 +30,15 @@ def save(store: CheckpointStore, env_steps: int, tag: int = 0) -> None:
         draft.add_tensors("model", {"weight": np.full((3, 2), tag, np.float32)})
         draft.add_json("state", {"tag": tag})
         draft.add_rows("replay", [np.full((5, 4), tag, np.float32)])
+
+
+def save_rows(store: CheckpointStore, env_steps: int) -> Path:
+    """Saves a checkpoint with a replay; returns the file of its rows."""
+    with store.begin(env_steps) as draft:
+        draft.add_json("state", {"has_replay": True})
+        draft.add_rows("replay-0-000000000000000", [np.zeros((3, 2), np.float32)])
+    assert draft.saved is not None
+    return draft.saved.path / "replay-0-000000000000000.f32"
 
 
 def names(root: Path) -> list[str]:
@@ -176,6 +185,29 @@ def test_a_damaged_replacement_gives_way_to_the_first_save(root: Path) -> None:
     assert store.at(5).json("state") == {"tag": 1}
 
 
+class NotedDisk(Disk):
+    """Notes what makes names durable, and what changes them."""
+
+    def __init__(self) -> None:
+        self.ops: list[str] = []
+
+    def fsync_dir(self, path: Path) -> None:
+        self.ops.append(f"fsync {path.name}")
+        super().fsync_dir(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self.ops.append(f"rename {old.name}")
+        super().rename(old, new)
+
+
+def test_a_replaced_checkpoint_goes_only_when_the_name_of_the_new_one_is_durable(root: Path) -> None:
+    save(CheckpointStore(root), 5, tag=1)
+    (root / "step-000000000005").rename(root / ".replaced-step-000000000005")
+    save_beside(root, 5, tag=2)
+    save(CheckpointStore(root, disk=(disk := NotedDisk())), 6)
+    assert "fsync checkpoints" in disk.ops[: disk.ops.index("rename .replaced-step-000000000005")]
+
+
 def save_beside(root: Path, env_steps: int, tag: int) -> None:
     """Save into another root and move the result here: no clean-up of this root."""
     other = root.with_name("other")
@@ -232,6 +264,16 @@ def test_damaged_checkpoints_do_not_count_as_kept(root: Path) -> None:
     assert names(root) == ["latest", "step-000000000010", "step-000000000020", "step-000000000030"]
     save(store, 40)
     assert names(root) == ["latest", "step-000000000030", "step-000000000040"]
+
+
+def test_rows_that_were_not_read_do_not_make_a_checkpoint_count_as_kept(root: Path) -> None:
+    for env_steps in (100, 200):
+        newest = save_rows(CheckpointStore(root), env_steps)
+    flip(newest)
+    store = CheckpointStore(root)
+    store.newest_valid(reads_rows=False)
+    save_rows(store, 300)
+    assert "step-000000000100" in names(root)
 
 
 def test_a_save_older_than_the_others_is_kept(root: Path) -> None:
@@ -402,6 +444,15 @@ def test_damaged_rows_of_all_checkpoints_do_not_cost_the_networks(root: Path) ->
     assert CheckpointStore(root).at(100).has_lost_rows
     with pytest.raises(CheckpointError):
         CheckpointStore(root).at(200)
+
+
+def test_content_that_no_run_writes_is_passed_over_without_its_rows_too(root: Path) -> None:
+    def refuse(checkpoint: Checkpoint) -> None:
+        raise CheckpointError(f"{checkpoint.path}: hostile")
+
+    flip(save_rows(CheckpointStore(root), 100))
+    store = CheckpointStore(root, check=refuse)
+    assert (store.newest_valid(), store.usable()) == (None, [])
 
 
 @pytest.mark.parametrize("damaged", ["replay-0-000000000000000", "ahead-0", "replay-0"])

@@ -52,6 +52,22 @@ def test_every_bad_row_of_a_step_has_its_file_and_the_count_outlives_the_process
     assert outcome.next_obs.tolist() == [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
 
 
+def test_each_step_with_bad_rows_begins_other_episodes_which_have_no_steps_yet(tmp_path: Path) -> None:
+    bad, _ = bad_rows_at(tmp_path, two_collectors())
+    env: Any = bad.env
+    seeds: list[int] = []
+
+    def reset_some(seed: int, *_: Any) -> np.ndarray:
+        seeds.append(seed)
+        return np.zeros((3, 2))
+
+    env.reset_some = reset_some
+    for vector_steps in (8, 9):  # every row was bad: the env steps stand still
+        bad.skip(TWO_BAD, OUTCOME, Progress(np.zeros((3, 2), np.float32), env_steps=40, vector_steps=vector_steps))
+    assert len(set(seeds)) == 2
+    assert bad.tracker.ep_length.tolist() == [0, 5, 0]
+
+
 def test_a_disk_that_refuses_a_bad_row_costs_its_file_only(tmp_path: Path) -> None:
     control = two_collectors()
     bad, warnings = bad_rows_at(tmp_path / "missing", control)

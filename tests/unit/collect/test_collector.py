@@ -10,7 +10,7 @@ import pytest
 
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect, step, wait_turn
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
-from offpolicy.collect.replay_writer import BadRowError
+from offpolicy.collect.replay_writer import BadRow, BadRowError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord
 from offpolicy.processes.handshake import Turn
 from offpolicy.replay.ring import Ring
@@ -146,6 +146,16 @@ def test_a_step_moves_the_observation_and_counts_transitions() -> None:
     parts = make()
     step(parts)
     assert (parts.progress.env_steps, parts.progress.vector_steps, parts.progress.obs.tolist()) == (2, 1, [[1.0]] * 2)
+
+
+def test_the_sound_rows_of_a_step_with_bad_ones_count_as_env_steps() -> None:
+    class OneIsBad(Writer):
+        def write(self, obs: np.ndarray, output: PolicyOutput, outcome: StepOutcome, env_steps: int) -> int:
+            raise BadRowError([BadRow(0, {"reward": [float("nan")]})], num_stored=1)
+
+    parts = make(writer=OneIsBad(), skip_bad_rows=lambda error, outcome: outcome)
+    step(parts)
+    assert (parts.progress.env_steps, parts.progress.vector_steps) == (1, 1)
 
 
 def test_finished_episodes_reach_the_ring_dated_by_all_collectors() -> None:

@@ -159,6 +159,14 @@ def test_flashsacs_noise_is_repeated_where_it_is_asked_for() -> None:
     assert 0.4 < repeats[held] < 0.7  # the mean of n is 2.13
 
 
+def test_noise_that_was_held_before_a_new_start_is_not_held_after_it() -> None:
+    policy, _ = make(algo=AlgoConfig(name="flashsac", actor_width=8), noise_repeat=16)
+    assert policy.repeated_noise is not None
+    policy.repeated_noise.draw(2, policy.policy_rng)
+    policy.reseed(7)
+    assert policy.repeated_noise.arrays()["held_steps"].tolist() == []
+
+
 def test_a_collector_dates_its_noise_by_the_steps_of_all() -> None:
     algo = AlgoConfig(name="td3", learning_starts=60, exploration_noise=Ramp(start=0.5, end=0.0, over=100))
     noise = noise_schedule(algo, num_collectors=3)

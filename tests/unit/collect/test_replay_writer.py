@@ -18,20 +18,23 @@ LAYOUT = RowLayout(obs_dim=1, action_dim=1)
 GAMMA = 0.5
 
 
-def make(n_step: int = 1, num_envs: int = 1) -> tuple[ReplayWriter, ReplayRing]:
-    memory = memoryview(bytearray(ReplayRing.nbytes_for(64, LAYOUT, num_envs, n_step)))
-    ring = ReplayRing(memory, LAYOUT, 64, num_envs=num_envs, n_step=n_step)
+def make(n_step: int = 1, num_envs: int = 1, layout: RowLayout = LAYOUT) -> tuple[ReplayWriter, ReplayRing]:
+    memory = memoryview(bytearray(ReplayRing.nbytes_for(64, layout, num_envs, n_step)))
+    ring = ReplayRing(memory, layout, 64, num_envs=num_envs, n_step=n_step)
     return ReplayWriter(ring, gamma=GAMMA, n_step=n_step), ring
 
 
-def outcome(next_obs: list[float], **fields: Any) -> StepOutcome:
+Obs = list[float] | list[list[float]]  # of environments, with one number or several
+
+
+def outcome(next_obs: Obs, **fields: Any) -> StepOutcome:
     count = len(next_obs)
     values: dict[str, Any] = {
         "reward": [1.0] * count, "terminated": [False] * count, "truncated": [False] * count,
         "is_valid": [True] * count,
     } | fields  # fmt: skip
     return StepOutcome(
-        next_obs=np.array(next_obs, dtype=np.float32)[:, None],
+        next_obs=np.array(next_obs, dtype=np.float32).reshape(count, -1),
         reward=np.array(values["reward"], dtype=np.float64),
         terminated=np.array(values["terminated"]),
         truncated=np.array(values["truncated"]),
@@ -41,9 +44,9 @@ def outcome(next_obs: list[float], **fields: Any) -> StepOutcome:
     )
 
 
-def feed(writer: ReplayWriter, obs: list[float], step: StepOutcome) -> int:
+def feed(writer: ReplayWriter, obs: Obs, step: StepOutcome) -> int:
     action = np.full((len(obs), 1), 0.1, dtype=np.float32)
-    return writer.write(np.array(obs, dtype=np.float32)[:, None], PolicyOutput(action, None, 0), step)
+    return writer.write(np.array(obs, dtype=np.float32).reshape(len(obs), -1), PolicyOutput(action, None, 0), step)
 
 
 def stored(ring: ReplayRing) -> list[tuple[float, ...]]:
@@ -82,6 +85,14 @@ def test_every_bad_row_of_a_step_is_told() -> None:
     assert stored(ring) == []
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_a_reward_beyond_float32_is_refused_and_never_stored() -> None:
+    writer, ring = make(num_envs=2)
+    with pytest.raises(BadRowError, match="NaN or Inf in reward of environment 1"):
+        feed(writer, [1.0, 10.0], outcome([2.0, 11.0], reward=[1.0, 1e39]))
+    assert stored(ring) == [(1.0, 2.0, 1.0, 0.0, 0.0, 0.5)]
+
+
 def test_open_rows_of_an_abandoned_episode_are_dropped_and_those_of_others_stay() -> None:
     writer, ring = make(n_step=2, num_envs=2)
     feed(writer, [0.0, 10.0], outcome([1.0, 11.0]))
@@ -97,6 +108,21 @@ def test_no_row_leads_from_one_episode_to_another_where_nobody_has_abandoned_it(
     feed(writer, [1.0, 50.0], outcome([2.0, 51.0]))
     feed(writer, [2.0, 51.0], outcome([3.0, 52.0]))
     assert [row[:2] for row in stored(ring)] == [(0.0, 2.0), (1.0, 3.0), (50.0, 52.0)]
+
+
+def test_an_observation_that_differs_in_one_number_begins_another_episode() -> None:
+    writer, ring = make(n_step=2, layout=RowLayout(obs_dim=2, action_dim=1))
+    feed(writer, [[1.0, 1.0]], outcome([[0.0, 0.0]]))
+    feed(writer, [[0.0, 9.0]], outcome([[0.0, 0.0]], terminated=[True]))
+    assert ring.num_written == 1
+
+
+def test_a_writer_that_dies_as_it_breaks_open_steps_off_has_done_the_env_steps_so_far() -> None:
+    writer, ring = make(n_step=2)
+    writer.begin(6)
+    feed(writer, [1.0], outcome([2.0]))
+    writer._begin_elsewhere(np.array([[9.0]], np.float32), 7)
+    assert ring.take_over(6) == 7
 
 
 def test_finite_values_whose_sum_overflows_are_not_refused() -> None:

@@ -74,6 +74,14 @@ def test_another_collector_continues_from_a_snapshot(tmp_path: Path) -> None:
     np.testing.assert_array_equal(other.env.step(ACTION).next_obs, one.env.step(ACTION).next_obs)
 
 
+def test_the_counts_of_policy_steps_and_of_their_lag_go_on(tmp_path: Path) -> None:
+    one, other = Collector(5), Collector(6)
+    one.progress.policy_steps, one.progress.policy_lag_sum = 7, 3.0
+    one.snapshot.save(tmp_path / "part", one.progress)
+    other.snapshot.restore(saved(tmp_path / "part"), other.progress)
+    assert (other.progress.policy_steps, other.progress.policy_lag_sum) == (7, 3.0)
+
+
 def noisy(seed: int) -> Collector:
     """One that holds noise, and has acted three times."""
     collector = Collector(seed)

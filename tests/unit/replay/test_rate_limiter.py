@@ -5,12 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpolicy.replay.rate_limiter import MAX_UPDATES_PER_ITERATION, LearningStart, RateLimiter
+from offpolicy.config.schema import RunConfig
+from offpolicy.replay.rate_limiter import (
+    MAX_UPDATES_PER_ITERATION,
+    LearningStart,
+    RateLimiter,
+    first_learning_step,
+    make_rate_limiter,
+)
 
 
 def limiter(
@@ -76,6 +84,12 @@ def test_free_lets_either_side_run_ahead_by_the_band_and_no_further() -> None:
     assert free.due(150, 60) == 0
 
 
+def test_sides_that_take_turns_or_overlap_have_no_credit_whatever_the_mode_was() -> None:
+    free = limiter("free", num_envs=4)
+    turned = [free.taking_turns(takes_turns=takes_turns) for takes_turns in (True, False)]
+    assert [(each.lead, each.credit) for each in turned] == [(0, 0), (4, 0)]
+
+
 def test_the_collector_is_never_granted_more_than_the_budget() -> None:
     assert limiter("free", total=120, band=1000).granted(0) == 120
 
@@ -84,6 +98,21 @@ def test_a_resumed_run_without_replay_owes_nothing_for_the_steps_before() -> Non
     resumed = RateLimiter.of("alternate", 1.0, 1, band=1, start=LearningStart(600, 450), total=1000)
     assert resumed.due(600, 450) == 0
     assert resumed.due(601, 450) == 1
+
+
+def config(**tree: Any) -> RunConfig:
+    return RunConfig.from_mapping({"device": "cpu", **tree})
+
+
+def test_learning_starts_once_every_ring_of_every_host_can_have_a_row() -> None:
+    cfg = config(algo={"n_step": 3, "learning_starts": 1}, env={"num_envs": 2}, collect={"num_collectors": 2})
+    assert [first_learning_step(cfg, num_hosts) for num_hosts in (1, 2)] == [12, 24]
+
+
+def test_the_environments_of_all_hosts_make_one_vector_step() -> None:
+    cfg = config(algo={"utd": 1.0}, env={"num_envs": 4}, collect={"mode": "overlap"})
+    made = make_rate_limiter(cfg, LearningStart(0, 0), num_hosts=2)
+    assert (made.chunk, made.lead, made.max_updates) == (8, 8, 8)
 
 
 @given(

@@ -82,6 +82,15 @@ def test_wherever_a_writer_dies_its_rows_are_there_or_not_and_the_others_are_who
     assert scene.ring.num_transitions == len(rows_in(scene.ring))
 
 
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_second_writer_that_dies_before_its_first_step_counts_the_committed_rows_too(n_step: int) -> None:
+    scene = Scene(np.random.default_rng(3), 1, n_step, 30, "float32")
+    for _ in range(10):
+        scene.step(0.0, 0.0)
+    counts = [scene.attached().take_over(9) for _ in range(2)]  # the tenth step was not announced
+    assert counts == [10, 10]
+
+
 def test_slots_without_a_transition_are_never_called_one() -> None:
     ring = make_ring(10)
     ring.write(np.zeros((0, 1), np.float32), np.ones((1, OBS_DIM), np.float32))
@@ -257,6 +266,16 @@ def test_a_ring_that_could_not_be_restored_is_unused_again() -> None:
     assert (ring.committed, ring.end, ring.num_transitions) == (0, 0, 0)
     ring.restore_slots(0, [slots], ahead, 12)
     assert np.array_equal(rows_in(ring), rows_in(scene.ring))
+
+
+def test_a_writer_that_dies_before_its_first_step_in_a_restored_ring_loses_no_count() -> None:
+    scene, ring = Scene(np.random.default_rng(1), 1, 1, 20, "float32"), make_ring(20)
+    for _ in range(12):
+        scene.step(0.0, 0.0)
+    ring.restore_slots(0, [scene.ring.read_range(0, 12)], scene.ring.copy_open(), 12)
+    ring.begin(12)
+    ring.take_over(12)
+    assert (ring.num_transitions, ring.num_written) == (12, 12)
 
 
 @pytest.mark.parametrize("num_blocks", [1, 2, 5])

@@ -1,4 +1,4 @@
-"""The plain source, and what all sources share: the rate limiter, the handshake, the normaliser's observations."""
+"""The plain source, and what all sources share: the rate limiter, the handshake, what the normalisers see."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ import pytest
 import torch
 
 from offpolicy.errors import ConfigError
+from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
+from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
+from offpolicy.timing.device_timer import StreamSync
+from offpolicy.timing.time_account import NullLedger
+from tests.replay_scene import Scene, layout_of
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
 LIMITER = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=4, total=1000)
@@ -107,6 +112,39 @@ def test_a_rank_without_rings_still_takes_part_in_the_normaliser() -> None:
 
 def test_no_observation_is_gathered_without_a_normaliser() -> None:
     assert fresh(make_source(make_ring(64, 20), gate=Clock(11), fresh_rings=(0,))) is None
+
+
+def scaling_source(kind: str, scene: Scene) -> ReplaySource | PrefetchSource | ResidentSource:
+    """A source of each kind whose rewards are scaled, over the ring of a scene."""
+    rings, gate = [scene.ring], Clock(12)
+    spec = replace(SPEC, layout=layout_of("float32"), fresh_rings=(0,), return_discount=0.5)
+    sampler = UniformSampler(rings, np.random.default_rng(0), guard=0)
+    if kind == "direct":
+        return ReplaySource(spec, rings, sampler, gate, gate, updates=0)
+    if kind == "prefetch":
+        packer = Packer(sampler, gate, spec.device, NullLedger())
+        return PrefetchSource(PrefetchSpec(spec), rings, packer, gate, gate, updates=0)
+    resident = ResidentSampler(rings, spec.device, 0, StreamSync(spec.device))
+    return ResidentSource(spec, rings, resident, gate, gate, updates=0)
+
+
+@pytest.mark.parametrize("kind", ["direct", "prefetch", "resident"])
+def test_running_returns_take_every_new_row_once_and_go_on_after_a_resume(kind: str) -> None:
+    scene = Scene(np.random.default_rng(3), 2, 1, 60, "float32")
+    source, again, counts = scaling_source(kind, scene), scaling_source(kind, scene), list[int]()
+    for _ in range(2):
+        for _ in range(6):
+            scene.step(0.0, 0.0)
+        source.wait_batch()
+        moments = source.to_device(source.sample()).fresh_returns
+        assert moments is not None
+        counts.append(int(moments[0]))
+    assert counts == [12, 12]
+    saved = json.loads(json.dumps(source.random_state()))
+    again.set_random_state(saved)
+    assert again.random_state()["returns"] == saved["returns"] != [[0.0, 0.0]]
+    source.close()
+    again.close()
 
 
 def test_a_resumed_source_goes_on_with_the_same_draws() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from offpolicy.checkpoint.manifest import FileRecord
 from offpolicy.checkpoint.replay_rows import Segment
 from offpolicy.errors import SaveError
 from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_saver import CapturedRows, RowSaver
+from offpolicy.replay.row_saver import CapturedRows, RowSaver, is_intact
 from tests.fakes import fill_from
 
 WIDTH = 2
@@ -86,6 +87,13 @@ def test_segments_whose_rows_are_all_recycled_are_left_behind(saved: Saved) -> N
         newest = saved.save()
     assert saved.indices(newest) == list(range(6, 16))  # the ring holds ten
     assert segments(newest) == [f"replay-0-{first:015d}.f32" for first in (4, 8, 12)]
+
+
+def test_a_segment_whose_last_row_was_just_recycled_is_left_behind(saved: Saved) -> None:
+    append(saved.ring, 10)
+    saved.save()
+    append(saved.ring, 10)
+    assert segments(saved.save()) == ["replay-0-000000000000010.f32"]
 
 
 def test_the_newest_file_grows_until_it_is_no_longer_small(tmp_path: Path) -> None:
@@ -171,6 +179,13 @@ def test_without_the_files_it_would_take_over_it_writes_all_rows(saved: Saved) -
     assert saved.indices(second) == list(range(6))
 
 
+def test_another_checkpoint_under_the_name_of_the_base_is_not_the_base(saved: Saved) -> None:
+    append(saved.ring, 3)
+    base = saved.save()
+    assert is_intact(base)
+    assert not is_intact(replace(base, files=dict(list(base.files.items())[1:])))
+
+
 def test_rows_that_were_recycled_meanwhile_are_missed_only_where_the_files_of_the_base_are_gone(saved: Saved) -> None:
     append(saved.ring, 8)
     first = saved.save()
@@ -213,6 +228,22 @@ def test_a_run_that_goes_on_takes_over_the_rows_it_restored(saved: Saved) -> Non
     second = again.save()
     assert segments(second) == ["replay-0-000000000000000.f32", "replay-0-000000000000007.f32"]
     assert again.indices(second) == list(range(2, 12))
+
+
+def test_a_run_whose_rows_were_damaged_writes_all_of_them(saved: Saved) -> None:
+    append(saved.ring, 7)
+    first = saved.save()
+    path = first.path / segments(first)[0]
+    path.write_bytes(bytes(path.stat().st_size))
+    base = saved.store.newest_valid()
+    assert base is not None
+    assert base.has_lost_rows
+    again = Saved(first.path.parent, make_ring(10))
+    again.saver.continue_from(base)
+    append(again.ring, 9)
+    second = again.save()
+    assert segments(second) == ["replay-0-000000000000000.f32"]
+    assert again.indices(second) == list(range(9))
 
 
 def test_rows_of_one_file_per_ring_are_taken_over_too(saved: Saved) -> None:

@@ -10,7 +10,7 @@ import pytest
 from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.ring import Ring
-from offpolicy.replay.sampler import AgeWeightedSampler, Draw, SampleAges, UniformSampler
+from offpolicy.replay.sampler import AgeWeightedSampler, Bounds, Draw, SampleAges, UniformSampler
 from tests.replay_scene import Scene
 
 WIDTH = 3
@@ -119,9 +119,30 @@ def test_when_all_of_the_snapshot_is_recycled_present_rows_are_drawn() -> None:
     assert set(drawn(source, 512, bounds=at_request)) == set(range(19, 35))
 
 
+def test_rows_outside_the_snapshot_are_not_drawn_while_rows_of_it_are_left() -> None:
+    out = np.empty((512, WIDTH), dtype=np.float32)
+    draw = sampler(make_ring(8, 8), make_ring(8, 12)).fill(out, bounds=Bounds((3, 0), (8, 8)))
+    assert [draw.position[draw.ring == ring].min() for ring in (0, 1)] == [3, 4]
+
+
 def test_sampling_before_anything_was_written_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="no ring holds a row"):
         drawn(sampler(make_ring(16, 0), make_ring(16, 0)), 1)
+
+
+class FilledMeanwhile(Ring):
+    """A ring that its writer fills between two looks at it."""
+
+    @property
+    def committed(self) -> int:
+        before = super().committed
+        self.append(rows(before, self.capacity))
+        return before
+
+
+def test_bounds_hold_rows_however_far_the_writer_gets_between_their_two_ends() -> None:
+    bounds = sampler(make_ring(8, 8, FilledMeanwhile)).bounds()
+    assert bounds.first[0] < bounds.last[0]
 
 
 def test_bounds_of_rows_that_were_never_written_are_recognised() -> None:

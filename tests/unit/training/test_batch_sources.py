@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from offpolicy.replay.replay_source import ReplaySource
 from offpolicy.replay.resident_source import ResidentSource
 from offpolicy.training import batch_sources
 from offpolicy.training.batch_sources import (
+    GUARD_ROWS,
     Replay,
     configured_source,
     demonstrations,
@@ -100,6 +102,11 @@ def test_a_resident_copy_that_does_not_fit_is_refused(make_rank: MakeRank, monke
         configured_source(replay_of(make_rank(**SMALL, replay={"source": "resident"})))
 
 
+def test_as_many_rows_of_every_environment_are_kept_away_from_the_write_head(make_rank: MakeRank) -> None:
+    sampler: Any = replay_of(make_rank(**SMALL, env={"num_envs": 3})).sampler()
+    assert sampler._guard == 3 * GUARD_ROWS
+
+
 def test_every_observation_is_taken_by_one_rank(make_rank: MakeRank) -> None:
     tree = {
         **SMALL,
@@ -128,6 +135,17 @@ def test_a_rank_learns_from_the_rollouts_of_its_own_collectors(make_rank: MakeRa
     assert sorted(rank.child.blocks) == ["rollouts-1", "rollouts-3"]  # type: ignore[attr-defined]  # a fake child
 
 
+def test_rank_0_answers_for_all_that_was_learnt_before(make_rank: MakeRank) -> None:
+    tree = {
+        "algo": {"name": "appo"},
+        "runner": {"name": "appo", "world_size": 2},
+        "collect": {"num_collectors": 2},
+    }
+    ranks = [make_rank(index=index, start_step=40, **tree) for index in (0, 1)]
+    sources = [rollout_source(rank, ranks_of(FakeWorld(2))) for rank in ranks]
+    assert [source.random_state() for source in sources] == [{"learnt": 40}, {"learnt": 0}]
+
+
 def test_another_kind_of_source_has_another_identity(make_rank: MakeRank) -> None:
     rank = make_rank(**SMALL)
     replay = replay_of(rank)
@@ -137,17 +155,29 @@ def test_another_kind_of_source_has_another_identity(make_rank: MakeRank) -> Non
     prefetched.close()
 
 
-def test_a_resume_that_lost_its_place_in_the_demonstrations_takes_another_order(
-    make_rank: MakeRank, tmp_path: Path
-) -> None:
+@pytest.fixture
+def demos(tmp_path: Path) -> str:
+    """The path of an episode of ten steps."""
     row = np.arange(10, dtype=np.float32)
-    path = tmp_path / "demos.npz"
     obs = np.repeat(row[:, None], 4, axis=1)
     given = dict.fromkeys(("obs", "next_obs"), obs) | {"action": np.zeros((10, 2)), "reward": row}
-    np.savez(path, **given, terminated=row == 9, truncated=row < 0)
+    np.savez(tmp_path / "demos.npz", **given, terminated=row == 9, truncated=row < 0)
+    return str(tmp_path / "demos.npz")
+
+
+def test_each_rank_mixes_its_part_of_the_demonstrations_in(make_rank: MakeRank, demos: str) -> None:
+    tree = {**SMALL, "runner": {"name": "multi_gpu", "world_size": 2}}
+    share = demonstrations(make_rank(**tree, replay={"demos": demos, "demo_share": 0.5}))
+    assert share is not None
+    assert (share.per_batch, share.batch_size) == (2, 4)
+
+
+def test_a_resume_that_lost_its_place_in_the_demonstrations_takes_another_order(
+    make_rank: MakeRank, demos: str
+) -> None:
     heads = set()
     for start_step in (0, 300, 400):
-        share = demonstrations(make_rank(start_step=start_step, replay={"demos": str(path)}))
+        share = demonstrations(make_rank(start_step=start_step, replay={"demos": demos}))
         assert share is not None
         heads.add(tuple(share.rows.take(10).tolist()))
     assert len(heads) == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable
 from concurrent.futures import wait
 from pathlib import Path
 from threading import Event
@@ -67,9 +67,21 @@ def checkpointer(rank: RankContext, world: FakeWorld) -> tuple[Checkpointer, Fak
 
 def leave_snapshots(rank: RankContext) -> None:
     for index in range(rank.cfg.collect.num_collectors):
-        directory = Path(rank.job.run_dir) / f"{SNAPSHOT_DIR}-collector-{index}"
-        directory.mkdir(exist_ok=True)
-        (directory / f"collector-{index}.json").write_text("{}")
+        leave_part(rank, f"collector-{index}")
+
+
+def leave_part(rank: RankContext, name: str) -> Path:
+    """The directory in which another process leaves its part of a checkpoint."""
+    directory = Path(rank.job.run_dir) / f"{SNAPSHOT_DIR}-{name}"
+    directory.mkdir(exist_ok=True)
+    (directory / f"{name}.json").write_text("{}")
+    return directory
+
+
+def peer(*votes: float) -> Callable[[Float64], list[Float64]]:
+    """The other rank of two, by its votes: collectors are missing, something is new, it has failed in each turn."""
+    said = iter(votes)
+    return lambda own: [np.array([next(said)])]
 
 
 def messages(rank: RankContext) -> list[tuple[str, dict[str, Any]]]:
@@ -140,6 +152,31 @@ def test_what_was_not_saved_is_saved_at_the_end(make_rank: MakeRank) -> None:
     assert saved(rank) == ["step-000000000100"]
 
 
+def note(calls: list[str], owner: Any, name: str) -> None:
+    """Lets the calls of a method be noted by its name."""
+    method = getattr(owner, name)
+
+    def noted(*given: Any) -> Any:
+        calls.append(name)
+        return method(*given)
+
+    setattr(owner, name, noted)
+
+
+def test_networks_are_settled_and_sound_and_the_steps_counted_before_anything_is_copied(make_rank: MakeRank) -> None:
+    rank, world, calls = make_rank(), FakeWorld(), list[str]()
+    saver, state = checkpointer(rank, world)
+    methods: list[tuple[Any, str]] = [
+        (state.learner, "settle"), (saver._health, "require_now"), (rank.gate, "request_snapshot"),
+        (world, "recount"), (state, "capture"), (rank.gate, "release_snapshot"),
+    ]  # fmt: skip
+    for owner, name in methods:
+        note(calls, owner, name)
+    world.env_steps = 50
+    saver.run_last(is_complete=True)
+    assert calls == [name for _, name in methods]
+
+
 def test_a_checkpoint_holds_the_collectors_parts_and_leaves_none_behind(make_rank: MakeRank) -> None:
     rank, world = make_rank(collect={"num_collectors": 2}), FakeWorld()
     saver, _ = checkpointer(rank, world)
@@ -158,6 +195,17 @@ def test_a_collector_that_could_not_save_is_named_with_what_the_disk_refused(mak
     with pytest.raises(SaveError, match="collector-1 could not save its part: No space left on device"):
         saver.run_last(is_complete=True)
     assert saved(rank) == []
+
+
+def test_a_save_that_could_not_be_captured_is_tried_again_at_the_next_multiple_only(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    object.__setattr__(rank.cfg.checkpoint, "every", 100)
+    saver, _ = checkpointer(rank, world)
+    rank.control.collectors[0].set(CollectorWord.SNAPSHOT_ERRNO, errno.ENOSPC)
+    world.env_steps = 100
+    run_if_due(saver)
+    for world.env_steps, is_due in ((110, False), (200, True)):
+        assert saver.is_due() is is_due
 
 
 def test_a_full_disk_costs_a_warning_in_between_and_the_run_at_its_end(make_rank: MakeRank) -> None:
@@ -198,17 +246,35 @@ def test_saves_that_fail_one_after_the_other_are_warned_of_once_and_the_next_goo
 
 
 def test_a_rank_whose_peer_cannot_save_does_not_either(make_rank: MakeRank) -> None:
-    votes: Iterable[float] = iter([0.0, 1.0, 1.0])  # snapshots are there, something is new; then a peer fails to write
-
-    def peer(own: Float64) -> list[Float64]:
-        return [np.array([next(iter(votes))])]  # type: ignore[call-overload]
-
-    rank, world = make_rank(), FakeWorld(2, peer)
+    rank, world = make_rank(), FakeWorld(2, peer(0, 1, 1))  # snapshots are there, something is new; then it fails
     saver, _ = checkpointer(rank, world)
     world.env_steps = 50
     with pytest.raises(PeerSaveError):
         saver.run_last(is_complete=True)
     assert saved(rank) == []
+
+
+def test_rank_0_commits_only_what_all_other_hosts_have(make_rank: MakeRank) -> None:
+    rank = make_rank(host=HostInfo(num_hosts=2))
+    world = FakeWorld(2, peer(0, 0, 0, 0, 1))  # it fails to commit, which is its turn before that of rank 0
+    saver, _ = checkpointer(rank, world)
+    world.env_steps = 50
+    with pytest.raises(PeerSaveError):
+        saver.run_last(is_complete=True)
+    assert saved(rank) == []
+
+
+def test_another_host_keeps_its_old_checkpoints_until_rank_0_has_the_new_one(make_rank: MakeRank) -> None:
+    rank = make_rank(host=HostInfo(index=1, num_hosts=2))
+    world = FakeWorld(2, peer(0, 0, 0, 0, 0, 1))  # rank 0 fails to commit
+    saver, _ = checkpointer(rank, world)
+    for env_steps in (10, 20):
+        with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps) as draft:
+            draft.add_json("state", {})
+    world.env_steps = 50
+    with pytest.raises(PeerSaveError):
+        saver.run_last(is_complete=True)
+    assert saved(rank) == ["step-000000000010", "step-000000000020", "step-000000000050"]
 
 
 def test_collectors_that_never_started_leave_the_old_checkpoint_the_newest(make_rank: MakeRank) -> None:
@@ -226,9 +292,7 @@ def test_without_a_collector_the_parts_of_the_other_ranks_are_saved_all_the_same
     rank, world = make_rank(runner={"name": "multi_gpu", "world_size": 2}), FakeWorld()
     saver, _ = checkpointer(rank, world)
     rank.gate.has_snapshot = False  # type: ignore[attr-defined]  # a fake gate
-    part = Path(rank.job.run_dir) / f"{SNAPSHOT_DIR}-rank-1"
-    part.mkdir()
-    (part / "rank-1.json").write_text("{}")
+    leave_part(rank, "rank-1")
     world.env_steps = 50
     saver.run_last(is_complete=False)
     names = {path.name for path in (Path(rank.job.run_dir) / CHECKPOINTS / "step-000000000050").iterdir()}
@@ -239,13 +303,23 @@ def test_without_a_collector_the_parts_of_the_other_ranks_are_saved_all_the_same
 
 def test_a_rank_that_leads_no_host_leaves_its_streams_to_the_leader(make_rank: MakeRank) -> None:
     rank = make_rank(index=1, host=HostInfo(), runner={"name": "multi_gpu", "world_size": 2})
-    votes = iter([0.0, 1.0, 0.0, 0.0, 0.0, 0.0])  # of the leader: it has something new
-    world = FakeWorld(2, lambda own: [np.array([next(votes)])])
+    world = FakeWorld(2, peer(0, 1, 0, 0, 0, 0))  # the leader has something new
     saver, _ = checkpointer(rank, world)
     world.env_steps = 50
     saver.run_last(is_complete=True)
     assert (Path(rank.job.run_dir) / f"{SNAPSHOT_DIR}-rank-1" / "rank-1.json").is_file()
     assert saved(rank) == []
+
+
+def test_what_a_save_that_failed_has_left_of_a_rank_is_not_in_the_next_one(make_rank: MakeRank) -> None:
+    rank = make_rank(index=1, host=HostInfo(), runner={"name": "multi_gpu", "world_size": 2})
+    world = FakeWorld(2, peer(0, 1, 0, 0, 0, 0))  # the leader has something new
+    saver, _ = checkpointer(rank, world)
+    part = leave_part(rank, "rank-1")
+    (part / "left.json").write_text("{}")
+    world.env_steps = 50
+    saver.run_last(is_complete=True)
+    assert [path.name for path in part.iterdir()] == ["rank-1.json"]
 
 
 def test_the_loop_goes_on_while_a_checkpoint_is_written_and_the_collectors_with_it(make_rank: MakeRank) -> None:
@@ -284,6 +358,20 @@ def test_a_request_is_answered_once_and_not_while_another_save_is_written(make_r
     assert not saver.is_due()
     saver.close()
     assert saved(rank) == ["step-000000000007", "step-000000000009"]
+
+
+def test_with_several_ranks_a_request_is_due_on_all_also_while_the_leader_writes(make_rank: MakeRank) -> None:
+    rank = make_rank(runner={"name": "multi_gpu", "world_size": 2})
+    world = FakeWorld(2, lambda own: [np.zeros_like(own)])
+    saver, state = checkpointer(rank, world)
+    leave_part(rank, "rank-1")
+    state.may_write.clear()
+    world.env_steps, world.is_saving = 7, True
+    run_if_due(saver)
+    assert saver.is_due()
+    state.may_write.set()
+    saver.close()
+    assert saved(rank) == ["step-000000000007"]
 
 
 def test_a_request_with_nothing_new_since_the_last_save_is_answered_by_that_one(make_rank: MakeRank) -> None:

@@ -12,8 +12,11 @@ import pytest
 
 from offpolicy.checkpoint import read_best
 from offpolicy.errors import EnvFailure, PeerEnvFailure
-from offpolicy.training.evaluators import EarlyStop, InlineEvaluator, PeriodicEvaluation
+from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
+from offpolicy.training.evaluators import AsyncEvaluator, EarlyStop, InlineEvaluator, PeriodicEvaluation
+from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import Collectives
+from offpolicy.training.run_memory import EVALUATOR_WAKE
 from offpolicy.training.weight_publisher import WeightPublisher
 from offpolicy.types import Float64
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, run_if_due, tiny_learner
@@ -184,11 +187,18 @@ def test_ranks_that_may_differ_are_averaged_and_published_before_an_evaluation(m
     assert calls == ["before []"]
 
 
-def test_the_inline_evaluator_sends_the_result_of_the_published_weights(make_rank: MakeRank) -> None:
-    rank = make_rank(eval={"episodes": 2}, env={"id": "offpolicy.envs.toy:PointMass-v0"}, **TINY)
+POINT_MASS = {"id": "offpolicy.envs.toy:PointMass-v0"}
+
+
+def inline_evaluator(rank: RankContext, last_step: int = 0) -> InlineEvaluator:
     publisher = WeightPublisher(rank, tiny_learner(rank).policy)
     publisher.publish()
-    evaluator = InlineEvaluator(rank, publisher, last_step=0)
+    return InlineEvaluator(rank, publisher, last_step)
+
+
+def test_the_inline_evaluator_sends_the_result_of_the_published_weights(make_rank: MakeRank) -> None:
+    rank = make_rank(eval={"episodes": 2}, env=POINT_MASS, **TINY)
+    evaluator = inline_evaluator(rank)
     evaluator.evaluate(40)
     begun, (kind, fields), ended = rank.child.sent  # type: ignore[attr-defined]  # a fake child
     assert (kind, fields["env_steps"], fields["episodes"], fields["policy_version"]) == ("eval", 40, 2, 1)
@@ -201,11 +211,8 @@ def test_the_inline_evaluator_sends_the_result_of_the_published_weights(make_ran
 
 
 def test_the_inline_evaluator_stops_the_run_and_says_why_once_the_return_is_reached(make_rank: MakeRank) -> None:
-    env = {"id": "offpolicy.envs.toy:PointMass-v0"}
-    rank = make_rank(eval={"episodes": 1}, env=env, stop={"reward": -1e9}, **TINY)
-    publisher = WeightPublisher(rank, tiny_learner(rank).policy)
-    publisher.publish()
-    evaluator = InlineEvaluator(rank, publisher, last_step=0)
+    rank = make_rank(eval={"episodes": 1}, env=POINT_MASS, stop={"reward": -1e9}, **TINY)
+    evaluator = inline_evaluator(rank)
     assert not evaluator.stops_early
     evaluator.evaluate(40)
     assert evaluator.stops_early
@@ -214,3 +221,38 @@ def test_the_inline_evaluator_stops_the_run_and_says_why_once_the_return_is_reac
     best = read_best(Path(rank.job.run_dir))
     assert best.env_steps == 40
     evaluator.close()
+
+
+def test_an_inline_evaluation_that_a_stop_has_ended_has_no_result(make_rank: MakeRank) -> None:
+    rank = make_rank(eval={"episodes": 1}, env=POINT_MASS, **TINY)
+    evaluator = inline_evaluator(rank, last_step=10)
+    rank.control.host.set(HostWord.STOP, Stop.FINISH)
+    evaluator.evaluate(40)
+    assert (evaluator.last_result_step, evaluator.wait_result()) == (10, False)
+    evaluator.close()
+
+
+@pytest.mark.parametrize(("stop", "expected"), [(Stop.RUN, ["finish", "close"]), (Stop.FINISH, ["close"])])
+def test_only_a_run_that_was_not_stopped_waits_for_its_video(
+    make_rank: MakeRank, stop: Stop, expected: list[str]
+) -> None:
+    rank, calls = make_rank(env=POINT_MASS, **TINY), list[str]()
+    evaluator: Any = inline_evaluator(rank)
+    evaluator._evaluation.close()
+    evaluator._evaluation = SimpleNamespace(finish=lambda: calls.append("finish"), close=lambda: calls.append("close"))
+    rank.control.host.set(HostWord.STOP, stop)
+    evaluator.close()
+    assert calls == expected
+
+
+def test_the_evaluator_process_is_woken_and_its_last_answer_or_that_of_the_checkpoint_counts(
+    make_rank: MakeRank,
+) -> None:
+    rank, woken = make_rank(**TINY), list[str]()
+    child: Any = rank.child
+    child.wake_event = lambda name: SimpleNamespace(set=lambda: woken.append(name))
+    evaluator = AsyncEvaluator(rank, WeightPublisher(rank, tiny_learner(rank).policy), last_step=100)
+    evaluator.evaluate(140)
+    assert (woken, evaluator.last_result_step) == ([EVALUATOR_WAKE], 100)
+    rank.control.evaluator.set(EvaluatorWord.EVALUATED_STEPS, 140)
+    assert evaluator.last_result_step == 140

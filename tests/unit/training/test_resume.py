@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from offpolicy.algos.registry import make_learner
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.checkpoint.replay_rows import has_replay
+from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import CheckpointError
-from offpolicy.processes.control_page import CollectorWord
+from offpolicy.processes.control_page import CollectorWord, RankWord
 from offpolicy.replay.rate_limiter import LearningStart, first_learning_step
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_saver import RowSaver
@@ -28,6 +29,7 @@ from offpolicy.seeding import generator_state, set_generator_state
 from offpolicy.training import resume
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.resume import RankState, TrainingStart, _tensors_of, check_start, load_start
+from offpolicy.training.speed_tuner import Choice, Setting
 from offpolicy.types import OBS, PRIVILEGED, Float64, SpaceSpec
 from tests.hostile import changed, mutations, rewrite
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, tiny_learner
@@ -54,12 +56,14 @@ def state_of(
     return RankState(rank, ranks_of(world or FakeWorld()), learner, FakeSource(drawn), ["fake"], [ring], start)
 
 
-def save(rank: RankContext, *, env_steps: int = 40, drawn: int = 7, has_rows: bool = True) -> Any:
+def save(
+    rank: RankContext, *, env_steps: int = 40, drawn: int = 7, has_rows: bool = True, choice: Choice | None = None
+) -> Any:
     """A checkpoint of a learner that has done five updates; returns the learner."""
     learner = tiny_learner(rank)
     learner.num_updates = 5
     start = TrainingStart(LearningStart(4, 0), 0, 0, learner.read_metrics(), None, "runs/teacher, env step 9")
-    state = state_of(rank, learner, start, drawn=drawn)
+    state = replace(state_of(rank, learner, start, drawn=drawn), choice=choice or Choice())
     state.ranks.world.env_steps = env_steps  # type: ignore[misc]  # a fake world
     with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps) as draft:
         state.capture(20, RowSaver(state.rings).capture() if has_rows else None).write(draft)
@@ -84,6 +88,13 @@ def test_a_resumed_run_starts_where_its_checkpoint_was_saved(make_rank: MakeRank
         assert torch.equal(tensor, saved.start_tensors()[name]), name
 
 
+def test_the_updates_of_a_checkpoint_are_announced_at_once(make_rank: MakeRank) -> None:
+    save(make_rank(**TINY))
+    rank = make_rank(start_step=40, checkpoint=40, **TINY)
+    load_start(rank, ranks_of(FakeWorld()), tiny_learner(rank))
+    assert rank.words.get(RankWord.UPDATES) == 5
+
+
 def test_without_saved_rows_on_any_host_learning_starts_again_after_new_ones(make_rank: MakeRank) -> None:
     save(make_rank(**TINY))
 
@@ -106,6 +117,16 @@ def test_random_streams_continue_where_the_checkpoint_has_them(make_rank: MakeRa
     state.resume_streams()
     assert (state.source.drawn, state.source.first_unseen_row) == (7, [7])  # type: ignore[attr-defined]
     assert rank.child.sent == []  # type: ignore[attr-defined]  # a fake child
+
+
+def test_what_the_tuner_and_the_update_modes_have_chosen_goes_on(make_rank: MakeRank) -> None:
+    choice = Choice(Setting(2, "overlap"), 17, "graph", "cuda")
+    save(make_rank(**TINY), choice=choice)
+    rank = make_rank(start_step=40, checkpoint=40, **TINY)
+    learner = tiny_learner(rank)
+    state = state_of(rank, learner, load_start(rank, ranks_of(FakeWorld()), learner))
+    state.resume_streams()
+    assert state.choice == choice
 
 
 @pytest.mark.parametrize("own_flag", [0.0, 1.0])
@@ -144,6 +165,29 @@ def test_what_keeps_a_continuation_from_being_exact_is_named(
     state = state_of(rank, learner, start, world=FakeWorld(change.get("num_ranks", 1)))
     object.__setattr__(state, "source_identity", change.get("source_identity", ["fake"]))
     assert state.why_not_exact() == why
+
+
+@pytest.mark.parametrize(
+    ("keeps_rows", "why"), [(False, "rows of the replay are damaged, and new ones are collected first"), (True, "")]
+)
+def test_damaged_rows_keep_a_continuation_from_being_exact_unless_they_are_in_memory(
+    make_rank: MakeRank, keeps_rows: bool, why: str
+) -> None:
+    save(make_rank(**TINY))
+    rank = make_rank(start_step=40, checkpoint=40, **TINY)
+    object.__setattr__(rank, "job", replace(rank.job, keeps_rows=keeps_rows))
+    learner = tiny_learner(rank)
+    start = load_start(rank, ranks_of(FakeWorld()), learner)
+    assert start.checkpoint is not None
+    start = replace(start, checkpoint=replace(start.checkpoint, has_lost_rows=True))
+    assert state_of(rank, learner, start).why_not_exact() == why
+
+
+def test_the_collectors_of_all_hosts_are_counted(make_rank: MakeRank) -> None:
+    rank = make_rank(host=HostInfo(num_hosts=2), collect={"num_collectors": 3}, **TINY)
+    learner = tiny_learner(rank)
+    state = state_of(rank, learner, load_start(rank, ranks_of(FakeWorld()), learner))
+    assert state.capture(0, None).shared["num_collectors"] == 6
 
 
 def test_a_checkpoint_without_rows_names_the_rows_it_would_have_had_and_the_bad_ones(make_rank: MakeRank) -> None:

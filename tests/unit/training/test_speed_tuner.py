@@ -210,6 +210,13 @@ def test_a_resumed_run_tries_again_at_the_iteration_at_which_the_uninterrupted_o
     assert broken.used == whole.used
 
 
+def test_a_trial_that_is_repeated_is_not_repeated_at_once() -> None:
+    machine = Machine(two_cores, choice=Choice(Setting(2, "alternate"), REPEATED - 1))
+    machine.run(machine.tuner((1, 2)), 3000)
+    assert 0 < machine.used.count(1) < 1000
+    assert machine.choice.iterations < 3000
+
+
 def test_short_iterations_try_the_same_numbers_at_the_same_updates_whatever_they_take() -> None:
     one, other = Machine(two_cores), Machine(lambda threads: 1.6 * two_cores(threads))
     for machine in (one, other):
