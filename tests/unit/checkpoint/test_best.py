@@ -32,13 +32,14 @@ def test_what_was_saved_is_read(tmp_path: Path) -> None:
     assert store.mean_reward() == -3.5
 
 
-def test_it_is_durable_and_then_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_durable_and_then_its_name_is_and_so_are_new_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     monkeypatch.setattr(
         "os.fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
     )
     BestStore(tmp_path).save(WEIGHTS, result(500, 1.0))
-    assert [name.startswith(".policy.safetensors") for name in synced] == [True, False]
+    assert synced[:2] == [tmp_path.name, "checkpoints"]
+    assert [name.startswith(".policy.safetensors") for name in synced[2:]] == [True, False]
     assert synced[-1] == "best"
 
 
