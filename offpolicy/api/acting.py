@@ -116,10 +116,11 @@ def _rows(name: str, given: Any, shape: tuple[int, ...]) -> tuple[Float32, bool]
 def _part(obs: Any, name: str) -> Any:  # Any: not checked yet
     """Returns the part of a Dict observation whose name has nested keys joined by `/`."""
     if isinstance(obs, Mapping):
-        if name in obs:
-            return obs[name]
+        parts = {str(key): part for key, part in obs.items()}  # an environment's keys may be numbers
+        if name in parts:
+            return parts[name]
         head, _, rest = name.partition("/")
-        if rest and head in obs:
-            return _part(obs[head], rest)
+        if rest and head in parts:
+            return _part(parts[head], rest)
     got = f"the keys {', '.join(map(str, obs))}" if isinstance(obs, Mapping) else f"a {type(obs).__name__}"
     raise ConfigError(f"obs: got {got}, allowed a mapping with {name!r}")

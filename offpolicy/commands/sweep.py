@@ -177,7 +177,7 @@ class Sweep:
         self, study: SweepStudy, cfg: RunConfig, words: Sequence[str], options: SweepOptions, out: Path
     ) -> None:
         self._study, self._cfg, self._options, self._out = study, cfg, options, out
-        self._words = [*words, *QUIET]
+        self._given, self._words = words, [*words, *QUIET]
         slurm = options.launcher == "slurm"
         self._launcher: Launcher = SlurmLauncher(shlex.split(options.sbatch)) if slurm else LocalLauncher()
         cores = num_usable_cores()
@@ -311,8 +311,7 @@ class Sweep:
         best, others = done[0], sorted(done[1:], key=lambda row: row.number)
         if others:
             self._compare(others[0], best)
-        own = [word for word in self._words if word not in QUIET and not word.startswith("threads.")]
-        command = shlex.join(["offpolicy", "train", *own, *words_of(best.values)])
+        command = shlex.join(["offpolicy", "train", *self._given, *words_of(best.values)])
         self._console.print(f"best        trial {best.number}, return {best.mean:,.1f}\n{command}", soft_wrap=True)
         return EXIT_OK
 

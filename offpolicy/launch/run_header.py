@@ -129,8 +129,9 @@ def _problems(job: WorkerSpec) -> list[str]:
     problems = []
     if job.spec.max_episode_steps is None:
         problems.append(
-            f"{job.cfg.env.id} has no time limit: an evaluation cuts its episodes after {MAX_EPISODE_STEPS:,} steps,"
-            " training does not; set one with env.kwargs.max_episode_steps=1000"
+            f"{job.cfg.env.id} is registered without a time limit: episodes that do not end by themselves are cut by an"
+            f" evaluation after {MAX_EPISODE_STEPS:,} steps, and never in training; env.kwargs.max_episode_steps=1000"
+            " sets one"
         )
     return problems
 

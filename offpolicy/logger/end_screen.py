@@ -40,6 +40,7 @@ NAME_WIDTH, WIDTH = 12, 80
 LONGEST = 2 * (WIDTH - NAME_WIDTH) - 12  # characters of a line that may be wrapped once
 NEXT_WIDTH = len("next  ")
 COMMAND_WIDTH = WIDTH - NEXT_WIDTH - len(" \\")
+COMPARABLE = 8  # records after the first, in its warm-up, that `offpolicy compare` needs of each run
 LEAST_COMMANDS = 3  # that are kept on a full screen
 OPTIONAL = ("learning", "cores", "speed-up")  # lines that are left out of a full screen, in this order
 Line = tuple[str, str]
@@ -219,7 +220,7 @@ def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
         yield f"offpolicy play {run} --video x.gif"
     if summary["updates"] and summary["timing"]["learner"] and _has_our_config(run_dir):
         yield f"offpolicy explain {run}"
-    if summary["updates"] and other is not None:
+    if summary["updates"] and other is not None and min(map(_num_records, (other, run_dir))) > COMPARABLE:
         yield f"offpolicy compare {shown_path(other)} {run}"
     if any(run_dir.glob("events.out.tfevents.*")):
         others = [] if other is None else [shown_path(other)]
@@ -250,6 +251,13 @@ def _newest_beside(run_dir: Path) -> Path | None:
                 if modified_s > newest_s and file.parent != own and not file.parent.is_symlink():
                     newest, newest_s = file.parent, modified_s
     return newest
+
+
+def _num_records(run: Path) -> int:
+    """Returns how many records a run has written, as far as that can be read."""
+    with contextlib.suppress(OSError), (run / "metrics.jsonl").open("rb") as file:
+        return sum(1 for _ in file)
+    return 0
 
 
 def _typed(command: str) -> list[str]:

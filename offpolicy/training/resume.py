@@ -273,4 +273,8 @@ class RankState:
         if before != now:
             return f"{before} learner ranks before, {now} now"
         source = RankStreams.of(checkpoint, self.rank.rank).source
-        return "" if source == self.source_identity else f"the batches came from {short(source)} before"
+        if source == self.source_identity:
+            return ""
+        is_of_kind = isinstance(source, list) and source[:2] == self.source_identity[:2]
+        what = "other demonstrations, or were packed otherwise," if is_of_kind else short(source)
+        return f"the batches came from {what} before"

@@ -90,6 +90,8 @@ def test_parts_of_a_dict_observation_are_found_by_name_also_nested() -> None:
     flat, is_one = policy.flatten(nested)
     assert is_one
     assert flat.tolist() == [[0, 0, 0, 1, 2, 3, 4, 5]]
+    numbered = loaded(replace(PARTS, obs_keys=("1", "2/3")))
+    assert numbered({1: np.zeros(2), 2: {3: box}}).tolist() == policy(nested).tolist()
     assert policy({"b/c": np.stack([box] * 5), "a": np.zeros((5, 2))}).shape == (5, 1)
 
 

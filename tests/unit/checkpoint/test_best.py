@@ -32,7 +32,9 @@ def test_what_was_saved_is_read(tmp_path: Path) -> None:
     assert store.mean_reward() == -3.5
 
 
-def test_it_is_durable_and_then_its_name_is_and_so_are_new_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_durable_and_then_its_name_is_and_so_are_new_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[str] = []
     monkeypatch.setattr(
         "os.fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)

@@ -119,9 +119,12 @@ def test_every_trial_has_its_seeds_and_a_part_of_the_cores(monkeypatch: pytest.M
     assert launcher.most == 2
 
 
-def test_given_threads_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_threads_are_kept(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     launcher = launched(monkeypatch, near)
     swept("threads.learner=2", trials=1)
+    (command,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("offpolicy train")]
+    assert "threads.learner=2" in command
+    assert "threads.collector" not in command
     assert [word for word in launcher.started[0][0] if word.startswith("threads.learner")] == ["threads.learner=2"]
 
 

@@ -88,7 +88,8 @@ def test_a_run_that_a_dead_learner_sent_back_says_where_to(checkpoint: int | Non
 
 def test_an_environment_without_a_time_limit_is_warned_of() -> None:
     (warning,) = [line for line in header(spec=replace(SPEC, max_episode_steps=None)) if line.startswith("warning")]
-    assert warning.startswith("warning: Pendulum-v1 has no time limit: an evaluation cuts its episodes after 10,000")
+    assert warning.startswith("warning: Pendulum-v1 is registered without a time limit: ")
+    assert "cut by an evaluation after 10,000 steps" in warning
     assert "env.kwargs.max_episode_steps=1000" in warning
 
 

@@ -13,8 +13,9 @@ import pytest
 from rich.console import Console
 
 from offpolicy import cli
+from offpolicy.analysis.runs import MIN_RECORDS
 from offpolicy.logger.console import shown_path
-from offpolicy.logger.end_screen import MOST_ROWS, end_screen, percentages
+from offpolicy.logger.end_screen import COMPARABLE, MOST_ROWS, end_screen, percentages
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary
 from offpolicy.timing.virtual_speedup import Measured
@@ -53,7 +54,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for place in (RUN, RUN.with_name("20261121-090000-s1")):
         place.mkdir(parents=True)
         for name in ("config.yaml", "metrics.jsonl", "events.out.tfevents.1", "train.log"):
-            (place / name).write_text("{}\n")
+            (place / name).write_text((10 if name == "metrics.jsonl" else 1) * "{}\n")
         for step in (0, 1500):
             (place / f"checkpoints/step-{step:012d}").mkdir(parents=True)
     return RUN
@@ -84,6 +85,12 @@ def test_it_says_what_came_out_and_where_it_is(run: Path, make_snapshot: Any, ev
     assert any("Train " in line and " 6.1 " in line and " 70.9" in line for line in lines)
     assert any("Warm-up " in line and " 2.0 " in line and " 23.3" in line for line in lines)
     assert any(line.startswith("bottleneck  learner (train): ") for line in lines)
+
+
+def test_runs_of_too_few_records_are_not_to_be_compared(run: Path, make_snapshot: Any) -> None:
+    assert COMPARABLE == MIN_RECORDS
+    (run / "metrics.jsonl").write_text(8 * "{}\n")
+    assert not any("compare" in command for command in commands(printed(summary_of(make_snapshot(1000)))))
 
 
 def test_a_run_is_not_compared_with_the_link_to_itself(run: Path, make_snapshot: Any) -> None:
