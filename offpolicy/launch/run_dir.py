@@ -197,8 +197,8 @@ def _why_none(path: Path) -> str:
     """Returns why there is no checkpoint to resume from, and what helps."""
     if has_saved_nothing(path):
         return (
-            f"run_dir: {path} holds a run that ended before its first checkpoint: give the `offpolicy train` command"
-            f" that began it again, with run_dir={path}"
+            f"run_dir: {path} holds a run that ended before its first checkpoint, or whose checkpoints were removed:"
+            f" give the `offpolicy train` command that began it again, with run_dir={path}"
         )
     return f"run_dir: {path} exists but holds no usable checkpoint: choose another run_dir, or remove this one"
 
