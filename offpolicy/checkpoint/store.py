@@ -211,6 +211,14 @@ class CheckpointStore:
         except (OSError, CheckpointError) as error:
             self.warnings.append(f"{self._root}: old checkpoints not removed: {error}")
 
+    def discard(self, env_steps: int) -> None:
+        """Deletes the checkpoint of that step, if there is one. Errors become `warnings`."""
+        target = self._root / step_name(env_steps)
+        try:
+            self._discard([target] if os.path.lexists(target) else [])
+        except OSError as error:
+            self.warnings.append(f"{target}: not removed: {error}")
+
     def _point_latest(self, target: Path) -> None:
         temp = self._temp_path()
         self._disk.write(temp, [f"{target.name}\n".encode()])

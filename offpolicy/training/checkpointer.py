@@ -68,6 +68,7 @@ class Checkpointer:
         self._writing: tuple[Save, Future[None]] | None = None
         self._is_requested = self._must_save = self._has_failed = False
         self._saved: tuple[int, int, int] | None = None  # progress of the newest checkpoint that this process has saved
+        self._uncommon: int | None = None  # env steps of a checkpoint of this host that some other one lacks, if any
         self._saved_step = state.rank.job.start_step  # of the newest checkpoint that this rank knows of
         self.last_step = state.rank.job.start_step  # of the last save, also of one that failed
 
@@ -169,12 +170,16 @@ class Checkpointer:
         self._in_turn(lambda: self._commit(save), is_mine=self._rank.is_leader and not is_first)
         self._in_turn(lambda: self._commit(save), is_mine=is_first)
         if save is not None:
+            self._uncommon = None
             self._store.retire(save.env_steps)  # now that every host has it
             self._report(save)
 
     def _commit(self, save: Save | None) -> None:
         if save is not None:
             save.commit(self._store, self._rows)
+            if self._uncommon not in (None, save.env_steps):
+                self._store.discard(self._uncommon)  # the new one has links to its rows
+            self._uncommon = save.env_steps
 
     def _write(self, save: Save) -> None:
         """Runs in the thread beside training."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shutil
 from collections.abc import Callable
@@ -275,6 +276,22 @@ def test_another_host_keeps_its_old_checkpoints_until_rank_0_has_the_new_one(mak
     with pytest.raises(PeerSaveError):
         saver.run_last(is_complete=True)
     assert saved(rank) == ["step-000000000010", "step-000000000020", "step-000000000050"]
+
+
+def test_a_checkpoint_that_rank_0_could_not_make_is_replaced_by_the_next_on_the_other_hosts(
+    make_rank: MakeRank,
+) -> None:
+    """They kept one more at each try, which then counted among those to keep, although no other host had it."""
+    rank = make_rank(host=HostInfo(index=1, num_hosts=2))
+    world = FakeWorld(2, peer(*(0, 0, 0, 0, 0, 0), *(0, 0, 0, 0, 0, 1), *(0, 0, 0, 0, 0, 1), *(0, 0, 0, 0, 0, 0)))
+    saver, _ = checkpointer(rank, world)
+    kept = []
+    for env_steps in (10, 20, 30, 40):
+        world.env_steps = env_steps
+        with contextlib.suppress(PeerSaveError):
+            saver.run_last(is_complete=True)
+        kept.append([int(name.removeprefix("step-")) for name in saved(rank)])
+    assert kept == [[10], [10, 20], [10, 30], [10, 40]]
 
 
 def test_collectors_that_never_started_leave_the_old_checkpoint_the_newest(make_rank: MakeRank) -> None:
