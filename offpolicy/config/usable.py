@@ -12,6 +12,7 @@ from offpolicy.config.chosen import Classes
 from offpolicy.config.parsing import build, is_within, keys_of, nested
 from offpolicy.config.sections import AlgoConfig, AlgorithmInfo, RunSections
 
+KWARGS = "env.kwargs"  # arguments of the environment: below it, any key may be
 FROM_REPLAY_ONLY, FROM_ROLLOUTS_ONLY = ("replay", "collect.band"), ("rollout",)
 
 
@@ -58,7 +59,7 @@ def example_of(key: str) -> Any:  # Any: a value of the configuration
 
 def is_fit(key: str, value: Any) -> bool:  # Any: a value of the command line
     """True if `key=value` is allowed, as far as that depends on nothing else."""
-    if is_within(key, ("env.kwargs",)):
+    if key.startswith(f"{KWARGS}."):
         return True
     problems: list[str] = []
     build(RunSections, nested({key: value}), problems, tuple(specs()))
