@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from offpolicy.config.foreign_names import advice
-from offpolicy.config.parsing import as_override, is_within, quoted
+from offpolicy.config.parsing import KEY_ALLOWED, as_override, is_key, is_within, quoted
 from offpolicy.config.sections import AlgorithmInfo
-from offpolicy.config.usable import example_of, is_fit, specs
+from offpolicy.config.usable import KWARGS, example_word, is_fit, specs
 
 FREE_TEXTS = (
     "run_dir",
@@ -54,9 +54,12 @@ def _dashed(token: str, options: Options, info: AlgorithmInfo) -> str:
     key = name.replace("-", "_")
     if key in options:
         return f"{token}: overrides have no dashes; write {key}={text or options[key][0]}"
-    if is_within(key, (*specs(), "env.kwargs")):
-        is_usable = bool(text) and (key not in specs() or is_fit(key, _value(text)))
-        return f"{token}: overrides have no dashes; write {key}={text if is_usable else as_override(example_of(key))}"
+    if is_within(key, (KWARGS,)) and not is_key(key):
+        return f"{token}: got the key {key!r}, allowed {KEY_ALLOWED}"
+    if is_within(key, (*specs(), KWARGS)) and text and (key not in specs() or is_fit(key, _value(text))):
+        return f"{token}: overrides have no dashes; write {key}={text}"
+    if key in specs() or is_within(key, (KWARGS,)):
+        return f"{token}: overrides have no dashes; write {example_word(key)}"
     return f"{token}: overrides have no dashes; {advice(key, _value(text), info) or _search(key)}"
 
 
@@ -79,8 +82,8 @@ def _for_word(word: str, options: Options, info: AlgorithmInfo) -> str:
     homes = [group for group, names in options.items() if word in names]
     if homes:
         return f"write {homes[0]}={word}"
-    if word in specs():
-        return f"write {word}={as_override(example_of(word))}"
+    if word in specs() or (is_within(word, (KWARGS,)) and is_key(word)):
+        return f"write {example_word(word)}"
     if looks_like_id(word):
         return f"write env.id={word}"
     if word in options:
@@ -102,7 +105,7 @@ def instead_of_several(key: str, text: str, options: Options) -> str:
             return f"write {key}=[{text}]"
         if key in FREE_TEXTS:
             return f"write it as text: {key}={shlex.quote(quoted(text))}"
-    elif is_within(key, ("env.kwargs",)):
+    elif is_within(key, (KWARGS,)):
         return f"write a list as {key}=[{text}]"
     return f"write {key}={first}, and a command for each of the others"
 
