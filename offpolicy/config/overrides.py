@@ -25,7 +25,7 @@ from offpolicy.config.foreign_names import without_foreign
 from offpolicy.config.parsing import KEY_ALLOWED, clash, flatten, is_key, is_within, merge, nested, quoted
 from offpolicy.config.schema import RunConfig, read_values
 from offpolicy.config.sections import ALGORITHMS, AlgoConfig, AlgorithmInfo, algorithm_info
-from offpolicy.config.tokens import instead_of_several, looks_like_id, misshapen
+from offpolicy.config.tokens import homes, instead_of_several, looks_like_id, misshapen
 from offpolicy.config.usable import KWARGS, example_word, specs
 from offpolicy.errors import ConfigError
 from offpolicy.run_names import find_run
@@ -204,7 +204,9 @@ def parse_overrides(
                 values = merge(values, nested({key: value}))
         except ConfigError as error:
             problems += error.problems
-    return Overrides(groups, without_foreign(merge(values, given), info, problems), tuple(problems))
+    values = merge(values, given)
+    problems += homes(flatten(values))
+    return Overrides(groups, without_foreign(values, info, problems), tuple(problems))
 
 
 def _algorithm(tokens: Sequence[str], run: Path | None) -> AlgorithmInfo:

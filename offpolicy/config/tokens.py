@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,13 +17,8 @@ from offpolicy.config.parsing import KEY_ALLOWED, as_override, is_key, is_within
 from offpolicy.config.sections import AlgorithmInfo
 from offpolicy.config.usable import KWARGS, example_word, is_fit, specs
 
-FREE_TEXTS = (
-    "run_dir",
-    "teacher",
-    "init_from",
-    "replay.demos",
-    "log.wandb_project",
-)  # keys whose value may hold a comma
+PATHS = ("run_dir", "teacher", "init_from", "replay.demos")
+FREE_TEXTS = (*PATHS, "log.wandb_project")  # keys whose value may hold a comma
 Options = Mapping[str, Sequence[str]]
 # Flags of Hydra, which some know from its own programs; ours has another command, or key, for what they do.
 HYDRA_FLAGS = {
@@ -108,6 +104,16 @@ def instead_of_several(key: str, text: str, options: Options) -> str:
     elif is_within(key, (KWARGS,)):
         return f"write a list as {key}=[{text}]"
     return f"write {key}={first}, and a command for each of the others"
+
+
+def homes(values: Mapping[str, Any]) -> list[str]:  # Any: a value of the configuration
+    """Returns the problems of paths by key that begin with `~`, which only a shell knows."""
+    found = {key: values.get(key) for key in PATHS}
+    return [
+        f"{key}: got {value!r}, allowed the whole path, such as {os.path.expanduser(value)!r}"
+        for key, value in found.items()
+        if isinstance(value, str) and value.startswith("~")
+    ]
 
 
 def looks_like_id(text: str) -> bool:
