@@ -18,7 +18,7 @@ from offpolicy.envs.env_adapter import codec_of
 from offpolicy.envs.make import make_env
 from offpolicy.envs.spaces import Codec
 from offpolicy.errors import CheckpointError, ConfigError, SaveError
-from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, versions
+from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, json_value, versions
 from offpolicy.export.env_policy import EnvPolicy
 from offpolicy.export.formats import Runner, require_onnx, write_onnx, write_torch
 from offpolicy.export.parity import Parity, difference, random_observations, visited_observations
@@ -127,7 +127,7 @@ def _contract(source: _Source, ports: Mapping[str, Any], files: Mapping[str, Any
         "files": dict(files),
         **ports,
         "algorithm": {"name": run.cfg.algo.name, "stage": run.cfg.algo.info.stage},
-        "env": {"id": run.env.id, "kwargs": run.env.kwargs},
+        "env": {"id": run.env.id, "kwargs": json_value(run.env.kwargs)},
         "checkpoint": _checkpoint(run),
         "versions": versions(),
     }
