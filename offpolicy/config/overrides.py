@@ -28,6 +28,7 @@ from offpolicy.config.sections import ALGORITHMS, AlgoConfig, AlgorithmInfo, alg
 from offpolicy.config.tokens import homes, instead_of_several, looks_like_id, misshapen
 from offpolicy.config.usable import KWARGS, example_word, specs
 from offpolicy.errors import ConfigError
+from offpolicy.files import too_long
 from offpolicy.run_names import find_run
 
 OPTIONAL_GROUPS = ("experiment",)
@@ -150,6 +151,8 @@ def _saved(source: Any, groups: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def _file_of(source: Any) -> Path:
+    if problems := too_long("config", str(source)):
+        raise ConfigError(problems)
     path = Path(str(source))
     return path if path.is_file() else find_run(path) / "config.yaml"
 

@@ -71,9 +71,9 @@ def _value(text: str) -> Any:  # Any: a value of the configuration
 def _for_word(word: str, options: Options, info: AlgorithmInfo) -> str:
     """Returns what to write for a word without `=`."""
     path = Path(word)
-    if path.is_file() and path.suffix in (".yaml", ".yml"):
+    if os.path.isfile(word) and path.suffix in (".yaml", ".yml"):
         return f"start from the configuration of a run with {shlex.quote(f'config={as_override(word)}')}"
-    if (path / "config.yaml").is_file():
+    if os.path.isfile(path / "config.yaml"):
         return f"continue that run with: offpolicy resume {shlex.quote(word)}"
     homes = [group for group, names in options.items() if word in names]
     if homes:

@@ -51,6 +51,7 @@ def run_of(path: Path, *words: str) -> Path:
         ("--onnx", "policy.bin", "a new file in a directory that exists, ending in .onnx"),
         ("--onnx", "there.onnx", "a new file in a directory that exists"),
         ("--torch", "nowhere/policy.pt2", "a new file in a directory that exists, ending in .pt2"),
+        ("--torch", f"{245 * 'x'}.pt2", "got a name of 259 bytes"),  # of the contract
         ("--torch", "taken.pt2", "taken_contract.json, which is written beside it, exists already"),
     ],
 )

@@ -199,6 +199,13 @@ def test_a_key_at_fault_is_named_in_place_of_its_value(token: str) -> None:
     assert problems(token) == (f"{token}: got the key {token.partition('=')[0]!r}, allowed {KEY_ALLOWED}",)
 
 
+def test_a_name_that_is_too_long_is_a_problem_of_its_key() -> None:
+    (problem,) = problems(f"config={256 * 'x'}")
+    assert problem.startswith("config: got a name of 256 bytes, ")
+    (problem,) = problems(256 * "x")
+    assert "no '=' in it" in problem
+
+
 def test_an_option_with_its_value_as_the_next_word_is_one_problem() -> None:
     assert problems("--algo", "td3", "seed=1") == ("--algo td3: overrides have no dashes; write algo=td3",)
 
