@@ -7,6 +7,7 @@ runners are found by name: the library does not depend on them.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from offpolicy import __version__
 from offpolicy.commands.runners import train_module
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
+from offpolicy.files import too_long
 from offpolicy.run_names import LATEST, ROOT, find_run
 from offpolicy.start import interrupts_exit, open_streams
 
@@ -56,7 +58,21 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         arguments.overrides = [*arguments.overrides, *rest]
+    _check_paths(arguments, words)
     return arguments
+
+
+def _check_paths(arguments: argparse.Namespace, words: Sequence[str]) -> None:
+    """Refuses files and directories with names that no filesystem takes. Raises `ConfigError`."""
+    options = {word.partition("=")[0] for word in words}
+    found = {name: value for name, value in vars(arguments).items() if isinstance(value, Path)}
+    problems = [
+        problem
+        for name, path in found.items()
+        for problem in too_long(f"--{name}" if f"--{name}" in options else name, path)
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,7 +131,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         if is_asked(words):
             sys.stdout.write(resume_help(words, _config_of) + "\n")
             return 0
-        named = [word for word in words if Path(word).is_dir() or ("=" not in word and not word.startswith("-"))]
+        named = [word for word in words if os.path.isdir(word) or ("=" not in word and not word.startswith("-"))]
         run = _existing_run(named[0] if named else LATEST)
         overrides = load_values([word for word in words if word not in named[:1]], run)
         from offpolicy.commands.trust import check_trust

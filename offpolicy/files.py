@@ -19,11 +19,27 @@ from offpolicy.errors import ConfigError
 
 # What a filesystem without hard links answers, and one that has too many names of a file already.
 NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP)
+MOST_NAME_BYTES, MOST_PATH_BYTES = 255, 4095  # what Linux and its usual filesystems take
 COPY_BYTES = 8 << 20
 MOST_LINKS = 40  # to follow, as the kernel does
 _DESCRIPTOR = re.compile(r"/proc/([0-9]+)/fd/([0-9]+)")
 _TEMPORARY = re.compile(r"\..+\.([0-9]+)\.tmp")  # of `atomic_file`, with the pid of the writer
 UPDATES = "train/n_updates"  # of a record
+
+
+def too_long(key: str, path: str | Path) -> list[str]:
+    """Returns the problem of a path, given as `key`, with a name that no filesystem takes; nothing for another one.
+
+    Whoever asks the filesystem for such a path gets an OSError, also where it only asks whether the path exists.
+    """
+    size_of = {part: len(part.encode(errors="surrogatepass")) for part in (*Path(path).parts, str(path))}
+    longest = [part for part in Path(path).parts if size_of[part] > MOST_NAME_BYTES]
+    allowed = f"{MOST_NAME_BYTES} bytes in each name of a path and {MOST_PATH_BYTES:,} in all"
+    if longest:
+        return [f"{key}: got a name of {size_of[longest[0]]:,} bytes, {longest[0][:20]!r}..., allowed {allowed}"]
+    if size_of[str(path)] > MOST_PATH_BYTES:
+        return [f"{key}: got a path of {size_of[str(path)]:,} bytes, allowed {allowed}"]
+    return []
 
 
 @contextlib.contextmanager

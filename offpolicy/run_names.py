@@ -9,6 +9,7 @@ from pathlib import Path
 
 from offpolicy import fault
 from offpolicy.errors import ConfigError
+from offpolicy.files import too_long
 
 ROOT = Path("runs")  # directory of the runs that are given no run_dir
 LATEST = "latest"
@@ -23,6 +24,8 @@ class NoSuchRunError(ConfigError):
 
 def find_run(word: str | Path) -> Path:
     """Returns the directory that `word` names. Raises `NoSuchRunError`, and `ConfigError` where it names several."""
+    if problems := too_long("run", word):
+        raise ConfigError(problems)
     path = Path(word)
     if path.name == LATEST and (path.is_symlink() or not path.exists()):
         return _latest(ROOT / LATEST if str(word) == LATEST and not path.is_symlink() else path)

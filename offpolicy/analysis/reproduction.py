@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from offpolicy.checkpoint import run_store
+from offpolicy.checkpoint import CHECKPOINTS, run_store
 from offpolicy.config.parsing import is_within
 from offpolicy.config.schema import VERSION_NOTE, RunConfig
-from offpolicy.errors import ConfigError
+from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.logger.summary import RunStatus, known_summary
 
 # Keys that change nothing that a run computes.
@@ -84,6 +84,14 @@ def why_not_bitwise(run: Path, cfg: RunConfig, changed: Sequence[str], *, has_gp
         ),
     }
     return [reason for reason, holds in reasons.items() if holds]
+
+
+def require_checkpoint(run: Path) -> None:
+    """Raises `CheckpointError` where a run holds no parameters that a repetition could be held against."""
+    store = run_store(run)
+    if store.newest_valid(reads_rows=False) is None:
+        problem = f"run: {run / CHECKPOINTS} holds no usable checkpoint, so there are no parameters to compare with"
+        raise CheckpointError("\n".join([*store.rejected, problem]))
 
 
 def num_starts(run: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,7 @@ def parse_runs(words: Sequence[str]) -> list[tuple[str, Path]]:
     parsed: list[tuple[str, Path]] = []
     for word in words:
         label, is_labelled, text = word.partition("=")
-        is_bare = not is_labelled or Path(word).is_dir()
+        is_bare = not is_labelled or os.path.isdir(word)
         parsed.append(("", _path(word)) if is_bare else (label, _path(text)))
     given = {label for label, _ in parsed if label}
     bare = [path.resolve() for label, path in parsed if not label]

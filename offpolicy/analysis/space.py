@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from offpolicy.config.parsing import allowed_text, as_override
+from offpolicy.config.parsing import KEY_ALLOWED, allowed_text, as_override, is_key, is_within
 from offpolicy.config.schema import read_values
-from offpolicy.config.usable import is_fit, specs
+from offpolicy.config.usable import KWARGS, is_fit, specs
 from offpolicy.errors import ConfigError
 
+OWN_KEYS = ("seed", "run_dir", "resume")  # what the sweep sets itself, or cannot share between runs
 RANGE = ("low", "high", "log", "step")
 FORM = "{low: 0.0001, high: 0.01, log: true}, {low: 1, high: 8, step: 1} or {values: [64, 128]}"
 Value = Any  # a value of the configuration: number, word, or list of numbers
@@ -66,7 +67,7 @@ class Space:
 
 def read_space(file: Path) -> Space:
     """Returns the space of a YAML file. Raises `ConfigError` with every problem, each with its key."""
-    tree = read_values(file)
+    tree = read_values(file, "a mapping such as {parameters: {algo.gamma: {low: 0.9, high: 0.999}}}")
     problems: list[str] = []
     if unknown := [str(key) for key in tree if key != "parameters"]:
         problems.append(f"{file}: got {', '.join(unknown)}, allowed parameters; other keys go on the command line")
@@ -81,7 +82,13 @@ def read_space(file: Path) -> Space:
 
 
 def _parameter(key: str, raw: Any, where: str, problems: list[str]) -> Parameter | None:  # Any: not checked yet
-    if key not in specs():
+    if key in (*OWN_KEYS, "config"):
+        problems.append(f"{where}: not allowed, the sweep sets it")
+        return None
+    if is_within(key, (KWARGS,)) and not is_key(key):
+        problems.append(f"{where}: not a key, allowed {KEY_ALLOWED}")
+        return None
+    if key not in specs() and not is_within(key, (KWARGS,)):
         near = difflib.get_close_matches(key, specs(), 1)
         problems.append(f"{where}: unknown key" + (f"; did you mean {near[0]}?" if near else ""))
         return None
@@ -91,10 +98,25 @@ def _parameter(key: str, raw: Any, where: str, problems: list[str]) -> Parameter
     found = _some(key, raw["values"], where, problems) if "values" in raw else _range(key, raw, where, problems)
     if found is None:
         return None
-    spec = specs()[key]
-    bad = [value for value in found.extremes if not is_fit(key, value)]
-    problems += [f"{where}: got {value!r}, allowed {allowed_text(spec.hint, spec.limits)}" for value in bad]
+    bad = [value for value in found.extremes if not (_is_plain(value) and is_fit(key, value))]
+    problems += [f"{where}: got {value!r}, allowed {_allowed(key)}" for value in bad]
     return None if bad else found
+
+
+def _allowed(key: str) -> str:
+    """Returns what a key takes, in words."""
+    if key not in specs():  # an argument of the environment
+        return "a number, a text, true, false, null, or a list or mapping of them"
+    return allowed_text(specs()[key].hint, specs()[key].limits)
+
+
+def _is_plain(value: Any) -> bool:  # Any: not checked yet
+    """True for what the command line can say; a date of YAML is not."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and is_key(key) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _some(key: str, values: Any, where: str, problems: list[str]) -> Parameter | None:
@@ -113,7 +135,8 @@ def _range(key: str, raw: Mapping[str, Any], where: str, problems: list[str]) ->
         problems.append(f"{where}.log: got {is_log!r}, allowed true or false")
     if len(problems) > before:
         return None
-    if _is_whole(key):
+    is_whole = _is_whole(key, raw)
+    if is_whole:
         given = {**bounds, **({} if step is None else {"step": step})}
         fractions = [name for name, number in given.items() if number != int(number)]
         problems += [f"{where}.{name}: got {given[name]:g}, allowed a whole number" for name in fractions]
@@ -124,7 +147,7 @@ def _range(key: str, raw: Mapping[str, Any], where: str, problems: list[str]) ->
         problems.append(f"{where}.log: got true, allowed with low above 0 and without step")
     if step is not None and not 0 < step <= high - low:
         problems.append(f"{where}.step: got {step:g}, allowed more than 0 and at most high - low")
-    return None if len(problems) > before else Parameter(key, (), low, high, is_log, step, _is_whole(key))
+    return None if len(problems) > before else Parameter(key, (), low, high, is_log, step, is_whole)
 
 
 def _number(value: Any, where: str, problems: list[str]) -> float:  # Any: not checked yet
@@ -137,7 +160,10 @@ def _number(value: Any, where: str, problems: list[str]) -> float:  # Any: not c
     return number
 
 
-def _is_whole(key: str) -> bool:
+def _is_whole(key: str, raw: Mapping[str, Any]) -> bool:
+    """True for a range of whole numbers: as the key is declared, or, of an argument of the environment, as written."""
+    if key not in specs():
+        return all(isinstance(raw[name], int) for name in ("low", "high", "step") if raw.get(name) is not None)
     hint = specs()[key].hint
     return hint is int or int in typing.get_args(hint)
 

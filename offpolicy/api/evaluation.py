@@ -13,7 +13,7 @@ from rich.console import Console
 from offpolicy.analysis import report as pages
 from offpolicy.analysis.report import Report
 from offpolicy.analysis.runs import read_labelled, read_runs
-from offpolicy.api.runs import TrainedRun
+from offpolicy.api.runs import TrainedRun, plain_value
 from offpolicy.commands.compare import report_of
 from offpolicy.commands.trust import check_trust
 from offpolicy.errors import ConfigError
@@ -101,7 +101,7 @@ def _evaluations(paths: Mapping[str, Path], options: EvaluateOptions) -> dict[st
         raise ConfigError(f"episodes: got {episodes}, allowed 1 or more")
     for path in paths.values():
         check_trust(path, is_trusted=options.get("trust", False))
-    device, changes = options.get("device", "auto"), options.get("changes", {})
+    device, changes = options.get("device", "auto"), plain_value(options.get("changes", {}))
     choice = PolicyChoice(options.get("seed"), options.get("step"), device, changes)
     is_random = options.get("random", False)
     found = evaluated(paths, choice, episodes=episodes, with_random=is_random)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -98,6 +99,19 @@ class TrainedRun:
         evaluation = self.summary.get("eval") or {}
         known += [f"mean_reward={evaluation['mean_reward']!r}"] if "mean_reward" in evaluation else []
         return f"TrainedRun({', '.join([repr(str(self.run_dir)), *known])})"
+
+
+def plain_value(value: Any) -> Any:  # Any: a value of a Python program, and one of the configuration
+    """Returns a value as the configuration has it: a path or a run as text, an array as lists, NumPy's as Python's."""
+    if isinstance(value, TrainedRun):
+        return str(value.run_dir)
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return plain_value(value.tolist()) if isinstance(value, np.ndarray) else value.item()
+    if isinstance(value, Mapping):
+        return {key: plain_value(item) for key, item in value.items()}
+    return [plain_value(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:  # Any: values of a JSON file

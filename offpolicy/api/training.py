@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from offpolicy.api.runs import TrainedRun
+from offpolicy.api.runs import TrainedRun, plain_value
 from offpolicy.children import SAVE_SIGNAL
 from offpolicy.commands.runners import train_module
 from offpolicy.commands.trust import check_source
@@ -27,9 +27,10 @@ def configure(*overrides: str, trust: bool = False, **values: Any) -> RunConfig:
     `overrides` are words as `offpolicy train` takes them: "algo=td3", "env.num_envs=8". `values` come after them:
     `total_timesteps=5000`, `algo="td3"` for a group, and mappings for sections, such as `replay={"capacity": 10_000}`.
     A mapping may have whole keys, as in `configure(**{"algo.actor_lr": 1e-3})`, but none below a key with a plain
-    value. `trust` is that of `offpolicy train --trust`. Raises `ConfigError` with every problem.
+    value. A value may be a path, a `TrainedRun` or one of NumPy's. `trust` is that of `offpolicy train --trust`.
+    Raises `ConfigError` with every problem.
     """
-    options = group_options()
+    options, values = group_options(), plain_value(values)
     is_choice = {key: key in options and not isinstance(value, Mapping) for key, value in values.items()}
     words = [*overrides, *(f"{key}={as_override(value)}" for key, value in values.items() if is_choice[key])]
     given = _tree_of({key: value for key, value in values.items() if not is_choice[key]})

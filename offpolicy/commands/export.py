@@ -18,11 +18,11 @@ from offpolicy.envs.env_adapter import codec_of
 from offpolicy.envs.make import make_env
 from offpolicy.envs.spaces import Codec
 from offpolicy.errors import CheckpointError, ConfigError, SaveError
-from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, versions
+from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, json_value, versions
 from offpolicy.export.env_policy import EnvPolicy
 from offpolicy.export.formats import Runner, require_onnx, write_onnx, write_torch
 from offpolicy.export.parity import Parity, difference, random_observations, visited_observations
-from offpolicy.files import atomic_file, write_output
+from offpolicy.files import atomic_file, too_long, write_output
 from offpolicy.nets.policy import Policy
 from offpolicy.types import Float32
 
@@ -83,6 +83,9 @@ def check_files(files: Mapping[str, Path]) -> None:
         for option, file in files.items()
         if file.suffix != SUFFIXES[option] or file.exists() or not file.parent.is_dir()
     ]
+    problems += [problem for option, file in files.items() for problem in too_long(option, contract_path(file))]
+    if problems:
+        raise ConfigError(problems)
     contracts = {contract_path(file): option for option, file in files.items()}
     problems += [
         f"{option}: {contract}, which is written beside it, exists already; choose another name, or remove it"
@@ -127,7 +130,7 @@ def _contract(source: _Source, ports: Mapping[str, Any], files: Mapping[str, Any
         "files": dict(files),
         **ports,
         "algorithm": {"name": run.cfg.algo.name, "stage": run.cfg.algo.info.stage},
-        "env": {"id": run.env.id, "kwargs": run.env.kwargs},
+        "env": {"id": run.env.id, "kwargs": json_value(run.env.kwargs)},
         "checkpoint": _checkpoint(run),
         "versions": versions(),
     }

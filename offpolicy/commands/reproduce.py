@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from offpolicy.analysis.reproduction import Circumstances, outcomes, why_not_bitwise
+from offpolicy.analysis.reproduction import Circumstances, outcomes, require_checkpoint, why_not_bitwise
 from offpolicy.config.overrides import load_config, parse_overrides
 from offpolicy.config.parsing import as_override, flatten
 from offpolicy.config.schema import RunConfig
@@ -42,7 +42,7 @@ def reproduce(run: Path, words: Sequence[str], train: Callable[[RunConfig], int]
     """Runs the configuration of `run` again, with `words` changed, and prints the differences before and after.
 
     Returns the exit code of the training, and `DIFFERS` if equal bits were promised and are not there. Raises
-    `ConfigError` before anything is started.
+    `ConfigError`, or `CheckpointError` where there is nothing to compare with, before anything is started.
     """
     plan = plan_reproduction(run, words)
     sys.stdout.write("".join(f"{line}\n" for line in _before(plan)))
@@ -55,8 +55,9 @@ def reproduce(run: Path, words: Sequence[str], train: Callable[[RunConfig], int]
 
 
 def plan_reproduction(run: Path, words: Sequence[str]) -> Reproduction:
-    """Returns what will be run, and what differs from before. Raises `ConfigError`."""
+    """Returns what will be run, and what differs from before. Raises `ConfigError` or `CheckpointError`."""
     before = Circumstances.of_run(run)
+    require_checkpoint(run)
     cfg = load_config([f"config={as_override(str(run))}", *words])
     if cfg.run_dir is None:
         cfg = replace(cfg, run_dir=str(default_run_dir(ROOT, cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed)))

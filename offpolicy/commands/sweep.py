@@ -16,7 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from offpolicy.analysis.space import Space, Value, read_space, words_of
+from offpolicy.analysis.space import OWN_KEYS, Space, Value, read_space, words_of
 from offpolicy.commands.compare import compare
 from offpolicy.commands.jobs import RUN, Job, Launcher, LocalLauncher, SlurmLauncher, check_slurm
 from offpolicy.commands.sweep_study import Row, SweepStudy
@@ -31,7 +31,6 @@ from offpolicy.logger.summary import known_summary
 from offpolicy.machine import num_usable_cores
 from offpolicy.timing.clock import Stopwatch
 
-OWN_KEYS = ("seed", "run_dir", "resume")  # what the sweep sets itself, or cannot share between runs
 SOURCE = "config.yaml"  # the copy of what `config=` names
 QUIET = ("log.panel=off", "log.tensorboard=false")
 MOST_SHOWN = 10  # trials in the table
@@ -91,8 +90,8 @@ def sweep(file: Path, words: Sequence[str], options: SweepOptions) -> int:
     try:
         words = with_kept_source(words, out)
         study = SweepStudy(out, space, [*words, f"seeds={options.seeds}"], prunes=options.prunes)
-        default = {each.key: _plain(flatten(cfg.to_mapping()).get(each.key)) for each in space.parameters}
-        if all(each.holds(default[each.key]) for each in space.parameters):
+        default = _default(space, cfg)
+        if all(each.key in default and each.holds(default[each.key]) for each in space.parameters):
             study.suggest_first(default)
         return Sweep(study, cfg, words, options, out).run()
     finally:
@@ -116,6 +115,12 @@ def with_kept_source(words: Sequence[str], out: Path) -> list[str]:
     return [*(word for word in words if not word.startswith("config=")), f"config={as_override(str(kept))}"]
 
 
+def _default(space: Space, cfg: RunConfig) -> dict[str, Value]:
+    """Returns the values without a sweep; an argument that the environment is not given has none."""
+    values = flatten(cfg.to_mapping())
+    return {each.key: _plain(values[each.key]) for each in space.parameters if each.key in values}
+
+
 def _plain(value: Value) -> Value:
     return tuple(value) if isinstance(value, list) else value
 
@@ -133,9 +138,6 @@ def check_sweep(space: Space, words: Sequence[str], options: SweepOptions) -> Ru
         f"{key}: given on the command line, not allowed: the space searches it"
         for key in flatten(given.values)
         if key in searched
-    ]
-    problems += [
-        f"parameters.{key}: not allowed, the sweep sets it" for key in searched if key in (*OWN_KEYS, "config")
     ]
     if problems:
         raise ConfigError(problems)

@@ -8,6 +8,8 @@ default, meaning and limits; they are checked and shown by `--help` like our own
 from __future__ import annotations
 
 import dataclasses
+import keyword
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +17,9 @@ from typing import Any
 from offpolicy import plugins
 from offpolicy.config.parsing import option
 from offpolicy.errors import ConfigError
+
+FIELD_ALLOWED = "letters of a to z, digits and _, a letter first, and no keyword of Python: sinks.<name> has options"
+_FIELD = re.compile("[A-Za-z][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,8 @@ def sinks_options(names: Iterable[str]) -> type[SinksConfig]:
     found = {}
     for name in names:
         plugin = sink_plugin(name)
+        if not _FIELD.fullmatch(name) or keyword.iskeyword(name):
+            raise ConfigError(f"log.sinks: {plugin}: got the name {name!r}, allowed {FIELD_ALLOWED}")
         found[name] = _options(plugin, plugins.load(plugin, SinkInfo).options, object)
     return _sections(tuple(found.items()))
 

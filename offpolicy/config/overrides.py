@@ -19,19 +19,22 @@ from types import MappingProxyType
 from typing import Any
 
 from offpolicy import plugins
+from offpolicy.config.chosen import chosen_classes
 from offpolicy.config.extensions import EnvPreset
 from offpolicy.config.foreign_names import without_foreign
-from offpolicy.config.parsing import as_override, clash, flatten, merge, nested, quoted
+from offpolicy.config.parsing import KEY_ALLOWED, clash, flatten, is_key, is_within, merge, nested, quoted
 from offpolicy.config.schema import RunConfig, read_values
 from offpolicy.config.sections import ALGORITHMS, AlgoConfig, AlgorithmInfo, algorithm_info
-from offpolicy.config.tokens import instead_of_several, looks_like_id, misshapen
-from offpolicy.config.usable import example_of
+from offpolicy.config.tokens import homes, instead_of_several, looks_like_id, misshapen
+from offpolicy.config.usable import KWARGS, example_word, specs
 from offpolicy.errors import ConfigError
+from offpolicy.files import too_long
 from offpolicy.run_names import find_run
 
 OPTIONAL_GROUPS = ("experiment",)
 NAMED_BY = {"algo.name": "algo", "runner.name": "runner", "algo.stage": "stage"}  # the key that names a group's option
 PLUGIN_GROUPS = {"algo": plugins.ALGOS, "env": plugins.ENVS}  # the groups that plug-ins add options to
+MISSING = "???"
 AUTOMATIC_GROUPS = ("algo_env", "stage_env")  # their options follow from other groups
 
 
@@ -79,7 +82,7 @@ def environment_ids() -> dict[str, str]:
     """
     found = {path.stem: read_values(path) for path in sorted((conf_dir() / "env").glob("*.yaml"))}
     ids = {name: values.get("env", {}).get("id") for name, values in found.items()}
-    own = {name: env_id for name, env_id in ids.items() if env_id != "???"}
+    own = {name: env_id for name, env_id in ids.items() if env_id != MISSING}
     return {**{plugin.name: plugin.target for plugin in plugins.installed(plugins.ENVS)}, **own}
 
 
@@ -148,6 +151,8 @@ def _saved(source: Any, groups: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def _file_of(source: Any) -> Path:
+    if problems := too_long("config", str(source)):
+        raise ConfigError(problems)
     path = Path(str(source))
     return path if path.is_file() else find_run(path) / "config.yaml"
 
@@ -170,6 +175,7 @@ def load_values(tokens: Sequence[str], run: Path | None = None) -> dict[str, Any
         f"{group}: got {option!r}, but a saved run keeps its groups; change single keys, such as log.panel=off"
         for group, option in overrides.groups.items()
     ]
+    problems += _missing(overrides.values)
     if problems:
         raise ConfigError(problems)
     return dict(overrides.values)
@@ -201,7 +207,9 @@ def parse_overrides(
                 values = merge(values, nested({key: value}))
         except ConfigError as error:
             problems += error.problems
-    return Overrides(groups, without_foreign(merge(values, given), info, problems), tuple(problems))
+    values = merge(values, given)
+    problems += homes(flatten(values))
+    return Overrides(groups, without_foreign(values, info, problems), tuple(problems))
 
 
 def _algorithm(tokens: Sequence[str], run: Path | None) -> AlgorithmInfo:
@@ -261,6 +269,8 @@ def _parsed(token: str, options: Mapping[str, Sequence[str]], info: AlgorithmInf
         override = OverridesParser.create().parse_override(token)
         value = override.value()
     except HydraException:
+        if not is_key(key.lstrip("+")):
+            raise ConfigError(f"{token}: got the key {key!r}, allowed {KEY_ALLOWED}") from None
         raise ConfigError(f"{token}: not understood; {_repaired(key, text)}") from None
     if override.is_sweep_override():
         raise ConfigError(f"{token}: one run takes one value; {instead_of_several(key, text, options)}")
@@ -320,9 +330,23 @@ def _resolved(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
         problems.append(f"{error.full_key}: {str(error.msg).splitlines()[0]}")
         return dict(tree)
     resolved = _mapping(container)
-    missing = [key for key, value in flatten(resolved).items() if value == "???"]
-    problems += [f"{key}: not given; write {key}={as_override(example_of(key))}" for key in missing]
+    problems += _missing(resolved)
     return resolved
+
+
+def _missing(tree: Mapping[str, Any]) -> list[str]:
+    """Returns the problems of keys whose value is `???`, OmegaConf's word for one that must be given."""
+    known = specs(chosen_classes(tree, []))
+    found = [key for key, value in flatten(tree).items() if _is_missing(value)]
+    return [
+        f"{key}: not given; write {example_word(key)}" for key in found if key in known or is_within(key, (KWARGS,))
+    ]
+
+
+def _is_missing(value: Any) -> bool:
+    if isinstance(value, list | tuple | Mapping):
+        return any(map(_is_missing, value.values() if isinstance(value, Mapping) else value))
+    return bool(value == MISSING)
 
 
 def _mapping(container: Any) -> dict[str, Any]:

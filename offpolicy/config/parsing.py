@@ -18,6 +18,8 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+KEY_ALLOWED = "letters of a to z, digits, _ and -, in parts that begin with a letter or _ and are joined by dots"
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.([A-Za-z_][A-Za-z0-9_-]*|0|[1-9][0-9]*))*")
 _BARE = re.compile(r"[A-Za-z0-9_/+.%*@?|:-]+")
 _NUMBER_OR_KEYWORD = re.compile(r"[+-]?[0-9._]*([0-9]|[0-9.]e[+-]?[0-9_]+|inf|nan)|true|false|null", re.IGNORECASE)
 
@@ -228,6 +230,11 @@ def as_override(value: Any) -> str:
 def _is_bare(text: str) -> bool:
     """True if Hydra's grammar reads a text without quotes as that text, and not as a number or a keyword."""
     return bool(_BARE.fullmatch(text)) and not _NUMBER_OR_KEYWORD.fullmatch(text)
+
+
+def is_key(text: str) -> bool:
+    """True if Hydra's grammar reads a text as a dotted key."""
+    return bool(_KEY.fullmatch(text))
 
 
 def quoted(text: str) -> str:

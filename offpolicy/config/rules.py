@@ -22,6 +22,7 @@ from offpolicy.config.sections import (
     RunSections,
     TimingConfig,
 )
+from offpolicy.files import too_long
 
 TARGET = r"[\w.]+:\w+"  # module:name
 BF16_ACTIVATIONS = ("relu", "elu", "tanh")  # those that `nets/fused.py` has kernels for
@@ -44,7 +45,7 @@ def broken_rules(cfg: RunSections) -> list[str]:
     problems += _rollout_problems(cfg) if cfg.algo.learns_from_rollouts else _replay_problems(cfg)
     problems += _unused_options(cfg) + _runner_problems(cfg)
     problems += _stage_problems(cfg) + _encoder_problems(cfg.algo) + _schedule_problems(cfg)
-    problems += _stop_problems(cfg) + _video_problems(cfg)
+    problems += _path_problems(cfg) + _stop_problems(cfg) + _video_problems(cfg)
     problems += _timing_problems(cfg.timing)
     for key, hook in (("eval.hook", cfg.eval.hook), ("collect.hook", cfg.collect.hook)):
         if hook is not None and not re.fullmatch(TARGET, hook):
@@ -84,6 +85,13 @@ def _stage_problems(cfg: RunSections) -> list[str]:
     if cfg.init_from and algo.is_adapting:
         problems.append(f"init_from: got {cfg.init_from!r}, allowed null with stage=adapt: it begins with its teacher")
     return problems
+
+
+def _path_problems(cfg: RunSections) -> list[str]:
+    paths = {
+        "run_dir": cfg.run_dir, "teacher": cfg.teacher, "init_from": cfg.init_from, "replay.demos": cfg.replay.demos,
+    }  # fmt: skip
+    return [problem for key, path in paths.items() if path is not None for problem in too_long(key, path)]
 
 
 def _encoder_problems(algo: AlgoConfig) -> list[str]:

@@ -97,18 +97,23 @@ def read_config(path: Path) -> RunConfig:
         raise ConfigError([*_other_version(file), *error.problems]) from None
 
 
-def read_values(file: Path) -> dict[str, Any]:  # Any: values of a configuration
-    """Returns the values of a `config.yaml`, unchecked. Raises `ConfigError`."""
+# Any: values of a configuration
+def read_values(file: Path, allowed: str = "the mapping that a run writes") -> dict[str, Any]:
+    """Returns the values of a YAML file such as `config.yaml`, unchecked. Raises `ConfigError` for no mapping."""
     try:
         tree = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error).replace("\n", " ")
         raise ConfigError(f"{file}: cannot be read: {reason}") from None
     if not isinstance(tree, dict):
-        raise ConfigError(f"{file}: got {type(tree).__name__}, allowed the mapping that a run writes")
+        raise ConfigError(f"{file}: got {_kind(tree)}, allowed {allowed}")
     if isinstance(threads := tree.get("threads"), dict):  # null was auto
         tree["threads"] = {role: "auto" if number is None else number for role, number in threads.items()}
     return tree
+
+
+def _kind(tree: object) -> str:
+    return "nothing" if tree is None else f"a {type(tree).__name__}"
 
 
 def _other_version(file: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -12,17 +13,12 @@ from typing import Any
 import yaml
 
 from offpolicy.config.foreign_names import advice
-from offpolicy.config.parsing import as_override, is_within, quoted
+from offpolicy.config.parsing import KEY_ALLOWED, as_override, is_key, is_within, quoted
 from offpolicy.config.sections import AlgorithmInfo
-from offpolicy.config.usable import example_of, is_fit, specs
+from offpolicy.config.usable import KWARGS, example_word, is_fit, specs
 
-FREE_TEXTS = (
-    "run_dir",
-    "teacher",
-    "init_from",
-    "replay.demos",
-    "log.wandb_project",
-)  # keys whose value may hold a comma
+PATHS = ("run_dir", "teacher", "init_from", "replay.demos")
+FREE_TEXTS = (*PATHS, "log.wandb_project")  # keys whose value may hold a comma
 Options = Mapping[str, Sequence[str]]
 # Flags of Hydra, which some know from its own programs; ours has another command, or key, for what they do.
 HYDRA_FLAGS = {
@@ -54,9 +50,12 @@ def _dashed(token: str, options: Options, info: AlgorithmInfo) -> str:
     key = name.replace("-", "_")
     if key in options:
         return f"{token}: overrides have no dashes; write {key}={text or options[key][0]}"
-    if is_within(key, (*specs(), "env.kwargs")):
-        is_usable = bool(text) and (key not in specs() or is_fit(key, _value(text)))
-        return f"{token}: overrides have no dashes; write {key}={text if is_usable else as_override(example_of(key))}"
+    if is_within(key, (KWARGS,)) and not is_key(key):
+        return f"{token}: got the key {key!r}, allowed {KEY_ALLOWED}"
+    if is_within(key, (*specs(), KWARGS)) and text and (key not in specs() or is_fit(key, _value(text))):
+        return f"{token}: overrides have no dashes; write {key}={text}"
+    if key in specs() or is_within(key, (KWARGS,)):
+        return f"{token}: overrides have no dashes; write {example_word(key)}"
     return f"{token}: overrides have no dashes; {advice(key, _value(text), info) or _search(key)}"
 
 
@@ -72,15 +71,15 @@ def _value(text: str) -> Any:  # Any: a value of the configuration
 def _for_word(word: str, options: Options, info: AlgorithmInfo) -> str:
     """Returns what to write for a word without `=`."""
     path = Path(word)
-    if path.is_file() and path.suffix in (".yaml", ".yml"):
+    if os.path.isfile(word) and path.suffix in (".yaml", ".yml"):
         return f"start from the configuration of a run with {shlex.quote(f'config={as_override(word)}')}"
-    if (path / "config.yaml").is_file():
+    if os.path.isfile(path / "config.yaml"):
         return f"continue that run with: offpolicy resume {shlex.quote(word)}"
     homes = [group for group, names in options.items() if word in names]
     if homes:
         return f"write {homes[0]}={word}"
-    if word in specs():
-        return f"write {word}={as_override(example_of(word))}"
+    if word in specs() or (is_within(word, (KWARGS,)) and is_key(word)):
+        return f"write {example_word(word)}"
     if looks_like_id(word):
         return f"write env.id={word}"
     if word in options:
@@ -102,9 +101,19 @@ def instead_of_several(key: str, text: str, options: Options) -> str:
             return f"write {key}=[{text}]"
         if key in FREE_TEXTS:
             return f"write it as text: {key}={shlex.quote(quoted(text))}"
-    elif is_within(key, ("env.kwargs",)):
+    elif is_within(key, (KWARGS,)):
         return f"write a list as {key}=[{text}]"
     return f"write {key}={first}, and a command for each of the others"
+
+
+def homes(values: Mapping[str, Any]) -> list[str]:  # Any: a value of the configuration
+    """Returns the problems of paths by key that begin with `~`, which only a shell knows."""
+    found = {key: values.get(key) for key in PATHS}
+    return [
+        f"{key}: got {value!r}, allowed the whole path, such as {os.path.expanduser(value)!r}"
+        for key, value in found.items()
+        if isinstance(value, str) and value.startswith("~")
+    ]
 
 
 def looks_like_id(text: str) -> bool:

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from offpolicy.config.chosen import Classes
-from offpolicy.config.parsing import build, is_within, keys_of, nested
+from offpolicy.config.parsing import as_override, build, is_within, keys_of, nested
 from offpolicy.config.sections import AlgoConfig, AlgorithmInfo, RunSections
 
+KWARGS = "env.kwargs"  # arguments of the environment: below it, any key may be
+EXAMPLES = {"run_dir": "runs/mine", f"{KWARGS}.max_episode_steps": 1000, "algo.max_grad_norm": 0.5}
 FROM_REPLAY_ONLY, FROM_ROLLOUTS_ONLY = ("replay", "collect.band"), ("rollout",)
 
 
@@ -52,13 +54,18 @@ def _specs(cls: Any, prefix: str, chosen: Mapping[type, type]) -> typing.Iterato
 
 def example_of(key: str) -> Any:  # Any: a value of the configuration
     """Returns a value that the key surely takes: its default, an example where that says nothing."""
-    examples = {"run_dir": "runs/mine", "env.kwargs.max_episode_steps": 1000, "algo.max_grad_norm": 0.5}
-    return examples[key] if key in examples else specs()[key].default
+    return EXAMPLES[key] if key in EXAMPLES else specs()[key].default
+
+
+def example_word(key: str) -> str:
+    """Returns `key=value` with an example; an argument of the environment may have any value."""
+    is_known = key in specs() or key in EXAMPLES
+    return f"{key}={as_override(example_of(key)) if is_known else '<value>'}"
 
 
 def is_fit(key: str, value: Any) -> bool:  # Any: a value of the command line
     """True if `key=value` is allowed, as far as that depends on nothing else."""
-    if is_within(key, ("env.kwargs",)):
+    if key.startswith(f"{KWARGS}."):
         return True
     problems: list[str] = []
     build(RunSections, nested({key: value}), problems, tuple(specs()))

@@ -157,8 +157,13 @@ def describe(obs_space: Space[Any], action_space: Space[Any], max_episode_steps:
 
 def _leaves(space: Space[Any], problems: list[str]) -> Iterator[Leaf]:
     start = 0
+    path_by_name: dict[str, tuple[Any, ...]] = {}
     for path, box in _walk(space, ()):
         name = "/".join(str(key) for key in path)
+        if (other := path_by_name.setdefault(name, path)) is not path:
+            keys = " and ".join("".join(f"[{key!r}]" for key in each) for each in (other, path))
+            problems.append(f"observation space keys {keys}: both are named {name!r}, allowed different names")
+            continue
         where = f"observation space{f' key {name!r}' if name else ''}"
         if not isinstance(box, spaces.Box) or box.dtype.kind not in "fiub":
             problems.append(f"{where}: got {box}, allowed {OBS_ALLOWED}")
@@ -192,7 +197,7 @@ def _bounds(space: Space[Any], problems: list[str]) -> tuple[tuple[float, ...], 
         )
     elif not space.low.size:
         problem = "it holds no action, allowed a Box of at least one float"
-    elif not (np.all(np.abs(space.low) < UNBOUNDED) and np.all(np.abs(space.high) < UNBOUNDED)):
+    elif not all(np.all(np.abs(bound.astype(np.float64)) < UNBOUNDED) for bound in (space.low, space.high)):
         problem = "its bounds are infinite, allowed finite bounds: declare the range in which actions make sense"
     elif np.all(space.low == space.high):
         problem = (

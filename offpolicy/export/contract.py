@@ -68,8 +68,19 @@ def describe_ports(module: EnvPolicy, codec: Codec, env: Env, env_id: str) -> di
         "inputs": inputs,
         "outputs": outputs,
         "unread": list(module.unread),
-        "step_s": float(step_s) if isinstance(step_s, int | float) else None,
+        "step_s": float(step_s) if isinstance(step_s, int | float) and math.isfinite(step_s) else None,
     }
+
+
+def json_value(value: Any) -> Any:  # Any: an argument of the environment, and JSON data
+    """Returns a value as JSON has it: Infinity, -Infinity and NaN, which JSON has not, and others as text."""
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def versions() -> dict[str, str]:

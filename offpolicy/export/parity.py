@@ -70,8 +70,9 @@ def random_observations(visited: Float32, *, seed: int, rows: int = ROWS) -> Flo
 def difference(run: Runner, module: EnvPolicy, codec: Codec, policy: Policy, obs: Float32) -> float:
     """Returns how far the exported policy is from the policy itself on observations [N, O]; infinite for NaN.
 
-    Of a Box: the largest difference of an action, in units of half of its range. Of discrete actions: the largest
-    difference of a probability, or, where another action is chosen, how much likelier the policy's own choice is.
+    Of a Box: the largest difference of an action, in units of half of its range. One unit in the last place is nothing
+    where that is above `LIMIT`, as it is for float16. Of discrete actions: the largest difference of a probability, or,
+    where another action is chosen, how much likelier the policy's own choice is.
     """
     found = run(inputs_of(module.parts, obs))
     with torch.inference_mode():
@@ -79,11 +80,18 @@ def difference(run: Runner, module: EnvPolicy, codec: Codec, policy: Policy, obs
     if codec.spec.choices:
         worst = _of_choices(found, module, codec, obs, decided)
     else:
-        own = action_map(codec).apply(decided).astype(np.float64)
-        half = np.asarray(codec.spec.action_high) - np.asarray(codec.spec.action_low)
-        got = found[ACTION].reshape(len(obs), -1).astype(np.float64)
-        worst = float(np.abs((got - own) / np.where(half > 0.0, half / 2.0, 1.0)).max())
+        worst = _of_box(found[ACTION].reshape(len(obs), -1), action_map(codec).apply(decided), codec)
     return worst if np.isfinite(worst) else np.inf
+
+
+def _of_box(got: Array, own: Array, codec: Codec) -> float:
+    """Returns the largest difference of actions [N, A] in the environment's dtype."""
+    whole = np.asarray(codec.spec.action_high) - np.asarray(codec.spec.action_low)
+    half = np.where(whole > 0.0, whole / 2.0, 1.0)  # [A]
+    unit = np.spacing(np.abs(own)).astype(np.float64) / half  # [N, A]
+    far = np.abs(got.astype(np.float64) - own.astype(np.float64)) / half
+    is_rounding = (far <= unit) & (unit > LIMIT)
+    return float(np.where(is_rounding, 0.0, far).max())
 
 
 def inputs_of(parts: tuple[Part, ...], obs: Float32) -> dict[str, Array]:

@@ -53,6 +53,41 @@ def test_train_hands_the_checked_configuration_over(monkeypatch: pytest.MonkeyPa
     assert runners.asked == [(load_config(["algo=td3", "seed=5"]), {"ends_process": True})]
 
 
+LONG = 256 * "x"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["play", "RUN", "--video", f"{LONG}.gif"], "--video"),
+        (["record", "RUN", f"--out={LONG}.npz"], "--out"),
+        (["export", "RUN", "--onnx", f"{LONG}.onnx"], "--onnx"),
+        (["eval", "RUN", "--policy", f"{LONG}.onnx"], "--policy"),
+        (["report", "RUN", "--html", f"{LONG}.html"], "--html"),
+        (["tune", "--out", LONG], "--out"),
+        (["sweep", f"{LONG}.yaml"], "space"),
+        (["list", LONG], "directory"),
+        (["train", f"run_dir={LONG}"], "run_dir"),
+        (["resume", LONG], "run"),
+        (["eval", f"label={LONG}"], "run"),
+        (["compare", "RUN", LONG], "run"),
+    ],
+)
+def test_a_name_that_no_filesystem_takes_is_refused_by_its_option(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], named: str
+) -> None:
+    (tmp_path / "config.yaml").touch()
+    assert cli.main([str(tmp_path) if word == "RUN" else word for word in words]) == 2
+    assert f"  {named}: got a name of " in capsys.readouterr().err
+
+
+def test_a_long_value_of_resume_is_no_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()
+    runners = Runners()
+    assert run_with(monkeypatch, runners, "resume", str(tmp_path), f"log.wandb_project={LONG}") == 0
+    assert runners.asked[0][1] == {"log": {"wandb_project": LONG}}
+
+
 def test_resume_hands_the_run_and_the_overrides_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").touch()
     runners = Runners()

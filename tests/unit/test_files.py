@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.files import NO_LINKS, Disk, JsonlFile, UniqueJsonlFile, atomic_file, atomic_write, write_output
+from offpolicy.files import (
+    NO_LINKS,
+    Disk,
+    JsonlFile,
+    UniqueJsonlFile,
+    atomic_file,
+    atomic_write,
+    too_long,
+    write_output,
+)
 
 
 def steps_in(path: Path) -> list[int]:
@@ -22,6 +31,20 @@ def steps_in(path: Path) -> list[int]:
 
 def write_steps(path: Path, *steps: int) -> None:
     path.write_text("".join(json.dumps({"env_steps": step}) + "\n" for step in steps))
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("a/" + 255 * "x", None),
+        (Path("a", 256 * "x", "b"), "key: got a name of 256 bytes, 'xxxxxxxxxxxxxxxxxxxx'..., allowed 255 bytes in"),
+        (128 * "\u00e9", "key: got a name of 256 bytes, "),
+        (2048 * "x/", "key: got a path of 4,096 bytes, allowed 255 bytes in each name of a path and 4,095 in all"),
+    ],
+)
+def test_a_path_that_no_filesystem_takes_is_named_by_its_key(path: str | Path, problem: str | None) -> None:
+    found = too_long("key", path)
+    assert found == [] if problem is None else len(found) == 1 and found[0].startswith(problem)
 
 
 def test_after_a_resume_no_step_appears_twice(tmp_path: Path) -> None:

@@ -23,6 +23,11 @@ def _three_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         os.utime(directory / "config.yaml", (1e9 - age, 1e9 - age))
 
 
+def test_a_name_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ConfigError, match="run: got a name of 256 bytes, "):
+        find_run(256 * "x")
+
+
 @pytest.mark.parametrize(
     ("word", "index"),
     [

@@ -11,9 +11,17 @@ import numpy as np
 import pytest
 
 from offpolicy.analysis import reproduction
-from offpolicy.analysis.reproduction import Circumstances, Outcome, episode_lines, num_starts, outcomes, why_not_bitwise
+from offpolicy.analysis.reproduction import (
+    Circumstances,
+    Outcome,
+    episode_lines,
+    num_starts,
+    outcomes,
+    require_checkpoint,
+    why_not_bitwise,
+)
 from offpolicy.config.overrides import load_config
-from offpolicy.errors import ConfigError
+from offpolicy.errors import CheckpointError, ConfigError
 
 HERE = Circumstances({"torch": "2.13.0", "mujoco": "3.17.0"}, "abc", "Some CPU", 2)
 START = "# offpolicy 0.1.0, 2026-11-23T06:29:21+00:00 on vm, commit abc\n# offpolicy train algo=sac\n"
@@ -118,6 +126,17 @@ def test_a_run_that_did_not_go_through_promises_nothing(tmp_path: Path, changes:
 def test_keys_that_change_nothing_keep_the_promise(tmp_path: Path) -> None:
     changed = ("run_dir", "log.every_s", "checkpoint.every")
     assert reasons(make(tmp_path / "a"), "threads.learner=1", changed=changed) == []
+
+
+def test_a_run_without_a_checkpoint_has_no_parameters_to_compare_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(tmp_path / "a")
+    (run / "checkpoints/step-000000000600").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"no usable checkpoint is left\nrun: .*a/checkpoints holds no usable"):
+        require_checkpoint(run)
+    monkeypatch.setattr(reproduction, "run_store", lambda path: SavedTensors(1.0))
+    require_checkpoint(run)
 
 
 def test_starts_are_counted_by_their_comments(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,11 @@ def test_ranges_and_values_are_read(tmp_path: Path) -> None:
     ("content", "problem"),
     [
         ({}, "parameters: got None, allowed a mapping"),
+        (None, "got nothing, allowed a mapping such as {parameters: {algo.gamma: {low: 0.9, high: 0.999}}}"),
+        ([{"algo.gamma": {}}], "got a list, allowed a mapping such as {parameters: "),
+        ({"parameters": {"env.kwargs.a b": {"low": 1, "high": 2}}}, "env.kwargs.a b: not a key, allowed letters of a"),
+        ({"parameters": {"env.kwargs": {"values": [1, 2]}}}, "env.kwargs: got 1, allowed a mapping"),
+        ({"parameters": {"env.kwargs.d": {"values": [date(2026, 1, 1), 2]}}}, "d: got datetime.date(2026, 1, 1), allo"),
         ({"parameters": {"seed": {"low": 1, "high": 2}}, "trials": 3}, "got trials, allowed parameters"),
         ({"parameters": {"algo.gama": {"low": 0, "high": 1}}}, "algo.gama: unknown key; did you mean algo.gamma?"),
         ({"parameters": {"algo.gamma": [0.9, 0.99]}}, "algo.gamma: got [0.9, 0.99], allowed {low"),
@@ -59,10 +65,24 @@ def test_bad_input_names_the_key_and_what_is_allowed(tmp_path: Path, content: An
 
 
 def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
-    content = {"parameters": {"algo.gama": {}, "algo.tau": {"low": 1, "high": 0}}}
+    content = {"parameters": {"algo.gama": {}, "algo.tau": {"low": 1, "high": 0}, "seed": {"values": [1, 2]}}}
     with pytest.raises(ConfigError) as refused:
         read_space(written(tmp_path, content))
-    assert len(refused.value.problems) == 2
+    assert len(refused.value.problems) == 3
+    assert refused.value.problems[2].endswith("parameters.seed: not allowed, the sweep sets it")
+
+
+def test_arguments_of_the_environment_are_searched_too(tmp_path: Path) -> None:
+    parameters = {
+        "env.kwargs.g": {"values": [1.0, 10.0]},
+        "env.kwargs.size": {"low": 1, "high": 4},
+        "env.kwargs.nested.width": {"low": 1, "high": 4.0},
+    }
+    assert read_space(written(tmp_path, {"parameters": parameters})).parameters == (
+        Parameter("env.kwargs.g", (1.0, 10.0)),
+        Parameter("env.kwargs.size", (), 1, 4, is_whole=True),
+        Parameter("env.kwargs.nested.width", (), 1, 4),
+    )
 
 
 @pytest.mark.parametrize(

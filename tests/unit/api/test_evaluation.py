@@ -45,6 +45,13 @@ def test_one_run_has_one_evaluation(asked: list[Any]) -> None:
     assert repr(found) == "Evaluation('y', mean_reward=2.00, std_reward=1.00, episodes=2, seed=4)"
 
 
+def test_values_of_numpy_are_changes_too(asked: list[Any]) -> None:
+    evaluate("y", changes={"env": {"kwargs": {"g": np.float32(9.5), "model": Path("x.xml")}}})
+    ((_, choice, _),) = asked
+    assert choice.overrides == {"env": {"kwargs": {"g": 9.5, "model": "x.xml"}}}
+    assert type(choice.overrides["env"]["kwargs"]["g"]) is float
+
+
 def test_several_runs_have_labels_of_their_own(asked: list[Any]) -> None:
     assert list(evaluate(["a/x", TrainedRun(Path("b/x")), Path("y")])) == ["x", "x-2", "y"]
     assert list(evaluate({"mine": "y"}, random=True)) == ["mine"]

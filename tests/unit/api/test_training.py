@@ -8,9 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from offpolicy.api import training
+from offpolicy.api.runs import TrainedRun
 from offpolicy.api.training import configure, train
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import ConfigError, EnvFailure, Interrupted, NumericsError
@@ -49,6 +51,36 @@ def test_words_and_values_are_those_of_the_command_line() -> None:
 
 def test_a_value_needs_no_quotes() -> None:
     assert configure(run_dir="runs/a b, {c}").run_dir == "runs/a b, {c}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "written"),
+    [
+        ("run_dir", Path("runs/a"), "runs/a"),
+        ("init_from", TrainedRun(Path("runs/one")), "runs/one"),
+        ("replay.demos", Path("demos.npz"), "demos.npz"),
+        ("total_timesteps", np.int64(5000), 5000),
+        ("algo.gamma", np.float32(0.5), 0.5),
+        ("algo.normalize_obs", np.True_, True),
+        ("algo.hidden_dims", np.array([16, 16]), [16, 16]),
+        ("algo.hidden_dims", [np.int32(16), 16], [16, 16]),
+        ("env.kwargs", {"a": {"b": (Path("x"), np.zeros(2))}}, {"a": {"b": ["x", [0.0, 0.0]]}}),
+        ("env", {"kwargs": {"g": np.float32(9.5)}}, {"kwargs": {"g": 9.5}}),
+    ],
+)
+def test_paths_runs_and_values_of_numpy_are_values(key: str, value: Any, written: Any) -> None:
+    assert configure(**{key: value}) == configure(**{key: written})
+
+
+@pytest.mark.parametrize("key", ["run_dir", "replay.demos"])
+@pytest.mark.parametrize("value", ["~/x", Path("~/x")])
+def test_a_home_that_only_a_shell_knows_is_refused(monkeypatch: pytest.MonkeyPatch, key: str, value: Any) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    problem = rf"{key}: got '~/x', allowed the whole path, such as '/home/me/x'"
+    with pytest.raises(ConfigError, match=problem):
+        configure(**{key: value})
+    with pytest.raises(ConfigError, match=problem):
+        load_config([f'{key}="~/x"'])
 
 
 def test_a_mapping_may_have_whole_keys() -> None:

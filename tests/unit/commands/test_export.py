@@ -30,9 +30,12 @@ BEST = PolicyChoice(seed=None, step=None, device="cpu", overrides={}, is_best=Tr
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run with a best policy of random weights, and no checkpoint."""
-    path = tmp_path / "run"
+    return run_of(tmp_path / "run", "env.kwargs.max_episode_steps=20")
+
+
+def run_of(path: Path, *words: str) -> Path:
     path.mkdir()
-    cfg = load_config(["algo.hidden_dims=[8,8]", "env.kwargs.max_episode_steps=20"])
+    cfg = load_config(["algo.hidden_dims=[8,8]", *words])
     env = make_env(cfg.env)
     spec = codec_of(env).spec
     env.close()
@@ -48,6 +51,7 @@ def run(tmp_path: Path) -> Path:
         ("--onnx", "policy.bin", "a new file in a directory that exists, ending in .onnx"),
         ("--onnx", "there.onnx", "a new file in a directory that exists"),
         ("--torch", "nowhere/policy.pt2", "a new file in a directory that exists, ending in .pt2"),
+        ("--torch", f"{245 * 'x'}.pt2", "got a name of 259 bytes"),  # of the contract
         ("--torch", "taken.pt2", "taken_contract.json, which is written beside it, exists already"),
     ],
 )
@@ -74,6 +78,13 @@ def test_the_best_policy_is_exported_with_its_contract(run: Path, tmp_path: Path
     saved = contract["checkpoint"]
     assert (saved["kind"], saved["env_steps"], saved["sha256"]) == ("best", 70, read_best(run).sha256)
     assert contract["env"] == {"id": "Pendulum-v1", "kwargs": {"max_episode_steps": 20}}
+
+
+def test_an_argument_of_the_environment_that_is_no_number_of_json_is_text(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", "env.kwargs.max_episode_steps=20", "env.kwargs.g=inf")
+    export(run, BEST, {"--torch": tmp_path / "policy.pt2"})
+    contract = json.loads((tmp_path / "policy_contract.json").read_text())
+    assert contract["env"]["kwargs"] == {"max_episode_steps": 20, "g": "Infinity"}
 
 
 def test_a_file_that_decides_otherwise_is_not_kept(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

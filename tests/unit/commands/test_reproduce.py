@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from offpolicy.analysis.reproduction import Circumstances, Outcome
+from offpolicy.analysis.reproduction import Circumstances, Outcome, require_checkpoint
 from offpolicy.commands import reproduce as command
 from offpolicy.commands.reproduce import reproduce
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import RunConfig
-from offpolicy.errors import ConfigError
+from offpolicy.errors import CheckpointError, ConfigError
 
 START = "# offpolicy 0.1.0, 2026-11-23T06:29:21+00:00 on vm, commit abc\n"
 HERE = {"versions": {"torch": "2.13.0"}, "hardware": {"cpu": "a", "cores": 2, "gpu": None}, "run": {"git_commit": "c"}}
@@ -29,6 +29,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (path / "summary.json").write_text(json.dumps({"status": "completed", **HERE}))
     here = Circumstances.of_run(path)
     monkeypatch.setattr(command, "_now", lambda: here)
+    monkeypatch.setattr(command, "require_checkpoint", lambda run: None)
     monkeypatch.chdir(tmp_path)
     return path
 
@@ -89,6 +90,12 @@ def test_a_repetition_that_fails_is_not_compared(
     judged(monkeypatch, Outcome("updates", True, "5"))
     assert reproduce(run, [], lambda cfg: 65) == 65
     assert "ended with 65: nothing is compared" in capsys.readouterr().err
+
+
+def test_a_run_without_a_checkpoint_is_refused_before_the_start(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "require_checkpoint", require_checkpoint)
+    with pytest.raises(CheckpointError, match="first/checkpoints holds no usable checkpoint, so there are no param"):
+        reproduce(run, [], lambda cfg: pytest.fail("started"))
 
 
 def test_a_directory_that_exists_is_refused_before_the_start(run: Path) -> None:

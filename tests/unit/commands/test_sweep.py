@@ -107,6 +107,18 @@ def test_the_default_is_the_first_trial(monkeypatch: pytest.MonkeyPatch) -> None
     assert [word for word in launcher.started[0][0] if "gamma" in word] == ["algo.gamma=0.99"]
 
 
+def test_arguments_of_the_environment_have_no_default_to_begin_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("space.yaml").write_text(f"{SPACE}  env.kwargs.g: {{values: [null, 9.5]}}\n")
+    firsts: list[object] = []
+    monkeypatch.setattr(module.SweepStudy, "suggest_first", lambda self, values: firsts.append(values))
+    launcher = launched(monkeypatch, near)
+    swept(trials=2, seeds=1)
+    words = {word for words, _ in launcher.started for word in words if word.startswith("env.kwargs.g=")}
+    assert words
+    assert words <= {"env.kwargs.g=null", "env.kwargs.g=9.5"}
+    assert not firsts
+
+
 def test_every_trial_has_its_seeds_and_a_part_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = launched(monkeypatch, near)
     swept("total_timesteps=5000", trials=2, seeds=3, jobs=2)

@@ -31,7 +31,7 @@ PRESET = EnvPreset({"env": {"id": "Hopper-v5"}, "total_timesteps": 77000}, famil
 @pytest.fixture(autouse=True)
 def _packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = {
-        SINKS: "good = plugs:GOOD\nbad = plugs:BAD",
+        SINKS: "good = plugs:GOOD\nbad = plugs:BAD\nmy-sink = plugs:GOOD\nasync = plugs:GOOD",
         NETWORKS: "net = plugs:NET\nplain = plugs:PLAIN",
         ENVS: "hop = plugs:PRESET\nant = plugs:PRESET",
         ALGOS: "td3 = plugs:GOOD\nodd = plugs:GOOD",
@@ -52,8 +52,21 @@ def test_options_that_are_no_dataclass_of_ours_are_refused() -> None:
         network_options("plain")
 
 
+@pytest.mark.parametrize("name", ["my-sink", "async"])
+def test_a_sink_whose_name_cannot_have_options_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config([f"log.sinks=[{name}]"])
+    (problem,) = refused.value.problems
+    assert problem.startswith(f"log.sinks: plugs 1.2 (entry point offpolicy.sinks: {name} = plugs:GOOD): got the name")
+    assert problem.endswith(
+        "letters of a to z, digits and _, a letter first, and no keyword of Python: sinks.<name> has options"
+    )
+
+
 def test_an_unknown_name_is_answered_with_the_installed_ones() -> None:
-    with pytest.raises(ConfigError, match=r"log.sinks: got 'best', allowed a plug-in of offpolicy.sinks: bad, good"):
+    with pytest.raises(
+        ConfigError, match=r"log.sinks: got 'best', allowed a plug-in of offpolicy.sinks: async, bad, good"
+    ):
         sinks_options(["best"])
 
 

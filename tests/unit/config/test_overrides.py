@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from offpolicy.config.overrides import load_config, load_values
+from offpolicy.config.parsing import KEY_ALLOWED
 from offpolicy.errors import ConfigError
 
 
@@ -169,6 +170,40 @@ def test_references_to_other_keys_are_filled_in() -> None:
 )
 def test_a_wrong_override_is_refused_with_what_to_write(token: str, problem: str) -> None:
     assert problems(token) == (problem,)
+
+
+@pytest.mark.parametrize(
+    ("token", "key"),
+    [
+        ("env.kwargs.s=???", "env.kwargs.s"),
+        ("env.kwargs.s=[1,???]", "env.kwargs.s"),
+        ("env.kwargs={s: ???}", "env.kwargs.s"),
+        ("env.kwargs.nested={s: [{t: ???}]}", "env.kwargs.nested.s"),
+    ],
+)
+def test_an_argument_of_the_environment_that_is_not_given_is_refused(token: str, key: str) -> None:
+    problem = f"{key}: not given; write {key}=<value>"
+    assert problems(token) == (problem,)
+    with pytest.raises(ConfigError) as caught:
+        load_values([token])
+    assert caught.value.problems == (problem,)
+
+
+def test_an_unknown_key_is_not_asked_for_its_value() -> None:
+    (problem,) = problems("nosuch=???")
+    assert problem.startswith("nosuch: unknown key")
+
+
+@pytest.mark.parametrize("token", ["env.kwargs.\u00e9=1", "env.kwargs.'a b'=1", "+env.kwargs.1a=2"])
+def test_a_key_at_fault_is_named_in_place_of_its_value(token: str) -> None:
+    assert problems(token) == (f"{token}: got the key {token.partition('=')[0]!r}, allowed {KEY_ALLOWED}",)
+
+
+def test_a_name_that_is_too_long_is_a_problem_of_its_key() -> None:
+    (problem,) = problems(f"config={256 * 'x'}")
+    assert problem.startswith("config: got a name of 256 bytes, ")
+    (problem,) = problems(256 * "x")
+    assert "no '=' in it" in problem
 
 
 def test_an_option_with_its_value_as_the_next_word_is_one_problem() -> None:

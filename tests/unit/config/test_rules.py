@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from offpolicy.config.parsing import merge
+from offpolicy.config.parsing import merge, nested
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 
@@ -24,6 +24,12 @@ def problems(raw: dict[str, Any]) -> tuple[str, ...]:
 def test_a_hook_is_a_module_and_a_function(section: str, hook: str) -> None:
     (problem,) = problems({section: {"hook": hook}})
     assert problem == f"{section}.hook: got {hook!r}, allowed module:function, such as hooks:draw, or null"
+
+
+@pytest.mark.parametrize("key", ["run_dir", "teacher", "init_from", "replay.demos"])
+def test_a_path_with_a_name_that_is_too_long_is_refused(key: str) -> None:
+    found = problems(nested({key: f"runs/{256 * 'x'}/y"}))
+    assert any(problem.startswith(f"{key}: got a name of 256 bytes, ") for problem in found)
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:12"])

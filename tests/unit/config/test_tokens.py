@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from offpolicy.config.parsing import KEY_ALLOWED
 from offpolicy.config.sections import SAC
 from offpolicy.config.tokens import instead_of_several, looks_like_id, misshapen
 
@@ -19,6 +20,9 @@ OPTIONS = {"algo": ("sac", "td3"), "env": ("pendulum",)}
         ("--seed 3", "write seed=3"),
         ("--seed x", "write seed=1"),
         ("--env.kwargs.g 9", "write env.kwargs.g=9"),
+        ("--env.kwargs.g", "write env.kwargs.g=<value>"),
+        ("env.kwargs.g", "write env.kwargs.g=<value>"),
+        ("--seed.nosuch", "offpolicy train --help all shows the keys"),
         ("--algo=td3", "write algo=td3"),
         ("--nosuch", "offpolicy train --help all shows the keys"),
         ("capacity", "offpolicy train --help capacity shows the keys"),
@@ -31,6 +35,11 @@ OPTIONS = {"algo": ("sac", "td3"), "env": ("pendulum",)}
 def test_a_word_is_answered_with_one_that_is_understood(token: str, end: str | None) -> None:
     said = misshapen(token, OPTIONS, SAC)
     assert said is None if end is None else said is not None and said.endswith(f"; {end}")
+
+
+def test_a_key_that_cannot_be_written_is_answered_with_those_that_can() -> None:
+    said = misshapen("--env.kwargs.a+b=1", OPTIONS, SAC)
+    assert said == f"--env.kwargs.a+b=1: got the key 'env.kwargs.a+b', allowed {KEY_ALLOWED}"
 
 
 def test_a_run_or_its_configuration_is_answered_with_the_way_to_use_it(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from offpolicy.config.sections import APPO, HORA_ADAPT, SAC, TD3, AlgorithmInfo
-from offpolicy.config.usable import example_of, is_fit, keys_for, specs
+from offpolicy.config.usable import example_of, example_word, is_fit, keys_for, specs
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,18 @@ def test_an_algorithm_has_its_keys_and_not_those_of_others(
 )
 def test_a_value_fits_or_does_not(key: str, value: object, fits: bool) -> None:
     assert is_fit(key, value) == fits
+
+
+@pytest.mark.parametrize(
+    ("key", "word"),
+    [
+        ("seed", "seed=1"),
+        ("env.kwargs.max_episode_steps", "env.kwargs.max_episode_steps=1000"),
+        ("env.kwargs.g", "env.kwargs.g=<value>"),
+    ],
+)
+def test_an_argument_of_the_environment_has_no_example(key: str, word: str) -> None:
+    assert example_word(key) == word
 
 
 def test_every_example_is_one_that_its_key_takes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -164,6 +165,26 @@ def test_every_unsupported_part_is_named_at_once() -> None:
     assert "key 'a': got Discrete(3)" in text
     assert "key 'c/d': got Text" in text
     assert "action space: got MultiBinary(2)" in text
+
+
+@pytest.mark.parametrize(
+    ("obs", "keys"),
+    [
+        (spaces.Dict({"a": spaces.Dict({"b": ACTION}), "a/b": ACTION}), "['a']['b'] and ['a/b']"),
+        (spaces.Dict({1: ACTION, "1": ACTION}), "[1] and ['1']"),
+    ],
+)
+def test_parts_with_one_name_are_refused(obs: Space[Any], keys: str) -> None:
+    assert f"observation space keys {keys}: both are named" in problems(obs, ACTION)
+
+
+def test_bounds_of_float16_are_described_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        codec = describe(ACTION, spaces.Box(-2.0, 3.0, (1,), np.float16), None)
+    assert (codec.spec.action_low, codec.spec.action_high, codec.action_dtype) == ((-2.0,), (3.0,), "float16")
+    with np.errstate(over="ignore"):
+        assert "its bounds are infinite" in problems(ACTION, spaces.Box(-np.inf, 1.0, (1,), np.float16))
 
 
 def test_an_observation_without_numbers_is_refused() -> None:

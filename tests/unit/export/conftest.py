@@ -30,6 +30,7 @@ HORA = ("algo=hora", "algo.encoder_dims=[8]", "algo.latent_dim=3")
 KINDS: dict[str, tuple[tuple[str, ...], spaces.Space, spaces.Space]] = {
     "sac": (("algo=sac",), FLAT, ODD),
     "sac_float64_matrix": (("algo=sac",), SQUARE, spaces.Box(-2.0, 3.0, (2, 2), np.float64)),
+    "sac_float16": (("algo=sac",), FLAT, spaces.Box(-2.0, 3.0, (2,), np.float16)),
     "sac_discrete": (("algo=sac",), FLAT, spaces.Discrete(3, start=4)),
     "td3": (("algo=td3",), FLAT, ODD),
     "appo": (("algo=appo",), FLAT, ODD),

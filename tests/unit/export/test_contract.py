@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from gymnasium import spaces
 from offpolicy.envs.env_adapter import codec_of
 from offpolicy.envs.spaces import describe
 from offpolicy.errors import ConfigError
-from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, read_contract, versions
+from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, json_value, read_contract, versions
 from offpolicy.export.env_policy import EnvPolicy
 from tests.unit.export.conftest import MakeScene
 
@@ -43,6 +44,16 @@ def test_it_says_what_goes_in_and_out(make_scene: MakeScene) -> None:
     assert (chances["name"], chances["shape"], chances["choices"]) == ("probability", ["batch", 3], [3])
     assert ports["step_s"] == 0.02
     json.dumps(ports, allow_nan=False)
+
+
+def test_arguments_of_the_environment_that_json_has_not_are_text() -> None:
+    kwargs = {"g": math.inf, "low": [-math.inf, 1.5], "deep": {"x": math.nan, "is_on": True, "raw": b"x"}}
+    written = json.dumps(json_value(kwargs), allow_nan=False)
+    assert json.loads(written) == {
+        "g": "Infinity",
+        "low": ["-Infinity", 1.5],
+        "deep": {"x": "NaN", "is_on": True, "raw": "b'x'"},
+    }
 
 
 def test_units_of_gymnasiums_own_tasks_fit_their_sizes(make_scene: MakeScene) -> None:

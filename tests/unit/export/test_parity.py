@@ -47,6 +47,22 @@ def test_a_difference_is_measured_in_halves_of_the_actions_range(make_scene: Mak
     assert far(scene, moved) == pytest.approx(0.01, rel=1e-3)
 
 
+def test_a_unit_in_the_last_place_of_float16_is_rounding_and_two_are_not(make_scene: MakeScene) -> None:
+    scene = make_scene("sac_float16")
+
+    def moved(places: int) -> Any:
+        def move(outputs: dict[str, Any]) -> dict[str, Any]:
+            action = outputs["action"]
+            for _ in range(places):
+                action = np.nextafter(action, np.float16(0))
+            return {"action": action}
+
+        return move
+
+    assert far(scene, moved(0)) == far(scene, moved(1)) == 0.0
+    assert far(scene, moved(2)) > LIMIT
+
+
 def test_another_choice_counts_by_how_much_less_likely_it_is(make_scene: MakeScene) -> None:
     scene = make_scene("appo_discrete")
     assert far(scene) < LIMIT
