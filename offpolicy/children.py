@@ -31,6 +31,7 @@ RUN_SIGNALS = (*STOP_SIGNALS, SAVE_SIGNAL)  # the supervisor's; the other proces
 # third of these rounds a thread often sleeps between two of the products of an update, and updates are slower by 20 %.
 SPIN_COUNT = "3000"
 CALL_THREAD = "call within"  # name of the threads of `deadline.call_within`
+GRACE_S = 5.0  # for each thread or process that an environment left running, until nobody waits for it any longer
 OUTPUT_LINES = 20  # last lines of a failed child's output that a `ChildError` keeps
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]  # Any: ignored
@@ -143,29 +144,34 @@ def answer_call() -> None:
         answer = {"error": type(error).__name__, "is_ours": isinstance(error, OffPolicyError), "text": text}
     with os.fdopen(answer_fd, "w") as stream:
         json.dump(answer, stream)
-    leave_now(0)
+    if "error" in answer or is_held(GRACE_S):
+        leave_now(0)
 
 
-def is_held() -> bool:
+def is_held(grace_s: float = 0.0) -> bool:
     """True if the interpreter would wait, perhaps for ever, for threads or processes that were left running.
 
-    They are those of `deadline.call_within`, and what an environment has started and not ended.
+    They are those of `deadline.call_within`, and what an environment has started and not ended. The latter have
+    `grace_s` to end by themselves, as what writes a last file does.
     """
-    main, processes = threading.main_thread(), sys.modules.get("multiprocessing.process")
-    threads = (thread for thread in threading.enumerate() if thread is not main)
-    has_children = processes is not None and bool(processes.active_children())
-    return has_children or any(thread.name == CALL_THREAD or not thread.daemon for thread in threads)
+    pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", {})  # they end when they are told
+    threads = [one for one in threading.enumerate() if one is not threading.main_thread() and one not in pools]
+    if any(one.name == CALL_THREAD for one in threads):
+        return True
+    processes = sys.modules.get("multiprocessing.process")
+    left = [*(one for one in threads if not one.daemon), *(processes.active_children() if processes else ())]
+    for one in left:
+        one.join(grace_s)
+        if one.is_alive():
+            return True
+    return False
 
 
 def leave_now(code: int) -> NoReturn:
-    """Ends this process without taking its interpreter down, which may take for ever, see `is_held`, or fail.
+    """Ends this process without taking its interpreter down: it has failed, or is held.
 
-    A thread that is still in a call of a library would abort the process there, and hide its exit code. Processes that
-    an environment has started by `multiprocessing` end first, as far as they do not end by themselves.
+    A thread that is still in a call of a library would abort the process there, and hide its exit code.
     """
-    processes = sys.modules.get("multiprocessing.process")
-    for process in processes.active_children() if processes is not None else ():
-        process.kill()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # a full disk
             stream.flush()
@@ -263,8 +269,20 @@ def leave_signals() -> None:
     """Does nothing about the run's signals, which are the supervisor's; those that came while held are dropped.
 
     A handler that does nothing, not SIG_IGN: that would pass to the programs an environment starts, and stay with them.
+    Processes that it forks can be ended by SIGTERM again.
     """
-    handle_signals(RUN_SIGNALS, lambda *_: None)
+    handle_signals(RUN_SIGNALS, _do_nothing)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, RUN_SIGNALS)
-    # A process that an environment forks inherits the handler, and its `terminate` would do nothing.
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+
+def _do_nothing(*_: object) -> None:
+    """The handler of signals that are the supervisor's."""
+
+
+def _be_terminable() -> None:
+    """Lets SIGTERM end a process that was forked off: it has inherited that this one does nothing about it."""
+    if signal.getsignal(signal.SIGTERM) is _do_nothing:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_be_terminable)

@@ -59,7 +59,7 @@ class BestStore:
             for directory in (self._root.parent, self._root):
                 with contextlib.suppress(FileExistsError):  # the checkpointer makes the first one too
                     self._disk.mkdir(directory)
-                    self._disk.fsync_dir(directory.parent)
+                self._disk.fsync_dir(directory.parent)
             remove_temporaries(self._root)
             atomic_write(self._root / FILE, content, durable=True)
         except OSError as error:

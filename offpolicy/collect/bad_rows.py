@@ -19,11 +19,6 @@ from offpolicy.processes.control_page import CollectorWord, ControlPage
 from offpolicy.seeding import env_seed
 from offpolicy.types import StepOutcome
 
-DIVERGED = (
-    "the policy gave that action for a sound observation: its networks have diverged. Lower algo.actor_lr or"
-    " algo.critic_lr (APPO and HORA: algo.lr), set algo.max_grad_norm, or check the reward's scale"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
@@ -54,14 +49,10 @@ class BadRows:
     def skip(self, error: BadRowError, outcome: StepOutcome, progress: Progress) -> StepOutcome:
         """Writes the bad transitions to files and ends their episodes; returns the step with new first observations.
 
-        Raises `NumericsError` beyond the limit, and at an action of NaN or Inf: so would the next one be. Bad
-        transitions count as rows of autoreset: they are none. Where single environments cannot be reset, the episodes
-        of all of them end.
+        Raises `NumericsError` beyond the limit. Bad transitions count as rows of autoreset: they are none. Where single
+        environments cannot be reset, the episodes of all of them end.
         """
         texts = [self._write_file(row, progress) for row in error.rows]
-        of_policy = [text for row, text in zip(error.rows, texts, strict=True) if row.is_of_policy]
-        if of_policy:
-            raise NumericsError(f"{of_policy[0]}\n{DIVERGED}") from None
         num_bad = self.count_of_host()
         if num_bad > self.limit:
             raise NumericsError(texts[0]) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,12 +11,15 @@ import torch
 
 from offpolicy.collect.repeated_noise import RepeatedNoise
 from offpolicy.config.sections import AlgoConfig
+from offpolicy.errors import NumericsError
 from offpolicy.nets.few_rows import FewRows, can_act
 from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size
 from offpolicy.processes.handshake import steps_per_collector
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.seeding import generator, torch_seed
 from offpolicy.types import Float32, PolicyOutput, SpaceSpec
+
+LARGEST_OBS = 1e18  # from where on an observation's square is not finite: NaN is then no fault of the networks
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +93,15 @@ class CollectorPolicy:
         return True
 
     def act(self, obs: Float32, env_steps: int) -> PolicyOutput:
-        """Returns exploratory actions [N, A] for obs [N, O]."""
+        """Returns exploratory actions [N, A] for obs [N, O]. Raises `NumericsError` for NaN of a sound observation."""
         if self.is_random(env_steps):
             return PolicyOutput(random_actions(self._spec, self.warmup_rng, len(obs)), None, self.version)
+        output = self._explore(obs, env_steps)
+        if not math.isfinite(output.action.sum() + (0.0 if output.log_prob is None else output.log_prob.sum())):
+            _require_sound(output, obs, env_steps)
+        return output
+
+    def _explore(self, obs: Float32, env_steps: int) -> PolicyOutput:
         if self._exploration.noise_at is not None:
             self._policy.explore_with(self._exploration.noise_at(env_steps))
         if self.repeated_noise is not None:
@@ -104,6 +114,22 @@ class CollectorPolicy:
         with torch.inference_mode():
             drawn, log_prob = self._policy.sample(torch.from_numpy(obs), self.policy_rng)
         return PolicyOutput(drawn.numpy(), None if log_prob is None else log_prob.numpy(), self.version)
+
+
+def _require_sound(output: PolicyOutput, obs: Float32, env_steps: int) -> None:
+    """Raises `NumericsError` where NaN or Inf is the policy's own: an environment could only answer with more of it."""
+    columns = [output.action.reshape(len(obs), -1)]
+    columns += [] if output.log_prob is None else [output.log_prob.reshape(len(obs), -1)]
+    largest = np.abs(obs).max(axis=1)  # [N], NaN where an observation holds one
+    bad = ~np.isfinite(np.concatenate(columns, axis=1)).all(axis=1) & (largest < LARGEST_OBS)
+    if bad.any():
+        env = int(bad.argmax())
+        raise NumericsError(
+            f"the policy's action for environment {env} after {env_steps} env steps of this collector is NaN or Inf,"
+            f" and its observation, of at most {largest[env]:g}, is not: the networks have diverged. Lower"
+            " algo.actor_lr or algo.critic_lr (APPO and HORA: algo.lr), set algo.max_grad_norm, or check the scale of"
+            " rewards and observations (algo.normalize_obs=true)"
+        )
 
 
 def random_actions(spec: SpaceSpec, rng: np.random.Generator, count: int) -> Float32:

@@ -216,12 +216,6 @@ class BadRow(NamedTuple):
     env: int
     fields: dict[str, list[float]]  # by name
 
-    @property
-    def is_of_policy(self) -> bool:
-        """True if it is the action, of a sound observation, that is NaN or Inf: no environment has made that."""
-        obs, action = (self.fields.get(name, [0.0]) for name in ("obs", "action"))
-        return bool(np.isfinite(obs).all() and not np.isfinite(action).all())
-
     def __str__(self) -> str:
         culprits = [name for name, values in self.fields.items() if not np.isfinite(values).all()]
         return f"NaN or Inf in {', '.join(culprits)} of environment {self.env}"

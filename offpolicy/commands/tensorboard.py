@@ -52,14 +52,16 @@ def _serve(command: Sequence[str], link_more: Callable[[], object]) -> int:
     before = handle_signals([signal.SIGINT, signal.SIGTERM], lambda number, _: stopped.append(number))
     try:
         with subprocess.Popen(command) as server:
-            link_again = Every(Stopwatch().elapsed_s, LINK_AGAIN_S)
-            while not stopped:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    return server.wait(POLL_S)
-                if link_again.is_due():
-                    link_more()
-            server.terminate()
-            return 0
+            link_again, code = Every(Stopwatch().elapsed_s, LINK_AGAIN_S), None
+            try:
+                while code is None and not stopped:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        code = server.wait(POLL_S)
+                    if code is None and link_again.is_due():
+                        link_more()
+            finally:
+                server.terminate()
+        return 0 if stopped or code is None else code
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -64,13 +64,15 @@ def broken_rules(cfg: RunSections) -> list[str]:
 
 def _odd_keys(value: Any, path: str) -> list[str]:
     """Returns the keys of mappings that are no texts: processes get the configuration as JSON, which has no others."""
+    inner: Iterable[tuple[str, Any]] = ()
+    odd = list[str]()
     if isinstance(value, Mapping):
+        inner = [(f"{path}.{key}", below) for key, below in value.items()]
         found = [key for key in value if not isinstance(key, str)]
-        odd = [f"{path}: got the key {key!r}, allowed texts: write '{key}'" for key in found]
-        return odd + [problem for key, inner in value.items() for problem in _odd_keys(inner, f"{path}.{key}")]
-    if isinstance(value, list | tuple):
-        return [problem for inner in value for problem in _odd_keys(inner, path)]
-    return []
+        odd = [f"{path}: got the key {key!r}, allowed texts: {path}.{key}=..., in a file '{key}'" for key in found]
+    elif isinstance(value, list | tuple):
+        inner = [(f"{path}[{index}]", below) for index, below in enumerate(value)]
+    return odd + [problem for name, below in inner for problem in _odd_keys(below, name)]
 
 
 def _stage_problems(cfg: RunSections) -> list[str]:

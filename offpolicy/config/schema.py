@@ -91,6 +91,8 @@ def read_config(path: Path) -> RunConfig:
     """Returns the configuration of a run directory. Raises `ConfigError`."""
     file = path / "config.yaml"
     tree = read_values(file)
+    if isinstance(env := tree.get("env"), dict) and "kwargs" in env:
+        env["kwargs"] = _with_texts_as_keys(env["kwargs"])  # of runs from before other keys were refused
     try:
         return RunConfig.from_mapping(tree)
     except ConfigError as error:
@@ -98,6 +100,13 @@ def read_config(path: Path) -> RunConfig:
 
 
 # Any: values of a configuration
+def _with_texts_as_keys(value: Any) -> Any:  # Any: a value of YAML
+    """Returns the value with the keys that the environments of a run got: its processes got it as JSON."""
+    if isinstance(value, dict):
+        return {str(key): _with_texts_as_keys(below) for key, below in value.items()}
+    return [_with_texts_as_keys(below) for below in value] if isinstance(value, list) else value
+
+
 def read_values(file: Path, allowed: str = "the mapping that a run writes") -> dict[str, Any]:
     """Returns the values of a YAML file such as `config.yaml`, unchecked. Raises `ConfigError` for no mapping."""
     try:

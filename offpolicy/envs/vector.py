@@ -205,31 +205,34 @@ class NativeVector:
         given: Any = seed if self.can_reset_some else seed[0]  # Any: Gymnasium's type lacks the list
         try:
             obs, _ = self.env.reset(seed=given, options=options)
+            return self.flatten(obs), {}
         except EnvFailure:  # it names the environment itself
             raise
         except Exception as error:
             raise self._failure("reset", error) from error
-        return self.flatten(obs), {}
 
     def step(self, actions: NDArray[Any]) -> tuple[Float32, Float64, Bool, Bool, dict[str, Any]]:
         """One vector step; actions: [N, A]."""
         try:
             obs, reward, terminated, truncated, info = self.env.step(self._codec.env_actions(actions))
+            is_terminated = self._of_each("terminated", terminated, np.bool_)
+            is_truncated = self._of_each("truncated", truncated, np.bool_)
+            done = is_terminated | is_truncated
+            measured = self._measured(info, done) if info and done.any() else {}
+            rewards = self._of_each("reward", reward, np.float64)
+            return self.flatten(obs), rewards, is_terminated, is_truncated, measured
         except EnvFailure:  # it names the environment itself
             raise
         except Exception as error:
             raise self._failure("step", error) from error
-        terminated = self._of_each("terminated", terminated, np.bool_)
-        truncated = self._of_each("truncated", truncated, np.bool_)
-        done = terminated | truncated
-        measured = self._measured(info, done) if info and done.any() else {}
-        return self.flatten(obs), self._of_each("reward", reward, np.float64), terminated, truncated, measured
 
     def _of_each(self, name: str, values: Any, dtype: type[np.generic]) -> NDArray[Any]:
-        """Returns a copy of the numbers [N]. Raises `EnvFailure` for another shape."""
-        if np.shape(values) != (self._num_envs,):
-            raise EnvFailure(f"{self._num_envs} x {self._cfg.id}: {name} has shape {np.shape(values)}, expected [N]")
-        return np.array(values, dtype)
+        """Returns a copy of the numbers [N]. Raises `EnvFailure` for another shape, and for what is no number."""
+        array = np.asarray(values)
+        if array.shape != (self._num_envs,) or array.dtype.kind not in "fiub":
+            got = f"{name} has shape {array.shape} and type {array.dtype}"
+            raise EnvFailure(f"{self._num_envs} x {self._cfg.id}: {got}, expected numbers of shape ({self._num_envs},)")
+        return array.astype(dtype)
 
     def _measured(self, info: dict[str, Any], done: Bool) -> dict[str, Any]:
         """Returns success, and what `env.measure` names, of the environments that are `done` [N]."""

@@ -121,6 +121,7 @@ def record_end(
             virtual_speedup=monitor.virtual_speedup,
         ),
         baseline=logger.baseline,
+        start=logger.start,
         config_mapping=logger.config_mapping,
     )
     summary["run"] = provenance.section()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +41,7 @@ NAME_WIDTH, WIDTH = 12, 80
 LONGEST = 2 * (WIDTH - NAME_WIDTH) - 12  # characters of a line that may be wrapped once
 NEXT_WIDTH = len("next  ")
 COMMAND_WIDTH = WIDTH - NEXT_WIDTH - len(" \\")
-COMPARABLE = 8  # records after the first, in its warm-up, that `offpolicy compare` needs of each run
+COMPARABLE = 8  # records after its warm-up that `offpolicy compare` needs of a run
 LEAST_COMMANDS = 3  # that are kept on a full screen
 OPTIONAL = ("learning", "cores", "speed-up")  # lines that are left out of a full screen, in this order
 Line = tuple[str, str]
@@ -220,7 +221,7 @@ def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
         yield f"offpolicy play {run} --video x.gif"
     if summary["updates"] and summary["timing"]["learner"] and _has_our_config(run_dir):
         yield f"offpolicy explain {run}"
-    if summary["updates"] and other is not None and min(map(_num_records, (other, run_dir))) > COMPARABLE:
+    if summary["updates"] and other is not None and _can_be_compared(run_dir) and _can_be_compared(other):
         yield f"offpolicy compare {shown_path(other)} {run}"
     if any(run_dir.glob("events.out.tfevents.*")):
         others = [] if other is None else [shown_path(other)]
@@ -253,11 +254,16 @@ def _newest_beside(run_dir: Path) -> Path | None:
     return newest
 
 
-def _num_records(run: Path) -> int:
-    """Returns how many records a run has written, as far as that can be read."""
-    with contextlib.suppress(OSError), (run / "metrics.jsonl").open("rb") as file:
-        return sum(1 for _ in file)
-    return 0
+def _can_be_compared(run: Path) -> bool:
+    """True if a run has written enough records after its warm-up, which ends with the one of the first updates."""
+    count, is_steady = 0, False
+    with contextlib.suppress(OSError, ValueError, AttributeError), (run / "metrics.jsonl").open("rb") as file:
+        for line in file:
+            count += is_steady
+            if count >= COMPARABLE:
+                return True
+            is_steady = is_steady or json.loads(line).get("train/n_updates", 0) > 0
+    return False
 
 
 def _typed(command: str) -> list[str]:

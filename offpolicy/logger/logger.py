@@ -97,6 +97,11 @@ class OffPolicyLogger:
         since = num_updates(self.last_snapshot) - num_updates(self._learning)
         return self._learning if 2 * since >= total else self._origin
 
+    @property
+    def start(self) -> Snapshot | None:
+        """Returns the counters as this process found them; None: all were zero."""
+        return self._origin
+
     def _is_learning(self, snapshot: Snapshot) -> bool:
         """True if both sides reported since learning began; a collector's older report would add its random steps."""
         if self._origin is None:
@@ -299,7 +304,7 @@ class OffPolicyLogger:
             last_eval=self.last_eval,
             prediction_error=self.prediction_error,
         )
-        summary = build_summary(self.last_snapshot, self.header, result, baseline=self.baseline)
+        summary = build_summary(self.last_snapshot, self.header, result, baseline=self.baseline, start=self.start)
         summary["bottleneck"]["advice"] = []
         if summary["timing"]["collector"] is None:
             summary["bottleneck"]["reason"] = NO_COLLECTOR

@@ -122,7 +122,7 @@ def judge_window(  # noqa: PLR0913  # what a verdict is made of, each needed
 
 
 def _has_too_many_threads(header: RunHeader, cores: CoreTotals) -> bool:
-    """True if the collectors of this host, which have more threads than one, fill its cores with the learners."""
+    """True if the threads of this host's collectors, several, and those of its learners are more than its cores."""
     of_collectors = header.num_collectors * header.collector_threads
     of_learners = header.learner_threads * header.world_size // header.num_hosts
     num_cores = round(sum(cores.classes_ns.values()) / cores.wall_ns)

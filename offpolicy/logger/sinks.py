@@ -80,7 +80,7 @@ class SafeSink:
 
     def write(self, record: Record) -> None:
         """Writes the record, or counts it as dropped."""
-        self._guard(lambda sink: sink.write(record))
+        self._guard(lambda sink: sink.write(dict(record)))
 
     def episode(self, episode: EpisodeRecord) -> None:
         """Writes the episode, or counts it as dropped."""

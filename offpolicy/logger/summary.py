@@ -72,12 +72,14 @@ def build_summary(
     result: RunResult,
     *,
     baseline: Snapshot | None = None,
+    start: Snapshot | None = None,
     config_mapping: Mapping[str, Any] = NO_CONFIG,
 ) -> dict[str, Any]:  # Any: the nested mapping of summary.json
     """Returns the mapping of `summary.json` from the last snapshot.
 
     Rates and verdict are measured from `baseline` (`OffPolicyLogger.baseline`) to each side's last iteration; None:
-    from zero, which is wrong after a resume. Advice that `config_mapping` already follows is left out.
+    from zero, which is wrong after a resume. `start` is the snapshot that this start went on from. Advice that
+    `config_mapping` already follows is left out.
     """
     learning = of_iterations(snapshot)
     rates = compute_rates(baseline, learning, header.mode, header.num_hosts)
@@ -95,7 +97,7 @@ def build_summary(
         "exit_code": result.exit_code,
         "reason": result.reason,
         "env_steps": snapshot.env_steps,
-        "from_env_step": 0 if baseline is None else baseline.env_steps,  # where this start went on
+        "from_env_step": 0 if start is None else start.env_steps,  # where this start went on
         "updates": num_updates(snapshot if snapshot.learners else baseline or snapshot),
         "restarts": snapshot.restarts,  # of collectors that died
         "learner_restarts": snapshot.learner_restarts,

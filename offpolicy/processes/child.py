@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy import fault
-from offpolicy.children import ORPHANED, die_with_parent, is_held, leave_now, leave_signals, resolve
+from offpolicy.children import GRACE_S, ORPHANED, die_with_parent, is_held, leave_now, leave_signals, resolve
 from offpolicy.errors import OffPolicyError
 from offpolicy.processes.oom import be_killed_first
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
@@ -136,5 +136,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     exit_code = main()
-    if exit_code or is_held():
+    if exit_code or is_held(GRACE_S):
         leave_now(exit_code)

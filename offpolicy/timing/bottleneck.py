@@ -362,8 +362,8 @@ def find_bottleneck(  # noqa: PLR0913  # what a verdict is made of, each needed
     detail = shown.detail if shown is not None else _detail(phase, waited, evidence)
     verdict = _with_detail(verdict, detail, side, waited, evidence)
     has_core = evidence.idle_cores is None or evidence.idle_cores >= IDLE_CORE
-    is_possible = {TRY_THREADS: evidence.may_try_threads, LOWER_COLLECTORS: evidence.can_lower_collectors}
-    left_out = [advice for advice, possible in is_possible.items() if not possible]
+    left_out = [] if evidence.may_try_threads else [TRY_THREADS]
+    left_out += [] if evidence.can_lower_collectors else [LOWER_COLLECTORS]
     possible = (advice for advice in verdict.advice if advice not in left_out and (has_core or not advice.needs_core))
     return replace(verdict, advice=tuple(possible))
 

@@ -40,7 +40,7 @@ TINY = (
 )
 PAUSE_S = 5.0  # between two looks five times a second: nothing ran at all
 NUM_CORES = len(os.sched_getaffinity(0))
-NUM_CORES = len(os.sched_getaffinity(0))
+LEAST_SHARE = 0.25  # of a second that counts, however many threads run: those of the test's own run are among them
 # A collector waits a little at every vector step, or rollout: no machine is so fast that the run ends before its kill.
 PACED = "ring.committed@role=collector:delay:3;rollout.committed@role=collector:delay:30"
 ENDLESS = ("total_timesteps=100000000", "replay.capacity=100000")
@@ -88,7 +88,7 @@ class Patience:
         now_s = time.monotonic()
         gap_s, self._last_s = now_s - self._last_s, now_s
         if gap_s < PAUSE_S:
-            self._left_s -= gap_s * min(1.0, NUM_CORES / num_running())
+            self._left_s -= gap_s * min(1.0, max(LEAST_SHARE, NUM_CORES / max(num_running(), 1)))
         return self._left_s < 0.0
 
 

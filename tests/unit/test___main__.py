@@ -42,3 +42,24 @@ def test_ctrl_c_at_any_instant_of_the_start_ends_it_with_130_and_no_traceback(de
     assert "Traceback" not in result.stderr
     if result.stderr == "offpolicy: interrupted\n":  # before any process had been started
         assert list(tmp_path.iterdir()) == []
+
+
+HELD = """
+import sys, threading
+from offpolicy import __main__, children, cli
+def command():
+    threading.Thread(target=threading.Event().wait).start()
+    {end}
+cli.main, children.GRACE_S = command, 0.1
+sys.exit(__main__.main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "words"), [("return 3", 3, ""), ("raise RuntimeError('gone')", 1, "RuntimeError: gone")]
+)
+def test_what_an_environment_left_running_does_not_hold_a_command(end: str, code: int, words: str) -> None:
+    command = [sys.executable, "-c", HELD.format(end=end)]
+    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == code
+    assert words in result.stderr

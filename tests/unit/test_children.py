@@ -57,6 +57,15 @@ def leave_running(_):
     threading.Thread(target=threading.Event().wait).start()
     multiprocessing.get_context("fork").Process(target=signal.pause).start()
     return "done"
+def leave_soon_done(path):
+    import atexit, concurrent.futures, multiprocessing, time
+    def write(name, after_s=0.0):
+        time.sleep(after_s)
+        open(path + name, "w").close()
+    threading.Thread(target=write, args=("thread", 0.3)).start()
+    multiprocessing.get_context("fork").Process(target=write, args=("process", 0.3)).start()
+    concurrent.futures.ThreadPoolExecutor(1).submit(write, "pool", 0.3)
+    atexit.register(write, "exit")
 def terminate_forked(_):
     import multiprocessing
     context = multiprocessing.get_context("fork")
@@ -241,6 +250,11 @@ def test_signals_stay_held_until_the_outermost_block_ends() -> None:
 def test_what_a_function_has_left_running_does_not_hold_its_answer() -> None:
     """The interpreter waits for threads and processes at its end, for ever if they never end."""
     assert call_in_child("callee:leave_running", timeout_s=20) == "done"
+
+
+def test_what_soon_ends_by_itself_ends_what_it_does(tmp_path: Path) -> None:
+    call_in_child("callee:leave_soon_done", f"{tmp_path}/of-")
+    assert {path.name for path in tmp_path.glob("of-*")} == {"of-thread", "of-process", "of-pool", "of-exit"}
 
 
 def test_a_process_that_a_function_has_forked_can_be_terminated() -> None:

@@ -82,20 +82,6 @@ def test_one_bad_row_beyond_the_limit_is_an_error(tmp_path: Path) -> None:
         bad.skip(TWO_BAD, OUTCOME, Progress(np.zeros((3, 2), np.float32)))
 
 
-def test_an_action_of_nan_is_the_policys_and_is_never_skipped(tmp_path: Path) -> None:
-    bad, _ = bad_rows_at(tmp_path, two_collectors())
-    row = BadRow(1, {"obs": [0.0], "next_obs": [float("nan")], "action": [float("nan")], "reward": [float("nan")]})
-    with pytest.raises(NumericsError, match=r"(?s)see .*bad-row.*\nthe policy gave that action .* Lower algo.actor_lr"):
-        bad.skip(BadRowError([row]), OUTCOME, Progress(np.zeros((3, 2), np.float32)))
-
-
-def test_an_action_for_an_observation_of_nan_is_the_environments(tmp_path: Path) -> None:
-    bad, warnings = bad_rows_at(tmp_path, two_collectors())
-    row = BadRow(1, {"obs": [float("nan")], "next_obs": [0.0], "action": [float("nan")], "reward": [0.0]})
-    bad.skip(BadRowError([row]), OUTCOME, Progress(np.zeros((3, 2), np.float32)))
-    assert len(warnings) == 1
-
-
 def test_bad_rows_are_counted_over_all_collectors_and_those_before_the_resume(tmp_path: Path) -> None:
     """The other collector still starts and has announced none: it had two in the checkpoint."""
     control, progress = two_collectors(), Progress(np.zeros((3, 2), np.float32))

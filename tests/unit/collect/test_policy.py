@@ -12,6 +12,7 @@ import torch
 from offpolicy.collect.policy import CollectorPolicy, Exploration, noise_schedule, random_actions
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.sections import AlgoConfig
+from offpolicy.errors import NumericsError
 from offpolicy.nets.few_rows import FewRows
 from offpolicy.nets.normalizer import block_moments
 from offpolicy.nets.policy import flat_size, flatten_into, make_policy
@@ -183,3 +184,15 @@ def test_collectors_share_the_random_steps_and_hold_noise_as_long_as_the_algorit
     assert (of_two.warmup_steps, of_two.noise_repeat, of_two.noise_at) == (30, 16, None)
     of_one = Exploration.of(AlgoConfig(name="appo"), num_collectors=1)
     assert (of_one.warmup_steps, of_one.noise_repeat) == (0, 1)
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "appo"])
+def test_an_action_of_nan_for_a_sound_observation_is_the_policys(name: str) -> None:
+    """The environment was blamed for what it makes of it."""
+    policy, _ = make(algo=AlgoConfig(name=name, hidden_dims=(4,)))
+    policy._flat.fill(np.nan)
+    obs = np.zeros((2, SPEC.obs_dim), np.float32)
+    with pytest.raises(NumericsError, match=r"environment 0 after 190 env .* at most 0, is not: .* Lower algo.act"):
+        policy.act(obs, 190)
+    for odd in (np.nan, 3e38):  # the environment's own: the row is refused when it is written
+        policy.act(np.full_like(obs, odd), 190)

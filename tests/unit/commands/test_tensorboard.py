@@ -168,6 +168,37 @@ def test_a_signal_while_the_server_starts_ends_it_too(tmp_path: Path, monkeypatc
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_a_disk_that_refuses_a_link_ends_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = list[Any]()
+    real = subprocess.Popen
+
+    def start(_: Any) -> Any:
+        servers.append(real([sys.executable, "-c", "import time; time.sleep(60)"]))
+        return servers[0]
+
+    def refuse() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(tensorboard, "LINK_AGAIN_S", 0.0)
+    with pytest.raises(OSError, match="No space left"):
+        tensorboard._serve([], refuse)
+    assert servers[0].returncode == -signal.SIGTERM
+
+
+def test_ctrl_c_is_no_failure_although_the_server_gets_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = subprocess.Popen
+
+    def start(_: Any) -> Any:
+        server = real([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"])
+        server.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return server
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    assert tensorboard._serve([], lambda: None) == 0
+
+
 def test_an_option_that_is_not_known_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["tensorboard", "--logdir_spec", "x", f"a={run_at(tmp_path / 'run')}"])

@@ -264,6 +264,6 @@ def test_keys_below_env_kwargs_are_texts() -> None:
     """They were numbers in `eval` and texts in training: two tasks, without a word."""
     kwargs = {"gains": {0: 1.5, "3": 2.0}, "parts": [{"x": {True: 1}}]}
     assert problems({"env": {"kwargs": kwargs}}) == (
-        "env.kwargs.gains: got the key 0, allowed texts: write '0'",
-        "env.kwargs.parts.x: got the key True, allowed texts: write 'True'",
+        "env.kwargs.gains: got the key 0, allowed texts: env.kwargs.gains.0=..., in a file '0'",
+        "env.kwargs.parts[0].x: got the key True, allowed texts: env.kwargs.parts[0].x.True=..., in a file 'True'",
     )

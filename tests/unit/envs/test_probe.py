@@ -106,5 +106,5 @@ def test_a_vector_of_its_own_is_stepped_too(tmp_path: Path, monkeypatch: pytest.
         "gymnasium.register('Columns-v0', CartPoleEnv, vector_entry_point=Columns)\n"
     )
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(EnvFailure, match=r"1 x .*:Columns-v0: reward has shape \(1, 1\), expected \[N\]"):
+    with pytest.raises(EnvFailure, match=r"1 x .*:Columns-v0: reward has shape \(1, 1\) and type float32, expected"):
         probe(EnvConfig(id="columns_of_test_probe:Columns-v0", vectorization="mujoco"))

@@ -306,7 +306,7 @@ def test_flags_of_numbers_are_flags_and_rewards_are_copies() -> None:
 @pytest.mark.parametrize(
     ("how", "problem"),
     [
-        ("column", r"terminated has shape \(2, 1\), expected \[N\]"),
+        ("column", r"terminated has shape \(2, 1\) and type bool, expected numbers of shape \(2,\)"),
         ("transposed", r"observation has shape \(4, 2\), expected \(2, 4\)"),
     ],
 )

@@ -47,6 +47,9 @@ def commands(lines: list[str]) -> list[str]:
     return "\n".join(line[6:] for line in lines[first:]).replace("\\\n", "").split("\n")
 
 
+RECORDS = '{"train/n_updates": 0}\n' + 9 * '{"train/n_updates": 9}\n'
+
+
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with everything that a run leaves, beside an older one; the working directory is above both."""
@@ -54,7 +57,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for place in (RUN, RUN.with_name("20261121-090000-s1")):
         place.mkdir(parents=True)
         for name in ("config.yaml", "metrics.jsonl", "events.out.tfevents.1", "train.log"):
-            (place / name).write_text((10 if name == "metrics.jsonl" else 1) * "{}\n")
+            (place / name).write_text(RECORDS if name == "metrics.jsonl" else "{}\n")
         for step in (0, 1500):
             (place / f"checkpoints/step-{step:012d}").mkdir(parents=True)
     return RUN
@@ -89,7 +92,7 @@ def test_it_says_what_came_out_and_where_it_is(run: Path, make_snapshot: Any, ev
 
 def test_runs_of_too_few_records_are_not_to_be_compared(run: Path, make_snapshot: Any) -> None:
     assert COMPARABLE == MIN_RECORDS
-    (run / "metrics.jsonl").write_text(8 * "{}\n")
+    (run / "metrics.jsonl").write_text(20 * '{"train/n_updates": 0}\n' + 8 * '{"train/n_updates": 9}\n')
     assert not any("compare" in command for command in commands(printed(summary_of(make_snapshot(1000)))))
 
 

@@ -354,3 +354,10 @@ def test_a_summary_that_cannot_be_read_is_refused_or_empty(tmp_path: Path, conte
     with pytest.raises(ConfigError, match="cannot be read" if content else "which is written when a run ends"):
         read_summary(tmp_path)
     assert known_summary(tmp_path) == {}
+
+
+def test_a_run_is_of_the_env_step_at_which_its_start_found_it(make_snapshot: Any) -> None:
+    """Not of that at which it began to learn, from which its rates are."""
+    last, learning, start = make_snapshot(1000), make_snapshot(500), make_snapshot(200)
+    summaries = [build_summary(last, HEADER, RESULT, baseline=learning, start=one) for one in (None, start)]
+    assert [summary["from_env_step"] for summary in summaries] == [0, start.env_steps]
