@@ -179,7 +179,8 @@ class Checkpointer:
             save.commit(self._store, self._rows)
             if self._uncommon not in (None, save.env_steps):
                 self._store.discard(self._uncommon)  # the new one has links to its rows
-            self._uncommon = save.env_steps
+            if save.env_steps != self._saved_step:  # else it has replaced one that all have
+                self._uncommon = save.env_steps
 
     def _write(self, save: Save) -> None:
         """Runs in the thread beside training."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +43,27 @@ def test_dict_keys_come_back_in_their_order() -> None:
     assert probe(toy("DictObs-v0")).obs_keys == ("alpha", "beta/count", "beta/matrix", "zeta")
 
 
+WriteModule = Callable[[str, str], object]
+
+
+@pytest.fixture
+def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteModule:
+    """`write_module(name, text)`: a module in the working directory, where the probe looks for it."""
+    monkeypatch.chdir(tmp_path)
+    return lambda name, text: (tmp_path / f"{name}.py").write_text(text)
+
+
 @pytest.mark.mp
-def test_output_of_an_environment_does_not_disturb_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "loud_of_test_probe.py").write_text(
+def test_output_of_an_environment_does_not_disturb_the_answer(write_module: WriteModule) -> None:
+    write_module(
+        "loud_of_test_probe",
         "import gymnasium\n"
         "from gymnasium.envs.classic_control import PendulumEnv\n"
         "class Loud(PendulumEnv):\n"
         "    def __init__(self):\n"
         "        super().__init__(); print('{\"spec\": 1}', flush=True)\n"
-        "gymnasium.register('Loud-v0', Loud)\n"
+        "gymnasium.register('Loud-v0', Loud)\n",
     )
-    monkeypatch.chdir(tmp_path)  # found there: the probe looks in the working directory
     assert probe(EnvConfig(id="loud_of_test_probe:Loud-v0")).obs_dim == 3
 
 
@@ -95,16 +106,16 @@ def test_a_hanging_environment_ends_the_probe(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.mp
-def test_a_vector_of_its_own_is_stepped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "columns_of_test_probe.py").write_text(
+def test_a_vector_of_its_own_is_stepped_too(write_module: WriteModule) -> None:
+    write_module(
+        "columns_of_test_probe",
         "import gymnasium\n"
         "from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv\n"
         "class Columns(CartPoleVectorEnv):\n"
         "    def step(self, actions):\n"
         "        obs, reward, *flags, info = super().step(actions)\n"
         "        return obs, reward[:, None], *flags, info\n"
-        "gymnasium.register('Columns-v0', CartPoleEnv, vector_entry_point=Columns)\n"
+        "gymnasium.register('Columns-v0', CartPoleEnv, vector_entry_point=Columns)\n",
     )
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(EnvFailure, match=r"1 x .*:Columns-v0: reward has shape \(1, 1\) and type float32, expected"):
         probe(EnvConfig(id="columns_of_test_probe:Columns-v0", vectorization="mujoco"))

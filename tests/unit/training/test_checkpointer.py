@@ -66,6 +66,15 @@ def checkpointer(rank: RankContext, world: FakeWorld) -> tuple[Checkpointer, Fak
     return Checkpointer(state, health, lambda: 30), state
 
 
+def fail_to_save(rank: RankContext, *votes: float) -> None:
+    """The last save, at env step 50, of a rank whose `peer` fails."""
+    world = FakeWorld(2, peer(*votes))
+    saver, _ = checkpointer(rank, world)
+    world.env_steps = 50
+    with pytest.raises(PeerSaveError):
+        saver.run_last(is_complete=True)
+
+
 def leave_snapshots(rank: RankContext) -> None:
     for index in range(rank.cfg.collect.num_collectors):
         leave_part(rank, f"collector-{index}")
@@ -247,52 +256,48 @@ def test_saves_that_fail_one_after_the_other_are_warned_of_once_and_the_next_goo
 
 
 def test_a_rank_whose_peer_cannot_save_does_not_either(make_rank: MakeRank) -> None:
-    rank, world = make_rank(), FakeWorld(2, peer(0, 1, 1))  # snapshots are there, something is new; then it fails
-    saver, _ = checkpointer(rank, world)
-    world.env_steps = 50
-    with pytest.raises(PeerSaveError):
-        saver.run_last(is_complete=True)
+    rank = make_rank()
+    fail_to_save(rank, 0, 1, 1)  # snapshots are there, something is new; then the peer fails
     assert saved(rank) == []
 
 
 def test_rank_0_commits_only_what_all_other_hosts_have(make_rank: MakeRank) -> None:
     rank = make_rank(host=HostInfo(num_hosts=2))
-    world = FakeWorld(2, peer(0, 0, 0, 0, 1))  # it fails to commit, which is its turn before that of rank 0
-    saver, _ = checkpointer(rank, world)
-    world.env_steps = 50
-    with pytest.raises(PeerSaveError):
-        saver.run_last(is_complete=True)
+    fail_to_save(rank, 0, 0, 0, 0, 1)  # the peer fails to commit, which is its turn before that of rank 0
     assert saved(rank) == []
 
 
 def test_another_host_keeps_its_old_checkpoints_until_rank_0_has_the_new_one(make_rank: MakeRank) -> None:
     rank = make_rank(host=HostInfo(index=1, num_hosts=2))
-    world = FakeWorld(2, peer(0, 0, 0, 0, 0, 1))  # rank 0 fails to commit
-    saver, _ = checkpointer(rank, world)
     for env_steps in (10, 20):
         with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps) as draft:
             draft.add_json("state", {})
-    world.env_steps = 50
-    with pytest.raises(PeerSaveError):
-        saver.run_last(is_complete=True)
+    fail_to_save(rank, 0, 0, 0, 0, 0, 1)  # rank 0 fails to commit
     assert saved(rank) == ["step-000000000010", "step-000000000020", "step-000000000050"]
 
 
+@pytest.mark.parametrize(
+    ("saves", "kept"),
+    [
+        ([(10, True), (20, False), (30, False), (40, True)], [[10], [10, 20], [10, 30], [10, 40]]),
+        # The second save at 20 replaces what all hosts have: it stays when the next one fails, too.
+        ([(20, True), (20, False), (30, False)], [[20], [20], [20, 30]]),
+    ],
+)
 def test_a_checkpoint_that_rank_0_could_not_make_is_replaced_by_the_next_on_the_other_hosts(
-    make_rank: MakeRank,
+    saves: list[tuple[int, bool]], kept: list[list[int]], make_rank: MakeRank
 ) -> None:
     """They kept one more at each try, which then counted among those to keep, although no other host had it."""
     rank = make_rank(host=HostInfo(index=1, num_hosts=2))
-    world = FakeWorld(2, peer(*(0, 0, 0, 0, 0, 0), *(0, 0, 0, 0, 0, 1), *(0, 0, 0, 0, 0, 1), *(0, 0, 0, 0, 0, 0)))
+    world = FakeWorld(2, peer(*(vote for _, is_made in saves for vote in (0, 1, 0, 0, 0, not is_made))))
     saver, _ = checkpointer(rank, world)
-    kept = []
-    for env_steps in (10, 20, 30, 40):
-        world.env_steps = env_steps
+    found = []
+    for world.env_steps, _ in saves:
         leave_snapshots(rank)
         with contextlib.suppress(PeerSaveError):
             saver.run_last(is_complete=True)
-        kept.append([int(name.removeprefix("step-")) for name in saved(rank)])
-    assert kept == [[10], [10, 20], [10, 30], [10, 40]]
+        found.append([int(name.removeprefix("step-")) for name in saved(rank)])
+    assert found == kept
 
 
 def test_collectors_that_never_started_leave_the_old_checkpoint_the_newest(make_rank: MakeRank) -> None:
