@@ -88,6 +88,7 @@ def test_without_saved_replay_rows_a_resumed_run_refills_first_and_owes_no_updat
     resumed = start_run("total_timesteps=600", command=("resume", "run"))
     assert resumed.finish()[0] == 0
     assert resumed.summary()["updates"] == 200 + (600 - 300 - 100)
+    assert resumed.summary()["from_env_step"] == 300
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from offpolicy.children import (
     ChildTimeout,
     call_in_child,
     describe_exit,
+    is_held,
     resolve,
     signals_blocked,
     with_bounded_spin,
@@ -260,3 +261,8 @@ def test_what_soon_ends_by_itself_ends_what_it_does(tmp_path: Path) -> None:
 def test_a_process_that_a_function_has_forked_can_be_terminated() -> None:
     """It inherits that the run's signals do nothing; an environment's `close` waited for it for ever."""
     assert call_in_child("callee:terminate_forked", timeout_s=40) == -signal.SIGTERM
+
+
+def test_a_daemon_thread_holds_nobody() -> None:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    assert not is_held()

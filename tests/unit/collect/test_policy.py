@@ -196,3 +196,11 @@ def test_an_action_of_nan_for_a_sound_observation_is_the_policys(name: str) -> N
         policy.act(obs, 190)
     for odd in (np.nan, 3e38):  # the environment's own: the row is refused when it is written
         policy.act(np.full_like(obs, odd), 190)
+
+
+def test_an_infinite_log_probability_is_the_policys_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, _ = make(algo=AlgoConfig(name="appo", hidden_dims=(4,)))
+    drawn = torch.zeros(2, SPEC.action_dim), torch.tensor([0.0, float("inf")])
+    monkeypatch.setattr(policy._policy, "sample", lambda *_: drawn)
+    with pytest.raises(NumericsError, match="the policy's action for environment 1 "):
+        policy.act(np.zeros((2, SPEC.obs_dim), np.float32), 190)

@@ -85,14 +85,21 @@ def test_a_sink_that_would_end_the_process_is_disabled_like_others() -> None:
     assert warnings == ["warning: leaves is disabled for the rest of the run: SystemExit: 3"]
 
 
-def test_a_sink_has_a_summary_of_its_own() -> None:
+def test_a_sink_has_records_and_a_summary_of_its_own() -> None:
     class Clears(ListSink):
+        def write(self, record: Record) -> None:
+            record.clear()  # type: ignore[attr-defined]
+
         def finish(self, summary: Summary) -> None:
             summary["eval"].clear()
             summary.clear()  # type: ignore[attr-defined]
 
     summary = {"status": "completed", "eval": {"episodes": 3}}
-    SafeSink("clears", Clears(), print).finish(summary)
+    record: Record = {"env_steps": 1}
+    sink = SafeSink("clears", Clears(), print)
+    sink.write(record)
+    sink.finish(summary)
+    assert record == {"env_steps": 1}
     assert summary == {"status": "completed", "eval": {"episodes": 3}}
 
 
