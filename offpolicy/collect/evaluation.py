@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from offpolicy.collect.episode_hook import Interval
-from offpolicy.collect.policy import random_actions
+from offpolicy.collect.policy import random_actions, require_sound
 from offpolicy.collect.post import Episode
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import with_time_limit
@@ -126,12 +126,13 @@ def evaluate(
 
 
 def deterministic_actor(policy: Policy) -> Actor:
-    """Returns the policy's deterministic actions as a function of arrays."""
+    """Returns the policy's deterministic actions as a function of arrays. It raises `NumericsError` for NaN or Inf."""
     device = next(policy.parameters()).device
 
     def act(obs: Float32) -> Float32:
         with torch.inference_mode():
             action: Float32 = policy.act(torch.from_numpy(obs).to(device)).cpu().numpy()
+        require_sound(action, obs, "in an evaluation")
         return action
 
     return act

@@ -97,8 +97,7 @@ class CollectorPolicy:
         if self.is_random(env_steps):
             return PolicyOutput(random_actions(self._spec, self.warmup_rng, len(obs)), None, self.version)
         output = self._explore(obs, env_steps)
-        if not math.isfinite(output.action.sum() + (0.0 if output.log_prob is None else output.log_prob.sum())):
-            _require_sound(output, obs, env_steps)
+        require_sound(output.action, obs, f"after {env_steps} env steps of this collector", output.log_prob)
         return output
 
     def _explore(self, obs: Float32, env_steps: int) -> PolicyOutput:
@@ -116,19 +115,23 @@ class CollectorPolicy:
         return PolicyOutput(drawn.numpy(), None if log_prob is None else log_prob.numpy(), self.version)
 
 
-def _require_sound(output: PolicyOutput, obs: Float32, env_steps: int) -> None:
-    """Raises `NumericsError` where NaN or Inf is the policy's own: an environment could only answer with more of it."""
-    columns = [output.action.reshape(len(obs), -1)]
-    columns += [] if output.log_prob is None else [output.log_prob.reshape(len(obs), -1)]
+def require_sound(action: Float32, obs: Float32, when: str, log_prob: Float32 | None = None) -> None:
+    """Raises `NumericsError` where NaN or Inf is the policy's own: an environment could only answer with more of it.
+
+    action: [N, A] for obs [N, O], log_prob: [N]. `when` stands in the message.
+    """
+    if math.isfinite(action.sum() + (0.0 if log_prob is None else log_prob.sum())):
+        return
+    columns = [action.reshape(len(obs), -1)] + ([] if log_prob is None else [log_prob.reshape(len(obs), -1)])
     largest = np.abs(obs).max(axis=1)  # [N], NaN where an observation holds one
     bad = ~np.isfinite(np.concatenate(columns, axis=1)).all(axis=1) & (largest < LARGEST_OBS)
     if bad.any():
         env = int(bad.argmax())
         raise NumericsError(
-            f"the policy's action for environment {env} after {env_steps} env steps of this collector is NaN or Inf,"
-            f" and its observation, of at most {largest[env]:g}, is not: the networks have diverged. Lower"
-            " algo.actor_lr or algo.critic_lr (APPO and HORA: algo.lr), set algo.max_grad_norm, or check the scale of"
-            " rewards and observations (algo.normalize_obs=true)"
+            f"the policy's action for environment {env} {when} is NaN or Inf, and its observation, of at most"
+            f" {largest[env]:g}, is not: the networks have diverged. Lower algo.actor_lr or algo.critic_lr (APPO and"
+            " HORA: algo.lr), set algo.max_grad_norm, or check the scale of rewards and observations"
+            " (algo.normalize_obs=true)"
         )
 
 

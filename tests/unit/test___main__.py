@@ -45,21 +45,28 @@ def test_ctrl_c_at_any_instant_of_the_start_ends_it_with_130_and_no_traceback(de
 
 
 HELD = """
-import sys, threading
+import multiprocessing, signal, sys, threading
 from offpolicy import __main__, children, cli
 def command():
-    threading.Thread(target=threading.Event().wait).start()
+    {left}.start()
     {end}
 cli.main, children.GRACE_S = command, 0.1
 sys.exit(__main__.main())
 """
+THREAD = "threading.Thread(target=threading.Event().wait)"
+PROCESS = "multiprocessing.get_context('fork').Process(target=signal.pause)"
 
 
 @pytest.mark.parametrize(
-    ("end", "code", "words"), [("return 3", 3, ""), ("raise RuntimeError('gone')", 1, "RuntimeError: gone")]
+    ("left", "end", "code", "words"),
+    [
+        (THREAD, "return 3", 3, ""),
+        (THREAD, "raise RuntimeError('gone')", 1, "RuntimeError: gone"),
+        (PROCESS, "return 3", 3, ""),  # the wait for its output would not end if the process lived on
+    ],
 )
-def test_what_an_environment_left_running_does_not_hold_a_command(end: str, code: int, words: str) -> None:
-    command = [sys.executable, "-c", HELD.format(end=end)]
+def test_what_an_environment_left_running_does_not_hold_a_command(left: str, end: str, code: int, words: str) -> None:
+    command = [sys.executable, "-c", HELD.format(left=left, end=end)]
     result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == code
     assert words in result.stderr

@@ -23,6 +23,7 @@ from offpolicy.collect.evaluation import (
 )
 from offpolicy.collect.post import Episode
 from offpolicy.config.sections import AlgoConfig, EnvConfig
+from offpolicy.errors import NumericsError
 from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import EvaluatorPhase
@@ -149,6 +150,14 @@ def test_episodes_begin_alike_however_many_run_side_by_side_and_whoever_acts(mon
 
         run_episodes(other, POINT_MASS, episodes=2, seed=3)
     assert np.array_equal(firsts[0][0], firsts[1][0])
+
+
+def test_no_environment_gets_an_action_of_nan_in_an_evaluation_either() -> None:
+    policy = make(4, 2)
+    for parameter in policy.parameters():
+        torch.nn.init.constant_(parameter, torch.nan)
+    with pytest.raises(NumericsError, match="environment 0 in an evaluation is NaN .* the networks have diverged"):
+        run_episodes(deterministic_actor(policy), POINT_MASS, episodes=2, seed=3)
 
 
 @pytest.mark.parametrize("can_reset_some", [True, False])
