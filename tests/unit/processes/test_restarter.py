@@ -109,10 +109,12 @@ def test_a_rank_that_notices_the_death_of_another_first_does_not_end_the_run() -
 
 
 def test_where_the_others_cannot_stay_all_end_to_begin_again() -> None:
-    with Stage("learner-0", "collector-0", "evaluator-0", learner_restarts=2, keeps_others=False) as stage:
+    roles, policy = ("learner-0", "collector-0", "evaluator-0"), RestartPolicy(2)
+    with Stage(*roles, restarts=policy, learner_restarts=2, keeps_others=False) as stage:
         failure = stage.run({2: exit_of(stage, "learner-0", -9)})
         assert (failure, stage.supervisor.must_start_over) == (None, True)
         assert [stage.processes[name].code for name in ("collector-0", "evaluator-0")] == [-9, -9]
+        assert [(name, message["kind"]) for name, message in stage.messages] == [("learner 0", "restart")]
 
 
 def test_a_collector_that_ends_before_the_other_ranks_does_not_stop_the_run() -> None:
