@@ -60,11 +60,11 @@ def test_a_collector_that_waits_for_a_slow_learner_is_left_alone() -> None:
         stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
         script = {
             0: lambda: stage.supervisor.stop(Stop.FINISH),
-            25: exit_of(stage, "learner-0"),
-            27: lambda: stage.follow("collector-0"),
+            45: exit_of(stage, "learner-0"),
+            47: lambda: stage.follow("collector-0"),
         }
         assert stage.run(script) is None
-        assert stage.messages == []
+        assert (stage.messages, stage.processes["collector-0"].code) == ([], 0)
 
 
 @pytest.mark.parametrize("frozen", ["learner-0", "learner-1"])
