@@ -104,6 +104,14 @@ def test_other_ranks_have_a_short_grace_after_a_rank_died() -> None:
         assert stage.now_s <= 100.0 + 10.0
 
 
+def test_a_rank_that_runs_on_is_not_waited_for_where_another_one_has_lost_it() -> None:
+    with Stage("learner-0", "learner-1") as stage:
+        failure = stage.run({0: lambda: stage.crash("learner-0", LOST, 70)})
+        assert stage.processes["learner-1"].code == -signal.SIGKILL
+    assert failure is not None
+    assert (failure.index, failure.cause) == (0, "PeerLostError: lost rank 1")
+
+
 def test_a_process_that_fails_after_everything_was_saved_is_the_failure() -> None:
     with Stage("learner-0", "collector-0") as stage:
         failure = stage.run({0: exit_of(stage, "learner-0"), 2: lambda: stage.crash("collector-0", CRASH)})
