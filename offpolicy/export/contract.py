@@ -109,8 +109,9 @@ def read_contract(file: Path, content: bytes) -> dict[str, Any]:
         listed = contract["files"][file.name]["sha256"]
         if contract["format"] != FORMAT:
             raise ValueError(f"format {contract['format']!r}, allowed {FORMAT}")
-        if type(contract["checkpoint"]["env_steps"]) is not int or not all(map(_is_port, contract["inputs"])):
-            raise ValueError("env_steps of the checkpoint, or an input, is none")
+        ports = (*contract["inputs"], *contract["outputs"])
+        if type(contract["checkpoint"]["env_steps"]) is not int or not all(map(_is_port, ports)):
+            raise ValueError("env_steps of the checkpoint, an input or an output is none")
     except FileNotFoundError:
         raise ConfigError(f"--policy: {file} has no {path.name} beside it, which offpolicy export writes") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -122,7 +123,7 @@ def read_contract(file: Path, content: bytes) -> dict[str, Any]:
 
 
 def _is_port(port: Any) -> bool:  # Any: JSON data
-    """True for an input with a name and a shape."""
+    """True for an input or output with a name and a shape."""
     return isinstance(port["name"], str) and all(type(size) is int and size >= 0 for size in port["shape"][1:])
 
 

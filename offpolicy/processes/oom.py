@@ -9,6 +9,7 @@ from pathlib import Path
 from offpolicy.machine import memory_cgroups, memory_limits
 
 VMSTAT = Path("/proc/vmstat")  # counts the kills on the whole machine
+SCORE = Path("/proc/self/oom_score_adj")  # how willingly the kernel kills this process
 COUNTERS = ("memory.events", "memory.oom_control")  # of a cgroup, by version
 RECENT_S = 5.0  # from a kill to the end of a process with much memory, at most
 # How willingly the kernel kills a process of the run when memory runs out, in thousandths of that memory: first one
@@ -19,8 +20,7 @@ KILL_FIRST = {"collector": 500, "evaluator": 500, "learner": 200}
 def be_killed_first(role: str) -> None:
     """Makes this process, and those it starts, likelier to be chosen than its supervisor; where that is allowed."""
     with contextlib.suppress(OSError, ValueError):
-        own = Path("/proc/self/oom_score_adj")
-        own.write_text(str(max(KILL_FIRST.get(role, 0), int(own.read_text()))))
+        SCORE.write_text(str(max(KILL_FIRST.get(role, 0), int(SCORE.read_text()))))
 
 
 class OomWatch:

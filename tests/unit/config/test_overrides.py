@@ -233,6 +233,14 @@ def test_a_broken_file_is_a_configuration_problem(monkeypatch: pytest.MonkeyPatc
     assert str(tmp_path) in problem
 
 
+def test_the_configuration_of_another_run_is_taken_without_its_directory(tmp_path: Path) -> None:
+    words = ["algo=td3", "algo.gamma=0.9", f"run_dir={tmp_path}", "resume=must"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(load_config(words).to_mapping()))
+    config = load_config([f"config={tmp_path}", "seed=7"])
+    assert (config.algo.name, config.algo.gamma, config.seed) == ("td3", 0.9, 7)
+    assert (config.run_dir, config.resume) == (None, "auto")
+
+
 def test_a_resumed_run_takes_values_but_no_groups() -> None:
     assert load_values(["total_timesteps=50000", "log.panel=off"]) == {
         "total_timesteps": 50_000,

@@ -93,6 +93,8 @@ def test_a_ramp_begins_at_the_end_of_warmup_by_default() -> None:
     algo = load_config([*words, "algo.learning_starts=70"]).algo
     assert [algo.value(algo.actor_lr, n) for n in (69, 70, 120, 170)] == [1e-3, 1e-3, 5e-4, 0.0]
     assert algo.ramps["actor_lr"].begin == 70
+    from_0 = load_config([*words, "algo.learning_starts=70", "algo.actor_lr.begin=0"]).algo
+    assert from_0.value(from_0.actor_lr, 50) == 5e-4
     later = load_config([*words, "algo.learning_starts=70", "algo.actor_lr.begin=100"]).algo
     assert later.value(later.actor_lr, 150) == 5e-4
 

@@ -86,6 +86,13 @@ def test_the_collection_mode_defaults_to_the_runners() -> None:
     assert RunConfig.from_mapping({"collect": {"mode": "free"}}).collect_mode == "free"
 
 
+@pytest.mark.parametrize(("mode", "takes_turns"), [(None, True), ("alternate", True), ("auto", False), ("free", False)])
+def test_a_mode_that_may_change_promises_no_turns(mode: str | None, takes_turns: bool) -> None:
+    config = RunConfig.from_mapping({"collect": {"mode": mode}})
+    assert config.takes_turns is takes_turns
+    assert config.collect_mode == ("free" if mode == "free" else "alternate")
+
+
 def test_configuration_and_spaces_come_back(tmp_path: Path) -> None:
     write_config(tmp_path, CFG, SPEC)
     assert (read_config(tmp_path), read_spec(tmp_path)) == (CFG, SPEC)

@@ -110,6 +110,16 @@ def test_ranks_of_one_host_find_each_other_through_the_socket_of_the_supervisor(
     assert second.get("key") == b"value"
 
 
+def test_the_store_of_several_hosts_listens_on_its_own_address_alone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    host = HostInfo(num_hosts=2, store_host="127.0.0.1", store_port=port)
+    store = open_store(host, 0, listen_fd=None, port=port, timeout_s=20.0)
+    store.set("key", "value")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), 5.0)
+
+
 def test_starts_of_a_run_do_not_see_each_others_keys() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]

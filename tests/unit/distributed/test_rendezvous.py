@@ -112,6 +112,32 @@ def test_hosts_exchange_proposals_and_ignore_an_earlier_attempt(late: int) -> No
     assert [proposals for _, proposals in results.values()] == [[{"of": host} for host in range(3)]] * 3
 
 
+def test_the_first_host_stays_until_the_others_have_read_all_proposals() -> None:
+    """The store may live in its process."""
+    reached, released = threading.Event(), threading.Event()
+
+    class SlowStore(MemoryStore):
+        def set(self, key: str, value: str) -> None:
+            if key.startswith("done/") and key.endswith("/1"):
+                reached.set()
+                released.wait(20.0)
+            super().set(key, value)
+
+    def join(host: int) -> None:
+        ProposalExchange(store, HostInfo(index=host, num_hosts=2, job="job"), timeout_s=20.0).exchange({})
+
+    store = SlowStore()
+    first, second = (threading.Thread(target=join, args=(host,), daemon=True) for host in (0, 1))
+    first.start()
+    second.start()
+    assert reached.wait(20.0)
+    first.join(0.5)
+    assert first.is_alive()
+    released.set()
+    first.join(20.0)
+    assert not first.is_alive()
+
+
 def test_a_host_that_does_not_come_ends_the_exchange() -> None:
     store = MemoryStore()
     with pytest.raises(HangError, match=r"found hosts \[0\] only"):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from offpolicy.children import RUN_SIGNALS
 from offpolicy.envs.worker_context import LONGEST, ErrorQueue, worker_context
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -45,6 +46,19 @@ def test_no_error_blocks_its_worker_and_the_first_ones_arrive() -> None:
         for index in range(1000):
             queue.put((index, ValueError, "v", "x" * 3000))
         assert [queue.get()[0] for _ in range(10)] == list(range(10))
+
+
+def test_a_worker_begins_with_the_signals_of_the_run_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that all processes get while it starts would end it."""
+    masks: list[set[int]] = []
+    monkeypatch.setattr(
+        multiprocessing.context.SpawnProcess,
+        "start",
+        lambda self: masks.append(set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))),
+    )
+    multiprocessing.get_context(worker_context()).Process(target=print).start()
+    assert set(RUN_SIGNALS) <= masks[0]
+    assert not set(RUN_SIGNALS) & signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_nothing_that_the_context_makes_has_a_name() -> None:

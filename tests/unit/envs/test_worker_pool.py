@@ -115,6 +115,12 @@ def test_a_silent_worker_ends_the_wait_and_is_gone_after_close() -> None:
         assert [is_running(pid) for pid in pids] == [False, False]
 
 
+def test_a_limit_of_a_hundred_years_is_one() -> None:
+    with workers("Counter-v0", 1, step_timeout_s=3e9) as envs:
+        assert envs.reset(1)[0, 1:].tolist() == [0.0, 0.0]
+        assert envs.step(zeros(envs)).reward.tolist() == [1.0]
+
+
 def test_a_stopped_worker_is_killed_by_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("offpolicy.envs.worker_pool.CLOSE_GRACE_S", 0.1)
     with workers("Counter-v0", 1) as envs:

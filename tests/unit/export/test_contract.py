@@ -73,6 +73,7 @@ def written(tmp_path: Path, **changes: Any) -> Path:
         "files": {"policy.onnx": {"sha256": digest(b"model")}},
         "checkpoint": {"env_steps": 7},
         "inputs": [{"name": "obs", "shape": ["batch", 3]}],
+        "outputs": [{"name": "action", "shape": ["batch", 1]}],
     }
     contract_path(file).write_text(json.dumps(contract | changes))
     return file
@@ -89,8 +90,10 @@ def test_the_contract_of_a_file_is_read(tmp_path: Path) -> None:
         ({"files": {}}, "KeyError"),
         ({"files": {"policy.onnx": {"sha256": "0"}}}, "is of another policy.onnx: sha256 0, got"),
         ({"checkpoint": {"env_steps": "7"}}, "env_steps of the checkpoint"),
-        ({"inputs": [{"name": "obs", "shape": ["batch", "3"]}]}, "or an input, is none"),
+        ({"inputs": [{"name": "obs", "shape": ["batch", "3"]}]}, "an input or an output is none"),
         ({"inputs": 3}, "is no contract of policy.onnx"),
+        ({"outputs": [{"shape": ["batch", 1]}]}, "KeyError"),
+        ({"outputs": None}, "is no contract of policy.onnx"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

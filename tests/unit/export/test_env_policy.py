@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.envs.spaces import action_map
+from offpolicy.config.overrides import load_config
+from offpolicy.envs.spaces import action_map, describe
+from offpolicy.export.env_policy import EnvPolicy
 from offpolicy.export.parity import inputs_of
+from offpolicy.nets.policy import make_policy
 from offpolicy.types import Float32
-from tests.unit.export.conftest import KINDS, MakeScene
+from tests.unit.export.conftest import FLAT, KINDS, ODD, MakeScene
 
 
 def observed(rows: int, obs_dim: int) -> Float32:
@@ -30,6 +33,17 @@ def test_the_actions_are_those_that_the_environment_gets_in_training(kind: str, 
         sizes = np.cumsum([0, *codec.spec.choices])
         for begin, end in zip(sizes, sizes[1:], strict=False):
             np.testing.assert_allclose(outputs[1][:, begin:end].sum(dim=1).numpy(), 1.0, atol=1e-6)
+
+
+def test_a_policy_with_batch_norm_decides_a_row_alone_as_among_others() -> None:
+    """FlashSAC's: the statistics are those of training, not those of the rows."""
+    codec = describe(FLAT, ODD, 200)
+    policy = make_policy(load_config(["algo=flashsac", "algo.actor_width=8"]).algo, codec.spec).train()
+    module = EnvPolicy(policy, codec)
+    obs = torch.from_numpy(observed(20, codec.spec.obs_dim))
+    (together,), (alone,) = module(obs), module(obs[:1])
+    np.testing.assert_allclose(alone.numpy(), together[:1].numpy(), rtol=1e-5)
+    assert not together.requires_grad
 
 
 @pytest.mark.parametrize(

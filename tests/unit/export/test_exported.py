@@ -28,7 +28,14 @@ def exported(scene: Scene, path: Path) -> Path:
         "files": {path.name: {"sha256": digest(path.read_bytes())}},
         "checkpoint": {"env_steps": 300},
         "inputs": [{"name": part.name, "shape": ["batch", *part.shape]} for part in scene.module.parts],
-        "outputs": [{"name": "action", "low": list(spec.action_low), "high": list(spec.action_high)}],
+        "outputs": [
+            {
+                "name": "action",
+                "shape": ["batch", *scene.codec.action_shape],
+                "low": list(spec.action_low),
+                "high": list(spec.action_high),
+            }
+        ],
     }
     contract_path(path).write_text(json.dumps(contract))
     return path

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from offpolicy.config.schema import RunConfig, write_config
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.distributed.rendezvous import Proposal, RendezvousResult
-from offpolicy.errors import ConfigError, RunDirBusyError
+from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 from offpolicy.launch import hosts
+from offpolicy.launch.run_lock import LOCK
 from offpolicy.types import SpaceSpec
 
 
@@ -88,6 +93,61 @@ def test_a_name_that_somebody_chose_is_refused_while_it_is_in_use(tmp_path: Path
         plan.claim()
 
 
+def test_a_run_that_must_go_on_does_not_begin_under_a_new_name(tmp_path: Path) -> None:
+    cfg = replace(RunConfig(), run_dir=str(tmp_path / "20260101-120000-s1"), resume="must")
+    with pytest.raises(CheckpointError, match="holds no run to resume, and resume=must"):
+        hosts.LaunchPlan(cfg, HostInfo(), 0, is_named=False).claim()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("resume", ["must", "auto"])
+def test_a_host_without_a_part_of_the_common_checkpoint_goes_on_with_the_others(tmp_path: Path, resume: str) -> None:
+    cfg = replace(RunConfig(), run_dir=str(tmp_path / "host-1"), resume=resume)
+    with hosts.LaunchPlan(cfg, HostInfo(index=1, num_hosts=2), 20).claim() as run:
+        assert run.checkpoint is None
+
+
+def attempt(path: Path, *, parent: int) -> None:
+    """A run, started by process `parent` of this host, that ended before its first checkpoint."""
+    write_config(path, RunConfig(), SpaceSpec(3, 1, (-2.0,), (2.0,)))
+    (path / LOCK).write_text(json.dumps({"parent": parent, "host": socket.gethostname()}))
+
+
+def test_only_the_launcher_that_started_a_run_may_begin_it_again_where_that_is_refused(tmp_path: Path) -> None:
+    attempt(tmp_path, parent=os.getppid())
+    cfg = replace(RunConfig(), run_dir=str(tmp_path), resume="never")
+    plan = hosts.LaunchPlan(cfg, HostInfo(job="a"), 0)
+    with plan.claim() as run:
+        assert run.aside == tmp_path / "attempt-0"
+    attempt(tmp_path, parent=os.getppid() + 1)  # as of another torchrun
+    with pytest.raises(ConfigError, match="exists and resume=never"):
+        plan.claim()
+
+
+def test_a_host_that_goes_on_with_the_others_keeps_its_records(tmp_path: Path) -> None:
+    """Its own part of the checkpoint is lost: on a disk of its own, say."""
+    attempt(tmp_path, parent=os.getppid())
+    cfg = replace(RunConfig(), run_dir=str(tmp_path))
+    with hosts.LaunchPlan(cfg, HostInfo(index=1, num_hosts=2, job="a"), 20).claim() as run:
+        assert (run.checkpoint, run.aside) == (None, None)
+
+
+def test_what_would_differ_between_hosts_or_be_lost_in_a_restart_is_refused() -> None:
+    cfg = RunConfig.from_mapping({"algo": {"batch_size": 16}})
+    with pytest.raises(ConfigError) as caught:
+        hosts.follow_launcher(cfg)
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["runner", "run_dir", "device"]
+
+
+def test_a_supervisor_dies_with_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    parents: list[int] = []
+    monkeypatch.setattr(hosts, "die_with_parent", parents.append)
+    hosts.follow_launcher(config(0.25))
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    hosts.follow_launcher(RunConfig())
+    assert parents == [os.getppid()]
+
+
 def resumed(tmp_path: Path, index: int, *, saved: str) -> RunConfig:
     """What a host makes of `auto` for eight HalfCheetahs in a run of which only this host's part is on its disk."""
     env = {"id": "HalfCheetah-v5", "num_envs": 8}
@@ -125,3 +185,36 @@ def test_hosts_agree_on_auto_and_each_takes_what_it_can(tmp_path: Path, monkeypa
     old = hosts.plan_launch(cfg, HostInfo(index=1, num_hosts=2))
     assert [one.config["env.vectorization"] for one in proposed] == ["auto", "auto"]
     assert (new.cfg.env.vectorization, old.cfg.env.vectorization) == ("mujoco", "sync")
+
+
+def test_only_the_first_host_writes_to_tensorboard_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "agree", lambda host, proposal, timeout_s: RendezvousResult(proposal.run_dir, 0, "a"))
+    cfg = RunConfig.from_mapping({"log": {"wandb": "offline"}, "run_dir": str(tmp_path)})
+    logs = [hosts.plan_launch(cfg, HostInfo(index=index, num_hosts=2)).cfg.log for index in (0, 1)]
+    assert [(log.tensorboard, log.wandb) for log in logs] == [(True, "offline"), (False, "disabled")]
+
+
+PARTS = {".": (20, 40), "host-1": (20,)}  # the checkpoints of each host, by its part of the run directory
+
+
+def test_a_host_proposes_the_checkpoints_of_its_own_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proposed: list[Proposal] = []
+
+    def agree(host: HostInfo, proposal: Proposal, timeout_s: float) -> RendezvousResult:
+        proposed.append(proposal)
+        return RendezvousResult(proposal.run_dir, 20, "a")
+
+    monkeypatch.setattr(hosts, "agree", agree)
+    saved = {part: [SimpleNamespace(env_steps=step) for step in steps] for part, steps in PARTS.items()}
+    monkeypatch.setattr(
+        hosts, "run_store", lambda path: SimpleNamespace(usable=lambda: saved[str(path.relative_to(tmp_path))])
+    )
+    plans = [
+        hosts.plan_launch(replace(RunConfig(), run_dir=str(tmp_path)), HostInfo(index=index, num_hosts=2))
+        for index in (0, 1)
+    ]
+    assert [one.steps for one in proposed] == [[20, 40], [20]]
+    assert [(plan.cfg.run_dir, plan.start_step) for plan in plans] == [
+        (str(tmp_path), 20),
+        (str(tmp_path / "host-1"), 20),
+    ]

@@ -61,6 +61,11 @@ def test_hosts_that_have_agreed_on_a_checkpoint_need_no_teacher(tmp_path: Path) 
     assert find_teacher(plan(tmp_path, start_step=100), HISTORY) is None
 
 
+def test_a_run_with_a_checkpoint_of_its_own_needs_no_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "run_store", lambda path: SimpleNamespace(usable=lambda: [path]))
+    assert find_teacher(plan(tmp_path), HISTORY) is None
+
+
 def test_a_teacher_with_other_groups_is_refused(tmp_path: Path) -> None:
     teacher_at(tmp_path / "teacher", obs=64)
     with pytest.raises(ConfigError, match=r"env\.id: group obs has \(64,\) with the teacher .*, \(96,\) in this run"):

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from offpolicy.launch.run_dir import (
     has_saved_nothing,
     refuse_file,
 )
+from offpolicy.launch.run_lock import RunLock
 from tests.hostile import rewrite
 
 REPOSITORY = Path(offpolicy.__file__).parents[1]
@@ -326,6 +327,40 @@ def test_a_damaged_checkpoint_is_not_taken_for_none(lost: Path) -> None:
     (lost / "checkpoints" / "step-000000000100").mkdir()
     with pytest.raises(CheckpointError, match="no usable checkpoint is left"):
         RunDir.claim(lost, "auto")
+
+
+def while_the_lock_is_taken(monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]) -> None:
+    """Lets another run write into the directory between the first look at it and the lock."""
+
+    class Late(RunLock):
+        def __init__(self, directory: Path) -> None:
+            write(directory)
+            super().__init__(directory)
+
+    monkeypatch.setattr("offpolicy.launch.run_dir.RunLock", Late)
+
+
+def save_at_100(directory: Path) -> None:
+    with CheckpointStore(directory / "checkpoints").begin(100) as draft:
+        draft.add_json("state", state(100))
+
+
+def test_a_checkpoint_that_was_saved_before_the_lock_is_not_moved_aside(
+    lost: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    while_the_lock_is_taken(monkeypatch, save_at_100)
+    with RunDir.claim(lost, "auto") as claimed:
+        assert claimed.checkpoint is not None
+        assert (claimed.checkpoint.env_steps, claimed.aside) == (100, None)
+    assert (lost / "metrics.jsonl").exists()
+
+
+def test_a_directory_that_was_filled_before_the_lock_is_refused_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    while_the_lock_is_taken(monkeypatch, save_at_100)
+    with pytest.raises(ConfigError, match="exists and resume=never"):
+        RunDir.claim(tmp_path / "new", "never")
 
 
 def test_a_move_that_was_killed_is_finished_by_the_next_claim(lost: Path, monkeypatch: pytest.MonkeyPatch) -> None:

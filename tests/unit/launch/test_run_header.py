@@ -163,6 +163,23 @@ def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
     assert [json.loads(line)["env_steps"] for line in lines] == kept
 
 
+def test_the_records_say_how_many_ranks_all_hosts_have(tmp_path: Path) -> None:
+    job = WorkerSpec(
+        RunConfig.from_mapping({"log": {"tensorboard": False}, "runner": {"name": "multi_gpu", "world_size": 2}}),
+        SPEC,
+        HostPlan(has_evaluator=False, learner_threads=1, collector_threads=1),
+        HostInfo(num_hosts=3),
+        str(tmp_path),
+        0,
+        None,
+        0,
+    )
+    run: Any = SimpleNamespace(path=tmp_path, checkpoint=None)
+    logger = open_run_logger(job, run, Provenance("offpolicy train", None, "abc", "2026", "host", None))
+    logger.close()
+    assert (logger.header.world_size, logger.header.num_hosts) == (6, 3)
+
+
 def test_plugins_are_named_and_a_checkpoint_with_others_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = iter(["sinks good of plugs 1.3"])
     monkeypatch.setattr(

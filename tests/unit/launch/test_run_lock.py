@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 
 from offpolicy.errors import ConfigError, RunDirBusyError
-from offpolicy.launch.run_lock import LOCK, RunLock, has_same_parent, is_running, is_signed
+from offpolicy.launch.run_lock import (
+    LOCK,
+    RunLock,
+    has_same_parent,
+    is_of_earlier_start,
+    is_running,
+    is_signed,
+)
 
 
 @contextlib.contextmanager
@@ -99,6 +106,19 @@ def test_a_holder_that_nobody_has_waited_for_has_ended(tmp_path: Path) -> None:
         assert is_running(tmp_path) is False
 
 
+def test_a_file_is_of_an_earlier_start_until_the_last_one_has_ended_or_written_it_anew(tmp_path: Path) -> None:
+    summary = tmp_path / "summary.json"
+    summary.write_text("{}")
+    assert not is_of_earlier_start(summary)  # no run has begun here
+    with held(tmp_path):
+        for summary_ns, is_earlier in ((1, True), (2, False), (3, False)):
+            os.utime(tmp_path / LOCK, ns=(2, 2))
+            os.utime(summary, ns=(summary_ns, summary_ns))
+            assert is_of_earlier_start(summary) is is_earlier
+    os.utime(summary, ns=(1, 1))
+    assert not is_of_earlier_start(summary)
+
+
 def test_a_refused_claim_leaves_the_holders_name(tmp_path: Path) -> None:
     with held(tmp_path):
         with pytest.raises(RunDirBusyError):
@@ -109,7 +129,7 @@ def test_a_refused_claim_leaves_the_holders_name(tmp_path: Path) -> None:
 def test_a_withdrawn_lock_leaves_the_directory_as_it_was_found(tmp_path: Path) -> None:
     RunLock(tmp_path).withdraw()
     assert list(tmp_path.iterdir()) == []
-    for content in ("", "{}", "[1]"):
+    for content in ("", "{}", "[1]", '{"pid": 1, "appname": "an editor"}'):
         (tmp_path / LOCK).write_text(content)
         assert not is_signed(tmp_path)  # anybody's
     RunLock(tmp_path).withdraw()

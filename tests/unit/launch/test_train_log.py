@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.launch.train_log import open_train_log, trim_train_log
+from offpolicy.launch.train_log import HEAD, LONGEST, MOST_NOTICE, TAIL, open_train_log, trim_train_log
 
 SMALL = {"longest": 100, "head": 10, "tail": 20}
 
@@ -65,3 +65,9 @@ def test_the_lines_of_earlier_starts_stay(tmp_path: Path) -> None:
     with open_train_log(tmp_path / "log") as fd:
         os.write(fd, b"now\n")
     assert (tmp_path / "log").read_text() == "before\nnow\n"
+
+
+def test_the_log_of_a_run_that_has_ended_is_no_longer_than_it_may_be(tmp_path: Path) -> None:
+    with open_train_log(tmp_path / "log") as fd:
+        os.ftruncate(fd, LONGEST + 1)
+    assert HEAD + TAIL < (tmp_path / "log").stat().st_size <= HEAD + TAIL + MOST_NOTICE

@@ -46,6 +46,7 @@ class Process:
         return None if self._life >= 0 else self.code
 
     def wait(self, timeout_s: float | None = None) -> int:
+        assert timeout_s is not None or self._life < 0  # the wait for a process that runs on would never end
         return self.code
 
 

@@ -38,6 +38,10 @@ def name_two(context):
                  main=open("/proc/self/comm").read().strip())
     has_ended.set()
 
+def import_late(context):
+    import colorsys
+    context.send("seen", file=colorsys.__file__)
+
 def collect(context):
     context.send("collector", is_enabled=gc.isenabled(), num_frozen=gc.get_freeze_count())
 
@@ -109,6 +113,12 @@ def test_child_runs_its_target_with_its_payload_under_its_name(start: Any) -> No
         "kind": "seen", "payload": {"a": [1, 2]}, "name": "op-collector-3", "inherited": [],
     }  # fmt: skip
     assert child.process.wait() == 0
+
+
+def test_a_file_of_the_working_directory_shadows_no_module_of_python(start: Any, tmp_path: Path) -> None:
+    (tmp_path / "colorsys.py").write_text("")
+    (message, _) = start("import_late").read()
+    assert message["file"] != str(tmp_path / "colorsys.py")
 
 
 def test_threads_are_shown_under_their_python_names(start: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from offpolicy import fault
-from offpolicy.descendants import Descendants
+from offpolicy.descendants import KILL_TIMEOUT_S, Descendants
 from offpolicy.errors import StartError
 from offpolicy.processes.child_processes import Child, ChildProcesses, Event, Start
 from tests.unit.processes.conftest import CRASH, Process, Stage, exit_of
@@ -22,8 +22,11 @@ class Room:
     """Children without a supervisor; `pipes` are the ends into which they write their messages."""
 
     def __init__(self) -> None:
+        self.now_s = 0.0
         self.messages: list[tuple[str, Any]] = []
-        self.children = ChildProcesses("test", 2, lambda: 0.0, lambda child, m: self.messages.append((child.name, m)))
+        self.children = ChildProcesses(
+            "test", 2, lambda: self.now_s, lambda child, m: self.messages.append((child.name, m))
+        )
         self.pipes: list[int] = []
 
     def add(self, role: str, index: int) -> tuple[Child, Process]:
@@ -99,6 +102,20 @@ def test_killed_children_are_marked_and_those_that_the_kernel_holds_are_left_alo
     assert list(room.children) == [first]
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(second.messages)
+
+
+def test_all_that_the_kernel_holds_have_one_time_to_end(room: Room) -> None:
+    def wait(timeout_s: float | None = None) -> int:
+        room.now_s += timeout_s or 0.0
+        raise subprocess.TimeoutExpired("held", timeout_s or 0.0)
+
+    for index in range(3):
+        _, held = room.add("collector", index)
+        held.kill = lambda: None  # type: ignore[method-assign]
+        held.wait = wait  # type: ignore[method-assign]
+    room.children.kill_all()
+    assert room.now_s == KILL_TIMEOUT_S
+    assert len(room.children.give_up_held()) == 3
 
 
 @pytest.mark.parametrize(

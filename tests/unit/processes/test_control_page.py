@@ -74,3 +74,28 @@ def test_a_collector_is_asked_for_the_snapshots_it_owes_and_all_for_their_exit()
     page.host.set(HostWord.STOP, Stop.EXIT)
     assert page.is_asked("collector", 1)
     assert page.is_asked("evaluator", 0)
+
+
+@pytest.mark.parametrize(
+    ("done", "released", "env_steps", "level", "may_go"),
+    [
+        (1, 1, 9, Stop.RUN, True),
+        (1, 1, 10, Stop.RUN, False),  # all that was granted
+        (1, 0, 9, Stop.RUN, False),  # its rows are still being saved
+        (0, 0, 9, Stop.RUN, True),  # it owes a snapshot
+        (1, 1, 9, Stop.FINISH, False),
+        (1, 1, 10, Stop.EXIT, True),
+    ],
+)
+def test_a_collector_may_go_where_its_gate_lets_it(
+    done: int, released: int, env_steps: int, level: Stop, may_go: bool
+) -> None:
+    page = make_page()
+    page.leader.set(RankWord.GRANTED, 10)
+    page.leader.set(RankWord.SNAPSHOT_REQUEST, 1)
+    page.leader.set(RankWord.SNAPSHOT_RELEASE, released)
+    page.collectors[1].set(CollectorWord.SNAPSHOT_DONE, done)
+    page.collectors[1].set(CollectorWord.ENV_STEPS, env_steps)
+    page.host.set(HostWord.STOP, level)
+    assert page.may_go("collector", 1) is may_go
+    assert not page.may_go("learner", 1)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import threading
+from enum import IntEnum
 
 import pytest
 
-from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Stop
+from offpolicy.processes.control_page import CollectorWord, ControlPage, ControlWords, HostWord, RankWord, Stop
 from offpolicy.processes.handshake import CollectorGate, LearnerGate, Turn, steps_per_collector
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 
@@ -105,6 +106,31 @@ def test_a_refused_snapshot_counts_as_answered_until_the_next_one_is_on_disk(gat
         assert control.collectors[0].get(CollectorWord.SNAPSHOT_ERRNO) == reported
 
 
+def test_what_the_disk_has_refused_is_known_before_the_snapshot_counts_as_answered(
+    gates: Gates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control, collector, _ = gates
+    words, store, seen = control.collectors[0], ControlWords.set, list[tuple[int, int]]()
+
+    def watched(self: ControlWords, word: IntEnum, value: int) -> None:
+        store(self, word, value)
+        seen.append((words.get(CollectorWord.SNAPSHOT_DONE), words.get(CollectorWord.SNAPSHOT_ERRNO)))
+
+    control.leader.bump(RankWord.SNAPSHOT_REQUEST)
+    monkeypatch.setattr(ControlWords, "set", watched)
+    collector.snapshot_taken(OSError(errno.ENOSPC, "full"))
+    assert seen == [(0, errno.ENOSPC), (1, errno.ENOSPC)]
+
+
+def test_every_step_of_a_collector_is_progress(gates: Gates) -> None:
+    control, collector, _ = gates
+    progress = []
+    for env_steps in (10, 20, 20):  # with nothing handed over: all of it is in one rollout, or is a reset row
+        collector.announce(env_steps, 0)
+        progress.append(control.progress("collector", 0))
+    assert progress == [1, 2, 3]
+
+
 def test_a_snapshot_is_not_waited_for_from_a_collector_that_is_gone(gates: Gates) -> None:
     control, _, learner = gates
     control.collectors[0].set(CollectorWord.IS_GONE, 1)
@@ -194,6 +220,15 @@ def test_a_thread_beside_the_learner_does_not_make_it_look_idle() -> None:
     gate.wait_for(1)
     timer.join()
     assert seen == [0]
+
+
+def test_a_thread_beside_the_learner_does_not_make_it_look_busy_while_it_waits() -> None:
+    control, wake_event = new_page(), WakeEvent.create()
+    control.leader.set(RankWord.IS_WAITING, 1)  # the learner's own thread waits
+    looks = iter([False, False, True])
+    wake_event.set()
+    LearnerGate(control, 0, wake_event, [], is_main=False).wait_until(lambda: next(looks))
+    assert control.is_waiting("learner", 0)
 
 
 def test_a_snapshot_waits_for_the_living_although_one_collector_is_gone() -> None:

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from offpolicy.processes.control_page import CollectorWord, RankWord
-from tests.unit.processes.conftest import Stage, exit_of, freeze
+from offpolicy.processes.control_page import CollectorWord, RankWord, Stop
+from tests.unit.processes.conftest import CRASH, Stage, exit_of, freeze
 
 
 def test_a_hung_collector_writes_its_stacks_and_is_killed() -> None:
@@ -67,3 +67,24 @@ def test_a_frozen_collector_for_which_all_wait_is_the_one_to_blame_and_the_learn
     assert failure is not None
     assert (failure.role, failure.exit_code) == ("collector", 70)
     assert failure.cause == "the others waited for it, which a signal had stopped, for 10 s"
+
+
+def test_a_child_that_hangs_while_a_failed_run_ends_does_not_take_the_place_of_the_failure() -> None:
+    with Stage("learner-0", "collector-0", "collector-1") as stage:
+        stage.control.collectors[1].bump(CollectorWord.PROGRESS)
+        failure = stage.run({0: lambda: stage.crash("collector-0", CRASH), 25: exit_of(stage, "learner-0")})
+        assert stage.processes["collector-1"].signals == []
+    assert failure is not None
+    assert (failure.index, failure.cause) == (0, "EnvFailure: step 3")
+
+
+def test_children_that_wait_while_the_run_ends_have_the_time_of_the_end() -> None:
+    def finish_all() -> None:
+        for name in ("learner-0", "collector-0"):
+            stage.finish(name)
+
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
+        stage.control.leader.set(RankWord.IS_WAITING, 1)
+        assert stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH), 25: finish_all}) is None
+        assert stage.now_s >= 125.0

@@ -76,6 +76,36 @@ def test_without_the_second_look_reads_are_torn(monkeypatch: pytest.MonkeyPatch)
     assert read_while_publishing(make_mailbox(8 * 50_000), 50_000, reads=20) > 0
 
 
+class Interrupted(Exception):
+    """The writer has come so far."""
+
+
+@pytest.mark.parametrize("site", ["mailbox.cleared", "mailbox.copied"])
+def test_a_slot_that_is_overwritten_while_it_is_read_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch, site: str
+) -> None:
+    """The slot of version 1, which a reader copies, becomes that of version 4, which is not published yet."""
+    mailbox, out, copy = make_mailbox(32), np.zeros(4), np.copyto
+    mailbox.publish(np.full(4, 1.0))
+
+    def hit(reached: str) -> None:
+        if reached == site and mailbox.version == 3:
+            raise Interrupted
+
+    def copy_late(target: np.ndarray, source: np.ndarray) -> None:
+        monkeypatch.setattr(np, "copyto", copy)
+        monkeypatch.setattr("offpolicy.processes.mailbox.fault.hit", hit)
+        for version in (2, 3):
+            mailbox.publish(np.full(4, float(version)))
+        with pytest.raises(Interrupted):
+            mailbox.publish(np.full(4, 4.0))
+        copy(target, source)
+
+    monkeypatch.setattr(np, "copyto", copy_late)
+    assert mailbox.read(out) == 3
+    assert out.tolist() == [3.0] * 4
+
+
 def both_ends(policy_size: int) -> tuple[EvaluationRequests, EvaluationRequests]:
     buffer = memoryview(bytearray(EvaluationRequests.nbytes(4 * policy_size)))
     return EvaluationRequests(buffer, policy_size), EvaluationRequests(buffer, policy_size)

@@ -6,7 +6,7 @@ import pytest
 
 from offpolicy.machine import MemoryLimit
 from offpolicy.processes import oom
-from offpolicy.processes.oom import RECENT_S, OomWatch
+from offpolicy.processes.oom import RECENT_S, OomWatch, be_killed_first
 
 
 class Clock:
@@ -76,3 +76,22 @@ def test_of_several_processes_killed_at_once_each_has_the_cause(tmp_path: Path) 
     assert causes[0] == causes[1]
     assert "200 MiB" in str(causes[0])
     assert causes[2] is None
+
+
+@pytest.mark.parametrize(
+    ("role", "before", "after"),
+    [
+        ("collector", "0", "500"),
+        ("learner", "0", "200"),
+        ("learner", "-998", "200"),
+        ("collector", "1000", "1000"),  # as of a pod without guaranteed memory: the supervisor has that score, too
+    ],
+)
+def test_a_process_of_the_run_is_never_less_likely_to_be_killed_than_its_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str, before: str, after: str
+) -> None:
+    score = tmp_path / "oom_score_adj"
+    score.write_text(f"{before}\n")
+    monkeypatch.setattr(oom, "SCORE", score)
+    be_killed_first(role)
+    assert score.read_text() == after

@@ -41,6 +41,19 @@ def test_a_killed_collector_is_started_again_with_the_time_of_a_start_and_is_not
         assert [words.get(word) for word in (CollectorWord.ENV_STEPS, CollectorWord.RESTARTS)] == [7, 1]
 
 
+def test_a_collector_that_died_while_it_started_leaves_the_next_one_the_whole_time_of_a_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("offpolicy.processes.watchdog.load_per_core", lambda: 0.0)
+    with Stage("learner-0", "collector-0", restarts=RestartPolicy(2)) as stage:
+        script = {
+            100: exit_of(stage, "collector-0", -9), 101: lambda: stage.control.leader.bump(RankWord.PROGRESS),
+            200: exit_of(stage, "learner-0"), 202: lambda: stage.follow("collector-0"),
+        }  # fmt: skip
+        assert stage.run(script) is None
+        assert [message["kind"] for _, message in stage.messages] == ["restart", "restarted"]
+
+
 def test_too_many_deaths_of_a_collector_are_a_crash_loop() -> None:
     with Stage("learner-0", "collector-0", restarts=RestartPolicy(2)) as stage:
         deaths = {tick: lambda: stage.processes["collector-0"].exit(-11) for tick in (1, 4, 7)}
@@ -96,10 +109,12 @@ def test_a_rank_that_notices_the_death_of_another_first_does_not_end_the_run() -
 
 
 def test_where_the_others_cannot_stay_all_end_to_begin_again() -> None:
-    with Stage("learner-0", "collector-0", "evaluator-0", learner_restarts=2, keeps_others=False) as stage:
+    roles, policy = ("learner-0", "collector-0", "evaluator-0"), RestartPolicy(2)
+    with Stage(*roles, restarts=policy, learner_restarts=2, keeps_others=False) as stage:
         failure = stage.run({2: exit_of(stage, "learner-0", -9)})
         assert (failure, stage.supervisor.must_start_over) == (None, True)
         assert [stage.processes[name].code for name in ("collector-0", "evaluator-0")] == [-9, -9]
+        assert [(name, message["kind"]) for name, message in stage.messages] == [("learner 0", "restart")]
 
 
 def test_a_collector_that_ends_before_the_other_ranks_does_not_stop_the_run() -> None:

@@ -26,6 +26,7 @@ class Clock:
         (1, "EnvFailure", "restart", True),
         (1, "EnvWorkerKilled", "raise", True),
         (65, "NumericsError", "restart", False),
+        (-11, "NumericsError", "restart", False),  # it crashed on the way out
         (70, "HangError", "restart", False),
         (1, "ZeroDivisionError", "restart", False),
     ],

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -100,6 +101,29 @@ def test_a_signal_that_came_between_the_claim_and_the_first_process_stops_the_ru
         assert calls.made == []
         with calls.signals:
             assert (calls.made, calls.signals.exit_code) == (["stop"], 130)
+
+
+def test_a_signal_that_was_held_back_until_entry_stops_the_run() -> None:
+    calls = Calls()
+    with ignored(signal.SIGTERM), signals_blocked():
+        signal.signal(signal.SIGTERM, lambda *_: None)  # would get it at the end if the run had not
+        os.kill(os.getpid(), signal.SIGTERM)
+        with calls.signals:
+            assert (calls.made, calls.signals.exit_code) == (["stop"], 143)
+
+
+def test_a_program_with_a_wakeup_descriptor_of_its_own_gets_it_back() -> None:
+    """As that of asyncio, in whose loop a notebook runs."""
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.setblocking(False)
+        before = signal.set_wakeup_fd(writer.fileno())
+        try:
+            with Calls().signals:
+                pass
+            assert signal.set_wakeup_fd(before) == writer.fileno()
+        finally:
+            signal.set_wakeup_fd(before)
 
 
 def test_a_signal_that_nobody_took_arrives_at_the_end() -> None:

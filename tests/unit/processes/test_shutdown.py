@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 
@@ -18,6 +19,17 @@ def test_a_stop_that_takes_too_long_kills_all_and_is_a_hang() -> None:
         assert stage.processes["collector-0"].code == -signal.SIGKILL
     assert failure is not None
     assert failure.cause == "did not finish within 60 s of the stop request"
+
+
+def test_a_signal_after_the_learner_has_finished_does_not_keep_the_collectors() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        levels: list[int] = []
+        script = {
+            0: exit_of(stage, "learner-0"), 2: lambda: os.kill(os.getpid(), signal.SIGTERM),
+            4: lambda: levels.append(stage.stop_level()), 5: lambda: stage.follow("collector-0"),
+        }  # fmt: skip
+        assert stage.run(script) is None
+        assert levels == [Stop.EXIT]
 
 
 def test_a_collector_that_sleeps_on_after_a_stop_is_killed_in_time_and_named() -> None:
@@ -48,11 +60,11 @@ def test_a_collector_that_waits_for_a_slow_learner_is_left_alone() -> None:
         stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
         script = {
             0: lambda: stage.supervisor.stop(Stop.FINISH),
-            25: exit_of(stage, "learner-0"),
-            27: lambda: stage.follow("collector-0"),
+            45: exit_of(stage, "learner-0"),
+            47: lambda: stage.follow("collector-0"),
         }
         assert stage.run(script) is None
-        assert stage.messages == []
+        assert (stage.messages, stage.processes["collector-0"].code) == ([], 0)
 
 
 @pytest.mark.parametrize("frozen", ["learner-0", "learner-1"])

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from offpolicy.processes.control_page import CollectorWord, HostWord, Stop
-from tests.unit.processes.conftest import CRASH, LOST, Stage, exit_of
+from tests.unit.processes.conftest import CRASH, LOST, STOP_TIMEOUT_S, Stage, exit_of
 
 
 def test_run_ends_without_failure_when_the_learner_has_finished_and_the_collector_follows() -> None:
@@ -102,6 +102,38 @@ def test_other_ranks_have_a_short_grace_after_a_rank_died() -> None:
         stage.run()
         assert stage.processes["learner-1"].code == -signal.SIGKILL
         assert stage.now_s <= 100.0 + 10.0
+
+
+def test_a_rank_that_runs_on_is_not_waited_for_where_another_one_has_lost_it() -> None:
+    with Stage("learner-0", "learner-1") as stage:
+        failure = stage.run({0: lambda: stage.crash("learner-0", LOST, 70)})
+        assert stage.processes["learner-1"].code == -signal.SIGKILL
+    assert failure is not None
+    assert (failure.index, failure.cause) == (0, "PeerLostError: lost rank 1")
+
+
+def test_a_process_that_fails_after_everything_was_saved_is_the_failure() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        failure = stage.run({0: exit_of(stage, "learner-0"), 2: lambda: stage.crash("collector-0", CRASH)})
+    assert failure is not None
+    assert (failure.role, failure.cause) == ("collector", "EnvFailure: step 3")
+
+
+def test_a_signal_after_a_failure_does_not_make_it_an_interrupt() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        failure = stage.run({
+            0: lambda: stage.crash("collector-0", CRASH), 3: lambda: os.kill(os.getpid(), signal.SIGTERM),
+            5: exit_of(stage, "learner-0"),
+        })  # fmt: skip
+        assert failure is not None
+        assert stage.supervisor.signal_code == 0
+
+
+def test_a_rank_that_dies_at_the_end_of_a_stop_gives_the_others_no_more_time() -> None:
+    with Stage("learner-0", "learner-1") as stage:
+        stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH), 59: exit_of(stage, "learner-0", -9)})
+        assert stage.processes["learner-1"].code == -signal.SIGKILL
+        assert stage.now_s <= 100.0 + STOP_TIMEOUT_S + 3.0
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])

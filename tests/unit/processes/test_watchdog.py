@@ -183,3 +183,45 @@ def test_a_process_that_takes_the_place_of_a_dead_one_has_the_whole_time_of_a_st
     for now_s in (119.0, 130.0):
         bench.clock.now_s = now_s
         assert bench.watchdog.hung_for("collector", 0, STEP_S) is None
+
+
+def frozen_from(bench: Bench, at_most: int = 30) -> int | None:
+    """The second of the check that finds the collector frozen; it waits, and it is asked for a snapshot."""
+    for second in range(at_most):
+        if bench.watchdog.is_frozen("collector", 0, pid=1):
+            return second
+        bench.clock.now_s += 1.0
+        bench.watchdog.discount_pause()
+    return None
+
+
+def asked_and_waiting() -> Bench:
+    bench = Bench()
+    bench.set_waiting("collector", 1)
+    bench.control.leader.set(RankWord.SNAPSHOT_REQUEST, 1)
+    return bench
+
+
+def test_a_process_that_sleeps_on_though_it_is_asked_for_something_is_frozen_after_ten_seconds() -> None:
+    assert frozen_from(asked_and_waiting()) == 11
+    reacting = asked_and_waiting()
+    assert frozen_from(reacting, at_most=8) is None
+    reacting.set_waiting("collector", 0)
+    assert frozen_from(reacting, at_most=1) is None
+    reacting.set_waiting("collector", 1)
+    assert frozen_from(reacting) == 10
+
+
+def test_a_pause_of_everything_freezes_no_process() -> None:
+    bench = asked_and_waiting()
+    assert frozen_from(bench, at_most=6) is None
+    bench.clock.now_s += 1000.0
+    assert bench.watchdog.discount_pause() == 1000.0
+    assert frozen_from(bench) == 5
+
+
+def test_a_process_is_not_frozen_by_the_time_of_the_one_that_died_in_its_place() -> None:
+    bench = asked_and_waiting()
+    assert frozen_from(bench, at_most=8) is None
+    bench.watchdog.forget("collector", 0)
+    assert frozen_from(bench) == 11
