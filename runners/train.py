@@ -23,7 +23,7 @@ from offpolicy.config.schema import RunConfig, read_config, write_config
 from offpolicy.config.sections import RANK_RUNNERS, ReplayConfig
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError, StartError
-from offpolicy.launch.hosts import LaunchPlan, follow_launcher, plan_launch, with_vectorization
+from offpolicy.launch.hosts import LaunchPlan, follow_launcher, own_config, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
 from offpolicy.launch.outcome import (
     Outcome,
@@ -119,7 +119,7 @@ def train_run(cfg: RunConfig, callbacks: Sequence[Callback] = (), *, ends_proces
     handle_signals([SAVE_SIGNAL], lambda *_: None)  # there is nothing to save before the processes have started
     with interrupts_exit():  # nothing is made yet that would stay
         host = follow_launcher(cfg)
-        spec = preflight(with_vectorization(cfg, host))
+        spec = preflight(own_config(cfg, host))
         plan = plan_launch(cfg, host)
         host = plan.host  # with what the hosts have agreed on
         teacher_step = find_teacher(plan, spec)

@@ -279,7 +279,7 @@ class RunnerConfig:
     sync_every: int = option(8, "runner.sync=parameters: iterations between two averagings", ge=1)
     interface: str | None = option(None, "several ranks: their network interface; null: loopback, one host only")
     timeout_s: float = option(
-        300.0, "several ranks: how long a rank may be waited for; more than an evaluation", gt=0.0
+        300.0, "several ranks: how long a rank may be waited for; more than an evaluation", gt=0.0, le=1e9
     )
     start_timeout_s: float = option(
         120.0, "limit of a process's start, in seconds; multiplied by the load per core, at most by 8", gt=0.0

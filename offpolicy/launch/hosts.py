@@ -9,6 +9,7 @@ from pathlib import Path
 
 from offpolicy.checkpoint import CHECKPOINTS, run_store
 from offpolicy.children import die_with_parent
+from offpolicy.config.extensions import SinksConfig
 from offpolicy.config.parsing import flatten
 from offpolicy.config.rules import impossible_compile, impossible_share
 from offpolicy.config.schema import RunConfig, read_config
@@ -103,13 +104,12 @@ def plan_launch(cfg: RunConfig, host: HostInfo) -> LaunchPlan:
     )
     run_dir = Path(cfg.run_dir or new_dir)
     if host.is_alone:
-        own = replace(with_vectorization(cfg, host), run_dir=str(run_dir))
+        own = replace(own_config(cfg, host), run_dir=str(run_dir))
         return LaunchPlan(own, host, 0, is_named=cfg.run_dir is not None)
     agreed = agree(host, _proposal(cfg, run_dir, host), cfg.runner.timeout_s)
-    log = cfg.log if host.index == 0 else replace(cfg.log, tensorboard=False, wandb="disabled")
-    own = with_vectorization(replace(cfg, run_dir=agreed.run_dir), host)  # each host its own: the numbers are the same
+    own = own_config(replace(cfg, run_dir=agreed.run_dir), host)
     return LaunchPlan(
-        replace(own, run_dir=str(host_dir(Path(agreed.run_dir), host.index)), log=log),
+        replace(own, run_dir=str(host_dir(Path(agreed.run_dir), host.index))),
         replace(host, launch_id=agreed.launch_id),
         agreed.start_step,
     )
@@ -126,17 +126,21 @@ def _proposal(cfg: RunConfig, run_dir: Path, host: HostInfo) -> Proposal:
     )
 
 
-def with_vectorization(cfg: RunConfig, host: HostInfo) -> RunConfig:
-    """Returns the configuration with what `env.vectorization=auto` stands for on this host.
+def own_config(cfg: RunConfig, host: HostInfo) -> RunConfig:
+    """Returns the configuration with what `env.vectorization=auto` stands for on this host, where numbers are the same.
 
-    That is the vectorization of the run that goes on, if there is one in this host's part of `run_dir`.
+    That is the vectorization of the run that goes on, if there is one in this host's part of `run_dir`. What a run has
+    once, in a service of all hosts, belongs to the first one: TensorBoard, W&B and the sinks of plug-ins.
     """
     own_dir = host_dir(Path(cfg.run_dir or "."), host.index)
     env = resolve_vectorization(cfg.env)
     if cfg.env.vectorization == "auto" and cfg.run_dir is not None and (own_dir / "config.yaml").is_file():
         with contextlib.suppress(ConfigError):  # what is wrong with that file is said where it has to be read
             env = replace(cfg.env, vectorization=resolve_vectorization(read_config(own_dir).env).vectorization)
-    return replace(cfg, env=env)
+    if host.index == 0:
+        return replace(cfg, env=env)
+    log = replace(cfg.log, tensorboard=False, wandb="disabled", sinks=())
+    return replace(cfg, env=env, log=log, sinks=SinksConfig())
 
 
 def host_dir(run_dir: Path, host: int) -> Path:

@@ -11,13 +11,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from offpolicy.config.schema import RunConfig, write_config
+from offpolicy.config.overrides import load_config
+from offpolicy.config.schema import RunConfig, read_config, write_config
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.distributed.rendezvous import Proposal, RendezvousResult
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 from offpolicy.launch import hosts
 from offpolicy.launch.run_lock import LOCK
+from offpolicy.plugins import SINKS
 from offpolicy.types import SpaceSpec
+from tests.packages import make_package
+from tests.unit.config.test_extensions import TEXT as SINK
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +160,7 @@ def resumed(tmp_path: Path, index: int, *, saved: str) -> RunConfig:
     old = RunConfig.from_mapping({"env": {**env, "vectorization": saved}})
     write_config(own_dir, old, SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6))
     cfg = RunConfig.from_mapping({"env": env, "run_dir": str(tmp_path)})
-    return hosts.with_vectorization(cfg, HostInfo(index=index, num_hosts=2))
+    return hosts.own_config(cfg, HostInfo(index=index, num_hosts=2))
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -168,7 +172,7 @@ def test_a_new_run_and_an_unreadable_configuration_take_what_auto_stands_for(tmp
     assert resumed(tmp_path, 0, saved="auto").env.vectorization == "mujoco"
     (tmp_path / "config.yaml").write_text("nonsense: 1")
     cfg = RunConfig.from_mapping({"env": {"id": "HalfCheetah-v5", "num_envs": 8}, "run_dir": str(tmp_path)})
-    assert hosts.with_vectorization(cfg, HostInfo()).env.vectorization == "mujoco"
+    assert hosts.own_config(cfg, HostInfo()).env.vectorization == "mujoco"
 
 
 def test_hosts_agree_on_auto_and_each_takes_what_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,11 +191,22 @@ def test_hosts_agree_on_auto_and_each_takes_what_it_can(tmp_path: Path, monkeypa
     assert (new.cfg.env.vectorization, old.cfg.env.vectorization) == ("mujoco", "sync")
 
 
-def test_only_the_first_host_writes_to_tensorboard_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_host_writes_to_tensorboard_wandb_and_sinks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are services of all hosts: a run would be in them several times."""
     monkeypatch.setattr(hosts, "agree", lambda host, proposal, timeout_s: RendezvousResult(proposal.run_dir, 0, "a"))
-    cfg = RunConfig.from_mapping({"log": {"wandb": "offline"}, "run_dir": str(tmp_path)})
-    logs = [hosts.plan_launch(cfg, HostInfo(index=index, num_hosts=2)).cfg.log for index in (0, 1)]
-    assert [(log.tensorboard, log.wandb) for log in logs] == [(True, "offline"), (False, "disabled")]
+    make_package(tmp_path, "plugs", SINK, {SINKS: "good = plugs:GOOD"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cfg = load_config(["log.wandb=offline", "log.sinks=[good]", "sinks.good.path=here", f"run_dir={tmp_path / 'run'}"])
+    first, second = (hosts.plan_launch(cfg, HostInfo(index=index, num_hosts=2)).cfg for index in (0, 1))
+    assert (first.log.tensorboard, first.log.wandb, first.log.sinks) == (True, "offline", ("good",))
+    assert (second.log.tensorboard, second.log.wandb, second.log.sinks) == (False, "disabled", ())
+    for cfg in (first, second):  # what a restart reads
+        assert cfg.run_dir is not None
+        Path(cfg.run_dir).mkdir()
+        write_config(Path(cfg.run_dir), cfg, SpaceSpec(3, 1, (-1.0,), (1.0,)))
+        assert read_config(Path(cfg.run_dir)) == cfg
 
 
 PARTS = {".": (20, 40), "host-1": (20,)}  # the checkpoints of each host, by its part of the run directory
