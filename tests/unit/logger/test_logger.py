@@ -368,8 +368,8 @@ def test_the_last_record_is_judged_without_what_came_after_the_last_iteration(
         for totals, phase in ((snapshot.learners[0], "evaluation"), (snapshot.collectors[0], "learner_wait"))
     )
     record = logger.log_interval(dataclasses.replace(snapshot, learners=(learner,), collectors=(collector,)))
-    for key in ("perf/steps_per_sec", "perf/learner_capacity", "perf/predicted_steps_per_sec"):
-        assert record[key] == pytest.approx(before[key])
+    for rate in ("steps_per_sec", "updates_per_sec", "samples_per_sec", "learner_capacity", "predicted_steps_per_sec"):
+        assert record[f"perf/{rate}"] == pytest.approx(before[f"perf/{rate}"])
     assert record["perf/bottleneck"] == "learner(train 92%)"
     assert record["timing/learner_evaluation_ms"] == pytest.approx(600.0)
     logger.close()
