@@ -155,14 +155,16 @@ class OffPolicyLogger:
         A record at the env step of the last one takes its place, so it begins where that one began.
         """
         header, learning = self.header, of_iterations(snapshot)
-        previous = self._window_begin if self._is_at_last_step(snapshot) else self.last_snapshot
-        rates = self._rates.rates(learning, header.mode, header.num_hosts)
+        takes_place = self._is_at_last_step(snapshot)
+        previous = self._window_begin if takes_place else self.last_snapshot
+        rates = self._rates.rates(learning, header.mode, header.num_hosts, previous)
         late = self._straggler.observe(previous, learning)
         verdict = self._verdict(previous, learning, rates, late)
         record = build_record(previous, snapshot, self._episodes, self.last_eval, header, rates, verdict, late)
         if self._error.median is not None:
             record["perf/prediction_error_pct"] = 100.0 * self._error.median
-        self._error.add(rates)
+        if not takes_place:  # the prediction for its window is among the errors already
+            self._error.add(rates)
         if self._learning is None or snapshot.wall_s - self._learning.wall_s < STEADY_S:
             record.pop("time/eta_s", None)  # nothing is known yet: an estimate would be hours off
         else:
