@@ -194,3 +194,14 @@ def test_where_older_iterations_begin_to_count_half_a_slow_one_is_still_seen() -
     assert recorder.slow() == (0, [0])
     recorder.add([5 * MS * count + 50 * MS])
     assert recorder.slow() == (1, [50 * MS])
+
+
+def test_of_several_outliers_the_longest_is_taken_and_once() -> None:
+    recorder, total_ns = HistogramRecorder(1), 0
+    for ms in (*(5,) * (ENOUGH + 2 * SLICE), 90, *(5,) * (2 * SLICE), 60, 5):
+        total_ns += ms * MS
+        recorder.add([total_ns])
+    outlier = recorder.take_outlier()
+    assert outlier is not None
+    assert outlier[0] == 90 * MS
+    assert recorder.take_outlier() is None
