@@ -83,7 +83,7 @@ def test_where_every_step_holds_resets_their_number_tells_what_they_cost() -> No
     [
         ([3] * 50, [900 + index for index in range(50)]),  # always as many
         ([1, 2] * 25, [900 + 37 * (index % 26) for index in range(50)]),  # noise hides it
-        ([1, 2], [10, 20]),  # too few
+        ([1, 2, 3, 4], [10, 20, 30, 40]),  # too few
     ],
 )
 def test_where_their_number_does_not_tell_nobody_does(weights: list[int], times_us: list[int]) -> None:
