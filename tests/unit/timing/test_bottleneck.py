@@ -169,6 +169,13 @@ def test_every_learner_phase_has_advice(phase: LearnerPhase) -> None:
     assert find_bottleneck({phase: 9}, {"learner_wait": 9}, rates(), "overlap").advice == LEARNER_ADVICE[phase]
 
 
+@pytest.mark.parametrize("phase", LearnerPhase)
+def test_rollouts_are_advised_nothing_that_only_a_replay_has(phase: LearnerPhase) -> None:
+    keys = {advice.key for advice in ROLLOUT_ADVICE.get(phase, ())}
+    of_replays = ("replay.", "checkpoint.replay", "algo.batch_size", "algo.utd", "runner.name")
+    assert not [key for key in keys if key is not None and key.startswith(of_replays)]
+
+
 @pytest.mark.parametrize("phase", [phase for phase in CollectorPhase if phase != CollectorPhase.LEARNER_WAIT])
 def test_every_collector_phase_has_advice(phase: CollectorPhase) -> None:
     assert find_bottleneck({"collector_wait": 9}, {phase: 9}, rates(), "overlap").advice == COLLECTOR_ADVICE[phase]
@@ -360,6 +367,7 @@ def test_advice_that_is_followed_already_is_left_out(config: dict[str, Any], is_
     [
         ({"env": {"num_envs": 4}}, "env.num_envs=8: more transitions per vector step, now 4"),
         ({"env": {"num_envs": "four"}}, "raise env.num_envs: more transitions per vector step"),
+        ({"env": {"num_envs": True}}, "raise env.num_envs: more transitions per vector step"),
         ({}, "raise env.num_envs: more transitions per vector step"),
     ],
 )
