@@ -89,9 +89,9 @@ def test_the_prediction_for_a_window_counts_once_however_often_it_is_recorded(
     for updates in (100, 200, 200, 200, 200):
         logger.log_interval(make_snapshot(updates))
     assert logger.prediction_error is None  # of fewer than three windows
-    logger.log_interval(make_snapshot(300))
-    logger.log_interval(make_snapshot(400))
-    assert logger.prediction_error is not None
+    third, fourth = (logger.log_interval(make_snapshot(updates)) for updates in (300, 400))
+    assert "perf/prediction_error_pct" not in third  # it holds the errors of the records before
+    assert fourth["perf/prediction_error_pct"] == pytest.approx(1.345, abs=0.001)
     logger.close()
 
 
