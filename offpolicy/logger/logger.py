@@ -155,21 +155,17 @@ class OffPolicyLogger:
         A record at the env step of the last one takes its place, so it begins where that one began.
         """
         header, learning = self.header, of_iterations(snapshot)
-        previous = self._window_begin if self._is_at_last_step(snapshot) else self.last_snapshot
-        rates = self._rates.rates(learning, header.mode, header.num_hosts)
+        takes_place = self._is_at_last_step(snapshot)
+        previous = self._window_begin if takes_place else self.last_snapshot
+        rates = self._rates.rates(learning, header.mode, header.num_hosts, previous)
         late = self._straggler.observe(previous, learning)
         verdict = self._verdict(previous, learning, rates, late)
         record = build_record(previous, snapshot, self._episodes, self.last_eval, header, rates, verdict, late)
         if self._error.median is not None:
             record["perf/prediction_error_pct"] = 100.0 * self._error.median
-        self._error.add(rates)
-        if self._learning is None or snapshot.wall_s - self._learning.wall_s < STEADY_S:
-            record.pop("time/eta_s", None)  # nothing is known yet: an estimate would be hours off
-        else:
-            # Since learning began, not of this window: an evaluation inside the window would multiply the time left.
-            since = compute_rates(self._learning, learning, header.mode, header.num_hosts)
-            remaining = eta_s(snapshot, since, header.total_timesteps)
-            record |= {} if remaining is None else {"time/eta_s": remaining}
+        if not takes_place:  # the prediction for its window is among the errors already
+            self._error.add(rates)
+        self._set_time_left(record, snapshot, learning)
         if self._steps is not None:
             record = self._steps.known(record)
         every_rank: Record = {**rank_series(previous, snapshot)}
@@ -194,6 +190,17 @@ class OffPolicyLogger:
         for warning in warnings:
             self._console.message(warning)
         return written
+
+    def _set_time_left(self, record: Record, snapshot: Snapshot, learning: Snapshot) -> None:
+        """Replaces the time left at the rate of the window by that at the rate since learning began."""
+        if self._learning is None or snapshot.wall_s - self._learning.wall_s < STEADY_S:
+            record.pop("time/eta_s", None)  # nothing is known yet: an estimate would be hours off
+            return
+        # Since learning began, not of this window: an evaluation inside the window would multiply the time left.
+        since = compute_rates(self._learning, learning, self.header.mode, self.header.num_hosts)
+        remaining = eta_s(snapshot, since, self.header.total_timesteps)
+        if remaining is not None:
+            record["time/eta_s"] = remaining
 
     def _is_at_last_step(self, snapshot: Snapshot) -> bool:
         """True if the last record was at the same env step; the steps of another loop may not be counted at all."""

@@ -36,6 +36,7 @@ from offpolicy.timing.windows import (
     collector_windows,
     learner_elapsed,
     learner_windows,
+    of_iterations,
 )
 from offpolicy.types import NUM_LAGS, EpisodeRecord, EvalResult, Float64, Lateness, MetricTotals, Snapshot
 
@@ -133,7 +134,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     record |= {
         "perf/steps_per_sec": rates.steps_per_sec,
         "perf/updates_per_sec": rates.updates_per_sec,
-        "perf/samples_per_sec": samples_per_sec(previous, current),
+        "perf/samples_per_sec": samples_per_sec(previous, of_iterations(current)),  # as `rates`: of learning alone
         "perf/collector_capacity": rates.collector_capacity,
         "perf/learner_capacity": rates.learner_capacity,
         "perf/predicted_steps_per_sec": rates.predicted_steps_per_sec,
@@ -177,8 +178,9 @@ def samples_per_sec(previous: Snapshot | None, current: Snapshot) -> float | Non
         totals = current.learners[rank]
         then, updates = (before[rank].samples, before[rank].updates) if rank < len(before) else (0, 0)
         samples: float = totals.samples - then
-        if updates < totals.warmup_updates < totals.updates:  # without those from before the account began
-            samples *= (totals.updates - totals.warmup_updates) / (totals.updates - updates)
+        if window is not None and updates < totals.warmup_updates:  # without those from before the account began
+            steady_updates = max(totals.updates - totals.warmup_updates, 0)
+            samples *= steady_updates / max(totals.updates - updates, 1)
         seconds = window.wall_ns / NS_PER_S if window is not None else wall_s
         total += samples / seconds if seconds > 0 else 0.0
     return total or None

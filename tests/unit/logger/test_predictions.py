@@ -20,7 +20,7 @@ from offpolicy.logger.record import RunHeader
 from offpolicy.timing.bottleneck import PACK_BESIDE, PACK_IN_THREAD, Advice, Bottleneck, Verdict
 from offpolicy.timing.phases import CoreClass, LearnerPhase
 from offpolicy.timing.rates import Rates, compute_rates
-from offpolicy.types import CoreTotals, DeviceTotals, Snapshot
+from offpolicy.types import Account, CoreTotals, DeviceTotals, Lateness, SchedulerStats, Snapshot, TaggedTime
 from tests.unit.logger.conftest import MakeSnapshot
 
 MS = 1_000_000
@@ -168,3 +168,147 @@ def test_a_window_of_a_few_milliseconds_is_not_judged(
     before, now = make_snapshot(500), make_snapshot(iterations)
     rates = compute_rates(before, now, "alternate")
     assert (judge_window(before, now, rates, header) is not None) is is_judged
+
+
+# -- what a window holds is the evidence of the right side ------------------------------------------------------------
+
+
+def moved(account: Account | None, source: str, target: str, ms: int) -> Account:
+    """The account with so many milliseconds in another phase."""
+    assert account is not None
+    phases_ns = dict(account.phases_ns)
+    phases_ns[source] -= ms * MS
+    phases_ns[target] += ms * MS
+    return replace(account, phases_ns=phases_ns)
+
+
+def with_accounts(snapshot: Snapshot, learner: Account | None, collector: Account | None) -> Snapshot:
+    return replace(
+        snapshot,
+        learners=(replace(snapshot.learners[0], account=learner),),
+        collectors=(replace(snapshot.collectors[0], account=collector),),
+    )
+
+
+def bound_by_collector(snapshot: Snapshot) -> Snapshot:
+    """The snapshot after a window of 3,300 ms in which the learner worked for 0.3 s and the collector stepped 3 s."""
+    learner = moved(snapshot.learners[0].account, "train", "collector_wait", 2900)
+    collector = moved(snapshot.collectors[0].account, "learner_wait", "env_step", 2950)
+    return with_accounts(snapshot, learner, collector)
+
+
+def without_core(account: Account | None) -> Account:
+    """The account with 1,650 ms more in which its thread had no core."""
+    assert account is not None
+    return replace(account, scheduler=SchedulerStats(account.scheduler.runnable_ns + 1650 * MS, 0))
+
+
+def label_of(before: Snapshot, now: Snapshot, header: RunHeader) -> str:
+    verdict = judge_window(before, now, compute_rates(before, now, "overlap"), replace(header, mode="overlap"))
+    assert verdict is not None
+    return verdict.label
+
+
+@pytest.mark.parametrize(
+    ("is_learners", "labels"),
+    [
+        (True, ["contention(train: descheduled 60%)", "collector(env_step 91%)"]),
+        (False, ["learner(train 92%)", "contention(env_step: descheduled 60%)"]),
+    ],
+)
+def test_a_side_is_judged_by_the_cores_that_it_was_not_given_itself(
+    make_snapshot: MakeSnapshot, header: RunHeader, labels: list[str], *, is_learners: bool
+) -> None:
+    before, now = make_snapshot(500), make_snapshot(1000)
+    found = []
+    for after in (now, bound_by_collector(now)):
+        learner, collector = after.learners[0].account, after.collectors[0].account
+        accounts = (without_core(learner), collector) if is_learners else (learner, without_core(collector))
+        found.append(label_of(before, with_accounts(after, *accounts), header))
+    assert found == labels
+
+
+def test_resets_are_judged_by_their_part_of_the_env_steps(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
+    """100 of 500 vector steps with a reset take 2,600 ms, the others 1 ms each."""
+    after = bound_by_collector(make_snapshot(1000))
+    collector = after.collectors[0].account
+    assert collector is not None
+    tagged = replace(collector, tagged=TaggedTime(100, 2600 * MS))
+    label = label_of(make_snapshot(500), with_accounts(after, after.learners[0].account, tagged), header)
+    assert label == "collector(env_step: resets 76%)"  # 2,500 of 3,300 ms
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "label"),
+    [(0, 450, "learner(train: launch-bound 92%)"), (500, 500, "learner(train 92%)")],
+)
+def test_launches_are_judged_by_the_iterations_of_the_window(
+    make_snapshot: MakeSnapshot, header: RunHeader, before: int, after: int, label: str
+) -> None:
+    readings = []
+    for iterations, launch_bound in ((500, before), (1000, after)):
+        device = DeviceTotals(*[0] * 5, iterations=iterations, launch_bound=launch_bound, dropped=0)
+        snapshot = make_snapshot(iterations)
+        readings.append(replace(snapshot, learners=(replace(snapshot.learners[0], device=device),)))
+    assert label_of(*readings, header) == label
+
+
+@pytest.mark.parametrize(("rank", "is_named"), [(1, True), (0, False)])
+def test_rank_0_does_not_wait_for_itself(
+    make_snapshot: MakeSnapshot, header: RunHeader, rank: int, *, is_named: bool
+) -> None:
+    before, now = make_snapshot(500), make_snapshot(1000)
+    now = with_accounts(now, moved(now.learners[0].account, "train", "rank_barrier", 2000), now.collectors[0].account)
+    rates = compute_rates(before, now, "overlap")
+    verdict = judge_window(before, now, rates, replace(header, mode="overlap"), late=Lateness(rank, 4.0, 0.9))
+    assert verdict is not None
+    assert verdict.phase == "rank_barrier"
+    assert (f"rank {rank} arrives" in verdict.reason) is is_named
+
+
+@pytest.mark.parametrize(("others_ms", "is_advised"), [(4200, True), (4800, False)])
+def test_processes_are_advised_where_half_a_core_of_the_window_is_idle(
+    make_snapshot: MakeSnapshot, header: RunHeader, others_ms: int, *, is_advised: bool
+) -> None:
+    """3 s of two cores: 0.6 of a core is idle, or 0.4."""
+    before, now = busy(make_snapshot(500), 1000, 0), busy(bound_by_collector(make_snapshot(1000)), 4000, others_ms)
+    verdict = judge_window(before, now, compute_rates(before, now, "overlap"), replace(header, mode="overlap"))
+    assert verdict is not None
+    assert ("env.vectorization" in {advice.key for advice in verdict.advice}) is is_advised
+
+
+@pytest.mark.parametrize(
+    ("collectors", "threads", "ranks", "num_cores", "is_advised"),
+    [
+        (1, 2, 1, 2, True),  # three threads for two cores
+        (2, 1, 1, 2, True),
+        (1, 1, 2, 2, False),  # there is nothing to lower
+        (2, 1, 1, 3, False),  # a core for each
+        (2, 1, 2, 3, True),
+    ],
+)
+def test_fewer_collectors_are_advised_where_threads_of_both_sides_exceed_the_cores(  # noqa: PLR0913  # a run's numbers
+    make_snapshot: MakeSnapshot,
+    header: RunHeader,
+    collectors: int,
+    threads: int,
+    ranks: int,
+    num_cores: int,
+    *,
+    is_advised: bool,
+) -> None:
+    before, now = (
+        busy(make_snapshot(updates), wall_ms, 0, num_cores) for updates, wall_ms in ((500, 1000), (1000, 4000))
+    )
+    now = with_accounts(now, without_core(now.learners[0].account), now.collectors[0].account)
+    given = replace(header, num_collectors=collectors, collector_threads=threads, learner_threads=1, world_size=ranks)
+    verdict = judge_window(before, now, compute_rates(before, now, "alternate"), given)
+    assert verdict is not None
+    assert verdict.bottleneck == Bottleneck.CONTENTION
+    assert any(advice.text.startswith("lower threads.collector") for advice in verdict.advice) is is_advised
+
+
+def test_a_window_without_an_update_is_not_judged(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
+    before, now = make_snapshot(500), make_snapshot(1000)
+    now = replace(now, learners=(replace(now.learners[0], updates=500),))
+    assert judge_window(before, now, compute_rates(before, now, "alternate"), header) is None

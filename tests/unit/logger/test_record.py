@@ -374,6 +374,7 @@ def test_flops_per_sec_of_an_update_of_known_work_and_duration_are_exact(counted
 
 def test_samples_per_sec_are_those_of_all_ranks_each_on_its_own_clock(make_snapshot: Any, header: RunHeader) -> None:
     before, after = (both_ranks(make_snapshot(updates)) for updates in (100, 200))
+    after = dataclasses.replace(after, wall_s=99.0)  # the supervisor's clock is another one
     record = build_record(before, after, EpisodeWindow(), None, header)
     assert record["perf/samples_per_sec"] == pytest.approx(2 * 256 / 6.6e-3)
     assert "perf/samples_per_sec" not in build_record(after, after, EpisodeWindow(), None, header)
@@ -385,6 +386,23 @@ def test_the_samples_of_the_warm_up_are_in_no_rate(make_snapshot: Any, header: R
     record = build_record(None, dataclasses.replace(after, learners=(warm,)), EpisodeWindow(), None, header)
     whole = build_record(None, after, EpisodeWindow(), None, header)["perf/samples_per_sec"]
     assert record["perf/samples_per_sec"] == pytest.approx(0.75 * whole)  # type: ignore[operator]  # numbers
+
+
+def test_samples_of_the_warm_up_alone_are_no_rate(make_snapshot: Any, header: RunHeader) -> None:
+    """The account has begun, such as before the final evaluation of a run of one iteration, and holds no update."""
+    after = make_snapshot(50)
+    warm = dataclasses.replace(after.learners[0], warmup_updates=50)
+    record = build_record(None, dataclasses.replace(after, learners=(warm,)), EpisodeWindow(), None, header)
+    assert "perf/samples_per_sec" not in record
+    assert "perf/updates_per_sec" not in record
+
+
+def test_without_an_account_the_samples_of_the_warm_up_count(make_snapshot: Any, header: RunHeader) -> None:
+    """The supervisor's clock, by which they are divided, holds the warm-up too."""
+    after = make_snapshot(100, is_timed=False)
+    warm = dataclasses.replace(after.learners[0], warmup_updates=50)
+    record = build_record(None, dataclasses.replace(after, learners=(warm,)), EpisodeWindow(), None, header)
+    assert record["perf/samples_per_sec"] == pytest.approx(100 * 256 / 2.66)
 
 
 def test_without_an_account_samples_per_sec_are_by_the_supervisors_clock(make_snapshot: Any, header: RunHeader) -> None:

@@ -22,7 +22,9 @@ class Hands:
 
 @pytest.fixture
 def totals() -> StepTotals:
-    header = RunHeader(algo="foreign", env_id="X-v0", seed=0, mode="overlap", total_timesteps=1000, num_envs=4)
+    header = RunHeader(
+        algo="foreign", env_id="X-v0", seed=0, mode="overlap", total_timesteps=1000, num_envs=2, num_collectors=2
+    )
     return StepTotals(header, Stopwatch(Hands()))
 
 

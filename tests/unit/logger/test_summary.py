@@ -25,6 +25,7 @@ from offpolicy.types import (
     EvaluatorTotals,
     LearnerTotals,
     SchedulerStats,
+    SlowTime,
     Snapshot,
 )
 
@@ -118,6 +119,17 @@ def test_the_final_evaluation_is_in_the_account_and_not_in_rates_and_verdict(mak
         assert summary[section] == without[section], section
     assert summary["timing"]["learner"]["phases_s"]["evaluation"] == 60.0
     assert summary["bottleneck"]["phase"] == "train"
+
+
+def test_what_slow_iterations_take_longer_is_measured_against_iterations_alone(make_snapshot: Any) -> None:
+    """Ten slow iterations of 20 ms of `train`, where the mean one takes 6.1 ms; the final evaluation is in none."""
+    snapshot = ended(make_snapshot(1000), 60)
+    account = snapshot.learners[0].account
+    assert account is not None
+    slow = SlowTime(10, {**dict.fromkeys(account.phases_ns, 0), "train": 10 * 20_000_000})
+    learner = dataclasses.replace(snapshot.learners[0], account=dataclasses.replace(account, slow=slow))
+    slow_ms = summary_of(dataclasses.replace(snapshot, learners=(learner,)))["timing"]["learner"]["slow_ms"]
+    assert (slow_ms["train"], slow_ms["evaluation"]) == (pytest.approx(13.9), 0.0)
 
 
 def test_the_window_of_the_rates_is_in_the_summary_phase_by_phase(make_snapshot: Any) -> None:

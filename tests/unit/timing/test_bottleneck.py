@@ -92,6 +92,13 @@ def test_overlapping_is_advised_where_turns_cost_more_than_five_percent() -> Non
     )
 
 
+@pytest.mark.parametrize(("gain", "error"), [(1.05, 0.0), (1.05, 0.04), (1.2, 0.2)])
+def test_overlapping_is_advised_from_the_least_gain_on(gain: float, error: float) -> None:
+    evidence = WindowEvidence(overlap_gain=gain, prediction_error=error)
+    verdict = find_bottleneck(*IN_TURNS, rates(300.0, 100.0, "alternate"), "alternate", evidence)
+    assert verdict.advice[0].key == "collect.mode"
+
+
 @pytest.mark.parametrize(
     ("gain", "error", "mode"),
     [(1.04, 0.0, "alternate"), (1.2, 0.25, "alternate"), (1.0, 0.0, "overlap"), (1.2, 0.0, "free")],
@@ -160,6 +167,13 @@ def test_a_wait_for_packed_batches_is_advised_to_keep_the_rows_on_the_device() -
 @pytest.mark.parametrize("phase", [phase for phase in LearnerPhase if phase != LearnerPhase.COLLECTOR_WAIT])
 def test_every_learner_phase_has_advice(phase: LearnerPhase) -> None:
     assert find_bottleneck({phase: 9}, {"learner_wait": 9}, rates(), "overlap").advice == LEARNER_ADVICE[phase]
+
+
+@pytest.mark.parametrize("phase", LearnerPhase)
+def test_rollouts_are_advised_nothing_that_only_a_replay_has(phase: LearnerPhase) -> None:
+    keys = {advice.key for advice in ROLLOUT_ADVICE.get(phase, ())}
+    of_replays = ("replay.", "checkpoint.replay", "algo.batch_size", "algo.utd", "runner.name")
+    assert not [key for key in keys if key is not None and key.startswith(of_replays)]
 
 
 @pytest.mark.parametrize("phase", [phase for phase in CollectorPhase if phase != CollectorPhase.LEARNER_WAIT])
@@ -234,6 +248,32 @@ def test_an_update_that_waits_for_another_thread_is_named() -> None:
     assert "40% of it waits for another thread" in verdict.reason
     seldom = find_bottleneck(*STARVED, rates(), "overlap", WindowEvidence(train_blocked=0.2))
     assert seldom.label == "learner(train 90%)"
+
+
+@pytest.mark.parametrize(
+    ("field", "least", "detail"),
+    [
+        ("learner_descheduled", 0.25, Detail.DESCHEDULED),
+        ("launch_bound", 0.5, Detail.LAUNCH_BOUND),
+        ("train_blocked", 0.25, Detail.BLOCKED),
+    ],
+)
+def test_a_detail_of_the_update_is_named_from_its_least_share_on(field: str, least: float, detail: Detail) -> None:
+    at, below = (WindowEvidence(**{field: share}) for share in (least, least - 0.001))
+    assert find_bottleneck(*STARVED, rates(), "overlap", at).detail == detail
+    assert find_bottleneck(*STARVED, rates(), "overlap", below).detail is None
+
+
+def test_resets_are_named_from_half_of_the_steps_on() -> None:
+    sides = {"collector_wait": 70, "train": 30}, {"env_step": 90, "other": 10}
+    found = [find_bottleneck(*sides, rates(), "overlap", WindowEvidence(resets=share)).detail for share in (0.5, 0.499)]
+    assert found == [Detail.RESETS, None]
+
+
+def test_a_side_without_a_core_is_named_before_its_resets() -> None:
+    sides = {"collector_wait": 70, "train": 30}, {"env_step": 90, "other": 10}
+    verdict = find_bottleneck(*sides, rates(), "overlap", WindowEvidence(resets=0.9, collector_descheduled=0.3))
+    assert verdict.label == "contention(env_step: descheduled 30%)"
 
 
 def cause_of(bottleneck: Bottleneck) -> Cause:
@@ -327,6 +367,7 @@ def test_advice_that_is_followed_already_is_left_out(config: dict[str, Any], is_
     [
         ({"env": {"num_envs": 4}}, "env.num_envs=8: more transitions per vector step, now 4"),
         ({"env": {"num_envs": "four"}}, "raise env.num_envs: more transitions per vector step"),
+        ({"env": {"num_envs": True}}, "raise env.num_envs: more transitions per vector step"),
         ({}, "raise env.num_envs: more transitions per vector step"),
     ],
 )

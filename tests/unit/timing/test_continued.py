@@ -89,6 +89,15 @@ def test_the_time_between_the_last_report_and_the_new_process_is_other() -> None
     assert sum(both.phases_ns.values()) == both.wall_ns
 
 
+def test_a_process_that_seems_to_have_begun_before_the_last_report_takes_no_time_back() -> None:
+    """The kernel tells the start of a process to 10 ms."""
+    before = LearnerTotals(account(1000, 300, 10), 10, 0, 0.0, metrics(0.0, 0.0), reported_ns=5000)
+    now = LearnerTotals(account(200, 70, 2), 2, 0, 0.0, metrics(0.0, 0.0), reported_ns=5100)
+    both = continued_learner(before, now, metrics(0.0, 0.0)).account
+    assert both is not None
+    assert both.wall_ns == sum(both.phases_ns.values()) == 1000 + 70 + 200
+
+
 def test_device_time_and_lateness_add_up_but_not_the_error_of_the_clocks() -> None:
     device, late = DeviceTotals(*range(8)), ArrivalTotals(1, 2, 3, 4, clock_error_ns=5)
     one = LearnerTotals(None, 1, 0, 0.0, metrics(0.0, 0.0), device=device, arrivals=late)

@@ -68,6 +68,13 @@ def test_every_process_and_thread_is_in_its_class_and_the_rest_is_that_of_others
     }  # fmt: skip
 
 
+def test_what_a_learner_has_started_evaluates(host: Host) -> None:
+    host.proc.set(LEARNER, 0, children=(15,))
+    host.proc.set(15, 120)
+    host.proc.set(EVALUATOR, 30)
+    assert milliseconds(host.read(idle_ms=1850)) == {"evaluator": 150, "idle": 1850}
+
+
 def test_the_classes_sum_to_the_cores_times_the_wall_at_every_reading(host: Host) -> None:
     for second in range(1, 4):
         host.proc.set(LEARNER, 700 * second)

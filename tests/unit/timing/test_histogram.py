@@ -9,6 +9,7 @@ from offpolicy.timing.histogram import (
     BIN_MIDDLES_NS,
     ENOUGH,
     NUM_BINS,
+    RECENT,
     SLICE,
     Counts,
     HistogramRecorder,
@@ -184,3 +185,23 @@ def test_what_was_long_ago_does_not_decide_for_ever_what_is_slow() -> None:
     num_slow(10_000, 10)
     assert (num_slow(1000, 5), num_slow(1, 8)) == (0, 0)
     assert (num_slow(40_000, 5), num_slow(1, 8)) == (0, 1)
+
+
+def test_where_older_iterations_begin_to_count_half_a_slow_one_is_still_seen() -> None:
+    recorder, count = HistogramRecorder(1), 2 * RECENT + 2 * SLICE
+    for index in range(1, count + 1):
+        recorder.add([5 * MS * index])
+    assert recorder.slow() == (0, [0])
+    recorder.add([5 * MS * count + 50 * MS])
+    assert recorder.slow() == (1, [50 * MS])
+
+
+def test_of_several_outliers_the_longest_is_taken_and_once() -> None:
+    recorder, total_ns = HistogramRecorder(1), 0
+    for ms in (*(5,) * (ENOUGH + 2 * SLICE), 90, *(5,) * (2 * SLICE), 60, 5):
+        total_ns += ms * MS
+        recorder.add([total_ns])
+    outlier = recorder.take_outlier()
+    assert outlier is not None
+    assert outlier[0] == 90 * MS
+    assert recorder.take_outlier() is None

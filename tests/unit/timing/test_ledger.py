@@ -8,7 +8,7 @@ import pytest
 
 from offpolicy.timing import thread_states
 from offpolicy.timing.clock import Every, MonotonicClock, Stopwatch, process_birth_ns
-from offpolicy.timing.histogram import percentiles_of
+from offpolicy.timing.histogram import ENOUGH, percentiles_of
 from offpolicy.timing.ledger import SAMPLE_EVERY_NS, Ledger, make_ledger, trace_names
 from offpolicy.timing.phases import LearnerPhase as Phase
 from offpolicy.timing.thread_states import StateSampler
@@ -399,3 +399,16 @@ def test_moved_time_is_that_of_the_other_phase_in_the_same_iteration_and_the_sum
     spread = percentiles_of(account.histogram[list(Phase).index(Phase.TRAIN)])
     assert spread is not None
     assert (spread.p50, spread.max) == (pytest.approx(5.0, rel=0.03), pytest.approx(9.0, rel=0.03))
+
+
+def test_the_iterations_before_an_outlier_begin_where_the_warm_up_ended() -> None:
+    ledger, clock = ledger_at(10**9, is_warm=False)
+    clock.advance(7)
+    ledger.end_warmup()
+    for ms in (*(1,) * (ENOUGH + 100), 50):
+        with ledger.phase(Phase.TRAIN):
+            clock.advance(ms * 1_000_000)
+        ledger.close()
+    outlier = ledger.take_outlier()
+    assert outlier is not None
+    assert (outlier.duration_ns, outlier.start_ns) == (50_000_000, 10**9 + 7)

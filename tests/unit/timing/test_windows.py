@@ -15,9 +15,12 @@ MS = 1_000_000
 
 def test_a_warmup_that_ends_in_the_window_never_gives_negative_time() -> None:
     before = account(5.0, warmup_s=0.0, iterations=7, collector_wait=5.0)
+    before = replace(before, tagged=TaggedTime(2, 9 * MS), slow=SlowTime(2, {"collector_wait": S, "other": 0}))
     after = account(1.0, warmup_s=6.0, iterations=3, train=0.5)
+    after = replace(after, tagged=TaggedTime(1, 5 * MS), slow=SlowTime(1, {"train": S // 4, "other": 0}))
     window = elapsed(before, after)
     assert window is not None
+    assert (window.tagged, window.slow) == (after.tagged, after.slow)
     assert (window.wall_ns, window.total_ns, window.iterations) == (1 * S, 2 * S, 3)
     assert window.phases_ns == after.phases_ns
 
@@ -43,7 +46,12 @@ def test_what_is_slow_is_that_of_the_window() -> None:
 
 @pytest.mark.parametrize(
     ("special", "excess_ms"),
-    [(TaggedTime(0, 0), 0.0), (TaggedTime(10, 10 * 31 * 10**6), 10 * 30.0), (TaggedTime(10, 10 * 10**6), 0.0)],
+    [
+        (TaggedTime(0, 0), 0.0),
+        (TaggedTime(10, 10 * 31 * 10**6), 10 * 30.0),
+        (TaggedTime(10, 10 * 10**6), 0.0),
+        (TaggedTime(10, 4 * 10**6), 0.0),  # they were the shorter ones
+    ],
 )
 def test_what_resets_cost_is_what_their_steps_take_longer_than_the_others(
     special: TaggedTime, excess_ms: float
@@ -75,7 +83,7 @@ def test_where_every_step_holds_resets_their_number_tells_what_they_cost() -> No
     [
         ([3] * 50, [900 + index for index in range(50)]),  # always as many
         ([1, 2] * 25, [900 + 37 * (index % 26) for index in range(50)]),  # noise hides it
-        ([1, 2], [10, 20]),  # too few
+        ([1, 2, 3, 4], [10, 20, 30, 40]),  # too few
     ],
 )
 def test_where_their_number_does_not_tell_nobody_does(weights: list[int], times_us: list[int]) -> None:
@@ -83,15 +91,20 @@ def test_where_their_number_does_not_tell_nobody_does(weights: list[int], times_
 
 
 def test_cpu_time_of_the_warm_up_before_a_window_is_no_part_of_it() -> None:
-    """Wall and phases begin anew where the warm-up ends; the processor's clock goes on."""
-    before = Account(0, 100, 0, {"train": 0}, cpu_ns=80)
-    window = elapsed(before, Account(50, 200, 1, {"train": 50}, cpu_ns=120))
+    """Wall and phases begin anew where the warm-up ends; the clocks of processor and scheduler go on."""
+    before = Account(0, 100, 0, {"train": 0}, cpu_ns=80, scheduler=SchedulerStats(runnable_ns=30, preemptions=3))
+    after = Account(50, 200, 1, {"train": 50}, cpu_ns=120, scheduler=SchedulerStats(runnable_ns=45, preemptions=5))
+    window = elapsed(before, after)
     assert window is not None
     assert (window.wall_ns, window.total_ns, window.cpu_ns) == (50, 150, 40)
+    assert window.scheduler == SchedulerStats(runnable_ns=15, preemptions=2)
 
 
 def test_cpu_time_after_the_last_iteration_is_no_part_of_learning() -> None:
-    timed = Account(10, 0, 1, {"train": 10}, cpu_ns=9, cooldown=Cooldown({"train": 4}, 3, SchedulerStats()))
+    after = Cooldown({"train": 4}, cpu_ns=3, scheduler=SchedulerStats(runnable_ns=2, preemptions=1))
+    scheduler = SchedulerStats(runnable_ns=8, preemptions=6)
+    timed = Account(10, 0, 1, {"train": 10}, cpu_ns=9, scheduler=scheduler, cooldown=after)
     (collector,) = of_iterations(snapshot(1.0, None, 0, collector_of(timed, 5))).collectors
     assert collector.account is not None
     assert (collector.account.wall_ns, collector.account.cpu_ns) == (6, 6)
+    assert collector.account.scheduler == SchedulerStats(runnable_ns=6, preemptions=5)
