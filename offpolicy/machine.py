@@ -20,6 +20,7 @@ NO_LIMIT = 2**60  # bytes; version 1 writes almost 2**63 where there is none
 _V1_NAMES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 KEPT_BYTES = 64 * 2**20  # half of it is the largest block that glibc keeps
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+LONGEST_WAIT_S = 2e6  # that a call can wait: poll counts milliseconds in 31 bits
 X86_64 = ("x86_64", "AMD64")
 PACKAGES = ("offpolicy", "torch", "gymnasium", "mujoco")
 

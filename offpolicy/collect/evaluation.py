@@ -126,13 +126,16 @@ def evaluate(
 
 
 def deterministic_actor(policy: Policy) -> Actor:
-    """Returns the policy's deterministic actions as a function of arrays. It raises `NumericsError` for NaN or Inf."""
+    """Returns the policy's deterministic actions as a function of arrays.
+
+    The function raises `NumericsError` where an action is NaN or Inf and its observation is sound.
+    """
     device = next(policy.parameters()).device
 
     def act(obs: Float32) -> Float32:
         with torch.inference_mode():
             action: Float32 = policy.act(torch.from_numpy(obs).to(device)).cpu().numpy()
-        require_sound(action, obs, "in an evaluation")
+        require_sound(action, obs, "without exploration")
         return action
 
     return act

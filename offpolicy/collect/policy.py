@@ -118,7 +118,7 @@ class CollectorPolicy:
 def require_sound(action: Float32, obs: Float32, when: str, log_prob: Float32 | None = None) -> None:
     """Raises `NumericsError` where NaN or Inf is the policy's own: an environment could only answer with more of it.
 
-    action: [N, A] for obs [N, O], log_prob: [N]. `when` stands in the message.
+    action: [N, A] for obs [N, O], log_prob: [N]. `when` is the part of the message that says when the policy acted.
     """
     if math.isfinite(action.sum() + (0.0 if log_prob is None else log_prob.sum())):
         return

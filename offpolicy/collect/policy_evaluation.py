@@ -81,7 +81,7 @@ class PolicyEvaluation:
             self._log.close()
 
     def evaluate(self, flat: Float32, env_steps: int, policy_version: int) -> EvalResult | None:
-        """Evaluates the flat policy [P]; None if stopped. Raises `EnvFailure`."""
+        """Evaluates the flat policy [P]; None if stopped. Raises `EnvFailure`, `NumericsError`."""
         cfg, context, failures_before = self._cfg, self._context, self.post_failures
         self._records, self._rollouts, self._hook_runs, self._pauses = {}, [], [], []
         with context.ledger.phase(EvaluatorPhase.WEIGHT_APPLY):

@@ -16,6 +16,7 @@ from offpolicy.config.extensions import NetworkConfig, SinksConfig
 from offpolicy.config.parsing import option, plain
 from offpolicy.config.schedules import Ramp, Scheduled, value_at
 from offpolicy.errors import ConfigError
+from offpolicy.machine import LONGEST_WAIT_S
 
 RUNNER_DEFAULT_MODE = {"single_gpu": "alternate", "double_buffer": "overlap", "multi_gpu": "overlap", "appo": "free"}
 RANK_RUNNERS = ("multi_gpu", "appo")  # runners that may have several learner ranks
@@ -279,7 +280,7 @@ class RunnerConfig:
     sync_every: int = option(8, "runner.sync=parameters: iterations between two averagings", ge=1)
     interface: str | None = option(None, "several ranks: their network interface; null: loopback, one host only")
     timeout_s: float = option(
-        300.0, "several ranks: how long a rank may be waited for; more than an evaluation", gt=0.0, le=1e9
+        300.0, "several ranks: how long a rank may be waited for; more than an evaluation", gt=0.0, le=LONGEST_WAIT_S
     )
     start_timeout_s: float = option(
         120.0, "limit of a process's start, in seconds; multiplied by the load per core, at most by 8", gt=0.0

@@ -10,11 +10,11 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from offpolicy.children import CALL_THREAD
+from offpolicy.machine import LONGEST_WAIT_S
 from offpolicy.processes.watchdog import PAUSE_S
 from offpolicy.timing.clock import Clock, Stopwatch
 
 T = TypeVar("T")
-LONGEST_S = 1e6  # that a socket can wait
 POLL_S = 1.0  # one wait for messages, at most, so that a pause of this process is seen
 
 
@@ -29,7 +29,7 @@ class Deadline:
         left_s = self._timeout_s - self._watch.elapsed_s()
         if left_s <= 0.0:
             raise TimeoutError("timed out")
-        return min(left_s, LONGEST_S)
+        return min(left_s, LONGEST_WAIT_S)
 
     def wait(self, poll: select.poll) -> list[tuple[int, int]]:
         """Returns the events of `poll` as soon as there are any. Raises TimeoutError if none comes in time.

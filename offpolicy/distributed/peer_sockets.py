@@ -15,7 +15,8 @@ from typing import NamedTuple
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported without saying so
 
 from offpolicy import fault
-from offpolicy.distributed.deadline import LONGEST_S, Deadline, call_within
+from offpolicy.distributed.deadline import Deadline, call_within
+from offpolicy.machine import LONGEST_WAIT_S
 
 GREETING = struct.Struct("<q")  # the rank that connects
 FD = struct.Struct("i")  # a descriptor beside a message
@@ -43,7 +44,7 @@ class PeerSockets:
     def __init__(self, peers: dict[int, socket.socket], timeout_s: float) -> None:
         self._peers, self._timeout_s = peers, timeout_s
         for peer in peers.values():
-            peer.settimeout(min(timeout_s, LONGEST_S))
+            peer.settimeout(min(timeout_s, LONGEST_WAIT_S))
 
     def send(self, message: bytes, fds: Sequence[int]) -> None:
         """Sends a message, with descriptors, to every peer: also to the others of one that is gone. Raises OSError.

@@ -15,10 +15,10 @@ from gymnasium.vector import AsyncVectorEnv
 from offpolicy.children import describe_exit, die_with_parent, leave_signals
 from offpolicy.envs.worker_context import worker_context
 from offpolicy.errors import EnvFailure, EnvWorkerKilled, HangError
+from offpolicy.machine import LONGEST_WAIT_S
 
 OPEN_GRACE_S = 30.0  # extra time of the first reset, which also imports and constructs the environment
 CLOSE_GRACE_S = 5.0  # time between asking a worker to close and killing it
-LONGEST_S = 2e6  # that a pipe can be waited for: the kernel counts milliseconds in 31 bits
 REAP_S = 2.0  # longest time between the end of file of a worker's pipe and its exit
 
 
@@ -100,7 +100,7 @@ class Workers:
         return self._vec
 
     def _answer(self, ask: Callable[[], None], wait: Callable[[float], Any], timeout_s: float) -> Any:
-        timeout_s = min(timeout_s, LONGEST_S)
+        timeout_s = min(timeout_s, LONGEST_WAIT_S)
         try:
             ask()
             return wait(timeout_s)

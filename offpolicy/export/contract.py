@@ -111,7 +111,7 @@ def read_contract(file: Path, content: bytes) -> dict[str, Any]:
             raise ValueError(f"format {contract['format']!r}, allowed {FORMAT}")
         ports = (*contract["inputs"], *contract["outputs"])
         if type(contract["checkpoint"]["env_steps"]) is not int or not all(map(_is_port, ports)):
-            raise ValueError("env_steps of the checkpoint, an input or an output is none")
+            raise ValueError("env_steps is no integer, or an input or output has no shape")
     except FileNotFoundError:
         raise ConfigError(f"--policy: {file} has no {path.name} beside it, which offpolicy export writes") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

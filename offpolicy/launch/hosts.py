@@ -127,10 +127,11 @@ def _proposal(cfg: RunConfig, run_dir: Path, host: HostInfo) -> Proposal:
 
 
 def own_config(cfg: RunConfig, host: HostInfo) -> RunConfig:
-    """Returns the configuration with what `env.vectorization=auto` stands for on this host, where numbers are the same.
+    """Returns this host's configuration.
 
-    That is the vectorization of the run that goes on, if there is one in this host's part of `run_dir`. What a run has
-    once, in a service of all hosts, belongs to the first one: TensorBoard, W&B and the sinks of plug-ins.
+    `env.vectorization=auto` becomes what this host can do, which changes no number, or the vectorization of the run
+    that goes on, if there is one in this host's part of `run_dir`. TensorBoard, W&B and the sinks of plug-ins stay with
+    the first host: they would have the run several times.
     """
     own_dir = host_dir(Path(cfg.run_dir or "."), host.index)
     env = resolve_vectorization(cfg.env)

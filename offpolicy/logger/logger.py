@@ -155,16 +155,14 @@ class OffPolicyLogger:
         A record at the env step of the last one takes its place, so it begins where that one began.
         """
         header, learning = self.header, of_iterations(snapshot)
-        takes_place = self._is_at_last_step(snapshot)
-        previous = self._window_begin if takes_place else self.last_snapshot
-        rates = self._rates.rates(learning, header.mode, header.num_hosts, previous)
+        previous = self._window_begin if self._is_at_last_step(snapshot) else self.last_snapshot
+        rates = self._rates.rates(learning, header.mode, header.num_hosts)
         late = self._straggler.observe(previous, learning)
         verdict = self._verdict(previous, learning, rates, late)
         record = build_record(previous, snapshot, self._episodes, self.last_eval, header, rates, verdict, late)
         if self._error.median is not None:
             record["perf/prediction_error_pct"] = 100.0 * self._error.median
-        if not takes_place:  # the prediction for its window is among the errors already
-            self._error.add(rates)
+        self._error.add(rates)
         self._set_time_left(record, snapshot, learning)
         if self._steps is not None:
             record = self._steps.known(record)
@@ -192,7 +190,10 @@ class OffPolicyLogger:
         return written
 
     def _set_time_left(self, record: Record, snapshot: Snapshot, learning: Snapshot) -> None:
-        """Replaces the time left at the rate of the window by that at the rate since learning began."""
+        """Replaces the time left at the rate of the window by that at the rate since learning began.
+
+        Removes it in the first `STEADY_S` seconds of learning.
+        """
         if self._learning is None or snapshot.wall_s - self._learning.wall_s < STEADY_S:
             record.pop("time/eta_s", None)  # nothing is known yet: an estimate would be hours off
             return

@@ -124,7 +124,8 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     show; None: unknown. `late` is the straggler. Phases are means per iteration in ms. Keys without data in the window
     are absent, as are all timing keys with timing off.
     """
-    rates = rates or compute_rates(previous, current, header.mode, header.num_hosts)
+    learning = of_iterations(current)
+    rates = rates or compute_rates(previous, learning, header.mode, header.num_hosts)
     learner, collectors = learner_elapsed(previous, current), collectors_elapsed(previous, current)
     record: Record = {"env_steps": current.env_steps, "iteration": current.iteration, "wall_s": current.wall_s}
     record |= phase_keys(learner, collectors, rollout_ms(previous, current) if header.has_rollouts else 0.0)
@@ -134,7 +135,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     record |= {
         "perf/steps_per_sec": rates.steps_per_sec,
         "perf/updates_per_sec": rates.updates_per_sec,
-        "perf/samples_per_sec": samples_per_sec(previous, of_iterations(current)),  # as `rates`: of learning alone
+        "perf/samples_per_sec": samples_per_sec(previous, learning),
         "perf/collector_capacity": rates.collector_capacity,
         "perf/learner_capacity": rates.learner_capacity,
         "perf/predicted_steps_per_sec": rates.predicted_steps_per_sec,
@@ -179,8 +180,7 @@ def samples_per_sec(previous: Snapshot | None, current: Snapshot) -> float | Non
         then, updates = (before[rank].samples, before[rank].updates) if rank < len(before) else (0, 0)
         samples: float = totals.samples - then
         if window is not None and updates < totals.warmup_updates:  # without those from before the account began
-            steady_updates = max(totals.updates - totals.warmup_updates, 0)
-            samples *= steady_updates / max(totals.updates - updates, 1)
+            samples *= max(totals.updates - totals.warmup_updates, 0) / max(totals.updates - updates, 1)
         seconds = window.wall_ns / NS_PER_S if window is not None else wall_s
         total += samples / seconds if seconds > 0 else 0.0
     return total or None

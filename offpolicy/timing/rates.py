@@ -169,18 +169,16 @@ class RateWindow:
         """Measures from here: a resumed run does not count the steps before."""
         self._kept = deque([origin])
 
-    def rates(self, current: Snapshot, mode: str, num_hosts: int, since: Snapshot | None) -> Rates:
-        """The rates up to `current`, which is kept; without thru where no collector has reported since `since`.
-
-        That is the begin of the record's window; None: that of the counters.
-        """
+    def rates(self, current: Snapshot, mode: str, num_hosts: int) -> Rates:
+        """The rates up to `current`, which is kept; without thru where no collector has reported since the last one."""
         while len(self._kept) > 1:
             windows = (window.elapsed for window in collector_windows(self._kept[1], current))
             sides = (learner_elapsed(self._kept[1], current), *windows)
             if not all(side is None or side.iterations >= FEW_ARRIVALS for side in sides):
                 break
             self._kept.popleft()
-        rates = _rates(self._kept[0] if self._kept else None, current, mode, num_hosts, _utd_by_clocks)
+        before, last = (self._kept[0], self._kept[-1]) if self._kept else (None, None)
+        rates = _rates(before, current, mode, num_hosts, _utd_by_clocks)
         self._kept.append(current)
-        has_collected = any(window.env_steps > 0 for window in collector_windows(since, current))
+        has_collected = any(window.env_steps > 0 for window in collector_windows(last, current))
         return rates if has_collected else replace(rates, steps_per_sec=None)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from offpolicy.collect.policy_evaluation import EvaluationContext
 from offpolicy.collect.run_evaluation import RunEvaluation
-from offpolicy.errors import EnvFailure, PeerEnvFailure
+from offpolicy.errors import EnvFailure, NumericsError, PeerEnvFailure
 from offpolicy.processes.control_page import EvaluatorWord
 from offpolicy.protocols import StopSignal
 from offpolicy.timing.clock import Stopwatch
@@ -29,7 +29,7 @@ class Evaluator(Protocol):
         ...
 
     def evaluate(self, env_steps: int) -> None:
-        """Starts an evaluation of the present weights. Raises `EnvFailure`."""
+        """Starts an evaluation of the present weights. Raises `EnvFailure`, `NumericsError`."""
         ...
 
     @property
@@ -113,19 +113,21 @@ class PeriodicEvaluation:
         return self._collectives.any(self._evaluator is not None and not self._evaluator.wait_result())
 
     def _evaluate(self, env_steps: int) -> None:
-        """Raises `EnvFailure` on every rank if the environment fails on rank 0."""
+        """Raises `EnvFailure` on every rank if the environment fails on rank 0, `NumericsError` if the policy does."""
         self._last_step = self._evaluated_step = env_steps
         if self._rank.cfg.eval.episodes == 0:
             return
         self._publish_averaged()
-        failure: EnvFailure | None = None
+        failure: EnvFailure | NumericsError | None = None
         if self._evaluator is not None:
             try:
                 self._evaluator.evaluate(env_steps)
-            except EnvFailure as error:
+            except (EnvFailure, NumericsError) as error:
                 failure = error
-        if self._collectives.any(failure is not None):
+        if self._collectives.any(isinstance(failure, EnvFailure)):
             raise failure or PeerEnvFailure("the environment failed in the evaluation on rank 0")
+        if self._collectives.any(failure is not None):
+            raise failure or NumericsError("the policy's action was NaN or Inf in the evaluation on rank 0")
 
 
 class EarlyStop:

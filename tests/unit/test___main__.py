@@ -45,7 +45,7 @@ def test_ctrl_c_at_any_instant_of_the_start_ends_it_with_130_and_no_traceback(de
 
 
 HELD = """
-import multiprocessing, signal, sys, threading
+import multiprocessing, sys, threading
 from offpolicy import __main__, children, cli
 def command():
     {left}.start()
@@ -54,7 +54,7 @@ cli.main, children.GRACE_S = command, 0.1
 sys.exit(__main__.main())
 """
 THREAD = "threading.Thread(target=threading.Event().wait)"
-PROCESS = "multiprocessing.get_context('fork').Process(target=signal.pause)"
+PROCESS = "multiprocessing.get_context('fork').Process(target=threading.Event().wait, args=(120,))"
 
 
 @pytest.mark.parametrize(

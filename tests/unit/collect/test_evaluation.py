@@ -156,7 +156,7 @@ def test_no_environment_gets_an_action_of_nan_in_an_evaluation_either() -> None:
     policy = make(4, 2)
     for parameter in policy.parameters():
         torch.nn.init.constant_(parameter, torch.nan)
-    with pytest.raises(NumericsError, match="environment 0 in an evaluation is NaN .* the networks have diverged"):
+    with pytest.raises(NumericsError, match="environment 0 without exploration is NaN .* the networks have diverged"):
         run_episodes(deterministic_actor(policy), POINT_MASS, episodes=2, seed=3)
 
 

@@ -114,9 +114,15 @@ def test_hosts_exchange_proposals_and_ignore_an_earlier_attempt(late: int) -> No
 
 def test_the_first_host_stays_until_the_others_have_read_all_proposals() -> None:
     """The store may live in its process."""
-    reached, released = threading.Event(), threading.Event()
+    reached, released, looked = threading.Event(), threading.Event(), threading.Event()
 
     class SlowStore(MemoryStore):
+        def check(self, keys: list[str]) -> bool:
+            found = super().check(keys)
+            if reached.is_set() and keys[0].startswith("done/"):
+                looked.set()
+            return found
+
         def set(self, key: str, value: str) -> None:
             if key.startswith("done/") and key.endswith("/1"):
                 reached.set()
@@ -131,7 +137,7 @@ def test_the_first_host_stays_until_the_others_have_read_all_proposals() -> None
     first.start()
     second.start()
     assert reached.wait(20.0)
-    first.join(0.5)
+    assert looked.wait(20.0)
     assert first.is_alive()
     released.set()
     first.join(20.0)

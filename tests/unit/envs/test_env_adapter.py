@@ -9,10 +9,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv
 
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.env_adapter import EnvAdapter
+from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter
+from offpolicy.envs.toy import Faulty
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
 from offpolicy.errors import ConfigError, EnvFailure
 
@@ -48,14 +48,11 @@ def test_an_environment_that_raises_in_step_is_named_with_seed_step_and_action()
 
 
 def test_later_episodes_are_named_by_the_seed_that_they_follow_from() -> None:
-    (seed,) = env_seeds(1, 1)
-    envs = faulty(fail="step_raise", at=3, max_episode_steps=2)
-    envs.reset(1)
-    step_until_failure(envs)
-    assert isinstance(envs.stepper, SyncVectorEnv)
-    (adapter,) = envs.stepper.envs
-    assert isinstance(adapter, EnvAdapter)
-    assert (adapter.seed, adapter.episode_step) == (seed, 2)
+    adapter = EnvAdapter(Faulty("step_raise", at=1))
+    adapter.reset(seed=7)
+    adapter.reset()
+    *_, info = adapter.step(np.zeros(1, np.float32))
+    assert "seed 7, episode step 1" in info[FAILURE_KEY]
 
 
 def test_an_exception_that_cannot_be_pickled_is_reported() -> None:

@@ -90,7 +90,7 @@ def test_the_contract_of_a_file_is_read(tmp_path: Path) -> None:
         ({"files": {}}, "KeyError"),
         ({"files": {"policy.onnx": {"sha256": "0"}}}, "is of another policy.onnx: sha256 0, got"),
         ({"checkpoint": {"env_steps": "7"}}, "env_steps of the checkpoint"),
-        ({"inputs": [{"name": "obs", "shape": ["batch", "3"]}]}, "an input or an output is none"),
+        ({"inputs": [{"name": "obs", "shape": ["batch", "3"]}]}, "an input or output has no shape"),
         ({"inputs": 3}, "is no contract of policy.onnx"),
         ({"outputs": [{"shape": ["batch", 1]}]}, "KeyError"),
         ({"outputs": None}, "is no contract of policy.onnx"),

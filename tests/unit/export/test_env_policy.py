@@ -35,7 +35,7 @@ def test_the_actions_are_those_that_the_environment_gets_in_training(kind: str, 
             np.testing.assert_allclose(outputs[1][:, begin:end].sum(dim=1).numpy(), 1.0, atol=1e-6)
 
 
-def test_a_policy_with_batch_norm_decides_a_row_alone_as_among_others() -> None:
+def test_batch_norm_of_an_exported_policy_does_not_depend_on_the_other_rows() -> None:
     """FlashSAC's: the statistics are those of training, not those of the rows."""
     codec = describe(FLAT, ODD, 200)
     policy = make_policy(load_config(["algo=flashsac", "algo.actor_width=8"]).algo, codec.spec).train()

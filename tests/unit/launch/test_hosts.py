@@ -131,9 +131,11 @@ def test_only_the_launcher_that_started_a_run_may_begin_it_again_where_that_is_r
 def test_a_host_that_goes_on_with_the_others_keeps_its_records(tmp_path: Path) -> None:
     """Its own part of the checkpoint is lost: on a disk of its own, say."""
     attempt(tmp_path, parent=os.getppid())
+    (tmp_path / "metrics.jsonl").write_text('{"env_steps": 20}\n')
     cfg = replace(RunConfig(), run_dir=str(tmp_path))
     with hosts.LaunchPlan(cfg, HostInfo(index=1, num_hosts=2, job="a"), 20).claim() as run:
         assert (run.checkpoint, run.aside) == (None, None)
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"env_steps": 20}\n'
 
 
 def test_what_would_differ_between_hosts_or_be_lost_in_a_restart_is_refused() -> None:
@@ -202,14 +204,11 @@ def test_only_the_first_host_writes_to_tensorboard_wandb_and_sinks(
     first, second = (hosts.plan_launch(cfg, HostInfo(index=index, num_hosts=2)).cfg for index in (0, 1))
     assert (first.log.tensorboard, first.log.wandb, first.log.sinks) == (True, "offline", ("good",))
     assert (second.log.tensorboard, second.log.wandb, second.log.sinks) == (False, "disabled", ())
-    for cfg in (first, second):  # what a restart reads
-        assert cfg.run_dir is not None
-        Path(cfg.run_dir).mkdir()
-        write_config(Path(cfg.run_dir), cfg, SpaceSpec(3, 1, (-1.0,), (1.0,)))
-        assert read_config(Path(cfg.run_dir)) == cfg
-
-
-PARTS = {".": (20, 40), "host-1": (20,)}  # the checkpoints of each host, by its part of the run directory
+    for own in (first, second):  # what a restart reads
+        assert own.run_dir is not None
+        Path(own.run_dir).mkdir()
+        write_config(Path(own.run_dir), own, SpaceSpec(3, 1, (-1.0,), (1.0,)))
+        assert read_config(Path(own.run_dir)) == own
 
 
 def test_a_host_proposes_the_checkpoints_of_its_own_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +219,8 @@ def test_a_host_proposes_the_checkpoints_of_its_own_part(tmp_path: Path, monkeyp
         return RendezvousResult(proposal.run_dir, 20, "a")
 
     monkeypatch.setattr(hosts, "agree", agree)
-    saved = {part: [SimpleNamespace(env_steps=step) for step in steps] for part, steps in PARTS.items()}
+    parts = {".": (20, 40), "host-1": (20,)}  # the checkpoints of each host, by its part of the run directory
+    saved = {part: [SimpleNamespace(env_steps=step) for step in steps] for part, steps in parts.items()}
     monkeypatch.setattr(
         hosts, "run_store", lambda path: SimpleNamespace(usable=lambda: saved[str(path.relative_to(tmp_path))])
     )

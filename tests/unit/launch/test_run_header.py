@@ -149,10 +149,10 @@ def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
         SPEC,
         HostPlan(has_evaluator=False, learner_threads=1, collector_threads=1),
         HostInfo(),
-        str(tmp_path),
-        saved_at or 0,
-        saved_at,
-        0,
+        run_dir=str(tmp_path),
+        start_step=saved_at or 0,
+        checkpoint=saved_at,
+        store_port=0,
         learner_restarts=learner_restarts,
     )
     checkpoint = None if saved_at is None else SimpleNamespace(env_steps=saved_at)
@@ -169,10 +169,10 @@ def test_the_records_say_how_many_ranks_all_hosts_have(tmp_path: Path) -> None:
         SPEC,
         HostPlan(has_evaluator=False, learner_threads=1, collector_threads=1),
         HostInfo(num_hosts=3),
-        str(tmp_path),
-        0,
-        None,
-        0,
+        run_dir=str(tmp_path),
+        start_step=0,
+        checkpoint=None,
+        store_port=0,
     )
     run: Any = SimpleNamespace(path=tmp_path, checkpoint=None)
     logger = open_run_logger(job, run, Provenance("offpolicy train", None, "abc", "2026", "host", None))

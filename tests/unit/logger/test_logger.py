@@ -71,30 +71,6 @@ def test_a_record_at_the_env_step_of_the_last_one_takes_its_place_and_covers_its
     assert [record["env_steps"] for record in records_of(tmp_path)] == [1100, 1200, 1300]
 
 
-def test_a_record_that_takes_the_place_of_the_last_one_keeps_its_throughput(
-    logger: OffPolicyLogger, make_snapshot: Any, tmp_path: Path
-) -> None:
-    """An env step takes longer than an interval: the second record of it holds the step of the first."""
-    for updates in (100, 200, 200, 200, 300):
-        logger.log_interval(make_snapshot(updates))
-    logger.close()
-    records = records_of(tmp_path)
-    assert [record["env_steps"] for record in records] == [1100, 1200, 1300]
-    assert [record["perf/steps_per_sec"] for record in records[1:]] == pytest.approx([1 / 6.6e-3, 1 / 6.6e-3])
-
-
-def test_the_prediction_for_a_window_counts_once_however_often_it_is_recorded(
-    logger: OffPolicyLogger, make_snapshot: Any
-) -> None:
-    for updates in (100, 200, 200, 200, 200):
-        logger.log_interval(make_snapshot(updates))
-    assert logger.prediction_error is None  # of fewer than three windows
-    third, fourth = (logger.log_interval(make_snapshot(updates)) for updates in (300, 400))
-    assert "perf/prediction_error_pct" not in third  # it holds the errors of the records before
-    assert fourth["perf/prediction_error_pct"] == pytest.approx(1.345, abs=0.001)
-    logger.close()
-
-
 def test_records_reach_the_sinks(logger: OffPolicyLogger, make_snapshot: Any, tmp_path: Path) -> None:
     logger.log_interval(make_snapshot(100))
     logger.log_interval(make_snapshot(200))

@@ -78,7 +78,7 @@ def test_a_child_that_hangs_while_a_failed_run_ends_does_not_take_the_place_of_t
     assert (failure.index, failure.cause) == (0, "EnvFailure: step 3")
 
 
-def test_children_that_wait_while_the_run_ends_have_the_time_of_the_end() -> None:
+def test_children_that_wait_while_the_run_ends_are_not_taken_for_deadlocked() -> None:
     def finish_all() -> None:
         for name in ("learner-0", "collector-0"):
             stage.finish(name)

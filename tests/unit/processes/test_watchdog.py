@@ -204,6 +204,9 @@ def asked_and_waiting() -> Bench:
 
 def test_a_process_that_sleeps_on_though_it_is_asked_for_something_is_frozen_after_ten_seconds() -> None:
     assert frozen_from(asked_and_waiting()) == 11
+
+
+def test_a_process_that_reacts_in_between_has_its_ten_seconds_anew() -> None:
     reacting = asked_and_waiting()
     assert frozen_from(reacting, at_most=8) is None
     reacting.set_waiting("collector", 0)

@@ -169,11 +169,10 @@ def test_every_learner_phase_has_advice(phase: LearnerPhase) -> None:
     assert find_bottleneck({phase: 9}, {"learner_wait": 9}, rates(), "overlap").advice == LEARNER_ADVICE[phase]
 
 
-@pytest.mark.parametrize("phase", LearnerPhase)
-def test_rollouts_are_advised_nothing_that_only_a_replay_has(phase: LearnerPhase) -> None:
-    keys = {advice.key for advice in ROLLOUT_ADVICE.get(phase, ())}
-    of_replays = ("replay.", "checkpoint.replay", "algo.batch_size", "algo.utd", "runner.name")
-    assert not [key for key in keys if key is not None and key.startswith(of_replays)]
+def test_rollouts_are_advised_nothing_that_only_a_replay_has() -> None:
+    texts = [advice.text for several in ROLLOUT_ADVICE.values() for advice in several]
+    assert len(texts) > 10
+    assert not [text for text in texts if re.search(r"replay|algo\.(batch_size|utd)|double_buffer", text)]
 
 
 @pytest.mark.parametrize("phase", [phase for phase in CollectorPhase if phase != CollectorPhase.LEARNER_WAIT])

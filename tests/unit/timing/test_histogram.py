@@ -187,7 +187,7 @@ def test_what_was_long_ago_does_not_decide_for_ever_what_is_slow() -> None:
     assert (num_slow(40_000, 5), num_slow(1, 8)) == (0, 1)
 
 
-def test_where_older_iterations_begin_to_count_half_a_slow_one_is_still_seen() -> None:
+def test_a_slow_iteration_is_found_right_after_older_ones_were_halved() -> None:
     recorder, count = HistogramRecorder(1), 2 * RECENT + 2 * SLICE
     for index in range(1, count + 1):
         recorder.add([5 * MS * index])

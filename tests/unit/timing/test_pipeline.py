@@ -26,8 +26,7 @@ def simulated(mode: str) -> list[Snapshot]:
 
 def rates_of(snapshots: list[Snapshot], mode: str) -> list[Rates]:
     window = RateWindow()
-    windows = pairwise([None, *snapshots])
-    return [window.rates(snapshot, mode, 1, since) for since, snapshot in windows if snapshot is not None]
+    return [window.rates(snapshot, mode, 1) for snapshot in snapshots]
 
 
 # -- the formulas -----------------------------------------------------------------------------------------------------

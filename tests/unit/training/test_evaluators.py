@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from offpolicy.checkpoint import read_best
-from offpolicy.errors import EnvFailure, PeerEnvFailure
+from offpolicy.errors import EnvFailure, NumericsError, PeerEnvFailure
 from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
 from offpolicy.training.evaluators import AsyncEvaluator, EarlyStop, InlineEvaluator, PeriodicEvaluation
 from offpolicy.training.rank_context import RankContext
@@ -25,7 +25,7 @@ from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, ru
 class FakeEvaluator:
     """Notes the env steps that it is asked to evaluate."""
 
-    def __init__(self, error: EnvFailure | None = None) -> None:
+    def __init__(self, error: EnvFailure | NumericsError | None = None) -> None:
         self.asked: list[int] = []
         self.last_result_step, self._error = 0, error
         self.stops_early = False
@@ -104,13 +104,27 @@ def test_an_environment_that_fails_on_rank_0_ends_every_rank(make_rank: MakeRank
         run_if_due(other)
 
 
+def test_a_policy_that_has_diverged_on_rank_0_ends_every_rank(make_rank: MakeRank) -> None:
+    failure = NumericsError("NaN")
+    on_rank_0, world = evaluation(make_rank, FakeEvaluator(failure), eval={"every": 100, "episodes": 1})
+    world.env_steps = 100
+    with pytest.raises(NumericsError, match=r"^NaN$"):
+        run_if_due(on_rank_0)
+    votes = iter([np.zeros(1), np.ones(1)])  # no environment has failed; the policy has
+    other, world = evaluation(make_rank, None, FakeWorld(2, lambda own: [next(votes)]), eval={"every": 100})
+    world.env_steps = 100
+    with pytest.raises(NumericsError, match="NaN or Inf in the evaluation on rank 0"):
+        run_if_due(other)
+
+
 class OtherRanks(FakeWorld):
     """The votes of the ranks in each round, and whether one of them is stopping when they agree."""
 
     def __init__(self, missing: Sequence[bool], stopping: Sequence[bool]) -> None:
         super().__init__(2)
         self.env_steps = 60
-        self._votes, self._meetings = iter([False, *missing]), iter(stopping)  # first: no environment has failed
+        self._votes = iter([False, False, *missing])  # first: neither the environment nor the policy has failed
+        self._meetings = iter(stopping)
 
     def gather(self, values: Sequence[float] | Float64) -> Float64:
         assert not values[0], "a rank that does not evaluate misses nothing"
