@@ -112,7 +112,8 @@ def test_ranks_of_one_host_find_each_other_through_the_socket_of_the_supervisor(
 
 def test_the_store_of_several_hosts_listens_on_its_own_address_alone() -> None:
     host = HostInfo(num_hosts=2, store_host="127.0.0.1", store_port=0)
-    port = open_store(host, 0, listen_fd=None, port=0, timeout_s=20.0).underlying_store.port
+    store = open_store(host, 0, listen_fd=None, port=0, timeout_s=20.0)  # kept: it listens until it is collected
+    port = store.underlying_store.port
     socket.create_connection(("127.0.0.1", port), 5.0).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port), 5.0)

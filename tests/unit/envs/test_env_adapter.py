@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter
+from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
 from offpolicy.envs.toy import Faulty
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
 from offpolicy.errors import ConfigError, EnvFailure
@@ -48,7 +48,8 @@ def test_an_environment_that_raises_in_step_is_named_with_seed_step_and_action()
 
 
 def test_later_episodes_are_named_by_the_seed_that_they_follow_from() -> None:
-    adapter = EnvAdapter(Faulty("step_raise", at=1))
+    env = Faulty("step_raise", at=1)
+    adapter = EnvAdapter(EnvConfig(), 0, 1, codec_of(env), env)
     adapter.reset(seed=7)
     adapter.reset()
     *_, info = adapter.step(np.zeros(1, np.float32))

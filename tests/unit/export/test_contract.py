@@ -89,7 +89,7 @@ def test_the_contract_of_a_file_is_read(tmp_path: Path) -> None:
         ({"format": 9}, "format 9, allowed 1"),
         ({"files": {}}, "KeyError"),
         ({"files": {"policy.onnx": {"sha256": "0"}}}, "is of another policy.onnx: sha256 0, got"),
-        ({"checkpoint": {"env_steps": "7"}}, "env_steps of the checkpoint"),
+        ({"checkpoint": {"env_steps": "7"}}, "env_steps is no integer"),
         ({"inputs": [{"name": "obs", "shape": ["batch", "3"]}]}, "an input or output has no shape"),
         ({"inputs": 3}, "is no contract of policy.onnx"),
         ({"outputs": [{"shape": ["batch", 1]}]}, "KeyError"),
