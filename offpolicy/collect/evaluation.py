@@ -135,7 +135,7 @@ def deterministic_actor(policy: Policy) -> Actor:
     def act(obs: Float32) -> Float32:
         with torch.inference_mode():
             action: Float32 = policy.act(torch.from_numpy(obs).to(device)).cpu().numpy()
-        require_sound(action, obs, "without exploration")
+        require_sound(action, obs)
         return action
 
     return act

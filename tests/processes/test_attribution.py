@@ -120,7 +120,7 @@ def test_a_delay_is_seen_where_it_is_and_waited_for_where_it_must_be(short_tour:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(700)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(("scene", "late"), [(name, late) for name, scene in SCENES.items() for late in scene.late])
 def test_every_phase_of_every_runner_holds_its_own_delay(tour_of: TourOf, scene: str, late: str) -> None:
     require_none(tour_of(scene).violations(late))

@@ -95,7 +95,7 @@ def train(directory: Path, overrides: tuple[str, ...], told: dict[str, str]) -> 
     traces = Traces()
     environ = {**os.environ, **traces.environ, **told, "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-m", "tests.processes.delayed_cli", "train", *words]
-    done = subprocess.run(command, cwd=directory, env=environ, timeout=300, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=directory, env=environ, timeout=180, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     traces.assert_none()
     return Run(directory / "run")
@@ -205,7 +205,7 @@ def test_a_report_of_all_ranks_takes_one_collective(run_of: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(700)
+@pytest.mark.timeout(300)
 def test_a_rank_slower_by_a_twentieth_is_named_and_of_equal_ranks_none(tmp_path: Path) -> None:
     """Real updates of two ranks: as they are, then with 5 % of rank 1's work more on rank 1."""
     words = (POINT, *TWO_RANKS, "algo.hidden_dims=[256,256]", "algo.batch_size=256", "total_timesteps=6000")

@@ -177,14 +177,22 @@ def test_a_new_run_and_an_unreadable_configuration_take_what_auto_stands_for(tmp
     assert hosts.own_config(cfg, HostInfo()).env.vectorization == "mujoco"
 
 
-def test_hosts_agree_on_auto_and_each_takes_what_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    proposed: list[Proposal] = []
+@pytest.fixture
+def proposed(monkeypatch: pytest.MonkeyPatch) -> list[Proposal]:
+    """What the hosts propose; they agree on the run directory as it is, and on env step 20."""
+    proposals: list[Proposal] = []
 
     def agree(host: HostInfo, proposal: Proposal, timeout_s: float) -> RendezvousResult:
-        proposed.append(proposal)
-        return RendezvousResult(proposal.run_dir, 0, "launch")
+        proposals.append(proposal)
+        return RendezvousResult(proposal.run_dir, 20, "a")
 
     monkeypatch.setattr(hosts, "agree", agree)
+    return proposals
+
+
+def test_hosts_agree_on_auto_and_each_takes_what_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proposed: list[Proposal]
+) -> None:
     cfg = RunConfig.from_mapping({"env": {"id": "HalfCheetah-v5", "num_envs": 8}, "run_dir": str(tmp_path)})
     new = hosts.plan_launch(cfg, HostInfo(index=0, num_hosts=2))
     monkeypatch.setattr("offpolicy.envs.vectorization.has_batch", lambda: False)
@@ -193,11 +201,11 @@ def test_hosts_agree_on_auto_and_each_takes_what_it_can(tmp_path: Path, monkeypa
     assert (new.cfg.env.vectorization, old.cfg.env.vectorization) == ("mujoco", "sync")
 
 
+@pytest.mark.usefixtures("proposed")
 def test_only_the_first_host_writes_to_tensorboard_wandb_and_sinks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are services of all hosts: a run would be in them several times."""
-    monkeypatch.setattr(hosts, "agree", lambda host, proposal, timeout_s: RendezvousResult(proposal.run_dir, 0, "a"))
     make_package(tmp_path, "plugs", SINK, {SINKS: "good = plugs:GOOD"})
     monkeypatch.syspath_prepend(str(tmp_path))
     cfg = load_config(["log.wandb=offline", "log.sinks=[good]", "sinks.good.path=here", f"run_dir={tmp_path / 'run'}"])
@@ -211,14 +219,9 @@ def test_only_the_first_host_writes_to_tensorboard_wandb_and_sinks(
         assert read_config(Path(own.run_dir)) == own
 
 
-def test_a_host_proposes_the_checkpoints_of_its_own_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    proposed: list[Proposal] = []
-
-    def agree(host: HostInfo, proposal: Proposal, timeout_s: float) -> RendezvousResult:
-        proposed.append(proposal)
-        return RendezvousResult(proposal.run_dir, 20, "a")
-
-    monkeypatch.setattr(hosts, "agree", agree)
+def test_a_host_proposes_the_checkpoints_of_its_own_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proposed: list[Proposal]
+) -> None:
     parts = {".": (20, 40), "host-1": (20,)}  # the checkpoints of each host, by its part of the run directory
     saved = {part: [SimpleNamespace(env_steps=step) for step in steps] for part, steps in parts.items()}
     monkeypatch.setattr(

@@ -98,6 +98,7 @@ def test_an_environment_that_fails_on_rank_0_ends_every_rank(make_rank: MakeRank
     world.env_steps = 100
     with pytest.raises(EnvFailure, match="it broke"):
         run_if_due(on_rank_0)
+    assert [vote.tolist() for vote in world.gathered] == [[1.0]]  # the others learn of it before it is raised
     other, world = evaluation(make_rank, None, FakeWorld(2, lambda own: [np.ones(1)]), eval={"every": 100})
     world.env_steps = 100
     with pytest.raises(PeerEnvFailure, match="failed in the evaluation on rank 0"):
@@ -110,7 +111,8 @@ def test_a_policy_that_has_diverged_on_rank_0_ends_every_rank(make_rank: MakeRan
     world.env_steps = 100
     with pytest.raises(NumericsError, match=r"^NaN$"):
         run_if_due(on_rank_0)
-    votes = iter([np.zeros(1), np.ones(1)])  # no environment has failed; the policy has
+    assert [vote.tolist() for vote in world.gathered] == [[0.0], [1.0]]  # no environment has failed; the policy has
+    votes = iter([np.zeros(1), np.ones(1)])
     other, world = evaluation(make_rank, None, FakeWorld(2, lambda own: [next(votes)]), eval={"every": 100})
     world.env_steps = 100
     with pytest.raises(NumericsError, match="NaN or Inf in the evaluation on rank 0"):
