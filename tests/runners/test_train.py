@@ -10,6 +10,7 @@ import pytest
 
 from offpolicy.checkpoint import CheckpointStore
 from offpolicy.config.schema import RunConfig, write_config
+from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.launch import preflight
 from offpolicy.launch.outcome import Outcome
@@ -36,6 +37,25 @@ def test_what_would_make_another_experiment_cannot_change_at_a_resume(tmp_path: 
     with pytest.raises(ConfigError) as caught:
         train.resume(tmp_path, {"algo": {"gamma": 0.9}, "seed": 2, "log": {"every_s": 1.0}, "total_timesteps": 10})
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["algo.gamma", "seed"]
+
+
+def test_a_host_is_checked_for_what_it_does_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All hosts of a run wanted a login to W&B, where the first one writes to it."""
+    checked: list[RunConfig] = []
+
+    def check(cfg: RunConfig) -> SpaceSpec:
+        checked.append(cfg)
+        raise ConfigError("enough")
+
+    for name, instead in {"preflight": check, "handle_signals": lambda *_: {}}.items():
+        monkeypatch.setattr(train, name, instead)
+    monkeypatch.setattr(train.fault, "arm", lambda role: None)
+    for index in (0, 1):
+        host = HostInfo(index=index, num_hosts=2)
+        monkeypatch.setattr(train, "follow_launcher", lambda cfg, host=host: host)
+        with pytest.raises(ConfigError, match="enough"):
+            train.train_run(config(log={"wandb": "online"}))
+    assert [cfg.log.wandb for cfg in checked] == ["online", "disabled"]
 
 
 @pytest.mark.parametrize("wanted", [150, 150.0])
