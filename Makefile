@@ -185,7 +185,7 @@ types: $(VENV)/.dev ## mypy --strict and pyright
 bench: $(VENV)/.installed ## what each part costs, and scaling [only=updates,scaling rounds=3 budget=480]
 	@$(BIN)/python -m benchmarks.parts $(call GIVEN_OPTIONS)
 
-bench-check: $(VENV)/.installed ## fails if an update is 10 % slower, beside its GEMM floor, than the last committed result
+bench-check: $(VENV)/.installed ## fails if an update is 10 % slower, beside its GEMM floor, than the best committed result of such a machine
 	@$(BIN)/python -m benchmarks.check
 
 bench-peers: $(VENV)/.installed $(PEER_STAMPS) ## env steps/s beside SB3, SBX and one file [race=sac-1 rounds=3 only=ours,sbx budget=480]

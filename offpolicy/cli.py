@@ -171,6 +171,7 @@ def _add_eval(commands: Any) -> None:
     parser.add_argument("--episodes", type=_positive, default=10, help="complete episodes of each (default: 10)")
     parser.add_argument("--random", action="store_true", help="random actions as one more policy")
     _add_policy_options(parser)
+    _add_device(parser)
     parser.add_argument("--policy", type=Path, help=POLICY_HELP)
     parser.set_defaults(command=_evaluate)
 
@@ -195,6 +196,7 @@ def _add_play(commands: Any) -> None:
     )
     parser.add_argument("--episodes", type=_positive, default=1, help="complete episodes (default: 1)")
     _add_policy_options(parser)
+    _add_device(parser)
     parser.add_argument("--policy", type=Path, help=POLICY_HELP)
     parser.set_defaults(command=_play)
 
@@ -213,6 +215,7 @@ def _add_record(commands: Any) -> None:
     parser.add_argument("--out", type=Path, required=True, help="file to write: .npz, for replay.demos")
     parser.add_argument("--episodes", type=_positive, default=10, help="complete episodes (default: 10)")
     _add_policy_options(parser)
+    _add_device(parser)
     parser.set_defaults(command=_record)
 
 
@@ -230,7 +233,7 @@ def _add_export(commands: Any) -> None:
     parser.add_argument("--onnx", type=Path, help="file to write, .onnx; needs offpolicy[export]")
     parser.add_argument("--torch", type=Path, help="file to write, .pt2, a program of torch.export")
     _add_policy_options(parser)
-    parser.set_defaults(command=_export)
+    parser.set_defaults(command=_export, device="cpu")  # what is written depends on no device
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -263,10 +266,13 @@ def _add_policy_options(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--step", type=_not_negative, help="checkpoint to load, in env steps (default: the newest)")
     which.add_argument("--best", action="store_true", help="the policy of the run's best evaluation")
     parser.add_argument(TRUST, action="store_true", help="import code that lies in the run's or this directory")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<index> (default: auto)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="key=value", help="change the environment: --set env.kwargs.x=1"
     )
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<index> (default: auto)")
 
 
 def _check_trust(run: Path, arguments: argparse.Namespace) -> None:
@@ -284,7 +290,7 @@ def _check_source(words: Sequence[str], *, is_trusted: bool) -> None:
 
 
 def _choice(arguments: argparse.Namespace) -> Any:  # Any: a class that is imported late
-    """Returns the `PolicyChoice` of the options that `_add_policy_options` adds."""
+    """Returns the `PolicyChoice` of the options that `_add_policy_options` and `_add_device` add."""
     from offpolicy.commands.saved_run import PolicyChoice
     from offpolicy.config.overrides import load_values
 
