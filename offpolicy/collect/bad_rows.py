@@ -50,7 +50,7 @@ class BadRows:
         """Writes the bad transitions to files and ends their episodes; returns the step with new first observations.
 
         Raises `NumericsError` beyond the limit. Bad transitions count as rows of autoreset: they are none. Where single
-        environments cannot be reset, the episodes of all of them end.
+        environments cannot be reset, the episodes of all of them end, and none of them is recorded.
         """
         texts = [self._write_file(row, progress) for row in error.rows]
         num_bad = self.count_of_host()

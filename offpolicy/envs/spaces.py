@@ -121,8 +121,11 @@ class ActionNumber:
         return cls(np.asarray(spec.action_low, np.int64), np.asarray(spec.choices, np.int64))
 
     def apply(self, action: Float32) -> NDArray[np.int64]:
-        """Returns environment actions [N, A]. action: [N, A], numbers from 0 on; each becomes the nearest action."""
-        return self.start + np.clip(np.rint(action), 0, self.choices - 1).astype(np.int64)
+        """Returns environment actions [N, A]. action: [N, A], numbers from 0 on; each becomes the nearest action.
+
+        NaN, of an observation that holds NaN, becomes the first action.
+        """
+        return self.start + np.minimum(np.fmax(np.rint(action), 0), self.choices - 1).astype(np.int64)
 
 
 def action_map(codec: Codec) -> ActionScale | ActionNumber:

@@ -207,7 +207,7 @@ class SoftmaxActor(nn.Module):
 
     def act(self, obs: Tensor) -> Tensor:
         """Returns the likeliest action. [..., O] -> [..., 1]."""
-        return self.distribution(obs).log_probs.argmax(dim=-1, keepdim=True).to(obs.dtype)
+        return self.distribution(obs).mode()
 
     def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
         """Returns a sample of the policy. [..., O] -> [..., 1]."""
@@ -242,8 +242,7 @@ class MultiCategoricalActor(nn.Module):
 
     def act(self, obs: Tensor) -> Tensor:
         """Returns the likeliest actions. [..., O] -> [..., A]."""
-        parts = self.distribution(obs).parts()
-        return torch.stack([part.log_probs.argmax(dim=-1) for part in parts], dim=-1).to(obs.dtype)
+        return self.distribution(obs).mode()
 
     def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
         """Returns a sample of the policy. [..., O] -> [..., A], [...]."""

@@ -47,15 +47,26 @@ class DiagonalGaussian(NamedTuple):
 
 
 class Categorical(NamedTuple):
-    """One of K discrete actions; an action is its index, as a float in a last dimension of size 1."""
+    """One of K discrete actions; an action is its index, as a float in a last dimension of size 1.
+
+    Where a log-probability is NaN or infinite, the action is NaN, as that of a diverged Gaussian is.
+    """
 
     log_probs: Tensor  # [..., K], normalised
 
     def sample(self, generator: torch.Generator) -> Tensor:
         """Returns one action per state, from the caller's generator. -> [..., 1]."""
         flat = self.log_probs.exp().reshape(-1, self.log_probs.shape[-1])
-        drawn = torch.multinomial(flat, 1, generator=generator)
-        return drawn.reshape(*self.log_probs.shape[:-1], 1).to(self.log_probs.dtype)
+        drawn = torch.multinomial(flat.nan_to_num(nan=1.0), 1, generator=generator)  # it raises for NaN
+        return self._action(drawn.reshape(*self.log_probs.shape[:-1], 1))
+
+    def mode(self) -> Tensor:
+        """Returns the likeliest action of each state. -> [..., 1]."""
+        return self._action(self.log_probs.argmax(dim=-1, keepdim=True))
+
+    def _action(self, index: Tensor) -> Tensor:
+        """[..., 1] -> [..., 1]."""
+        return index + 0.0 * self.log_probs.amin(dim=-1, keepdim=True)
 
     def log_prob(self, action: Tensor) -> Tensor:
         """[..., 1] -> [...]."""
@@ -92,6 +103,10 @@ class MultiCategorical(NamedTuple):
         """Returns one action per state, from the caller's generator. -> [..., A]."""
         return torch.cat([part.sample(generator) for part in self.parts()], dim=-1)
 
+    def mode(self) -> Tensor:
+        """Returns the likeliest action of each state. -> [..., A]."""
+        return torch.cat([part.mode() for part in self.parts()], dim=-1)
+
     def log_prob(self, action: Tensor) -> Tensor:
         """[..., A] -> [...]."""
         choices = zip(self.parts(), torch.split(action, 1, dim=-1), strict=True)
@@ -120,7 +135,7 @@ PolicyDistribution = DiagonalGaussian | Categorical | MultiCategorical
 def drawn(distribution: PolicyDistribution, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Returns one action per state and its log-probability. -> [..., A], [...]."""
     action = distribution.sample(generator)
-    return action, distribution.log_prob(action)
+    return action, distribution.log_prob(action.nan_to_num())  # an action of NaN is no index
 
 
 def kl_divergence(old: PolicyDistribution, new: PolicyDistribution) -> Tensor:

@@ -256,7 +256,7 @@ class ResidentSource(RateLimitedSource):
 
     @property
     def sample_age_sum(self) -> float:
-        """Sum over `samples` of the row's age in env steps. Waits for the device."""
+        """Sum over `samples` of the row's age in env steps of this host. Waits for the device."""
         return float(self._sampler.age_sum)
 
     @property

@@ -2,7 +2,8 @@
 
 G_t = gamma G_(t-1) + r_t within an episode, as Gymnasium's NormalizeReward has it and FlashSAC (arXiv:2604.04539)
 section 4: not the return of a state, but a number that grows with the rewards as returns do. Every row is read once,
-when it is new, so the sums are the same however often it is sampled.
+when it is new, so the sums are the same however often it is sampled. After a bad row (`env.max_bad_rows`) the returns
+of all environments of its collector begin at 0.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ class AgeWeightedSampler(UniformSampler):
 class SampleAges:
     """Age of the rows handed out.
 
-    An age is the number of transitions written since, to all rings. Rings are written at the same pace, so it is the
+    An age is the number of transitions written since, to all rings of this host. Rings are written at the same pace, so it is the
     age in the row's own ring times the number of rings.
     """
 

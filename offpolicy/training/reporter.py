@@ -96,7 +96,8 @@ class Reporter:
             updates=learner.num_updates,
             warmup_updates=self._warmup_updates,
             samples=source.samples,
-            sample_age_sum=source.sample_age_sum,
+            # The source knows the rings of this host; those of the others grow at the same pace.
+            sample_age_sum=source.sample_age_sum * self._rank.job.host.num_hosts,
             account=ledger.account(),
             reported_ns=ledger.switched_ns,
             packer=source.packer_account(),

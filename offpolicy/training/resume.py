@@ -239,14 +239,19 @@ class RankState:
         self.choice.iterations, self.choice.update_mode = streams.iterations, streams.update_mode
         self.choice.measured_on = streams.measured_on
         self.choice.setting = None if streams.setting is None else Setting(*streams.setting)
-        self._continue_streams(checkpoint, streams)
+        self._continue_streams(checkpoint, streams, has_rows=has_rows)
         if has_rows:
             self._skip_rows(checkpoint, streams.fresh_from)
 
-    def _continue_streams(self, checkpoint: Checkpoint, streams: RankStreams) -> None:
-        """Raises `CheckpointError` for random numbers that are none."""
+    def _continue_streams(self, checkpoint: Checkpoint, streams: RankStreams, *, has_rows: bool) -> None:
+        """Raises `CheckpointError` for random numbers that are none.
+
+        Without the rows, batches that were asked for are of none. Each rank would see at another moment whether there
+        are rows again at those places, and ranks must draw as many batches.
+        """
+        sampler = streams.sampler if has_rows else {**streams.sampler, "requests": []}
         try:
-            self.source.set_random_state(streams.sampler)
+            self.source.set_random_state(sampler)
             updates = torch.frombuffer(bytearray(streams.updates), dtype=torch.uint8)
             self.learner.generator.set_state(updates)
         except (CheckpointError, LookupError, TypeError, ValueError, RuntimeError) as error:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from offpolicy.collect.evaluation import deterministic_actor
 from offpolicy.collect.policy import CollectorPolicy, Exploration, noise_schedule, random_actions
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.sections import AlgoConfig
@@ -29,13 +30,14 @@ def make(
     algo: AlgoConfig = ALGO,
     noise_at: Callable[[int], float] | None = None,
     noise_repeat: int = 1,
+    spec: SpaceSpec = SPEC,
 ) -> tuple[CollectorPolicy, Mailbox]:
     torch.manual_seed(1)
-    policy = make_policy(algo, SPEC)
+    policy = make_policy(algo, spec)
     nbytes = 4 * flat_size(policy)
     mailbox = Mailbox(memoryview(bytearray(Mailbox.nbytes(nbytes))), nbytes)
     exploration = Exploration(warmup_steps=100, noise_at=noise_at, noise_repeat=noise_repeat)
-    return CollectorPolicy(policy, mailbox, exploration, spec=SPEC, seed=seed, path=path), mailbox
+    return CollectorPolicy(policy, mailbox, exploration, spec=spec, seed=seed, path=path), mailbox
 
 
 def test_actions_are_uniform_in_the_whole_range_until_learning_starts() -> None:
@@ -186,16 +188,28 @@ def test_collectors_share_the_random_steps_and_hold_noise_as_long_as_the_algorit
     assert (of_one.warmup_steps, of_one.noise_repeat) == (0, 1)
 
 
-@pytest.mark.parametrize("name", ["sac", "td3", "appo"])
-def test_an_action_of_nan_for_a_sound_observation_is_the_policys(name: str) -> None:
-    """The environment was blamed for what it makes of it."""
-    policy, _ = make(algo=AlgoConfig(name=name, hidden_dims=(4,)))
+ONE_CHOICE = SpaceSpec(3, 1, (0.0,), (2.0,), num_actions=3)
+TWO_CHOICES = SpaceSpec(3, 2, (0.0, 5.0), (2.0, 6.0), nvec=(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [("sac", SPEC), ("td3", SPEC), ("appo", SPEC), ("sac", ONE_CHOICE), ("appo", ONE_CHOICE), ("appo", TWO_CHOICES)],
+)
+def test_an_action_of_nan_for_a_sound_observation_is_the_policys(name: str, spec: SpaceSpec) -> None:
+    """The environment was blamed for what it makes of it; torch draws no number from NaN, and raised."""
+    policy, _ = make(algo=AlgoConfig(name=name, hidden_dims=(4,)), spec=spec)
+    sound = policy._flat.copy()
     policy._flat.fill(np.nan)
-    obs = np.zeros((2, SPEC.obs_dim), np.float32)
+    obs = np.zeros((2, spec.obs_dim), np.float32)
     with pytest.raises(NumericsError, match=r"environment 0 after 190 env .* at most 0, is not: .* Lower algo.act"):
         policy.act(obs, 190)
-    for odd in (np.nan, 3e38):  # the environment's own: the row is refused when it is written
-        policy.act(np.full_like(obs, odd), 190)
+    with pytest.raises(NumericsError, match=r"environment 0 without exploration is NaN"):
+        deterministic_actor(policy._policy)(obs)
+    for weights in (policy._flat.copy(), sound):
+        policy._flat[:] = weights
+        for odd in (np.nan, 3e38):  # the environment's own: the row is refused when it is written
+            policy.act(np.full_like(obs, odd), 190)
 
 
 def test_an_infinite_log_probability_is_the_policys_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,9 +113,8 @@ def test_a_discrete_action_is_counted_from_zero_and_moved_to_its_start() -> None
 
 
 def test_a_number_that_is_no_action_becomes_the_nearest_one() -> None:
-    assert ActionNumber(np.array([5]), np.array([3])).apply(np.array([[-4.0], [0.6], [9.0]], np.float32)).tolist() == [
-        [5], [6], [7],
-    ]  # fmt: skip
+    numbers = np.array([[-4.0], [0.6], [9.0], [np.nan]], np.float32)
+    assert ActionNumber(np.array([5]), np.array([3])).apply(numbers).tolist() == [[5], [6], [7], [5]]
 
 
 def test_an_environment_with_discrete_actions_gets_a_number_of_its_space() -> None:

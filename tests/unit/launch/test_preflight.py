@@ -72,6 +72,14 @@ def test_a_teacher_with_other_groups_is_refused(tmp_path: Path) -> None:
         find_teacher(plan(tmp_path), HISTORY)
 
 
+def test_a_teacher_whose_actions_mean_something_else_is_refused(tmp_path: Path) -> None:
+    """The trunk acts in [-1, 1], and nothing of stage 2 changes it."""
+    teacher_at(tmp_path / "teacher", obs=96)
+    wider = dataclasses.replace(HISTORY, action_high=tuple(2.0 * bound for bound in HISTORY.action_high))
+    with pytest.raises(ConfigError, match=r"env\.id: the action has .* to \[1\.0,.* with the teacher .* to \[2\.0,"):
+        find_teacher(plan(tmp_path), wider)
+
+
 def test_a_teacher_that_saved_nothing_is_refused(tmp_path: Path) -> None:
     teacher_at(tmp_path / "teacher", obs=96)
     with pytest.raises(ConfigError, match="teacher: .* holds no usable checkpoint"):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import NumericsError
 from offpolicy.processes.control_page import RankWord
 from offpolicy.timing.chrome_trace import NoProfiler
@@ -77,6 +78,14 @@ def test_an_agreed_report_is_one_collective_and_holds_every_rank(make_rank: Make
     assert len(world.gathered) == 1
     totals = published(rank, 2).read()
     assert [(each.updates, each.samples, each.sample_age_sum) for each in totals] == [(3, 12, 34.0)] * 2
+
+
+def test_ages_count_the_transitions_of_all_hosts(make_rank: MakeRank) -> None:
+    """The source counts those of its own rings."""
+    rank = make_rank(host=HostInfo(num_hosts=3))
+    reporting, _ = reporter(rank, FakeWorld())
+    reporting.publish_own()
+    assert published(rank)[0].sample_age_sum == 3 * 34.0
 
 
 def test_a_loss_that_is_no_number_ends_the_run_at_the_next_report(make_rank: MakeRank) -> None:

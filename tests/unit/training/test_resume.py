@@ -40,12 +40,13 @@ class FakeSource:
 
     def __init__(self, drawn: int = 0) -> None:
         self.drawn, self.first_unseen_row = drawn, [drawn]
+        self.requests: list[Any] = [[2, None, 9]]
 
     def random_state(self) -> dict[str, Any]:
-        return {"drawn": self.drawn}
+        return {"drawn": self.drawn, "requests": self.requests}
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        self.drawn = state["drawn"]
+        self.drawn, self.requests = state["drawn"], state["requests"]
 
 
 def state_of(
@@ -117,6 +118,19 @@ def test_random_streams_continue_where_the_checkpoint_has_them(make_rank: MakeRa
     state.resume_streams()
     assert (state.source.drawn, state.source.first_unseen_row) == (7, [7])  # type: ignore[attr-defined]
     assert rank.child.sent == []  # type: ignore[attr-defined]  # a fake child
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_batches_that_were_asked_for_are_of_saved_rows_only(make_rank: MakeRank, has_rows: bool) -> None:
+    """Each rank would see at another moment that there are rows again, and ranks must draw as many batches."""
+    save(make_rank(**TINY), has_rows=has_rows)
+    rank = make_rank(start_step=40, checkpoint=40, **TINY)
+    learner = tiny_learner(rank)
+    state = state_of(rank, learner, load_start(rank, ranks_of(FakeWorld()), learner))
+    state.source.requests = []  # type: ignore[attr-defined]  # a fake source
+    state.resume_streams()
+    assert state.source.requests == ([[2, None, 9]] if has_rows else [])  # type: ignore[attr-defined]
+    assert state.source.drawn == 7  # type: ignore[attr-defined]
 
 
 def test_what_the_tuner_and_the_update_modes_have_chosen_goes_on(make_rank: MakeRank) -> None:
