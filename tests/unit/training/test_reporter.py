@@ -85,7 +85,7 @@ def test_ages_count_the_transitions_of_all_hosts(make_rank: MakeRank) -> None:
     rank = make_rank(host=HostInfo(num_hosts=3))
     reporting, _ = reporter(rank, FakeWorld())
     reporting.publish_own()
-    assert published(rank)[0].sample_age_sum == 3 * 34.0
+    assert published(rank, rank.num_ranks).read()[0].sample_age_sum == 3 * 34.0
 
 
 def test_a_loss_that_is_no_number_ends_the_run_at_the_next_report(make_rank: MakeRank) -> None:
