@@ -120,6 +120,8 @@ class ChildProcesses:
             for lifeline in (self._lifeline_read, self._lifeline_write):
                 steps.callback(os.close, lifeline)
             steps.callback(self._descendants.kill, self._strangers)
+            for child in self._running:
+                steps.callback(self._close_descriptors, child)
             steps.callback(self.kill_all)
 
     # -- starting -----------------------------------------------------------------------------------------------------

@@ -159,3 +159,15 @@ def test_a_refusal_of_the_machine_leaves_no_descriptor_and_no_process(
     fault.arm("supervisor")
     assert sorted(os.listdir("/proc/self/fd")) == before
     assert len(room.children) == 0
+
+
+def test_children_that_nobody_has_reaped_leave_no_descriptor_when_all_is_closed() -> None:
+    """As after a start of which a later child was refused."""
+    before = sorted(os.listdir("/proc/self/fd"))
+    room = Room()
+    for index in range(2):
+        room.add("collector", index)
+    room.children.close()
+    for pipe in room.pipes:
+        os.close(pipe)
+    assert sorted(os.listdir("/proc/self/fd")) == before
