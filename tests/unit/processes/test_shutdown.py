@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 
 import pytest
 
 from offpolicy.processes.control_page import CollectorWord, RankWord, Stop
-from tests.unit.processes.conftest import Stage, exit_of, freeze
+from tests.unit.processes.conftest import Stage, exit_of, freeze, hold
 
 
 def test_a_stop_that_takes_too_long_kills_all_and_is_a_hang() -> None:
@@ -96,13 +95,7 @@ def test_a_pause_of_everything_extends_the_deadline_of_a_stop() -> None:
 
 def test_a_process_that_the_kernel_holds_is_given_up_and_named() -> None:
     with Stage("learner-0", "collector-0") as stage:
-        held = stage.processes["learner-0"]
-        held.kill = lambda: None  # type: ignore[method-assign]
-
-        def wait(timeout_s: float | None = None) -> int:
-            raise subprocess.TimeoutExpired("held", timeout_s or 0.0)
-
-        held.wait = wait  # type: ignore[method-assign]
+        hold(stage, "learner-0")
         failure = stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH)})
         assert stage.processes["collector-0"].code == -signal.SIGKILL
     assert failure is not None
