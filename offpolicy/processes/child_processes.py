@@ -234,6 +234,11 @@ class ChildProcesses:
             child.killed_s = self._elapsed_s()
         child.process.kill()
 
+    def kill_hung(self, child: Child) -> None:
+        """Kills a child that does not go on. Where it has sent an error before, that is how it ends."""
+        self.kill(child)
+        child.is_killed = not child.error
+
     def kill_all(self) -> None:
         """Kills all children and waits for their ends, for `KILL_TIMEOUT_S` at most."""
         fault.hit("supervisor.kill")

@@ -69,7 +69,7 @@ class Shutdown:
         if left_s < self._timeout_s / 2 and self.level == Stop.FINISH:  # the learner can still save
             for child in self._children:
                 if not child.is_learner and not self._control.is_waiting(child.role, child.index):
-                    self._children.kill(child)
+                    self._children.kill_hung(child)
         if left_s < 0 and self._children:
             if self._failures.first is None and self.level == Stop.FINISH:
                 cause = f"did not finish within {self._timeout_s:g} s of the stop request"
@@ -100,7 +100,7 @@ class Shutdown:
                 text = f"{child.name} (pid {child.process.pid}) did not react for {FROZEN_S:g} s and was killed"
                 lost = "; its episodes begin anew after a resume" if child.role == "collector" else ""
                 self._children.report(child, kind="warning", text=f"{text}{lost}")
-                self._children.kill(child)
+                self._children.kill_hung(child)
 
 
 def culprit(children: Iterable[Child], control: ControlPage) -> Child:

@@ -184,3 +184,11 @@ def test_a_child_that_runs_on_is_held_five_seconds_after_it_was_first_killed_pau
     room.now_s = 17.5
     assert room.children.held(pause_s=0.0) == [child]
     assert busy.killed_s is None
+
+
+def test_a_child_that_failed_before_it_was_killed_for_a_hang_ends_as_it_has_failed(room: Room) -> None:
+    (failed, _), (silent, _) = room.add("collector", 0), room.add("collector", 1)
+    failed.error = CRASH
+    for child in (failed, silent):
+        room.children.kill_hung(child)
+    assert (failed.is_killed, silent.is_killed) == (False, True)

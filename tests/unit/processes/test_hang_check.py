@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from offpolicy.processes.control_page import CollectorWord, RankWord, Stop
+from offpolicy.processes.restarts import RestartPolicy
 from tests.unit.processes.conftest import CRASH, Stage, exit_of, freeze, hold
 
 HELD = "did not end within 5 s of being killed: the kernel holds it"
@@ -117,3 +118,23 @@ def test_a_run_ends_though_the_kernel_holds_a_hung_child(monkeypatch: pytest.Mon
         failure = stage.run()
     assert failure is not None
     assert (failure.role, failure.exit_code) == (role[:-2], 70)
+
+
+def test_a_collector_that_hangs_while_it_closes_its_environments_ends_as_it_has_failed() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].bump(CollectorWord.PROGRESS)
+        stage.send("collector-0", **CRASH)
+        failure = stage.run({30: exit_of(stage, "learner-0")})
+        assert stage.processes["collector-0"].signals == [signal.SIGUSR2]
+    assert failure is not None
+    assert (failure.exit_code, failure.cause, failure.traceback) == (1, "EnvFailure: step 3", "Traceback ...")
+
+
+def test_a_collector_that_hangs_while_it_closes_its_environments_is_started_again_where_that_is_wanted() -> None:
+    with Stage("learner-0", "collector-0", restarts=RestartPolicy(2, "restart")) as stage:
+        for word in (CollectorWord.PROGRESS, CollectorWord.HAS_BEGUN):
+            stage.control.collectors[0].set(word, 1)
+        stage.send("collector-0", **CRASH)
+        script = {30: exit_of(stage, "learner-0"), 32: lambda: stage.follow("collector-0")}
+        assert stage.run(script) is None
+        assert [message["kind"] for _, message in stage.messages] == ["restart", "restarted"]

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from offpolicy.processes.control_page import CollectorWord, RankWord, Stop
-from tests.unit.processes.conftest import Stage, exit_of, freeze, hold
+from tests.unit.processes.conftest import CRASH, Stage, exit_of, freeze, hold
 
 
 def test_a_stop_that_takes_too_long_kills_all_and_is_a_hang() -> None:
@@ -82,6 +82,14 @@ def test_half_way_through_a_stop_a_busy_collector_is_killed_without_a_failure() 
         script = {0: lambda: stage.supervisor.stop(Stop.FINISH), 40: exit_of(stage, "learner-0")}
         assert stage.run(script) is None
         assert stage.processes["collector-0"].code == -signal.SIGKILL
+
+
+def test_a_collector_that_had_failed_before_it_was_killed_in_a_stop_is_the_failure() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.send("collector-0", **CRASH)
+        failure = stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH), 40: exit_of(stage, "learner-0")})
+    assert failure is not None
+    assert (failure.exit_code, failure.cause) == (1, "EnvFailure: step 3")
 
 
 def test_a_pause_of_everything_extends_the_deadline_of_a_stop() -> None:
