@@ -69,7 +69,7 @@ class Shutdown:
         if left_s < self._timeout_s / 2 and self.level == Stop.FINISH:  # the learner can still save
             for child in self._children:
                 if not child.is_learner and not self._control.is_waiting(child.role, child.index):
-                    self._children.kill_hung(child)
+                    self._kill_late(child, "was busy half-way to the deadline of the stop")
         if left_s < 0 and self._children:
             if self._failures.first is None and self.level == Stop.FINISH:
                 cause = f"did not finish within {self._timeout_s:g} s of the stop request"
@@ -96,11 +96,17 @@ class Shutdown:
         """Kills collectors and evaluators that stand still during a stop: the learner waits for them in vain."""
         for child in self._children:
             is_frozen = self._watchdog.is_frozen(child.role, child.index, child.process.pid)
-            if is_frozen and not child.is_learner and not child.is_killed:
-                text = f"{child.name} (pid {child.process.pid}) did not react for {FROZEN_S:g} s and was killed"
-                lost = "; its episodes begin anew after a resume" if child.role == "collector" else ""
-                self._children.report(child, kind="warning", text=f"{text}{lost}")
-                self._children.kill_hung(child)
+            if is_frozen and not child.is_learner:
+                self._kill_late(child, f"did not react for {FROZEN_S:g} s")
+
+    def _kill_late(self, child: Child, why: str) -> None:
+        """Kills a collector, or the evaluator, once, and says what is lost with it."""
+        if child.killed_s is not None:
+            return
+        lost = "; what is saved now lacks its episodes" if child.role == "collector" else ""
+        text = f"{child.name} (pid {child.process.pid}) {why} and was killed{lost}"
+        self._children.report(child, kind="warning", text=text)
+        self._children.kill_hung(child)
 
 
 def culprit(children: Iterable[Child], control: ControlPage) -> Child:

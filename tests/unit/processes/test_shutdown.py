@@ -77,11 +77,17 @@ def test_the_process_that_outlives_the_deadline_of_a_stop_is_the_one_to_blame(
     assert (failure.role, failure.index) == ("learner", int(frozen[-1]))
 
 
-def test_half_way_through_a_stop_a_busy_collector_is_killed_without_a_failure() -> None:
+def test_half_way_through_a_stop_a_busy_collector_is_killed_without_a_failure_and_named() -> None:
     with Stage("learner-0", "collector-0") as stage:
         script = {0: lambda: stage.supervisor.stop(Stop.FINISH), 40: exit_of(stage, "learner-0")}
         assert stage.run(script) is None
         assert stage.processes["collector-0"].code == -signal.SIGKILL
+        ((name, message),) = stage.messages
+    assert (name, message["kind"]) == ("collector 0", "warning")
+    assert message["text"] == (
+        "collector 0 (pid 1001) was busy half-way to the deadline of the stop and was killed;"
+        " what is saved now lacks its episodes"
+    )
 
 
 def test_a_collector_that_had_failed_before_it_was_killed_in_a_stop_is_the_failure() -> None:
