@@ -88,14 +88,11 @@ def main(child: ChildContext) -> None:
         rollouts=collector.writer if isinstance(collector.writer, RolloutWriter) else None,
         hook=collector.make_hook(),
     )
-    try:
-        if parts.hook is not None:
-            parts.hook.open()
-        collect(parts)
-    finally:
-        if parts.hook is not None:
-            parts.hook.close()
-        collector.env.close()
+    child.closing.callback(collector.env.close)
+    if parts.hook is not None:
+        child.closing.callback(parts.hook.close)
+        parts.hook.open()
+    collect(parts)
 
 
 class Collector:

@@ -39,7 +39,11 @@ class EvaluatorProcess:
         self._reports = EvaluatorReports(child.block("evaluator_report"), EVALUATOR_PHASES)
         hooks = open_track(job.trace_dir if job.cfg.eval.hook else None, "hook-0", HOOK_NAMES, "evaluator 0", "hook")
         context = EvaluationContext(
-            self._should_stop, lambda text: child.send("warning", text=text), self._ledger, hooks
+            self._should_stop,
+            lambda text: child.send("warning", text=text),
+            self._ledger,
+            hooks,
+            child.closing.callback,
         )
         self._evaluation = RunEvaluation(job.cfg, job.spec, Path(job.run_dir), job.kept_eval_step, context, child.send)
         self._requests = evaluation_requests(child, self._evaluation.policy_size)

@@ -148,7 +148,8 @@ class Scene:
     def resume(self, *, is_exact: bool) -> None:
         """Rows and open windows are saved and restored, exactly or with new episodes."""
         before, windows = self.ring, self.writer.open_windows()
-        first, slots, ahead = before.oldest, before.read_range(before.oldest, before.committed), before.copy_open()
+        first, committed = before.oldest, before.committed
+        slots, ahead = before.read_range(first, committed), before.copy_open(committed)
         self.ring = self.new_ring()
         self.ring.restore_slots(first, np.array_split(slots, [len(slots) // 2 // self.num_envs * self.num_envs]), ahead)
         self.writer = self.new_writer()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from offpolicy.collect.post import Episode
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import with_time_limit
 from offpolicy.envs.vector import make_vector
+from offpolicy.errors import EnvFailure
 from offpolicy.nets.policy import Policy
 from offpolicy.seeding import env_seed, generator
 from offpolicy.timing.clock import Clock, MonotonicClock
@@ -48,6 +50,8 @@ class EpisodeCallbacks:
     should_stop: Callable[[], bool] = lambda: False  # at every vector step, and as each environment is made or reset
     on_end: Callable[[Episode, Interval], None] | None = None  # at the end of each episode, with its time
     on_pause: Callable[[Interval], None] | None = None  # after the calls of `on_end` of one vector step, with theirs
+    # Gets what closes environments that have failed: it may hang, and why they failed would never be known.
+    close_failed: Callable[[Callable[[], object]], object] = lambda close: close()
     env_steps: int = 0
     policy_version: int = 0
     ledger: TimeAccount = field(default_factory=NullLedger)
@@ -157,10 +161,14 @@ def run_episodes(
     with callbacks.ledger.phase(EvaluatorPhase.ENV_RESET):
         limited = dataclasses.replace(with_time_limit(env), vectorization=vectorization)
         vector = make_vector(limited, num_envs, callbacks.should_stop)
-    try:
-        found = step_episodes(act, vector, episodes, env_seed(seed, "evaluation"), callbacks)
-    finally:
-        vector.close()
+    with contextlib.ExitStack() as closing:
+        closing.callback(vector.close)
+        try:
+            found = step_episodes(act, vector, episodes, env_seed(seed, "evaluation"), callbacks)
+        except EnvFailure:
+            closing.pop_all()
+            callbacks.close_failed(vector.close)
+            raise
     return Episodes(*found[np.isfinite(found[:, 1])].T)  # those that have a length
 
 

@@ -35,6 +35,7 @@ class EvaluationContext:
     warn: Callable[[str], None]  # gets the first failure of the hook, and of writing the episode log
     ledger: TimeAccount = field(default_factory=NullLedger)
     hook_trace: TraceTrack | None = None
+    close_failed: Callable[[Callable[[], object]], object] = lambda close: close()  # as in `EpisodeCallbacks`
 
 
 class PolicyEvaluation:
@@ -93,6 +94,7 @@ class PolicyEvaluation:
             env_steps=env_steps,
             policy_version=policy_version,
             ledger=context.ledger,
+            close_failed=context.close_failed,
         )
         result = evaluate(self._policy, cfg.env, episodes=cfg.eval.episodes, seed=cfg.seed, callbacks=callbacks)
         if self._hook is not None:

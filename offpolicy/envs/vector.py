@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -38,6 +39,8 @@ from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Bool, Float32, Float64, SpaceSpec, StepOutcome
 
 RESET_MASK = "reset_mask"  # option of a vector's reset, and a claim in its metadata that it takes the option
+
+_LOG = logging.getLogger(__name__)
 
 
 class Stepper(Protocol):
@@ -246,8 +249,11 @@ class NativeVector:
         return found
 
     def close(self) -> None:
-        """Closes the environment."""
-        self.env.close()
+        """Closes the environment. What it raises is logged: its work is done."""
+        try:
+            self.env.close()
+        except (Exception, SystemExit) as error:
+            _LOG.warning("%d x %s failed in close\n%s", self._num_envs, self._cfg.id, failure_text(error))
 
     def flatten(self, obs: Any) -> Float32:
         """Returns observations of the environment as vectors [N, O]."""

@@ -16,6 +16,7 @@ from offpolicy.launch.monitor import Monitor
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.logger.console import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
+from offpolicy.logger.nonblocking_stream import drain, nonblocking
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import SUMMARY, RunResult, RunStatus, build_summary, known_summary, write_summary
@@ -156,6 +157,8 @@ def print_failure(failure: Failure | None, path: Path) -> None:
     process = f"{failure.role} {failure.index} (pid {failure.pid})"
     head = f"offpolicy: {process} failed at env step {failure.env_steps:,}: {cause}"
     shown = failure.traceback or (rest and f"{rest}\n")
+    stream = nonblocking(sys.stderr)
     with contextlib.suppress(BrokenPipeError):
-        sys.stderr.write(f"{shown}offpolicy: what the processes printed: {shown_path(path / 'train.log')}\n{head}\n")
-        sys.stderr.flush()
+        stream.write(f"{shown}offpolicy: what the processes printed: {shown_path(path / 'train.log')}\n{head}\n")
+        stream.flush()
+        drain(stream)

@@ -10,8 +10,8 @@ from typing import Protocol, TextIO
 
 from rich.console import Console, RenderableType
 
-from offpolicy import fault
 from offpolicy.logger.metrics import METRICS, core_key
+from offpolicy.logger.nonblocking_stream import drain
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.summary import RunStatus
 from offpolicy.timing.bottleneck import Verdict
@@ -137,7 +137,7 @@ class View(Protocol):
         """Shows the final table; nothing follows but `close`."""
 
     def close(self) -> None:
-        """Releases the terminal."""
+        """Releases the terminal, once it has taken what was written to it."""
 
 
 def plain_line(record: Record, total_timesteps: int) -> str:
@@ -223,14 +223,14 @@ class PlainLines:
         self._line(capture.get().rstrip("\n"))
 
     def close(self) -> None:
-        """Does nothing: every line is flushed."""
+        """Waits until every line is taken, or nobody reads any more."""
+        drain(self._stream)
 
     def _line(self, line: str) -> None:
         if not self._is_open:
             return
         encoding = self._stream.encoding or "utf-8"
         try:
-            fault.hit("console.write")
             self._stream.write(line.encode(encoding, "replace").decode(encoding) + "\n")
             self._stream.flush()
         except (OSError, ValueError):

@@ -44,7 +44,7 @@ class Keyboard:
         if fd is not None:
             with contextlib.suppress(OSError, termios.error):
                 if _is_foreground(fd):  # from the background, setting them would stop this process
-                    termios.tcsetattr(fd, termios.TCSADRAIN, self._saved)
+                    termios.tcsetattr(fd, termios.TCSANOW, self._saved)  # not DRAIN: it waits for Ctrl-Q after a Ctrl-S
 
 
 def _is_foreground(fd: int) -> bool:

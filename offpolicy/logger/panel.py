@@ -11,6 +11,7 @@ from rich.text import Text
 from offpolicy.logger.console import PlainLines, View, number
 from offpolicy.logger.job_control import JobControl, is_foreground
 from offpolicy.logger.keyboard import Keyboard
+from offpolicy.logger.nonblocking_stream import drain, is_behind, nonblocking
 from offpolicy.logger.notebook import NotebookView, notebook_display
 from offpolicy.logger.panel_layout import LEAST_HEIGHT, LEAST_WIDTH, Room, render, render_help, render_status
 from offpolicy.logger.panel_lines import Shown
@@ -35,7 +36,8 @@ class Panel:
     """A rich panel on the terminal's alternate screen, where a resize leaves nothing behind. No refresh thread.
 
     What it showed last, and all messages, are printed on the ordinary screen when it is closed. While another job has
-    the terminal, nothing is drawn. Raises what drawing raises: `SafeView` goes on with plain lines.
+    the terminal, or it has not taken the last frame yet, nothing is drawn. Raises what drawing raises: `SafeView` goes
+    on with plain lines.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Panel:
         self._job = JobControl()
         self._messages: list[str] = []
         self._is_on_screen = self._is_closed = self._is_stopping = self._is_helping = False
+        self._is_stale = False  # the newest frame was not drawn: the terminal had not taken the one before
         self._status = ""
         self._message_until = 0
         self._drawn_s = float("-inf")
@@ -108,11 +111,13 @@ class Panel:
         """Answers Ctrl-Z, the keys pressed, and a terminal that has another size, or has come back."""
         if self._job.is_noted:
             self._leave()
+            drain(self._console.file)  # before this process stops
             self._job.answer()
         keys = self._keyboard.read()
         if keys:
             self._is_helping = not self._is_helping and "?" in keys
-        if keys or not self._is_on_screen or self._drawn_size != tuple(self._console.size):
+        is_due = self._is_stale or not self._is_on_screen
+        if keys or is_due or self._drawn_size != tuple(self._console.size):
             self._redraw()
 
     def finish(self, table: RenderableType) -> None:
@@ -132,6 +137,7 @@ class Panel:
                 self._shown.num_records = 0
                 self._console.print(render(self._shown, self._room()))
         finally:
+            drain(self._console.file)
             self._job.close()
 
     def _room(self) -> Room:
@@ -144,6 +150,9 @@ class Panel:
 
     def _draw(self) -> None:
         if self._is_closed or not is_foreground(self._console.file):
+            return
+        self._is_stale = is_behind(self._console.file)
+        if self._is_stale:
             return
         if not self._is_on_screen:
             self._enter()
@@ -179,8 +188,9 @@ def open_view(panel: str, stream: TextIO, header: RunHeader) -> View:
     """Returns the panel if `panel` is on, or auto or full on a terminal that can draw one; else plain lines.
 
     A run that is started in the background has plain lines, as other jobs there. A notebook has a line of progress
-    that is written anew, unless `panel` is off.
+    that is written anew, unless `panel` is off. No view but that one waits for whoever reads the stream.
     """
+    stream = nonblocking(stream)
     plain = PlainLines(stream, header)
     if panel != "off" and (display := notebook_display()) is not None:
         return SafeView(NotebookView(display, header), plain)

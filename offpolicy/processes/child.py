@@ -17,7 +17,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ class ChildContext:
     payload: Mapping[str, Any]  # plain JSON data of the role
     fds: Mapping[str, int]
     message_fd: int
+    # What is closed at the very end: the main function may have failed, and closing may hide why by a hang.
+    closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def block(self, name: str, at_least: int = 0) -> memoryview:
         """Returns the shared memory called `name`, grown first to `at_least` bytes."""
@@ -115,8 +117,14 @@ def main() -> int:
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     sys.path.append(os.getcwd())  # where `module:EnvId` lives; last, so that it shadows nothing
     context = ChildContext(spec["role"], spec["index"], spec["payload"], spec["fds"], spec["message_fd"])
+    with context.closing:
+        return _call(context, spec["target"])
+
+
+def _call(context: ChildContext, target: str) -> int:
+    """Calls the main function of a child and sends how it has ended; returns the exit code."""
     try:
-        import_target(spec["target"])(context)
+        import_target(target)(context)
     except BaseException as error:  # the last frame of the process: everything is reported
         kind = type(error) if isinstance(error, OffPolicyError) else OffPolicyError
         with contextlib.suppress(OSError):  # a full disk, which may be the error itself

@@ -48,6 +48,7 @@ class Child:
     buffered: bytes = b""
     error: dict[str, Any] = field(default_factory=dict)  # its error message, JSON
     is_killed: bool = False  # by the supervisor, so its end is no failure
+    killed_s: float | None = None  # when it was sent SIGKILL first
     has_finished: bool = False  # its main function has returned; exit code 0 alone may be an environment's `os._exit`
 
     @property
@@ -69,11 +70,6 @@ class Child:
     def is_learner(self) -> bool:
         """True for a learner rank, false for a collector or the evaluator."""
         return self.role == "learner"
-
-    def kill(self) -> None:
-        """Kills it as the supervisor's own doing."""
-        self.is_killed = True
-        self.process.kill()
 
 
 MessageHandler = Callable[[Child, Mapping[str, Any]], None]
@@ -120,6 +116,8 @@ class ChildProcesses:
             for lifeline in (self._lifeline_read, self._lifeline_write):
                 steps.callback(os.close, lifeline)
             steps.callback(self._descendants.kill, self._strangers)
+            for child in self._running:
+                steps.callback(self._close_descriptors, child)
             steps.callback(self.kill_all)
 
     # -- starting -----------------------------------------------------------------------------------------------------
@@ -229,24 +227,47 @@ class ChildProcesses:
         """Removes a child that was finished."""
         self._running.remove(child)
 
+    def kill(self, child: Child) -> None:
+        """Kills a child as the supervisor's own doing: its end is no failure."""
+        child.is_killed = True
+        if child.killed_s is None:
+            child.killed_s = self._elapsed_s()
+        child.process.kill()
+
+    def kill_hung(self, child: Child) -> None:
+        """Kills a child that does not go on. Where it has sent an error before, that is how it ends."""
+        self.kill(child)
+        child.is_killed = not child.error
+
     def kill_all(self) -> None:
         """Kills all children and waits for their ends, for `KILL_TIMEOUT_S` at most."""
         fault.hit("supervisor.kill")
         self.note_descendants()
         for child in self._running:
-            child.kill()
+            self.kill(child)
         end_s = self._elapsed_s() + KILL_TIMEOUT_S
         for child in self._running:
             with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
                 child.process.wait(max(0.0, end_s - self._elapsed_s()))
 
-    def give_up_held(self) -> list[Child]:
-        """Leaves alone, and returns, children that run although they were killed, as one that waits for a dead disk."""
-        held = [child for child in self._running if child.process.poll() is None]
-        for child in held:
-            self._running.remove(child)
-            self._close_descriptors(child)
-        return held
+    def held(self, pause_s: float) -> list[Child]:
+        """Returns the children that were killed and run on after `KILL_TIMEOUT_S`, as one that waits for a dead disk.
+
+        `pause_s`: seconds since the last call in which nothing ran; they do not count.
+        """
+        now_s, found = self._elapsed_s(), list[Child]()
+        for child in self._running:
+            if child.killed_s is None:
+                continue
+            child.killed_s += pause_s
+            if now_s - child.killed_s > KILL_TIMEOUT_S and child.process.poll() is None:
+                found.append(child)
+        return found
+
+    def give_up(self, child: Child) -> None:
+        """Leaves a child alone that runs although it was killed: the kernel holds it."""
+        self._running.remove(child)
+        self._close_descriptors(child)
 
     def _close_descriptors(self, child: Child) -> None:
         for fd in (child.pidfd, child.messages):

@@ -41,6 +41,7 @@ class CollectorWord(IntEnum):
     BAD_ROWS = (
         8  # [collector] transitions with NaN or Inf so far; also before a resume, and of one that it took over from
     )
+    IS_SAVING = 9  # [collector] 1 while it writes its part of a checkpoint
 
 
 class EvaluatorWord(IntEnum):
@@ -128,6 +129,10 @@ class ControlPage:
     def is_waiting(self, role: str, index: int) -> bool:
         """True while the process waits for another one."""
         return bool(self._section(role, index).get(_IS_WAITING[role]))
+
+    def is_saving(self, role: str, index: int) -> bool:
+        """True while a collector writes its part of a checkpoint."""
+        return role == "collector" and bool(self.collectors[index].get(CollectorWord.IS_SAVING))
 
     def is_asked(self, role: str, index: int) -> bool:
         """True while a collector owes a snapshot, or any process its exit: it has no reason to wait."""

@@ -72,8 +72,15 @@ class CollectorGate:
         may_step = not self._control.is_stopping and leader.get(RankWord.SNAPSHOT_RELEASE) >= done
         return Turn.STEP if may_step and may_go(leader.get(RankWord.GRANTED)) else None
 
+    def begin_snapshot(self) -> None:
+        """Announces that the requested snapshot is being written: a disk may take its time."""
+        self._own.set(CollectorWord.IS_SAVING, 1)
+        self._own.bump(CollectorWord.PROGRESS)
+
     def snapshot_taken(self, error: OSError | None = None) -> None:
         """Announces that the requested snapshot is on disk, or that the disk refused it."""
+        self._own.set(CollectorWord.IS_SAVING, 0)
+        self._own.bump(CollectorWord.PROGRESS)
         self._own.set(CollectorWord.SNAPSHOT_ERRNO, (error.errno or errno.EIO) if error else 0)
         self._own.set(CollectorWord.SNAPSHOT_DONE, self._control.leader.get(RankWord.SNAPSHOT_REQUEST))
         _wake(self._to_wake)

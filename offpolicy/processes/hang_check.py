@@ -34,11 +34,13 @@ class HangCheck:
         """Kills a child that was busy without progress, or ends all if they waited for each other, for too long."""
         for child in self._children:
             limit = self._watchdog.hung_for(child.role, child.index, step_timeout_s)
-            if limit is not None and self._failures.first is None:
+            if limit is not None and self._failures.first is None and child.killed_s is None:
                 child.process.send_signal(signal.SIGUSR2)  # its stacks go to train.log
                 select.select([], [], [], STACKS_S)
-                self._failures.set(child, HangError.exit_code, f"{limit}; the stacks of its threads are in train.log")
-                child.process.kill()
+                if not child.error:  # else it hangs on its way out, and has said why it goes
+                    cause = f"{limit}; the stacks of its threads are in train.log"
+                    self._failures.set(child, HangError.exit_code, cause)
+                self._children.kill_hung(child)
         children = [(child.role, child.index) for child in self._children]
         is_deadlocked = self._watchdog.is_deadlocked(children, step_timeout_s)
         if is_deadlocked and not self._shutdown.has_begun and self._failures.first is None:
@@ -56,6 +58,6 @@ class HangCheck:
             waited = "learner and collector waited for each other"
         self._failures.set(child, HangError.exit_code, f"{waited} for {step_timeout_s:g} s")
         if (is_frozen or may_go) and not child.is_learner:
-            child.process.kill()  # the learner can still save
+            self._children.kill_hung(child)  # the learner can still save
         else:
             self._shutdown.kill()

@@ -89,7 +89,7 @@ class Restarter:
             return False
         for other in self._children:
             if other.is_learner or not restarts.keeps_others:
-                other.kill()
+                self._children.kill(other)
         return True
 
     def _start_learners(self, ended: list[tuple[Child, int]]) -> bool:

@@ -96,6 +96,7 @@ def clear_collector_words(words: ControlWords) -> None:
     """Writes the words of a collector that is dead, in its place, for the one that takes over."""
     words.set(CollectorWord.PROGRESS, 0)  # it starts: it has the time of a start
     words.set(CollectorWord.IS_WAITING, 0)
+    words.set(CollectorWord.IS_SAVING, 0)
     words.bump(CollectorWord.RESTARTS)
 
 

@@ -17,7 +17,7 @@ class RunSignals:
     """Handles the run's signals while it is entered, but for those that were ignored at entry.
 
     The first Ctrl-C, TERM or HUP calls `on_stop`. A second Ctrl-C calls `on_kill`: one that comes later than
-    `SECOND_S`, once the screen has said that the run stops. `on_save` is called for every `SAVE_SIGNAL`.
+    `SECOND_S`, once the screen was given the text that the run stops. `on_save` is called for every `SAVE_SIGNAL`.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ class Shutdown:
         if left_s < self._timeout_s / 2 and self.level == Stop.FINISH:  # the learner can still save
             for child in self._children:
                 if not child.is_learner and not self._control.is_waiting(child.role, child.index):
-                    child.kill()
+                    self._kill_late(child, "was busy half-way to the deadline of the stop")
         if left_s < 0 and self._children:
             if self._failures.first is None and self.level == Stop.FINISH:
                 cause = f"did not finish within {self._timeout_s:g} s of the stop request"
@@ -77,22 +77,36 @@ class Shutdown:
             self.kill()
 
     def kill(self) -> None:
-        """Kills all children; what the kernel holds is left alone, and is the failure if there is none yet."""
+        """Kills all children, and gives up those that the kernel holds."""
         self._children.kill_all()
-        for child in self._children.give_up_held():
-            if self._failures.first is None:
-                cause = f"did not end within {KILL_TIMEOUT_S:g} s of being killed: the kernel holds it"
-                self._failures.set(child, HangError.exit_code, cause)
+        for child in self._children:
+            if child.process.poll() is None:
+                self.give_up(child)
+
+    def give_up(self, child: Child) -> None:
+        """Leaves a killed child alone that the kernel holds; it is the failure if there is none yet."""
+        cause = f"did not end within {KILL_TIMEOUT_S:g} s of being killed: the kernel holds it"
+        if self._failures.first is None:
+            self._failures.set(child, HangError.exit_code, cause)
+        else:
+            self._children.report(child, kind="warning", text=f"{child.name} (pid {child.process.pid}) {cause}")
+        self._children.give_up(child)
 
     def _kill_frozen(self) -> None:
         """Kills collectors and evaluators that stand still during a stop: the learner waits for them in vain."""
         for child in self._children:
             is_frozen = self._watchdog.is_frozen(child.role, child.index, child.process.pid)
-            if is_frozen and not child.is_learner and not child.is_killed:
-                text = f"{child.name} (pid {child.process.pid}) did not react for {FROZEN_S:g} s and was killed"
-                lost = "; its episodes begin anew after a resume" if child.role == "collector" else ""
-                self._children.report(child, kind="warning", text=f"{text}{lost}")
-                child.kill()
+            if is_frozen and not child.is_learner:
+                self._kill_late(child, f"did not react for {FROZEN_S:g} s")
+
+    def _kill_late(self, child: Child, why: str) -> None:
+        """Kills a collector, or the evaluator, once, and says what is lost with it."""
+        if child.killed_s is not None:
+            return
+        lost = "; what is saved now lacks its episodes" if child.role == "collector" else ""
+        text = f"{child.name} (pid {child.process.pid}) {why} and was killed{lost}"
+        self._children.report(child, kind="warning", text=text)
+        self._children.kill_hung(child)
 
 
 def culprit(children: Iterable[Child], control: ControlPage) -> Child:

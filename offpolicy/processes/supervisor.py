@@ -131,6 +131,7 @@ class Supervisor:
             pause_s = self._watchdog.discount_pause()
             self._hang_check.check(step_timeout_s)
             self._shutdown.check(pause_s)
+            self._give_up_held(pause_s)
 
     def stop(self, level: Stop) -> None:
         """Asks all children to finish, and sets the deadline after which they are killed."""
@@ -151,6 +152,14 @@ class Supervisor:
         if child.is_killed and self._restarter.is_waiting_for_learners:
             return  # all begin again once the last learner has ended
         self._end_with(child, code)
+
+    def _give_up_held(self, pause_s: float) -> None:
+        """Ends the run without the killed children that the kernel holds: nothing will ever be reaped of them."""
+        for child in self.children.held(pause_s):
+            self._shutdown.give_up(child)
+            if child.role == "collector":
+                self._leave_without(child.index)
+            self._stop_without(child)
 
     def _has_ended_early(self, child: Child) -> bool:
         """True for a learner that ended before it had finished, or that others took with them."""
@@ -187,9 +196,16 @@ class Supervisor:
             self.children.report(child, kind="warning", text=text)
         if not is_expected and not child.is_killed:
             self._failures.note_exit(child, code)
+        if is_expected:
+            self.stop(Stop.FINISH if self.children.learners else Stop.EXIT)
+        else:
+            self._stop_without(child)
+
+    def _stop_without(self, child: Child) -> None:
+        """Stops the run after the loss of a child: the learners save, unless one of them is lost."""
         learners = self.children.learners
         self.stop(Stop.FINISH if learners else Stop.EXIT)
-        if child.is_learner and not is_expected and learners:
+        if child.is_learner and learners:
             # The others cannot train without it. They notice by themselves, and get little time to.
             self._shutdown.hasten(PEER_GRACE_S)
 

@@ -10,6 +10,7 @@ from offpolicy.processes.control_page import ControlPage, RankWord
 
 WORKER_GRACE_S = 8.0  # beyond the step timeout: a collector that finds a worker silent closes the others, then names it
 LEARNER_STEP_TIMEOUT_S = 600.0  # one iteration, the first compilation included
+SNAPSHOT_TIMEOUT_S = 600.0  # of a collector that writes its part of a checkpoint: the disk may be slow
 PEER_GRACE_S = 5.0  # for the other learner ranks to notice that one has died, before they are killed
 FROZEN_S = 10.0  # in which a process that waits takes what it waits for; it looks twice a second
 MOST_LOAD = 8.0  # threads per core beyond which a start has no more time: a load may count what never runs
@@ -66,6 +67,8 @@ class Watchdog:
             if self._start_limit_s() + replay_s > limit_s:
                 limit_s = self._start_limit_s() + replay_s
                 key = "runner.start_timeout_s" + (" and the time to read the replay" if replay_s else "")
+        if self._control.is_saving(role, index):
+            limit_s, key = max(limit_s, SNAPSHOT_TIMEOUT_S), "its part of a checkpoint may take"
         last, since_s = self._progress.get((role, index), (-1, 0.0))
         now_s = self._elapsed_s()
         if progress != last or self._control.is_waiting(role, index):

@@ -354,8 +354,8 @@ class ReplayRing(Ring):
         out[:, layout.obs_dim : layout.half] = halves[:, 0, layout.obs_words :]
         return halves[:, 0, -1].view(np.uint32)
 
-    def copy_open(self) -> Float32:
-        slots: Float32 = np.concatenate(self.spans(self.committed, self.end))
+    def copy_open(self, committed: int) -> Float32:
+        slots: Float32 = np.concatenate(self.spans(committed, self.end))
         slots[:, self.layout.obs_words :] = 0.0  # what an older slot has left there
         return slots
 

@@ -140,8 +140,11 @@ class Ring:
         obs: Float32 = self.read_range(start, stop)[:, :obs_dim]
         return obs
 
-    def copy_open(self) -> NDArray[Any]:
-        """Returns a copy of the rows [m, W] from `committed` to `end`, while the writer stands still."""
+    def copy_open(self, committed: int) -> NDArray[Any]:
+        """Returns a copy of the rows [m, W] from `committed`, as it was read before, to `end`.
+
+        The writer stands still, but another one may have taken over from it: that commits them without a transition.
+        """
         return self._rows[:0].copy()
 
     def spans(self, start: int, stop: int) -> list[NDArray[Any]]:

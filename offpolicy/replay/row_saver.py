@@ -78,6 +78,11 @@ class CapturedRows:
     ahead: Sequence[Float32]  # by ring: what the last rows refer to
 
     @property
+    def ends(self) -> list[int]:
+        """Returns by ring the end of its rows."""
+        return [rows.stop for rows in self.new]
+
+    @property
     def must_be_written_soon(self) -> bool:
         """True if a collector will soon recycle a row that is not written yet."""
         return any(rows.must_be_written_soon for rows in self.new)
@@ -149,7 +154,7 @@ class RowSaver:
                 start = max(kept.pop().first, first)
             linked.append(kept)
             new.append(NewRows(ring, start, stop, self._copied_bytes))
-        ahead = [ring.copy_open() for ring in self._rings]
+        ahead = [ring.copy_open(rows.stop) for ring, rows in zip(self._rings, new, strict=True)]
         return CapturedRows(self._rings, oldest, self._base, linked, new, ahead)
 
     def _is_small(self, segment: Segment, ring: Ring) -> bool:

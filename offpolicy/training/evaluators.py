@@ -148,7 +148,8 @@ class InlineEvaluator:
     def __init__(self, rank: RankContext, publisher: WeightPublisher, last_step: int) -> None:
         self._rank, self._publisher, self.last_result_step = rank, publisher, last_step
         self._is_known = True
-        job, context = rank.job, EvaluationContext(rank.is_stopping, rank.warn)
+        job = rank.job
+        context = EvaluationContext(rank.is_stopping, rank.warn, close_failed=rank.child.closing.callback)
         self._evaluation = RunEvaluation(
             job.cfg, job.spec, Path(job.run_dir), job.kept_eval_step, context, rank.child.send
         )

@@ -204,6 +204,8 @@ class RankState:
         state = self.learner.state()
         tensors = {name: tensor.numpy() for name, tensor in state.tensors.items()} if self.rank.rank == 0 else None
         shared = self._shared_numbers(state, last_eval_step) | {"has_replay": rows is not None}
+        if rows is not None:  # a collector that has come back since may have committed slots
+            shared |= {"replay_first": list(rows.oldest), "replay_end": rows.ends}
         return CapturedState(self.rank.rank, tensors, shared, self._streams(), rows)
 
     def _shared_numbers(self, state: LearnerState, last_eval_step: int) -> dict[str, Any]:

@@ -72,6 +72,7 @@ WITHOUT_SITE = {
     "offpolicy/distributed/rank_group.py:_missing": "names the lost ranks after a failure",
     "offpolicy/distributed/rendezvous.py:_pause": "before the run; its own deadline ends it",
     "offpolicy/logger/keyboard.py:read": "does not wait",
+    "offpolicy/logger/nonblocking_stream.py:drain": "has a deadline",
     "offpolicy/descendants.py:environment_of": "waits for a process that begins another program, for a bounded time",
     "offpolicy/descendants.py:_wait_for": "waits for killed processes, for a bounded time",
     "offpolicy/logger/logger.py:open_step_logger": "for training loops of others",

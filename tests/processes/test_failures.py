@@ -16,6 +16,17 @@ from tests.processes.conftest import ENDLESS, FINISHED, TINY, LiveRun, SmallDisk
 
 pytestmark = pytest.mark.mp
 FAULTY = "env.id=offpolicy.envs.toy:Faulty-v0"
+CLOSING = """
+import threading, gymnasium
+from offpolicy.envs.toy import Faulty
+
+class Closing(Faulty):
+    def close(self):
+        if self._t >= self._at:
+            threading.Event().wait()
+
+gymnasium.register("Closing-v0", Closing)
+"""
 
 
 @pytest.mark.parametrize(
@@ -47,6 +58,19 @@ def failed_run(start_run: Any, traces: Traces, fail: str, code: int, words: list
     assert summary["timing"]["learner"]["wall_s"] > 0
     traces.assert_none()
     return run
+
+
+def test_an_environment_that_hangs_when_it_is_closed_does_not_hide_how_it_failed(
+    start_run: Any, traces: Traces, tmp_path: Path
+) -> None:
+    (tmp_path / "closing.py").write_text(CLOSING)
+    run = start_run("env.id=closing:Closing-v0", "env.kwargs.at=250", "env.step_timeout_s=1", "eval.episodes=0")
+    code, _, err = run.finish()
+    assert code == 1, err
+    assert [word for word in ("Traceback", "fails in step", "episode step 250") if word not in err] == []
+    assert run.summary()["exit_code"] == 1
+    assert len(run.checkpoints()) == 1
+    traces.assert_none()
 
 
 @pytest.mark.slow

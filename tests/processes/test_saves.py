@@ -93,3 +93,14 @@ def test_a_collector_that_exits_between_a_row_and_its_count_leaves_a_checkpoint_
     assert sum(state["replay_written"]) == state["env_steps"] > 300
     code, out, _ = start_run().finish()
     assert (code, f"resuming at env step {state['env_steps']}" in out) == (0, True)
+
+
+@pytest.mark.slow
+def test_a_disk_that_takes_longer_than_a_step_may_is_no_hung_environment(
+    start_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFFPOLICY_FAULT", "snapshot.mkdir@role=collector,n=1:delay:12000")
+    run = start_run("checkpoint.every=300", "env.step_timeout_s=1")
+    code, _, err = run.finish(80.0)
+    assert (code, err.count("\n")) == (0, 1), err  # that a fault is injected
+    assert len(run.checkpoints()) == 2

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from offpolicy.processes.run_signals import SECOND_S
 from tests.conftest import Traces
-from tests.processes.conftest import ENDLESS, LiveRun
+from tests.full_pipe import FullPipe
+from tests.processes.conftest import ENDLESS, REPOSITORY, TINY, LiveRun
 
 pytestmark = pytest.mark.mp
 
@@ -107,3 +111,24 @@ def test_killing_a_child_ends_the_run_and_names_it(start_run: Any, traces: Any, 
     assert run.summary()["status"] == "failed"
     assert len(run.checkpoints()) == (1 if role == "collector" else 0)
     traces.assert_none()
+
+
+def test_a_run_whose_output_nobody_reads_trains_and_saves_when_it_is_stopped(traces: Traces, tmp_path: Path) -> None:
+    pipe = FullPipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "offpolicy.cli", "train", *TINY, *ENDLESS],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY), **traces.environ},
+        stdin=subprocess.DEVNULL, stdout=pipe.file, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    run = LiveRun(process, tmp_path / "run", traces.run_id)
+    try:
+        run.wait_for_updates()
+        run.signal(signal.SIGTERM)
+        code, _, err = run.finish()
+    finally:
+        process.kill()
+        pipe.close()
+    assert (code, err) == (143, "")
+    summary = run.summary()
+    assert (summary["status"], summary["exit_code"]) == ("interrupted", 143)
+    assert run.checkpoints() == [f"step-{summary['env_steps']:012d}"]

@@ -80,6 +80,8 @@ class Gate:
 
     wait_turn = turn
 
+    def begin_snapshot(self) -> None: ...
+
     def snapshot_taken(self, error: OSError | None) -> None:
         self.snapshots += 1
 

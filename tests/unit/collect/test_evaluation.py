@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import gymnasium
 import numpy as np
@@ -23,7 +23,7 @@ from offpolicy.collect.evaluation import (
 )
 from offpolicy.collect.post import Episode
 from offpolicy.config.sections import AlgoConfig, EnvConfig
-from offpolicy.errors import NumericsError
+from offpolicy.errors import EnvFailure, NumericsError
 from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import EvaluatorPhase
@@ -274,6 +274,19 @@ def test_each_environment_made_and_each_one_reset_shows_progress() -> None:
     finally:
         gymnasium.registry.pop("SlowToMake-v0")
     assert seen == ["made", "asked"] * 3 + ["reset", "asked"] * 3
+
+
+def test_environments_that_fail_are_closed_when_the_caller_wants_it() -> None:
+    faulty = EnvConfig(id="offpolicy.envs.toy:Faulty-v0", kwargs={"fail": "step_raise", "at": 3})
+    later: list[Callable[[], object]] = []
+    with pytest.raises(EnvFailure, match="fails in step"):
+        run_episodes(stay, faulty, episodes=1, seed=0, callbacks=EpisodeCallbacks(close_failed=later.append))
+    (close,) = later
+    with pytest.MonkeyPatch.context() as patch:
+        closed: list[int] = []
+        patch.setattr("offpolicy.envs.toy.Faulty.close", lambda env: closed.append(env._t))
+        close()
+    assert closed == [3]
 
 
 def test_episodes_that_end_in_one_step_end_at_once_however_long_they_are_handed_over() -> None:

@@ -279,7 +279,15 @@ class OddCartPoles(CartPoleVectorEnv):
             terminated, truncated = terminated.astype(np.uint8), truncated.astype(np.uint8)
         if self.how == "column":
             terminated = terminated[:, None]
+        if self.how == "raise":
+            raise ValueError("fails in step")
         return (obs.T if self.how == "transposed" else obs), self.rewards, terminated, truncated, info
+
+    def close(self, **kwargs: Any) -> None:
+        if self.how == "raise":
+            self.closed = True  # its finaliser would try again
+            raise RuntimeError("fails in close")
+        super().close(**kwargs)
 
 
 gymnasium.register("OddCartPoles-v0", lambda **_: CartPoleEnv(), vector_entry_point=OddCartPoles)
@@ -315,6 +323,14 @@ def test_a_native_vector_of_another_shape_is_refused(how: str, problem: str) -> 
         envs.reset(1)
         with pytest.raises(EnvFailure, match=f"^2 x OddCartPoles-v0: {problem}$"):
             envs.step(np.zeros((2, 1), np.float32))
+
+
+def test_a_native_vector_that_raises_in_close_does_not_hide_how_it_failed(caplog: pytest.LogCaptureFixture) -> None:
+    envs = odd_cart_poles("raise")
+    envs.reset(1)
+    with pytest.raises(EnvFailure, match="^2 x OddCartPoles-v0 failed in step"), contextlib.closing(envs):
+        envs.step(np.zeros((2, 1), np.float32))
+    assert caplog.records[-1].getMessage().startswith("2 x OddCartPoles-v0 failed in close\n")
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ while number < 2000 and not os.path.exists(sys.argv[1]):  # it ends, whatever be
         view.tick()
     time.sleep(0.02)
 view.close()
+open(sys.argv[1] + ".closed", "w").close()
 """
 
 
@@ -155,6 +156,19 @@ def test_a_run_that_ends_in_the_background_leaves_the_terminal_alone(shell: Shel
     move_to_background(shell)
     shell.end.touch()
     assert b"\x1b" not in shell.read_for(0.5)
+    assert shell.has_echo
+
+
+def test_a_terminal_that_ctrl_s_has_stopped_keeps_no_run_from_its_end(shell: Shell) -> None:
+    shell.read_until(b"frame 3")
+    shell.type(b"\x13")
+    shell.end.touch()
+    deadline_s = time.monotonic() + LIMIT_S
+    while not shell.end.with_name("end.closed").exists():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    shell.type(b"\x11")
+    shell.read_until(b"EXITED 0")
     assert shell.has_echo
 
 

@@ -4,6 +4,7 @@ import io
 import os
 import pty
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,7 @@ from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.safe_view import SafeView
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.phases import LearnerPhase
+from tests.full_pipe import FullPipe
 from tests.unit.logger.terminal import Terminal
 
 RECORD: Record = {"env_steps": 2000, "wall_s": 1.0}
@@ -325,3 +327,21 @@ def test_the_panel_gives_stdout_back(screen: Screen) -> None:
     before = sys.stdout
     screen.panel.record(RECORD)
     assert sys.stdout is before
+
+
+def test_a_terminal_that_takes_nothing_stops_nobody_and_shows_the_newest_frame_once_it_does(header: RunHeader) -> None:
+    pipe = FullPipe()
+    view = open_view("on", pipe.file, header)
+    for number in range(10):
+        view.status(f"frame {number}")
+        view.tick()
+    pipe.read()
+    deadline_s = time.monotonic() + 60.0
+    while b"frame 9" not in pipe.said and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+        view.tick()
+    view.message("the last message")
+    view.close()
+    said = pipe.close()
+    assert [f"frame {number}" in said for number in (0, 5, 9)] == [True, False, True]
+    assert said.rstrip().endswith("the last message")

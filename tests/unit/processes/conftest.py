@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -149,6 +150,17 @@ class Stage:
         if self.stop_level() == Stop.EXIT:
             for name in names:
                 self.finish(name)
+
+
+def hold(stage: Stage, name: str) -> None:
+    """Lets the kernel hold a fake process: it runs on although it is killed."""
+    held = stage.processes[name]
+    held.kill = lambda: None  # type: ignore[method-assign]
+
+    def wait(timeout_s: float | None = None) -> int:
+        raise subprocess.TimeoutExpired("held", timeout_s or 0.0)
+
+    held.wait = wait  # type: ignore[method-assign]
 
 
 def freeze(monkeypatch: pytest.MonkeyPatch, name: str, among: tuple[str, ...] = ("learner-0", "collector-0")) -> None:

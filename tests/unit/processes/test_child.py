@@ -54,6 +54,12 @@ def survive(context):
 def leave(context):
     context.send("leaving")
     os._exit(0)
+def close_for_ever(context):
+    context.closing.callback(threading.Event().wait)
+    stumble(context)
+def close_late(context):
+    context.closing.callback(context.send, "closed")
+    context.send("working")
 def hang(context):
     context.send("started")
     threading.Event().wait()
@@ -148,6 +154,19 @@ def test_an_error_is_reported_and_decides_the_exit_code(
         "kind": "error", "text": text, "error": error, "code": code, "is_consequence": is_consequence,
     }  # fmt: skip
     assert child.process.wait() == code
+
+
+def test_an_error_is_sent_before_anything_is_closed(start: Any) -> None:
+    child = start("close_for_ever")
+    message = json.loads(os.read(child.messages, 10_000))
+    assert (message["kind"], message["error"]) == ("error", "IndexError")
+    assert child.process.poll() is None  # until it is killed
+
+
+def test_what_is_to_be_closed_at_the_end_is_closed_without_an_error_too(start: Any) -> None:
+    child = start("close_late")
+    assert [message["kind"] for message in child.read()] == ["working", "finished", "closed"]
+    assert child.process.wait() == 0
 
 
 def test_a_childs_imports_are_frozen_and_the_garbage_collector_runs(start: Any) -> None:

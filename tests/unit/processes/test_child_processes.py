@@ -98,7 +98,7 @@ def test_killed_children_are_marked_and_those_that_the_kernel_holds_are_left_alo
     held.kill = lambda: None  # type: ignore[method-assign]
     room.children.kill_all()
     assert (first_process.code, first.is_killed, second.is_killed) == (-signal.SIGKILL, True, True)
-    assert room.children.give_up_held() == [second]
+    room.children.give_up(second)
     assert list(room.children) == [first]
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(second.messages)
@@ -115,7 +115,6 @@ def test_all_that_the_kernel_holds_have_one_time_to_end(room: Room) -> None:
         held.wait = wait  # type: ignore[method-assign]
     room.children.kill_all()
     assert room.now_s == KILL_TIMEOUT_S
-    assert len(room.children.give_up_held()) == 3
 
 
 @pytest.mark.parametrize(
@@ -159,3 +158,37 @@ def test_a_refusal_of_the_machine_leaves_no_descriptor_and_no_process(
     fault.arm("supervisor")
     assert sorted(os.listdir("/proc/self/fd")) == before
     assert len(room.children) == 0
+
+
+def test_children_that_nobody_has_reaped_leave_no_descriptor_when_all_is_closed() -> None:
+    """As after a start of which a later child was refused."""
+    before = sorted(os.listdir("/proc/self/fd"))
+    room = Room()
+    for index in range(2):
+        room.add("collector", index)
+    room.children.close()
+    for pipe in room.pipes:
+        os.close(pipe)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_child_that_runs_on_is_held_five_seconds_after_it_was_first_killed_pauses_left_out(room: Room) -> None:
+    (child, process), (ended, _), (busy, _) = (room.add("collector", index) for index in range(3))
+    process.kill = lambda: None  # type: ignore[method-assign]
+    for now_s in (10.0, 14.0):  # the second one does not begin the time anew
+        room.now_s = now_s
+        room.children.kill(child)
+        room.children.kill(ended)
+    room.now_s = 16.0
+    assert room.children.held(pause_s=2.0) == []
+    room.now_s = 17.5
+    assert room.children.held(pause_s=0.0) == [child]
+    assert busy.killed_s is None
+
+
+def test_a_child_that_failed_before_it_was_killed_for_a_hang_ends_as_it_has_failed(room: Room) -> None:
+    (failed, _), (silent, _) = room.add("collector", 0), room.add("collector", 1)
+    failed.error = CRASH
+    for child in (failed, silent):
+        room.children.kill_hung(child)
+    assert (failed.is_killed, silent.is_killed) == (False, True)

@@ -114,12 +114,24 @@ def test_what_the_disk_has_refused_is_known_before_the_snapshot_counts_as_answer
 
     def watched(self: ControlWords, word: IntEnum, value: int) -> None:
         store(self, word, value)
-        seen.append((words.get(CollectorWord.SNAPSHOT_DONE), words.get(CollectorWord.SNAPSHOT_ERRNO)))
+        if word in (CollectorWord.SNAPSHOT_DONE, CollectorWord.SNAPSHOT_ERRNO):
+            seen.append((words.get(CollectorWord.SNAPSHOT_DONE), words.get(CollectorWord.SNAPSHOT_ERRNO)))
 
     control.leader.bump(RankWord.SNAPSHOT_REQUEST)
     monkeypatch.setattr(ControlWords, "set", watched)
     collector.snapshot_taken(OSError(errno.ENOSPC, "full"))
     assert seen == [(0, errno.ENOSPC), (1, errno.ENOSPC)]
+
+
+def test_a_collector_says_while_it_writes_its_snapshot_that_it_does_and_both_ends_are_progress(gates: Gates) -> None:
+    control, collector, _ = gates
+    control.leader.bump(RankWord.SNAPSHOT_REQUEST)
+    seen = [(control.is_saving("collector", 0), control.progress("collector", 0))]
+    for call in (collector.begin_snapshot, collector.snapshot_taken):
+        call()
+        seen.append((control.is_saving("collector", 0), control.progress("collector", 0)))
+    assert seen == [(False, 0), (True, 1), (False, 2)]
+    assert not control.is_saving("learner", 0)
 
 
 def test_every_step_of_a_collector_is_progress(gates: Gates) -> None:

@@ -7,7 +7,10 @@ import signal
 import pytest
 
 from offpolicy.processes.control_page import CollectorWord, RankWord, Stop
-from tests.unit.processes.conftest import CRASH, Stage, exit_of, freeze
+from offpolicy.processes.restarts import RestartPolicy
+from tests.unit.processes.conftest import CRASH, Stage, exit_of, freeze, hold
+
+HELD = "did not end within 5 s of being killed: the kernel holds it"
 
 
 def test_a_hung_collector_writes_its_stacks_and_is_killed() -> None:
@@ -88,3 +91,50 @@ def test_children_that_wait_while_the_run_ends_are_not_taken_for_deadlocked() ->
         stage.control.leader.set(RankWord.IS_WAITING, 1)
         assert stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH), 25: finish_all}) is None
         assert stage.now_s >= 125.0
+
+
+def test_a_hung_collector_that_the_kernel_holds_is_given_up_and_the_learner_can_save() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        hold(stage, "collector-0")
+        stage.control.collectors[0].bump(CollectorWord.PROGRESS)
+        levels: list[int] = []
+        failure = stage.run({22: lambda: levels.append(stage.stop_level()), 30: exit_of(stage, "learner-0")})
+        assert levels == [Stop.RUN]  # it has the time to end
+        assert stage.control.collectors[0].get(CollectorWord.IS_GONE) == 1
+        assert stage.processes["learner-0"].code == 0
+        assert ("collector 0", {"kind": "warning", "text": f"collector 0 (pid 1001) {HELD}"}) in stage.messages
+    assert failure is not None
+    assert failure.cause.startswith("no progress for 18 s")
+
+
+@pytest.mark.parametrize("role", ["learner-1", "evaluator-0"])
+def test_a_run_ends_though_the_kernel_holds_a_hung_child(monkeypatch: pytest.MonkeyPatch, role: str) -> None:
+    monkeypatch.setattr("offpolicy.processes.watchdog.load_per_core", lambda: 0.0)
+    with Stage("learner-0", role) as stage:
+        hold(stage, role)
+        words = stage.control.evaluator if role == "evaluator-0" else stage.control.ranks[1]
+        words.set(0, 1)  # its progress
+        stage.control.leader.set(RankWord.IS_WAITING, 1)
+        failure = stage.run()
+    assert failure is not None
+    assert (failure.role, failure.exit_code) == (role[:-2], 70)
+
+
+def test_a_collector_that_hangs_while_it_closes_its_environments_ends_as_it_has_failed() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].bump(CollectorWord.PROGRESS)
+        stage.send("collector-0", **CRASH)
+        failure = stage.run({30: exit_of(stage, "learner-0")})
+        assert stage.processes["collector-0"].signals == [signal.SIGUSR2]
+    assert failure is not None
+    assert (failure.exit_code, failure.cause, failure.traceback) == (1, "EnvFailure: step 3", "Traceback ...")
+
+
+def test_a_collector_that_hangs_while_it_closes_its_environments_is_started_again_where_that_is_wanted() -> None:
+    with Stage("learner-0", "collector-0", restarts=RestartPolicy(2, "restart")) as stage:
+        for word in (CollectorWord.PROGRESS, CollectorWord.HAS_BEGUN):
+            stage.control.collectors[0].set(word, 1)
+        stage.send("collector-0", **CRASH)
+        script = {30: exit_of(stage, "learner-0"), 32: lambda: stage.follow("collector-0")}
+        assert stage.run(script) is None
+        assert [message["kind"] for _, message in stage.messages] == ["restart", "restarted"]

@@ -11,7 +11,7 @@ import pytest
 from offpolicy.errors import CheckpointError
 from offpolicy.processes.control_page import CollectorWord, RankWord, Stop
 from offpolicy.processes.restarts import LEARNERS, RestartPolicy
-from tests.unit.processes.conftest import CRASH, KILLED, LOST, Stage, exit_of, spawned
+from tests.unit.processes.conftest import CRASH, KILLED, LOST, Stage, exit_of, hold, spawned
 
 
 def test_a_killed_collector_is_started_again_with_the_time_of_a_start_and_is_not_gone() -> None:
@@ -231,3 +231,22 @@ def test_what_a_dead_process_has_left_behind_is_killed_before_another_one_takes_
             ("collector 1", ["learner 0", "collector 0"]),
             ("learner 0", ["collector 0", "collector 1"]),
         ]
+
+
+def test_a_learner_rank_that_the_kernel_holds_ends_the_run_that_waits_for_its_end() -> None:
+    with Stage("learner-0", "learner-1", "collector-0", learner_restarts=2) as stage:
+        hold(stage, "learner-1")
+        failure = stage.run({2: exit_of(stage, "learner-0", -9), 12: lambda: stage.follow("collector-0")})
+        assert stage.processes["collector-0"].code == 0
+    assert failure is not None
+    assert (failure.role, failure.index, failure.exit_code) == ("learner", 1, 70)
+    assert failure.cause == "did not end within 5 s of being killed: the kernel holds it"
+
+
+def test_a_collector_that_the_kernel_holds_ends_the_run_whose_processes_were_to_begin_again() -> None:
+    with Stage("learner-0", "collector-0", learner_restarts=2, keeps_others=False) as stage:
+        hold(stage, "collector-0")
+        failure = stage.run({2: exit_of(stage, "learner-0", -9)})
+        assert not stage.supervisor.must_start_over
+    assert failure is not None
+    assert (failure.role, failure.exit_code) == ("collector", 70)

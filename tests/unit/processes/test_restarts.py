@@ -92,7 +92,8 @@ def test_the_words_of_a_dead_collector_are_those_of_one_that_starts_and_its_coun
         words.set(word, 10 + number)
     clear_collector_words(words)
     assert [words.get(word) for word in kept] == [10 + word for word in kept]
-    assert (words.get(CollectorWord.PROGRESS), words.get(CollectorWord.IS_WAITING)) == (0, 0)
+    cleared = (CollectorWord.PROGRESS, CollectorWord.IS_WAITING, CollectorWord.IS_SAVING)
+    assert [words.get(word) for word in cleared] == [0, 0, 0]
     assert words.get(CollectorWord.RESTARTS) == 10 + CollectorWord.RESTARTS + 1
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 
 import pytest
 
 from offpolicy.processes.control_page import CollectorWord, RankWord, Stop
-from tests.unit.processes.conftest import Stage, exit_of, freeze
+from tests.unit.processes.conftest import CRASH, Stage, exit_of, freeze, hold
 
 
 def test_a_stop_that_takes_too_long_kills_all_and_is_a_hang() -> None:
@@ -78,11 +77,25 @@ def test_the_process_that_outlives_the_deadline_of_a_stop_is_the_one_to_blame(
     assert (failure.role, failure.index) == ("learner", int(frozen[-1]))
 
 
-def test_half_way_through_a_stop_a_busy_collector_is_killed_without_a_failure() -> None:
+def test_half_way_through_a_stop_a_busy_collector_is_killed_without_a_failure_and_named() -> None:
     with Stage("learner-0", "collector-0") as stage:
         script = {0: lambda: stage.supervisor.stop(Stop.FINISH), 40: exit_of(stage, "learner-0")}
         assert stage.run(script) is None
         assert stage.processes["collector-0"].code == -signal.SIGKILL
+        ((name, message),) = stage.messages
+    assert (name, message["kind"]) == ("collector 0", "warning")
+    assert message["text"] == (
+        "collector 0 (pid 1001) was busy half-way to the deadline of the stop and was killed;"
+        " what is saved now lacks its episodes"
+    )
+
+
+def test_a_collector_that_had_failed_before_it_was_killed_in_a_stop_is_the_failure() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.send("collector-0", **CRASH)
+        failure = stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH), 40: exit_of(stage, "learner-0")})
+    assert failure is not None
+    assert (failure.exit_code, failure.cause) == (1, "EnvFailure: step 3")
 
 
 def test_a_pause_of_everything_extends_the_deadline_of_a_stop() -> None:
@@ -96,13 +109,7 @@ def test_a_pause_of_everything_extends_the_deadline_of_a_stop() -> None:
 
 def test_a_process_that_the_kernel_holds_is_given_up_and_named() -> None:
     with Stage("learner-0", "collector-0") as stage:
-        held = stage.processes["learner-0"]
-        held.kill = lambda: None  # type: ignore[method-assign]
-
-        def wait(timeout_s: float | None = None) -> int:
-            raise subprocess.TimeoutExpired("held", timeout_s or 0.0)
-
-        held.wait = wait  # type: ignore[method-assign]
+        hold(stage, "learner-0")
         failure = stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH)})
         assert stage.processes["collector-0"].code == -signal.SIGKILL
     assert failure is not None

@@ -228,3 +228,25 @@ def test_a_process_is_not_frozen_by_the_time_of_the_one_that_died_in_its_place()
     assert frozen_from(bench, at_most=8) is None
     bench.watchdog.forget("collector", 0)
     assert frozen_from(bench) == 11
+
+
+def test_a_collector_that_writes_its_part_of_a_checkpoint_has_the_time_of_a_disk() -> None:
+    bench = Bench()
+    bench.progress("collector")
+    assert bench.seconds_until_hung("collector", at_most=15) is None
+    bench.control.collectors[0].set(CollectorWord.IS_SAVING, 1)
+    bench.progress("collector")
+    assert bench.seconds_until_hung("collector") == (601, 600.0)
+    assert bench.watchdog.hung_for("collector", 0, STEP_S) == (
+        "no progress for 600 s, longer than its part of a checkpoint may take"
+    )
+
+
+def test_the_step_after_a_slow_snapshot_has_its_own_limit() -> None:
+    bench = Bench()
+    bench.control.collectors[0].set(CollectorWord.IS_SAVING, 1)
+    bench.progress("collector")
+    assert bench.seconds_until_hung("collector", at_most=300) is None
+    bench.control.collectors[0].set(CollectorWord.IS_SAVING, 0)
+    bench.progress("collector")
+    assert bench.seconds_until_hung("collector") == (19, 18.0)

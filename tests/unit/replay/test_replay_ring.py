@@ -192,7 +192,7 @@ def test_saved_slots_that_no_writer_leaves_are_refused(change: Any, message: str
     scene = Scene(np.random.default_rng(1), 1, 1, 20, "float32")
     for _ in range(12):
         scene.step(0.0, 0.0)
-    slots, ahead = scene.ring.read_range(0, 12), scene.ring.copy_open()
+    slots, ahead = scene.ring.read_range(0, 12), scene.ring.copy_open(scene.ring.committed)
     change(slots)
     with pytest.raises(CheckpointError, match=message):
         make_ring(20).restore_slots(0, [slots], ahead, 12)
@@ -258,7 +258,7 @@ def test_a_ring_that_could_not_be_restored_is_unused_again() -> None:
     scene, ring = Scene(np.random.default_rng(1), 1, 1, 20, "float32"), make_ring(20)
     for _ in range(12):
         scene.step(0.0, 0.0)
-    slots, ahead = scene.ring.read_range(0, 12), scene.ring.copy_open()
+    slots, ahead = scene.ring.read_range(0, 12), scene.ring.copy_open(scene.ring.committed)
     bad = slots.copy()
     bad.view(np.uint32)[-1, -1] = 0xFFFFFFFF
     with pytest.raises(CheckpointError):
@@ -268,11 +268,22 @@ def test_a_ring_that_could_not_be_restored_is_unused_again() -> None:
     assert np.array_equal(rows_in(ring), rows_in(scene.ring))
 
 
+def test_what_the_rows_of_a_checkpoint_end_in_is_the_same_after_another_process_has_taken_over() -> None:
+    scene = Scene(np.random.default_rng(1), 2, 3, 60, "float32")
+    for _ in range(20):
+        scene.step(0.1, 0.0)
+    committed = scene.ring.committed
+    ahead = scene.ring.copy_open(committed)
+    scene.restart()
+    assert scene.ring.committed == committed + len(ahead) > committed
+    assert np.array_equal(scene.ring.copy_open(committed), ahead)
+
+
 def test_a_writer_that_dies_before_its_first_step_in_a_restored_ring_loses_no_count() -> None:
     scene, ring = Scene(np.random.default_rng(1), 1, 1, 20, "float32"), make_ring(20)
     for _ in range(12):
         scene.step(0.0, 0.0)
-    ring.restore_slots(0, [scene.ring.read_range(0, 12)], scene.ring.copy_open(), 12)
+    ring.restore_slots(0, [scene.ring.read_range(0, 12)], scene.ring.copy_open(scene.ring.committed), 12)
     ring.begin(12)
     ring.take_over(12)
     assert (ring.num_transitions, ring.num_written) == (12, 12)
@@ -289,7 +300,7 @@ def test_a_ring_that_was_restored_is_restored_again_by_the_process_after_one_tha
     saved = [block.reshape(-1, slots.shape[1]) for block in by_step]
     found = []
     for _ in range(3):
-        ring.restore_slots(first, saved, scene.ring.copy_open(), scene.ring.num_written)
+        ring.restore_slots(first, saved, scene.ring.copy_open(scene.ring.committed), scene.ring.num_written)
         found.append((ring.oldest, ring.committed, ring.num_written, rows_in(ring).tolist()))
     assert found == [found[0]] * 3
     assert found[0][1:3] == (committed, scene.ring.num_written)
@@ -311,7 +322,7 @@ def test_a_smaller_ring_takes_the_newest_of_the_saved_transitions(n_step: int) -
     before, saved = rows_in(scene.ring), scene.ring.read_range(0, scene.ring.committed)
     for most in (20, 8):
         ring = make_ring(most, num_envs=2, n_step=n_step)
-        ring.restore_slots(0, np.array_split(saved, [len(saved) // 4 * 2]), scene.ring.copy_open())
+        ring.restore_slots(0, np.array_split(saved, [len(saved) // 4 * 2]), scene.ring.copy_open(scene.ring.committed))
         found = rows_in(ring)
         assert most / 2 < len(found) == ring.num_transitions <= most + 2
         assert np.array_equal(found, before[-len(found) :])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ class FakeChild:
         self.fds: dict[str, int] = {}
         self.blocks: dict[str, memoryview] = {}
         self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.closing = ExitStack()
 
     def block(self, name: str, at_least: int = 0) -> memoryview:
         return self.blocks.setdefault(name, memoryview(bytearray(BLOCK_BYTES)))

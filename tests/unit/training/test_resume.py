@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from offpolicy.algos.registry import make_learner
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
-from offpolicy.checkpoint.replay_rows import has_replay
+from offpolicy.checkpoint.replay_rows import has_replay, segments_of
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import CheckpointError
 from offpolicy.processes.control_page import CollectorWord, RankWord
@@ -390,6 +390,22 @@ def test_counters_are_held_against_the_ratio_that_the_run_keeps(
             check_start(rank, checkpoint, numbers)
     else:
         check_start(rank, checkpoint, numbers)
+
+
+def test_a_collector_that_comes_back_while_the_learner_copies_its_part_leaves_the_replay_of_one_instant(
+    make_rank: MakeRank,
+) -> None:
+    rank = make_rank(start_step=40, checkpoint=40, **TINY)
+    learner = tiny_learner(rank)
+    start = TrainingStart(LearningStart(4, 0), 0, 0, learner.read_metrics(), None, None)
+    state = state_of(rank, learner, start)
+    state.ranks.world.env_steps = 40  # type: ignore[misc]  # a fake world
+    rows = RowSaver(state.rings).capture()
+    state.rings[0].append(np.zeros((10, 2), np.float32))  # the capacity is 16
+    with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(40) as draft:
+        state.capture(20, rows).write(draft)
+    checkpoint = CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).at(40)
+    assert [(one.first, one.end) for one in segments_of(checkpoint, 0, 2)] == [(0, 8)]
 
 
 def test_networks_with_nan_in_them_are_refused_by_name(make_rank: MakeRank) -> None:

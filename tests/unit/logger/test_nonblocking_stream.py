@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from offpolicy.logger import nonblocking_stream
+from offpolicy.logger.nonblocking_stream import drain, is_behind, nonblocking
+from tests.full_pipe import LIMIT_S, FullPipe
+
+
+@pytest.fixture
+def pipe() -> Iterator[FullPipe]:
+    made = FullPipe()
+    yield made
+    if not made.file.closed:
+        made.close()
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not is_true():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
+def test_writes_to_a_full_pipe_return_and_arrive_in_their_order_once_it_is_read(pipe: FullPipe) -> None:
+    texts = [f"{number:03d}" * 500 + "\n" for number in range(200)]
+    for text in texts:
+        assert pipe.stream.write(text) == len(text)
+    assert is_behind(pipe.stream)
+    assert pipe.close() == "".join(texts)
+    assert not is_behind(pipe.stream)
+
+
+def test_of_more_than_may_wait_the_oldest_are_left_out_and_counted_where_they_were(
+    pipe: FullPipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nonblocking_stream, "MOST_BYTES", 24)
+    pipe.stream.write("line 00\n")
+    wait_until(lambda: not pipe.stream._texts)  # type: ignore[attr-defined]  # the thread waits for the pipe with it
+    for number in range(1, 20):
+        pipe.stream.write(f"line {number:02d}\n")
+    assert pipe.close().splitlines() == [
+        "line 00", "offpolicy: 16 lines are left out here: nobody read them", "line 17", "line 18", "line 19",
+    ]  # fmt: skip
+
+
+def test_the_end_waits_once_for_somebody_who_reads_nothing_and_again_for_one_who_does(
+    pipe: FullPipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nonblocking_stream, "PATIENCE_S", 0.2)
+    pipe.stream.write("the end\n")
+    drain(pipe.stream)
+    assert is_behind(pipe.stream)
+    monkeypatch.setattr(nonblocking_stream, "PATIENCE_S", LIMIT_S)
+    begun_s = time.monotonic()
+    drain(pipe.stream)
+    assert time.monotonic() - begun_s < LIMIT_S / 2
+    pipe.read()
+    wait_until(lambda: not is_behind(pipe.stream))
+    assert pipe.close() == "the end\n"
+
+
+def test_a_reader_that_is_gone_is_an_error_of_the_next_write() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as file:
+        stream = nonblocking(file)
+        stream.write("to nobody\n")
+        drain(stream)
+        with pytest.raises(BrokenPipeError):
+            stream.write("again\n")
+        assert not is_behind(stream)
+
+
+def test_what_others_have_printed_before_comes_before() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as source, os.fdopen(writer, "w") as file:
+        stream = nonblocking(file)
+        file.write("printed\n")
+        stream.write("ours\n")
+        drain(stream)
+        assert [source.readline(), source.readline()] == ["printed\n", "ours\n"]
+
+
+def test_a_text_without_characters_and_characters_that_the_encoding_lacks_end_nothing() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as source, os.fdopen(writer, "w", encoding="ascii") as file:
+        stream = nonblocking(file)
+        for text in ("", "Größe\n"):
+            stream.write(text)
+        drain(stream)
+        assert source.readline() == "Gr??e\n"
+
+
+def test_a_stream_in_memory_stays_what_it_is() -> None:
+    for stream in (io.StringIO(), io.TextIOWrapper(io.BytesIO())):
+        assert nonblocking(stream) is stream
+        drain(stream)
+        assert not is_behind(stream)
