@@ -6,11 +6,13 @@ It imports almost nothing, so that it can be called before everything else.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 from offpolicy.errors import EXIT_INTERRUPTED
 
@@ -31,6 +33,31 @@ def open_streams() -> None:
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(fd, STANDARD[fd], closefd=False))  # noqa: SIM115  # for the life of the process
+
+
+class _LossyFile(io.FileIO):
+    """A file for text that may be lost: what cannot be written counts as written."""
+
+    def write(self, content: Any, /) -> int:  # Any: bytes, in any kind of buffer
+        try:
+            return super().write(content)
+        except OSError:
+            return len(content)
+
+
+def drop_refused(*names: str) -> None:
+    """Drops from now on what cannot be written to stdout or stderr: a full disk must not fail whoever prints.
+
+    Nor must it change the exit code: an interpreter that cannot write the rest of a stream at its end exits with 120. A
+    stream that a program has put in the place of Python's own stays as it is.
+    """
+    for name in names:
+        stream = getattr(sys, name)
+        if stream is None or stream is not getattr(sys, f"__{name}__"):
+            continue
+        file = io.BufferedWriter(_LossyFile(stream.fileno(), "w", closefd=False))
+        is_by_line = stream.line_buffering or stream.write_through
+        setattr(sys, name, io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=is_by_line))
 
 
 @contextlib.contextmanager

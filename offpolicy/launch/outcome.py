@@ -156,6 +156,6 @@ def print_failure(failure: Failure | None, path: Path) -> None:
     process = f"{failure.role} {failure.index} (pid {failure.pid})"
     head = f"offpolicy: {process} failed at env step {failure.env_steps:,}: {cause}"
     shown = failure.traceback or (rest and f"{rest}\n")
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):  # the exit code says it too
         sys.stderr.write(f"{shown}offpolicy: what the processes printed: {shown_path(path / 'train.log')}\n{head}\n")
         sys.stderr.flush()

@@ -260,11 +260,27 @@ def test_a_disk_without_a_free_block_still_ends_with_the_culprit(start_run: Any,
     assert err.strip().splitlines()[-1].startswith("offpolicy: learner 0 (pid ")
 
 
+PRINTING = """
+import gymnasium
+from offpolicy.envs.toy import PointMass
+
+class Printing(PointMass):
+    def step(self, action):
+        print(10_000 * "x")  # into train.log, on the disk of the run
+        return super().step(action)
+
+gymnasium.register("Printing-v0", Printing, max_episode_steps=20)
+"""
+
+
+@pytest.mark.parametrize("prints", [False, True])
 def test_a_full_disk_does_not_stop_training_and_a_lost_final_save_exits_74(
-    start_run: Any, small_disk: SmallDisk
+    start_run: Any, small_disk: SmallDisk, tmp_path: Path, prints: bool
 ) -> None:
     small_disk.mount("128k")
-    run = start_run("run_dir=disk/run", "checkpoint.every=150", "algo.hidden_dims=[64,64]")
+    (tmp_path / "printing.py").write_text(PRINTING)
+    env = ("env.id=printing:Printing-v0",) if prints else ()
+    run = start_run("run_dir=disk/run", "checkpoint.every=150", "algo.hidden_dims=[64,64]", *env)
     code, out, err = run.finish()
     assert code == 74, err
     assert "not saved" in out

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.start import interrupts_exit
+from offpolicy.start import drop_refused, interrupts_exit
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPEN = "import sys; from offpolicy.start import open_streams; open_streams(); print(sys.stdout.fileno()); {then}"
@@ -92,3 +93,32 @@ def test_the_handler_of_a_caller_and_an_ignored_ctrl_c_stay() -> None:
         assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+PRINTING = """
+import sys
+from offpolicy.start import drop_refused
+drop_refused("stdout", "stderr")
+print("out", 100_000 * "x", flush=True)
+sys.stdout.buffer.write(b"bytes")
+sys.stderr.write("err\\n")
+sys.exit(74)
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_a_full_disk_refuses_is_dropped_and_changes_no_exit_code(unbuffered: str, tmp_path: Path) -> None:
+    (tmp_path / "printing.py").write_text(PRINTING)
+    command = f'PYTHONUNBUFFERED={unbuffered} "$PY" {tmp_path}/printing.py'
+    assert shell(f"{command} > /dev/full 2> /dev/full").returncode == 74
+    written = shell(command)
+    assert (written.returncode, written.stderr) == (74, "err\n")
+    assert written.stdout.replace("x", "") == "out \nbytes"
+
+
+def test_a_stream_of_the_programs_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = io.StringIO()
+    for stream in (own, None):
+        monkeypatch.setattr(sys, "stdout", stream)
+        drop_refused("stdout")
+        assert sys.stdout is stream
