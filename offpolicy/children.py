@@ -20,10 +20,9 @@ from typing import Any, BinaryIO, NoReturn, TypeAlias
 from offpolicy import errors
 from offpolicy.descendants import Descendants, adopting, children_of
 from offpolicy.errors import ConfigError, OffPolicyError
-from offpolicy.start import cleaned_up
+from offpolicy.start import STOP_SIGNALS, cleaned_up
 
 ORPHANED = 71  # exit code of a process whose parent was dead already
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAVE_SIGNAL = signal.SIGUSR1  # save a checkpoint now, and go on
 RUN_SIGNALS = (*STOP_SIGNALS, SAVE_SIGNAL)  # the supervisor's; the other processes of a run do nothing about them
 # Rounds in which a thread of libgomp waits for the others before it gives its core away. By default it spins for

@@ -1,4 +1,4 @@
-"""The first moments of a command: three open streams, and a Ctrl-C that ends it with 130 and no traceback.
+"""The first moments of a command: three open streams, and a stop signal that ends it at once, with no traceback.
 
 It imports almost nothing, so that it can be called before everything else.
 """
@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from offpolicy.errors import EXIT_INTERRUPTED
+from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 _clean_ups: list[Callable[[], object]] = []
 STANDARD = {0: "r", 1: "w", 2: "w"}  # descriptors and their modes
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def open_streams() -> None:
@@ -62,25 +63,26 @@ def drop_refused(*names: str) -> None:
 
 @contextlib.contextmanager
 def interrupts_exit() -> Iterator[None]:
-    """Lets a Ctrl-C end the process at once, where nothing is open yet that must be closed.
+    """Lets a stop signal end the process at once, where nothing is open yet that must be closed.
 
-    A `KeyboardInterrupt` would be wrapped, or swallowed, by the libraries that the start calls. Where Ctrl-C is ignored
-    or handled by the caller, nothing changes.
+    A `KeyboardInterrupt` would be wrapped, or swallowed, by the libraries that the start calls, and SIGTERM would leave
+    what the start has started. Where a signal is ignored or handled by the caller, nothing changes.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if before not in (signal.default_int_handler, _exit):
-        yield
-        return
-    signal.signal(signal.SIGINT, _exit)
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    ours = [number for number in STOP_SIGNALS if before[number] in (signal.default_int_handler, signal.SIG_DFL, _exit)]
+    for number in ours:
+        signal.signal(number, _exit)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number in ours:
+            if signal.getsignal(number) is _exit:  # else the run has ended, and ignores them from there on
+                signal.signal(number, before[number])
 
 
 @contextlib.contextmanager
 def cleaned_up(clean_up: Callable[[], object]) -> Iterator[None]:
-    """Lets a Ctrl-C that ends the process, see `interrupts_exit`, call `clean_up` first, in the signal's handler."""
+    """Lets a signal that ends the process, see `interrupts_exit`, call `clean_up` first, in the signal's handler."""
     _clean_ups.append(clean_up)
     try:
         yield
@@ -100,4 +102,4 @@ def _exit(number: int, frame: FrameType | None) -> None:
     for clean_up in reversed(_clean_ups):
         with contextlib.suppress(Exception):
             clean_up()
-    os._exit(EXIT_INTERRUPTED)
+    os._exit(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)
