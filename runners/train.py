@@ -138,6 +138,7 @@ def train_run(cfg: RunConfig, callbacks: Sequence[Callback] = (), *, ends_proces
         if host.is_alone and run.checkpoint is not None and is_complete(run, plan.cfg):
             check_same(plan.cfg, read_config(run.path))
             kept.drop()
+            run.leave()
             sys.stdout.write(already_complete(run.path, run.checkpoint.env_steps, plan.cfg) + "\n")
             return Ended(EXIT_OK, run.path, None)
         cfg = _run_config(plan, run, spec)

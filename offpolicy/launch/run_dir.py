@@ -100,11 +100,19 @@ class RunDir:
         """Unlocks the directory; a second call does nothing."""
         self._lock.release()
 
+    def leave(self) -> None:
+        """Unlocks the directory as it was found: it is still told how its last run ended."""
+        self._lock.withdraw()
+
     def __enter__(self) -> RunDir:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Unlocks the directory; as it was found where the start is refused."""
+        if kind is not None and issubclass(kind, ConfigError):
+            self.leave()
+        else:
+            self.release()
 
 
 def refuse_file(path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,8 @@ def test_a_finished_run_is_never_overwritten(start_run: Any, finished_copy: Path
 def test_resuming_with_another_configuration_is_refused_with_every_difference(
     start_run: Any, finished_copy: Path
 ) -> None:
+    lock = json.dumps({"pid": 2**30, "parent": 1, "host": socket.gethostname()})
+    (finished_copy / ".lock").write_text(lock)  # it was killed, which the refusal must not hide
     before = (finished_copy / "config.yaml").read_text()
     changes = ("algo.hidden_dims=[32,32]", "algo.utd=2", "log.every_s=1", "seed=7")
     code, _, err = start_run(*FINISHED, *changes).finish()
@@ -221,6 +224,7 @@ def test_resuming_with_another_configuration_is_refused_with_every_difference(
     assert lines == ["algo.hidden_dims", "algo.utd", "seed"]
     assert "[16, 16]" in err
     assert (finished_copy / "config.yaml").read_text() == before
+    assert (finished_copy / ".lock").read_text() == lock
 
 
 @pytest.mark.slow
