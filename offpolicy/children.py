@@ -20,10 +20,9 @@ from typing import Any, BinaryIO, NoReturn, TypeAlias
 from offpolicy import errors
 from offpolicy.descendants import Descendants, adopting, children_of
 from offpolicy.errors import ConfigError, OffPolicyError
-from offpolicy.start import cleaned_up
+from offpolicy.start import STOP_SIGNALS, cleaned_up
 
 ORPHANED = 71  # exit code of a process whose parent was dead already
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAVE_SIGNAL = signal.SIGUSR1  # save a checkpoint now, and go on
 RUN_SIGNALS = (*STOP_SIGNALS, SAVE_SIGNAL)  # the supervisor's; the other processes of a run do nothing about them
 # Rounds in which a thread of libgomp waits for the others before it gives its core away. By default it spins for
@@ -228,11 +227,28 @@ class SignalKeeper:
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
+        self._raises = False
         self.is_dropping = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if not self.is_dropping:
             self._numbers.append(number)
+            self._raise_for_stop()
+
+    @contextlib.contextmanager
+    def stops_raise(self) -> Iterator[None]:
+        """Raises `KeyboardInterrupt` in the block for a stop signal that has come, or comes; it stays kept."""
+        self._raises = True
+        try:
+            self._raise_for_stop()
+            yield
+        finally:
+            self._raises = False
+
+    def _raise_for_stop(self) -> None:
+        if self._raises and any(number in STOP_SIGNALS for number in self._numbers):
+            self._raises = False  # a second one must not interrupt what cleans up
+            raise KeyboardInterrupt
 
     def drop(self) -> None:
         """Forgets the signals that have come, and those that will: the run has its outcome."""

@@ -18,7 +18,7 @@ from offpolicy.commands.runners import train_module
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
 from offpolicy.files import too_long
 from offpolicy.run_names import LATEST, ROOT, find_run
-from offpolicy.start import interrupts_exit, open_streams
+from offpolicy.start import drop_refused, interrupts_exit, open_streams
 
 if TYPE_CHECKING:
     from offpolicy.config.schema import RunConfig
@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with interrupts_exit():
             open_streams()
+            drop_refused("stderr")  # the last line, on a full disk: the exit code says it too
             arguments = _parse(words or ["--help"])
         return int(arguments.command(arguments))
     except ConfigError as error:

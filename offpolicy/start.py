@@ -1,4 +1,4 @@
-"""The first moments of a command: three open streams, and a Ctrl-C that ends it with 130 and no traceback.
+"""The first moments of a command: three open streams, and a stop signal that ends it at once, with no traceback.
 
 It imports almost nothing, so that it can be called before everything else.
 """
@@ -6,16 +6,19 @@ It imports almost nothing, so that it can be called before everything else.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
-from offpolicy.errors import EXIT_INTERRUPTED
+from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 _clean_ups: list[Callable[[], object]] = []
 STANDARD = {0: "r", 1: "w", 2: "w"}  # descriptors and their modes
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def open_streams() -> None:
@@ -33,27 +36,53 @@ def open_streams() -> None:
             setattr(sys, name, open(fd, STANDARD[fd], closefd=False))  # noqa: SIM115  # for the life of the process
 
 
+class _LossyFile(io.FileIO):
+    """A file for text that may be lost: what cannot be written counts as written."""
+
+    def write(self, content: Any, /) -> int:  # Any: bytes, in any kind of buffer
+        try:
+            return super().write(content)
+        except OSError:
+            return len(content)
+
+
+def drop_refused(*names: str) -> None:
+    """Drops from now on what cannot be written to stdout or stderr: a full disk must not fail whoever prints.
+
+    Nor must it change the exit code: an interpreter that cannot write the rest of a stream at its end exits with 120. A
+    stream that a program has put in the place of Python's own stays as it is.
+    """
+    for name in names:
+        stream = getattr(sys, name)
+        if stream is None or stream is not getattr(sys, f"__{name}__"):
+            continue
+        file = io.BufferedWriter(_LossyFile(stream.fileno(), "w", closefd=False))
+        is_by_line = stream.line_buffering or stream.write_through
+        setattr(sys, name, io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=is_by_line))
+
+
 @contextlib.contextmanager
 def interrupts_exit() -> Iterator[None]:
-    """Lets a Ctrl-C end the process at once, where nothing is open yet that must be closed.
+    """Lets a stop signal end the process at once, where nothing is open yet that must be closed.
 
-    A `KeyboardInterrupt` would be wrapped, or swallowed, by the libraries that the start calls. Where Ctrl-C is ignored
-    or handled by the caller, nothing changes.
+    A `KeyboardInterrupt` would be wrapped, or swallowed, by the libraries that the start calls, and SIGTERM would leave
+    what the start has started. Where a signal is ignored or handled by the caller, nothing changes.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if before not in (signal.default_int_handler, _exit):
-        yield
-        return
-    signal.signal(signal.SIGINT, _exit)
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    ours = [number for number in STOP_SIGNALS if before[number] in (signal.default_int_handler, signal.SIG_DFL, _exit)]
+    for number in ours:
+        signal.signal(number, _exit)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number in ours:
+            if signal.getsignal(number) is _exit:  # else the run has ended, and ignores them from there on
+                signal.signal(number, before[number])
 
 
 @contextlib.contextmanager
 def cleaned_up(clean_up: Callable[[], object]) -> Iterator[None]:
-    """Lets a Ctrl-C that ends the process, see `interrupts_exit`, call `clean_up` first, in the signal's handler."""
+    """Lets a signal that ends the process, see `interrupts_exit`, call `clean_up` first, in the signal's handler."""
     _clean_ups.append(clean_up)
     try:
         yield
@@ -73,4 +102,4 @@ def _exit(number: int, frame: FrameType | None) -> None:
     for clean_up in reversed(_clean_ups):
         with contextlib.suppress(Exception):
             clean_up()
-    os._exit(EXIT_INTERRUPTED)
+    os._exit(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)

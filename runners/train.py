@@ -130,14 +130,16 @@ def train_run(cfg: RunConfig, callbacks: Sequence[Callback] = (), *, ends_proces
         memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
     with (
         contextlib.closing(memory),
+        interrupts_exit(),  # by a stop during the claim, which has left the run directory as it was
         signals_queued(ends_process=ends_process) as kept,
-        plan.claim() as run,
+        plan.claim(kept.stops_raise if host.is_alone else contextlib.nullcontext) as run,
         signals_blocked(),
         _store_listener(plan.cfg, host) as listener,
     ):
         if host.is_alone and run.checkpoint is not None and is_complete(run, plan.cfg):
             check_same(plan.cfg, read_config(run.path))
             kept.drop()
+            run.leave()
             sys.stdout.write(already_complete(run.path, run.checkpoint.env_steps, plan.cfg) + "\n")
             return Ended(EXIT_OK, run.path, None)
         cfg = _run_config(plan, run, spec)
@@ -297,7 +299,12 @@ def _supervise(  # noqa: PLR0913  # what it watches and writes to
 def _spawn(
     supervisor: Supervisor, job: WorkerSpec, fds: dict[str, int], listener: socket.socket | None
 ) -> list[tuple[str, int]]:
-    """Starts the learner ranks, the collectors and, where there is one, the evaluator; returns roles and pids."""
+    """Starts the learner ranks, the collectors and, where there is one, the evaluator; returns roles and pids.
+
+    On one host it starts none once a stop has come: nothing is there that could be saved.
+    """
+    if supervisor.signal_code and job.host.is_alone:
+        return []
     payload, cfg = job.to_json(), job.cfg
     names = [("learner", rank) for rank in range(cfg.runner.world_size)]
     names += [("collector", index) for index in range(cfg.collect.num_collectors)]

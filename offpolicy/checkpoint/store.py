@@ -89,15 +89,18 @@ class CheckpointStore:
         """Returns the newest checkpoint whose every byte is as saved; `rejected` names the newer ones.
 
         Without `reads_rows` the rows of the replay, most of the bytes, are taken to be as saved. If there is none, the
-        newest one of which only rows of the replay are damaged, without them; else None.
+        newest one of which only rows of the replay are damaged, without them; else None. One that the retention of a
+        running run removes meanwhile is no damaged one: there are newer ones then, which are looked for again.
         """
-        found, problems = None, []
-        for path, env_steps in self._discover():
+        found, problems, seen = None, [], set[Path]()
+        while found is None and (unseen := [one for one in self._discover() if one[0] not in seen]):
+            path, env_steps = unseen[0]
+            seen.add(path)
             try:
                 found = self._validate(path, env_steps, reads_rows=reads_rows)
-                break
             except CheckpointError as error:
-                problems.append(str(error))
+                if os.path.lexists(path):
+                    problems.append(str(error))
         found = found or next(self._without_rows(), None)
         instead = f"using {found.path.name} instead" if found else "no usable checkpoint is left"
         if found is not None and found.has_lost_rows:

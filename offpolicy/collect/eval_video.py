@@ -30,6 +30,7 @@ from offpolicy.collect.film import Film, GifTiming, Picture, draw_without_window
 from offpolicy.config.schema import RunConfig
 from offpolicy.files import atomic_file
 from offpolicy.nets.policy import make_policy
+from offpolicy.start import drop_refused
 from offpolicy.timing.clock import Stopwatch
 from offpolicy.types import SpaceSpec
 
@@ -128,6 +129,7 @@ class EvalVideo:
 
 def main(request_fd: int, parent_pid: int) -> None:
     """Runs in the process of one video."""
+    drop_refused("stdout", "stderr")
     leave_signals()
     die_with_parent(parent_pid)
     with contextlib.suppress(OSError):

@@ -25,6 +25,7 @@ import numpy as np
 from offpolicy import fault
 from offpolicy.children import die_with_parent, leave_signals
 from offpolicy.processes.child import take_name
+from offpolicy.start import drop_refused
 from offpolicy.timing.clock import MonotonicClock
 from offpolicy.types import Float32, Float64
 
@@ -116,6 +117,7 @@ def main() -> None:
     name, fd, parent_pid = sys.argv[1:]
     with socket.socket(fileno=int(fd)) as connection:
         connection.set_inheritable(False)
+        drop_refused("stdout", "stderr")
         leave_signals()
         die_with_parent(int(parent_pid))
         take_name("post", 0)

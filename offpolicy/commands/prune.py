@@ -53,12 +53,12 @@ def _prune_one(run: Path, *, keep: int, is_dry: bool) -> str:
 
 @contextlib.contextmanager
 def _locked(run: Path) -> Iterator[None]:
-    """Holds the lock of a run directory. Raises `RunDirBusyError`."""
+    """Holds the lock of a run directory, and leaves what it says of the run. Raises `RunDirBusyError`."""
     lock = RunLock(run)
     try:
         yield
     finally:
-        lock.release()
+        lock.withdraw()
 
 
 def freed_bytes(directories: Sequence[Path]) -> int:

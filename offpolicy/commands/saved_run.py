@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from offpolicy.checkpoint import CHECKPOINTS, BestPolicy, Checkpoint, CheckpointStore, check_content, read_best
 from offpolicy.collect.evaluation import Actor, deterministic_actor
 from offpolicy.config.parsing import flatten, is_within, merge
@@ -48,6 +50,7 @@ class SavedRun:
     spec: SpaceSpec
     checkpoint: Checkpoint | BestPolicy | ExportedPolicy
     env: EnvConfig
+    tensors: Mapping[str, Tensor]  # of the policy; read at once, because a run that goes on removes its checkpoints
 
     @classmethod
     def find(cls, path: Path, choice: PolicyChoice) -> SavedRun:
@@ -55,11 +58,16 @@ class SavedRun:
         cfg, spec = read_config(path), read_spec(path)
         env = _changed_env(path, cfg, spec, choice.overrides)
         if choice.file is not None:
-            return cls(path, cfg, spec, ExportedPolicy.open(choice.file, spec), env)
+            return cls(path, cfg, spec, ExportedPolicy.open(choice.file, spec), env, {})
         if choice.is_best:
-            return cls(path, cfg, spec, read_best(path), env)
+            best = read_best(path)
+            return cls(path, cfg, spec, best, env, _policy_tensors(best))
         store = CheckpointStore(path / CHECKPOINTS, check=check_content)
-        checkpoint = store.newest_valid() if choice.step is None else store.at(choice.step)
+        if choice.step is None:
+            checkpoint, tensors = _newest(store)
+        else:
+            checkpoint = store.at(choice.step, reads_rows=False)
+            tensors = _policy_tensors(checkpoint)
         for problem in store.rejected:
             sys.stderr.write(f"offpolicy: {problem}\n")
         if checkpoint is None:
@@ -67,7 +75,7 @@ class SavedRun:
         if choice.step is None and is_running(path):
             saved = f"{checkpoint.env_steps:,} of {cfg.total_timesteps:,} env steps"
             sys.stderr.write(f"offpolicy: {path} is in progress; this is its newest checkpoint, of {saved}\n")
-        return cls(path, cfg, spec, checkpoint, env)
+        return cls(path, cfg, spec, checkpoint, env, tensors)
 
     def actor(self, device: str) -> Actor:
         """Returns the policy, ready to act without noise."""
@@ -83,14 +91,29 @@ class SavedRun:
         if isinstance(self.checkpoint, ExportedPolicy):
             raise CheckpointError(f"{self.checkpoint.path}: an exported policy has no networks to read")
         policy = make_policy(self.cfg.algo, self.spec).eval()
-        tensors, prefix = learner_tensors(self.checkpoint), "policy."
-        own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         try:
-            policy.load_state_dict(own)
+            policy.load_state_dict(self.tensors)
         except RuntimeError as error:  # other names or shapes
             raise CheckpointError(f"{self.checkpoint.path / 'learner.safetensors'}: {error}") from error
         policy.explore_with(self.cfg.algo.value(self.cfg.algo.exploration_noise, self.checkpoint.env_steps))
         return policy.to(pick_device(device, 0))
+
+
+def _newest(store: CheckpointStore) -> tuple[Checkpoint | None, Mapping[str, Tensor]]:
+    """Returns the newest checkpoint with its policy; a newer one where its run has removed it meanwhile."""
+    while (checkpoint := store.newest_valid(reads_rows=False)) is not None:
+        try:
+            return checkpoint, _policy_tensors(checkpoint)
+        except CheckpointError:
+            if checkpoint.path.exists():
+                raise
+    return None, {}
+
+
+def _policy_tensors(checkpoint: Checkpoint | BestPolicy) -> Mapping[str, Tensor]:
+    """Returns the tensors of a policy by its own names, as copies."""
+    tensors, prefix = learner_tensors(checkpoint), "policy."
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _why_none(path: Path, cfg: RunConfig) -> str:

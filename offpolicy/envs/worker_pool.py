@@ -16,6 +16,7 @@ from offpolicy.children import describe_exit, die_with_parent, leave_signals
 from offpolicy.envs.worker_context import worker_context
 from offpolicy.errors import EnvFailure, EnvWorkerKilled, HangError
 from offpolicy.machine import LONGEST_WAIT_S
+from offpolicy.start import drop_refused
 
 OPEN_GRACE_S = 30.0  # extra time of the first reset, which also imports and constructs the environment
 CLOSE_GRACE_S = 5.0  # time between asking a worker to close and killing it
@@ -25,9 +26,10 @@ REAP_S = 2.0  # longest time between the end of file of a worker's pipe and its 
 def tie_to_parent(parent_pid: int) -> None:
     """Makes this worker exit with its collector and ignore the run's signals, which are the supervisor's.
 
-    Does nothing in the collector itself.
+    What it cannot print is dropped, as in the collector, in which nothing is done here.
     """
     if os.getpid() != parent_pid:
+        drop_refused("stdout", "stderr")
         leave_signals()
         die_with_parent(parent_pid)
 

@@ -18,7 +18,7 @@ from offpolicy.distributed.host_info import HostInfo, require_interface
 from offpolicy.distributed.rendezvous import Proposal, agree
 from offpolicy.envs.vectorization import resolve_vectorization
 from offpolicy.errors import ConfigError, RunDirBusyError
-from offpolicy.launch.run_dir import RunDir, TakenError, default_run_dir, next_free, refuse_file
+from offpolicy.launch.run_dir import RunDir, TakenError, WhileReading, default_run_dir, next_free, refuse_file
 from offpolicy.launch.run_lock import has_same_parent
 from offpolicy.timing.clock import wall_clock_stamp
 
@@ -35,26 +35,31 @@ class LaunchPlan:
     start_step: int  # env step of the common checkpoint of several hosts; 0: none, or one host
     is_named: bool = True  # False where nobody has chosen the name of the run directory
 
-    def claim(self) -> RunDir:
+    def claim(self, while_reading: WhileReading = contextlib.nullcontext) -> RunDir:
         """Locks this host's run directory and finds the checkpoint to resume from.
 
         A name that nobody has chosen is taken by the first of the runs that begin in the same second; the others take
-        the next ones.
+        the next ones. `while_reading` as for `RunDir.claim`.
         """
         if self.is_named or self.cfg.resume == "must":
-            return self._claim_named()
+            return self._claim_named(while_reading)
         while True:
             with contextlib.suppress(RunDirBusyError, TakenError):
-                return RunDir.claim(next_free(Path(self.cfg.run_dir or ".")), "never")
+                path = next_free(Path(self.cfg.run_dir or "."))
+                return RunDir.claim(path, "never", while_reading=while_reading)
 
-    def _claim_named(self) -> RunDir:
+    def _claim_named(self, while_reading: WhileReading) -> RunDir:
         path = Path(self.cfg.run_dir or ".")
         refuse_file(path)
-        is_lost = not self.start_step and not run_store(path).usable()
-        # True if the launcher has restarted this process, and nothing was saved before, or by other hosts only.
-        is_restart = bool(self.host.job) and (is_lost or not self.host.is_alone and not self.start_step)
         resume = "auto" if self.start_step else self.cfg.resume  # the hosts have agreed to resume
-        return RunDir.claim(path, resume, at=self.start_step, is_restart=is_restart and has_same_parent(path))
+        is_restart = self._is_restart(path)
+        return RunDir.claim(path, resume, at=self.start_step, is_restart=is_restart, while_reading=while_reading)
+
+    def _is_restart(self, path: Path) -> bool:
+        """True if the launcher has restarted this process, and nothing was saved before, or by other hosts only."""
+        if not self.host.job or self.start_step or not has_same_parent(path):
+            return False
+        return not self.host.is_alone or run_store(path).newest_valid(reads_rows=False) is None
 
 
 def follow_launcher(cfg: RunConfig) -> HostInfo:

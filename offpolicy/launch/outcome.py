@@ -158,7 +158,7 @@ def print_failure(failure: Failure | None, path: Path) -> None:
     head = f"offpolicy: {process} failed at env step {failure.env_steps:,}: {cause}"
     shown = failure.traceback or (rest and f"{rest}\n")
     stream = nonblocking(sys.stderr)
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):  # the exit code says it too
         stream.write(f"{shown}offpolicy: what the processes printed: {shown_path(path / 'train.log')}\n{head}\n")
         stream.flush()
         drain(stream)

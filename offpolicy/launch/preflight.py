@@ -264,7 +264,7 @@ def _begins_from_another(plan: LaunchPlan) -> bool:
     """
     if plan.host.index != 0 or plan.start_step > 0:
         return False
-    return not run_store(Path(plan.cfg.run_dir or ".")).usable()
+    return run_store(Path(plan.cfg.run_dir or ".")).newest_valid(reads_rows=False) is None
 
 
 def _newest_step(key: str, given: str, path: Path, differences: Callable[[], list[str]]) -> int:
@@ -277,7 +277,7 @@ def _newest_step(key: str, given: str, path: Path, differences: Callable[[], lis
     if problems := differences():
         raise ConfigError(problems)
     store = run_store(path)
-    checkpoint = store.newest_valid()
+    checkpoint = store.newest_valid(reads_rows=False)  # its networks are wanted, and that run may go on
     if checkpoint is None:
         raise ConfigError("\n".join([*store.rejected, f"{key}: {path} holds no usable checkpoint"]))
     return checkpoint.env_steps

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from offpolicy import fault
@@ -25,6 +26,8 @@ _RECORD = re.compile(
     r"|(metrics|episodes|eval|eval_episodes|evaluations)(\.superseded)?\.jsonl|events\.out\.tfevents\..*|bad-row-.*\.json"
     r"|slow(-rank[0-9]+)?-[0-9]+\.trace\.json\.gz|\.snapshot-.*|\..+\.[0-9]+\.tmp"
 )
+
+WhileReading = Callable[[], AbstractContextManager[None]]
 
 
 class TakenError(ConfigError):
@@ -49,7 +52,15 @@ class RunDir:
         self.path, self.checkpoint, self.rejected, self.aside, self._lock = path, checkpoint, rejected, aside, lock
 
     @classmethod
-    def claim(cls, path: Path, resume: str, *, at: int | None = None, is_restart: bool = False) -> RunDir:
+    def claim(
+        cls,
+        path: Path,
+        resume: str,
+        *,
+        at: int | None = None,
+        is_restart: bool = False,
+        while_reading: WhileReading = nullcontext,
+    ) -> RunDir:
         """Locks `path`, creating it if needed, and finds the checkpoint to resume from.
 
         A missing directory, or one that holds nothing, is fresh. `resume` decides about any other: `auto` and `must`
@@ -58,7 +69,8 @@ class RunDir:
         `RunDirBusyError`, `CheckpointError` or `ConfigError`; a refused claim leaves nothing behind.
 
         `at` is the step that all hosts of several resume from, of which this one may have no checkpoint; `is_restart`
-        moves the records away whatever was saved, because the hosts have nothing in common.
+        moves the records away whatever was saved, because the hosts have nothing in common. `while_reading` is entered
+        for the reading of the checkpoints, which takes long and may be interrupted.
         """
         if resume not in RESUME_MODES:
             raise ConfigError(f"resume: got {resume!r}, allowed one of {', '.join(RESUME_MODES)}")
@@ -75,7 +87,8 @@ class RunDir:
                     aside = _set_aside(path)
                 # Again, now that no other run can write: the directory may have been filled since.
                 _refuse_by_content(path, resume)
-                checkpoint, rejected = _find_checkpoint(path, at)
+                with while_reading():
+                    checkpoint, rejected = _find_checkpoint(path, at)
             except BaseException:
                 lock.withdraw()
                 raise
@@ -100,11 +113,19 @@ class RunDir:
         """Unlocks the directory; a second call does nothing."""
         self._lock.release()
 
+    def leave(self) -> None:
+        """Unlocks the directory as it was found: it is still told how its last run ended."""
+        self._lock.withdraw()
+
     def __enter__(self) -> RunDir:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Unlocks the directory; as it was found where the start is refused."""
+        if kind is not None and issubclass(kind, ConfigError):
+            self.leave()
+        else:
+            self.release()
 
 
 def refuse_file(path: Path) -> None:

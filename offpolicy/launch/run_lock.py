@@ -32,6 +32,7 @@ class RunLock:
         """Locks. Raises `RunDirBusyError` if another process holds the lock, `ConfigError` if it cannot be written."""
         self._path = directory / LOCK
         self._descriptor, self._is_new = -1, False
+        self._found, self._found_ns = b"", (0, 0)  # content and times of the file before it was signed
         try:
             while not self._take():
                 pass
@@ -39,17 +40,24 @@ class RunLock:
             raise ConfigError(f"run_dir: {directory} is not writable: {error.strerror}") from error
 
     def release(self) -> None:
-        """Unlocks; the file stays, without the pid of the holder. A second call does nothing."""
+        """Unlocks; the file stays, without the pid of the holder. Does nothing once it is unlocked."""
         if self._descriptor >= 0:
             with suppress(OSError):  # a full disk: the pid tells nothing once its process has ended
                 self._sign({"parent": os.getppid(), "host": socket.gethostname()})
         self._close()
 
     def withdraw(self) -> None:
-        """Unlocks and leaves the directory as it was found."""
+        """Unlocks and leaves the directory as it was found, and with it what the lock says of its last holder.
+
+        Without the pid of a holder that was killed, an earlier end of the run would pass for its last one.
+        """
         if self._is_new:
             self._path.unlink()
-        self.release()
+        elif self._descriptor >= 0:
+            with suppress(OSError):  # a full disk
+                self._write(self._found)
+                os.utime(self._descriptor, ns=self._found_ns)
+        self._close()
 
     def _take(self) -> bool:
         """Opens, locks and signs the file; False if a withdrawn claim has removed it meanwhile."""
@@ -69,6 +77,9 @@ class RunLock:
             if not (self._path.exists() and os.path.samestat(os.fstat(self._descriptor), self._path.stat())):
                 self._close()
                 return False
+            found = os.fstat(self._descriptor)
+            self._found_ns = (found.st_atime_ns, found.st_mtime_ns)
+            self._found = os.pread(self._descriptor, found.st_size, 0)
             pid = os.getpid()
             own: dict[str, object] = {"pid": pid, "started": start_ticks(pid), "parent": os.getppid()}
             self._sign(own | {"host": socket.gethostname()})
@@ -78,9 +89,12 @@ class RunLock:
         return True
 
     def _sign(self, holder: Mapping[str, object]) -> None:
+        self._write(json.dumps(dict(holder)).encode())
+
+    def _write(self, content: bytes) -> None:
         fault.hit("run_dir.lock")
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, json.dumps(dict(holder)).encode(), 0)
+        os.pwrite(self._descriptor, content, 0)
 
     def _close(self) -> None:
         if self._descriptor >= 0:

@@ -26,6 +26,7 @@ from offpolicy.children import GRACE_S, ORPHANED, die_with_parent, is_held, leav
 from offpolicy.errors import OffPolicyError
 from offpolicy.processes.oom import be_killed_first
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
+from offpolicy.start import drop_refused
 
 PR_SET_NAME = 15
 NAME_CHARACTERS = 15  # that the kernel keeps of a thread's name
@@ -107,6 +108,7 @@ def main() -> int:
         spec = json.load(source)
     for fd in (spec["message_fd"], spec["lifeline_fd"], *spec["fds"].values()):
         os.set_inheritable(fd, False)  # programs that an environment starts must not keep our pipes open
+    drop_refused("stdout", "stderr")  # to train.log, on a disk that may be full
     leave_signals()
     die_with_supervisor(spec["supervisor_pid"], spec["lifeline_fd"])
     take_name(spec["role"], spec["index"])
@@ -127,8 +129,7 @@ def _call(context: ChildContext, target: str) -> int:
         import_target(target)(context)
     except BaseException as error:  # the last frame of the process: everything is reported
         kind = type(error) if isinstance(error, OffPolicyError) else OffPolicyError
-        with contextlib.suppress(OSError):  # a full disk, which may be the error itself
-            traceback.print_exc()  # into train.log, also that of an error whose text says all that a user needs
+        traceback.print_exc()  # into train.log, also that of an error whose text says all that a user needs
         context.send(
             "error",
             text=str(error),

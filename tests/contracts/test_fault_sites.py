@@ -58,7 +58,7 @@ WITHOUT_SITE = {
     "offpolicy/files.py:remove_temporaries": "what killed writers have left; refusals are ignored",
     "offpolicy/launch/host_check.py:shared_memory": "a check of `offpolicy doctor`; its failure is a finding",
     "offpolicy/launch/run_dir.py:_remove_left_over": "what killed runs have left; refusals are ignored",
-    "offpolicy/launch/run_lock.py:withdraw": "of a start that was refused; its lock file is empty",
+    "offpolicy/launch/run_lock.py:withdraw": "of a start that was refused, or of a command; its lock file is empty",
     "offpolicy/logger/otlp.py:_send_all": "a thread that nobody waits for longer than `STOP_S`",
     "offpolicy/timing/flight_recorder.py:_next_path": "an old file of an outlier; file.write comes next",
     "offpolicy/training/checkpointer.py:_drop_collector_parts": "parts that no checkpoint needs; refusals are ignored",

@@ -54,6 +54,11 @@ def die_with_a_child(given: Episode) -> None:
     os._exit(7)
 
 
+def print_to_a_full_disk(given: Episode) -> None:
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+    print("nobody reads this", flush=True)
+
+
 def hang(given: Episode) -> None:
     print("hanging", flush=True)
     threading.Event().wait()

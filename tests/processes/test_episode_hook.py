@@ -118,6 +118,13 @@ def test_an_exit_in_the_hook_is_a_failure_like_another(make_hook: MakeHook) -> N
     assert answers.errors == {0: "SystemExit: 3"}
 
 
+def test_what_a_hook_prints_to_a_full_disk_is_no_failure(make_hook: MakeHook) -> None:
+    post, answers = make_hook("print_to_a_full_disk")
+    post.submit(episode())
+    post.drain()
+    assert answers.errors == {0: None}
+
+
 def test_a_silent_hook_is_given_up(make_hook: MakeHook) -> None:
     post, answers = make_hook("hang", timeout_s=0.2)
     post.submit(episode())

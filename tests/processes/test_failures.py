@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,8 @@ def test_a_finished_run_is_never_overwritten(start_run: Any, finished_copy: Path
 def test_resuming_with_another_configuration_is_refused_with_every_difference(
     start_run: Any, finished_copy: Path
 ) -> None:
+    lock = json.dumps({"pid": 2**30, "parent": 1, "host": socket.gethostname()})
+    (finished_copy / ".lock").write_text(lock)  # it was killed, which the refusal must not hide
     before = (finished_copy / "config.yaml").read_text()
     changes = ("algo.hidden_dims=[32,32]", "algo.utd=2", "log.every_s=1", "seed=7")
     code, _, err = start_run(*FINISHED, *changes).finish()
@@ -245,6 +248,7 @@ def test_resuming_with_another_configuration_is_refused_with_every_difference(
     assert lines == ["algo.hidden_dims", "algo.utd", "seed"]
     assert "[16, 16]" in err
     assert (finished_copy / "config.yaml").read_text() == before
+    assert (finished_copy / ".lock").read_text() == lock
 
 
 @pytest.mark.slow
@@ -284,11 +288,27 @@ def test_a_disk_without_a_free_block_still_ends_with_the_culprit(start_run: Any,
     assert err.strip().splitlines()[-1].startswith("offpolicy: learner 0 (pid ")
 
 
+PRINTING = """
+import gymnasium
+from offpolicy.envs.toy import PointMass
+
+class Printing(PointMass):
+    def step(self, action):
+        print(10_000 * "x")  # into train.log, on the disk of the run
+        return super().step(action)
+
+gymnasium.register("Printing-v0", Printing, max_episode_steps=20)
+"""
+
+
+@pytest.mark.parametrize("prints", [False, True])
 def test_a_full_disk_does_not_stop_training_and_a_lost_final_save_exits_74(
-    start_run: Any, small_disk: SmallDisk
+    start_run: Any, small_disk: SmallDisk, tmp_path: Path, prints: bool
 ) -> None:
     small_disk.mount("128k")
-    run = start_run("run_dir=disk/run", "checkpoint.every=150", "algo.hidden_dims=[64,64]")
+    (tmp_path / "printing.py").write_text(PRINTING)
+    env = ("env.id=printing:Printing-v0",) if prints else ()
+    run = start_run("run_dir=disk/run", "checkpoint.every=150", "algo.hidden_dims=[64,64]", *env)
     code, out, err = run.finish()
     assert code == 74, err
     assert "not saved" in out

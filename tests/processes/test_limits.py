@@ -89,6 +89,13 @@ def test_closed_streams_cost_nothing(streams: str, tmp_path: Path, traces: Trace
     assert len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) == 1
 
 
+@pytest.mark.slow
+def test_a_full_disk_under_stdout_and_stderr_does_not_change_the_exit_code(tmp_path: Path, traces: Traces) -> None:
+    words = ("env.id=offpolicy.envs.toy:Faulty-v0", "env.kwargs.fail=inf_reward", "env.kwargs.at=250")
+    assert shell('exec "$@" > /dev/full 2>&1', tmp_path, traces, *words).returncode == 65
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_code"] == 65
+
+
 BARE = [
     "unset HOME TERM; ulimit -Sn 32",  # open files: raised as far as the run needs it
     *(

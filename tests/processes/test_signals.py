@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -132,3 +133,58 @@ def test_a_run_whose_output_nobody_reads_trains_and_saves_when_it_is_stopped(tra
     summary = run.summary()
     assert (summary["status"], summary["exit_code"]) == ("interrupted", 143)
     assert run.checkpoints() == [f"step-{summary['env_steps']:012d}"]
+
+
+STOPPED = """
+import os, signal, sys
+from offpolicy import cli
+from offpolicy.checkpoint import store
+from runners import train
+
+def stopped(call, wanted):
+    def stop(*args, **options):
+        if options == wanted:
+            os.kill(os.getpid(), int(number))
+        return call(*args, **options)
+    return stop
+
+when, number, *words = sys.argv[1:]
+if when == "reads":
+    store.verify_digests = stopped(store.verify_digests, {"reads_rows": True})
+else:
+    train.mark_latest = stopped(train.mark_latest, {})
+sys.exit(cli.main(words))
+"""
+
+
+def resume_stopped(when: str, number: int, run: Path, traces: Traces) -> subprocess.CompletedProcess[str]:
+    """A resume to which a signal comes when it reads the replay, or when it has claimed the run."""
+    words = ("resume", run.name, "total_timesteps=5000")
+    return subprocess.run(
+        [sys.executable, "-c", STOPPED, when, str(int(number)), *words], cwd=run.parent, timeout=60, check=False,
+        env={**os.environ, **traces.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stop_while_the_replay_is_read_ends_a_resume_at_once(
+    finished_copy: Path, traces: Traces, number: int, code: int
+) -> None:
+    """The signal was looked at when the whole run had started, and had restored its replay."""
+    names = (".lock", "config.yaml", "summary.json")
+    before = [(finished_copy / name).read_text() for name in names]
+    ended = resume_stopped("reads", number, finished_copy, traces)
+    assert (ended.returncode, ended.stderr, ended.stdout) == (code, "offpolicy: interrupted\n", "")
+    assert [(finished_copy / name).read_text() for name in names] == before
+    traces.assert_none()
+
+
+def test_a_run_that_is_stopped_before_its_processes_starts_none(finished_copy: Path, traces: Traces) -> None:
+    before = sorted((finished_copy / "checkpoints").glob("step-*"))
+    ended = resume_stopped("has_claimed", signal.SIGTERM, finished_copy, traces)
+    assert (ended.returncode, ended.stderr) == (143, "")
+    assert "learner 0: " not in ended.stdout
+    summary = json.loads((finished_copy / "summary.json").read_text())
+    assert (summary["status"], summary["exit_code"], summary["env_steps"]) == ("interrupted", 143, 1100)
+    assert sorted((finished_copy / "checkpoints").glob("step-*")) == before
+    traces.assert_none()

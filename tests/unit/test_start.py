@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -9,20 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.start import interrupts_exit
+from offpolicy.start import STOP_SIGNALS, drop_refused, interrupts_exit
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPEN = "import sys; from offpolicy.start import open_streams; open_streams(); print(sys.stdout.fileno()); {then}"
 INTERRUPTED = """
-import os, signal
+import os, signal, sys
 from offpolicy.start import interrupts_exit
 class Loud:
     def __del__(self):
-        os.kill(os.getpid(), signal.SIGINT)  # a KeyboardInterrupt in here would be printed and swallowed
+        os.kill(os.getpid(), int(sys.argv[1]))  # a KeyboardInterrupt in here would be printed and swallowed
 with interrupts_exit():
     Loud()
     print("still here")
 """
+STOPS = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
 
 
 def shell(command: str) -> subprocess.CompletedProcess[str]:
@@ -36,12 +38,13 @@ def test_closed_streams_are_opened_and_no_file_takes_their_place(closed: str, tm
     assert shell(f"$PY -c {code!r} {closed}".replace("$PY", '"$PY"')).returncode == 0
 
 
-def test_ctrl_c_ends_the_start_at_once_even_where_python_would_swallow_it() -> None:
+@STOPS
+def test_a_stop_ends_the_start_at_once_even_where_python_would_swallow_it(number: signal.Signals, code: int) -> None:
     result = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED],
+        [sys.executable, "-c", INTERRUPTED, str(int(number))],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
-    assert (result.returncode, result.stdout, result.stderr) == (130, "", "offpolicy: interrupted\n")
+    assert (result.returncode, result.stdout, result.stderr) == (code, "", "offpolicy: interrupted\n")
 
 
 CALLING = """
@@ -60,7 +63,10 @@ if __name__ == "__main__":
 """
 
 
-def test_ctrl_c_during_a_call_in_a_child_ends_what_the_child_has_started(tmp_path: Path) -> None:
+@STOPS
+def test_a_stop_during_a_call_in_a_child_ends_what_the_child_has_started(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
     (tmp_path / "calling.py").write_text(CALLING)
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen([sys.executable, "calling.py", "pids"], cwd=tmp_path, env=environ) as process:
@@ -68,8 +74,8 @@ def test_ctrl_c_during_a_call_in_a_child_ends_what_the_child_has_started(tmp_pat
         while not (tmp_path / "pids").exists() and time.monotonic() < deadline_s:
             time.sleep(0.02)
         pids = (tmp_path / "pids").read_text().split()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        process.send_signal(number)
+        assert process.wait(30) == code
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
 
 
@@ -79,16 +85,50 @@ def test_a_request_for_a_checkpoint_does_not_end_a_command_that_is_still_startin
     assert (result.returncode, result.stdout) == (0, "1\n")
 
 
-def test_the_handler_of_a_caller_and_an_ignored_ctrl_c_stay() -> None:
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_the_handler_of_a_caller_and_an_ignored_signal_stay(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
     try:
         for handler in (signal.SIG_IGN, lambda *_: None):
-            signal.signal(signal.SIGINT, handler)
+            signal.signal(number, handler)
             with interrupts_exit():
-                assert signal.getsignal(signal.SIGINT) == handler
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+                assert signal.getsignal(number) == handler
+        signal.signal(number, default)
         with interrupts_exit():
-            assert signal.getsignal(signal.SIGINT) != signal.default_int_handler
-        assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+            assert signal.getsignal(number) != default
+        assert signal.getsignal(number) == default
+        with interrupts_exit():
+            signal.signal(number, signal.SIG_IGN)  # as a run does at its end
+        assert signal.getsignal(number) == signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
+
+
+PRINTING = """
+import sys
+from offpolicy.start import drop_refused
+drop_refused("stdout", "stderr")
+print("out", 100_000 * "x", flush=True)
+sys.stdout.buffer.write(b"bytes")
+sys.stderr.write("err\\n")
+sys.exit(74)
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_a_full_disk_refuses_is_dropped_and_changes_no_exit_code(unbuffered: str, tmp_path: Path) -> None:
+    (tmp_path / "printing.py").write_text(PRINTING)
+    command = f'PYTHONUNBUFFERED={unbuffered} "$PY" {tmp_path}/printing.py'
+    assert shell(f"{command} > /dev/full 2> /dev/full").returncode == 74
+    written = shell(command)
+    assert (written.returncode, written.stderr) == (74, "err\n")
+    assert written.stdout.replace("x", "") == "out \nbytes"
+
+
+def test_a_stream_of_the_programs_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = io.StringIO()
+    for stream in (own, None):
+        monkeypatch.setattr(sys, "stdout", stream)
+        drop_refused("stdout")
+        assert sys.stdout is stream

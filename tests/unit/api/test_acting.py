@@ -13,7 +13,6 @@ import torch
 
 from offpolicy.api import acting
 from offpolicy.api.acting import LoadedPolicy, load
-from offpolicy.commands import saved_run
 from offpolicy.commands.saved_run import SavedRun
 from offpolicy.config.schema import RunConfig, write_config
 from offpolicy.errors import ConfigError, NumericsError
@@ -159,12 +158,11 @@ def test_actions_lie_within_bounds_that_float32_does_not_hold() -> None:
     assert np.abs(actions.astype(np.float64)).max() <= 0.1 < np.abs(actions.astype(np.float64)).max() + 1e-7
 
 
-def test_a_policy_explores_as_it_did_at_the_step_of_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_explores_as_it_did_at_the_step_of_its_checkpoint() -> None:
     ramp = {"start": 0.5, "end": 0.0, "over": 5000}
     cfg = RunConfig.from_mapping({"algo": {"name": "td3", "exploration_noise": ramp, "learning_starts": 100}})
     names = make_policy(cfg.algo, BOX).state_dict()
-    monkeypatch.setattr(saved_run, "learner_tensors", lambda _: {f"policy.{name}": t for name, t in names.items()})
     for env_steps, noise in ((0, 0.5), (2600, 0.25), (20_000, 0.0)):
         checkpoint: Any = SimpleNamespace(env_steps=env_steps)
-        policy = SavedRun(Path("run"), cfg, BOX, checkpoint, cfg.env).policy()
+        policy = SavedRun(Path("run"), cfg, BOX, checkpoint, cfg.env, names).policy()
         assert policy.actor.exploration_noise == pytest.approx(noise)

@@ -107,6 +107,24 @@ def prepare(root: Path) -> None:
         save(CheckpointStore(root, 2), env_steps, tag=env_steps)
 
 
+def test_a_checkpoint_that_its_run_removes_while_it_is_read_is_not_called_damaged(root: Path) -> None:
+    """Any of them may go: in the time that it takes to read one, the run that goes on saves others."""
+    running = CheckpointStore(root, keep=2)
+    for env_steps in (10, 20):
+        save(running, env_steps)
+
+    def read_late(checkpoint: Checkpoint) -> None:
+        if checkpoint.env_steps == 20:
+            for env_steps in (30, 40):
+                save(running, env_steps)
+        checkpoint.json("state")
+
+    store = CheckpointStore(root, check=read_late)
+    newest = store.newest_valid()
+    assert newest is not None
+    assert (newest.env_steps, newest.has_lost_rows, store.rejected) == (40, False, [])
+
+
 # --- when it exists
 
 

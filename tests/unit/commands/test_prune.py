@@ -88,6 +88,12 @@ def test_a_run_in_progress_is_refused(run: Path) -> None:
     assert len(names(run)) == 4
 
 
+def test_a_run_that_was_killed_is_still_told_from_one_that_has_ended(run: Path) -> None:
+    (run / ".lock").write_text(killed := json.dumps({"pid": 2**30, "parent": 1, "host": "here"}))
+    prune([run], keep=1, is_dry=False)
+    assert (run / ".lock").read_text() == killed
+
+
 def test_a_checkpoint_that_a_start_would_refuse_does_not_count(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     prune([run], keep=1, is_dry=False)

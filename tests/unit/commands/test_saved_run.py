@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from torch import Tensor
 
+from offpolicy.checkpoint import BestPolicy, Checkpoint, CheckpointStore
 from offpolicy.commands import saved_run
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import write_config
 from offpolicy.errors import CheckpointError, ConfigError
+from offpolicy.nets.policy import make_policy
 from offpolicy.types import SpaceSpec
 
 SPEC = SpaceSpec(3, 1, (-1.0,), (1.0,))
+
+STATE: dict[str, Any] = {
+    "env_steps": 0, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1, "numbers": {"num_updates": 5},
+    "start": [0, 0], "replay_first": [], "replay_end": [], "fingerprint": {},
+}  # fmt: skip
 
 
 class FakeStore:
@@ -26,7 +36,8 @@ class FakeStore:
     def __init__(self, path: Path, check: object = None) -> None:
         self.rejected = ("step-000000000007: damaged",)
 
-    def newest_valid(self) -> Any:
+    def newest_valid(self, *, reads_rows: bool) -> Any:
+        assert not reads_rows  # gigabytes, of which nothing is wanted
         return self.found
 
 
@@ -37,6 +48,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(saved_run, "CheckpointStore", FakeStore)
     monkeypatch.setattr(FakeStore, "found", "a checkpoint")
     monkeypatch.setattr(saved_run, "probe", lambda env: SPEC)
+    monkeypatch.setattr(saved_run, "learner_tensors", lambda checkpoint: {})
     return tmp_path
 
 
@@ -96,3 +108,47 @@ def test_an_environment_with_other_spaces_is_refused(run: Path, monkeypatch: pyt
     monkeypatch.setattr(saved_run, "probe", lambda env: SpaceSpec(4, 1, (-1.0,), (1.0,)))
     with pytest.raises(ConfigError, match="cannot act there: obs_dim 3 before, 4 now"):
         SavedRun.find(run, choice(kwargs={"g": 5.0}))
+
+
+def save(run: Path, env_steps: int) -> None:
+    """Saves a checkpoint of a run that goes on, and keeps two: of a policy whose every number is its env steps."""
+    numbers = make_policy(load_config([]).algo, SPEC).state_dict()
+    with CheckpointStore(run / "checkpoints", keep=2).begin(env_steps) as draft:
+        draft.add_json("state", STATE | {"env_steps": env_steps})
+        draft.add_tensors(
+            "learner", {f"policy.{name}": np.full(t.shape, env_steps, np.float32) for name, t in numbers.items()}
+        )
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Path:
+    """A run with checkpoints at 10 and 20."""
+    write_config(tmp_path, load_config([]), SPEC)
+    for env_steps in (10, 20):
+        save(tmp_path, env_steps)
+    return tmp_path
+
+
+@pytest.mark.parametrize("step", [None, 20])
+def test_a_policy_stays_when_the_run_goes_on_and_removes_its_checkpoint(running: Path, step: int | None) -> None:
+    """It was read when it was wanted, after other runs were found or the environment was made."""
+    found = SavedRun.find(running, PolicyChoice(seed=None, step=step, device="cpu", overrides={}))
+    shutil.rmtree(running / "checkpoints")
+    assert next(found.policy().parameters()).unique().tolist() == [20.0]
+
+
+def test_a_checkpoint_that_goes_before_its_policy_is_read_gives_way_to_the_next(
+    running: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = saved_run.learner_tensors
+
+    def read_late(checkpoint: Checkpoint | BestPolicy) -> dict[str, Tensor]:
+        if checkpoint.env_steps == 20:
+            for env_steps in (30, 40):
+                save(running, env_steps)
+        return read(checkpoint)
+
+    monkeypatch.setattr(saved_run, "learner_tensors", read_late)
+    found = SavedRun.find(running, choice())
+    assert found.checkpoint.env_steps == 40
+    assert next(found.policy().parameters()).unique().tolist() == [40.0]

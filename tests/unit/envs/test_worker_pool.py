@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,18 @@ from offpolicy.errors import EnvFailure, HangError
 
 pytestmark = pytest.mark.mp
 REPOSITORY = Path(__file__).resolve().parents[3]
+PRINTING = """
+import os, gymnasium
+from offpolicy.envs.toy import PointMass
+
+class Printing(PointMass):
+    def step(self, action):
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+        print("nobody reads this", flush=True)
+        return super().step(action)
+
+gymnasium.register("Printing-v0", Printing, max_episode_steps=20)
+"""
 
 
 @contextmanager
@@ -86,6 +98,17 @@ def test_a_worker_reports_the_failure_of_its_environment_even_if_it_cannot_be_pi
         envs.step(zeros(envs))
         with pytest.raises(EnvFailure, match=rf"(?s)env 1 of 2 .*seed {seed}, episode step 2.*UnpicklableError: holds"):
             envs.step(zeros(envs))
+
+
+def test_what_an_environment_prints_to_a_full_disk_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "printing_of_test_worker_pool.py").write_text(PRINTING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cfg = EnvConfig(id="printing_of_test_worker_pool:Printing-v0", vectorization="async")
+    with closing(make_vector(cfg)) as envs:
+        envs.reset(1)
+        assert np.isfinite(envs.step(zeros(envs)).reward).all()
 
 
 def test_a_killed_worker_is_named_with_its_signal() -> None:

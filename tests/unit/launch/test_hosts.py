@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from offpolicy.checkpoint import Checkpoint, CheckpointStore
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import RunConfig, read_config, write_config
 from offpolicy.distributed.host_info import HostInfo
@@ -22,6 +23,11 @@ from offpolicy.plugins import SINKS
 from offpolicy.types import SpaceSpec
 from tests.packages import make_package
 from tests.unit.config.test_extensions import TEXT as SINK
+
+STATE = {
+    "env_steps": 20, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1, "numbers": {"num_updates": 5},
+    "start": [4, 0], "replay_first": [], "replay_end": [], "fingerprint": {},
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +115,27 @@ def test_a_host_without_a_part_of_the_common_checkpoint_goes_on_with_the_others(
     cfg = replace(RunConfig(), run_dir=str(tmp_path / "host-1"), resume=resume)
     with hosts.LaunchPlan(cfg, HostInfo(index=1, num_hosts=2), 20).claim() as run:
         assert run.checkpoint is None
+
+
+def test_a_claim_reads_the_replay_once_and_a_launcher_asks_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was read twice: gigabytes, and once for each checkpoint that is kept."""
+    attempt(tmp_path, parent=os.getppid())
+    with CheckpointStore(tmp_path / "checkpoints").begin(20) as draft:
+        draft.add_json("state", STATE)
+    read = list[bool]()
+    validate = CheckpointStore._validate
+
+    def count(store: CheckpointStore, path: Path, env_steps: int, *, reads_rows: bool = True) -> Checkpoint:
+        read.append(reads_rows)
+        return validate(store, path, env_steps, reads_rows=reads_rows)
+
+    monkeypatch.setattr(CheckpointStore, "_validate", count)
+    for job in ("", "a"):
+        with hosts.LaunchPlan(replace(RunConfig(), run_dir=str(tmp_path)), HostInfo(job=job), 0).claim() as run:
+            assert run.checkpoint is not None
+    assert read == [True, False, True]
 
 
 def attempt(path: Path, *, parent: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,6 +113,14 @@ def test_the_last_line_on_stderr_names_the_process_that_failed(capsys: pytest.Ca
     assert log == "offpolicy: what the processes printed: /a/run/train.log"
     print_failure(None, Path("/a/run"))
     assert capsys.readouterr().err == ""
+
+
+def test_a_last_line_that_cannot_be_written_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=refuse))
+    print_failure(CRASH, Path("/a/run"))
 
 
 def test_of_an_environment_its_own_traceback_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,7 @@ def test_hosts_that_have_agreed_on_a_checkpoint_need_no_teacher(tmp_path: Path) 
 
 
 def test_a_run_with_a_checkpoint_of_its_own_needs_no_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "run_store", lambda path: SimpleNamespace(usable=lambda: [path]))
+    monkeypatch.setattr(preflight, "run_store", lambda path: SimpleNamespace(newest_valid=lambda reads_rows: path))
     assert find_teacher(plan(tmp_path), HISTORY) is None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import os
 import re
 import shutil
@@ -245,6 +247,33 @@ def test_a_run_just_started_is_busy_not_without_a_checkpoint(tmp_path: Path) -> 
         (tmp_path / "run" / "config.yaml").write_text("seed: 1\n")
         with pytest.raises(RunDirBusyError, match=f"in use by pid {os.getpid()}"):
             RunDir.claim(tmp_path / "run", "auto")
+
+
+@contextlib.contextmanager
+def stopped() -> Iterator[None]:
+    """A stop that comes before the checkpoints are read."""
+    raise KeyboardInterrupt
+    yield
+
+
+def test_a_start_that_is_stopped_or_refused_leaves_the_run_as_it_was(run: Path) -> None:
+    def refused() -> None:
+        with RunDir.claim(run, "auto"):
+            raise ConfigError("of another run")
+
+    (run / LOCK).write_text(killed := json.dumps({"pid": 2**30, "parent": 1, "host": "here"}))
+    before = tree(run)
+    with pytest.raises(KeyboardInterrupt):
+        RunDir.claim(run, "auto", while_reading=stopped)
+    with pytest.raises(ConfigError):
+        refused()
+    assert (tree(run), (run / LOCK).read_text()) == (before, killed)
+
+
+def test_a_start_that_is_stopped_leaves_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        RunDir.claim(tmp_path / "a" / "run", "auto", while_reading=stopped)
+    assert tree(tmp_path) == []
 
 
 # --- names

@@ -132,6 +132,20 @@ def test_a_withdrawn_lock_leaves_the_directory_as_it_was_found(tmp_path: Path) -
     for content in ("", "{}", "[1]", '{"pid": 1, "appname": "an editor"}'):
         (tmp_path / LOCK).write_text(content)
         assert not is_signed(tmp_path)  # anybody's
-    RunLock(tmp_path).withdraw()
-    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+        RunLock(tmp_path).withdraw()
+        assert (tmp_path / LOCK).read_text() == content
+    with held(tmp_path):
+        pass
     assert is_signed(tmp_path)  # a run was here
+
+
+def test_a_withdrawn_lock_still_says_that_its_last_holder_was_killed(tmp_path: Path) -> None:
+    """`offpolicy prune`, or a start that was refused, made an earlier end of the run pass for its last one."""
+    lock, summary = tmp_path / LOCK, tmp_path / "summary.json"
+    lock.write_text(json.dumps({"pid": 2**30, "parent": 1, "host": socket.gethostname()}))
+    summary.write_text("{}")
+    os.utime(lock, ns=(2, 2))
+    for summary_ns, is_earlier in ((1, True), (3, False)):  # later: it was killed when it had written its summary
+        os.utime(summary, ns=(summary_ns, summary_ns))
+        RunLock(tmp_path).withdraw()
+        assert is_of_earlier_start(summary) is is_earlier

@@ -45,6 +45,11 @@ def import_late(context):
 def collect(context):
     context.send("collector", is_enabled=gc.isenabled(), num_frozen=gc.get_freeze_count())
 
+def print_much(context):
+    for _ in range(3):
+        print(100_000 * "x", flush=True)
+    context.send("printed")
+
 def refuse(context): raise ConfigError(["a: got 1", "b: got 2"])
 def lose(context): raise PeerLostError("rank 1")
 def stumble(context): return [][0]
@@ -85,20 +90,22 @@ def start(tmp_path: Path) -> Iterator[Any]:
     (tmp_path / "role.py").write_text(MODULE)
     started: list[Ends] = []
 
-    def start(function: str, payload: Any = None, fds: dict[str, int] | None = None) -> Ends:
+    def start(function: str, payload: Any = None, fds: dict[str, int] | None = None, output: str = os.devnull) -> Ends:
         (spec_read, spec_write), (message_read, message_write), (life_read, life_write) = (os.pipe() for _ in range(3))
         spec = {
             "role": "collector", "index": 3, "target": f"role:{function}", "payload": payload, "fds": fds or {},
             "message_fd": message_write, "lifeline_fd": life_read, "supervisor_pid": os.getpid(),
         }  # fmt: skip
+        log_fd = os.open(output, os.O_WRONLY)
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "offpolicy.processes.child", str(spec_read)],
             pass_fds=(spec_read, message_write, life_read, *(fds or {}).values()),
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-            stderr=subprocess.DEVNULL,
+            stdout=log_fd,
+            stderr=log_fd,
         )
-        for fd in (spec_read, message_write, life_read):
+        for fd in (spec_read, message_write, life_read, log_fd):
             os.close(fd)
         with os.fdopen(spec_write, "w") as sink:
             json.dump(spec, sink)
@@ -173,6 +180,16 @@ def test_a_childs_imports_are_frozen_and_the_garbage_collector_runs(start: Any) 
     (message, _) = start("collect").read()
     assert message["is_enabled"]
     assert message["num_frozen"] > 1000
+
+
+def test_a_full_disk_under_what_a_child_prints_is_no_failure(start: Any) -> None:
+    """`print` in an environment raised, and the run ended."""
+    child = start("print_much", output="/dev/full")
+    assert child.read() == [{"kind": "printed"}, {"kind": "finished"}]
+    assert child.process.wait() == 0
+    child = start("stumble", output="/dev/full")
+    assert [message["error"] for message in child.read()] == ["IndexError"]
+    assert child.process.wait() == 1
 
 
 def test_terminal_signals_are_ignored(start: Any) -> None:

@@ -138,6 +138,23 @@ def test_a_signal_that_comes_when_the_run_has_its_outcome_is_dropped() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
+def test_a_kept_stop_interrupts_what_may_be_interrupted_and_stays_kept() -> None:
+    def read(*numbers: signal.Signals) -> None:
+        with kept.stops_raise():
+            for number in numbers:
+                os.kill(os.getpid(), number)
+
+    with signals_queued() as kept:
+        with pytest.raises(KeyboardInterrupt):
+            read(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):  # of the one that has come
+            read()
+        assert kept.take() == [signal.SIGTERM]
+        read(signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGTERM)  # nothing is read any more
+        assert kept.take() == [signal.SIGUSR1, signal.SIGTERM]
+
+
 ENDING = """
 import os, signal, sys
 from offpolicy.children import signals_queued
