@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import importlib
 import json
 import os
@@ -13,9 +14,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO, NoReturn, TypeAlias
+from typing import Any, BinaryIO, NoReturn, TypeAlias, TypeVar
 
 from offpolicy import errors
 from offpolicy.descendants import Descendants, adopting, children_of
@@ -30,10 +32,11 @@ RUN_SIGNALS = (*STOP_SIGNALS, SAVE_SIGNAL)  # the supervisor's; the other proces
 # milliseconds, and where another program has the core of one of them an update takes several times as long. With a
 # third of these rounds a thread often sleeps between two of the products of an update, and updates are slower by 20 %.
 SPIN_COUNT = "3000"
-CALL_THREAD = "call within"  # name of the threads of `deadline.call_within`
+CALL_THREAD = "call within"  # name of the threads of `call_within`
 GRACE_S = 5.0  # for each thread or process that an environment left running, until nobody waits for it any longer
 OUTPUT_LINES = 20  # last lines of a failed child's output that a `ChildError` keeps
 
+T = TypeVar("T")
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]  # Any: ignored
 
 _PR_SET_PDEATHSIG = 1
@@ -148,11 +151,36 @@ def answer_call() -> None:
         leave_now(0)
 
 
+def call_within(timeout_s: float, call: Callable[[], T]) -> T:
+    """Calls a function in a thread; returns its result, or raises its error.
+
+    Raises TimeoutError if it has not ended after `timeout_s`. Its thread then stays: torch's calls of a store whose
+    process is frozen never end, whatever deadline they were given. Such a process must end by `leave_now`.
+    """
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    thread = threading.Thread(target=work, name=CALL_THREAD, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise OSError(errno.ENOMEM, f"no thread for a call: {error}") from error
+    try:
+        return future.result(timeout_s)
+    except TimeoutError as error:
+        raise TimeoutError(str(error) or "no answer") from error
+
+
 def is_held(grace_s: float = 0.0) -> bool:
     """True if the interpreter would wait, perhaps for ever, for threads or processes that were left running.
 
-    They are those of `deadline.call_within`, and what an environment has started and not ended. The latter have
-    `grace_s` to end by themselves, as what writes a last file does.
+    They are those of `call_within`, and what an environment has started and not ended. The latter have `grace_s` to end
+    by themselves, as what writes a last file does.
     """
     pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", {})  # they end when they are told
     threads = [one for one in threading.enumerate() if one is not threading.main_thread() and one not in pools]
