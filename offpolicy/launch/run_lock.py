@@ -19,6 +19,7 @@ from offpolicy.descendants import start_ticks
 from offpolicy.errors import ConfigError, RunDirBusyError
 
 LOCK = ".lock"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # another one after every start of the machine
 
 
 class RunLock:
@@ -42,7 +43,7 @@ class RunLock:
         """Unlocks; the file stays, without the pid of the holder. A second call does nothing."""
         if self._descriptor >= 0:
             with suppress(OSError):  # a full disk: the pid tells nothing once its process has ended
-                self._sign({"parent": os.getppid(), "host": socket.gethostname()})
+                self._sign(parent_identity())
         self._close()
 
     def withdraw(self) -> None:
@@ -70,8 +71,7 @@ class RunLock:
                 self._close()
                 return False
             pid = os.getpid()
-            own: dict[str, object] = {"pid": pid, "started": start_ticks(pid), "parent": os.getppid()}
-            self._sign(own | {"host": socket.gethostname()})
+            self._sign({"pid": pid, "started": start_ticks(pid), **parent_identity()})
         except OSError:
             self.withdraw()
             raise
@@ -116,11 +116,24 @@ def is_of_earlier_start(file: Path) -> bool:
         return False
 
 
+def parent_identity() -> dict[str, object]:
+    """Returns what tells the parent of this process from every other process, on this host and in later boots of it.
+
+    Its pid and the name of the host are the same at every start of a container.
+    """
+    parent = os.getppid()
+    try:
+        boot = BOOT_ID.read_text().strip()
+    except OSError:  # a sandbox without it
+        boot = ""
+    return {"parent": parent, "parent_started": start_ticks(parent), "boot": boot, "host": socket.gethostname()}
+
+
 def has_same_parent(path: Path) -> bool:
     """True if the last holder of `path` had the parent of this process: a launcher restarts its processes."""
     try:
         holder = json.loads((path / LOCK).read_text())
-        return bool((holder["parent"], holder["host"]) == (os.getppid(), socket.gethostname()))
+        return all(holder[key] == value for key, value in parent_identity().items())
     except (OSError, ValueError, TypeError, KeyError):
         return False
 
