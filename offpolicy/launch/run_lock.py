@@ -30,7 +30,7 @@ class RunLock:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Locks. Raises `RunDirBusyError` if another process holds the lock, `ConfigError` if it cannot be written."""
+        """Locks. Raises `RunDirBusyError` if another process holds the lock, `ConfigError` if it cannot be had."""
         self._path = directory / LOCK
         self._descriptor, self._is_new = -1, False
         try:
@@ -65,6 +65,13 @@ class RunLock:
             holder = _holder(os.pread(self._descriptor, 512, 0))
             self._close()
             raise RunDirBusyError(f"run_dir: {self._path.parent} is in use by {holder}") from error
+        except OSError as error:
+            self._close()  # first: without the lock, what the file says is another's
+            self.withdraw()
+            raise ConfigError(
+                f"run_dir: {self._path.parent} cannot be locked: {error.strerror}; choose a directory on a file system"
+                " with flock, or mount this one with it"
+            ) from error
         try:
             # A lock on a removed file would exclude no other process.
             if not (self._path.exists() and os.path.samestat(os.fstat(self._descriptor), self._path.stat())):
