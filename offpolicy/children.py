@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any, BinaryIO, NoReturn, TypeAlias, TypeVar
 
 from offpolicy import errors
-from offpolicy.descendants import Descendants, adopting, children_of
+from offpolicy.descendants import KILL_TIMEOUT_S, Descendants, adopting, children_of
 from offpolicy.errors import ConfigError, OffPolicyError
 from offpolicy.start import cleaned_up
 
@@ -87,13 +87,12 @@ def call_in_child(target: str, payload: Any = None, *, timeout_s: float | None =
         source.write(json.dumps(request).encode())
         source.seek(0)
         command = [sys.executable, "-P", "-X", "faulthandler", "-c", _CHILD, _ROOT, str(answer.fileno()), target]
-        with adopting(), cleaned_up(lambda: descendants.kill(known)), contextlib.ExitStack() as started:
+        with adopting(), cleaned_up(lambda: descendants.kill(known)):
             with signals_blocked():  # or a Ctrl-C might come before the clean-up can find the child
-                popen = subprocess.Popen(
+                child = subprocess.Popen(
                     command, stdin=source, stdout=output, stderr=output, pass_fds=(answer.fileno(),),
                     start_new_session=True, env=descendants.environment(os.environ),
                 )  # fmt: skip
-            child = started.enter_context(popen)
             try:
                 code = child.wait(timeout_s)
             except subprocess.TimeoutExpired as error:
@@ -102,7 +101,8 @@ def call_in_child(target: str, payload: Any = None, *, timeout_s: float | None =
                 descendants.note([child.pid])
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
+                    child.wait(KILL_TIMEOUT_S)
                 descendants.kill(known)  # what the function has started in a session of its own
         answer.seek(0)
         text, printed = answer.read(), _tail(output)

@@ -25,6 +25,7 @@ from offpolicy.children import (
     signals_blocked,
     with_bounded_spin,
 )
+from offpolicy.descendants import KILL_TIMEOUT_S
 from offpolicy.distributed.rank_group import SHORTAGES
 from offpolicy.errors import ConfigError, EnvFailure
 
@@ -161,6 +162,23 @@ def test_a_crash_leaves_the_stack_in_the_output() -> None:
 def test_a_child_that_does_not_answer_is_killed() -> None:
     with pytest.raises(ChildTimeout, match=r"^gave no answer within 1 s$"):
         call_in_child("callee:hang", timeout_s=1.0)
+
+
+def test_a_killed_child_that_the_kernel_holds_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waits for a driver or a disk ends when that answers: no limit of a call held."""
+    waits, wait = list[float | None](), subprocess.Popen.wait
+
+    def held(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        waits.append(timeout)
+        if len(waits) == 1:
+            return wait(self, timeout)
+        wait(self, 20.0)  # this one is not held
+        raise subprocess.TimeoutExpired("child", timeout or 0.0)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", held)
+    with pytest.raises(ChildTimeout, match=r"^gave no answer within 1 s$"):
+        call_in_child("callee:hang", timeout_s=1.0)
+    assert waits == [1.0, KILL_TIMEOUT_S]
 
 
 def test_programs_that_the_function_started_are_killed_with_it() -> None:
