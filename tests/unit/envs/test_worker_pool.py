@@ -88,6 +88,18 @@ def test_a_worker_reports_the_failure_of_its_environment_even_if_it_cannot_be_pi
             envs.step(zeros(envs))
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's log of the error
+def test_the_other_workers_are_closed_after_one_has_failed() -> None:
+    """Gymnasium leaves None in place of their pipes, and closing the others ended there."""
+    with workers("Faulty-v0", 3, fail="interrupt", at=1, only_seed=env_seeds(1, 3)[0]) as envs:
+        envs.reset(1)
+        pids = pids_of(envs)
+        with pytest.raises(RuntimeError, match="^KeyboardInterrupt: fails at 100 %$"):
+            envs.step(zeros(envs))
+        envs.close()
+        assert [is_running(pid) for pid in pids] == [False, False, False]
+
+
 def test_a_killed_worker_is_named_with_its_signal() -> None:
     with workers("Counter-v0", 2) as envs:
         envs.reset(1)
