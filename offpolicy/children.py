@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import importlib
 import json
 import os
@@ -13,12 +14,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO, NoReturn, TypeAlias
+from typing import Any, BinaryIO, NoReturn, TypeAlias, TypeVar
 
 from offpolicy import errors
-from offpolicy.descendants import Descendants, adopting, children_of
+from offpolicy.descendants import KILL_TIMEOUT_S, Descendants, adopting, children_of
 from offpolicy.errors import ConfigError, OffPolicyError
 from offpolicy.start import STOP_SIGNALS, cleaned_up
 
@@ -29,10 +31,11 @@ RUN_SIGNALS = (*STOP_SIGNALS, SAVE_SIGNAL)  # the supervisor's; the other proces
 # milliseconds, and where another program has the core of one of them an update takes several times as long. With a
 # third of these rounds a thread often sleeps between two of the products of an update, and updates are slower by 20 %.
 SPIN_COUNT = "3000"
-CALL_THREAD = "call within"  # name of the threads of `deadline.call_within`
+CALL_THREAD = "call within"  # name of the threads of `call_within`
 GRACE_S = 5.0  # for each thread or process that an environment left running, until nobody waits for it any longer
 OUTPUT_LINES = 20  # last lines of a failed child's output that a `ChildError` keeps
 
+T = TypeVar("T")
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]  # Any: ignored
 
 _PR_SET_PDEATHSIG = 1
@@ -83,13 +86,12 @@ def call_in_child(target: str, payload: Any = None, *, timeout_s: float | None =
         source.write(json.dumps(request).encode())
         source.seek(0)
         command = [sys.executable, "-P", "-X", "faulthandler", "-c", _CHILD, _ROOT, str(answer.fileno()), target]
-        with adopting(), cleaned_up(lambda: descendants.kill(known)), contextlib.ExitStack() as started:
+        with adopting(), cleaned_up(lambda: descendants.kill(known)):
             with signals_blocked():  # or a Ctrl-C might come before the clean-up can find the child
-                popen = subprocess.Popen(
+                child = subprocess.Popen(
                     command, stdin=source, stdout=output, stderr=output, pass_fds=(answer.fileno(),),
                     start_new_session=True, env=descendants.environment(os.environ),
                 )  # fmt: skip
-            child = started.enter_context(popen)
             try:
                 code = child.wait(timeout_s)
             except subprocess.TimeoutExpired as error:
@@ -98,7 +100,8 @@ def call_in_child(target: str, payload: Any = None, *, timeout_s: float | None =
                 descendants.note([child.pid])
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
+                    child.wait(KILL_TIMEOUT_S)
                 descendants.kill(known)  # what the function has started in a session of its own
         answer.seek(0)
         text, printed = answer.read(), _tail(output)
@@ -147,11 +150,36 @@ def answer_call() -> None:
         leave_now(0)
 
 
+def call_within(timeout_s: float, call: Callable[[], T]) -> T:
+    """Calls a function in a thread; returns its result, or raises its error.
+
+    Raises TimeoutError if it has not ended after `timeout_s`. Its thread then stays: torch's calls of a store whose
+    process is frozen never end, whatever deadline they were given. Such a process must end by `leave_now`.
+    """
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    thread = threading.Thread(target=work, name=CALL_THREAD, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise OSError(errno.ENOMEM, f"no thread for a call: {error}") from error
+    try:
+        return future.result(timeout_s)
+    except TimeoutError as error:
+        raise TimeoutError(str(error) or "no answer") from error
+
+
 def is_held(grace_s: float = 0.0) -> bool:
     """True if the interpreter would wait, perhaps for ever, for threads or processes that were left running.
 
-    They are those of `deadline.call_within`, and what an environment has started and not ended. The latter have
-    `grace_s` to end by themselves, as what writes a last file does.
+    They are those of `call_within`, and what an environment has started and not ended. The latter have `grace_s` to end
+    by themselves, as what writes a last file does.
     """
     pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", {})  # they end when they are told
     threads = [one for one in threading.enumerate() if one is not threading.main_thread() and one not in pools]

@@ -22,6 +22,7 @@ SRUN = """#!/bin/bash
 exec "$@"
 """
 SQUEUE = """#!/bin/bash
+if [ -e "$(dirname "$0")/down" ]; then echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; fi
 number=$(echo "$*" | sed 's/.*--jobs \\([0-9]*\\).*/\\1/')
 state=$(sed 's/.*) //' /proc/$number/stat 2>/dev/null | cut -c1)
 if [ -z "$state" ] || [ "$state" = Z ]; then echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; fi

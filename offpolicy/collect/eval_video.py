@@ -28,7 +28,7 @@ from offpolicy.children import describe_exit, die_with_parent, leave_signals, si
 from offpolicy.collect.evaluation import deterministic_actor
 from offpolicy.collect.film import Film, GifTiming, Picture, draw_without_window
 from offpolicy.config.schema import RunConfig
-from offpolicy.files import atomic_file
+from offpolicy.files import atomic_file, remove_temporaries
 from offpolicy.nets.policy import make_policy
 from offpolicy.start import drop_refused
 from offpolicy.timing.clock import Stopwatch
@@ -106,6 +106,7 @@ class EvalVideo:
             elif code is not None:
                 self._worker = None
                 if code != 0:
+                    remove_temporaries(self._directory)
                     self._give_up(f"its process {describe_exit(code)}; see train.log")
         if self._worker is None and self._next is not None and self._is_on:
             content, self._next = self._next, None
@@ -125,6 +126,7 @@ class EvalVideo:
             fault.hit("video.wait")
             self._worker.wait()
             self._worker = None
+            remove_temporaries(self._directory)
 
 
 def main(request_fd: int, parent_pid: int) -> None:

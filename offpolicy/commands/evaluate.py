@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -22,6 +23,7 @@ from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.config.schema import env_differences
 from offpolicy.errors import ConfigError
 from offpolicy.export.exported import ExportedPolicy
+from offpolicy.files import JsonlFile
 from offpolicy.types import Episodes
 
 RANDOM = "random"
@@ -101,10 +103,11 @@ def _record(
     }
     path = run.path / "eval.jsonl"
     try:
-        with path.open("a", encoding="utf-8") as sink:
-            sink.write(json.dumps(record) + "\n")
+        with contextlib.closing(JsonlFile(path, None)) as file:
+            file.append(json.loads(json.dumps(record), parse_constant=lambda _: None))  # JSON has no NaN and no Inf
     except OSError as error:  # the run may be somebody else's
-        sys.stderr.write(f"offpolicy: {path} cannot be written: {error.strerror}; the evaluation is not recorded\n")
+        why = error.strerror or error
+        sys.stderr.write(f"offpolicy: {path} cannot be written: {why}; the evaluation is not recorded\n")
     return record
 
 

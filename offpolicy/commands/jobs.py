@@ -22,6 +22,7 @@ from offpolicy.run_names import TRIAL
 
 STOP_S = 60.0  # seconds that a run may take to save its checkpoint
 LOST_POLLS = 3  # polls after which a job of SLURM that left no exit code is lost: shared disks are late
+UNKNOWN_JOB = "Invalid job id"  # squeue says so
 JOB, EXIT, SCRIPT = "slurm.json", "exit", "job.sh"
 RUN = "run"
 # The run dies with this process. The root is on the path just for our own modules.
@@ -129,7 +130,7 @@ class SlurmLauncher:
         """Submits a job, or finds the one that an earlier sweep has submitted. Raises `OffPolicyError`."""
         directory.mkdir(parents=True, exist_ok=True)
         known = _submitted(directory)
-        if known is not None and not (directory / EXIT).exists() and is_queued(known):
+        if known is not None and not (directory / EXIT).exists() and is_queued(known) is not False:
             return SlurmJob(known, directory)
         (directory / EXIT).unlink(missing_ok=True)
         script = directory / SCRIPT
@@ -174,7 +175,9 @@ class SlurmJob:
         """Returns the exit code that the job has left; 1 for a job that is gone without one."""
         with suppress(OSError, ValueError):
             return int((self._directory / EXIT).read_text())
-        self._missing = 0 if is_queued(self._number) else self._missing + 1
+        is_known = is_queued(self._number)
+        if is_known is not None:
+            self._missing = 0 if is_known else self._missing + 1
         return 1 if self._missing >= LOST_POLLS else None
 
     def stop(self) -> None:
@@ -191,12 +194,14 @@ def check_slurm() -> None:
     _slurm("sbatch", "--version")
 
 
-def is_queued(number: str) -> bool:
-    """True if SLURM knows the job as pending or running."""
+def is_queued(number: str) -> bool | None:
+    """True if SLURM knows the job as pending or running, None if it does not answer. Raises `ConfigError`."""
     try:
         return bool(_slurm("squeue", "--noheader", "--jobs", number, "--format", "%T").strip())
-    except OffPolicyError:  # a job that ended a while ago is an invalid number
-        return False
+    except ConfigError:
+        raise
+    except OffPolicyError as error:  # a job that ended a while ago is an invalid number
+        return False if UNKNOWN_JOB in str(error) else None
 
 
 def _submitted(directory: Path) -> str | None:

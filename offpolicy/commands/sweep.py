@@ -291,9 +291,14 @@ class Sweep:
         return False
 
     def _end(self, each: ActiveTrial) -> None:
+        """Stops the runs of a trial. One that cannot be stopped is named, and goes on."""
         for seed, job in each.jobs.items():
-            if seed not in each.codes:
+            if seed in each.codes:
+                continue
+            try:
                 job.stop()
+            except OffPolicyError as error:  # SLURM does not answer, or the job has just ended
+                self._say(each, f"seed {self._cfg.seed + seed} was not stopped: {error}")
         self._active.remove(each)
 
     def _stop_all(self) -> None:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported without saying so
 
 from offpolicy import fault
-from offpolicy.distributed.deadline import Deadline, call_within
+from offpolicy.children import call_within
+from offpolicy.distributed.deadline import Deadline
 from offpolicy.machine import LONGEST_WAIT_S
 
 GREETING = struct.Struct("<q")  # the rank that connects

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # exported without saying so
 
 from offpolicy import fault
-from offpolicy.distributed.deadline import call_within
+from offpolicy.children import call_within
 from offpolicy.distributed.host_info import LOOPBACK, LOOPBACK_HOST, HostInfo
 from offpolicy.distributed.rank_group import PeerWatch
 from offpolicy.errors import PeerLostError

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported without saying so
 
-from offpolicy.distributed.deadline import call_within
+from offpolicy.children import call_within
 from offpolicy.errors import PeerLostError
 from offpolicy.timing.clock import Stopwatch
 

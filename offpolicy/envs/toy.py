@@ -117,7 +117,7 @@ class Faulty(gymnasium.Env[Array, Float32]):
 
     FAILURES = (
         *("init_raise", "reset_raise", "step_raise", "unpicklable", "exit", "segv", "hang", "sleep", "close_raise"),
-        *("nan_obs", "inf_reward", "wrong_shape", "wrong_dtype", "wrong_length", "wrong_reward"),
+        *("nan_obs", "inf_reward", "wrong_shape", "wrong_dtype", "wrong_length", "wrong_reward", "interrupt"),
     )
 
     def __init__(
@@ -173,6 +173,8 @@ class Faulty(gymnasium.Env[Array, Float32]):
                 raise ValueError("fails in step")
             case "unpicklable":
                 raise UnpicklableError
+            case "interrupt":
+                raise KeyboardInterrupt("fails at 100 %")
             case "exit":
                 raise SystemExit(3)
             case "segv":

@@ -28,6 +28,7 @@ class ErrorQueue:
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._writer.setblocking(False)
+        self._text = ""  # of the last error
 
     def put(self, error: tuple[int, Any, Any, str]) -> None:
         """Sends index, type, value and traceback, as text; nothing where those of other workers fill the socket."""
@@ -37,9 +38,16 @@ class ErrorQueue:
             self._writer.send(json.dumps([index, text[:LONGEST], trace[-LONGEST:]]).encode())
 
     def get(self) -> tuple[int, type[Exception], str, str]:
-        """Returns the next error, as a `RuntimeError`; waits for it."""
-        index, text, trace = json.loads(self._reader.recv(32 * LONGEST))
-        return index, RuntimeError, text, trace
+        """Returns the next error, as a `RuntimeError`. Raises the last one where those of other workers did not fit.
+
+        A worker sends its error before it says that it has failed: what has not come by then does not come.
+        """
+        try:
+            message = self._reader.recv(32 * LONGEST, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            raise RuntimeError(self._text) from None
+        index, self._text, trace = json.loads(message)
+        return index, RuntimeError, self._text, trace.replace("%", "%%")  # Gymnasium formats it for its log
 
     def close(self) -> None:
         """Closes both ends in this process."""

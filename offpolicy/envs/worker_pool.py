@@ -74,7 +74,8 @@ class Workers:
         vec, self._vec = self._vec, None
         if vec is None:
             return
-        for pipe in vec.parent_pipes:
+        pipes = [pipe for pipe in vec.parent_pipes if pipe is not None]  # Gymnasium has closed those of failed workers
+        for pipe in pipes:
             try:
                 pipe.send(("close", None))
             except OSError:  # its worker has exited already
@@ -86,7 +87,7 @@ class Workers:
                 process.kill()
                 process.join()
                 grace_s = 0.0  # the other workers have had the same time
-        for pipe in vec.parent_pipes:
+        for pipe in pipes:
             pipe.close()
         vec.error_queue.close()
         vec.closed = True  # its own close would wait for workers that cannot answer

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from offpolicy.checkpoint import Checkpoint, run_store, state_fields
 from offpolicy.checkpoint.manifest import LAYOUT_KEY, PLUGINS_KEY, READABLE_LAYOUTS, fingerprint
-from offpolicy.children import ChildError, call_in_child
+from offpolicy.children import ChildError, ChildTimeout, call_in_child
 from offpolicy.collect.drawable import check_video_of
 from offpolicy.collect.episode_hook import check_hook
 from offpolicy.config.parsing import flatten, is_within
@@ -51,7 +51,7 @@ def preflight(cfg: RunConfig) -> SpaceSpec:
     """
     check_processor(processor())
     check_id(cfg.env.id)
-    gpus = cuda_memory() if asks_for_gpus(cfg) else Gpus([])
+    gpus = cuda_memory(cfg.runner.start_timeout_s) if asks_for_gpus(cfg) else Gpus([])
     check_gpus(cfg, gpus)
     if cfg.log.wandb == "online":
         require_login()
@@ -145,10 +145,12 @@ class Gpus(NamedTuple):
     problem: str = ""  # what torch says where it cannot use those that there are
 
 
-def cuda_memory() -> Gpus:
+def cuda_memory(timeout_s: float) -> Gpus:
     """Returns the free memory of the CUDA devices. A child process asks torch: this one stays free of it."""
     try:
-        free, problem = call_in_child("offpolicy.launch.preflight:free_cuda_memory")
+        free, problem = call_in_child("offpolicy.launch.preflight:free_cuda_memory", timeout_s=timeout_s)
+    except ChildTimeout as error:  # a driver that hangs
+        return Gpus([], f"it {error.reason} (runner.start_timeout_s)")
     except ChildError as error:  # torch cannot be imported, or its driver takes the process down
         return Gpus([], (error.output.splitlines() or [error.reason])[-1])
     return Gpus(free, problem)

@@ -187,7 +187,7 @@ def _remove_left_over(path: Path) -> None:
 
     Before an attempt is set aside, so that it holds none of them. What the disk refuses stays.
     """
-    for directory in (path, path / CHECKPOINTS / BEST):
+    for directory in (path, path / "videos", path / CHECKPOINTS / BEST):
         remove_temporaries(directory)
     for part in path.glob(f"{SNAPSHOT_DIR}-*"):
         shutil.rmtree(part, ignore_errors=True)

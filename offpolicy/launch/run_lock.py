@@ -19,6 +19,7 @@ from offpolicy.descendants import start_ticks
 from offpolicy.errors import ConfigError, RunDirBusyError
 
 LOCK = ".lock"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # another one after every start of the machine
 
 
 class RunLock:
@@ -29,7 +30,7 @@ class RunLock:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Locks. Raises `RunDirBusyError` if another process holds the lock, `ConfigError` if it cannot be written."""
+        """Locks. Raises `RunDirBusyError` if another process holds the lock, `ConfigError` if it cannot be had."""
         self._path = directory / LOCK
         self._descriptor, self._is_new = -1, False
         self._found, self._found_ns = b"", (0, 0)  # content and times of the file before it was signed
@@ -43,7 +44,7 @@ class RunLock:
         """Unlocks; the file stays, without the pid of the holder. Does nothing once it is unlocked."""
         if self._descriptor >= 0:
             with suppress(OSError):  # a full disk: the pid tells nothing once its process has ended
-                self._sign({"parent": os.getppid(), "host": socket.gethostname()})
+                self._sign(parent_identity())
         self._close()
 
     def withdraw(self) -> None:
@@ -72,6 +73,13 @@ class RunLock:
             holder = _holder(os.pread(self._descriptor, 512, 0))
             self._close()
             raise RunDirBusyError(f"run_dir: {self._path.parent} is in use by {holder}") from error
+        except OSError as error:
+            self._close()  # first: without the lock, what the file says is another's
+            self.withdraw()
+            raise ConfigError(
+                f"run_dir: {self._path.parent} cannot be locked: {error.strerror}; choose a directory on a file system"
+                " with flock, or mount this one with it"
+            ) from error
         try:
             # A lock on a removed file would exclude no other process.
             if not (self._path.exists() and os.path.samestat(os.fstat(self._descriptor), self._path.stat())):
@@ -81,8 +89,7 @@ class RunLock:
             self._found_ns = (found.st_atime_ns, found.st_mtime_ns)
             self._found = os.pread(self._descriptor, found.st_size, 0)
             pid = os.getpid()
-            own: dict[str, object] = {"pid": pid, "started": start_ticks(pid), "parent": os.getppid()}
-            self._sign(own | {"host": socket.gethostname()})
+            self._sign({"pid": pid, "started": start_ticks(pid), **parent_identity()})
         except OSError:
             self.withdraw()
             raise
@@ -130,11 +137,24 @@ def is_of_earlier_start(file: Path) -> bool:
         return False
 
 
+def parent_identity() -> dict[str, object]:
+    """Returns what tells the parent of this process from every other process, on this host and in later boots of it.
+
+    Its pid and the name of the host are the same at every start of a container.
+    """
+    parent = os.getppid()
+    try:
+        boot = BOOT_ID.read_text().strip()
+    except OSError:  # a sandbox without it
+        boot = ""
+    return {"parent": parent, "parent_started": start_ticks(parent), "boot": boot, "host": socket.gethostname()}
+
+
 def has_same_parent(path: Path) -> bool:
     """True if the last holder of `path` had the parent of this process: a launcher restarts its processes."""
     try:
         holder = json.loads((path / LOCK).read_text())
-        return bool((holder["parent"], holder["host"]) == (os.getppid(), socket.gethostname()))
+        return all(holder[key] == value for key, value in parent_identity().items())
     except (OSError, ValueError, TypeError, KeyError):
         return False
 

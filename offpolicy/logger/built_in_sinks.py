@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from offpolicy.config.sections import LogConfig
 from offpolicy.logger.provenance import Provenance
@@ -58,9 +58,8 @@ class BuiltInSinks:
     def _wandb(self) -> Sink:
         from offpolicy.logger.wandb import WandbSink
 
-        return WandbSink(
-            self.run_dir, self.config, self.log.wandb_project, "online" if self.log.wandb == "online" else "offline"
-        )
+        mode: Literal["offline", "online"] = "online" if self.log.wandb == "online" else "offline"
+        return WandbSink(self.run_dir, self.config, self.log.wandb_project, mode, self.warn)
 
     def _prometheus(self) -> Sink:
         from offpolicy.logger.prometheus import PrometheusSink

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from offpolicy import fault
+from offpolicy.children import call_within
 from offpolicy.errors import ConfigError
 from offpolicy.logger.record import Record
 from offpolicy.logger.sinks import NewEvaluations, Summary
 from offpolicy.types import EpisodeRecord
 
 INIT_TIMEOUT_S = 30
+FINISH_S = 30.0  # for what is left to upload at the end; without a network W&B would wait for ever
 
 
 class WandbSink:
@@ -28,6 +30,7 @@ class WandbSink:
         config: Mapping[str, Any],  # Any: nested configuration values
         project: str,
         mode: Literal["offline", "online"],
+        warn: Callable[[str], None],
     ) -> None:
         import wandb  # optional back-end, 0.4 s to import
 
@@ -47,6 +50,7 @@ class WandbSink:
             run_id = secrets.token_hex(4)
             fault.hit("wandb.write")
             id_path.write_text(run_id + "\n")
+        self._warn, self._files = warn, run_dir / "wandb" / f"*-{run_id}"
         self._evaluations = NewEvaluations()
         self._exit_code = 0
         self._run: Any = wandb.init(  # Any: wandb is not typed for us
@@ -83,8 +87,12 @@ class WandbSink:
         self._run.summary.update({"final": final})
 
     def close(self) -> None:
-        """Finishes the W&B run."""
-        self._run.finish(exit_code=self._exit_code)
+        """Finishes the W&B run; after `FINISH_S` leaves it to its thread, which ends with the process."""
+        try:
+            call_within(FINISH_S, lambda: self._run.finish(exit_code=self._exit_code))
+        except TimeoutError:
+            left = f"`wandb sync {self._files}` uploads the rest"
+            self._warn(f"warning: W&B has not taken everything within {FINISH_S:g} s; {left}")
 
 
 def require_login() -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ from offpolicy.children import (
     ChildRaised,
     ChildTimeout,
     call_in_child,
+    call_within,
     describe_exit,
     is_held,
     resolve,
     signals_blocked,
     with_bounded_spin,
 )
+from offpolicy.descendants import KILL_TIMEOUT_S
+from offpolicy.distributed.rank_group import SHORTAGES
 from offpolicy.errors import ConfigError, EnvFailure
 
 MODULE = """
@@ -160,6 +164,23 @@ def test_a_child_that_does_not_answer_is_killed() -> None:
         call_in_child("callee:hang", timeout_s=1.0)
 
 
+def test_a_killed_child_that_the_kernel_holds_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waits for a driver or a disk ends when that answers: no limit of a call held."""
+    waits, wait = list[float | None](), subprocess.Popen.wait
+
+    def held(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        waits.append(timeout)
+        if len(waits) == 1:
+            return wait(self, timeout)
+        wait(self, 20.0)  # this one is not held
+        raise subprocess.TimeoutExpired("child", timeout or 0.0)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", held)
+    with pytest.raises(ChildTimeout, match=r"^gave no answer within 1 s$"):
+        call_in_child("callee:hang", timeout_s=1.0)
+    assert waits == [1.0, KILL_TIMEOUT_S]
+
+
 def test_programs_that_the_function_started_are_killed_with_it() -> None:
     pid = call_in_child("callee:start_sleeper")
     assert is_gone(pid)
@@ -266,3 +287,31 @@ def test_a_process_that_a_function_has_forked_can_be_terminated() -> None:
 def test_a_daemon_thread_holds_nobody() -> None:
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     assert not is_held()
+
+
+def test_a_call_returns_its_result_or_raises_its_error() -> None:
+    def fail(error: Exception) -> None:
+        raise error
+
+    assert call_within(5.0, lambda: 3) == 3
+    for error in (RuntimeError("refused"), TimeoutError("after 5 s")):
+        with pytest.raises(type(error), match=str(error)):
+            call_within(5.0, partial(fail, error))
+
+
+def test_a_call_that_does_not_end_is_left_and_holds_its_process() -> None:
+    never = threading.Event()
+    with pytest.raises(TimeoutError, match="^no answer$"):
+        call_within(0.1, never.wait)
+    assert is_held()
+    never.set()
+
+
+def test_a_thread_that_cannot_be_had_is_a_shortage_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(OSError, match="can't start new thread") as caught:
+        call_within(1.0, lambda: None)
+    assert caught.value.errno in SHORTAGES

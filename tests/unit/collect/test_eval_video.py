@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +133,24 @@ def test_one_that_takes_too_long_is_killed(
     film(video, 100, 200)
     assert warnings == ["eval.video: no video, it took longer than 0 s. No more evaluations are filmed"]
     video.close()
+
+
+@pytest.mark.mp
+@pytest.mark.parametrize(("then", "ending"), [("time.sleep(60)", EvalVideo.close), ("os._exit(3)", EvalVideo.finish)])
+def test_a_process_that_ends_in_the_middle_leaves_no_part_of_a_video(
+    make_video: Any, tmp_path: Path, then: str, ending: Callable[[EvalVideo], None]
+) -> None:
+    """Nothing counted it, and nothing removed it."""
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    part = f"pathlib.Path('{videos}', f'.step-000000000100.gif.{{os.getpid()}}.tmp').touch()"
+    video = make_video(f"import os, pathlib, time; {part}; {then}")
+    film(video, 100)
+    while not list(videos.iterdir()):
+        time.sleep(0.02)
+    ending(video)
+    video.close()
+    assert list(videos.iterdir()) == []
 
 
 def test_nothing_is_started_where_it_is_off(make_video: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -70,17 +72,31 @@ def test_policies_of_several_environments_are_refused(monkeypatch: pytest.Monkey
         evaluate({"a": Path("Two"), "b": Path("One")}, CHOICE, episodes=1)
 
 
+def saved_run(path: Path, monkeypatch: pytest.MonkeyPatch, found: Episodes) -> None:
+    """A run whose evaluation finds this."""
+    run = SimpleNamespace(
+        path=path, env=EnvConfig(), cfg=SimpleNamespace(seed=3), checkpoint=SimpleNamespace(env_steps=50),
+        actor=lambda device: None,
+    )  # fmt: skip
+    monkeypatch.setattr(command, "SavedRun", SimpleNamespace(find=lambda path, choice: run))
+    monkeypatch.setattr(command, "run_episodes", lambda *_, **__: found)
+
+
+def test_a_record_is_never_glued_to_a_torn_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that was full took a part of a line; the next record was lost with it."""
+    saved_run(tmp_path, monkeypatch, episodes(1.0, math.nan))
+    (tmp_path / "eval.jsonl").write_text('{"env_steps": 40, "mean_reward": 7.0}\n{"env_steps": 45, "mean')
+    assert evaluate({"a": tmp_path}, CHOICE, episodes=2) == 0
+    records = [json.loads(line) for line in (tmp_path / "eval.jsonl").read_text().splitlines()]
+    assert [(one["env_steps"], one["mean_reward"]) for one in records] == [(40, 7.0), (50, None)]
+
+
 def test_the_evaluation_of_a_run_that_cannot_be_written_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It may be somebody else's, or on a full disk."""
     (tmp_path / "eval.jsonl").mkdir()
-    run = SimpleNamespace(
-        path=tmp_path, env=EnvConfig(), cfg=SimpleNamespace(seed=3), checkpoint=SimpleNamespace(env_steps=50),
-        actor=lambda device: None,
-    )  # fmt: skip
-    monkeypatch.setattr(command, "SavedRun", SimpleNamespace(find=lambda path, choice: run))
-    monkeypatch.setattr(command, "run_episodes", lambda *_, **__: episodes(1.0, 3.0))
+    saved_run(tmp_path, monkeypatch, episodes(1.0, 3.0))
     assert evaluate({"a": tmp_path}, CHOICE, episodes=2) == 0
     captured = capsys.readouterr()
     assert "2.00" in captured.out

@@ -111,6 +111,28 @@ def test_a_job_that_is_still_queued_is_found_again(submitted: Path, tmp_path: Pa
     assert ended(first) in (1, 143)
 
 
+def test_a_job_is_not_lost_while_slurm_does_not_answer_and_not_submitted_twice(submitted: Path, tmp_path: Path) -> None:
+    """A restart of slurmctld made every running trial fail, and a sweep that went on then had jobs twice."""
+    directory = tmp_path / "trial-000/seed-0"
+    job = SlurmLauncher([]).start(["fake=waits"], directory)
+    waited(lambda: last_line(directory / "out") == "ready")
+    down = tmp_path / "bin/down"
+    down.touch()
+    assert [job.poll() for _ in range(module.LOST_POLLS + 1)] == [None] * (module.LOST_POLLS + 1)
+    again = SlurmLauncher([]).start(["fake=waits"], directory)
+    assert len(submitted.read_text().splitlines()) == 1
+    down.unlink()
+    again.stop()
+    assert ended(job) in (1, 143)
+
+
+def test_a_machine_that_has_lost_squeue_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the sweep would wait for its answer for ever."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="there is no squeue here"):
+        is_queued("1")
+
+
 def test_a_job_that_has_ended_is_submitted_again(submitted: Path, tmp_path: Path) -> None:
     directory = tmp_path / "trial-000/seed-0"
     assert ended(SlurmLauncher([]).start(["fake=65"], directory)) == 65
@@ -142,7 +164,7 @@ def test_a_machine_without_slurm_is_refused(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_job_that_slurm_does_not_know_is_not_queued(submitted: Path) -> None:
     check_slurm()
-    assert not is_queued("999999999")
+    assert is_queued("999999999") is False
 
 
 def test_the_script_quotes_what_a_shell_would_read(tmp_path: Path) -> None:

@@ -161,6 +161,25 @@ def test_a_later_failure_is_a_trial_without_a_result(
     assert "trial 1: failed: seed 1 exited with 65" in capsys.readouterr().out
 
 
+def test_a_run_that_cannot_be_stopped_is_named_and_the_others_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`scancel` fails for a job that has just ended, and the jobs after it went on."""
+    launcher = launched(monkeypatch, near)
+
+    def refuse() -> None:
+        raise OffPolicyError("scancel 7: Invalid job id specified")
+
+    def interrupt(seconds: float) -> None:
+        monkeypatch.setattr(launcher.jobs[0], "stop", refuse)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.time, "sleep", interrupt)
+    assert swept(jobs=3) == 130
+    assert [job.was_stopped for job in launcher.jobs] == [False, True, True]
+    assert "trial 0: seed 1 was not stopped: scancel 7: Invalid job id specified" in capsys.readouterr().out
+
+
 def test_ctrl_c_stops_the_runs_and_the_same_command_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,16 +1,13 @@
-"""The end of a call with many waits, and of a call that would wait for ever."""
+"""The end of a call with many waits."""
 
 from __future__ import annotations
 
 import select
-import threading
-from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from offpolicy.distributed.deadline import Deadline, call_within
-from offpolicy.distributed.rank_group import SHORTAGES
+from offpolicy.distributed.deadline import Deadline
 from offpolicy.processes.watchdog import PAUSE_S
 
 Events = list[tuple[int, int]]
@@ -70,30 +67,3 @@ def test_a_wait_that_is_a_little_late_counts() -> None:
 def test_what_has_come_is_taken_after_the_deadline_too() -> None:
     poll = ScriptedPoll((0.0, MESSAGE))
     assert wait(Deadline(0.0, poll), poll) == MESSAGE
-
-
-def test_a_call_returns_its_result_or_raises_its_error() -> None:
-    def fail(error: Exception) -> None:
-        raise error
-
-    assert call_within(5.0, lambda: 3) == 3
-    for error in (RuntimeError("refused"), TimeoutError("after 5 s")):
-        with pytest.raises(type(error), match=str(error)):
-            call_within(5.0, partial(fail, error))
-
-
-def test_a_call_that_does_not_end_is_left() -> None:
-    never = threading.Event()
-    with pytest.raises(TimeoutError, match="^no answer$"):
-        call_within(0.1, never.wait)
-    never.set()
-
-
-def test_a_thread_that_cannot_be_had_is_a_shortage_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(thread: Any) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(OSError, match="can't start new thread") as caught:
-        call_within(1.0, lambda: None)
-    assert caught.value.errno in SHORTAGES

@@ -48,6 +48,15 @@ def test_no_error_blocks_its_worker_and_the_first_ones_arrive() -> None:
         assert [queue.get()[0] for _ in range(10)] == list(range(10))
 
 
+def test_more_errors_than_fit_are_not_waited_for() -> None:
+    """Gymnasium asks for one of each worker that has failed: it waited for those that were dropped, for ever."""
+    with contextlib.closing(ErrorQueue()) as queue:
+        for index in range(1000):
+            queue.put((index, ValueError, f"of {index}", "x" * 3000))
+        with pytest.raises(RuntimeError, match="^ValueError: of [0-9]+$"):
+            [queue.get() for _ in range(1000)]
+
+
 def test_a_worker_begins_with_the_signals_of_the_run_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that all processes get while it starts would end it."""
     masks: list[set[int]] = []

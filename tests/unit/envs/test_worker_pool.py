@@ -111,6 +111,18 @@ def test_what_an_environment_prints_to_a_full_disk_is_no_failure(
         assert np.isfinite(envs.step(zeros(envs)).reward).all()
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's log of the error
+def test_the_other_workers_are_closed_after_one_has_failed() -> None:
+    """Gymnasium leaves None in place of their pipes, and closing the others ended there."""
+    with workers("Faulty-v0", 3, fail="interrupt", at=1, only_seed=env_seeds(1, 3)[0]) as envs:
+        envs.reset(1)
+        pids = pids_of(envs)
+        with pytest.raises(RuntimeError, match="^KeyboardInterrupt: fails at 100 %$"):
+            envs.step(zeros(envs))
+        envs.close()
+        assert [is_running(pid) for pid in pids] == [False, False, False]
+
+
 def test_a_killed_worker_is_named_with_its_signal() -> None:
     with workers("Counter-v0", 2) as envs:
         envs.reset(1)

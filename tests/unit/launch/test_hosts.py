@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ from offpolicy.distributed.host_info import HostInfo
 from offpolicy.distributed.rendezvous import Proposal, RendezvousResult
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 from offpolicy.launch import hosts
-from offpolicy.launch.run_lock import LOCK
+from offpolicy.launch.run_lock import LOCK, parent_identity
 from offpolicy.plugins import SINKS
 from offpolicy.types import SpaceSpec
 from tests.packages import make_package
@@ -121,7 +120,7 @@ def test_a_claim_reads_the_replay_once_and_a_launcher_asks_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was read twice: gigabytes, and once for each checkpoint that is kept."""
-    attempt(tmp_path, parent=os.getppid())
+    attempt(tmp_path)
     with CheckpointStore(tmp_path / "checkpoints").begin(20) as draft:
         draft.add_json("state", STATE)
     read = list[bool]()
@@ -138,26 +137,29 @@ def test_a_claim_reads_the_replay_once_and_a_launcher_asks_without_it(
     assert read == [True, False, True]
 
 
-def attempt(path: Path, *, parent: int) -> None:
-    """A run, started by process `parent` of this host, that ended before its first checkpoint."""
+def attempt(path: Path, **other: object) -> None:
+    """A run, started by the parent of this process but for what is `other`, that ended before its first checkpoint."""
     write_config(path, RunConfig(), SpaceSpec(3, 1, (-2.0,), (2.0,)))
-    (path / LOCK).write_text(json.dumps({"parent": parent, "host": socket.gethostname()}))
+    (path / LOCK).write_text(json.dumps({**parent_identity(), **other}))
 
 
-def test_only_the_launcher_that_started_a_run_may_begin_it_again_where_that_is_refused(tmp_path: Path) -> None:
-    attempt(tmp_path, parent=os.getppid())
+@pytest.mark.parametrize("other", [{"parent": -1}, {"parent_started": 0}, {"boot": "of another node"}])
+def test_only_the_launcher_that_started_a_run_may_begin_it_again_where_that_is_refused(
+    tmp_path: Path, other: dict[str, object]
+) -> None:
+    attempt(tmp_path)
     cfg = replace(RunConfig(), run_dir=str(tmp_path), resume="never")
     plan = hosts.LaunchPlan(cfg, HostInfo(job="a"), 0)
     with plan.claim() as run:
         assert run.aside == tmp_path / "attempt-0"
-    attempt(tmp_path, parent=os.getppid() + 1)  # as of another torchrun
+    attempt(tmp_path, **other)  # as of another torchrun, which may have the pid and the host name of the first one
     with pytest.raises(ConfigError, match="exists and resume=never"):
         plan.claim()
 
 
 def test_a_host_that_goes_on_with_the_others_keeps_its_records(tmp_path: Path) -> None:
     """Its own part of the checkpoint is lost: on a disk of its own, say."""
-    attempt(tmp_path, parent=os.getppid())
+    attempt(tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"env_steps": 20}\n')
     cfg = replace(RunConfig(), run_dir=str(tmp_path))
     with hosts.LaunchPlan(cfg, HostInfo(index=1, num_hosts=2, job="a"), 20).claim() as run:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from offpolicy.checkpoint.manifest import fingerprint
-from offpolicy.children import ChildRaised
+from offpolicy.children import ChildRaised, ChildTimeout
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import RunConfig, env_differences, write_config
 from offpolicy.config.sections import EnvConfig
@@ -158,14 +158,25 @@ def test_torch_is_asked_for_gpus_only_where_the_answer_matters(overrides: dict[s
 
 
 def test_a_machine_whose_driver_fails_has_no_gpus_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: str) -> None:
+    def fail(_: str, timeout_s: float) -> None:
         raise ChildRaised("exited with code 1", "Traceback\nRuntimeError: no driver")
 
     monkeypatch.setattr(preflight, "call_in_child", fail)
-    gpus = preflight.cuda_memory()
+    gpus = preflight.cuda_memory(120.0)
     assert gpus == ([], "RuntimeError: no driver")
     with pytest.raises(ConfigError, match="one of the 0 CUDA devices.*torch cannot use them: RuntimeError: no driver"):
         preflight.check_gpus(config(device="cuda"), gpus)
+
+
+def test_a_driver_that_hangs_ends_the_start_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command waited for it for ever, and said nothing."""
+
+    def hang(_: str, timeout_s: float) -> None:
+        raise ChildTimeout(f"gave no answer within {timeout_s:g} s")
+
+    monkeypatch.setattr(preflight, "call_in_child", hang)
+    with pytest.raises(ConfigError, match=r"cannot use them: it gave no answer within 3 s \(runner.start_timeout_s\)"):
+        preflight.preflight(config(device="cuda", runner={"start_timeout_s": 3.0}))
 
 
 def test_a_driver_that_is_too_old_for_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

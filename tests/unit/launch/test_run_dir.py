@@ -21,6 +21,7 @@ import pytest
 import offpolicy
 from offpolicy import fault
 from offpolicy.checkpoint import CheckpointStore
+from offpolicy.collect.eval_video import VIDEOS
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 from offpolicy.launch.run_dir import (
     _RECORD,
@@ -413,9 +414,11 @@ def test_a_move_that_was_killed_is_finished_by_the_next_claim(lost: Path, monkey
 def test_a_claim_removes_what_writers_that_were_killed_have_left(tmp_path: Path) -> None:
     """Before an attempt is set aside; what a living process writes stays."""
     dead, living = tmp_path / "run" / f".spaces.json.{2**22 + 1}.tmp", tmp_path / "run" / f".x.json.{os.getpid()}.tmp"
+    video = tmp_path / "run" / VIDEOS / f".step-000000000100.gif.{2**22 + 1}.tmp"
     RunDir.claim(tmp_path / "run", "auto").release()
     (tmp_path / "run" / "config.yaml").touch()
-    for path in (dead, living):
+    video.parent.mkdir()
+    for path in (dead, living, video):
         path.touch()
     RunDir.claim(tmp_path / "run", "auto").release()
     left = [path.name for path in tmp_path.rglob("*.tmp")]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
 import socket
@@ -48,9 +50,26 @@ def test_the_lock_is_free_after_a_release_and_a_second_one(tmp_path: Path) -> No
     RunLock(tmp_path).release()
 
 
-def test_a_lock_on_a_withdrawn_file_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import fcntl
+@pytest.mark.parametrize("holder", [None, '{"pid": 1, "host": "elsewhere"}'])
+def test_a_file_system_without_locks_is_named_and_left_as_it_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: str | None
+) -> None:
+    """It was called not writable, an empty lock file stayed there, and the descriptor open."""
+    if holder is not None:
+        (tmp_path / LOCK).write_text(holder)  # of a run on a host where locks work
 
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(ConfigError, match="cannot be locked: No locks available; choose a directory on a file system"):
+        RunLock(tmp_path)
+    assert os.listdir("/proc/self/fd") == before
+    assert [path.read_text() for path in tmp_path.iterdir()] == ([] if holder is None else [holder])
+
+
+def test_a_lock_on_a_withdrawn_file_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flock, names = fcntl.flock, []
 
     def withdrawn_meanwhile(descriptor: int, operation: int) -> None:

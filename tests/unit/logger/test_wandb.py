@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from offpolicy.children import is_held
 from offpolicy.errors import ConfigError
+from offpolicy.logger import wandb as module
 from offpolicy.logger.record import Record
 from offpolicy.logger.wandb import WandbSink, require_login
 
@@ -50,33 +53,33 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_the_run_id_survives_a_resume(tmp_path: Path, wandb: SimpleNamespace) -> None:
     for _ in range(2):
-        WandbSink(tmp_path, {}, "offpolicy", "offline").close()
+        WandbSink(tmp_path, {}, "offpolicy", "offline", print).close()
     first, second = wandb.inits
     assert first["id"] == second["id"] == (tmp_path / "wandb_id").read_text().strip()
     assert (first["resume"], first["mode"], first["project"]) == ("allow", "offline", "offpolicy")
 
 
 def test_init_has_a_timeout(tmp_path: Path, wandb: SimpleNamespace) -> None:
-    WandbSink(tmp_path, {}, "offpolicy", "offline")
+    WandbSink(tmp_path, {}, "offpolicy", "offline", print)
     assert wandb.inits[0]["settings"]["init_timeout"] == 30
 
 
 def test_env_steps_are_the_x_axis(tmp_path: Path, wandb: SimpleNamespace) -> None:
-    sink = WandbSink(tmp_path, {}, "offpolicy", "offline")
+    sink = WandbSink(tmp_path, {}, "offpolicy", "offline", print)
     sink.write({"env_steps": 10, "perf/utd": 1.0})
     assert ("*", "env_steps") in wandb.run.metrics
     assert wandb.run.logged == [{"env_steps": 10, "perf/utd": 1.0}]
 
 
 def test_an_evaluation_is_logged_once(tmp_path: Path, wandb: SimpleNamespace) -> None:
-    sink = WandbSink(tmp_path, {}, "offpolicy", "offline")
+    sink = WandbSink(tmp_path, {}, "offpolicy", "offline", print)
     sink.write({"env_steps": 10, **EVALUATION})
     sink.write({"env_steps": 12, **EVALUATION})
     assert wandb.run.logged == [{"env_steps": 10, **EVALUATION}, {"env_steps": 12}]
 
 
 def test_the_run_finishes_with_the_exit_code(tmp_path: Path, wandb: SimpleNamespace) -> None:
-    sink = WandbSink(tmp_path, {}, "offpolicy", "offline")
+    sink = WandbSink(tmp_path, {}, "offpolicy", "offline", print)
     sink.finish({"status": "failed", "exit_code": 65, "reason": "NaN", "eval": {}, "rates": {}, "bottleneck": {}})
     sink.close()
     assert wandb.run.exit_code == 65
@@ -88,5 +91,21 @@ def test_online_without_a_login_is_refused_without_a_prompt(tmp_path: Path, wand
     with pytest.raises(ConfigError, match="wandb login"):
         require_login()
     with pytest.raises(ConfigError, match="log.wandb"):
-        WandbSink(tmp_path, {}, "offpolicy", "online")
+        WandbSink(tmp_path, {}, "offpolicy", "online", print)
     assert wandb.inits == []
+
+
+def test_an_upload_that_does_not_end_is_left_and_said_with_its_files(
+    tmp_path: Path, wandb: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a network W&B waits for ever, after the supervisor has left, and swallows every signal but SIGKILL."""
+    released, warnings = threading.Event(), list[str]()
+    monkeypatch.setattr(module, "FINISH_S", 0.1)
+    monkeypatch.setattr(wandb.run, "finish", lambda exit_code: released.wait(20.0))
+    sink = WandbSink(tmp_path, {}, "offpolicy", "online", warnings.append)
+    sink.close()
+    run_id = (tmp_path / "wandb_id").read_text().strip()
+    (warning,) = warnings
+    assert f"`wandb sync {tmp_path}/wandb/*-{run_id}` uploads the rest" in warning
+    assert is_held()  # the process leaves without W&B's own wait at its end
+    released.set()
