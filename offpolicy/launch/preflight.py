@@ -330,6 +330,6 @@ def _text(value: object) -> str:
 
 def _shapes(spec: SpaceSpec) -> list[tuple[str, object]]:
     """Returns the shapes and bounds that teacher and student must have in common, by name."""
-    bounds = f"from {_text(spec.action_low)} to {_text(spec.action_high)}"
-    action = f"{' x '.join(map(str, spec.choices))} choices" if spec.choices else f"{spec.action_dim} numbers"
-    return [*((f"group {group}", spec.shape_of(group)) for group in (OBS, PRIVILEGED)), ("the action", f"{action} {bounds}")]
+    kind = f"{' x '.join(map(str, spec.choices))} choices" if spec.choices else f"{spec.action_dim} numbers"
+    action = f"{kind} from {_text(spec.action_low)} to {_text(spec.action_high)}"
+    return [*((f"group {group}", spec.shape_of(group)) for group in (OBS, PRIVILEGED)), ("the action", action)]

@@ -239,8 +239,8 @@ class AgeWeightedSampler(UniformSampler):
 class SampleAges:
     """Age of the rows handed out.
 
-    An age is the number of transitions written since, to all rings of this host. Rings are written at the same pace, so it is the
-    age in the row's own ring times the number of rings.
+    An age is the number of transitions written since, to all rings of this host. Rings are written at the same pace, so
+    it is the age in the row's own ring times the number of rings.
     """
 
     def __init__(self, rings: Sequence[Ring]) -> None:
