@@ -64,7 +64,7 @@ def test_a_back_end_gets_the_options_that_are_its_own(tmp_path: Path, header: Ru
     sinks = sinks_of(tmp_path, header, log, [])
     sinks.open()
     assert opened_with == {
-        "WandbSink": (tmp_path, {}, "mine", "online"),
+        "WandbSink": (tmp_path, {}, "mine", "online", sinks.warn),
         "PrometheusSink": (9400, sinks.log.prometheus_address, str(tmp_path), header),
         "OtlpSink": ("http://127.0.0.1:4318", str(tmp_path), header, sinks.warn),
     }
