@@ -502,7 +502,10 @@ def _completion(arguments: argparse.Namespace) -> int:
 
 
 def _minutes(text: str) -> float:
-    minutes = float(text)
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
     if not 0.0 < minutes < float("inf"):
         raise argparse.ArgumentTypeError(f"got {text}, allowed minutes above 0")
     return minutes
@@ -517,9 +520,12 @@ def _not_negative(text: str) -> int:
 
 
 def _whole_number(text: str, least: int) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
     if number < least:
-        raise argparse.ArgumentTypeError(f"got {number}, allowed a whole number in [{least}, inf)")
+        raise argparse.ArgumentTypeError(f"got {text}, allowed a whole number in [{least}, inf)")
     return number
 
 

@@ -95,11 +95,11 @@ def quantity(value: float) -> str:
     if not math.isfinite(value):
         return "-"
     for unit, suffix in SUFFIXES:
-        if abs(value) >= unit:
+        if abs(value) >= unit - 0.5:
             return f"{value / unit:,.3g}{suffix}"
-    if abs(value) >= 1000.0:
+    if abs(value) >= 999.95:
         return f"{value:,.0f}"
-    return f"{value:.3f}" if abs(value) < 10.0 else f"{value:.1f}"
+    return f"{value:z.3f}" if abs(value) < 9.9995 else f"{value:.1f}"
 
 
 def _change(cell: Cell, is_relative: bool, with_interval: bool) -> str:

@@ -114,8 +114,8 @@ def _record(
 def _summary(path: Path, result: Mapping[str, Any]) -> Table:
     table = Table(title=f"evaluation of {path}", show_header=False)
     for name, value in result.items():
-        text = f"{value:,.2f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-        table.add_row(name, text)
+        text = f"{value:z,.2f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+        table.add_row(name, str(value) if name == "seed" else text)  # a seed is to be typed again
     return table
 
 

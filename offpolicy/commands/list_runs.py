@@ -22,6 +22,8 @@ from offpolicy.run_names import ROOT, runs_in
 TAIL_BYTES = 65_536  # end of metrics.jsonl in which the last record is looked for
 OTHER_COLUMNS = 47  # characters of all columns but the first two
 LEAST_NAME, LEAST_KIND = 24, 8  # the fewest characters of the first two columns: a longer name takes several rows
+NARROW = LEAST_NAME + LEAST_KIND + OTHER_COLUMNS  # below it there is no room for what a user needs least
+NARROWEST_NAME = 6
 RUNNING, KILLED, ELSEWHERE = "running", "killed", "unknown"  # ELSEWHERE: another host started it, and knows
 Record = Mapping[str, Any]  # Any: a value of a JSON file
 
@@ -37,15 +39,19 @@ def list_runs(root: Path, most: int) -> int:
     most_name = max(LEAST_NAME, console.width - OTHER_COLUMNS - LEAST_KIND)
     room = console.width - min(most_name, max(map(len, names.values()))) - OTHER_COLUMNS
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold", max_width=most_name)
-    table.add_column("of", no_wrap=True, overflow="ellipsis", max_width=max(LEAST_KIND, room))
+    is_narrow = console.width < NARROW
+    table.add_column("run", overflow="fold", min_width=NARROWEST_NAME, max_width=most_name)
+    if not is_narrow:
+        table.add_column("of", no_wrap=True, overflow="ellipsis", max_width=max(LEAST_KIND, room))
     table.add_column("status", no_wrap=True)
-    for title in ("env steps", "return", "steps/s"):
+    for title in ("env steps", "return", *(() if is_narrow else ("steps/s",))):
         table.add_column(title, justify="right", no_wrap=True)
     for run, name in names.items():
-        status, *numbers = row(run)
+        status, *numbers, speed = row(run)
         kind = str(run.relative_to(ROOT)).removesuffix(name).rstrip("/") if run in known else ""
-        table.add_row(Text(name), Text(kind), Text(status, STATUS_STYLES.get(status, "bold")), *numbers)
+        shown = Text(status, STATUS_STYLES.get(status, "bold"))
+        cells = [shown, *numbers] if is_narrow else [Text(kind), shown, *numbers, speed]
+        table.add_row(Text(name), *cells)
     console.print(table)
     if len(runs) > most:
         console.print(f"{len(runs) - most} older runs: offpolicy list {root} --most {len(runs)}", markup=False)

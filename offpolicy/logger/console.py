@@ -55,12 +55,12 @@ def rate(value: float | None) -> str:
     """Returns one decimal below 1000, none from there on."""
     if value is None:
         return UNKNOWN
-    return f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"
+    return f"{value:z.1f}" if abs(value) < 999.95 else f"{value:.0f}"
 
 
 def fixed(value: float | None, decimals: int) -> str:
     """Returns the value with `decimals` decimals."""
-    return UNKNOWN if value is None else f"{value:.{decimals}f}"
+    return UNKNOWN if value is None else f"{value:z.{decimals}f}"
 
 
 def significant(value: float | None) -> str:
@@ -75,12 +75,12 @@ def milliseconds(value: float | None) -> str:
     """Returns two decimals below 1000 ms, none from there on: a column of 8 characters."""
     if value is None:
         return UNKNOWN
-    return f"{value:.2f}" if value < 1000 else f"{value:,.0f}"
+    return f"{value:z.2f}" if value < 999.995 else f"{value:,.0f}"
 
 
 def count(value: float | None) -> str:
     """Returns the value with thousands separators."""
-    return UNKNOWN if value is None else f"{value:,.0f}"
+    return UNKNOWN if value is None else f"{value:z,.0f}"
 
 
 def percent(part: float | None, whole: float | None) -> str:

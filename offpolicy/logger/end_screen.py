@@ -94,8 +94,9 @@ def _outcome_lines(summary: Section, run_dir: Path) -> Iterator[Line]:
     if summary["status"] != RunStatus.COMPLETED or summary["reason"].startswith(EARLY):
         yield "because", _short(summary["reason"].splitlines()[0] if summary["reason"] else "unknown")
     if (result := summary["eval"])["episodes"]:
-        reward = f"{fixed(result['mean_reward'], 1)} +/- {fixed(result['std_reward'], 1)}"
-        yield "return", f"{reward} over {result['episodes']} episodes of evaluation"
+        reward = fixed(result["mean_reward"], 1)
+        spread = f"+/- {fixed(result['std_reward'], 1)} over {result['episodes']} episodes"
+        yield "return", f"{reward} {spread if result['episodes'] > 1 else 'in one episode'} of evaluation"
     if restarts := _restarts_text(summary):
         yield "restarted", restarts
     yield "directory", shown_path(run_dir)

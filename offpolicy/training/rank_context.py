@@ -154,10 +154,10 @@ def pick_device(name: str, local_rank: int) -> torch.device:
     if name == "cpu" or (name == "auto" and count == 0):
         return torch.device("cpu")
     _, _, index = name.partition(":")
-    device = torch.device("cuda", int(index or local_rank))
-    if (device.index or 0) >= count:
+    number = int(index or local_rank)
+    if number >= count:
         raise ConfigError(f"device: got {name} for learner rank {local_rank}, allowed one of {count} CUDA devices")
-    return device
+    return torch.device("cuda", number)
 
 
 def set_up_device(device: torch.device) -> None:

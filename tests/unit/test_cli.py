@@ -139,7 +139,7 @@ def test_what_no_command_takes_is_named(
     assert f"unrecognized arguments: {rest}\n" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("minutes", ["0", "-1", "inf", "nan"])
+@pytest.mark.parametrize("minutes", ["0", "-1", "inf", "nan", "x"])
 def test_a_tune_without_time_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], minutes: str
 ) -> None:
@@ -177,13 +177,14 @@ def test_a_directory_with_an_equals_sign_in_its_name_needs_no_label(
     assert runners.asked[0][0] == {"lr=0.1": Path("lr=0.1"), "b": Path("lr=0.1")}
 
 
+@pytest.mark.parametrize("text", ["-1", "x", "1.5"])
 @pytest.mark.parametrize("option", ["--seed", "--step", "--episodes"])
-def test_a_negative_number_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str
+def test_what_is_no_number_from_0_on_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str, text: str
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        run_with(monkeypatch, Runners(), "eval", str(tmp_path), option, "-1")
-    assert f"argument {option}: got -1, allowed a whole number in [" in capsys.readouterr().err
+        run_with(monkeypatch, Runners(), "eval", str(tmp_path), option, text)
+    assert f"argument {option}: got {text}, allowed a whole number in [" in capsys.readouterr().err
 
 
 def test_compare_hands_over_runs_and_files(monkeypatch: pytest.MonkeyPatch) -> None:

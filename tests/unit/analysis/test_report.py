@@ -19,7 +19,10 @@ def test_a_row_of_markdown_has_one_cell_per_label() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0012, "0.001"), (9.87654, "9.877"), (123.456, "123.5"), (12345.6, "12,346"), (1.25e9, "1.25G"), (np.nan, "-")],
+    [
+        *((0.0012, "0.001"), (9.87654, "9.877"), (123.456, "123.5"), (12345.6, "12,346"), (1.25e9, "1.25G")),
+        *((-0.0001, "0.000"), (9.9996, "10.0"), (999.96, "1,000"), (999_999.7, "1M"), (np.nan, "-")),
+    ],
 )
 def test_a_quantity_has_few_characters(value: float, text: str) -> None:
     assert quantity(value) == text

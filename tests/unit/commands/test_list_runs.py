@@ -121,6 +121,18 @@ def test_runs_elsewhere_and_parts_of_all_runs_have_names_that_commands_take(
     assert [find_run(line.split()[0]) for line in rows_of(capsys)] == [Path("runs/sac/one")]
 
 
+def test_a_narrow_terminal_shows_names_and_numbers_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "40")
+    make(Path("runs/sac/Env-v1/20261122-143042-s1"), summary=SUMMARY)
+    list_runs(Path("runs"), 5)
+    first, *rest = rows_of(capsys)
+    assert first.split()[1:] == ["completed", "20,000", "-151.3"]
+    assert "".join(line.split()[0] for line in (first, *rest)) == "20261122-143042-s1"
+
+
 def test_a_long_name_leaves_the_numbers_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

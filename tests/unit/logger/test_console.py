@@ -11,7 +11,7 @@ import pytest
 from rich.console import Group
 from rich.text import Text
 
-from offpolicy.logger.console import PlainLines, duration, milliseconds, plain_line, rate, significant
+from offpolicy.logger.console import PlainLines, count, duration, fixed, milliseconds, plain_line, rate, significant
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.types import EvalResult
 
@@ -139,7 +139,7 @@ def test_durations_read_like_a_clock(seconds: float | None, expected: str) -> No
     assert duration(seconds) == expected
 
 
-@pytest.mark.parametrize(("value", "expected"), [(None, "-"), (151.23, "151.2"), (4100.4, "4100"), (155.0, "155.0")])
+@pytest.mark.parametrize(("value", "expected"), [(None, "-"), (151.23, "151.2"), (999.96, "1000"), (155.0, "155.0")])
 def test_rates_have_one_decimal_below_a_thousand(value: float | None, expected: str) -> None:
     assert rate(value) == expected
 
@@ -152,6 +152,10 @@ def test_losses_have_three_digits_and_fit_eight_characters(value: float | None, 
     assert significant(value) == expected
 
 
-@pytest.mark.parametrize(("value", "expected"), [(0.1, "0.10"), (999.994, "999.99"), (12345.6, "12,346")])
+@pytest.mark.parametrize(("value", "expected"), [(0.1, "0.10"), (999.994, "999.99"), (999.996, "1,000")])
 def test_milliseconds_fit_their_column(value: float, expected: str) -> None:
     assert milliseconds(value) == expected
+
+
+def test_no_zero_is_negative() -> None:
+    assert (fixed(-0.04, 1), count(-0.4), rate(-0.04), milliseconds(-0.001)) == ("0.0", "0", "0.0", "0.00")

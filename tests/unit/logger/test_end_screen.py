@@ -85,6 +85,8 @@ def test_it_says_what_came_out_and_where_it_is(run: Path, make_snapshot: Any, ev
     lines = printed(summary_of(make_snapshot(1000), last_eval=evaluation))
     assert "return      -150.2 +/- 80.5 over 10 episodes of evaluation" in lines
     assert f"directory   {run}" in lines
+    alone = printed(summary_of(make_snapshot(1000), last_eval=evaluation._replace(episodes=1)))
+    assert "return      -150.2 in one episode of evaluation" in alone  # it has no spread
     assert any("Train " in line and " 6.1 " in line and " 70.9" in line for line in lines)
     assert any("Warm-up " in line and " 2.0 " in line and " 23.3" in line for line in lines)
     assert any(line.startswith("bottleneck  learner (train): ") for line in lines)

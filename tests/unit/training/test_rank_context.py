@@ -104,6 +104,8 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ConfigError, match="device: got cuda for learner rank 2, allowed one of 2 CUDA devices"):
         pick_device("cuda", 2)
+    with pytest.raises(ConfigError, match=f"device: got cuda:{10**20} for learner rank 0, allowed one of 2 CUDA"):
+        pick_device(f"cuda:{10**20}", 0)
 
 
 @pytest.mark.parametrize(
