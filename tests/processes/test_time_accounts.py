@@ -15,8 +15,8 @@ from tests.processes.test_delays import POINT, SLOW_STEP, TWO_RANKS, Run, train
 # One update per iteration; the last two are their defaults: scenes set them, but only SAC and TD3 know them.
 ONCE = ("algo.epochs=1", "algo.num_minibatches=1", "algo.learning_starts=1000", "algo.batch_size=256")
 ROLLOUTS = ("algo=appo", *ONCE, "env.num_envs=1", "rollout.length=10")
-# A step of a millisecond: what goes on between two phases of a collector takes some microseconds, whatever its steps.
-STEP = (SLOW_STEP, "env.kwargs.step_ms=1")
+# A step of some milliseconds: what goes on between two phases of a collector takes up to 30 us, whatever its steps.
+STEP = (SLOW_STEP, "env.kwargs.step_ms=3")
 # An update of some milliseconds: waking a process takes 50 us, whatever else an iteration does.
 LONG = (POINT, "algo.hidden_dims=[256,256]", "algo.batch_size=256")
 RUNNERS = {
