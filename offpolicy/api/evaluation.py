@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
-from rich.console import Console
-
 from offpolicy.analysis import report as pages
 from offpolicy.analysis.report import Report
 from offpolicy.analysis.runs import read_labelled, read_runs
@@ -17,6 +15,7 @@ from offpolicy.api.runs import TrainedRun, plain_value
 from offpolicy.commands.compare import report_of
 from offpolicy.commands.trust import check_trust
 from offpolicy.errors import ConfigError
+from offpolicy.logger.console import plain_text
 from offpolicy.run_names import find_run
 from offpolicy.types import Float64
 
@@ -143,11 +142,7 @@ class Comparison:
         return self.markdown()
 
     def __str__(self) -> str:
-        console = Console(width=TEXT_WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
-        with console.capture() as capture:
-            console.print(self.report.title)
-            console.print(pages.terminal(self.report, TEXT_WIDTH))
-        return capture.get()
+        return plain_text(self.report.title, pages.terminal(self.report, TEXT_WIDTH), width=TEXT_WIDTH)
 
 
 def compare(

@@ -9,9 +9,19 @@ from pathlib import Path
 
 import pytest
 from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 
-from offpolicy.logger.console import PlainLines, duration, milliseconds, plain_line, rate, significant
+from offpolicy.logger.console import (
+    PlainLines,
+    duration,
+    milliseconds,
+    plain_console,
+    plain_line,
+    plain_text,
+    rate,
+    significant,
+)
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.types import EvalResult
 
@@ -155,3 +165,14 @@ def test_losses_have_three_digits_and_fit_eight_characters(value: float | None, 
 @pytest.mark.parametrize(("value", "expected"), [(0.1, "0.10"), (999.994, "999.99"), (12345.6, "12,346")])
 def test_milliseconds_fit_their_column(value: float, expected: str) -> None:
     assert milliseconds(value) == expected
+
+
+ODD = "runs/a[red]b[/x]:fire:"
+
+
+def test_what_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table(ODD, title=ODD)
+    table.add_row(ODD)
+    plain_console().print(ODD, table)
+    assert capsys.readouterr().out.count(ODD) == 4
+    assert plain_text(ODD, table, width=60).count(ODD) == 4
