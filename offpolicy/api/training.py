@@ -20,6 +20,8 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, ConfigError, Interrupted, error_of
 from offpolicy.logger.callbacks import Callback, checked, load_callback
 
+ALLOWED = 'words such as "algo=td3" or keyword arguments'
+
 
 def configure(*overrides: str, trust: bool = False, **values: Any) -> RunConfig:  # Any: checked with all others
     """Returns the checked configuration of a run; nothing is started.
@@ -30,6 +32,7 @@ def configure(*overrides: str, trust: bool = False, **values: Any) -> RunConfig:
     value. A value may be a path, a `TrainedRun` or one of NumPy's. `trust` is that of `offpolicy train --trust`.
     Raises `ConfigError` with every problem.
     """
+    _refuse("configure", [word for word in overrides if not isinstance(word, str)], ALLOWED)
     options, values = group_options(), plain_value(values)
     is_choice = {key: key in options and not isinstance(value, Mapping) for key, value in values.items()}
     words = [*overrides, *(f"{key}={as_override(value)}" for key, value in values.items() if is_choice[key])]
@@ -38,6 +41,12 @@ def configure(*overrides: str, trust: bool = False, **values: Any) -> RunConfig:
         words.append(f"config={as_override(str(given.pop('config')))}")
     check_source(words, is_trusted=trust)
     return load_config(words, given)
+
+
+def _refuse(call: str, odd: Sequence[object], allowed: str) -> None:
+    """Raises `ConfigError` where there is something odd: a run without it would be another one."""
+    if odd:
+        raise ConfigError([f"{call}: got a {type(each).__name__}, allowed {allowed}" for each in odd])
 
 
 def _tree_of(values: Mapping[str, Any]) -> dict[str, Any]:  # Any: checked with all others
@@ -69,6 +78,7 @@ def train(
     """
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError("train: got another thread, allowed the main thread: only that one gets Ctrl-C")
+    _refuse("train", [word for word in overrides if not isinstance(word, str | RunConfig)], f"a RunConfig, {ALLOWED}")
     configs = [word for word in overrides if isinstance(word, RunConfig)]
     if configs and (len(overrides) > 1 or values):
         raise ConfigError("train: got a configuration and overrides, allowed one of both; configure takes overrides")

@@ -130,6 +130,24 @@ def test_a_configuration_and_overrides_are_refused(monkeypatch: pytest.MonkeyPat
         run_with(monkeypatch, Runner(), configure(), seed=3)
 
 
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [({"algo": "td3"}, "dict"), (["algo=td3"], "list"), (Path("exp.yaml"), "PosixPath"), (b"algo=td3", "bytes")],
+)
+def test_what_is_no_word_is_refused_and_not_left_out(
+    monkeypatch: pytest.MonkeyPatch, given: Any, kind: str
+) -> None:
+    runner = Runner()
+    with pytest.raises(ConfigError) as caught:
+        run_with(monkeypatch, runner, "seed=3", given)
+    allowed = 'words such as "algo=td3" or keyword arguments'
+    assert caught.value.problems == (f"train: got a {kind}, allowed a RunConfig, {allowed}",)
+    assert runner.asked == []
+    with pytest.raises(ConfigError) as caught:
+        configure("seed=3", given)
+    assert caught.value.problems == (f"configure: got a {kind}, allowed {allowed}",)
+
+
 def test_a_failed_run_raises_the_error_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EnvFailure, match=r"the door is stuck\n.*runs/mine/train.log"):
         run_with(monkeypatch, Runner(1, "EnvFailure: the door is stuck"))
