@@ -49,7 +49,7 @@ class LoadedPolicy:
     """
 
     def __init__(self, saved: SavedRun, device: str, seed: int) -> None:
-        self.run_dir, self.env_steps = saved.path, saved.checkpoint.env_steps
+        self.run_dir, self.env_steps = saved.path.absolute(), saved.checkpoint.env_steps
         self.spec: SpaceSpec = saved.spec
         self._policy = saved.policy(device).eval()
         self._device = next(self._policy.parameters()).device

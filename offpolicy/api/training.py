@@ -19,6 +19,7 @@ from offpolicy.config.parsing import as_override, clash, merge, nested
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, ConfigError, Interrupted, error_of
 from offpolicy.logger.callbacks import Callback, checked, load_callback
+from offpolicy.logger.console import shown_path
 
 ALLOWED = 'words such as "algo=td3" or keyword arguments'
 
@@ -87,12 +88,12 @@ def train(
         config = configs[0] if configs else configure(*words, trust=trust, **values)
         own = [load_callback(one) if isinstance(one, str) else checked(one) for one in callbacks]
         ended = train_module().train_run(config, own)
-    run = TrainedRun(ended.path)
+    run = TrainedRun(ended.path.absolute())
     if ended.code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
         raise Interrupted(run.run_dir, ended.code, str(run.summary.get("reason", "stopped by a signal")))
     if ended.code != EXIT_OK:
         cause = "no reason is known" if ended.failure is None else ended.failure.cause
-        raise error_of(ended.code, f"{cause}\nwhat the processes printed: {run.run_dir / 'train.log'}")
+        raise error_of(ended.code, f"{cause}\nwhat the processes printed: {shown_path(run.run_dir / 'train.log')}")
     return run
 
 

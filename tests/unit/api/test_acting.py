@@ -42,6 +42,10 @@ def loaded(spec: SpaceSpec, **algo: Any) -> LoadedPolicy:
 ROLLOUTS: dict[str, Any] = {"runner": {"name": "appo"}}
 
 
+def test_a_policy_names_its_run_also_from_another_working_directory() -> None:
+    assert loaded(BOX).run_dir == Path("run").absolute()
+
+
 def test_one_observation_has_one_action_and_many_have_many() -> None:
     policy, obs = loaded(BOX), np.ones((4, 3))
     assert policy(obs[0]).shape == (2,)

@@ -122,7 +122,7 @@ def test_train_takes_a_configuration_as_it_is(monkeypatch: pytest.MonkeyPatch) -
     runner, config = Runner(), configure(seed=9)
     run = run_with(monkeypatch, runner, config)
     assert runner.asked == [config]
-    assert run.run_dir == Path("runs/mine")
+    assert run.run_dir == Path("runs/mine").absolute()
 
 
 def test_a_configuration_and_overrides_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_an_interrupted_run_raises_an_interrupt_that_names_the_run(monkeypatch: 
     with pytest.raises(Interrupted, match="offpolicy.TrainedRun.read") as caught:
         run_with(monkeypatch, Runner(code))
     assert isinstance(caught.value, KeyboardInterrupt)
-    assert (caught.value.run_dir, caught.value.exit_code) == (Path("runs/mine"), code)
+    assert (caught.value.run_dir, caught.value.exit_code) == (Path("runs/mine").absolute(), code)
 
 
 def test_ctrl_c_before_the_processes_start_does_not_end_the_callers_process(monkeypatch: pytest.MonkeyPatch) -> None:
