@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import types
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -26,6 +27,8 @@ from offpolicy.files import too_long
 
 TARGET = r"[\w.]+:\w+"  # module:name
 BF16_ACTIVATIONS = ("relu", "elu", "tanh")  # those that `nets/fused.py` has kernels for
+JSON_TYPES = (str, int, float, bool, types.NoneType)  # not their subclasses, which YAML refuses
+JSON_VALUES = "numbers, texts, true, false, null, lists and mappings"
 
 # Configuration that may change when a run is resumed; anything else would make it another experiment.
 RESUMABLE = (
@@ -56,14 +59,14 @@ def broken_rules(cfg: RunSections) -> list[str]:
             "env.kwargs.render_mode: got 'human', allowed rgb_array or nothing: training opens no window;"
             " offpolicy play RUN opens one"
         )
-    problems += _odd_keys(cfg.env.kwargs, "env.kwargs")
+    problems += _not_in_json(cfg.env.kwargs, "env.kwargs")
     if not cfg.env.id:
         problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
     return problems
 
 
-def _odd_keys(value: Any, path: str) -> list[str]:
-    """Returns the keys of mappings that are no texts: processes get the configuration as JSON, which has no others."""
+def _not_in_json(value: Any, path: str) -> list[str]:  # Any: not checked yet
+    """Returns the keys that are no texts, and the values that JSON has not: processes get the configuration as JSON."""
     inner: Iterable[tuple[str, Any]] = ()
     odd = list[str]()
     if isinstance(value, Mapping):
@@ -72,7 +75,9 @@ def _odd_keys(value: Any, path: str) -> list[str]:
         odd = [f"{path}: got the key {key!r}, allowed texts: {path}.{key}=..., in a file '{key}'" for key in found]
     elif isinstance(value, list | tuple):
         inner = [(f"{path}[{index}]", below) for index, below in enumerate(value)]
-    return odd + [problem for name, below in inner for problem in _odd_keys(below, name)]
+    elif type(value) not in JSON_TYPES:
+        odd = [f"{path}: got {value!r} ({type(value).__name__}), allowed {JSON_VALUES}"]
+    return odd + [problem for name, below in inner for problem in _not_in_json(below, name)]
 
 
 def _stage_problems(cfg: RunSections) -> list[str]:
