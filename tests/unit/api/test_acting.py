@@ -145,6 +145,12 @@ def test_a_run_that_names_code_in_its_own_directory_needs_trust(
         load(run, trust=True)
 
 
+@pytest.mark.parametrize("options", [{"seed": -1}, {"step": -1}, {"step": "300"}, {"seed": None}])
+def test_other_seeds_and_steps_than_whole_numbers_are_refused(tmp_path: Path, options: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^{next(iter(options))}: got .*, allowed a whole number in \[0, inf\)"):
+        load(tmp_path, **options)
+
+
 def test_an_observation_of_a_box_with_a_first_dimension_of_one_is_one() -> None:
     """A frame stack of 1. Runs of before do not know the shape: there a first dimension is that of many."""
     frames = replace(BOX, box_shape=(1, 3))
