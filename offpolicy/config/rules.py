@@ -42,9 +42,7 @@ RESUMABLE = (
 
 def broken_rules(cfg: RunSections) -> list[str]:
     """Returns the problems of a configuration whose values are each allowed by themselves."""
-    problems: list[str] = []
-    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", cfg.device):
-        problems.append(f"device: got {cfg.device!r}, allowed auto, cpu, cuda or cuda:<index>")
+    problems = device_problems(cfg.device)
     problems += _rollout_problems(cfg) if cfg.algo.learns_from_rollouts else _replay_problems(cfg)
     problems += _unused_options(cfg) + _runner_problems(cfg)
     problems += _stage_problems(cfg) + _encoder_problems(cfg.algo) + _schedule_problems(cfg)
@@ -63,6 +61,13 @@ def broken_rules(cfg: RunSections) -> list[str]:
     if not cfg.env.id:
         problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
     return problems
+
+
+def device_problems(name: object) -> list[str]:
+    """Returns what is wrong with the name of a device."""
+    if isinstance(name, str) and re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", name):
+        return []
+    return [f"device: got {name!r}, allowed auto, cpu, cuda or cuda:<index>"]
 
 
 def _not_in_json(value: Any, path: str) -> list[str]:  # Any: not checked yet
