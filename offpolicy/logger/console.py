@@ -111,7 +111,7 @@ def plain_console() -> Console:
 
 
 def plain_text(*parts: RenderableType, width: int) -> str:
-    """Returns what it prints as text without colours, `width` characters wide; a line that must not be cut is longer."""
+    """Returns what it prints, as text without colours, `width` characters wide; what must not be cut is longer."""
     text = io.StringIO()
     console = Console(
         file=text, width=width, color_system=None, force_terminal=False, force_jupyter=False, legacy_windows=False,

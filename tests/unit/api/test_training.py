@@ -134,9 +134,7 @@ def test_a_configuration_and_overrides_are_refused(monkeypatch: pytest.MonkeyPat
     ("given", "kind"),
     [({"algo": "td3"}, "dict"), (["algo=td3"], "list"), (Path("exp.yaml"), "PosixPath"), (b"algo=td3", "bytes")],
 )
-def test_what_is_no_word_is_refused_and_not_left_out(
-    monkeypatch: pytest.MonkeyPatch, given: Any, kind: str
-) -> None:
+def test_what_is_no_word_is_refused_and_not_left_out(monkeypatch: pytest.MonkeyPatch, given: Any, kind: str) -> None:
     runner = Runner()
     with pytest.raises(ConfigError) as caught:
         run_with(monkeypatch, runner, "seed=3", given)
