@@ -7,6 +7,7 @@ runners are found by name: the library does not depend on them.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -340,7 +341,7 @@ def _add_compare(commands: Any) -> None:
     parser.add_argument(
         "runs", nargs="+", metavar="[label=]run", help="a run's directory, also one with TensorBoard files only"
     )
-    parser.add_argument("--reference", type=float, help="score to reach (default: chosen from the curves)")
+    parser.add_argument("--reference", type=_finite, help="score to reach (default: chosen from the curves)")
     parser.add_argument("--png", type=Path, help="write a picture; needs offpolicy[plot], as --html does")
     parser.add_argument("--markdown", type=Path, help="write the tables as Markdown")
     parser.add_argument("--html", type=Path, help="write one page with tables and picture")
@@ -509,6 +510,13 @@ def _minutes(text: str) -> float:
     if not 0.0 < minutes < float("inf"):
         raise argparse.ArgumentTypeError(f"got {text}, allowed minutes above 0")
     return minutes
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"got {text}, allowed a finite number")
+    return number
 
 
 def _positive(text: str) -> int:

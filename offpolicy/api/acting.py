@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from offpolicy.api.arguments import whole_number
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.commands.trust import check_trust
 from offpolicy.envs.spaces import Codec, action_map
@@ -36,6 +37,8 @@ def load(
     `ConfigError`, also for a run whose configuration names code that may not be the caller's own (`trust=True` allows
     it, as `--trust` does), and `CheckpointError` where there is no usable checkpoint.
     """
+    step = None if step is None else whole_number("step", step, 0)
+    seed = whole_number("seed", seed, 0)
     path = find_run(run)
     check_trust(path, is_trusted=trust)
     return LoadedPolicy(SavedRun.find(path, PolicyChoice(seed, step, device, {})), device, seed)
@@ -49,7 +52,7 @@ class LoadedPolicy:
     """
 
     def __init__(self, saved: SavedRun, device: str, seed: int) -> None:
-        self.run_dir, self.env_steps = saved.path, saved.checkpoint.env_steps
+        self.run_dir, self.env_steps = saved.path.absolute(), saved.checkpoint.env_steps
         self.spec: SpaceSpec = saved.spec
         self._policy = saved.policy(device).eval()
         self._device = next(self._policy.parameters()).device

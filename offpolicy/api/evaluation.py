@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
-from rich.console import Console
-
 from offpolicy.analysis import report as pages
 from offpolicy.analysis.report import Report
 from offpolicy.analysis.runs import read_labelled, read_runs
+from offpolicy.api.arguments import finite_number, whole_number
 from offpolicy.api.runs import TrainedRun, plain_value
 from offpolicy.commands.compare import report_of
 from offpolicy.commands.trust import check_trust
 from offpolicy.errors import ConfigError
+from offpolicy.logger.console import plain_text
 from offpolicy.run_names import find_run
 from offpolicy.types import Float64
 
@@ -97,12 +97,16 @@ def _evaluations(paths: Mapping[str, Path], options: EvaluateOptions) -> dict[st
         raise ConfigError("run: got none, allowed one or more")
     if unknown := sorted(options.keys() - EvaluateOptions.__annotations__.keys()):
         raise TypeError(f"evaluate: got {', '.join(unknown)}, allowed {', '.join(EvaluateOptions.__annotations__)}")
-    if (episodes := options.get("episodes", 10)) < 1:
-        raise ConfigError(f"episodes: got {episodes}, allowed 1 or more")
+    episodes = whole_number("episodes", options.get("episodes", 10), 1)
+    numbers = {
+        name: whole_number(name, given, 0) for name in ("seed", "step") if (given := options.get(name)) is not None
+    }
+    if not isinstance(changes := plain_value(options.get("changes", {})), Mapping):
+        allowed = 'a mapping such as {"env": {"kwargs": {"g": 9.0}}}'
+        raise ConfigError(f"changes: got a {type(changes).__name__}, allowed {allowed}")
     for path in paths.values():
         check_trust(path, is_trusted=options.get("trust", False))
-    device, changes = options.get("device", "auto"), plain_value(options.get("changes", {}))
-    choice = PolicyChoice(options.get("seed"), options.get("step"), device, changes)
+    choice = PolicyChoice(numbers.get("seed"), numbers.get("step"), options.get("device", "auto"), changes)
     is_random = options.get("random", False)
     found = evaluated(paths, choice, episodes=episodes, with_random=is_random)
     return {
@@ -126,7 +130,12 @@ def _labelled(runs: Sequence[AnyRun] | Mapping[str, AnyRun]) -> Iterator[tuple[s
 
 
 def _path(run: AnyRun) -> Path:
-    return run.run_dir if isinstance(run, TrainedRun) else find_run(run)
+    if isinstance(run, TrainedRun):
+        return run.run_dir
+    if isinstance(run, str | Path):
+        return find_run(run)
+    allowed = "a directory, latest, the beginning of a run's name, or a TrainedRun"
+    raise ConfigError(f"run: got a {type(run).__name__}, allowed {allowed}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +152,7 @@ class Comparison:
         return self.markdown()
 
     def __str__(self) -> str:
-        console = Console(width=TEXT_WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
-        with console.capture() as capture:
-            console.print(self.report.title)
-            console.print(pages.terminal(self.report, TEXT_WIDTH))
-        return capture.get()
+        return plain_text(self.report.title, pages.terminal(self.report, TEXT_WIDTH), width=TEXT_WIDTH)
 
 
 def compare(
@@ -158,10 +163,22 @@ def compare(
     The runs of one label are seeds of one thing: `{"sac": [one, two], "td3": [three, four]}`. `reference` is the score
     to reach, None: chosen from the curves. Raises `ConfigError`.
     """
+    if isinstance(runs, str | Path | TrainedRun):
+        raise ConfigError("run: got one, allowed a list or a mapping of two or more: compare([run, other])")
+    reference = None if reference is None else finite_number("reference", reference)
     if not isinstance(runs, Mapping):
         return Comparison(report_of(read_runs([str(_path(run)) for run in runs]), reference))
-    named = {
-        label: [_path(run) for run in ([given] if isinstance(given, str | Path | TrainedRun) else given)]
-        for label, given in runs.items()
-    }
-    return Comparison(report_of(read_labelled(named), reference))
+    return Comparison(report_of(read_labelled(_seeds(runs)), reference))
+
+
+def _seeds(runs: Mapping[str, AnyRun | Sequence[AnyRun]]) -> dict[str, list[Path]]:
+    """Returns the runs of each label. A label that is no text, such as a number, becomes one. Raises `ConfigError`."""
+    named: dict[str, list[Path]] = {}
+    for label, given in runs.items():
+        paths = [_path(run) for run in ([given] if isinstance(given, str | Path | TrainedRun) else given)]
+        if not paths:
+            raise ConfigError(f"run: got none with the label {label!r}, allowed one or more")
+        if str(label) in named:
+            raise ConfigError(f"run: the label {str(label)!r} is given twice; write another one")
+        named[str(label)] = paths
+    return named

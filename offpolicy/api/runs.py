@@ -28,7 +28,10 @@ SHOWN = ("status", "env_steps", "updates", "wall_s")  # of the summary, by `repr
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run directory, read when something of it is asked for. Finished or not, of this process or any other."""
+    """A run directory, read when something of it is asked for. Finished or not, of this process or any other.
+
+    `read` and `train` make its path absolute: the working directory may change before it is read.
+    """
 
     run_dir: Path
 
@@ -38,7 +41,7 @@ class TrainedRun:
         path = find_run(run)
         if not (path / "config.yaml").is_file():
             raise ConfigError(f"run: got {str(run)!r}, allowed the directory of a run (it has no config.yaml)")
-        return cls(path)
+        return cls(path.absolute())
 
     @property
     def summary(self) -> Mapping[str, Any]:  # Any: values of a JSON file

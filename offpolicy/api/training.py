@@ -19,6 +19,9 @@ from offpolicy.config.parsing import as_override, clash, merge, nested
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, ConfigError, Interrupted, error_of
 from offpolicy.logger.callbacks import Callback, checked, load_callback
+from offpolicy.logger.console import shown_path
+
+ALLOWED = 'words such as "algo=td3" or keyword arguments'
 
 
 def configure(*overrides: str, trust: bool = False, **values: Any) -> RunConfig:  # Any: checked with all others
@@ -30,6 +33,7 @@ def configure(*overrides: str, trust: bool = False, **values: Any) -> RunConfig:
     value. A value may be a path, a `TrainedRun` or one of NumPy's. `trust` is that of `offpolicy train --trust`.
     Raises `ConfigError` with every problem.
     """
+    _refuse("configure", [word for word in overrides if not isinstance(word, str)], ALLOWED)
     options, values = group_options(), plain_value(values)
     is_choice = {key: key in options and not isinstance(value, Mapping) for key, value in values.items()}
     words = [*overrides, *(f"{key}={as_override(value)}" for key, value in values.items() if is_choice[key])]
@@ -38,6 +42,12 @@ def configure(*overrides: str, trust: bool = False, **values: Any) -> RunConfig:
         words.append(f"config={as_override(str(given.pop('config')))}")
     check_source(words, is_trusted=trust)
     return load_config(words, given)
+
+
+def _refuse(call: str, odd: Sequence[object], allowed: str) -> None:
+    """Raises `ConfigError` where there is something odd: a run without it would be another one."""
+    if odd:
+        raise ConfigError([f"{call}: got a {type(each).__name__}, allowed {allowed}" for each in odd])
 
 
 def _tree_of(values: Mapping[str, Any]) -> dict[str, Any]:  # Any: checked with all others
@@ -69,6 +79,7 @@ def train(
     """
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError("train: got another thread, allowed the main thread: only that one gets Ctrl-C")
+    _refuse("train", [word for word in overrides if not isinstance(word, str | RunConfig)], f"a RunConfig, {ALLOWED}")
     configs = [word for word in overrides if isinstance(word, RunConfig)]
     if configs and (len(overrides) > 1 or values):
         raise ConfigError("train: got a configuration and overrides, allowed one of both; configure takes overrides")
@@ -77,12 +88,12 @@ def train(
         config = configs[0] if configs else configure(*words, trust=trust, **values)
         own = [load_callback(one) if isinstance(one, str) else checked(one) for one in callbacks]
         ended = train_module().train_run(config, own)
-    run = TrainedRun(ended.path)
+    run = TrainedRun(ended.path.absolute())
     if ended.code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
         raise Interrupted(run.run_dir, ended.code, str(run.summary.get("reason", "stopped by a signal")))
     if ended.code != EXIT_OK:
         cause = "no reason is known" if ended.failure is None else ended.failure.cause
-        raise error_of(ended.code, f"{cause}\nwhat the processes printed: {run.run_dir / 'train.log'}")
+        raise error_of(ended.code, f"{cause}\nwhat the processes printed: {shown_path(run.run_dir / 'train.log')}")
     return run
 
 

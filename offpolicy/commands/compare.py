@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from offpolicy.analysis import report as pages
@@ -19,6 +18,7 @@ from offpolicy.analysis.learning_curves import FINAL_FRACTION, LEAST_OF_RANGE, c
 from offpolicy.analysis.runs import LabelledRuns, read_runs, warnings
 from offpolicy.errors import EXIT_UNJUDGED, ConfigError
 from offpolicy.files import write_output
+from offpolicy.logger.console import plain_console
 
 
 def compare(
@@ -43,7 +43,7 @@ def compare(
         import offpolicy.analysis.plots  # noqa: F401  # refuses a missing matplotlib before anything is read
     compared = read_runs(words)
     report = report_of(compared, reference)
-    console = Console(markup=False, highlight=False, emoji=False)
+    console = plain_console()
     console.print(Text(report.title, "bold"))
     console.print(pages.terminal(report, console.width))
     picture = b""

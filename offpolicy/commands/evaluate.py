@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 
 from offpolicy.analysis.bootstrap import Interval, mean_interval, ratio_interval
@@ -24,6 +24,7 @@ from offpolicy.config.schema import env_differences
 from offpolicy.errors import ConfigError
 from offpolicy.export.exported import ExportedPolicy
 from offpolicy.files import JsonlFile
+from offpolicy.logger.console import plain_console
 from offpolicy.types import Episodes
 
 RANDOM = "random"
@@ -33,7 +34,7 @@ LARGE = 1000.0  # value from which a table shows no decimals
 def evaluate(paths: Mapping[str, Path], choice: PolicyChoice, *, episodes: int, with_random: bool = False) -> int:
     """Evaluates as `evaluated`, and prints the results."""
     found = evaluated(paths, choice, episodes=episodes, with_random=with_random)
-    console, (first, *others) = Console(markup=False, highlight=False), found.runs
+    console, (first, *others) = plain_console(), found.runs
     is_alone = len(found.episodes) == 1
     console.print(_summary(first.path, found.records[0]) if is_alone else comparison(found.episodes, first.env.measure))
     for run in others:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 
 from offpolicy.analysis.explain import FinishedRun, what_if_between
+from offpolicy.logger.console import plain_console
 from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, WHOLE, RunStatus
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.what_if import Pipeline, flip_delay_s
@@ -24,7 +25,7 @@ SHOWN_FRACTION = 0.05  # fraction of the median iteration that the p99 of a phas
 def explain(path: Path, before_path: Path | None = None) -> int:
     """Prints the account, the verdict and the what-ifs of a run, and how well the one at `before_path` predicted it."""
     run = FinishedRun.read(path)
-    console = Console(markup=False, highlight=False)
+    console = plain_console()
     if run.summary["status"] != RunStatus.COMPLETED:
         console.print(f"{path}: {run.summary['status']}, {run.summary['reason']}")
     console.print(Group(_costs(run.pipeline), _waterfall(run), _spread(run.summary["timing"])))

@@ -23,6 +23,7 @@ from offpolicy.export.env_policy import EnvPolicy
 from offpolicy.export.formats import Runner, require_onnx, write_onnx, write_torch
 from offpolicy.export.parity import Parity, difference, random_observations, visited_observations
 from offpolicy.files import atomic_file, too_long, write_output
+from offpolicy.logger.console import plain_console
 from offpolicy.nets.policy import Policy
 from offpolicy.types import Float32
 
@@ -57,7 +58,7 @@ def export(path: Path, choice: PolicyChoice, files: Mapping[str, Path]) -> int:
         module = EnvPolicy(policy, codec)
         ports = describe_ports(module, codec, env, run.env.id)
     seed = run.cfg.seed if choice.seed is None else choice.seed
-    console = Console(markup=False, highlight=False)
+    console = plain_console()
     with Console(stderr=True).status("visiting observations, writing, checking"):
         visited = visited_observations(run.actor("cpu"), run.env, seed=seed)
         source = _Source(run, policy, codec, module, random_observations(visited, seed=seed), visited)

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from offpolicy.errors import ConfigError
 from offpolicy.launch.run_lock import is_of_earlier_start, is_running
-from offpolicy.logger.console import STATUS_STYLES, UNKNOWN, count, fixed, rate
+from offpolicy.logger.console import STATUS_STYLES, UNKNOWN, count, fixed, plain_console, rate
 from offpolicy.logger.summary import SUMMARY, known_summary
 from offpolicy.run_names import ROOT, runs_in
 
@@ -33,7 +32,7 @@ def list_runs(root: Path, most: int) -> int:
     runs = runs_in(root)
     if not runs:
         raise ConfigError(f"directory: got {str(root)!r}, which holds no run; offpolicy train starts one")
-    console = Console(highlight=False)
+    console = plain_console()
     known = set(found := runs_in(ROOT))
     names = {run: short_name(run, found) if run in known else str(run) for run in runs[:most]}
     most_name = max(LEAST_NAME, console.width - OTHER_COLUMNS - LEAST_KIND)
@@ -54,7 +53,7 @@ def list_runs(root: Path, most: int) -> int:
         table.add_row(Text(name), *cells)
     console.print(table)
     if len(runs) > most:
-        console.print(f"{len(runs) - most} older runs: offpolicy list {root} --most {len(runs)}", markup=False)
+        console.print(f"{len(runs) - most} older runs: offpolicy list {root} --most {len(runs)}")
     return 0
 
 

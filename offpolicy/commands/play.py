@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from offpolicy.collect.film import FILE, WINDOW, Film, GifTiming, check_drawing, draw_without_window, has_display
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.errors import ConfigError, SaveError
+from offpolicy.logger.console import plain_console
 
 WITH_FFMPEG = (".mp4", ".mkv", ".webm")
 
@@ -32,10 +34,10 @@ def play(path: Path, choice: PolicyChoice, *, video: Path | None, episodes: int)
     mode = FILE if video else WINDOW
     film = Film(run.actor(choice.device), run.env, episodes=episodes, seed=seed, mode=mode)
     doing = "filming" if video else "showing"
-    with contextlib.closing(film), Console(stderr=True).status(f"{doing} {run.env.id}"):
+    with contextlib.closing(film), Console(stderr=True).status(Text(f"{doing} {run.env.id}")):
         count = _write(film, video) if video else sum(1 for _ in film)
     returns = ", ".join(f"{value:,.1f}" for value in film.returns)
-    Console(markup=False, highlight=False).print(
+    plain_console().print(
         f"{video or run.env.id}: {count} pictures, {count / film.fps:.1f} s; returns {returns}", soft_wrap=True
     )
     return 0

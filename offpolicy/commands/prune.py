@@ -8,12 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, check_content
 from offpolicy.errors import SaveError
 from offpolicy.launch.run_lock import RunLock
-from offpolicy.logger.console import shown_path
+from offpolicy.logger.console import plain_console, shown_path
 
 
 def prune(runs: Sequence[Path], *, keep: int, is_dry: bool) -> int:
@@ -23,7 +21,7 @@ def prune(runs: Sequence[Path], *, keep: int, is_dry: bool) -> int:
     what it is worth. Rows of the replay that a kept checkpoint shares with a removed one stay with it. Raises
     `RunDirBusyError` for a run in progress, `SaveError` where the disk refuses; then the runs before it are pruned.
     """
-    console = Console(markup=False, highlight=False)
+    console = plain_console()
     for run in dict.fromkeys(runs):
         for path in (run, *sorted(run.glob("host-*"))):  # of a run of several hosts
             if (path / CHECKPOINTS).is_dir():

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from offpolicy.collect.episode_hook import Interval
 from offpolicy.collect.evaluation import EpisodeCallbacks, run_episodes
@@ -15,6 +14,7 @@ from offpolicy.collect.post import Episode
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.files import output_file
+from offpolicy.logger.console import plain_console
 from offpolicy.replay.demonstrations import to_env
 from offpolicy.types import Bool, Float32, Float64, SpaceSpec
 
@@ -35,7 +35,7 @@ def record(path: Path, choice: PolicyChoice, *, out: Path, episodes: int) -> int
         run.actor(choice.device), run.env, episodes=episodes, seed=seed, callbacks=EpisodeCallbacks(on_end=recorder)
     )
     count, returns = recorder.save(out), found.ep_return
-    Console(markup=False, highlight=False).print(
+    plain_console().print(
         f"{out}: {count:,} transitions of {len(returns)} episodes, mean return {returns.mean():,.1f}", soft_wrap=True
     )
     return 0

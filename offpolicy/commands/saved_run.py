@@ -139,11 +139,11 @@ def _changed_env(path: Path, cfg: RunConfig, spec: SpaceSpec, overrides: Mapping
         return cfg.env
     refused = [key for key in flatten(overrides) if not is_within(key, CHANGEABLE)]
     if refused:
-        raise ConfigError([f"--set {key}: cannot change here, allowed {', '.join(CHANGEABLE)}" for key in refused])
+        raise ConfigError([f"{key}: cannot change here, allowed {', '.join(CHANGEABLE)}" for key in refused])
     env = RunConfig.from_mapping(merge(cfg.to_mapping(), overrides)).env
     now = probe(env)
     changed = [name for name in KEPT if getattr(now, name) != getattr(spec, name)]
     if changed:
         differ = ", ".join(f"{name} {getattr(spec, name)} before, {getattr(now, name)} now" for name in changed)
-        raise ConfigError(f"--set: the policy of {path} cannot act there: {differ}")
+        raise ConfigError(f"run: the policy of {path} cannot act there: {differ}")
     return env

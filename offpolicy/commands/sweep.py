@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from offpolicy.analysis.space import OWN_KEYS, Space, Value, read_space, words_of
@@ -27,6 +26,7 @@ from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyEr
 from offpolicy.files import atomic_write
 from offpolicy.launch.preflight import preflight
 from offpolicy.launch.run_lock import RunLock
+from offpolicy.logger.console import plain_console
 from offpolicy.logger.summary import known_summary
 from offpolicy.machine import num_usable_cores
 from offpolicy.timing.clock import Stopwatch
@@ -189,7 +189,7 @@ class Sweep:
             shares = {"threads.learner": max(cores // self.num_jobs, 1), "threads.collector": 1}
             self._words += [f"{key}={share}" for key, share in shares.items() if key not in given]
         self._active: list[ActiveTrial] = []
-        self._watch, self._console = Stopwatch(), Console(markup=False, highlight=False)
+        self._watch, self._console = Stopwatch(), plain_console()
 
     def run(self) -> int:
         """Runs to the end, and prints the result. Ctrl-C stops the runs, which a later call continues."""

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from offpolicy.config.schema import read_config
 from offpolicy.errors import ConfigError
 from offpolicy.files import write_output
+from offpolicy.logger.console import plain_console
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.trace_reader import ThreadTrack, overlap_of, read_tracks, share_inside
@@ -31,7 +31,7 @@ def trace(run: Path, *, svg: Path | None = None, iterations: int = 3, start: int
         import offpolicy.analysis.plots  # noqa: F401  # refuses a missing matplotlib before anything is read
     directory = chosen_start(run, start)
     tracks = read_tracks(directory)
-    console = Console(markup=False, highlight=False)
+    console = plain_console()
     for track in tracks:
         if track.has_spans:
             console.print(_phase_table(track))

@@ -37,6 +37,7 @@ from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError, Save
 from offpolicy.files import output_file
 from offpolicy.launch.preflight import preflight
 from offpolicy.launch.resources import has_gpu, plan_host
+from offpolicy.logger.console import plain_console
 from offpolicy.machine import num_usable_cores
 from offpolicy.timing.clock import Stopwatch
 
@@ -65,7 +66,7 @@ def tune(words: Sequence[str], options: TuneOptions) -> int:
     _check(options)
     preflight(cfg)
     held = held_keys(cfg, list(flatten(parse_overrides(words).values)), options.keep)
-    console = Console(markup=False, highlight=False)
+    console = plain_console()
     with tempfile.TemporaryDirectory(prefix="offpolicy-tune-") as directory:
         search = _search(cfg, words, held, Path(directory), watch, options, console)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import types
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -26,6 +27,8 @@ from offpolicy.files import too_long
 
 TARGET = r"[\w.]+:\w+"  # module:name
 BF16_ACTIVATIONS = ("relu", "elu", "tanh")  # those that `nets/fused.py` has kernels for
+JSON_TYPES = (str, int, float, bool, types.NoneType)  # not their subclasses, which YAML refuses
+JSON_VALUES = "numbers, texts, true, false, null, lists and mappings"
 
 # Configuration that may change when a run is resumed; anything else would make it another experiment.
 RESUMABLE = (
@@ -39,9 +42,7 @@ RESUMABLE = (
 
 def broken_rules(cfg: RunSections) -> list[str]:
     """Returns the problems of a configuration whose values are each allowed by themselves."""
-    problems: list[str] = []
-    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", cfg.device):
-        problems.append(f"device: got {cfg.device!r}, allowed auto, cpu, cuda or cuda:<index>")
+    problems = device_problems(cfg.device)
     problems += _rollout_problems(cfg) if cfg.algo.learns_from_rollouts else _replay_problems(cfg)
     problems += _unused_options(cfg) + _runner_problems(cfg)
     problems += _stage_problems(cfg) + _encoder_problems(cfg.algo) + _schedule_problems(cfg)
@@ -56,14 +57,21 @@ def broken_rules(cfg: RunSections) -> list[str]:
             "env.kwargs.render_mode: got 'human', allowed rgb_array or nothing: training opens no window;"
             " offpolicy play RUN opens one"
         )
-    problems += _odd_keys(cfg.env.kwargs, "env.kwargs")
+    problems += _not_in_json(cfg.env.kwargs, "env.kwargs")
     if not cfg.env.id:
         problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
     return problems
 
 
-def _odd_keys(value: Any, path: str) -> list[str]:
-    """Returns the keys of mappings that are no texts: processes get the configuration as JSON, which has no others."""
+def device_problems(name: object) -> list[str]:
+    """Returns what is wrong with the name of a device."""
+    if isinstance(name, str) and re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", name):
+        return []
+    return [f"device: got {name!r}, allowed auto, cpu, cuda or cuda:<index>"]
+
+
+def _not_in_json(value: Any, path: str) -> list[str]:  # Any: not checked yet
+    """Returns the keys that are no texts, and the values that JSON has not: processes get the configuration as JSON."""
     inner: Iterable[tuple[str, Any]] = ()
     odd = list[str]()
     if isinstance(value, Mapping):
@@ -72,7 +80,9 @@ def _odd_keys(value: Any, path: str) -> list[str]:
         odd = [f"{path}: got the key {key!r}, allowed texts: {path}.{key}=..., in a file '{key}'" for key in found]
     elif isinstance(value, list | tuple):
         inner = [(f"{path}[{index}]", below) for index, below in enumerate(value)]
-    return odd + [problem for name, below in inner for problem in _odd_keys(below, name)]
+    elif type(value) not in JSON_TYPES:
+        odd = [f"{path}: got {value!r} ({type(value).__name__}), allowed {JSON_VALUES}"]
+    return odd + [problem for name, below in inner for problem in _not_in_json(below, name)]
 
 
 def _stage_problems(cfg: RunSections) -> list[str]:

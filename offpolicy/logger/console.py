@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ STATUS_STYLES = {
     RunStatus.FAILED.value: "bold red",
 }
 LEAST_CORES = 0.005  # rounded to 0.01
+TABLE_WIDTH = 100  # characters of the final table of a run
 
 
 def number(record: Mapping[str, float | str | None], key: str) -> float | None:
@@ -101,6 +103,23 @@ def shown_path(path: Path) -> str:
     except OSError:  # the working directory was deleted
         return shlex.quote(str(path))
     return shlex.quote(os.path.relpath(whole, here) if whole.is_relative_to(here) else str(whole))
+
+
+def plain_console() -> Console:
+    """Returns the console of a command: a label or path is printed as it is, `[red]` no style and `:word:` no emoji."""
+    return Console(markup=False, highlight=False, emoji=False)
+
+
+def plain_text(*parts: RenderableType, width: int) -> str:
+    """Returns what it prints, as text without colours, `width` characters wide; what must not be cut is longer."""
+    text = io.StringIO()
+    console = Console(
+        file=text, width=width, color_system=None, force_terminal=False, force_jupyter=False, legacy_windows=False,
+        markup=False, highlight=False, emoji=False,
+    )  # fmt: skip
+    for part in parts:
+        console.print(part, crop=False)
+    return text.getvalue()
 
 
 class View(Protocol):
@@ -217,10 +236,7 @@ class PlainLines:
 
     def finish(self, table: RenderableType) -> None:
         """Writes the table without colours."""
-        console = Console(width=100, color_system=None, force_terminal=False, legacy_windows=False)
-        with console.capture() as capture:
-            console.print(table, crop=False)
-        self._line(capture.get().rstrip("\n"))
+        self._line(plain_text(table, width=TABLE_WIDTH).rstrip("\n"))
 
     def close(self) -> None:
         """Waits until every line is taken, or nobody reads any more."""

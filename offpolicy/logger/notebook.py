@@ -5,20 +5,18 @@ IPython is no dependency of ours: it is there where there is a notebook.
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Mapping
 from html import escape
 from typing import Protocol
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
-from offpolicy.logger.console import evaluation_line, number, plain_line
+from offpolicy.logger.console import TABLE_WIDTH, evaluation_line, number, plain_line, plain_text
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.timing.bottleneck import Verdict
 from offpolicy.types import EvalResult
 
-TABLE_WIDTH = 100  # characters of the final table
 SHOWN_MESSAGES = 6  # newest messages below the line of progress
 NOTEBOOK_SHELL = "ZMQInteractiveShell"  # IPython's shell in a kernel, rather than in a terminal
 
@@ -96,10 +94,7 @@ class NotebookView:
 
     def finish(self, table: RenderableType) -> None:
         """Shows the table below, where it stays."""
-        console = Console(file=io.StringIO(), width=TABLE_WIDTH, color_system=None, force_jupyter=False)
-        with console.capture() as capture:
-            console.print(table, crop=False)
-        text = capture.get().rstrip("\n")
+        text = plain_text(table, width=TABLE_WIDTH).rstrip("\n")
         self._display(_bundle(f"<pre>{escape(text)}</pre>", text), raw=True, display_id=True)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from offpolicy.config.rules import device_problems
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.machine import num_usable_cores
@@ -150,6 +151,8 @@ class RankContext:
 
 def pick_device(name: str, local_rank: int) -> torch.device:
     """Returns the device of a rank: `auto` and `cuda` give each rank of a host its own GPU. Raises `ConfigError`."""
+    if problems := device_problems(name):
+        raise ConfigError(problems)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "cpu" or (name == "auto" and count == 0):
         return torch.device("cpu")

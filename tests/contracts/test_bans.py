@@ -123,6 +123,19 @@ def test_the_search_finds_what_ruff_cannot_see(source: str, expected: list[str])
     assert hidden_bans(source) == expected
 
 
+def consoles(source: str) -> list[str]:
+    """The consoles that a file makes itself."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [ast.unparse(call) for call in calls if ast.unparse(call.func).split(".")[-1] == "Console"]
+
+
+def test_commands_print_to_the_console_on_which_a_path_is_no_markup() -> None:
+    """One of rich's own takes `[x]` in a path or label for a style and `:x:` for an emoji."""
+    files = [path for folder in ("commands", "api") for path in (REPOSITORY / "offpolicy" / folder).glob("*.py")]
+    found = {path.name: own for path in files if (own := consoles(path.read_text()))}
+    assert found == {"export.py": ["Console(stderr=True)"], "play.py": ["Console(stderr=True)"]}
+
+
 def test_no_file_holds_the_marks_of_an_unfinished_merge() -> None:
     texts = [path for folder in ("docs", "conf", "tests") for path in (REPOSITORY / folder).rglob("*")]
     texts += list(REPOSITORY.glob("*.md"))

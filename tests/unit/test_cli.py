@@ -187,6 +187,15 @@ def test_what_is_no_number_from_0_on_is_refused(
     assert f"argument {option}: got {text}, allowed a whole number in [" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("score", ["nan", "inf", "1e999"])
+def test_a_score_that_no_curve_can_reach_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], score: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run_with(monkeypatch, Runners(), "compare", "a", "b", "--reference", score)
+    assert f"argument --reference: got {score}, allowed a finite number" in capsys.readouterr().err
+
+
 def test_compare_hands_over_runs_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
     runners = Runners()
     argv = [

@@ -42,6 +42,10 @@ def loaded(spec: SpaceSpec, **algo: Any) -> LoadedPolicy:
 ROLLOUTS: dict[str, Any] = {"runner": {"name": "appo"}}
 
 
+def test_a_policy_names_its_run_also_from_another_working_directory() -> None:
+    assert loaded(BOX).run_dir == Path("run").absolute()
+
+
 def test_one_observation_has_one_action_and_many_have_many() -> None:
     policy, obs = loaded(BOX), np.ones((4, 3))
     assert policy(obs[0]).shape == (2,)
@@ -139,6 +143,12 @@ def test_a_run_that_names_code_in_its_own_directory_needs_trust(
     monkeypatch.setattr(acting.SavedRun, "find", lambda path, choice: pytest.fail("trusted"))
     with pytest.raises(pytest.fail.Exception, match="trusted"):
         load(run, trust=True)
+
+
+@pytest.mark.parametrize("options", [{"seed": -1}, {"step": -1}, {"step": "300"}, {"seed": None}])
+def test_other_seeds_and_steps_than_whole_numbers_are_refused(tmp_path: Path, options: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^{next(iter(options))}: got .*, allowed a whole number in \[0, inf\)"):
+        load(tmp_path, **options)
 
 
 def test_an_observation_of_a_box_with_a_first_dimension_of_one_is_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,8 @@ from offpolicy.api.runs import TrainedRun
 from offpolicy.commands import evaluate as command
 from offpolicy.errors import ConfigError
 from offpolicy.types import Episodes
+
+MakeRun = Callable[..., Path]
 
 
 @pytest.fixture
@@ -72,13 +75,36 @@ def test_random_actions_need_a_label_beside_them(asked: list[Any]) -> None:
 
 @pytest.mark.parametrize("episodes", [0, -1])
 def test_bad_input_is_refused_before_anything_is_read(asked: list[Any], episodes: int) -> None:
-    with pytest.raises(ConfigError, match=f"episodes: got {episodes}, allowed 1 or more"):
+    with pytest.raises(ConfigError, match=rf"episodes: got {episodes}, allowed a whole number in \[1, inf\)"):
         evaluate("y", episodes=episodes)
     with pytest.raises(ConfigError, match="run: got none, allowed one or more"):
         evaluate([])
     with pytest.raises(TypeError, match="got episode, allowed episodes, seed, step"):
         evaluate("y", **{"episode": 3})  # type: ignore[arg-type]  # misspelt
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"seed": -1}, "seed: got -1, allowed a whole number in [0, inf)"),
+        ({"step": "300"}, "step: got '300', allowed a whole number in [0, inf)"),
+        ({"episodes": 1.5}, "episodes: got 1.5, allowed a whole number in [1, inf)"),
+        ({"changes": "x"}, 'changes: got a str, allowed a mapping such as {"env": {"kwargs": {"g": 9.0}}}'),
+    ],
+)
+def test_options_are_checked_as_those_of_the_command(asked: list[Any], options: Any, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        evaluate("y", **options)
+    assert caught.value.problems == (problem,)
+    assert asked == []
+
+
+def test_numbers_of_numpy_are_numbers(asked: list[Any]) -> None:
+    evaluate("y", seed=np.int64(3), step=np.int64(300), episodes=np.int64(2))  # type: ignore[arg-type]
+    ((_, choice, options),) = asked
+    assert (choice.seed, choice.step, options["episodes"]) == (3, 300, 2)
+    assert type(choice.seed) is int, "it is written as JSON"
 
 
 def test_every_run_is_checked_for_foreign_code(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,3 +125,38 @@ def test_labels_of_a_comparison_may_have_seeds(asked: list[Any], monkeypatch: py
     assert "-200.0" in found.markdown()
     assert compare(["a/x", "y"]).report.labels == ("one", "two")
     assert read[1] == ["a/x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "problem"),
+    [
+        ("a/x", "run: got one, allowed a list or a mapping of two or more: compare([run, other])"),
+        (Path("a/x"), "run: got one, allowed a list or a mapping of two or more: compare([run, other])"),
+        ({"one": "a/x", "two": []}, "run: got none with the label 'two', allowed one or more"),
+        ({1: "a/x", "1": "y"}, "run: the label '1' is given twice; write another one"),
+        (["a/x", 3], "run: got a int, allowed a directory, latest, the beginning of a run's name, or a TrainedRun"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_by_name(asked: list[Any], runs: Any, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compare(runs)
+    assert caught.value.problems == (problem,)
+
+
+def test_labels_of_a_comparison_may_be_numbers(make_run: MakeRun) -> None:
+    runs: Any = {1: make_run("one"), 2: make_run("two")}
+    assert "2 against 1" in str(compare(runs))
+
+
+def test_a_score_to_reach_is_finite(make_run: MakeRun) -> None:
+    runs = [make_run("one"), make_run("two")]
+    assert "env steps to -30" in str(compare(runs, reference=-30))
+    with pytest.raises(ConfigError, match="reference: got nan, allowed a finite number"):
+        compare(runs, reference=float("nan"))
+
+
+def test_labels_of_a_comparison_are_no_markup(make_run: MakeRun) -> None:
+    labels = ("a[red]", "b[/x]", ":fire:")
+    text = str(compare({label: make_run(f"run-{number}") for number, label in enumerate(labels)}))
+    assert "b[/x], :fire: against a[red]" in text
+    assert all(text.count(label) > 2 for label in labels)

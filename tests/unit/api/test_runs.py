@@ -67,6 +67,15 @@ def test_a_summary_is_shown(run: TrainedRun) -> None:
     assert run.status == ""
 
 
+def test_a_run_is_found_from_another_working_directory(run: TrainedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had no summary, no status and no curves there, without a word."""
+    monkeypatch.chdir(run.run_dir.parent)
+    found = TrainedRun.read(run.run_dir.name)
+    monkeypatch.chdir("/")
+    assert found == run
+    assert found.curves["env_steps"].tolist() == [10, 20, 30]
+
+
 def test_a_directory_without_a_configuration_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="allowed the directory of a run"):
         TrainedRun.read(tmp_path)

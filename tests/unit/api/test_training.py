@@ -122,12 +122,28 @@ def test_train_takes_a_configuration_as_it_is(monkeypatch: pytest.MonkeyPatch) -
     runner, config = Runner(), configure(seed=9)
     run = run_with(monkeypatch, runner, config)
     assert runner.asked == [config]
-    assert run.run_dir == Path("runs/mine")
+    assert run.run_dir == Path("runs/mine").absolute()
 
 
 def test_a_configuration_and_overrides_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="allowed one of both"):
         run_with(monkeypatch, Runner(), configure(), seed=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [({"algo": "td3"}, "dict"), (["algo=td3"], "list"), (Path("exp.yaml"), "PosixPath"), (b"algo=td3", "bytes")],
+)
+def test_what_is_no_word_is_refused_and_not_left_out(monkeypatch: pytest.MonkeyPatch, given: Any, kind: str) -> None:
+    runner = Runner()
+    with pytest.raises(ConfigError) as caught:
+        run_with(monkeypatch, runner, "seed=3", given)
+    allowed = 'words such as "algo=td3" or keyword arguments'
+    assert caught.value.problems == (f"train: got a {kind}, allowed a RunConfig, {allowed}",)
+    assert runner.asked == []
+    with pytest.raises(ConfigError) as caught:
+        configure("seed=3", given)
+    assert caught.value.problems == (f"configure: got a {kind}, allowed {allowed}",)
 
 
 def test_a_failed_run_raises_the_error_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +158,7 @@ def test_an_interrupted_run_raises_an_interrupt_that_names_the_run(monkeypatch: 
     with pytest.raises(Interrupted, match="offpolicy.TrainedRun.read") as caught:
         run_with(monkeypatch, Runner(code))
     assert isinstance(caught.value, KeyboardInterrupt)
-    assert (caught.value.run_dir, caught.value.exit_code) == (Path("runs/mine"), code)
+    assert (caught.value.run_dir, caught.value.exit_code) == (Path("runs/mine").absolute(), code)
 
 
 def test_ctrl_c_before_the_processes_start_does_not_end_the_callers_process(monkeypatch: pytest.MonkeyPatch) -> None:

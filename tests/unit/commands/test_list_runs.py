@@ -88,6 +88,16 @@ def test_the_newest_are_shown_and_the_others_counted(tmp_path: Path, capsys: pyt
     assert "1 older runs" in shown.replace("\n", " ")
 
 
+def test_a_directory_named_like_an_emoji_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        make(Path(":fire:", name), summary=SUMMARY)
+    list_runs(Path(":fire:"), 1)
+    assert "1 older runs: offpolicy list :fire: --most 2" in capsys.readouterr().out
+
+
 def test_the_name_of_a_run_is_whole_and_is_one_that_commands_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,7 +100,7 @@ def test_the_physics_of_the_environment_may_change(run: Path) -> None:
 
 
 def test_other_keys_of_the_environment_are_refused_by_name(run: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--set env\.id: cannot change here, allowed env\.kwargs, env\.measure"):
+    with pytest.raises(ConfigError, match=r"^env\.id: cannot change here, allowed env\.kwargs, env\.measure"):
         SavedRun.find(run, choice(id="Other-v0"))
 
 

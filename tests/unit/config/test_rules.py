@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -267,3 +269,21 @@ def test_keys_below_env_kwargs_are_texts() -> None:
         "env.kwargs.gains: got the key 0, allowed texts: env.kwargs.gains.0=..., in a file '0'",
         "env.kwargs.parts[0].x: got the key True, allowed texts: env.kwargs.parts[0].x.True=..., in a file 'True'",
     )
+
+
+class Gait(StrEnum):
+    TROT = "trot"
+
+
+def test_values_below_env_kwargs_are_those_of_json() -> None:
+    """Others were accepted, and the start of the run failed."""
+    kwargs = {"a": b"x", "parts": [{"b": {1}}, date(2026, 1, 2)], "gait": Gait.TROT}
+    allowed = "allowed numbers, texts, true, false, null, lists and mappings"
+    assert problems({"env": {"kwargs": kwargs}}) == (
+        f"env.kwargs.a: got b'x' (bytes), {allowed}",
+        f"env.kwargs.parts[0].b: got {{1}} (set), {allowed}",
+        f"env.kwargs.parts[1]: got datetime.date(2026, 1, 2) (date), {allowed}",
+        f"env.kwargs.gait: got <Gait.TROT: 'trot'> (Gait), {allowed}",
+    )
+    fine = {"a": [1, 2.5, True, None, "x", {"b": (3, 4)}]}
+    assert RunConfig.from_mapping({"env": {"kwargs": fine}}).env.kwargs == fine

@@ -9,9 +9,21 @@ from pathlib import Path
 
 import pytest
 from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 
-from offpolicy.logger.console import PlainLines, count, duration, fixed, milliseconds, plain_line, rate, significant
+from offpolicy.logger.console import (
+    PlainLines,
+    count,
+    duration,
+    fixed,
+    milliseconds,
+    plain_console,
+    plain_line,
+    plain_text,
+    rate,
+    significant,
+)
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.types import EvalResult
 
@@ -159,3 +171,14 @@ def test_milliseconds_fit_their_column(value: float, expected: str) -> None:
 
 def test_no_zero_is_negative() -> None:
     assert (fixed(-0.04, 1), count(-0.4), rate(-0.04), milliseconds(-0.001)) == ("0.0", "0", "0.0", "0.00")
+
+
+ODD = "runs/a[red]b[/x]:fire:"
+
+
+def test_what_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table(ODD, title=ODD)
+    table.add_row(ODD)
+    plain_console().print(ODD, table)
+    assert capsys.readouterr().out.count(ODD) == 4
+    assert plain_text(ODD, table, width=60).count(ODD) == 4

@@ -108,6 +108,15 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
         pick_device(f"cuda:{10**20}", 0)
 
 
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "cpu:1", 0, None])
+def test_what_names_no_device_is_refused(monkeypatch: pytest.MonkeyPatch, name: Any) -> None:
+    """`eval --device gpu` took the first GPU, and `cuda:x` ended in a ValueError."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ConfigError, match=f"^device: got {name!r}, allowed auto, cpu, cuda or cuda:<index>$"):
+        pick_device(name, 0)
+
+
 @pytest.mark.parametrize(
     ("overrides", "num_busy"),
     [
