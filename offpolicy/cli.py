@@ -503,20 +503,25 @@ def _completion(arguments: argparse.Namespace) -> int:
 
 
 def _minutes(text: str) -> float:
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = 0.0
-    if not 0.0 < minutes < float("inf"):
+    minutes = _number(text)
+    if not 0.0 < minutes < math.inf:
         raise argparse.ArgumentTypeError(f"got {text}, allowed minutes above 0")
     return minutes
 
 
 def _finite(text: str) -> float:
-    number = float(text)
+    number = _number(text)
     if not math.isfinite(number):
         raise argparse.ArgumentTypeError(f"got {text}, allowed a finite number")
     return number
+
+
+def _number(text: str) -> float:
+    """Returns a number; NaN for what is none, which no option allows."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _positive(text: str) -> int:
