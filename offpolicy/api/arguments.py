@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from offpolicy.api.runs import plain_value
+import numpy as np
+
 from offpolicy.errors import ConfigError
 
 
 def whole_number(name: str, given: object, least: int) -> int:
     """Returns a whole number, also one of NumPy's. Raises `ConfigError` for anything else and below `least`."""
-    number = plain_value(given)
+    number = given.item() if isinstance(given, np.generic) else given
     if type(number) is int and number >= least:  # not a bool
         return number
     raise ConfigError(f"{name}: got {number!r}, allowed a whole number in [{least}, inf)")
@@ -18,7 +19,7 @@ def whole_number(name: str, given: object, least: int) -> int:
 
 def finite_number(name: str, given: object) -> float:
     """Returns a number, also one of NumPy's. Raises `ConfigError` for anything else, NaN and Inf."""
-    number = plain_value(given)
-    if type(number) in (int, float) and abs(number) <= sys.float_info.max:  # not math.isfinite: 10**400 raises
-        return float(number)
+    number = given.item() if isinstance(given, np.generic) else given
+    if isinstance(number, int | float) and not isinstance(number, bool) and abs(number) <= sys.float_info.max:
+        return float(number)  # not math.isfinite: it raises for 10**400
     raise ConfigError(f"{name}: got {number!r}, allowed a finite number")
