@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from offpolicy.config.overrides import NAMED_BY, group_options
 from offpolicy.config.parsing import KEY_ALLOWED, allowed_text, as_override, is_key, is_within
 from offpolicy.config.schema import read_values
 from offpolicy.config.usable import KWARGS, is_fit, specs
@@ -84,6 +85,12 @@ def read_space(file: Path) -> Space:
 def _parameter(key: str, raw: Any, where: str, problems: list[str]) -> Parameter | None:  # Any: not checked yet
     if key in (*OWN_KEYS, "config"):
         problems.append(f"{where}: not allowed, the sweep sets it")
+        return None
+    group, options = NAMED_BY.get(key, key), group_options()
+    if group in options:
+        problems.append(
+            f"{where}: not allowed: one sweep for each of them, such as {group}={options[group][0]} on the command line"
+        )
         return None
     if is_within(key, (KWARGS,)) and not is_key(key):
         problems.append(f"{where}: not a key, allowed {KEY_ALLOWED}")
