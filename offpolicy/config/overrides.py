@@ -273,7 +273,8 @@ def _parsed(token: str, options: Mapping[str, Sequence[str]], info: AlgorithmInf
             raise ConfigError(f"{token}: got the key {key!r}, allowed {KEY_ALLOWED}") from None
         raise ConfigError(f"{token}: not understood; {_repaired(key, text)}") from None
     if override.is_sweep_override():
-        raise ConfigError(f"{token}: one run takes one value; {instead_of_several(key, text, options)}")
+        instead = instead_of_several(NAMED_BY.get(key, key), text, options)
+        raise ConfigError(f"{token}: one run takes one value; {instead}")
     if override.package is not None or "/" in override.key_or_group:
         raise ConfigError(
             f"{token}: got {override.key_or_group!r}, allowed a group ({', '.join(options)}) or a dotted key"
