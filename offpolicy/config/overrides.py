@@ -95,8 +95,7 @@ def load_config(tokens: Sequence[str], given: Mapping[str, Any] = MappingProxyTy
     overrides = parse_overrides(tokens, given=given)
     problems = list(overrides.problems)
     values = dict(overrides.values)
-    source = values.pop("config", None)
-    tree = _saved(source, overrides.groups) if source is not None else _chosen(overrides.groups, values)
+    tree = _saved(values.pop("config"), overrides.groups) if "config" in values else _chosen(overrides.groups, values)
     if overrides.groups.get("stage") == "adapt" and (algo := tree["algo"]["name"]) != "hora":  # an experiment's, maybe
         raise ConfigError(f"stage: got adapt, allowed nothing with algo={algo}: only algo=hora has stages")
     try:
@@ -151,6 +150,8 @@ def _saved(source: Any, groups: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def _file_of(source: Any) -> Path:
+    if source in (None, ""):  # an unset variable of the shell, maybe
+        raise ConfigError(f"config: got {source!r}, allowed a run or its config.yaml, such as config=latest")
     if problems := too_long("config", str(source)):
         raise ConfigError(problems)
     path = Path(str(source))
@@ -160,8 +161,8 @@ def _file_of(source: Any) -> Path:
 def config_file(tokens: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]:
     """Returns the file that `config=` takes values from, if it is given, and the keys of the command line itself."""
     values = dict(parse_overrides(tokens).values)
-    source = values.pop("config", None)
-    return None if source is None else _file_of(source), tuple(flatten(values))
+    file = _file_of(values.pop("config")) if "config" in values else None
+    return file, tuple(flatten(values))
 
 
 # Any: values are checked with the run's own configuration

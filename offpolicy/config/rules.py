@@ -78,7 +78,7 @@ def _odd_keys(value: Any, path: str) -> list[str]:
 def _stage_problems(cfg: RunSections) -> list[str]:
     """Returns what does not fit HORA, its stages, or an algorithm without stages."""
     problems, algo = list[str](), cfg.algo
-    if algo.is_adapting and not cfg.teacher:
+    if algo.is_adapting and cfg.teacher is None:
         problems.append("teacher: got null, allowed a run directory of algo=hora stage=teach, to begin with")
     if cfg.teacher and not algo.is_adapting:
         problems.append(f"teacher: got {cfg.teacher!r}, allowed nothing without algo=hora stage=adapt")
@@ -93,7 +93,12 @@ def _path_problems(cfg: RunSections) -> list[str]:
     paths = {
         "run_dir": cfg.run_dir, "teacher": cfg.teacher, "init_from": cfg.init_from, "replay.demos": cfg.replay.demos,
     }  # fmt: skip
-    return [problem for key, path in paths.items() if path is not None for problem in too_long(key, path)]
+    empty = [
+        f"{key}: got '', allowed a path or null; is a variable of the shell unset?"
+        for key, path in paths.items()
+        if path == ""
+    ]
+    return empty + [problem for key, path in paths.items() if path for problem in too_long(key, path)]
 
 
 def _encoder_problems(algo: AlgoConfig) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from offpolicy.config.overrides import load_config, load_values
+from offpolicy.config.overrides import config_file, load_config, load_values
 from offpolicy.config.parsing import KEY_ALLOWED
 from offpolicy.errors import ConfigError
 
@@ -21,6 +21,15 @@ def problems(*tokens: str) -> tuple[str, ...]:
 def test_no_override_trains_sac_on_pendulum() -> None:
     config = load_config([])
     assert (config.algo.name, config.env.id, config.total_timesteps) == ("sac", "Pendulum-v1", 20_000)
+
+
+@pytest.mark.parametrize(("word", "got"), [("config=null", "None"), ("config=", "''")])
+def test_a_configuration_of_no_run_is_refused(word: str, got: str) -> None:
+    """It was ignored, and the run began with the defaults."""
+    said = f"config: got {got}, allowed a run or its config.yaml, such as config=latest"
+    assert problems(word, "seed=3") == (said,)
+    with pytest.raises(ConfigError, match="config: got"):
+        config_file([word])
 
 
 def test_groups_and_values_are_composed() -> None:

@@ -32,6 +32,12 @@ def test_a_path_with_a_name_that_is_too_long_is_refused(key: str) -> None:
     assert any(problem.startswith(f"{key}: got a name of 256 bytes, ") for problem in found)
 
 
+@pytest.mark.parametrize("key", ["run_dir", "teacher", "init_from", "replay.demos"])
+def test_an_empty_path_is_refused(key: str) -> None:
+    """`run_dir=$OUT` with no OUT was taken for the default directory, and for one that somebody had named."""
+    assert problems(nested({key: ""})) == (f"{key}: got '', allowed a path or null; is a variable of the shell unset?",)
+
+
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:12"])
 def test_a_known_device_is_accepted(device: str) -> None:
     assert RunConfig.from_mapping({"device": device}).device == device
@@ -142,6 +148,7 @@ def adapting(**sections: Any) -> dict[str, Any]:
             adapting(teacher=None),
             "teacher: got null, allowed a run directory of algo=hora stage=teach, to begin with",
         ),
+        (adapting(teacher=""), "teacher: got '', allowed a path or null; is a variable of the shell unset?"),
         (appo(teacher="runs/a"), "teacher: got 'runs/a', allowed nothing without algo=hora stage=adapt"),
     ],
 )
