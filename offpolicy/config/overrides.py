@@ -23,6 +23,7 @@ from offpolicy.config.chosen import chosen_classes
 from offpolicy.config.extensions import EnvPreset
 from offpolicy.config.foreign_names import without_foreign
 from offpolicy.config.parsing import KEY_ALLOWED, clash, flatten, is_key, is_within, merge, nested, quoted
+from offpolicy.config.rules import unread_options
 from offpolicy.config.schema import RunConfig, read_values
 from offpolicy.config.sections import ALGORITHMS, AlgoConfig, AlgorithmInfo, algorithm_info
 from offpolicy.config.tokens import homes, instead_of_several, looks_like_id, misshapen
@@ -102,6 +103,7 @@ def load_config(tokens: Sequence[str], given: Mapping[str, Any] = MappingProxyTy
         config = RunConfig.from_mapping(_resolved(merge(tree, values), problems))
     except ConfigError as error:
         raise ConfigError(problems + list(error.problems)) from None
+    problems += unread_options(config, flatten(values)).values()
     if problems:
         raise ConfigError(problems)
     return config
