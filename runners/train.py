@@ -18,7 +18,7 @@ from offpolicy.checkpoint import SharedState, run_store
 from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_blocked, signals_queued
 from offpolicy.config.chosen import plugins_of
 from offpolicy.config.parsing import flatten, is_within, merge
-from offpolicy.config.rules import RESUMABLE
+from offpolicy.config.rules import RESUMABLE, unread_options
 from offpolicy.config.schema import RunConfig, read_config, write_config
 from offpolicy.config.sections import RANK_RUNNERS, ReplayConfig
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
@@ -79,6 +79,8 @@ def resume(run: Path, overrides: Mapping[str, Any], *, ends_process: bool = Fals
     if saved["replay"]["demos"] is None and "replay.demo_share" not in flatten(overrides):
         saved = merge(saved, {"replay": {"demo_share": ReplayConfig().demo_share}})  # no demonstrations, no share
     cfg = RunConfig.from_mapping(merge(saved, {"run_dir": str(run), "resume": "must"}))
+    if unread := unread_options(cfg, flatten(overrides)):
+        raise ConfigError(list(unread.values()))
     return train(cfg, ends_process=ends_process)
 
 

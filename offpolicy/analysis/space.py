@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from offpolicy.config.overrides import NAMED_BY, group_options
 from offpolicy.config.parsing import KEY_ALLOWED, allowed_text, as_override, is_key, is_within
 from offpolicy.config.schema import read_values
 from offpolicy.config.usable import KWARGS, is_fit, specs
@@ -19,6 +20,7 @@ from offpolicy.errors import ConfigError
 
 OWN_KEYS = ("seed", "run_dir", "resume")  # what the sweep sets itself, or cannot share between runs
 RANGE = ("low", "high", "log", "step")
+LARGEST = 2**53  # whole numbers below it are exact as floats
 FORM = "{low: 0.0001, high: 0.01, log: true}, {low: 1, high: 8, step: 1} or {values: [64, 128]}"
 Value = Any  # a value of the configuration: number, word, or list of numbers
 
@@ -85,6 +87,12 @@ def _parameter(key: str, raw: Any, where: str, problems: list[str]) -> Parameter
     if key in (*OWN_KEYS, "config"):
         problems.append(f"{where}: not allowed, the sweep sets it")
         return None
+    group, options = NAMED_BY.get(key, key), group_options()
+    if group in options:
+        problems.append(
+            f"{where}: not allowed: one sweep for each of them, such as {group}={options[group][0]} on the command line"
+        )
+        return None
     if is_within(key, (KWARGS,)) and not is_key(key):
         problems.append(f"{where}: not a key, allowed {KEY_ALLOWED}")
         return None
@@ -123,6 +131,10 @@ def _some(key: str, values: Any, where: str, problems: list[str]) -> Parameter |
     if not isinstance(values, list) or len(values) < 2:
         problems.append(f"{where}.values: got {values!r}, allowed a list of two or more values")
         return None
+    words = list(map(as_override, values))
+    if twice := [value for index, value in enumerate(values) if words[index] in words[:index]]:
+        problems.append(f"{where}.values: got {twice[0]!r} twice, allowed each value once")
+        return None
     return Parameter(key, tuple(tuple(each) if isinstance(each, list) else each for each in values))
 
 
@@ -140,6 +152,8 @@ def _range(key: str, raw: Mapping[str, Any], where: str, problems: list[str]) ->
         given = {**bounds, **({} if step is None else {"step": step})}
         fractions = [name for name, number in given.items() if number != int(number)]
         problems += [f"{where}.{name}: got {given[name]:g}, allowed a whole number" for name in fractions]
+        huge = [name for name, number in given.items() if abs(number) >= LARGEST]
+        problems += [f"{where}.{name}: got {raw[name]}, allowed a number between -2**53 and 2**53" for name in huge]
     low, high = bounds["low"], bounds["high"]
     if not low < high:
         problems.append(f"{where}: got low={low:g} high={high:g}, allowed low below high")
@@ -153,7 +167,7 @@ def _range(key: str, raw: Mapping[str, Any], where: str, problems: list[str]) ->
 def _number(value: Any, where: str, problems: list[str]) -> float:  # Any: not checked yet
     try:  # YAML reads 1e-4 as text: it wants 1.0e-4
         number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         problems.append(f"{where}: got {value!r}, allowed a number")

@@ -32,6 +32,7 @@ KEYS = {  # every key that may be changed, and what the change means beyond the 
     "eval.beside": "",
 }
 OF_ROLLOUTS = ("env.num_envs", "collect.num_collectors")  # they decide the rows of a batch of rollouts
+OF_SOURCES = ("replay.slots", "replay.prefetch", "replay.newest", "replay.device_share")  # read by one source alone
 Values = Mapping[str, str | int]
 
 
@@ -116,6 +117,8 @@ def held_keys(cfg: RunConfig, typed: Sequence[str], kept: Sequence[str]) -> dict
     if cfg.collect.mode == "auto" or cfg.collect_mode == "free":
         reason = "auto: each run tries the modes" if cfg.collect.mode == "auto" else "free: a short trial shows no lag"
         held.setdefault("collect.mode", reason)
+    if any(key in OF_SOURCES for key in typed):
+        held.setdefault("replay.source", "an option that another source does not read was given")
     if cfg.runner.name == "double_buffer":
         held.setdefault("replay.source", "runner=double_buffer is that of prefetch")
     if cfg.eval.every == 0 or cfg.eval.episodes == 0:

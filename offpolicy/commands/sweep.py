@@ -21,6 +21,7 @@ from offpolicy.commands.jobs import RUN, Job, Launcher, LocalLauncher, SlurmLaun
 from offpolicy.commands.sweep_study import Row, SweepStudy
 from offpolicy.config.overrides import config_file, load_config, parse_overrides
 from offpolicy.config.parsing import as_override, flatten, merge, nested
+from offpolicy.config.rules import unread_options
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError
 from offpolicy.files import atomic_write
@@ -163,10 +164,15 @@ def _common(space: Space, words: Sequence[str]) -> RunConfig:
     raise refusals[0]
 
 
+def _with(cfg: RunConfig, values: Mapping[str, Value]) -> RunConfig:
+    """Returns the configuration with other values. Raises `ConfigError`."""
+    return RunConfig.from_mapping(merge(cfg.to_mapping(), nested(values)))
+
+
 def _refusal(cfg: RunConfig, values: Mapping[str, Value]) -> str:
     """Returns why values are refused; empty if they are not."""
     try:
-        RunConfig.from_mapping(merge(cfg.to_mapping(), nested(values)))
+        _with(cfg, values)
     except ConfigError as error:
         return error.problems[0]
     return ""
@@ -241,9 +247,19 @@ class Sweep:
 
     def _start(self, each: ActiveTrial) -> None:
         seed = len(each.jobs)
-        words = [*self._words, *words_of(each.values), f"seed={self._cfg.seed + seed}"]
+        words = [*self._read_words(self._words, each.values), f"seed={self._cfg.seed + seed}"]
         each.jobs[seed] = self._launcher.start(words, each.directory / f"seed-{seed}")
         self._say(each, f"seed {self._cfg.seed + seed} starts: {shlex.join(words_of(each.values))}")
+
+    def _read_words(self, words: Sequence[str], values: Mapping[str, Value]) -> list[str]:
+        """Returns words and values as overrides, without options that nothing reads beside these values.
+
+        A run would refuse them. In a space that searches an option and what it depends on, some trials have such.
+        """
+        every = [*words, *words_of(values)]
+        keys = [word.partition("=")[0] for word in every]
+        unread = unread_options(_with(self._cfg, values), keys)
+        return [word for word, key in zip(every, keys, strict=True) if key not in unread]
 
     def _advance(self, each: ActiveTrial) -> None:
         """Reads what the runs of a trial have done, and ends it if they are done, failed, or worse than others."""
@@ -318,7 +334,7 @@ class Sweep:
         best, others = done[0], sorted(done[1:], key=lambda row: row.number)
         if others:
             self._compare(others[0], best)
-        command = shlex.join(["offpolicy", "train", *self._given, *words_of(best.values)])
+        command = shlex.join(["offpolicy", "train", *self._read_words(self._given, best.values)])
         self._console.print(f"best        trial {best.number}, return {best.mean:,.1f}\n{command}", soft_wrap=True)
         return EXIT_OK
 

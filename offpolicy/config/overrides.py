@@ -23,6 +23,7 @@ from offpolicy.config.chosen import chosen_classes
 from offpolicy.config.extensions import EnvPreset
 from offpolicy.config.foreign_names import without_foreign
 from offpolicy.config.parsing import KEY_ALLOWED, clash, flatten, is_key, is_within, merge, nested, quoted
+from offpolicy.config.rules import unread_options
 from offpolicy.config.schema import RunConfig, read_values
 from offpolicy.config.sections import ALGORITHMS, AlgoConfig, AlgorithmInfo, algorithm_info
 from offpolicy.config.tokens import homes, instead_of_several, looks_like_id, misshapen
@@ -95,14 +96,14 @@ def load_config(tokens: Sequence[str], given: Mapping[str, Any] = MappingProxyTy
     overrides = parse_overrides(tokens, given=given)
     problems = list(overrides.problems)
     values = dict(overrides.values)
-    source = values.pop("config", None)
-    tree = _saved(source, overrides.groups) if source is not None else _chosen(overrides.groups, values)
+    tree = _saved(values.pop("config"), overrides.groups) if "config" in values else _chosen(overrides.groups, values)
     if overrides.groups.get("stage") == "adapt" and (algo := tree["algo"]["name"]) != "hora":  # an experiment's, maybe
         raise ConfigError(f"stage: got adapt, allowed nothing with algo={algo}: only algo=hora has stages")
     try:
         config = RunConfig.from_mapping(_resolved(merge(tree, values), problems))
     except ConfigError as error:
         raise ConfigError(problems + list(error.problems)) from None
+    problems += unread_options(config, flatten(values)).values()
     if problems:
         raise ConfigError(problems)
     return config
@@ -151,6 +152,8 @@ def _saved(source: Any, groups: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def _file_of(source: Any) -> Path:
+    if source in (None, ""):  # an unset variable of the shell, maybe
+        raise ConfigError(f"config: got {source!r}, allowed a run or its config.yaml, such as config=latest")
     if problems := too_long("config", str(source)):
         raise ConfigError(problems)
     path = Path(str(source))
@@ -160,8 +163,8 @@ def _file_of(source: Any) -> Path:
 def config_file(tokens: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]:
     """Returns the file that `config=` takes values from, if it is given, and the keys of the command line itself."""
     values = dict(parse_overrides(tokens).values)
-    source = values.pop("config", None)
-    return None if source is None else _file_of(source), tuple(flatten(values))
+    file = _file_of(values.pop("config")) if "config" in values else None
+    return file, tuple(flatten(values))
 
 
 # Any: values are checked with the run's own configuration
@@ -273,7 +276,8 @@ def _parsed(token: str, options: Mapping[str, Sequence[str]], info: AlgorithmInf
             raise ConfigError(f"{token}: got the key {key!r}, allowed {KEY_ALLOWED}") from None
         raise ConfigError(f"{token}: not understood; {_repaired(key, text)}") from None
     if override.is_sweep_override():
-        raise ConfigError(f"{token}: one run takes one value; {instead_of_several(key, text, options)}")
+        instead = instead_of_several(NAMED_BY.get(key, key), text, options)
+        raise ConfigError(f"{token}: one run takes one value; {instead}")
     if override.package is not None or "/" in override.key_or_group:
         raise ConfigError(
             f"{token}: got {override.key_or_group!r}, allowed a group ({', '.join(options)}) or a dotted key"

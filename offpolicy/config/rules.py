@@ -6,11 +6,12 @@ import dataclasses
 import re
 import types
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from offpolicy.config.foreign_names import advice
+from offpolicy.config.parsing import is_within
 from offpolicy.config.sections import (
     ALGORITHMS,
     FROM_REPLAY,
@@ -37,6 +38,71 @@ RESUMABLE = (
     *("env.vectorization", "env.measure", "env.on_error", "env.max_bad_rows"),
     *("collect.hook", "collect.post_queue", "collect.max_restarts"),
     *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots", "prefetch", "newest")),
+)
+
+
+class Unread(NamedTuple):
+    """Options that nothing reads in some configurations."""
+
+    keys: tuple[str, ...]
+    holds_for: Callable[[RunSections], bool]
+    why: str  # a format of `cfg`
+
+
+UNREAD = (
+    Unread(
+        ("algo.alpha_lr", "algo.target_entropy", "algo.target_sigma"),
+        lambda cfg: not cfg.algo.auto_alpha,
+        "with algo.auto_alpha=false: the temperature stays at algo.init_alpha",
+    ),
+    Unread(
+        ("algo.target_sigma",),
+        lambda cfg: cfg.algo.target_entropy is not None,
+        "with algo.target_entropy, which takes its place",
+    ),
+    Unread(
+        ("algo.target_kl",),
+        lambda cfg: cfg.algo.lr_schedule != "kl_adaptive",
+        "with algo.lr_schedule={cfg.algo.lr_schedule}: it is for kl_adaptive",
+    ),
+    Unread(
+        ("algo.rho_clip", "algo.trace_clip"),
+        lambda cfg: cfg.algo.advantage == "gae",
+        "with algo.advantage=gae: it is for vtrace",
+    ),
+    Unread(("runner.sync_every",), lambda cfg: cfg.runner.sync != "parameters", "without runner.sync=parameters"),
+    Unread(
+        ("replay.slots", "replay.prefetch", "replay.newest"),
+        lambda cfg: cfg.replay.source in ("direct", "resident"),
+        "with replay.source={cfg.replay.source}: it is for prefetch",
+    ),
+    Unread(
+        ("replay.device_share",),
+        lambda cfg: cfg.replay.source in ("direct", "prefetch"),
+        "with replay.source={cfg.replay.source}: it is for resident",
+    ),
+    Unread(("collect.band",), lambda cfg: cfg.collect_mode != "free", "without collect.mode=free"),
+    Unread(("collect.post_queue",), lambda cfg: cfg.collect.hook is None, "without collect.hook"),
+    Unread(
+        ("eval.hook", "eval.post_queue"),
+        lambda cfg: cfg.eval.episodes == 0,
+        "with eval.episodes=0: there is no evaluation",
+    ),
+    Unread(
+        ("eval.beside",),
+        lambda cfg: cfg.eval.episodes == 0 and cfg.eval.beside == "true",  # false: as it is then
+        "with eval.episodes=0: there is no evaluation",
+    ),
+    Unread(("eval.post_queue",), lambda cfg: cfg.eval.hook is None, "without eval.hook"),
+    Unread(("eval.video_mb",), lambda cfg: not cfg.eval.video, "without eval.video=true"),
+    Unread(
+        ("stop.reward", "stop.patience"),
+        lambda cfg: cfg.eval.every >= cfg.total_timesteps,
+        "with eval.every={cfg.eval.every}, total_timesteps={cfg.total_timesteps}: no evaluation comes before the end",
+    ),
+    Unread(("timing.trace_mb",), lambda cfg: not cfg.timing.trace, "without timing.trace=true"),
+    Unread(("timing.profile_iterations",), lambda cfg: cfg.timing.profile_at == 0, "without timing.profile_at"),
+    Unread(("log.prometheus_address",), lambda cfg: cfg.log.prometheus_port is None, "without log.prometheus_port"),
 )
 
 
@@ -88,7 +154,7 @@ def _not_in_json(value: Any, path: str) -> list[str]:  # Any: not checked yet
 def _stage_problems(cfg: RunSections) -> list[str]:
     """Returns what does not fit HORA, its stages, or an algorithm without stages."""
     problems, algo = list[str](), cfg.algo
-    if algo.is_adapting and not cfg.teacher:
+    if algo.is_adapting and cfg.teacher is None:
         problems.append("teacher: got null, allowed a run directory of algo=hora stage=teach, to begin with")
     if cfg.teacher and not algo.is_adapting:
         problems.append(f"teacher: got {cfg.teacher!r}, allowed nothing without algo=hora stage=adapt")
@@ -103,7 +169,12 @@ def _path_problems(cfg: RunSections) -> list[str]:
     paths = {
         "run_dir": cfg.run_dir, "teacher": cfg.teacher, "init_from": cfg.init_from, "replay.demos": cfg.replay.demos,
     }  # fmt: skip
-    return [problem for key, path in paths.items() if path is not None for problem in too_long(key, path)]
+    empty = [
+        f"{key}: got '', allowed a path or null; is a variable of the shell unset?"
+        for key, path in paths.items()
+        if path == ""
+    ]
+    return empty + [problem for key, path in paths.items() if path for problem in too_long(key, path)]
 
 
 def _encoder_problems(algo: AlgoConfig) -> list[str]:
@@ -210,6 +281,25 @@ def _unused_options(cfg: RunSections) -> list[str]:
         problems.append(
             f"collect.band: got {cfg.collect.band}, allowed nothing with algo={algo.name}: rollout.slots bounds it"
         )
+    return problems
+
+
+def unread_options(cfg: RunSections, given: Iterable[str]) -> dict[str, str]:
+    """Returns the problem of each option that was given, and that nothing reads in a valid configuration, by its key.
+
+    It may stand at its default. What a preset or another run has set stays: whoever changes the option that it depends
+    on need not undo it. What a plug-in's algorithm reads is its own affair.
+    """
+    keys, is_foreign = list(given), cfg.algo.info.options is not None
+    problems: dict[str, str] = {}
+    for row in UNREAD:
+        for key in row.keys:
+            section, _, name = key.partition(".")
+            options = getattr(cfg, section)
+            value = getattr(options, name)
+            is_given = any(is_within(each, (key,)) for each in keys) and value != getattr(type(options)(), name)
+            if is_given and row.holds_for(cfg) and not (is_foreign and section == "algo"):
+                problems[key] = f"{key}: got {value!r}, allowed nothing {row.why.format(cfg=cfg)}"
     return problems
 
 

@@ -107,10 +107,23 @@ def _with_texts_as_keys(value: Any) -> Any:  # Any: a value of YAML
     return [_with_texts_as_keys(below) for below in value] if isinstance(value, list) else value
 
 
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
+    """Refuses a key that a mapping has twice: YAML would keep the last and drop the others without a word."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:  # Any: an anchor, which PyYAML does not type
+        """Returns the mapping. Raises `yaml.MarkedYAMLError`."""
+        node = super().compose_mapping_node(anchor)
+        keys = [(key.tag, key.value) for key, _ in node.value]
+        for index, (key, _) in enumerate(node.value):
+            if keys[index] in keys[:index]:
+                raise yaml.MarkedYAMLError(None, None, f"got the key {key.value!r} twice, allowed once", key.start_mark)
+        return node
+
+
 def read_values(file: Path, allowed: str = "the mapping that a run writes") -> dict[str, Any]:
     """Returns the values of a YAML file such as `config.yaml`, unchecked. Raises `ConfigError` for no mapping."""
     try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+        tree = yaml.load(file.read_text(encoding="utf-8"), _Loader)
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error).replace("\n", " ")
         raise ConfigError(f"{file}: cannot be read: {reason}") from None

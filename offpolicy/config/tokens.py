@@ -94,7 +94,13 @@ def _search(word: str) -> str:
 
 
 def instead_of_several(key: str, text: str, options: Options) -> str:
-    """Returns what to write for `key=1,2,3`: a list, a text or the first value, as the key takes."""
+    """Returns what to write for `key=1,2,3`: a list, a text or the first value, as the key takes.
+
+    Of a function of Hydra, such as `range(1,3)`, there is no first value: it is answered with one that the key takes.
+    """
+    if re.fullmatch(r"\w+\(.*\)", text.strip(), re.DOTALL):
+        word = f"{key}={options[key][0]}" if key in options else example_word(key)
+        return f"write {word}, and a command for each of the others; offpolicy sweep searches among many"
     first = text.split(",")[0].strip()
     if key in specs() and key not in options:
         if "tuple" in str(specs()[key].hint):

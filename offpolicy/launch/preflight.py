@@ -24,7 +24,7 @@ from offpolicy.launch.run_lock import is_running
 from offpolicy.logger.otlp import require_otlp
 from offpolicy.logger.prometheus import require_prometheus
 from offpolicy.logger.wandb import require_login
-from offpolicy.machine import X86_64, available_memory, keeps_store_order, processor
+from offpolicy.machine import X86_64, available_memory, keeps_store_order, num_usable_cores, processor
 from offpolicy.replay.demonstrations import read_demos
 from offpolicy.run_names import find_run
 from offpolicy.saved_fields import short
@@ -43,6 +43,9 @@ SOURCE_SPACES = (
     *("obs_dim", "obs_keys", "obs_shapes", "action_dim", "num_actions", "nvec", "action_low", "action_high"),
 )
 
+# A smaller machine may have as many to repeat a run of a larger one: their number decides the last bits of an update.
+THREADS_PER_CORE = 32  # threads of a process beyond which its number is taken for a mistake
+
 
 def preflight(cfg: RunConfig) -> SpaceSpec:
     """Checks devices, environment and memory; returns the environment's spaces.
@@ -50,6 +53,7 @@ def preflight(cfg: RunConfig) -> SpaceSpec:
     Raises `ConfigError`, or `EnvFailure` if the environment itself fails.
     """
     check_processor(processor())
+    check_threads(cfg, num_usable_cores())
     check_id(cfg.env.id)
     gpus = cuda_memory(cfg.runner.start_timeout_s) if asks_for_gpus(cfg) else Gpus([])
     check_gpus(cfg, gpus)
@@ -88,6 +92,20 @@ def check_processor(kind: str) -> None:
             f"machine: got {kind}, allowed {X86_64[0]}: the shared-memory rings rely on its order of stores, and"
             " without it a batch could hold half-written rows; docs/install.md says what is missing"
         )
+
+
+def check_threads(cfg: RunConfig, cores: int) -> None:
+    """Refuses more threads than this host can have: a learner of a million dies of them. Raises `ConfigError`."""
+    most = THREADS_PER_CORE * cores
+    given = {"threads.collector": cfg.threads.collector, "threads.learner": cfg.threads.learner}
+    problems = [
+        f"{key}: got {number}, allowed at most {most}, {THREADS_PER_CORE} for each of the {cores} cores of this"
+        " machine, or auto"
+        for key, number in given.items()
+        if number != "auto" and number > most
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def check_actions(cfg: RunConfig, spec: SpaceSpec) -> None:

@@ -192,6 +192,7 @@ def test_an_environment_that_fails_before_training_leaves_no_directory(start_run
         ("run_dir=/proc/nowhere/run", ["run_dir", "/proc/nowhere/run"]),
         ("log.wandb=online", ["log.wandb", "API key"]),
         ("device=cuda:7", ["device", "cuda:7"]),
+        ("threads.learner=1000000", ["threads.learner", "1000000", "cores"]),
     ],
 )
 def test_a_bad_value_is_refused_with_exit_2(

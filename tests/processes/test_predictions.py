@@ -56,7 +56,8 @@ def test_another_mode_gives_what_was_predicted(run_cli: RunCli, tmp_path: Path) 
 def both_late(directory: Path, mode: str, delays_ms: list[tuple[float, float]]) -> list[Stretch]:
     """An undelayed stretch, then one for each pair of delays, of env step and update."""
     late: Plan = [({"collector.env_step": step, "learner.train": update}, LATE) for step, update in delays_ms]
-    return run_plan(directory, (POINT, f"collect.mode={mode}", "collect.band=2"), [({}, USUAL), *late])
+    band = ("collect.band=2",) if mode == "free" else ()
+    return run_plan(directory, (POINT, f"collect.mode={mode}", *band), [({}, USUAL), *late])
 
 
 def capacities(usual: Stretch, step_ms: float, update_ms: float) -> tuple[float, float]:

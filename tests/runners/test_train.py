@@ -100,6 +100,18 @@ def test_a_share_without_demonstrations_is_refused_at_a_resume_too(tmp_path: Pat
         train.resume(tmp_path, {"replay": {"demos": None, "demo_share": 0.75}})
 
 
+def test_an_option_that_nothing_reads_is_refused_at_a_resume_where_it_is_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    launched = list[RunConfig]()
+    write_config(tmp_path, config(eval={"hook": "hooks:draw"}), SPEC)
+    monkeypatch.setattr(train, "train", lambda cfg, **_: launched.append(cfg) or 0)
+    with pytest.raises(ConfigError, match=r"eval\.hook: got 'hooks:score', allowed nothing with eval\.episodes=0"):
+        train.resume(tmp_path, {"eval": {"hook": "hooks:score", "episodes": 0}})
+    assert train.resume(tmp_path, {"eval": {"episodes": 0}}) == 0
+    assert launched[0].eval.hook == "hooks:draw"
+
+
 @pytest.mark.parametrize("runner", ["single_gpu", "double_buffer", "multi_gpu", "appo"])
 def test_every_process_starts_in_a_module_of_the_runners(runner: str) -> None:
     cfg = config(runner={"name": runner}, **({"algo": {"name": "appo"}} if runner == "appo" else {}))

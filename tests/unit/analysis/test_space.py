@@ -42,6 +42,9 @@ def test_ranges_and_values_are_read(tmp_path: Path) -> None:
         ({"parameters": {"env.kwargs": {"values": [1, 2]}}}, "env.kwargs: got 1, allowed a mapping"),
         ({"parameters": {"env.kwargs.d": {"values": [date(2026, 1, 1), 2]}}}, "d: got datetime.date(2026, 1, 1), allo"),
         ({"parameters": {"seed": {"low": 1, "high": 2}}, "trials": 3}, "got trials, allowed parameters"),
+        ({"parameters": {"algo.name": {"values": ["sac", "td3"]}}}, "algo.name: not allowed: one sweep for each"),
+        ({"parameters": {"env": {"values": ["ant", "hopper"]}}}, "env: not allowed: one sweep for each of them, such"),
+        ({"parameters": {"runner.name": {"values": ["appo", "x"]}}}, "such as runner=appo on the command line"),
         ({"parameters": {"algo.gama": {"low": 0, "high": 1}}}, "algo.gama: unknown key; did you mean algo.gamma?"),
         ({"parameters": {"algo.gamma": [0.9, 0.99]}}, "algo.gamma: got [0.9, 0.99], allowed {low"),
         ({"parameters": {"algo.gamma": {"low": 0.9}}}, "algo.gamma: got {'low': 0.9}, allowed"),
@@ -53,6 +56,11 @@ def test_ranges_and_values_are_read(tmp_path: Path) -> None:
         ({"parameters": {"algo.gamma": {"low": 0, "high": 1, "step": 2}}}, "algo.gamma.step: got 2, allowed"),
         ({"parameters": {"algo.policy_delay": {"low": 1, "high": 4, "step": 0.5}}}, "step: got 0.5, allowed a whole"),
         ({"parameters": {"algo.policy_delay": {"low": 1.5, "high": 4}}}, "policy_delay.low: got 1.5, allowed a whole"),
+        ({"parameters": {"total_timesteps": {"low": 1, "high": 2**53}}}, "high: got 9007199254740992, allowed a"),
+        ({"parameters": {"total_timesteps": {"low": 1, "high": "1e300"}}}, "high: got 1e300, allowed a number between"),
+        ({"parameters": {"total_timesteps": {"low": 1, "high": 10**400}}}, "allowed a number"),
+        ({"parameters": {"algo.gamma": {"values": [0.9, 0.99, 0.9]}}}, "values: got 0.9 twice, allowed each value"),
+        ({"parameters": {"algo.hidden_dims": {"values": [[64], [64]]}}}, "values: got [64] twice, allowed each value"),
         ({"parameters": {"algo.gamma": {"values": [0.9]}}}, "algo.gamma.values: got [0.9], allowed a list of two"),
         ({"parameters": {"algo.activation": {"values": ["relu", "gelu"]}}}, "activation: got 'gelu', allowed one of"),
     ],
@@ -62,6 +70,14 @@ def test_bad_input_names_the_key_and_what_is_allowed(tmp_path: Path, content: An
     with pytest.raises(ConfigError) as refused:
         read_space(file)
     assert any(each.startswith(str(file)) and problem in each for each in refused.value.problems), refused.value
+
+
+def test_a_key_that_is_written_twice_is_refused(tmp_path: Path) -> None:
+    """The last one was searched, the first one was dropped without a word."""
+    file = tmp_path / "space.yaml"
+    file.write_text("parameters:\n  algo.gamma: {low: 0.9, high: 0.99}\n  algo.gamma: {low: 0.1, high: 0.2}\n")
+    with pytest.raises(ConfigError, match=r"space\.yaml: cannot be read: got the key 'algo\.gamma' twice.* line 3"):
+        read_space(file)
 
 
 def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:

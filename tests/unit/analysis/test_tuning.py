@@ -114,3 +114,9 @@ def test_what_twice_the_environments_save_depends_on_how_they_are_stepped(
     (found,) = [move for move in moves(cfg, {}, FOUR_CORES) if move.text == "env.num_envs=4"]
     assert found.factors["env_step"] == pytest.approx(factor)
     assert found.factors["action_select"] == 0.5
+
+
+def test_the_source_stays_where_an_option_was_given_that_another_does_not_read() -> None:
+    cfg = load_config(["replay.slots=3"])
+    assert "replay.source" in held_keys(cfg, ["replay.slots"], ())
+    assert "replay.source" not in held_keys(cfg, [], ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -219,6 +220,24 @@ def test_values_that_a_rule_refuses_together_fail_alone(
     out = capsys.readouterr().out
     assert "refused: algo.learning_starts: got 600, allowed less than total_timesteps=500" in out
     assert "complete" in out
+
+
+def test_a_trial_leaves_out_what_nothing_reads_beside_its_values(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("space.yaml").write_text(
+        "parameters:\n  algo.gamma: {values: [0.9, 0.95]}\n  algo.advantage: {values: [vtrace, gae]}\n"
+        "  algo.trace_clip: {low: 0.5, high: 1.0}\n"
+    )
+    launcher = launched(monkeypatch, near)
+    assert swept("algo=appo", "algo.rho_clip=2.0", trials=8) == 0
+    has_bounds = dict[str, set[bool]]()
+    for words, _ in launcher.started:
+        advantage = load_config(words).algo.advantage
+        found = {any(word.startswith(key) for word in words) for key in ("algo.rho_clip=", "algo.trace_clip=")}
+        has_bounds[advantage] = has_bounds.get(advantage, set()) | found
+    assert has_bounds == {"vtrace": {True}, "gae": {False}}
+    load_config(shlex.split(capsys.readouterr().out.splitlines()[-1])[2:])
 
 
 def source_run(directory: Path, gamma: float) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from offpolicy.config.overrides import load_config, load_values
+from offpolicy.config.overrides import config_file, load_config, load_values
 from offpolicy.config.parsing import KEY_ALLOWED
 from offpolicy.errors import ConfigError
 
@@ -21,6 +21,15 @@ def problems(*tokens: str) -> tuple[str, ...]:
 def test_no_override_trains_sac_on_pendulum() -> None:
     config = load_config([])
     assert (config.algo.name, config.env.id, config.total_timesteps) == ("sac", "Pendulum-v1", 20_000)
+
+
+@pytest.mark.parametrize(("word", "got"), [("config=null", "None"), ("config=", "''")])
+def test_a_configuration_of_no_run_is_refused(word: str, got: str) -> None:
+    """It was ignored, and the run began with the defaults."""
+    said = f"config: got {got}, allowed a run or its config.yaml, such as config=latest"
+    assert problems(word, "seed=3") == (said,)
+    with pytest.raises(ConfigError, match="config: got"):
+        config_file([word])
 
 
 def test_groups_and_values_are_composed() -> None:
@@ -268,3 +277,20 @@ def test_a_configuration_that_names_no_algorithm_is_refused_once(tmp_path: Path,
         "clip_range" in problem or "algo" in problem or str(tmp_path) in problem
         for problem in problems(f"config={tmp_path}", "clip_range=0.3")
     )
+
+
+def test_an_option_that_nothing_reads_is_refused_where_it_was_typed_or_given() -> None:
+    unread = "algo.alpha_lr: got 0.001, allowed nothing with algo.auto_alpha=false"
+    assert problems("algo.auto_alpha=false", "algo.alpha_lr=1e-3")[0].startswith(unread)
+    with pytest.raises(ConfigError, match=r"eval\.hook: got 'hooks:draw', allowed nothing with eval\.episodes=0"):
+        load_config(["eval.episodes=0"], {"eval": {"hook": "hooks:draw"}})
+
+
+def test_an_option_of_a_preset_or_of_another_run_may_stay_unread(tmp_path: Path) -> None:
+    saved = load_config(["algo.alpha_lr=1e-3"]).to_mapping()
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(saved))
+    for words in (["env=cartpole"], [f"config={tmp_path}/config.yaml"]):
+        algo = load_config([*words, "algo.auto_alpha=false", "algo.init_alpha=0.2"]).algo
+        assert (algo.alpha_lr, algo.auto_alpha) == (1e-3, False)
+    algo = load_config(["algo=appo", "env=hand_rotation", "algo.lr_schedule=constant"]).algo
+    assert (algo.target_kl, algo.lr_schedule) == (0.05, "constant")

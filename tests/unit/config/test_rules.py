@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from offpolicy.config.parsing import merge, nested
+from offpolicy.config.parsing import flatten, merge, nested
+from offpolicy.config.rules import unread_options
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 
@@ -32,6 +33,12 @@ def test_a_hook_is_a_module_and_a_function(section: str, hook: str) -> None:
 def test_a_path_with_a_name_that_is_too_long_is_refused(key: str) -> None:
     found = problems(nested({key: f"runs/{256 * 'x'}/y"}))
     assert any(problem.startswith(f"{key}: got a name of 256 bytes, ") for problem in found)
+
+
+@pytest.mark.parametrize("key", ["run_dir", "teacher", "init_from", "replay.demos"])
+def test_an_empty_path_is_refused(key: str) -> None:
+    """`run_dir=$OUT` with no OUT was taken for the default directory, and for one that somebody had named."""
+    assert problems(nested({key: ""})) == (f"{key}: got '', allowed a path or null; is a variable of the shell unset?",)
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:12"])
@@ -144,6 +151,7 @@ def adapting(**sections: Any) -> dict[str, Any]:
             adapting(teacher=None),
             "teacher: got null, allowed a run directory of algo=hora stage=teach, to begin with",
         ),
+        (adapting(teacher=""), "teacher: got '', allowed a path or null; is a variable of the shell unset?"),
         (appo(teacher="runs/a"), "teacher: got 'runs/a', allowed nothing without algo=hora stage=adapt"),
     ],
 )
@@ -287,3 +295,101 @@ def test_values_below_env_kwargs_are_those_of_json() -> None:
     )
     fine = {"a": [1, 2.5, True, None, "x", {"b": (3, 4)}]}
     assert RunConfig.from_mapping({"env": {"kwargs": fine}}).env.kwargs == fine
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        (
+            {"algo": {"auto_alpha": False, "alpha_lr": 0.001}},
+            "algo.alpha_lr: got 0.001, allowed nothing with algo.auto_alpha=false: the temperature stays at"
+            " algo.init_alpha",
+        ),
+        (
+            {"algo": {"auto_alpha": False, "target_entropy": -3}},
+            "algo.target_entropy: got -3.0, allowed nothing with algo.auto_alpha=false: the temperature stays at"
+            " algo.init_alpha",
+        ),
+        (
+            {"algo": {"name": "flashsac", "target_entropy": -3, "target_sigma": 0.3}},
+            "algo.target_sigma: got 0.3, allowed nothing with algo.target_entropy, which takes its place",
+        ),
+        (
+            appo(algo={"target_kl": 7}),
+            "algo.target_kl: got 7.0, allowed nothing with algo.lr_schedule=constant: it is for kl_adaptive",
+        ),
+        (
+            appo(algo={"advantage": "gae", "rho_clip": 2}),
+            "algo.rho_clip: got 2.0, allowed nothing with algo.advantage=gae: it is for vtrace",
+        ),
+        (
+            appo(algo={"advantage": "gae", "trace_clip": 0.5}),
+            "algo.trace_clip: got 0.5, allowed nothing with algo.advantage=gae: it is for vtrace",
+        ),
+        ({"runner": {"sync_every": 4}}, "runner.sync_every: got 4, allowed nothing without runner.sync=parameters"),
+        (
+            {"replay": {"source": "direct", "slots": 3}},
+            "replay.slots: got 3, allowed nothing with replay.source=direct: it is for prefetch",
+        ),
+        (
+            {"replay": {"source": "prefetch", "device_share": 0.1}},
+            "replay.device_share: got 0.1, allowed nothing with replay.source=prefetch: it is for resident",
+        ),
+        (
+            {"collect": {"band": 3, "mode": "alternate"}},
+            "collect.band: got 3, allowed nothing without collect.mode=free",
+        ),
+        ({"collect": {"post_queue": 3}}, "collect.post_queue: got 3, allowed nothing without collect.hook"),
+        (
+            {"eval": {"hook": "hooks:draw", "episodes": 0}},
+            "eval.hook: got 'hooks:draw', allowed nothing with eval.episodes=0: there is no evaluation",
+        ),
+        (
+            {"eval": {"beside": True, "episodes": 0}},
+            "eval.beside: got 'true', allowed nothing with eval.episodes=0: there is no evaluation",
+        ),
+        ({"eval": {"post_queue": 3}}, "eval.post_queue: got 3, allowed nothing without eval.hook"),
+        ({"eval": {"video_mb": 3}}, "eval.video_mb: got 3, allowed nothing without eval.video=true"),
+        (
+            {"stop": {"reward": 1.5}, "eval": {"every": 20_000}},
+            "stop.reward: got 1.5, allowed nothing with eval.every=20000, total_timesteps=20000: no evaluation comes"
+            " before the end",
+        ),
+        (
+            {"stop": {"patience": 3}, "total_timesteps": 4_000},
+            "stop.patience: got 3, allowed nothing with eval.every=5000, total_timesteps=4000: no evaluation comes"
+            " before the end",
+        ),
+        ({"timing": {"trace_mb": 3}}, "timing.trace_mb: got 3, allowed nothing without timing.trace=true"),
+        (
+            {"timing": {"profile_iterations": 3, "trace": True}},
+            "timing.profile_iterations: got 3, allowed nothing without timing.profile_at",
+        ),
+        (
+            {"log": {"prometheus_address": "0.0.0.0"}},
+            "log.prometheus_address: got '0.0.0.0', allowed nothing without log.prometheus_port",
+        ),
+    ],
+)
+def test_an_option_that_nothing_would_read_is_refused_where_it_was_given(raw: dict[str, Any], problem: str) -> None:
+    cfg = RunConfig.from_mapping(raw)
+    assert list(unread_options(cfg, flatten(raw)).values()) == [problem]
+    assert unread_options(cfg, []) == {}  # a preset has set it, or another run
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"algo": {"alpha_lr": 0.001, "target_entropy": -3}},
+        {"algo": {"auto_alpha": False, "init_alpha": 0.2, "alpha_lr": 3e-4}},  # its default
+        {"algo": {"name": "flashsac", "target_sigma": 0.3}},
+        appo(algo={"target_kl": 7, "lr_schedule": "kl_adaptive", "rho_clip": 2}),
+        {"replay": {"slots": 3, "newest": True, "device_share": 0.1}},  # auto may choose any source
+        {"collect": {"band": 3, "mode": "free"}},
+        {"eval": {"beside": False, "episodes": 0}},  # as it is then
+        {"eval": {"every": 19_999}, "stop": {"reward": 1.5, "patience": 3}},
+    ],
+    ids=str,
+)
+def test_an_option_that_something_may_read_is_accepted(raw: dict[str, Any]) -> None:
+    assert unread_options(RunConfig.from_mapping(raw), flatten(raw)) == {}

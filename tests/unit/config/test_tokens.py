@@ -65,6 +65,21 @@ def test_several_values_are_a_list_a_text_or_several_commands(key: str, said: st
 
 
 @pytest.mark.parametrize(
+    ("key", "text", "word"),
+    [
+        ("seed", "range(1,3)", "seed=1"),
+        ("algo.hidden_dims", "choice([64],[128])", "algo.hidden_dims=[256,256]"),
+        ("replay.demos", "glob(*)", "replay.demos=null"),
+        ("env", "glob(*)", "env=pendulum"),
+    ],
+)
+def test_a_function_is_answered_with_a_value_that_can_be_typed(key: str, text: str, word: str) -> None:
+    """It was cut at its first comma: `write seed=range(1`."""
+    said = f"write {word}, and a command for each of the others; offpolicy sweep searches among many"
+    assert instead_of_several(key, text, OPTIONS) == said
+
+
+@pytest.mark.parametrize(
     ("text", "is_id"),
     [("Hopper-v5", True), ("ALE/Pong-v5", True), ("my.envs:Maze_2-v0", True), ("hopper", False), ("v5", False)],
 )

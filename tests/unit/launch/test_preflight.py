@@ -312,6 +312,23 @@ def test_only_the_first_host_looks_for_the_run_to_begin_with(tmp_path: Path) -> 
     assert find_source(warm(tmp_path, host=other), SPEC)[1] is None
 
 
+def test_more_threads_than_the_cores_of_this_host_could_ever_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learner with a million died of SIGSEGV."""
+    monkeypatch.setattr(preflight, "num_usable_cores", lambda: 2)
+    with pytest.raises(ConfigError) as caught:
+        preflight.preflight(config(threads={"learner": 65, "collector": 1_000_000}))
+    allowed = "allowed at most 64, 32 for each of the 2 cores of this machine, or auto"
+    assert caught.value.problems == (
+        f"threads.collector: got 1000000, {allowed}",
+        f"threads.learner: got 65, {allowed}",
+    )
+
+
+def test_threads_may_be_as_many_as_a_larger_machine_has() -> None:
+    preflight.check_threads(config(threads={"learner": 64, "collector": 3}), cores=2)
+    preflight.check_threads(config(), cores=1)
+
+
 def test_a_processor_with_another_order_of_stores_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "processor", lambda: "aarch64")
     with pytest.raises(ConfigError, match="machine: got aarch64, allowed x86_64: the shared-memory rings"):
