@@ -49,8 +49,8 @@ def list_runs(root: Path, most: int) -> int:
         status, *numbers, speed = row(run)
         kind = str(run.relative_to(ROOT)).removesuffix(name).rstrip("/") if run in known else ""
         shown = Text(status, STATUS_STYLES.get(status, "bold"))
-        cells = [shown, *numbers] if is_narrow else [Text(kind), shown, *numbers, speed]
-        table.add_row(Text(name), *cells)
+        middle, last = ([], []) if is_narrow else ([Text(kind)], [speed])
+        table.add_row(Text(name), *middle, shown, *numbers, *last)
     console.print(table)
     if len(runs) > most:
         console.print(f"{len(runs) - most} older runs: offpolicy list {root} --most {len(runs)}")
