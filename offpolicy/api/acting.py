@@ -12,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from offpolicy.api.arguments import whole_number
+from offpolicy.collect.policy import require_sound
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.commands.trust import check_trust
 from offpolicy.envs.spaces import Codec, action_map
@@ -75,7 +76,9 @@ class LoadedPolicy:
         with torch.inference_mode():
             inputs = torch.from_numpy(rows).to(self._device)
             chosen = self._policy.act(inputs) if deterministic else self._policy.sample(inputs, self._generator)[0]
-        actions = self._codec.env_actions(self._actions.apply(chosen.cpu().numpy()))
+        action = chosen.cpu().numpy()
+        require_sound(action, rows)
+        actions = self._codec.env_actions(self._actions.apply(action))
         found: NDArray[Any] = np.asarray(actions[0]) if is_one else actions
         return found
 

@@ -154,8 +154,9 @@ def wait_turn(parts: CollectorParts) -> bool:
                 turn = gate.wait_turn(may_step)
         else:
             with phase(CollectorPhase.SNAPSHOT):
-                gate.begin_snapshot()
-                gate.snapshot_taken(parts.take_snapshot())
+                with gate.saving():
+                    error = parts.take_snapshot()
+                gate.snapshot_taken(error)
                 turn = gate.turn(may_step)
     return turn is Turn.STEP
 

@@ -19,9 +19,8 @@ from offpolicy.analysis.space import OWN_KEYS, Space, Value, read_space, words_o
 from offpolicy.commands.compare import compare
 from offpolicy.commands.jobs import RUN, Job, Launcher, LocalLauncher, SlurmLauncher, check_slurm
 from offpolicy.commands.sweep_study import Row, SweepStudy
-from offpolicy.config.overrides import config_file, load_config, parse_overrides
+from offpolicy.config.overrides import config_file, load_config, parse_overrides, read_words
 from offpolicy.config.parsing import as_override, flatten, merge, nested
-from offpolicy.config.rules import unread_options
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError
 from offpolicy.files import atomic_write
@@ -254,12 +253,9 @@ class Sweep:
     def _read_words(self, words: Sequence[str], values: Mapping[str, Value]) -> list[str]:
         """Returns words and values as overrides, without options that nothing reads beside these values.
 
-        A run would refuse them. In a space that searches an option and what it depends on, some trials have such.
+        In a space that searches an option and what it depends on, some trials have such.
         """
-        every = [*words, *words_of(values)]
-        keys = [word.partition("=")[0] for word in every]
-        unread = unread_options(_with(self._cfg, values), keys)
-        return [word for word, key in zip(every, keys, strict=True) if key not in unread]
+        return read_words([*words, *words_of(values)], _with(self._cfg, values))
 
     def _advance(self, each: ActiveTrial) -> None:
         """Reads what the runs of a trial have done, and ends it if they are done, failed, or worse than others."""

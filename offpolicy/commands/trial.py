@@ -34,6 +34,7 @@ QUIET = (
     *("resume=never", f"log.every_s={EVERY_S}", "log.panel=off", "log.tensorboard=false", "log.wandb=disabled"),
     *("timing.enabled=true", "timing.trace=false", "timing.profile_at=0", "timing.virtual_speedup=false"),
     *("checkpoint.every=0", "checkpoint.every_min=0", "checkpoint.replay=false"),
+    *("eval.video=false", "stop.reward=null", "stop.patience=0"),
 )
 Record = Mapping[str, float]
 

@@ -28,7 +28,7 @@ from offpolicy.analysis.tuning import (
     start_values,
 )
 from offpolicy.commands.trial import Trial, trial_overrides
-from offpolicy.config.overrides import load_config, parse_overrides
+from offpolicy.config.overrides import load_config, parse_overrides, read_words
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
@@ -116,7 +116,9 @@ def _search(  # noqa: PLR0913  # the parts that the command has made
 
     def run_trial(values: Values, eval_every: int) -> Measured:
         own = with_values(cfg, values)
-        trial = [*words, *_overrides(values), *trial_overrides(own, eval_every)]
+        added = [*_overrides(values), *trial_overrides(own, eval_every)]
+        changed = RunConfig.from_mapping(merge(own.to_mapping(), parse_overrides(added).values))
+        trial = [*read_words(words, changed), *added]
         path = directory / str(next(numbers))
         return Trial(trial, path, tries_settings(own, machine), evaluates=eval_every > 0).measure()
 

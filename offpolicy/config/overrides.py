@@ -109,6 +109,16 @@ def load_config(tokens: Sequence[str], given: Mapping[str, Any] = MappingProxyTy
     return config
 
 
+def read_words(words: Sequence[str], config: RunConfig) -> list[str]:
+    """Returns overrides without those of options that nothing reads in a configuration, which would be refused.
+
+    It is for programs that add words of their own to those that a user has given.
+    """
+    keys = [word.partition("=")[0] for word in words]
+    unread = unread_options(config, keys)
+    return [word for word, key in zip(words, keys, strict=True) if key not in unread]
+
+
 def _chosen(groups: Mapping[str, str | None], values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of the chosen groups."""
     # With env.id it is another environment than the group's, whose tuned values say nothing about this one.

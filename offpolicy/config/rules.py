@@ -287,8 +287,8 @@ def _unused_options(cfg: RunSections) -> list[str]:
 def unread_options(cfg: RunSections, given: Iterable[str]) -> dict[str, str]:
     """Returns the problem of each option that was given, and that nothing reads in a valid configuration, by its key.
 
-    It may stand at its default. What a preset or another run has set stays: whoever changes the option that it depends
-    on need not undo it. What a plug-in's algorithm reads is its own affair.
+    One given at its default is accepted. What a preset or another run has set stays: whoever changes the option that it
+    depends on need not undo it. What a plug-in's algorithm reads is its own affair.
     """
     keys, is_foreign = list(given), cfg.algo.info.options is not None
     problems: dict[str, str] = {}

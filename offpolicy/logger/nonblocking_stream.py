@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import threading
 from collections import deque
 from typing import IO, TextIO, cast
@@ -60,7 +61,7 @@ class NonBlockingStream:
                 raise self._error
             self._texts.append(content)
             self._num_bytes += len(content)
-            while self._num_bytes > MOST_BYTES:
+            while self._num_bytes > MOST_BYTES and len(self._texts) > 1:
                 self._num_bytes -= len(self._texts.popleft())
                 self._num_left_out += 1
             if not self.is_writing:
@@ -95,12 +96,17 @@ class NonBlockingStream:
 
     def _write_all(self) -> None:
         """Runs in the thread. It ends with the last text, or with the first that is refused."""
+        ready = select.poll()
         try:
+            ready.register(self._fd, select.POLLOUT)
             while (content := self._next()) is not None:
-                self._stream.flush()  # what a callback has printed before
+                if ready.poll(0):  # else it would wait, and hold what the end of the interpreter waits for
+                    self._stream.flush()  # what a callback has printed before
                 while content:
                     fault.hit("console.write")
-                    content = content[os.write(self._fd, content) :]
+                    written = os.write(self._fd, content[: select.PIPE_BUF])
+                    content = content[written:]
+                    self._num_taken += written  # what is read of a long text counts, too
         except (OSError, ValueError) as error:  # nobody will read any more, or it was closed
             with self._changed:
                 self._error, self.is_writing = error, False

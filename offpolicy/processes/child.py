@@ -119,8 +119,12 @@ def main() -> int:
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     sys.path.append(os.getcwd())  # where `module:EnvId` lives; last, so that it shadows nothing
     context = ChildContext(spec["role"], spec["index"], spec["payload"], spec["fds"], spec["message_fd"])
-    with context.closing:
-        return _call(context, spec["target"])
+    code = _call(context, spec["target"])
+    try:
+        context.closing.close()
+    except BaseException:  # how the child has ended is sent
+        traceback.print_exc()
+    return code
 
 
 def _call(context: ChildContext, target: str) -> int:

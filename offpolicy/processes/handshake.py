@@ -7,8 +7,9 @@ transitions exist once each has done ceil(E / C).
 
 from __future__ import annotations
 
+import contextlib
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 
 from offpolicy import fault
@@ -72,14 +73,18 @@ class CollectorGate:
         may_step = not self._control.is_stopping and leader.get(RankWord.SNAPSHOT_RELEASE) >= done
         return Turn.STEP if may_step and may_go(leader.get(RankWord.GRANTED)) else None
 
-    def begin_snapshot(self) -> None:
-        """Announces that the requested snapshot is being written: a disk may take its time."""
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Announces in the block that the requested snapshot is being written: a disk may take its time."""
         self._own.set(CollectorWord.IS_SAVING, 1)
         self._own.bump(CollectorWord.PROGRESS)
+        try:
+            yield
+        finally:
+            self._own.set(CollectorWord.IS_SAVING, 0)
 
     def snapshot_taken(self, error: OSError | None = None) -> None:
         """Announces that the requested snapshot is on disk, or that the disk refused it."""
-        self._own.set(CollectorWord.IS_SAVING, 0)
         self._own.bump(CollectorWord.PROGRESS)
         self._own.set(CollectorWord.SNAPSHOT_ERRNO, (error.errno or errno.EIO) if error else 0)
         self._own.set(CollectorWord.SNAPSHOT_DONE, self._control.leader.get(RankWord.SNAPSHOT_REQUEST))

@@ -58,7 +58,7 @@ class Watchdog:
     def hung_for(self, role: str, index: int, step_timeout_s: float) -> str | None:
         """Returns the limit, in words, that a busy child has exceeded without any progress; None if it has not."""
         progress = self._control.progress(role, index)
-        limit_s, key = step_timeout_s + WORKER_GRACE_S, "env.step_timeout_s"
+        limit_s, allowed_by = step_timeout_s + WORKER_GRACE_S, "env.step_timeout_s"
         if role == "learner":
             limit_s = max(step_timeout_s, LEARNER_STEP_TIMEOUT_S, self._peer_timeout_s + PEER_GRACE_S)
         # Still starting; the evaluator starts again with every evaluation.
@@ -66,15 +66,15 @@ class Watchdog:
             replay_s = self._replay_s if role != "evaluator" else 0.0
             if self._start_limit_s() + replay_s > limit_s:
                 limit_s = self._start_limit_s() + replay_s
-                key = "runner.start_timeout_s" + (" and the time to read the replay" if replay_s else "")
+                allowed_by = "runner.start_timeout_s" + (" and the time to read the replay" if replay_s else "")
         if self._control.is_saving(role, index):
-            limit_s, key = max(limit_s, SNAPSHOT_TIMEOUT_S), "its part of a checkpoint may take"
+            limit_s, allowed_by = max(limit_s, SNAPSHOT_TIMEOUT_S), "its part of a checkpoint may take"
         last, since_s = self._progress.get((role, index), (-1, 0.0))
         now_s = self._elapsed_s()
         if progress != last or self._control.is_waiting(role, index):
             self._progress[role, index] = (progress, now_s)
             return None
-        return f"no progress for {limit_s:.0f} s, longer than {key}" if now_s - since_s > limit_s else None
+        return f"no progress for {limit_s:.0f} s, longer than {allowed_by}" if now_s - since_s > limit_s else None
 
     def _start_limit_s(self) -> float:
         """Returns the limit of a start: longer by as much as more threads than cores want to run, up to `MOST_LOAD`."""

@@ -151,6 +151,17 @@ def test_other_seeds_and_steps_than_whole_numbers_are_refused(tmp_path: Path, op
         load(tmp_path, **options)
 
 
+@pytest.mark.parametrize(
+    "spec", [BOX, replace(BOX, num_actions=3, action_dim=1, action_low=(0.0,), action_high=(2.0,))]
+)
+def test_a_policy_that_has_diverged_acts_no_more(spec: SpaceSpec) -> None:
+    policy = loaded(spec)
+    for tensor in policy._policy.parameters():
+        tensor.data.fill_(float("nan"))
+    with pytest.raises(NumericsError, match="the networks have diverged"):
+        policy(np.ones(3))
+
+
 def test_an_observation_of_a_box_with_a_first_dimension_of_one_is_one() -> None:
     """A frame stack of 1. Runs of before do not know the shape: there a first dimension is that of many."""
     frames = replace(BOX, box_shape=(1, 3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,7 +81,8 @@ class Gate:
 
     wait_turn = turn
 
-    def begin_snapshot(self) -> None: ...
+    def saving(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def snapshot_taken(self, error: OSError | None) -> None:
         self.snapshots += 1

@@ -98,7 +98,13 @@ def test_a_run_that_does_not_learn_in_time_is_stopped(tmp_path: Path, monkeypatc
         trial(tmp_path, "sleeps").measure()
 
 
-@pytest.mark.parametrize("words", [["total_timesteps=5000", "replay.capacity=3000"], ["algo=appo"], []])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["total_timesteps=5000", "replay.capacity=3000"], ["algo=appo"], []),
+        ["eval.video=true", "stop.reward=5", "stop.patience=3"],  # which need evaluations, and a trial may have none
+    ],
+)
 def test_a_trial_is_a_valid_run_that_learns_the_same(words: list[str]) -> None:
     cfg = load_config(words)
     now, then = cfg.to_mapping(), load_config([*words, *trial_overrides(cfg, 0)]).to_mapping()

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from offpolicy.config.overrides import config_file, load_config, load_values
+from offpolicy.config.overrides import config_file, load_config, load_values, read_words
 from offpolicy.config.parsing import KEY_ALLOWED
+from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 
 
@@ -294,3 +295,10 @@ def test_an_option_of_a_preset_or_of_another_run_may_stay_unread(tmp_path: Path)
         assert (algo.alpha_lr, algo.auto_alpha) == (1e-3, False)
     algo = load_config(["algo=appo", "env=hand_rotation", "algo.lr_schedule=constant"]).algo
     assert (algo.target_kl, algo.lr_schedule) == (0.05, "constant")
+
+
+def test_words_that_nothing_reads_beside_others_are_left_out() -> None:
+    words = ["eval.hook=json:dumps", "seed=3", "timing.trace_mb=64"]
+    values = {"eval": {"hook": "json:dumps", "episodes": 0}, "timing": {"trace_mb": 64}, "seed": 3}
+    assert read_words(words, RunConfig.from_mapping(values)) == ["seed=3"]
+    assert read_words(words, load_config([*words, "timing.trace=true"])) == words

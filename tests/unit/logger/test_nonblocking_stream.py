@@ -65,6 +65,17 @@ def test_the_end_waits_once_for_somebody_who_reads_nothing_and_again_for_one_who
     assert pipe.close() == "the end\n"
 
 
+def test_a_text_that_is_too_long_for_others_to_wait_beside_it_is_written_whole(
+    pipe: FullPipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fell out of its own queue, and with it a traceback and the line of the failure."""
+    monkeypatch.setattr(nonblocking_stream, "MOST_BYTES", 100)
+    pipe.stream.write("first\n")
+    wait_until(lambda: not pipe.stream._texts)
+    pipe.stream.write(text := 999 * "x" + "\n")
+    assert pipe.close() == "first\n" + text
+
+
 def test_a_reader_that_is_gone_is_an_error_of_the_next_write() -> None:
     reader, writer = os.pipe()
     os.close(reader)

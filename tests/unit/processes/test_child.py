@@ -65,6 +65,12 @@ def close_for_ever(context):
 def close_late(context):
     context.closing.callback(context.send, "closed")
     context.send("working")
+def close_badly(context):
+    context.closing.callback(lambda: 1 / 0)
+    context.send("working")
+def close_badly_after_an_error(context):
+    close_badly(context)
+    stumble(context)
 def hang(context):
     context.send("started")
     threading.Event().wait()
@@ -174,6 +180,14 @@ def test_what_is_to_be_closed_at_the_end_is_closed_without_an_error_too(start: A
     child = start("close_late")
     assert [message["kind"] for message in child.read()] == ["working", "finished", "closed"]
     assert child.process.wait() == 0
+
+
+def test_what_closing_raises_changes_nothing_of_how_a_child_has_ended(start: Any) -> None:
+    child = start("close_badly")
+    assert [message["kind"] for message in child.read()] == ["working", "finished"]
+    assert child.process.wait() == 0
+    child = start("close_badly_after_an_error")
+    assert [message.get("error") for message in child.read()] == [None, "IndexError"]
 
 
 def test_a_childs_imports_are_frozen_and_the_garbage_collector_runs(start: Any) -> None:

@@ -8,6 +8,7 @@ from enum import IntEnum
 
 import pytest
 
+from offpolicy.errors import EnvFailure
 from offpolicy.processes.control_page import CollectorWord, ControlPage, ControlWords, HostWord, RankWord, Stop
 from offpolicy.processes.handshake import CollectorGate, LearnerGate, Turn, steps_per_collector
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
@@ -127,9 +128,11 @@ def test_a_collector_says_while_it_writes_its_snapshot_that_it_does_and_both_end
     control, collector, _ = gates
     control.leader.bump(RankWord.SNAPSHOT_REQUEST)
     seen = [(control.is_saving("collector", 0), control.progress("collector", 0))]
-    for call in (collector.begin_snapshot, collector.snapshot_taken):
-        call()
+    with pytest.raises(EnvFailure, match="lost"), collector.saving():  # noqa: PT012
         seen.append((control.is_saving("collector", 0), control.progress("collector", 0)))
+        raise EnvFailure("lost")
+    collector.snapshot_taken()
+    seen.append((control.is_saving("collector", 0), control.progress("collector", 0)))
     assert seen == [(False, 0), (True, 1), (False, 2)]
     assert not control.is_saving("learner", 0)
 
