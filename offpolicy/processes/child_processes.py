@@ -20,6 +20,8 @@ from offpolicy.children import signals_blocked, with_bounded_spin
 from offpolicy.descendants import KILL_TIMEOUT_S, Descendants, children_of
 from offpolicy.errors import StartError
 
+HELD_S = 30.0  # after which a killed child is given up; one with gigabytes, or on a GPU, takes seconds to end
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -251,7 +253,7 @@ class ChildProcesses:
                 child.process.wait(max(0.0, end_s - self._elapsed_s()))
 
     def held(self, pause_s: float) -> list[Child]:
-        """Returns the children that were killed and run on after `KILL_TIMEOUT_S`, as one that waits for a dead disk.
+        """Returns the children that were killed and run on after `HELD_S`, as one that waits for a dead disk.
 
         `pause_s`: seconds since the last call in which nothing ran; they do not count.
         """
@@ -260,7 +262,7 @@ class ChildProcesses:
             if child.killed_s is None:
                 continue
             child.killed_s += pause_s
-            if now_s - child.killed_s > KILL_TIMEOUT_S and child.process.poll() is None:
+            if now_s - child.killed_s > HELD_S and child.process.poll() is None:
                 found.append(child)
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from offpolicy.descendants import KILL_TIMEOUT_S, is_stopped
+from offpolicy.descendants import is_stopped
 from offpolicy.errors import HangError
 from offpolicy.processes.child_processes import Child, ChildProcesses
 from offpolicy.processes.control_page import ControlPage, HostWord, Stop
@@ -85,7 +85,7 @@ class Shutdown:
 
     def give_up(self, child: Child) -> None:
         """Leaves a killed child alone that the kernel holds; it is the failure if there is none yet."""
-        cause = f"did not end within {KILL_TIMEOUT_S:g} s of being killed: the kernel holds it"
+        cause = "did not end although it was killed: the kernel holds it"
         if self._failures.first is None:
             self._failures.set(child, HangError.exit_code, cause)
         else:
