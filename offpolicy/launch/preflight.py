@@ -102,7 +102,7 @@ def check_threads(cfg: RunConfig, cores: int) -> None:
         f"{key}: got {number}, allowed at most {most}, {THREADS_PER_CORE} for each of the {cores} cores of this"
         " machine, or auto"
         for key, number in given.items()
-        if number != "auto" and number > most
+        if isinstance(number, int) and number > most
     ]
     if problems:
         raise ConfigError(problems)
