@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 
 from offpolicy.logger.nonblocking_stream import drain, nonblocking
 
@@ -25,6 +26,7 @@ class FullPipe:
         self.file = os.fdopen(writer, "w")
         self.stream = nonblocking(self.file)
         self.said = b""
+        self.pause_s = 0.0  # of the reader after each block
         self._thread = threading.Thread(target=self._read)
 
     def read(self) -> None:
@@ -34,6 +36,7 @@ class FullPipe:
     def _read(self) -> None:
         while block := os.read(self.reader, 4096):
             self.said += block
+            time.sleep(self.pause_s)
 
     def close(self) -> str:
         """Returns all that was written after the dots."""

@@ -25,7 +25,8 @@ TITLE_WIDTH, VALUE_WIDTH, CHANGE_WIDTH, VERDICT_WIDTH = 22, 9, 6, 6  # character
 OTHER_WIDTH = VALUE_WIDTH + CHANGE_WIDTH + VERDICT_WIDTH + 3  # characters of a label beside the baseline, with it
 INTERVAL_WIDTH = 16  # characters that an interval adds
 MANY_TIMES = 3.0  # relative change from which it is written as a factor rather than in percent
-SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
+# What is rounded to this or more, in which unit, with which suffix: from three digits of the next lower one on.
+SUFFIXES = ((999.5e9, 1e12, "T"), (999.5e6, 1e9, "G"), (999_999.5, 1e6, "M"))
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
 body{{font:15px/1.45 system-ui,sans-serif;max-width:72em;margin:2em auto;padding:0 1em;color:#222}}
@@ -94,8 +95,8 @@ def quantity(value: float) -> str:
     """Returns three or four digits in at most 7 characters; a dash where nothing is known."""
     if not math.isfinite(value):
         return "-"
-    for unit, suffix in SUFFIXES:
-        if abs(value) >= unit - 0.5:
+    for least, unit, suffix in SUFFIXES:
+        if abs(value) >= least:
             return f"{value / unit:,.3g}{suffix}"
     if abs(value) >= 999.95:
         return f"{value:,.0f}"

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -164,14 +164,20 @@ class LiveRun:
 StartRun = Callable[..., LiveRun]
 
 
-def launch(cwd: Path, environ: dict[str, str], overrides: tuple[str, ...], command: tuple[str, ...]) -> LiveRun:
+def launch(
+    cwd: Path,
+    environ: dict[str, str],
+    overrides: tuple[str, ...],
+    command: tuple[str, ...] = ("train", *TINY),
+    stdout: int | IO[str] = subprocess.PIPE,
+) -> LiveRun:
     """Starts `offpolicy` with the words of `command`; `overrides` replace those of the same key."""
     given = {override.split("=")[0] for override in overrides}
     words = [word for word in command if word.split("=")[0] not in given] + list(overrides)
     process = subprocess.Popen(
         [sys.executable, "-m", "offpolicy.cli", *words],
         cwd=cwd, env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environ},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=stdout, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     run_dirs = [word.removeprefix("run_dir=") for word in words if word.startswith("run_dir=")]
     return LiveRun(process, cwd / (run_dirs or words[1:])[0], environ[RUN_ID_VARIABLE])
@@ -200,7 +206,7 @@ def run_to_end(directory: Path, *overrides: str) -> LiveRun:
     """A tiny run that succeeded; `cache` beside it holds what it remembers of the machine."""
     traces = Traces()
     environ = {**traces.environ, "OFFPOLICY_CACHE": str(directory / "cache")}
-    run = launch(directory, environ, overrides, ("train", *TINY))
+    run = launch(directory, environ, overrides)
     try:
         code, _, err = run.finish(100.0)
     finally:

@@ -17,7 +17,7 @@ import pytest
 from offpolicy.processes.run_signals import SECOND_S
 from tests.conftest import Traces
 from tests.full_pipe import FullPipe
-from tests.processes.conftest import ENDLESS, REPOSITORY, TINY, LiveRun
+from tests.processes.conftest import ENDLESS, REPOSITORY, LiveRun, launch
 
 pytestmark = pytest.mark.mp
 
@@ -116,18 +116,13 @@ def test_killing_a_child_ends_the_run_and_names_it(start_run: Any, traces: Any, 
 
 def test_a_run_whose_output_nobody_reads_trains_and_saves_when_it_is_stopped(traces: Traces, tmp_path: Path) -> None:
     pipe = FullPipe()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "offpolicy.cli", "train", *TINY, *ENDLESS],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY), **traces.environ},
-        stdin=subprocess.DEVNULL, stdout=pipe.file, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    run = LiveRun(process, tmp_path / "run", traces.run_id)
+    run = launch(tmp_path, traces.environ, ENDLESS, stdout=pipe.file)
     try:
         run.wait_for_updates()
         run.signal(signal.SIGTERM)
         code, _, err = run.finish()
     finally:
-        process.kill()
+        run.process.kill()
         pipe.close()
     assert (code, err) == (143, "")
     summary = run.summary()

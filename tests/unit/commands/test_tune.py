@@ -67,6 +67,18 @@ def test_the_trust_that_was_given_belongs_to_what_is_written_but_not_to_the_over
     assert not any("--trust" in words for words in asked)  # a trial always has it: the command has asked already
 
 
+def test_a_trial_is_spared_the_options_that_nothing_reads_in_it(
+    monkeypatch: pytest.MonkeyPatch, options: TuneOptions
+) -> None:
+    """It turns evaluations and traces off, and a run refuses what then has no reader."""
+    asked = measured_as(monkeypatch, {OVERLAP: 150.0})
+    words = ["eval.hook=json:dumps", "timing.trace=true", "timing.trace_mb=64", "eval.video=true", "stop.reward=5"]
+    assert tune(words, options) == 0
+    assert options.out.read_text().splitlines() == [*words, OVERLAP]
+    for trial in asked:
+        load_config(trial)
+
+
 def test_what_was_given_is_written_where_nothing_is_faster(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: TuneOptions
 ) -> None:

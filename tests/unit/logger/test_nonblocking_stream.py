@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -74,6 +75,32 @@ def test_a_text_that_is_too_long_for_others_to_wait_beside_it_is_written_whole(
     wait_until(lambda: not pipe.stream._texts)
     pipe.stream.write(text := 999 * "x" + "\n")
     assert pipe.close() == "first\n" + text
+
+
+def test_a_long_text_is_waited_for_as_long_as_some_of_it_is_read(
+    pipe: FullPipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole texts were counted: a slow terminal lost the end of a traceback, and with it the cause."""
+    monkeypatch.setattr(nonblocking_stream, "PATIENCE_S", 0.5)
+    pipe.pause_s = 0.05  # after 4 KiB of 64 in the pipe and 96 behind it
+    pipe.stream.write(text := 96 * 1024 * "x")
+    pipe.read()
+    drain(pipe.stream)
+    assert not is_behind(pipe.stream)
+    pipe.pause_s = 0.0
+    assert pipe.close() == text
+
+
+def test_what_others_print_while_nobody_reads_does_not_wait_for_the_thread(pipe: FullPipe) -> None:
+    """It held the lock of their buffer, in which the interpreter waits at its end too."""
+    pipe.file.write("printed\n")
+    pipe.stream.write("ours\n")
+    wait_until(lambda: not pipe.stream._texts)  # type: ignore[attr-defined]  # the thread waits for the pipe with it
+    time.sleep(0.1)
+    others = threading.Thread(target=pipe.file.buffer.write, args=(b"more\n",), daemon=True)
+    others.start()
+    others.join(LIMIT_S / 4)
+    assert not others.is_alive()
 
 
 def test_a_reader_that_is_gone_is_an_error_of_the_next_write() -> None:
