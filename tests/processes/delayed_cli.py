@@ -6,7 +6,7 @@ The learner processes are told in their environment what to do besides learning:
     BURN_MS          a thread of every learner holds the interpreter for about so many milliseconds, pauses for as many,
                      and so on
     SLOW_RANK        only that of this rank of the host; unset: of all of them
-    UNPACK_MS        filling a batch decompresses data besides, for about so many milliseconds of one core
+    UNPACK_TIMES     filling a batch decompresses a megabyte so many times besides
     WATCH_ITERATIONS write `iterations-<rank>.json` into the run directory: for each iteration whether it ended with a
                      report, and how many collectives it took
 
@@ -43,8 +43,8 @@ def learner_main(context: ChildContext) -> None:
     slow_rank, slow_ms = os.environ.get("SLOW_RANK"), float(os.environ.get("SLOW_UPDATE_MS", "0"))
     if slow_ms and slow_rank in (None, str(context.index)):
         slow_down_updates(slow_ms / 1000.0)
-    if "UNPACK_MS" in os.environ:
-        unpack_batches(float(os.environ["UNPACK_MS"]))
+    if "UNPACK_TIMES" in os.environ:
+        unpack_batches(int(os.environ["UNPACK_TIMES"]))
     if "BURN_MS" in os.environ:
         threading.Thread(target=burn, args=(float(os.environ["BURN_MS"]),), name="burner", daemon=True).start()
     delay_injection.install(context)
@@ -70,7 +70,7 @@ def burn(burn_ms: float) -> None:
         time.sleep(burn_ms / 1000.0)
 
 
-def unpack_batches(unpack_ms: float) -> None:
+def unpack_batches(times: int) -> None:
     """Makes a batch as expensive as one of compressed rows: work of the thread that fills it, without the interpreter.
 
     The rows themselves are the same.
@@ -78,10 +78,6 @@ def unpack_batches(unpack_ms: float) -> None:
     from offpolicy.replay.sampler import UniformSampler
 
     blob = zlib.compress(os.urandom(1 << 16) * 16, 1)  # a megabyte
-    began_ns = time.thread_time_ns()
-    for _ in range(20):
-        zlib.decompress(blob)
-    times = max(1, round(20 * unpack_ms * 1e6 / (time.thread_time_ns() - began_ns)))
     fill = UniformSampler.fill
 
     def fill_and_unpack(*args: Any) -> Any:

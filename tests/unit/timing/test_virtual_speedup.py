@@ -86,6 +86,30 @@ def test_a_thread_that_waited_is_credited() -> None:
         assert pair.clock.now_ns() == begun_ns
 
 
+def test_a_debt_that_grows_is_paid_although_reading_the_clock_takes_longer_than_what_is_owed() -> None:
+    """8 us owed, 3 us for each reading: were they not counted, the thread would pay until the other's phase ends."""
+    pair = Pair()
+
+    def slow_now_ns() -> int:
+        pair.clock.advance(3_000)
+        return pair.clock.now_ns()
+
+    waits: list[int] = []
+
+    def wait(ns: int) -> None:
+        waits.append(ns)
+        assert len(waits) < 20, "the debt grows as fast as it is paid"
+        pair.clock.advance(ns)
+
+    learner = ThreadDelays(pair.times, "learner", slow_now_ns, wait)
+    pair.times.begin(Experiment(CollectorPhase.ENV_STEP, 50))
+    with pair.collector.phase(CollectorPhase.ENV_STEP):
+        pair.clock.advance(16_000)
+        learner.pay()
+        owed, paid = pair.delays["collector"].offset_ns, learner.offset_ns
+    assert owed - paid == pytest.approx(0, abs=10_000)  # what it grew meanwhile
+
+
 def test_an_experiment_that_ends_meanwhile_leaves_an_open_phase_its_own_percentage() -> None:
     pair = Pair()
     pair.times.begin(Experiment(CollectorPhase.ENV_STEP, 50))
