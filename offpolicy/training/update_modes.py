@@ -187,7 +187,7 @@ def slow_precision(algo: AlgoConfig, device: torch.device) -> str:
     """Returns a warning where bfloat16 is slower than float32; '' where it is not, as far as is known."""
     if algo.precision == "fp32" or device.type != "cpu" or has_bf16_products():
         return ""
-    return "algo.precision=bf16: this CPU has no bfloat16 products; updates are slower than with fp32"
+    return "algo.precision=bf16: this CPU has no bfloat16 products; an update takes many times as long as with fp32"
 
 
 def has_bf16_products() -> bool:
