@@ -152,7 +152,7 @@ tensorboard: $(VENV)/.installed ## show the curves of all runs, or of some: make
 # ones share nothing, and the first to be free takes the next. (xdist's groups do nothing with pytest 9.2.)
 TWO_FILES := -n 2 --dist loadfile
 TWO_TESTS := -n 2 --dist worksteal
-FAST := not slow and not gpu and not bench
+FAST := not slow and not gpu
 test: $(VENV)/.dev ## the fast tests: make test [args='-k ring']
 	@$(BIN)/python -m pytest $(TWO_FILES) -m "$(FAST) and not alone" $(args) $(UNLESS_CHOSEN)
 	@$(BIN)/python -m tests.timed_tests -m "$(FAST) and alone" $(args) $(UNLESS_CHOSEN)

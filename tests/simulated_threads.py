@@ -49,7 +49,7 @@ class SimulatedThreads:
             raise Stopped
 
     def run(self, functions: list[Callable[[], None]], is_over: Callable[[], bool]) -> None:
-        """Runs all of them until `is_over`; raises what one of them raised."""
+        """Runs all of them until `is_over`; raises what one of them raised, `RuntimeError` if all wait for ever."""
         errors: list[BaseException] = []
 
         def guarded(function: Callable[[], None]) -> None:
@@ -60,6 +60,7 @@ class SimulatedThreads:
                 pass
             except BaseException as error:
                 errors.append(error)
+            finally:
                 self._idle.set()
 
         threads = [threading.Thread(target=guarded, args=(function,)) for function in functions]
@@ -67,13 +68,15 @@ class SimulatedThreads:
             self._idle.clear()
             thread.start()
             self._idle.wait()
-        while not errors and not is_over():
-            self._resume_next()
-        self._is_over = True
-        for sleeper in self._sleepers:
-            sleeper.turn.set()
-        for thread in threads:
-            thread.join()
+        try:
+            while not errors and not is_over():
+                self._resume_next()
+        finally:
+            self._is_over = True
+            for sleeper in self._sleepers:
+                sleeper.turn.set()
+            for thread in threads:
+                thread.join()
         if errors:
             raise errors[0]
 
@@ -81,6 +84,8 @@ class SimulatedThreads:
         """Lets one thread run until it blocks again: the first whose condition holds, else the first to wake."""
         ready = [sleeper for sleeper in self._sleepers if sleeper.is_true is not None and sleeper.is_true()]
         timed = [sleeper for sleeper in self._sleepers if sleeper.is_true is None]
+        if not ready and not timed:
+            raise RuntimeError("every simulated thread waits for a condition that no other one makes true")
         sleeper = ready[0] if ready else min(timed, key=lambda each: each.until_ns)
         self._sleepers.remove(sleeper)
         self._now_ns = max(self._now_ns, sleeper.until_ns)

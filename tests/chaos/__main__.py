@@ -27,7 +27,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--story", type=int, help="repeat this story of the seed only; needs the same --scene")
     parser.add_argument("--directory", type=Path, help="where the runs are kept (default: a temporary directory)")
     given = parser.parse_args(words)
-    names = given.scene.split(",") if given.scene else [scene.name for scene in SCENES]
+    known = [scene.name for scene in SCENES]
+    names = given.scene.split(",") if given.scene else known
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"--scene: got {', '.join(unknown)}, allowed {', '.join(known)}")
     scenes = tuple(scene for scene in SCENES if scene.name in names)
     directory = given.directory or Path(tempfile.mkdtemp(prefix="offpolicy-chaos-"))
     print(f"chaos: seed={given.seed} minutes={given.minutes:g}, in {directory}", flush=True)

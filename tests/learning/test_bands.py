@@ -56,17 +56,21 @@ def test_the_mean_of_three_seeds_reaches_the_bar(tmp_path: Path, overrides: tupl
 
 
 @pytest.mark.parametrize(
-    ("experiment", "bar"), [("halfcheetah_sac", 6000.0), ("halfcheetah_td3", 4900.0)], ids=["sac", "td3"]
-)
-def test_halfcheetah_reaches_the_published_band_at_100k(tmp_path: Path, experiment: str, bar: float) -> None:
-    assert final_return(tmp_path, 1, f"experiment={experiment}", "total_timesteps=100000") >= bar
+    ("experiment", "mean", "std"),
+    [("halfcheetah_sac", 6638.0, 789.0), ("halfcheetah_td3", 5504.0, 949.0)], ids=["sac", "td3"],
+)  # fmt: skip
+def test_one_seed_of_halfcheetah_is_within_two_deviations_of_docs_learning(
+    tmp_path: Path, experiment: str, mean: float, std: float
+) -> None:
+    """`make learning-curves` judges the mean of three."""
+    assert final_return(tmp_path, 1, f"experiment={experiment}", "total_timesteps=100000") >= mean - 2.0 * std
 
 
-def test_appo_reaches_the_published_band_of_halfcheetah_at_300k(tmp_path: Path) -> None:
-    """tianshou's PPO: 2932 +- 769 at 215k. One run proves nothing: five gave 2305 to 3930."""
+def test_appo_reaches_its_bar_of_halfcheetah_at_300k(tmp_path: Path) -> None:
+    """The bar of docs/learning.md, near tianshou's PPO: 2932 +- 769 at 215k."""
     overrides = ("algo=appo", "env=halfcheetah", "total_timesteps=300000")
     returns = [final_return(tmp_path, seed, *overrides) for seed in (1, 2, 3)]
-    assert sum(returns) / 3 >= 2932 - 769, returns
+    assert sum(returns) / 3 >= 2900.0, returns
 
 
 def test_averaging_over_modes_learns_as_well_as_alternate(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from offpolicy.config.parsing import option
 
 RUN_ID = "mlflow_run_id"  # file of the run directory: a resume goes on in the same run of MLflow
 MOST_METRICS = 1000  # of one request, MLflow's own limit
+STATUSES = {"completed": "FINISHED", "failed": "FAILED"}  # else KILLED: the run can be resumed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class MlflowSink:
 
     def finish(self, summary):
         self._client.set_tag(self._id, "status", summary["status"])
-        self._client.set_terminated(self._id, "FINISHED" if summary["status"] == "completed" else "KILLED")
+        self._client.set_terminated(self._id, STATUSES.get(summary["status"], "KILLED"))
 
     def close(self): ...
 

@@ -152,6 +152,7 @@ def test_thousands_of_exchanges_of_ranks_out_of_step_mix_nothing() -> None:
         assert in_turn(3, run) == [0, 0, 0]
 
 
+@pytest.mark.alone
 def test_a_rank_that_waits_takes_no_core() -> None:
     """gloo's thread polls while a message waits for its receiver."""
     with joined(2) as groups:
@@ -274,6 +275,7 @@ def test_a_message_reaches_the_other_ranks_when_one_is_gone(quick_check: None) -
         assert (number, what.rstrip(b"\0")) == (1, b"gather of 1 float32")
 
 
+@pytest.mark.alone
 def test_all_waits_of_an_exchange_share_one_deadline(quick_check: None) -> None:
     with joined(4, timeout_s=0.5) as groups:
         for late, rank in ((0.2, 1), (0.4, 2)):
