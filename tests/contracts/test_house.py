@@ -25,6 +25,7 @@ ACROSS_MODULES = {
     *(
         "test_attribution_rules.py",
         "test_simulated_device.py",
+        "test_simulated_threads.py",
         "test_timed_tests.py",
         "test_traces.py",
         "replay/test_on_simulated_device.py",
