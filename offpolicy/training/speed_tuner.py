@@ -179,12 +179,12 @@ class SpeedTuner:
             self._block = Block(now_s)
 
     def _begin_trial(self) -> None:
-        self._seconds = dict[Setting, float]()
+        self._seconds: dict[Setting, list[float]] = {setting: [] for setting in self._settings}  # of its blocks
         self._trial = trial(self._settings)
         self._use(next(self._trial))
 
     def _continue_trial(self, running: Trial, seconds: float) -> None:
-        self._seconds[self._in_use] = seconds
+        self._seconds[self._in_use].append(seconds)
         try:
             self._use(running.send(seconds))
         except StopIteration as end:
@@ -194,13 +194,14 @@ class SpeedTuner:
     def _conclude(self, chosen: Setting) -> None:
         """Uses the setting that a trial chose, and reports it if it is another one than before."""
         before = self._choice.setting
+        medians = {setting: statistics.median(seconds) for setting, seconds in self._seconds.items()}
         if chosen != before:
-            tried = ", ".join(f"{_text(setting)}: {1e3 * s:.1f}" for setting, s in self._seconds.items())
+            tried = ", ".join(f"{_text(setting)}: {1e3 * s:.1f}" for setting, s in medians.items())
             instead = "" if before is None else f" instead of {_text(before)}"
-            self._report(chosen, f"fastest: {_text(chosen)}{instead} (ms per update with {tried})", self._seconds)
+            self._report(chosen, f"fastest: {_text(chosen)}{instead} (ms per update with {tried})", medians)
         self._pause_s = min(2.0 * self._pause_s, LONGEST_PAUSE_S) if chosen == before else FIRST_PAUSE_S
         self._choice.setting, self._choice.iterations = chosen, 0
-        self._reference_s, self._rested_s, self._num_changed = self._seconds[chosen], self._last_s, 0
+        self._reference_s, self._rested_s, self._num_changed = medians[chosen], self._last_s, 0
         self._use(chosen)
 
     def _has_changed(self, seconds: float) -> bool:
