@@ -253,3 +253,11 @@ def test_of_modes_that_are_as_fast_the_textbook_loop_stays() -> None:
     machine = Machine(lambda threads: 0.010)
     machine.run(machine.tuner((1,), ("alternate", "overlap")), 1000)
     assert machine.choice.setting == Setting(1, "alternate")
+
+
+def test_turns_that_are_as_fast_with_more_threads_stay() -> None:
+    machine = Machine(lambda threads: 0.0)
+    costs = {(1, "alternate"): 0.013, (2, "alternate"): 0.0101, (1, "overlap"): 0.0100, (2, "overlap"): 0.0100}
+    machine.seconds_of = lambda threads: costs[threads, machine.mode]
+    machine.run(machine.tuner((1, 2), ("alternate", "overlap")), 1000)
+    assert machine.choice.setting == Setting(2, "alternate")
