@@ -119,7 +119,7 @@ def read_run(path: Path) -> RunRecords:
     events = event_paths(path)
     starts: list[int] | None = None
     if (path / JSONL).is_file():
-        rows, starts = _jsonl_rows(path / JSONL), session_starts(events)
+        rows, starts = jsonl_rows(path / JSONL), session_starts(events)
     elif events:
         rows = read_event_rows(events)
     elif (path / "config.yaml").is_file():
@@ -176,13 +176,14 @@ def _renamed(row: Row, vocabulary: Vocabulary) -> Row:
     return found | {key: value for key, value in row.items() if key not in taken}
 
 
-def _jsonl_rows(path: Path) -> list[Row]:
-    """Returns the numbers of each whole line: a run that is being written or was killed may end with a torn one.
+def jsonl_rows(path: Path) -> list[Row]:
+    """Returns the numbers of each whole line; none where there is no file.
 
-    A step back in env steps, as a resume may take, drops the records beyond it.
+    A run that was killed may end with a torn line, and one that goes on may be replacing its last one. A step back in
+    env steps, as a resume may take, drops the records beyond it.
     """
     rows: list[Row] = []
-    for line in path.read_text(errors="replace").splitlines():
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
         try:
             row = {key: float(value) for key, value in json.loads(line).items() if isinstance(value, int | float)}
         except (ValueError, AttributeError):
