@@ -72,7 +72,7 @@ class VirtualSpeedup:
     `report` takes the env steps per second of the baseline and the gains until now, after every block.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what it delays, reads, follows and reports to
         self,
         delays: ThreadDelays,
         ledger: TimeAccount,

@@ -336,9 +336,7 @@ def test_the_cores_are_read_once_per_record_and_at_the_end_while_the_learners_ar
     assert (run.cores.num_read, run.monitor.snapshot().cores) == (2, CoreTotals(2, 0, {}))
 
 
-def test_a_core_that_the_kernel_takes_away_costs_its_readings_alone(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_core_that_the_kernel_takes_away_costs_its_readings_alone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> CoreTotals:
         raise OSError("/proc/stat lacks cpu1")
 

@@ -154,7 +154,9 @@ class Iterations:
         ledger: Any = SimpleNamespace(total_ns=lambda phases: self.paused_ns)
         delays = ThreadDelays(self.times, "learner", self.clock.now_ns, self.clock.advance)
         counts, rng = lambda: (self.updates, self.updates), np.random.default_rng(0)
-        self.speedup = VirtualSpeedup(delays, ledger, counts, tuner, lambda base, gains: None, self.warnings.append, rng)
+        self.speedup = VirtualSpeedup(
+            delays, ledger, counts, tuner, lambda base, gains: None, self.warnings.append, rng
+        )
 
     def until_an_experiment(self, pause_every: int = 0) -> int:
         """Returns the iterations before the first one, of which every so many evaluates for ten seconds."""
