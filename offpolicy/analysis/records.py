@@ -26,7 +26,7 @@ from tensorboard.util import tensor_util
 
 from offpolicy.analysis.bootstrap import Values
 from offpolicy.errors import ConfigError
-from offpolicy.logger.metrics import COMPOSITES, METRICS, Vocabulary, vocabulary_of
+from offpolicy.logger.metrics import COMPOSITES, METRICS, MetricClass, Vocabulary, vocabulary_of
 from offpolicy.types import Float64
 
 JSONL, EVENT_FILES = "metrics.jsonl", "events.out.tfevents.*"
@@ -53,6 +53,7 @@ class RunRecords:
     vocabulary: Vocabulary
     columns: Mapping[str, Float64]  # each [R]
     is_steady: NDArray[np.bool_]  # [R] after the warm-up, and not the first record after a resume
+    is_last: NDArray[np.bool_]  # [R] the last record of a process
     notes: tuple[str, ...]  # where a key is not quite what its name of today says
     unlike: frozenset[str] = frozenset()  # keys that hold other work than those of today's name
 
@@ -65,13 +66,24 @@ class RunRecords:
         """Returns the values of a phase or rate after the warm-up, weighted by their windows."""
         value, weight = self._column(key), np.ones(len(self.is_steady))
         like = COMPOSITES[key][1][0] if key in COMPOSITES else key  # a sum is measured as its parts are
-        unit = METRICS[like].unit if like in METRICS else ""
+        unit, kind = (METRICS[like].unit, METRICS[like].kind) if like in METRICS else ("", None)
         over = {"ms/iteration": "iteration", "ms/vector step": "env_steps"}.get(unit, "wall_s")
         if unit and over in self.columns:  # the amount of what `unit` divides by in each record's window
             grown = np.diff(self.columns[over], prepend=0.0)
+            if over == "wall_s" and kind is MetricClass.RATE:
+                grown = self._without_the_end(grown)
             weight = np.where(np.isfinite(grown) & (grown > 0.0), grown, 0.0 if over == "iteration" else 1.0)
         rows = self.is_steady & ~np.isnan(value)
         return Values(value[rows], weight[rows])
+
+    def _without_the_end(self, window_s: Float64) -> Float64:
+        """Returns the seconds of windows [R] without those of the last evaluation and checkpoint of each process.
+
+        Its last record holds them, but no rate does: a rate's time is what its env steps took.
+        """
+        rate = self._column("perf/steps_per_sec")
+        taken_s = np.diff(self.columns["env_steps"], prepend=0.0) / np.where(rate > 0.0, rate, np.nan)
+        return np.where(self.is_last, np.fmin(window_s, taken_s), window_s)
 
     def curve(self, key: str) -> Curve:
         """Returns a learning curve from its first value on: each evaluation once, at the env steps of its policy."""
@@ -107,7 +119,7 @@ def read_run(path: Path) -> RunRecords:
     events = event_paths(path)
     starts: list[int] | None = None
     if (path / JSONL).is_file():
-        rows, starts = _jsonl_rows(path / JSONL), session_starts(events)
+        rows, starts = jsonl_rows(path / JSONL), session_starts(events)
     elif events:
         rows = read_event_rows(events)
     elif (path / "config.yaml").is_file():
@@ -140,7 +152,9 @@ def records_of(path: Path, rows: list[Row], starts: Sequence[int] | None = None)
         is_steady = numbers >= max(1, math.ceil(FOREIGN_WARMUP * len(rows)))
     else:  # once a whole window has seen gradient updates
         is_steady = np.append(False, _filled(updates)[:-1] > 0.0) & ~is_restart
-    return RunRecords(path, vocabulary, columns, is_steady, tuple(vocabulary.notes(held)), _unlike(columns, vocabulary))
+    is_last = np.append(is_restart[1:], True)
+    notes, unlike = tuple(vocabulary.notes(held)), _unlike(columns, vocabulary)
+    return RunRecords(path, vocabulary, columns, is_steady, is_last, notes, unlike)
 
 
 def _unlike(columns: Mapping[str, Float64], vocabulary: Vocabulary) -> frozenset[str]:
@@ -162,13 +176,14 @@ def _renamed(row: Row, vocabulary: Vocabulary) -> Row:
     return found | {key: value for key, value in row.items() if key not in taken}
 
 
-def _jsonl_rows(path: Path) -> list[Row]:
-    """Returns the numbers of each whole line: a run that is being written or was killed may end with a torn one.
+def jsonl_rows(path: Path) -> list[Row]:
+    """Returns the numbers of each whole line; none where there is no file.
 
-    A step back in env steps, as a resume may take, drops the records beyond it.
+    A run that was killed may end with a torn line, and one that goes on may be replacing its last one. A step back in
+    env steps, as a resume may take, drops the records beyond it.
     """
     rows: list[Row] = []
-    for line in path.read_text(errors="replace").splitlines():
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
         try:
             row = {key: float(value) for key, value in json.loads(line).items() if isinstance(value, int | float)}
         except (ValueError, AttributeError):

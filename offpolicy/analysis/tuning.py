@@ -53,6 +53,7 @@ class Measured:
     threads: int | None = None  # of the learner, as they ran
     episode_steps: float | None = None  # env steps of a training episode
     run: FinishedRun | None = None  # None: it has no account to predict from
+    is_settled: bool = True  # False: the run still tried threads or modes, the slower ones too
 
     @property
     def rate(self) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import statistics
@@ -15,6 +14,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from offpolicy.analysis.records import JSONL, jsonl_rows
 from offpolicy.analysis.space import OWN_KEYS, Space, Value, read_space, words_of
 from offpolicy.commands.compare import compare
 from offpolicy.commands.jobs import RUN, Job, Launcher, LocalLauncher, SlurmLauncher, check_slurm
@@ -361,14 +361,9 @@ def sweep_table(rows: Sequence[Row], seeds: int) -> Table:
 
 def evaluations(run: Path) -> list[float]:
     """Returns the mean return of each evaluation of a run, in order, from its records."""
-    try:
-        lines = (run / "metrics.jsonl").read_text().split("\n")[:-1]  # the last one may not be whole
-    except OSError:
-        return []
     found: dict[float, float] = {}
-    for line in lines:
-        record = json.loads(line)
-        if "eval/env_steps" in record and isinstance(record.get("eval/mean_reward"), float):
+    for record in jsonl_rows(run / JSONL):
+        if "eval/env_steps" in record and "eval/mean_reward" in record:
             found.setdefault(record["eval/env_steps"], record["eval/mean_reward"])
     return [found[env_steps] for env_steps in sorted(found)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from offpolicy.analysis.explain import FinishedRun
+from offpolicy.analysis.records import JSONL, jsonl_rows
 from offpolicy.analysis.tuning import Measured, TrialFailed
 from offpolicy.commands.jobs import RUN, LocalJob, LocalLauncher
 from offpolicy.config.schema import RunConfig
@@ -23,7 +23,7 @@ FEWEST_EVALUATIONS = 4  # intervals from one evaluation to the next, of a measur
 STEADY = 0.05  # width of the middle half of the rates, over their median, at which the fewest are enough
 START_S = 90.0  # seconds until the first update, at most
 LONGEST_S = 40.0  # seconds from the first update on, at most
-TUNING_S = 120.0  # more of them where the run tries settings first
+TUNING_S = 120.0  # more of them where the run tries settings first; it may take longer
 STOP_S = 20.0  # seconds that a run may take to stop
 POLL_S = 0.1
 FEW_ROWS = 256  # env steps before the first update, and
@@ -62,7 +62,7 @@ class Trial:
         """Runs until the rate is known. Raises `TrialFailed`; leaves no process, whatever happens."""
         job = LocalLauncher(STOP_S).start(self.words, self.directory)
         try:
-            records = self._follow(job)
+            records, is_settled = self._follow(job)
         finally:
             job.stop()
         rates = self._rates(records)
@@ -72,7 +72,8 @@ class Trial:
         threads = records[-1].get("perf/learner_threads")
         episode = records[-1].get("rollout/ep_len_mean")
         run = self._finished()
-        return Measured(tuple(rates), statistics.mean(busy or [0.0]), int(threads) if threads else None, episode, run)
+        num_threads, share = int(threads) if threads else None, statistics.mean(busy or [0.0])
+        return Measured(tuple(rates), share, num_threads, episode, run, is_settled)
 
     @property
     def _longest_s(self) -> float:
@@ -82,8 +83,11 @@ class Trial:
     def _run(self) -> Path:
         return self.directory / RUN
 
-    def _follow(self, job: LocalJob) -> list[Record]:
-        """Returns the records to measure by: those of learning, without the first, after the run has tuned itself."""
+    def _follow(self, job: LocalJob) -> tuple[list[Record], bool]:
+        """Returns the records to measure by, and whether the run had tuned itself before them.
+
+        They are those of learning, without the first. Those of a run that tunes itself for too long are its newest.
+        """
         watch, first_s, num_early = Stopwatch(), math.inf, None
         while True:
             code = job.wait(POLL_S)
@@ -91,15 +95,17 @@ class Trial:
             now_s = watch.elapsed_s()
             first_s = min(first_s, now_s) if records else first_s
             is_late = now_s > (first_s + self._longest_s if records else START_S)
-            if num_early is None and records and (not self.is_tuning or self._has_tuned() or is_late):
+            if num_early is None and records and (not self.is_tuning or self._has_tuned()):
                 num_early = len(records) + 1
             steady = [] if num_early is None else records[num_early:]
             if code:
                 raise TrialFailed(job.last_error())
             if is_late and not records:
                 raise TrialFailed(f"no update within {START_S:g} s")
+            if is_late and self.is_tuning and not self._rates(steady):
+                return [r for r in records if r["wall_s"] > records[-1]["wall_s"] - LONGEST_S], False
             if code == 0 or is_late or self._is_enough(steady):
-                return steady
+                return steady, True
 
     def _rates(self, records: Sequence[Record]) -> list[float]:
         """Returns the env steps per second of each interval: between records or, if it evaluates, evaluations."""
@@ -119,10 +125,8 @@ class Trial:
 
     def _records(self) -> list[Record]:
         """Returns the records with updates and a rate."""
-        path = self._run / "metrics.jsonl"
-        lines = path.read_text().split("\n")[:-1] if path.is_file() else []  # the last one may not be whole
-        records = [json.loads(line) for line in lines]
-        return [r for r in records if r.get("train/n_updates") and isinstance(r.get("perf/steps_per_sec"), float)]
+        rows = jsonl_rows(self._run / JSONL)
+        return [row for row in rows if row.get("train/n_updates") and "perf/steps_per_sec" in row]
 
     def _has_tuned(self) -> bool:
         return TUNED in (self.directory / "out").read_text(errors="replace")

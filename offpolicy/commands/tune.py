@@ -214,9 +214,11 @@ def tuning_table(rows: Sequence[Row]) -> Table:
 
 
 def _verdict(row: Row) -> str:
-    """Returns the verdict of a trial, and `busy` where other programs used the cores."""
-    is_busy = row.measured is not None and row.measured.busy > BUSY
-    return f"{row.verdict} (busy)" if is_busy else row.verdict
+    """Returns the verdict of a trial, with `busy` where other programs used the cores, `still tuning` where it did."""
+    if row.measured is None:
+        return row.verdict
+    busy = " (busy)" if row.measured.busy > BUSY else ""
+    return row.verdict + busy + ("" if row.measured.is_settled else " (still tuning)")
 
 
 def _rate(measured: Measured) -> str:

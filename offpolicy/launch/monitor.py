@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -252,7 +253,8 @@ class Monitor:
 
     def _read_cores(self) -> None:
         if self._core_ledger is not None:
-            self._cores = self._core_ledger.read()
+            with contextlib.suppress(OSError):  # the kernel took a core away: the last account stays until it is back
+                self._cores = self._core_ledger.read()
 
     def _debt(self, env_steps: int) -> float | None:
         if self._cfg.algo.learns_from_rollouts:

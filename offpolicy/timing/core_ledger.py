@@ -59,7 +59,7 @@ class CoreLedger:
         self._roles[pid] = role
 
     def read(self) -> CoreTotals:
-        """Returns the account up to now."""
+        """Returns the account up to now. Raises `OSError`, and changes nothing, where a core's idle time is missing."""
         now_ns, idle_ns = self._now_ns(), self._times.idle_ns(self._cpus)
         wall_ns, idle_grown_ns = now_ns - self._last_ns, idle_ns - self._idle_ns
         self._last_ns, self._idle_ns = now_ns, idle_ns

@@ -1,7 +1,7 @@
 """The iterations around an outlier as a trace, without a trace of the run.
 
-The ledger notes the time of every phase in every iteration for its percentiles; the notes of the last iterations are
-kept. So a file costs nothing until it is written: boundaries of iterations and lengths of phases are exact, and the
+The ledger notes the time of every phase in every iteration for its percentiles; the notes around the longest outlier
+are kept. So a file costs nothing until it is written: boundaries of iterations and lengths of phases are exact, and the
 phases stand in the order of the loop, one span each, `other` at the end.
 """
 
@@ -55,7 +55,7 @@ class FlightRecorder:
             took_ms, count = outlier.duration_ns / 1e6, len(outlier.totals_ns) - 1
             tell(
                 f"{self._process}: an iteration took {took_ms:,.1f} ms, more than 5 times the p99 of those before it;"
-                f" {path} has the phases of the last {count:,} (https://ui.perfetto.dev)"
+                f" {path} has the phases of {count:,} around it (https://ui.perfetto.dev)"
             )
         self._written_ns = end_ns
 

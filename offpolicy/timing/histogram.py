@@ -57,8 +57,8 @@ class HistogramRecorder:
     """
 
     __slots__ = (
-        "_before_ns", "_counts", "_full", "_kept", "_notes", "_num_phases", "_offsets", "_outlier_ns", "_pauses",
-        "_recent", "_slow_ns", "_num_slow",
+        "_around", "_before_ns", "_counts", "_full", "_has_outlier", "_kept", "_notes", "_num_phases", "_offsets",
+        "_outlier_ns", "_pauses", "_recent", "_slow_ns", "_num_slow",
     )  # fmt: skip
 
     def __init__(self, num_phases: int, pauses: Sequence[int] = ()) -> None:
@@ -72,6 +72,8 @@ class HistogramRecorder:
         self._pauses = list(pauses)
         self._kept: deque[NDArray[np.int64]] = deque()  # the last slices, each with the totals before it
         self._outlier_ns = 0  # duration of the longest outlier since `take_outlier`
+        self._around: list[NDArray[np.int64]] = []  # those of `_kept` when it was found, and the next slice
+        self._has_outlier = False  # the last slice holds it
 
     def add(self, total_ns: list[int]) -> None:
         """Notes the time of each phase since the start."""
@@ -107,15 +109,23 @@ class HistogramRecorder:
         bins = bins_of(took_ns)
         flat = np.bincount((bins + self._offsets).ravel(), minlength=self._counts.size)
         self._counts += flat.reshape(self._counts.shape)
-        self._judge(took_ns, bins[:, -1])
+        outlier_ns = self._judge(took_ns, bins[:, -1])
         self._kept.append(total_ns)
         while sum(map(len, self._kept)) - len(self._kept[0]) > KEPT + SLICE:
             self._kept.popleft()
+        if outlier_ns > self._outlier_ns:
+            self._outlier_ns, self._around, self._has_outlier = outlier_ns, list(self._kept), True
+        elif self._has_outlier:
+            self._around.append(total_ns)
+            self._has_outlier = False
         self._before_ns = total_ns[-1]
 
-    def _judge(self, took_ns: NDArray[np.int64], whole: NDArray[np.int64]) -> None:
-        """Adds up the slow iterations of a slice [n, phases + 1], whose bins are `whole` [n]."""
-        num_recent = int(self._recent.sum())
+    def _judge(self, took_ns: NDArray[np.int64], whole: NDArray[np.int64]) -> int:
+        """Adds up the slow iterations of a slice [n, phases + 1], whose bins are `whole` [n].
+
+        Returns the duration of its longest outlier; 0 without one.
+        """
+        num_recent, outlier_ns = int(self._recent.sum()), 0
         if num_recent >= ENOUGH:
             p99 = int(np.searchsorted(np.cumsum(self._recent), 0.99 * num_recent))
             is_slow = whole > p99
@@ -124,10 +134,11 @@ class HistogramRecorder:
                 self._slow_ns += took_ns[is_slow, :-1].sum(axis=0)
                 longest_ns = int((took_ns[is_slow, -1] - took_ns[is_slow][:, self._pauses].sum(axis=1)).max())
                 if longest_ns > OUTLIER * BIN_MIDDLES_NS[p99]:
-                    self._outlier_ns = max(self._outlier_ns, longest_ns)
+                    outlier_ns = longest_ns
         self._recent += np.bincount(whole, minlength=NUM_BINS)
         if num_recent > 2 * RECENT:
             self._recent >>= 1
+        return outlier_ns
 
     def slow(self) -> tuple[int, list[int]]:
         """Returns the number of slow iterations, and the time that they took by phase."""
@@ -135,15 +146,15 @@ class HistogramRecorder:
         return self._num_slow, self._slow_ns.tolist()
 
     def take_outlier(self) -> tuple[int, NDArray[np.int64]] | None:
-        """Returns the duration of an outlier since the last call, and the totals [n, phases] of the last iterations.
+        """Returns the duration of the longest outlier since the last call, and totals [n, phases] around it.
 
-        The first row is where the oldest of them began. None if there was no outlier.
+        They are those at the ends of iterations; the first row is where the oldest one began. None without an outlier.
         """
         self._count(len(self._notes))
-        duration_ns, self._outlier_ns = self._outlier_ns, 0
+        duration_ns, self._outlier_ns, self._has_outlier = self._outlier_ns, 0, False
         if not duration_ns:
             return None
-        first, *others = self._kept
+        first, *others = self._around
         return duration_ns, np.concatenate([first, *(slice_ns[1:] for slice_ns in others)])[-KEPT - 1 :]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-READ_BYTES = 65_536
+READ_BYTES = 65_536  # at a time
 MAIN_CPU, WAITED_CPU = slice(11, 13), slice(13, 15)  # of the fields after the name: utime, stime; cutime, cstime
 
 
@@ -92,13 +92,13 @@ class ProcessTimes:
         return sum(map(int, stat[stat.rindex(b")") + 2 :].split()[fields])) * TICK_NS
 
     def _read(self, path: str) -> bytes | None:
-        """Returns the content of a file; None where there is none."""
+        """Returns the whole content of a file; None where there is none."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
         try:
-            return os.read(fd, READ_BYTES)
+            return b"".join(iter(lambda: os.read(fd, READ_BYTES), b""))
         except OSError:  # ESRCH: it ended after the file was opened
             return None
         finally:

@@ -92,7 +92,7 @@ class TimeAccount(Protocol):
 
 
 class Outlier(NamedTuple):
-    """An iteration far longer than 99 % of those before it, and the totals by phase of the last iterations."""
+    """An iteration far longer than 99 % of those before it, and the totals by phase of the iterations around it."""
 
     duration_ns: int
     start_ns: int  # the start of the oldest iteration

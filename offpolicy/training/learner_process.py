@@ -177,7 +177,7 @@ def with_virtual_speedup(state: RankState, tuner: SpeedTuner | NoTuner) -> Tuner
         rank.child.send("virtual_speedup", steps_per_sec=steps_per_sec, gains=gains)
 
     rng = generator(rank.cfg.seed, "virtual_speedup", *rank.start_path)
-    return VirtualSpeedup(delays, rank.ledger, counts, tuner, report, rng)
+    return VirtualSpeedup(delays, rank.ledger, counts, tuner, report, rank.warn, rng)
 
 
 def make_profiler(rank: RankContext) -> Profiler | NoProfiler:

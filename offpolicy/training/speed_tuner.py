@@ -35,10 +35,15 @@ MOST_THREADS = 16  # threads beyond which the products of an update get no faste
 
 
 class Setting(NamedTuple):
-    """The object of a trial. Of two that are as fast the lesser one is kept: fewer threads, or taking turns."""
+    """The object of a trial. Of two that are as fast the one of the lesser `order` is kept."""
 
     threads: int
     mode: str
+
+    @property
+    def order(self) -> tuple[bool, int]:
+        """Taking turns comes before an overlap, whose weights are older; then fewer threads come first."""
+        return self.mode != "alternate", self.threads
 
 
 Trial = Generator[Setting, float, Setting]
@@ -72,8 +77,8 @@ def thread_numbers(num_cores: int) -> tuple[int, ...]:
 def trial(settings: Sequence[Setting]) -> Trial:
     """Yields the setting of the next block, is sent its seconds per update, and returns the setting to keep.
 
-    That is the least one that is not slower than the fastest one by more than `WORTHWHILE`. Blocks of one round follow
-    each other, so that they are compared in pairs: a machine is faster now and slower then.
+    That is the first one in their `order` that is not slower than the fastest one by more than `WORTHWHILE`. Blocks of
+    one round follow each other, so that they are compared in pairs: a machine is faster now and slower then.
     """
     seconds: dict[Setting, list[float]] = {setting: [] for setting in settings}
     left = list(settings)
@@ -88,15 +93,17 @@ def trial(settings: Sequence[Setting]) -> Trial:
             break
     fastest = min(left, key=lambda setting: statistics.median(seconds[setting]))
     ratios = {setting: _ratios(seconds[setting], seconds[fastest]) for setting in left}
-    return min(setting for setting in left if statistics.median(ratios[setting]) <= WORTHWHILE)
+    as_fast = [setting for setting in left if statistics.median(ratios[setting]) <= WORTHWHILE]
+    return min(as_fast, key=lambda setting: setting.order)
 
 
 def _undecided(left: Sequence[Setting], seconds: Mapping[Setting, Sequence[float]]) -> list[Setting]:
     """Returns the settings that may be the one to keep, by two standard errors of their ratio to the fastest one."""
     fastest = min(left, key=lambda setting: statistics.median(seconds[setting]))
     bounds = {setting: _bounds(seconds[setting], seconds[fastest]) for setting in left}
-    sure = min(setting for setting in left if bounds[setting][1] <= math.log(WORTHWHILE))  # a greater one is not kept
-    return [s for s in left if s <= sure and bounds[s][0] <= (math.log(WORTHWHILE) if s < fastest else 0.0)]
+    sure = min(s.order for s in left if bounds[s][1] <= math.log(WORTHWHILE))  # a later one is not kept
+    most = {s: math.log(WORTHWHILE) if s.order < fastest.order else 0.0 for s in left}
+    return [s for s in left if s.order <= sure and bounds[s][0] <= most[s]]
 
 
 def _bounds(ones: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
@@ -179,12 +186,12 @@ class SpeedTuner:
             self._block = Block(now_s)
 
     def _begin_trial(self) -> None:
-        self._seconds = dict[Setting, float]()
+        self._seconds: dict[Setting, list[float]] = {setting: [] for setting in self._settings}  # of its blocks
         self._trial = trial(self._settings)
         self._use(next(self._trial))
 
     def _continue_trial(self, running: Trial, seconds: float) -> None:
-        self._seconds[self._in_use] = seconds
+        self._seconds[self._in_use].append(seconds)
         try:
             self._use(running.send(seconds))
         except StopIteration as end:
@@ -194,13 +201,14 @@ class SpeedTuner:
     def _conclude(self, chosen: Setting) -> None:
         """Uses the setting that a trial chose, and reports it if it is another one than before."""
         before = self._choice.setting
+        medians = {setting: statistics.median(seconds) for setting, seconds in self._seconds.items()}
         if chosen != before:
-            tried = ", ".join(f"{_text(setting)}: {1e3 * s:.1f}" for setting, s in self._seconds.items())
+            tried = ", ".join(f"{_text(setting)}: {1e3 * s:.1f}" for setting, s in medians.items())
             instead = "" if before is None else f" instead of {_text(before)}"
-            self._report(chosen, f"fastest: {_text(chosen)}{instead} (ms per update with {tried})", self._seconds)
+            self._report(chosen, f"fastest: {_text(chosen)}{instead} (ms per update with {tried})", medians)
         self._pause_s = min(2.0 * self._pause_s, LONGEST_PAUSE_S) if chosen == before else FIRST_PAUSE_S
         self._choice.setting, self._choice.iterations = chosen, 0
-        self._reference_s, self._rested_s, self._num_changed = self._seconds[chosen], self._last_s, 0
+        self._reference_s, self._rested_s, self._num_changed = medians[chosen], self._last_s, 0
         self._use(chosen)
 
     def _has_changed(self, seconds: float) -> bool:

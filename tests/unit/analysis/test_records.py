@@ -146,6 +146,22 @@ def test_a_phase_is_weighed_by_iterations_and_a_rate_by_seconds(tmp_path: Path) 
     assert run.steady("perf/utd").weight.tolist() == [1.0, 4.0]
 
 
+def test_the_evaluation_at_the_end_of_a_process_weighs_no_rate(tmp_path: Path) -> None:
+    windows = [(10, 100.0), (20, 100.0), (50.3, 60.0), (0.2, 100.0), (10.2, 100.0), (40.5, 60.0)]
+    steps = [100.0, 2100.0, 2118.0, 2138.0, 3138.0, 3156.0]  # 18 in the last 0.3 s before each evaluation of 30 s
+    rows = [
+        record(count, perf__steps_per_sec=rate, perf__updates_per_sec=rate, cpu__learner_pct=50.0, train__n_updates=9.0)
+        | {"wall_s": wall_s}
+        for count, (wall_s, rate) in zip(steps, windows, strict=True)
+    ]
+    run = write(tmp_path, *rows)
+    assert run.is_last.tolist() == [False, False, True, False, False, True]
+    for key in ("perf/steps_per_sec", "perf/updates_per_sec"):
+        assert run.steady(key).weight.tolist() == pytest.approx([10.0, 0.3, 10.0, 0.3])
+        assert run.steady(key).mean == pytest.approx(98.8, abs=0.1)
+    assert run.steady("cpu/learner_pct").weight.tolist() == pytest.approx([10.0, 30.3, 10.0, 30.3])
+
+
 def test_a_record_without_a_key_has_no_value_of_it(tmp_path: Path) -> None:
     run = write(tmp_path, record(10), record(20, rollout__ep_rew_mean=-4.0))
     assert np.isnan(run.columns["rollout/ep_rew_mean"][0])

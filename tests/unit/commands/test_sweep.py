@@ -61,7 +61,8 @@ class FakeLauncher:
         code, returns = self.outcome(float(given["algo.gamma"]), int(given["seed"]))
         run = directory / "run"
         run.mkdir(parents=True, exist_ok=True)
-        lines = [{"eval/env_steps": float(n), "eval/mean_reward": each} for n, each in enumerate(returns)]
+        axes = [{"env_steps": n, "wall_s": n, "eval/env_steps": n} for n in range(len(returns))]
+        lines = [axis | {"eval/mean_reward": each} for axis, each in zip(axes, returns, strict=True)]
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         (run / "summary.json").write_text(json.dumps({"eval": {"mean_reward": returns[-1]}}))
         self.jobs.append(FakeJob(code, self))
@@ -329,10 +330,13 @@ def test_a_space_whose_values_are_all_refused_is_refused(monkeypatch: pytest.Mon
 
 
 def test_evaluations_are_read_once_each_and_whole_lines_only(tmp_path: Path) -> None:
-    lines = ['{"eval/env_steps": 200.0, "eval/mean_reward": -2.0}', '{"env_steps": 1}']
-    text = "\n".join(['{"eval/env_steps": 100.0, "eval/mean_reward": -3.0}', *lines, lines[0], '{"eval/env_st'])
-    (tmp_path / "metrics.jsonl").write_text(text)
-    assert evaluations(tmp_path) == [-3.0, -2.0]
+    first, again, later = ({"eval/env_steps": at, "eval/mean_reward": -at / 100.0} for at in (100.0, 100.0, 200.0))
+    records = [{"env_steps": 10 * k, "wall_s": k, **one} for k, one in enumerate((first, again, {}, later))]
+    torn = '{"env_steps": 40, "wall_s": 4, "eval/env_st'
+    replaced = torn + "\n"  # longer than what it takes the place of, and read before it was whole
+    for end in (torn, replaced):
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records) + end)
+        assert evaluations(tmp_path) == [-1.0, -2.0]
     assert evaluations(tmp_path / "none") == []
 
 

@@ -25,18 +25,23 @@ run = pathlib.Path(words["run_dir"]); run.mkdir()
 mode = words["fake"]
 if mode == "fails":
     sys.exit("offpolicy: 1 configuration problem\\n  env.id: unknown")
-with (run / "metrics.jsonl").open("w") as file:
+with (run / "metrics.jsonl").open("w", buffering=1 << 20) as file:
     for index in range(60):
         record = {"env_steps": 50 * index, "wall_s": 0.5 * index, "train/n_updates": max(index - 2, 0)}
         record |= {"perf/steps_per_sec": 30.0 if index < 10 else 100.0, "cores/capacity": 2.0}
         record |= {"cores/others_ms_per_s": 500.0, "perf/learner_threads": 2, "rollout/ep_len_mean": 200.0}
         if index >= 12:
             record["eval/env_steps"] = 100 * (index // 4)
+        if index == 6 and mode == "replaces":
+            place = file.tell()
+            file.write(json.dumps(record)[:-9] + "\\n"); file.flush(); time.sleep(0.5)
+            file.seek(place)
         if index == 9 and mode == "tunes":
             print("fastest: 2 threads", flush=True); time.sleep(0.5)
-        file.write(json.dumps(record) + "\\n"); file.flush()
-        time.sleep(0.02)
-    file.write('{"env_steps": 1')
+        file.write(json.dumps(record) + "\\n")
+        if mode != "at once":
+            file.flush(); time.sleep(0.02)
+    file.write('{"env_steps": 1'); file.flush()
 time.sleep(60)
 """
 
@@ -65,6 +70,21 @@ def test_records_before_the_run_has_tuned_itself_do_not_count(tmp_path: Path) ->
 
 def test_a_run_that_does_not_tune_itself_counts_from_its_second_record_of_learning_on(tmp_path: Path) -> None:
     assert 30.0 in trial(tmp_path, "learns").measure().rates
+
+
+def test_a_run_that_tunes_itself_for_too_long_is_measured_by_its_newest_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LONGEST_S", 10.0)  # of the records, which end at 29.5 s
+    monkeypatch.setattr(module, "TUNING_S", -9.5)
+    measured = trial(tmp_path, "at once", is_tuning=True).measure()
+    assert set(measured.rates) == {100.0}
+    assert len(measured.rates) == 20
+    assert not measured.is_settled
+
+
+def test_a_record_that_is_being_replaced_is_left_out_until_it_is_whole(tmp_path: Path) -> None:
+    assert 30.0 in trial(tmp_path, "replaces").measure().rates
 
 
 def test_with_evaluations_the_rate_is_that_from_one_to_the_next(tmp_path: Path) -> None:

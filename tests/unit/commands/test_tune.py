@@ -172,6 +172,7 @@ def test_the_table_fits_80_columns_and_names_each_trial() -> None:
         Row("(start)", None, start, "start"),
         Row("env.num_envs=2 env.vectorization=async", 1600.0, faster, "faster"),
         Row("env.vectorization=mujoco", 110.0, None, "failed: no MuJoCo model"),
+        Row("collect.mode=overlap", 110.0, Measured((90.0, 110.0), is_settled=False), "noise"),
     ]
     console = Console(width=80, file=io.StringIO())
     with console.capture() as capture:
@@ -182,4 +183,4 @@ def test_the_table_fits_80_columns_and_names_each_trial() -> None:
     assert words[words.index("env.num_envs=2") + 1 :][:5] == ["1600", "1500", "1490-1515", "15.00", "faster"]
     assert "env.vectorization=async" in words
     assert "env.vectorization=mujoco" in words
-    assert {"(busy)", "MuJoCo"} <= set(words)
+    assert {"(busy)", "MuJoCo", "(still"} <= set(words)

@@ -336,6 +336,20 @@ def test_the_cores_are_read_once_per_record_and_at_the_end_while_the_learners_ar
     assert (run.cores.num_read, run.monitor.snapshot().cores) == (2, CoreTotals(2, 0, {}))
 
 
+def test_a_core_that_the_kernel_takes_away_costs_its_readings_alone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> CoreTotals:
+        raise OSError("/proc/stat lacks cpu1")
+
+    run.start()
+    run.report()
+    run.tick(EVERY_S)
+    monkeypatch.setattr(run.cores, "read", refuse)
+    run.report()
+    run.tick(2 * EVERY_S)
+    assert len(run.logger.of("log_interval")) == 2
+    assert run.monitor.snapshot().cores == CoreTotals(1, 0, {})
+
+
 def test_the_newest_gains_of_the_learner_are_kept(run: Run) -> None:
     assert run.monitor.virtual_speedup is None
     for steps_per_sec in (90.0, 100.0):

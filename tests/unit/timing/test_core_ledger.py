@@ -68,6 +68,15 @@ def test_every_process_and_thread_is_in_its_class_and_the_rest_is_that_of_others
     }  # fmt: skip
 
 
+def test_a_reading_that_fails_belongs_to_the_next_one(host: Host) -> None:
+    host.clock.advance(1000 * MS)
+    host.proc.set(LEARNER, 300)
+    host.proc.idle_ms(10_500)  # the second core is gone
+    with pytest.raises(OSError, match="cpu1"):
+        host.ledger.read()
+    assert milliseconds(host.read(idle_ms=3000)) == {"learner": 300, "others": 700, "idle": 3000}
+
+
 def test_what_a_learner_has_started_evaluates(host: Host) -> None:
     host.proc.set(LEARNER, 0, children=(15,))
     host.proc.set(15, 120)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from offpolicy.timing.flight_recorder import MOST_FILES, PAUSE_NS, FlightRecorder
-from offpolicy.timing.histogram import ENOUGH, KEPT
+from offpolicy.timing.histogram import ENOUGH, KEPT, SLICE
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LEARNER_ORDER, LearnerPhase
 from tests.fakes import FakeClock
@@ -76,6 +76,29 @@ def test_no_more_iterations_are_kept_than_there_is_room_for(tmp_path: Path) -> N
     run.report()
     trains = [event for event in events(tmp_path / "slow-0.trace.json.gz") if event.get("name") == "train"]
     assert (len(trains), trains[-1]["dur"], trains[0]["ts"]) == (KEPT, 400_000, 1000)
+
+
+def test_an_outlier_long_before_the_report_is_in_the_file(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.iterate(ENOUGH + 100)
+    run.iterate(1, train_ms=400)
+    run.iterate(2 * KEPT)
+    run.report()
+    trains = [event["dur"] for event in events(tmp_path / "slow-0.trace.json.gz") if event.get("name") == "train"]
+    assert trains.index(400_000) == ENOUGH + 100
+    assert SLICE < len(trains) - trains.index(400_000) <= 2 * SLICE  # those after it
+    assert f"has the phases of {len(trains)} around it" in run.lines[0]
+
+
+def test_the_file_is_that_of_the_longest_outlier(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.iterate(ENOUGH + 100)
+    run.iterate(1, train_ms=400)
+    run.iterate(2 * KEPT)
+    run.iterate(1, train_ms=300)
+    run.report()
+    trains = [event["dur"] for event in events(tmp_path / "slow-0.trace.json.gz") if event.get("name") == "train"]
+    assert (400_000 in trains, 300_000 in trains) == (True, False)
 
 
 @pytest.mark.parametrize(

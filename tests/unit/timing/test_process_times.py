@@ -61,6 +61,12 @@ def test_idle_time_is_that_of_the_cores_asked_for_waiting_for_disks_included(pro
     assert proc.times.idle_ns((0, 2)) == 5700 * MS
 
 
+def test_the_idle_time_of_many_cores_is_read_to_the_end(proc: FakeProc) -> None:
+    proc.idle_ms(*range(100_000, 104_096))
+    assert (proc.root / "stat").stat().st_size > 100_000
+    assert proc.times.idle_ns((0, 4095)) == pytest.approx((100_000 + 104_095) * MS, abs=20 * MS)
+
+
 def test_a_core_that_the_kernel_hides_is_an_error(proc: FakeProc) -> None:
     with pytest.raises(OSError, match="cpu5"):
         proc.times.idle_ns((0, 5))

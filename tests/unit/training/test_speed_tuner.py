@@ -94,6 +94,23 @@ def test_the_fastest_number_stays_and_is_reported_once() -> None:
     ]
 
 
+def test_a_disturbed_last_block_is_neither_reported_nor_remembered() -> None:
+    machine = Machine(lambda threads: 0.0)
+    disturbed = (1, MOST_ROUNDS - 1)  # rounds, for which the trial goes on until the last one
+
+    def seconds_of(threads: int) -> float:
+        is_disturbed = (len(machine.used) - 1) // BLOCK in [2 * index + 1 for index in disturbed]
+        return 0.0060 if is_disturbed else {1: 0.0007, 2: 0.0006}[threads]
+
+    machine.seconds_of = seconds_of
+    tuner = machine.tuner((1, 2))
+    machine.run(tuner, 2 * MOST_ROUNDS * BLOCK)
+    assert not tuner.is_trying
+    assert machine.tried_s == pytest.approx({Setting(1, "alternate"): 0.0007, Setting(2, "alternate"): 0.0006})
+    machine.run(tuner, REPEATED - 1000)  # 11 s: longer than the pause between two trials
+    assert set(machine.used[2 * MOST_ROUNDS * BLOCK :]) == {2}
+
+
 def test_a_hopeless_number_is_tried_once() -> None:
     machine = Machine(two_cores)
     machine.run(machine.tuner((1, 2, 4)), 1000)
@@ -236,3 +253,11 @@ def test_of_modes_that_are_as_fast_the_textbook_loop_stays() -> None:
     machine = Machine(lambda threads: 0.010)
     machine.run(machine.tuner((1,), ("alternate", "overlap")), 1000)
     assert machine.choice.setting == Setting(1, "alternate")
+
+
+def test_turns_that_are_as_fast_with_more_threads_stay() -> None:
+    machine = Machine(lambda threads: 0.0)
+    costs = {(1, "alternate"): 0.013, (2, "alternate"): 0.0101, (1, "overlap"): 0.0100, (2, "overlap"): 0.0100}
+    machine.seconds_of = lambda threads: costs[threads, machine.mode]
+    machine.run(machine.tuner((1, 2), ("alternate", "overlap")), 1000)
+    assert machine.choice.setting == Setting(2, "alternate")

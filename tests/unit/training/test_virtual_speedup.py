@@ -41,6 +41,7 @@ class Run:
         self.costs, self.machine = costs, SimulatedThreads()
         self.steps = self.granted = self.updates = self.packed = self.requested = 0
         self.gains: Gains = {}
+        self.warnings: list[str] = []
         self.base = 0.0
         threads = ("learner", "collector", "packer")
         self.times = VirtualTimes(memoryview(bytearray(VirtualTimes.nbytes(len(threads)))), threads)
@@ -57,7 +58,7 @@ class Run:
         delays = self.delays("learner")
         ledger = DelayedLedger(LearnerPhase, delays, 0, clock=self.machine)
         counts, rng = lambda: (self.updates, self.steps), np.random.default_rng(0)
-        tuner = VirtualSpeedup(delays, ledger, counts, NoTuner(), self.report, rng)
+        tuner = VirtualSpeedup(delays, ledger, counts, NoTuner(), self.report, self.warnings.append, rng)
         while True:
             with ledger.phase(LearnerPhase.SYNC_COORDINATION):
                 self.granted = self.updates + 1 + self.costs.lead
@@ -148,18 +149,23 @@ class Iterations:
     """Iterations of 100 ms without any thread: which experiment each was in."""
 
     def __init__(self, tuner: NoTuner) -> None:
-        self.clock, self.updates, self.paused_ns = FakeClock(), 0, 0
+        self.clock, self.updates, self.paused_ns, self.warnings = FakeClock(), 0, 0, list[str]()
         self.times = VirtualTimes(memoryview(bytearray(VirtualTimes.nbytes(1))), ("learner",))
         ledger: Any = SimpleNamespace(total_ns=lambda phases: self.paused_ns)
         delays = ThreadDelays(self.times, "learner", self.clock.now_ns, self.clock.advance)
         counts, rng = lambda: (self.updates, self.updates), np.random.default_rng(0)
-        self.speedup = VirtualSpeedup(delays, ledger, counts, tuner, lambda base, gains: None, rng)
+        self.speedup = VirtualSpeedup(
+            delays, ledger, counts, tuner, lambda base, gains: None, self.warnings.append, rng
+        )
 
-    def until_an_experiment(self) -> int:
-        """Returns the iterations before the first one; the clock is that of training alone."""
+    def until_an_experiment(self, pause_every: int = 0) -> int:
+        """Returns the iterations before the first one, of which every so many evaluates for ten seconds."""
         for count in range(1, 1000):
             self.clock.advance(100 * MS)
             self.updates += 1
+            if pause_every and self.updates % pause_every == 0:
+                self.clock.advance(10_000 * MS)
+                self.paused_ns += 10_000 * MS
             self.times.add_time("learner", CANDIDATES.index("train"), 90 * MS)
             self.speedup.run_if_due()
             if self.times.experiment:
@@ -171,13 +177,17 @@ def test_no_experiment_begins_before_a_setting_is_chosen() -> None:
     assert Iterations(Trying()).until_an_experiment() == Iterations(NoTuner()).until_an_experiment() + Trying.left
 
 
-def test_a_block_with_an_evaluation_is_repeated() -> None:
-    usual, paused = Iterations(NoTuner()), Iterations(NoTuner())
-    add = paused.speedup.run_if_due
+def test_an_iteration_that_evaluates_and_those_in_which_the_run_settles_do_not_count() -> None:
+    usual, often = Iterations(NoTuner()), Iterations(NoTuner())
+    assert usual.until_an_experiment() == 2 * (3 + 10)  # blocks: iterations to settle in, and those of a second
+    # Of five iterations three settle, one counts and one evaluates.
+    assert often.until_an_experiment(pause_every=5) == 5 * 20 - 1
+    assert often.warnings == []
 
-    def run_if_due() -> None:
-        paused.paused_ns += 1 if paused.updates == 6 else 0
-        add()
 
-    paused.speedup.run_if_due = run_if_due  # type: ignore[method-assign]
-    assert paused.until_an_experiment() == 1.5 * usual.until_an_experiment()
+def test_a_run_that_evaluates_before_it_has_settled_says_that_it_makes_no_experiment() -> None:
+    run = Iterations(NoTuner())
+    with pytest.raises(AssertionError, match="no experiment"):
+        run.until_an_experiment(pause_every=4)
+    (line,) = run.warnings
+    assert "evaluations or checkpoints come too often" in line
