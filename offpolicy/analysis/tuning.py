@@ -41,7 +41,7 @@ class Machine:
     """The parts of the machine that decide what can be faster."""
 
     num_cores: int
-    has_gpu: bool
+    has_gpu: bool  # that torch can use
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from offpolicy.distributed.host_info import HostInfo
 from offpolicy.envs.vectorization import resolve_vectorization
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError, SaveError
 from offpolicy.files import output_file
-from offpolicy.launch.preflight import preflight
+from offpolicy.launch.preflight import cuda_memory, preflight
 from offpolicy.launch.resources import has_gpu, plan_host
 from offpolicy.logger.console import plain_console
 from offpolicy.machine import num_usable_cores
@@ -112,7 +112,7 @@ def _search(  # noqa: PLR0913  # the parts that the command has made
     options: TuneOptions,
     console: Console,
 ) -> Search:
-    numbers, machine = count(), Machine(num_usable_cores(), has_gpu())
+    numbers, machine = count(), Machine(num_usable_cores(), has_usable_gpu(cfg))
 
     def run_trial(values: Values, eval_every: int) -> Measured:
         own = with_values(cfg, values)
@@ -135,6 +135,11 @@ def _search(  # noqa: PLR0913  # the parts that the command has made
     plan = None if "eval.beside" in held else EvaluationPlan(beside, cfg.eval.every, cfg.eval.episodes)
     start, budget_s = start_values(cfg, machine), 60.0 * options.minutes
     return Search(start, run_trial, moves_from, watch.elapsed_s, budget_s, plan, report=report)
+
+
+def has_usable_gpu(cfg: RunConfig) -> bool:
+    """True if the runs of this configuration learn on a GPU: torch, in a child process, finds one behind the driver."""
+    return cfg.device != "cpu" and has_gpu() and bool(cuda_memory(cfg.runner.start_timeout_s).free)
 
 
 def with_values(cfg: RunConfig, values: Values) -> RunConfig:

@@ -13,9 +13,10 @@ from rich.console import Console
 from offpolicy.analysis.search import Row
 from offpolicy.analysis.tuning import Machine, Measured, TrialFailed
 from offpolicy.commands.trial import Trial
-from offpolicy.commands.tune import TuneOptions, tries_settings, tune, tuning_table
+from offpolicy.commands.tune import TuneOptions, has_usable_gpu, tries_settings, tune, tuning_table
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
+from offpolicy.launch.preflight import Gpus
 
 OVERLAP = "collect.mode=overlap"
 
@@ -164,6 +165,46 @@ def test_a_run_that_tries_threads_itself_is_given_time_for_it() -> None:
     assert not tries_settings(load_config([]), gpu)
     assert tries_settings(load_config(["collect.mode=auto"]), gpu)
     assert not tries_settings(load_config(["threads.learner=1"]), two)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "source", "is_tuning"), [([], "prefetch", True), ([8 * 2**30], "direct", False)], ids=["none", "one"]
+)
+def test_a_gpu_is_one_that_torch_can_use(
+    monkeypatch: pytest.MonkeyPatch, options: TuneOptions, gpus: list[int], source: str, is_tuning: bool
+) -> None:
+    """With the driver of a GPU and a CPU build of torch, device=auto is the CPU and replay.source=auto is direct."""
+    measured_as(monkeypatch, {})
+    monkeypatch.setattr("offpolicy.commands.tune.has_gpu", lambda: True)
+    monkeypatch.setattr("offpolicy.commands.tune.cuda_memory", lambda timeout_s: Gpus(gpus))
+    monkeypatch.setattr("offpolicy.commands.tune.num_usable_cores", lambda: 2)
+    trials: list[Trial] = []
+
+    def measure(trial: Trial) -> Measured:
+        trials.append(trial)
+        return Measured((99.0, 100.0, 101.0))
+
+    monkeypatch.setattr(Trial, "measure", measure)
+    assert tune([], options) == 0
+    words = {word for trial in trials for word in trial.words}
+    sources = {one for one in ("direct", "prefetch", "resident") if f"replay.source={one}" in words}
+    assert source in sources
+    assert ("direct" in sources) == bool(gpus)
+    assert "resident" not in sources
+    assert {trial.is_tuning for trial in trials} == {is_tuning}
+
+
+def test_torch_is_not_asked_for_a_gpu_of_which_there_is_no_driver_or_that_is_not_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ask(timeout_s: float) -> Gpus:
+        raise AssertionError("torch was asked")
+
+    monkeypatch.setattr("offpolicy.commands.tune.cuda_memory", ask)
+    monkeypatch.setattr("offpolicy.commands.tune.has_gpu", lambda: False)
+    assert not has_usable_gpu(load_config([]))
+    monkeypatch.setattr("offpolicy.commands.tune.has_gpu", lambda: True)
+    assert not has_usable_gpu(load_config(["device=cpu"]))
 
 
 def test_the_table_fits_80_columns_and_names_each_trial() -> None:
