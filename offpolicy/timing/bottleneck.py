@@ -76,17 +76,22 @@ class Advice:
         """True if the configuration has `key=value`."""
         return self.key is not None and self.factor is None and self._configured(config) == self.value
 
-    def typed(self, config: Mapping[str, Any], is_allowed: IsAllowed) -> Advice:  # Any: nested configuration values
+    def typed(
+        self,
+        config: Mapping[str, Any],  # Any: nested configuration values
+        is_allowed: IsAllowed,
+    ) -> Advice | None:
         """Returns the advice with the words to type, such as `env.num_envs=8`.
 
-        It stays as it is where the configuration has no number, or `is_allowed` refuses the new one.
+        It stays as it is where the configuration has no number. None where the number cannot move: 0 is off, 1 is the
+        least, or `is_allowed` refuses the new one.
         """
         now = self._configured(config) if self.factor is not None else None
-        if isinstance(now, bool) or not isinstance(now, int | float) or not now or self.factor is None:
+        if isinstance(now, bool) or not isinstance(now, int | float) or self.key is None or self.factor is None:
             return self
-        new = now * self.factor if isinstance(now, float) else max(1, int(now * self.factor))
-        if new == now or self.key is None or not is_allowed(self.key, new):
-            return self
+        new = now * self.factor if isinstance(now, float) else int(now * self.factor) or now
+        if new == now or not is_allowed(self.key, new):
+            return None
         effect = self.text.partition(": ")[2]
         return replace(self, text=f"{self.key}={new}: {effect}, now {now}", factor=None)
 
@@ -141,8 +146,9 @@ class Verdict:
     ) -> Verdict:
         """The verdict with the first advice that the run can take.
 
-        That is not to set what it has set or what `is_allowed` refuses, no GPU where there is none, no processes for a
-        single environment or for those that threads step, and no change of what hardly decides how often it saves.
+        That is not to set what it has set or what `is_allowed` refuses, not to change a number that cannot move, no GPU
+        where there is none, no processes for a single environment or for those that threads step, and no change of
+        what hardly decides how often it saves.
         """
         env = config.get("env", {})
         needs_no_workers = env.get("num_envs") == 1 or env.get("vectorization") in ("mujoco", "envpool")
@@ -157,7 +163,8 @@ class Verdict:
             possible.remove(PACK_BESIDE)
         elif PACK_BESIDE in possible:
             possible = [advice for advice in possible if advice != PACK_IN_THREAD]
-        return replace(self, advice=tuple(advice.typed(config, is_allowed) for advice in possible[:MOST_ADVICE]))
+        typed = [advice for one in possible if (advice := one.typed(config, is_allowed)) is not None]
+        return replace(self, advice=tuple(typed[:MOST_ADVICE]))
 
 
 def _seldom_saves(config: Mapping[str, Any], steps_per_sec: float | None) -> str:  # Any: nested values

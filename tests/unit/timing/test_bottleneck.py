@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -388,7 +389,7 @@ def test_a_number_to_lower_stays_one_that_is_allowed() -> None:
         "eval.every=2000000: less often, now 1000000",
         "eval.episodes=5: a shorter evaluation, now 10",
     ]
-    assert "eval.episodes=1: a shorter evaluation, now 1" not in texts[1]
+    assert texts[1][1:] == ["eval.every=2000000: less often, now 1000000"]  # and none to lower what is 1
 
 
 def test_advice_to_set_a_truth_value_is_left_out_where_it_is_set() -> None:
@@ -496,11 +497,36 @@ def test_without_a_core_nothing_that_adds_load_is_advised() -> None:
     assert all(advice.value in (None, "auto") for advice in verdict.advice)
 
 
-def test_a_number_that_the_configuration_refuses_is_not_typed() -> None:
+def test_a_number_that_the_configuration_refuses_is_not_advised() -> None:
     verdict = find_bottleneck({"collector_wait": 9}, {"env_step": 9}, rates(), "overlap")
     config = {"env": {"num_envs": 4}}
     advised = verdict.for_run(config, has_gpu=False, is_allowed=lambda key, value: (key, value) != ("env.num_envs", 8))
-    assert "raise env.num_envs: more transitions per vector step" in {advice.text for advice in advised.advice}
+    assert [advice.key for advice in advised.advice] == ["env.vectorization"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "table", "config", "key"),
+    [
+        ("train", LEARNER_ADVICE, {"algo": {"batch_size": 1}}, "algo.batch_size"),
+        ("train", ROLLOUT_ADVICE, {"algo": {"epochs": 1}}, "algo.epochs"),
+        ("evaluation", LEARNER_ADVICE, {"eval": {"every": 0}}, "eval.every"),
+        ("log", LEARNER_ADVICE, {"log": {"every_s": 0.0}}, "log.every_s"),
+    ],
+)
+def test_a_number_that_cannot_move_is_not_advised(
+    phase: LearnerPhase, table: Mapping[str, tuple[Advice, ...]], config: dict[str, Any], key: str
+) -> None:
+    evidence = WindowEvidence(learner_advice=table)
+    verdict = find_bottleneck({phase: 9}, {"learner_wait": 9}, rates(), "overlap", evidence)
+    found = [{one.key for one in verdict.for_run(each, has_gpu=True).advice} for each in ({}, config)]
+    assert found[0] - found[1] == {key}
+
+
+def test_advice_that_cannot_hold_takes_no_place_of_the_three() -> None:
+    verdict = find_bottleneck({"evaluation": 9}, {"learner_wait": 9}, rates(), "overlap")
+    advice = tuple(Advice("", "algo.batch_size", factor=0.5) for _ in range(3))
+    found = replace(verdict, advice=(*advice, *verdict.advice)).for_run({"algo": {"batch_size": 1}}, has_gpu=False)
+    assert found.advice == verdict.advice
 
 
 def test_no_advice_holds_what_separates_advice_in_records() -> None:
