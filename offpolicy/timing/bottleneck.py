@@ -68,7 +68,7 @@ class Advice:
 
     text: str
     key: str | None = None
-    value: str | bool | None = None
+    value: str | int | None = None
     needs_core: bool = False  # it brings nothing where no core is idle
     factor: float | None = None
 
@@ -147,16 +147,19 @@ class Verdict:
         """The verdict with the first advice that the run can take.
 
         That is not to set what it has set or what `is_allowed` refuses, not to change a number that cannot move, no GPU
-        where there is none, no processes for a single environment or for those that threads step, and no change of
-        what hardly decides how often it saves.
+        where there is none, no processes for a single environment or for those that threads step, no environments that
+        step one after another, and no change of what hardly decides how often it saves.
         """
         env = config.get("env", {})
-        needs_no_workers = env.get("num_envs") == 1 or env.get("vectorization") in ("mujoco", "envpool")
+        is_single, is_one_by_one = env.get("num_envs") == 1, env.get("vectorization") == "sync"
+        needs_no_workers = is_single or env.get("vectorization") in ("mujoco", "envpool")
         left_out = {*(() if has_gpu else ("cuda", "resident")), *(("async",) if needs_no_workers else ())}
+        useless = (*(MORE_ENVS if is_one_by_one else ()), *(() if is_one_by_one and is_single else (SEVERAL,)))
         seldom = _seldom_saves(config, steps_per_sec)
         possible = [
             advice for advice in self.advice
             if not advice.is_followed(config) and advice.value not in left_out and advice.key != seldom
+            and advice not in useless
             and (advice.key is None or advice.value is None or is_allowed(advice.key, advice.value))
         ]  # fmt: skip
         if PACK_BESIDE in possible and PACK_IN_THREAD.is_followed(config):  # both are the same
@@ -275,6 +278,17 @@ ROLLOUT_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.SYNC_COORDINATION: (_raise("rollout.length", "fewer handshakes per env step"),),
     LearnerPhase.WEIGHT_PUBLISH: (_raise("rollout.length", "more updates between two publications"),),
 }
+# In `sync` a vector step takes longer with each environment.
+MORE_ENVS = (
+    _raise("env.num_envs", "more transitions per vector step"),
+    _raise("env.num_envs", "more transitions beside each reset"),
+)
+SEVERAL = Advice(
+    "env.num_envs=4 env.vectorization=async: four environments step at the same time",
+    "env.num_envs",
+    4,
+    needs_core=True,
+)
 COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     CollectorPhase.ENV_STEP: (
         _setting(
@@ -283,7 +297,8 @@ COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
             " instead of sync: step the environments in processes of their own",
             needs_core=True,
         ),
-        _raise("env.num_envs", "more transitions per vector step"),
+        SEVERAL,
+        MORE_ENVS[0],
     ),
     CollectorPhase.ACTION_SELECT: (
         _raise("env.num_envs", "one forward pass serves them all"),
@@ -307,7 +322,8 @@ DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {
             " instead of sync: the other environments step while one is reset",
             needs_core=True,
         ),
-        _raise("env.num_envs", "more transitions beside each reset"),
+        SEVERAL,
+        MORE_ENVS[1],
         Advice("raise the time limit of the episodes, if the task allows it"),
     ),
     Detail.LAUNCH_BOUND: (

@@ -359,7 +359,30 @@ def test_advice_that_is_followed_already_is_left_out(config: dict[str, Any], is_
     verdict = find_bottleneck({"collector_wait": 9}, {"env_step": 9}, rates(), "overlap")
     advice = verdict.for_run(config, has_gpu=False).advice
     assert ("env.vectorization" in {one.key for one in advice}) is is_advised
-    assert "raise env.num_envs: more transitions per vector step" in {one.text for one in advice}
+
+
+SLOW_STEP = ({"collector_wait": 90, "train": 10}, {"env_step": 99, "other": 1})
+
+
+@pytest.mark.parametrize("resets", [0.0, 0.8])
+@pytest.mark.parametrize(
+    ("num_envs", "vectorization", "advised"),
+    [
+        (1, "sync", ["env.num_envs=4 env.vectorization=async"]),
+        (2, "sync", ["env.vectorization=async instead of sync"]),
+        (2, "async", ["env.num_envs=4"]),
+        (1, "mujoco", ["env.num_envs=2"]),
+        (8, "envpool", ["env.num_envs=16"]),
+    ],
+)
+def test_more_environments_are_advised_where_they_step_at_the_same_time(
+    num_envs: int, vectorization: str, advised: list[str], resets: float
+) -> None:
+    """One after another, twice as many take twice as long."""
+    verdict = find_bottleneck(*SLOW_STEP, rates(), "overlap", WindowEvidence(resets=resets))
+    config = {"env": {"num_envs": num_envs, "vectorization": vectorization}}
+    found = [one.text.split(": ")[0] for one in verdict.for_run(config, has_gpu=False).advice]
+    assert [text for text in found if text.startswith("env.")] == advised
 
 
 @pytest.mark.parametrize(
