@@ -197,6 +197,7 @@ class WindowEvidence:
     resets: float = 0.0  # share of env_step that steps with a reset took longer than those without
     launch_bound: float = 0.0  # share of the iterations whose device work was done as soon as it had been queued
     may_try_threads: bool = True  # one learner rank, and it computes on the CPU
+    may_try_modes: bool = True  # its runner takes collect.mode=auto
     can_lower_collectors: bool = False  # collectors have several threads, and with the learners' more than the cores
     idle_cores: float | None = None  # mean number of them; None: not known
     overlap_gain: float = 1.0  # predicted factor of the throughput if both sides worked at the same time
@@ -402,7 +403,8 @@ def _overlap_advice(rates: Rates, mode: str, evidence: WindowEvidence) -> tuple[
     if mode != "alternate" or not now or gain < max(WORTHWHILE_GAIN, 1.0 + evidence.prediction_error):
         return ()
     error = f" (+-{evidence.prediction_error:.0%})" if evidence.prediction_error else ""
-    return (_setting("collect.mode", "auto", f": about {gain * now:.0f}{error} instead of {now:.0f} env steps/s"),)
+    mode = "auto" if evidence.may_try_modes else "overlap"
+    return (_setting("collect.mode", mode, f": about {gain * now:.0f}{error} instead of {now:.0f} env steps/s"),)
 
 
 def _detail(phase: Phase, waited: float, evidence: WindowEvidence) -> Detail | None:
@@ -435,7 +437,7 @@ def _with_detail(
         share *= evidence.train_blocked
     else:
         reason += f"; in {evidence.launch_bound:.0%} of the iterations the device waited for launches"
-    of_mode = tuple(advice for advice in verdict.advice if advice.key == "collect.mode" and advice.value == "auto")
+    of_mode = tuple(advice for advice in verdict.advice if advice.key == "collect.mode")
     return replace(verdict, reason=reason, advice=of_mode + DETAIL_ADVICE[detail], share=share, detail=detail)
 
 

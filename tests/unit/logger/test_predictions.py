@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.logger.predictions import (
     FEWEST,
@@ -99,6 +100,28 @@ def test_overlapping_is_not_advised_where_predictions_were_off_by_more(
     verdict = judge_window(before, now, rates, replace(header, learner_threads=1), error=error)
     assert verdict is not None
     assert ("collect.mode" in {advice.key for advice in verdict.advice}) is is_advised
+
+
+@pytest.mark.parametrize(
+    ("words", "mode"),
+    [
+        ([], "auto"),
+        (["runner=double_buffer", "collect.mode=alternate"], "auto"),
+        (["runner=multi_gpu", "collect.mode=alternate"], "overlap"),
+        (["algo=appo", "collect.mode=alternate"], "overlap"),
+        (["algo=hora", "collect.mode=alternate"], "overlap"),
+    ],
+)
+def test_a_runner_that_tries_no_modes_is_advised_to_overlap(
+    make_snapshot: MakeSnapshot, header: RunHeader, words: list[str], mode: str
+) -> None:
+    before, now = turns(make_snapshot)
+    cfg = load_config(words)
+    given = replace(header, learner_threads=1, runner=cfg.runner.name)
+    verdict = judge_window(before, now, compute_rates(before, now, "alternate"), given)
+    assert verdict is not None
+    first = possible_advice(verdict, cfg.to_mapping(), has_gpu=False).advice[0]
+    assert (first.key, first.value) == ("collect.mode", mode)
 
 
 def test_collectors_of_all_hosts_and_ranks_of_this_one_are_counted(
