@@ -196,7 +196,7 @@ class WindowEvidence:
     collector_descheduled: float = 0.0
     resets: float = 0.0  # share of env_step that steps with a reset took longer than those without
     launch_bound: float = 0.0  # share of the iterations whose device work was done as soon as it had been queued
-    may_try_threads: bool = True  # one learner rank, and it computes on the CPU
+    may_try_threads: bool = True  # one learner rank, it computes on the CPU, and there is another number to try
     may_try_modes: bool = True  # its runner takes collect.mode=auto
     can_lower_collectors: bool = False  # collectors have several threads, and with the learners' more than the cores
     idle_cores: float | None = None  # mean number of them; None: not known

@@ -169,6 +169,17 @@ def test_beside_a_device_the_learner_takes_one_core_and_its_threads_are_not_trie
     assert ("threads.learner" in {advice.key for advice in verdict.advice}) is not has_device
 
 
+@pytest.mark.parametrize(("num_cores", "threads", "is_advised"), [(1, 1, False), (1, 2, True), (2, 1, True)])
+def test_threads_are_not_tried_where_there_is_one_core_for_the_one(
+    make_snapshot: MakeSnapshot, header: RunHeader, num_cores: int, threads: int, is_advised: bool
+) -> None:
+    before, now = busy(make_snapshot(500), 1000, 0, num_cores), busy(make_snapshot(1000), 4000, 0, num_cores)
+    rates = compute_rates(before, now, "alternate")
+    verdict = judge_window(before, now, rates, replace(header, learner_threads=threads))
+    assert verdict is not None
+    assert ("threads.learner" in {advice.key for advice in verdict.advice}) is is_advised
+
+
 def test_what_was_tried_is_preferred_to_what_products_take(header: RunHeader) -> None:
     known = replace(header, flops_per_update=2e9, attainable_by_threads={1: 1e12, 2: 2e12})
     assert known.update_s == pytest.approx({1: 0.002, 2: 0.001})
