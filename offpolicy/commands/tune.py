@@ -117,7 +117,7 @@ def _search(  # noqa: PLR0913  # the parts that the command has made
     def run_trial(values: Values, eval_every: int) -> Measured:
         own = with_values(cfg, values)
         added = [*_overrides(values), *trial_overrides(own, eval_every)]
-        changed = RunConfig.from_mapping(merge(own.to_mapping(), parse_overrides(added).values))
+        changed = RunConfig.from_mapping(merge(own.to_mapping() | {"sinks": {}}, parse_overrides(added).values))
         trial = [*read_words(words, changed), *added]
         path = directory / str(next(numbers))
         return Trial(trial, path, tries_settings(own, machine), evaluates=eval_every > 0).measure()

@@ -17,6 +17,9 @@ from offpolicy.commands.tune import TuneOptions, has_usable_gpu, tries_settings,
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
 from offpolicy.launch.preflight import Gpus
+from offpolicy.plugins import SINKS
+from tests.packages import make_package
+from tests.unit.config.test_extensions import TEXT
 
 OVERLAP = "collect.mode=overlap"
 
@@ -78,6 +81,23 @@ def test_a_trial_is_spared_the_options_that_nothing_reads_in_it(
     assert options.out.read_text().splitlines() == [*words, OVERLAP]
     for trial in asked:
         load_config(trial)
+
+
+def test_a_trial_sends_nothing_to_services_and_calls_no_callback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: TuneOptions
+) -> None:
+    make_package(tmp_path, "plugs", TEXT, {SINKS: "good = plugs:GOOD"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    asked = measured_as(monkeypatch, {OVERLAP: 150.0})
+    words = [
+        *("log.sinks=[good]", "sinks.good.path=here", "log.otlp_endpoint=http://127.0.0.1:4318"),
+        *("log.prometheus_port=9100", "log.prometheus_address=0.0.0.0", "callbacks=[json:Best]"),
+    ]
+    assert tune(words, options) == 0
+    assert options.out.read_text().splitlines() == [*words, OVERLAP]
+    for trial in asked:
+        cfg = load_config(trial)
+        assert (cfg.log.sinks, cfg.log.otlp_endpoint, cfg.log.prometheus_port, cfg.callbacks) == ((), None, None, ())
 
 
 def test_what_was_given_is_written_where_nothing_is_faster(
