@@ -147,9 +147,9 @@ def _environments(cfg: RunConfig, machine: Machine) -> Iterator[Move]:
     if env.vectorization in ("sync", "auto"):
         for num_envs, factors in ((env.num_envs, {}), (twice, halved)):
             if num_envs > 1:
-                side_by_side = 1.0 / min(num_envs, machine.num_cores)
                 values = {"env.num_envs": num_envs} if num_envs != env.num_envs else {}
-                together = {**factors, CollectorPhase.ENV_STEP: side_by_side}
+                # Side by side, at best: where they wait for something, or have a core each.
+                together = {**factors, CollectorPhase.ENV_STEP: 1.0 / num_envs}
                 yield Move({**values, "env.vectorization": "async"}, factors=together)
     elif env.vectorization == "async" and env.num_envs > 1:
         yield Move({"env.vectorization": "sync"})
@@ -170,8 +170,6 @@ def _twice_factor(cfg: RunConfig, machine: Machine) -> float:
 
 def _batch_factor(cfg: RunConfig, machine: Machine) -> float:
     """Returns the cost of an env step in a batch over that one after another, at best."""
-    if not is_batched_task(cfg.env):
-        return 1.0 / machine.num_cores
     return GAIN * batch_cost(_batch_threads(cfg, machine), cfg.env.num_envs)
 
 

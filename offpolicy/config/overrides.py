@@ -117,7 +117,9 @@ def read_words(words: Sequence[str], config: RunConfig) -> list[str]:
     It is for programs that add words of their own to those that a user has given.
     """
     keys = [word.partition("=")[0] for word in words]
-    unread = {*unread_options(config, keys), *(key for key in keys if is_within(key, ("sinks",)) and not config.log.sinks)}
+    unread = set(unread_options(config, keys))
+    if not config.log.sinks:
+        unread |= {key for key in keys if is_within(key, ("sinks",))}
     return [word for word, key in zip(words, keys, strict=True) if key not in unread]
 
 

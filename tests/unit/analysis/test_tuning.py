@@ -116,6 +116,19 @@ def test_what_twice_the_environments_save_depends_on_how_they_are_stepped(
     assert found.factors["action_select"] == 0.5
 
 
+def test_environments_that_may_wait_gain_their_number_on_any_number_of_cores() -> None:
+    cfg = load_config(["env.num_envs=4", "env.vectorization=sync"])
+    found = {move.text: move.factors for move in moves(cfg, {}, Machine(1, has_gpu=False))}
+    assert found["env.vectorization=async"] == {"env_step": 0.25}
+    assert found["env.num_envs=8 env.vectorization=async"]["env_step"] == 0.125
+
+
+def test_one_call_for_all_environments_may_gain_on_one_core() -> None:
+    cfg = load_config(["env.num_envs=4", "env.vectorization=sync"])
+    (found,) = [one for one in moves(cfg, {}, Machine(1, has_gpu=False)) if one.text == "env.vectorization=mujoco"]
+    assert found.factors == {"env_step": 0.5}
+
+
 def test_the_source_stays_where_an_option_was_given_that_another_does_not_read() -> None:
     cfg = load_config(["replay.slots=3"])
     assert "replay.source" in held_keys(cfg, ["replay.slots"], ())
