@@ -121,6 +121,11 @@ class FinishedRun:
         """Returns env steps per second between pauses: the model's change, applied to the measured rate."""
         return self.between_pauses * then.steps_per_sec / self.pipeline.steps_per_sec
 
+    def gain_text(self, predicted: float) -> str:
+        """Returns the change to a prediction with pauses, or that it is too small to differ from none."""
+        gain = round(predicted / self.steps_per_sec - 1.0, 2) + 0.0  # no -0 %
+        return "none" if abs(gain) <= (self.prediction_error or 0.0) else f"{gain:+.0%}"
+
     def with_pauses(self, steps_per_sec: float) -> float:
         """Returns the same with the pauses of this run, which cost what they cost per env step."""
         return 1.0 / (1.0 / steps_per_sec + self.pause_fraction / self.steps_per_sec)
@@ -145,9 +150,14 @@ def _phases_s(section: Mapping[str, Any]) -> dict[str, float]:
     return {**phases, "other": float(section["other_s"])}
 
 
+def _mode(cfg: RunConfig) -> str:
+    """Returns the collection mode, `auto` among them, with that of the runner where the configuration names none."""
+    return cfg.collect.mode or cfg.collect_mode
+
+
 def what_if_between(before: FinishedRun, now: FinishedRun) -> str:
     """Returns the what-if that turns one configuration into the other. Raises `ConfigError` if there is none."""
-    old, new = flatten(before.cfg.to_mapping()), flatten(now.cfg.to_mapping())
+    old, new = (flatten(run.cfg.to_mapping()) | {"collect.mode": _mode(run.cfg)} for run in (before, now))
     changed = [key for key in old | new if old.get(key) != new.get(key) and not is_within(key, NO_MATTER)]
     if len(changed) == 1:
         (key,) = changed
