@@ -11,6 +11,7 @@ from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.schema import RunConfig, read_config
 from offpolicy.errors import ConfigError
 from offpolicy.logger.summary import WARMUP, read_summary
+from offpolicy.replay.rate_limiter import MAX_UPDATES_PER_ITERATION
 from offpolicy.timing.phases import LEARNER_PERIODIC
 from offpolicy.timing.what_if import (
     HALVED_EPOCHS,
@@ -102,7 +103,8 @@ class FinishedRun:
         algo = self.cfg.algo
         options = Options(
             has_replay=not algo.learns_from_rollouts,
-            updates_per_iteration=algo.utd * self.cfg.env.num_envs * self.pipeline.num_collectors,
+            updates=algo.utd * self.cfg.env.num_envs * self.pipeline.num_collectors,
+            most_updates=MAX_UPDATES_PER_ITERATION,
             epochs=algo.epochs,
             may_add_collector=self.cfg.runner.world_size == 1,
             thread_numbers=self._other_threads,
