@@ -100,10 +100,13 @@ class Move(NamedTuple):
         return " ".join(f"{key}={value}" for key, value in self.values.items())
 
 
-def moves(cfg: RunConfig, held: Mapping[str, str], machine: Machine) -> list[Move]:
-    """Returns the changes of one step from a configuration that touch none of the keys in `held`."""
+def moves(cfg: RunConfig, held: Mapping[str, str], machine: Machine, learner_threads: int) -> list[Move]:
+    """Returns the changes of one step from a configuration that touch none of the keys in `held`.
+
+    `learner_threads`: those with which each rank of it begins.
+    """
     found = (*_mode(cfg), *_environments(cfg, machine), *_collectors(cfg, machine), *_source(cfg, machine))
-    every = (*found, *_threads(cfg, machine))
+    every = (*found, *_threads(cfg, machine, learner_threads))
     return [move for move in every if not held.keys() & move.values.keys()]
 
 
@@ -198,9 +201,9 @@ def _source_now(cfg: RunConfig, machine: Machine) -> str:
     return automatic if cfg.replay.source == "auto" else cfg.replay.source
 
 
-def _threads(cfg: RunConfig, machine: Machine) -> Iterator[Move]:
+def _threads(cfg: RunConfig, machine: Machine, learner: int) -> Iterator[Move]:
     """Yields other numbers of threads, as far as a run does not try them itself."""
-    learner, collector = _threads_now(cfg, machine)
+    collector = _collector_threads(cfg)
     if learner > 1:
         yield Move({"threads.learner": learner // 2})
     if 2 * learner * cfg.runner.world_size <= machine.num_cores:
@@ -209,21 +212,21 @@ def _threads(cfg: RunConfig, machine: Machine) -> Iterator[Move]:
         yield Move({"threads.collector": 2 * collector}, factors={CollectorPhase.ACTION_SELECT: 0.5})
 
 
-def _threads_now(cfg: RunConfig, machine: Machine) -> tuple[int, int]:
-    learner, collector = cfg.threads.learner, cfg.threads.collector
-    shared = max(machine.num_cores // cfg.runner.world_size, 1)
-    return shared if learner == "auto" else learner, 1 if collector == "auto" else collector
+def _collector_threads(cfg: RunConfig) -> int:
+    return 1 if cfg.threads.collector == "auto" else cfg.threads.collector
 
 
-def start_values(cfg: RunConfig, machine: Machine) -> Values:
-    """Returns the values that a change starts from: those that stand for `null` and `auto`, where a value does."""
-    learner, collector = _threads_now(cfg, machine)
+def start_values(cfg: RunConfig, machine: Machine, learner_threads: int) -> Values:
+    """Returns the values that a change starts from: those that stand for `null` and `auto`, where a value does.
+
+    `learner_threads`: those with which each rank begins.
+    """
     return {
         "collect.mode": cfg.collect_mode,
         "env.num_envs": cfg.env.num_envs,
         "env.vectorization": "sync" if cfg.env.vectorization == "auto" else cfg.env.vectorization,
         "collect.num_collectors": cfg.collect.num_collectors,
         "replay.source": _source_now(cfg, machine),
-        "threads.learner": learner,
-        "threads.collector": collector,
+        "threads.learner": learner_threads,
+        "threads.collector": _collector_threads(cfg),
     }

@@ -227,6 +227,19 @@ def test_torch_is_not_asked_for_a_gpu_of_which_there_is_no_driver_or_that_is_not
     assert not has_usable_gpu(load_config(["device=cpu"]))
 
 
+def test_ranks_begin_with_the_threads_that_their_collectors_leave(
+    monkeypatch: pytest.MonkeyPatch, options: TuneOptions
+) -> None:
+    """Two ranks beside two collectors on four cores have one thread each: two are a change, and one is none."""
+    for module in ("commands.tune", "launch.resources"):
+        monkeypatch.setattr(f"offpolicy.{module}.num_usable_cores", lambda: 4)
+    asked = measured_as(monkeypatch, {"threads.learner=2": 150.0})
+    words = ["runner=multi_gpu", "runner.world_size=2", "collect.num_collectors=2", "device=cpu"]
+    assert tune(words, options) == 0
+    assert options.out.read_text().splitlines() == [*words, "threads.learner=2"]
+    assert {word for trial in asked for word in trial if word.startswith("threads.learner")} == {"threads.learner=2"}
+
+
 def test_the_table_fits_80_columns_and_names_each_trial() -> None:
     start, faster = Measured((98.0, 100.0, 103.0)), Measured((1480.0, 1500.0, 1530.0), busy=0.3)
     rows = [
