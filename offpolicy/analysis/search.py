@@ -199,7 +199,7 @@ class Search:
 
 
 def _bounding_side(measured: Measured) -> str:
-    """Returns what bounds a run, in the words of its verdict: it names no side where both do as much, or lack a core."""
+    """Returns what bounds a run, in the words of its verdict, which names no side where both do as much."""
     bottleneck = {} if measured.run is None else measured.run.summary["bottleneck"]
     if not bottleneck:
         return "the other side bounds the run"
