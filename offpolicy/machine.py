@@ -177,9 +177,12 @@ def allow_open_files(more: int) -> tuple[int, int]:
 
 
 def load_per_core() -> float:
-    """Returns how many threads want to run for each core of this process, over the last minute."""
+    """Returns how many threads want to run for each core of the host, over the last minute.
+
+    The kernel counts the threads of all cores, also of those that this process may not use.
+    """
     try:
-        return os.getloadavg()[0] / len(os.sched_getaffinity(0))
+        return os.getloadavg()[0] / (os.cpu_count() or usable_cpus())
     except OSError:  # a sandbox without /proc
         return 0.0
 

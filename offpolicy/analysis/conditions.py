@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from offpolicy.analysis.bootstrap import LEVEL, Interval, Values, difference_interval, draw
-from offpolicy.analysis.compare import AMOUNT, RATES, is_unlike, steady_values
+from offpolicy.analysis.compare import is_unlike, steady_values
 from offpolicy.analysis.contention import MAX_DESCHEDULED, is_contended, shares_text
 from offpolicy.analysis.learning_curves import RETURNS, common_end, final_values
 from offpolicy.analysis.report import quantity
@@ -25,7 +25,7 @@ from offpolicy.logger.metrics import METRICS, MetricClass
 GRAMMAR = "KEY<CHANGE or KEY>CHANGE, such as 'perf/steps_per_sec<-5%' or 'eval/mean_reward<-10'"
 CONDITION = re.compile(r"\s*([\w./-]+?)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*(%?)\s*")
 JUDGED = (MetricClass.EXCLUSIVE, MetricClass.NESTED, MetricClass.BACKGROUND, MetricClass.RATE)
-AMOUNTS = frozenset(key for key, (_, words) in RATES.items() if words == AMOUNT)  # rates that no core can change
+COUNTS = ("updates/env step", "versions", "env steps")  # units of rates that no core can change
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def _why_not(key: str, first: LabelledRuns, other: LabelledRuns, values: Sequenc
             return f"{labelled.label} has not recorded it"
     if is_unlike(first, other, key):
         return f"{key} holds other work in one of {first.label}, {other.label}"
-    if key in RETURNS or key in AMOUNTS:
+    if key in RETURNS or METRICS[key].unit in COUNTS:
         return None
     if slowed := [each.label for each in (first, other) if each.is_slowed]:
         return f"delayed on purpose by timing.virtual_speedup: {', '.join(slowed)}"

@@ -11,6 +11,7 @@ from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.schema import RunConfig, read_config
 from offpolicy.errors import ConfigError
 from offpolicy.logger.summary import WARMUP, read_summary
+from offpolicy.replay.rate_limiter import MAX_UPDATES_PER_ITERATION
 from offpolicy.timing.phases import LEARNER_PERIODIC
 from offpolicy.timing.what_if import (
     HALVED_EPOCHS,
@@ -102,7 +103,8 @@ class FinishedRun:
         algo = self.cfg.algo
         options = Options(
             has_replay=not algo.learns_from_rollouts,
-            updates_per_iteration=algo.utd * self.cfg.env.num_envs * self.pipeline.num_collectors,
+            updates=algo.utd * self.cfg.env.num_envs * self.pipeline.num_collectors,
+            most_updates=MAX_UPDATES_PER_ITERATION,
             epochs=algo.epochs,
             may_add_collector=self.cfg.runner.world_size == 1,
             thread_numbers=self._other_threads,
@@ -120,6 +122,11 @@ class FinishedRun:
     def predicted(self, then: Pipeline) -> float:
         """Returns env steps per second between pauses: the model's change, applied to the measured rate."""
         return self.between_pauses * then.steps_per_sec / self.pipeline.steps_per_sec
+
+    def gain_text(self, predicted: float) -> str:
+        """Returns the change to a prediction with pauses, or that it is too small to differ from none."""
+        gain = round(predicted / self.steps_per_sec - 1.0, 2) + 0.0  # no -0 %
+        return "none" if abs(gain) <= (self.prediction_error or 0.0) else f"{gain:+.0%}"
 
     def with_pauses(self, steps_per_sec: float) -> float:
         """Returns the same with the pauses of this run, which cost what they cost per env step."""
@@ -145,9 +152,14 @@ def _phases_s(section: Mapping[str, Any]) -> dict[str, float]:
     return {**phases, "other": float(section["other_s"])}
 
 
+def _mode(cfg: RunConfig) -> str:
+    """Returns the collection mode, `auto` among them, with that of the runner where the configuration names none."""
+    return cfg.collect.mode or cfg.collect_mode
+
+
 def what_if_between(before: FinishedRun, now: FinishedRun) -> str:
     """Returns the what-if that turns one configuration into the other. Raises `ConfigError` if there is none."""
-    old, new = flatten(before.cfg.to_mapping()), flatten(now.cfg.to_mapping())
+    old, new = (flatten(run.cfg.to_mapping()) | {"collect.mode": _mode(run.cfg)} for run in (before, now))
     changed = [key for key in old | new if old.get(key) != new.get(key) and not is_within(key, NO_MATTER)]
     if len(changed) == 1:
         (key,) = changed

@@ -189,10 +189,7 @@ def _what_ifs(runs: Sequence[ReportedRun]) -> str:
             predicted = {
                 name: finished.with_pauses(finished.predicted(then)) for name, then in finished.what_ifs.items()
             }
-            rows = [
-                [name, f"{value:,.0f}", f"{value / finished.steps_per_sec - 1.0:+.0%}"]
-                for name, value in predicted.items()
-            ]
+            rows = [[name, f"{value:,.0f}", finished.gain_text(value)] for name, value in predicted.items()]
             error = finished.prediction_error
             note = "" if error is None else f'<p class="soft">Its own predictions were off by {error:.1%}.</p>'
             table = _table(["if", "env steps/s", "change"], rows)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from offpolicy.analysis.tuning import WORTHWHILE, Measured, Move, TrialFailed, Values
+from offpolicy.timing.bottleneck import Bottleneck
 from offpolicy.timing.phases import CollectorPhase
 
 EVALUATION_S = 2.0  # seconds between two evaluations in a trial of their placement
@@ -198,7 +199,11 @@ class Search:
 
 
 def _bounding_side(measured: Measured) -> str:
-    """Returns what bounds a run, in the words of its verdict."""
+    """Returns what bounds a run, in the words of its verdict, which names no side where both do as much."""
     bottleneck = {} if measured.run is None else measured.run.summary["bottleneck"]
+    if not bottleneck:
+        return "the other side bounds the run"
     phase = f" ({bottleneck['phase']})" if bottleneck.get("phase") else ""
-    return f"{bottleneck['verdict']}{phase} bounds the run" if bottleneck else "the other side bounds the run"
+    verdict = f"{bottleneck['verdict']}{phase}"
+    is_side = bottleneck["verdict"] in (Bottleneck.LEARNER, Bottleneck.COLLECTOR)
+    return f"{verdict} bounds the run" if is_side else f"the verdict is {verdict}"

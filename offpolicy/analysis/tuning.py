@@ -41,7 +41,7 @@ class Machine:
     """The parts of the machine that decide what can be faster."""
 
     num_cores: int
-    has_gpu: bool
+    has_gpu: bool  # that torch can use
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +101,13 @@ class Move(NamedTuple):
         return " ".join(f"{key}={value}" for key, value in self.values.items())
 
 
-def moves(cfg: RunConfig, held: Mapping[str, str], machine: Machine) -> list[Move]:
-    """Returns the changes of one step from a configuration that touch none of the keys in `held`."""
+def moves(cfg: RunConfig, held: Mapping[str, str], machine: Machine, learner_threads: int) -> list[Move]:
+    """Returns the changes of one step from a configuration that touch none of the keys in `held`.
+
+    `learner_threads`: those with which each rank of it begins.
+    """
     found = (*_mode(cfg), *_environments(cfg, machine), *_collectors(cfg, machine), *_source(cfg, machine))
-    every = (*found, *_threads(cfg, machine))
+    every = (*found, *_threads(cfg, machine, learner_threads))
     return [move for move in every if not held.keys() & move.values.keys()]
 
 
@@ -148,9 +151,9 @@ def _environments(cfg: RunConfig, machine: Machine) -> Iterator[Move]:
     if env.vectorization in ("sync", "auto"):
         for num_envs, factors in ((env.num_envs, {}), (twice, halved)):
             if num_envs > 1:
-                side_by_side = 1.0 / min(num_envs, machine.num_cores)
                 values = {"env.num_envs": num_envs} if num_envs != env.num_envs else {}
-                together = {**factors, CollectorPhase.ENV_STEP: side_by_side}
+                # Side by side, at best: where they wait for something, or have a core each.
+                together = {**factors, CollectorPhase.ENV_STEP: 1.0 / num_envs}
                 yield Move({**values, "env.vectorization": "async"}, factors=together)
     elif env.vectorization == "async" and env.num_envs > 1:
         yield Move({"env.vectorization": "sync"})
@@ -171,8 +174,6 @@ def _twice_factor(cfg: RunConfig, machine: Machine) -> float:
 
 def _batch_factor(cfg: RunConfig, machine: Machine) -> float:
     """Returns the cost of an env step in a batch over that one after another, at best."""
-    if not is_batched_task(cfg.env):
-        return 1.0 / machine.num_cores
     return GAIN * batch_cost(_batch_threads(cfg, machine), cfg.env.num_envs)
 
 
@@ -201,9 +202,9 @@ def _source_now(cfg: RunConfig, machine: Machine) -> str:
     return automatic if cfg.replay.source == "auto" else cfg.replay.source
 
 
-def _threads(cfg: RunConfig, machine: Machine) -> Iterator[Move]:
+def _threads(cfg: RunConfig, machine: Machine, learner: int) -> Iterator[Move]:
     """Yields other numbers of threads, as far as a run does not try them itself."""
-    learner, collector = _threads_now(cfg, machine)
+    collector = _collector_threads(cfg)
     if learner > 1:
         yield Move({"threads.learner": learner // 2})
     if 2 * learner * cfg.runner.world_size <= machine.num_cores:
@@ -212,21 +213,21 @@ def _threads(cfg: RunConfig, machine: Machine) -> Iterator[Move]:
         yield Move({"threads.collector": 2 * collector}, factors={CollectorPhase.ACTION_SELECT: 0.5})
 
 
-def _threads_now(cfg: RunConfig, machine: Machine) -> tuple[int, int]:
-    learner, collector = cfg.threads.learner, cfg.threads.collector
-    shared = max(machine.num_cores // cfg.runner.world_size, 1)
-    return shared if learner == "auto" else learner, 1 if collector == "auto" else collector
+def _collector_threads(cfg: RunConfig) -> int:
+    return 1 if cfg.threads.collector == "auto" else cfg.threads.collector
 
 
-def start_values(cfg: RunConfig, machine: Machine) -> Values:
-    """Returns the values that a change starts from: those that stand for `null` and `auto`, where a value does."""
-    learner, collector = _threads_now(cfg, machine)
+def start_values(cfg: RunConfig, machine: Machine, learner_threads: int) -> Values:
+    """Returns the values that a change starts from: those that stand for `null` and `auto`, where a value does.
+
+    `learner_threads`: those with which each rank begins.
+    """
     return {
         "collect.mode": cfg.collect_mode,
         "env.num_envs": cfg.env.num_envs,
         "env.vectorization": "sync" if cfg.env.vectorization == "auto" else cfg.env.vectorization,
         "collect.num_collectors": cfg.collect.num_collectors,
         "replay.source": _source_now(cfg, machine),
-        "threads.learner": learner,
-        "threads.collector": collector,
+        "threads.learner": learner_threads,
+        "threads.collector": _collector_threads(cfg),
     }

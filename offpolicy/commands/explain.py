@@ -39,7 +39,7 @@ def explain(path: Path, before_path: Path | None = None) -> int:
     for change, then in run.what_ifs.items():
         predicted = run.with_pauses(run.predicted(then))
         numbers = (then.collector_capacity, then.learner_capacity, predicted)
-        predictions.add_row(change, *(f"{number:,.0f}" for number in numbers), _gain(predicted, run))
+        predictions.add_row(change, *(f"{number:,.0f}" for number in numbers), run.gain_text(predicted))
     console.print(Group("", predictions, _error(run), _flip(run.pipeline)))
     if run.summary.get("virtual_speedup") is not None:
         base = run.summary["virtual_speedup"]["steps_per_sec"]
@@ -119,12 +119,6 @@ def _slow_lines(timing: Mapping[str, Any]) -> Iterator[str]:
         largest = sorted(excess_ms.items(), key=lambda item: -item[1])[:SLOW_PHASES]
         parts = [f"{phase} {ms / total_ms:.0%}" for phase, ms in largest if ms >= SHOWN_FRACTION * total_ms]
         yield f"slow {what} of the {side}: {total_ms:+.1f} ms, of it {', '.join(parts)}"
-
-
-def _gain(predicted: float, run: FinishedRun) -> str:
-    """Returns the change that is predicted, or that it is too small to differ from none."""
-    gain = round(predicted / run.steps_per_sec - 1.0, 2) + 0.0  # no -0 %
-    return "none" if abs(gain) <= (run.prediction_error or 0.0) else f"{gain:+.0%}"
 
 
 def _error(run: FinishedRun) -> str:

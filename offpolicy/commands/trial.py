@@ -32,6 +32,7 @@ ENDLESS = 1_000_000  # env steps, more than a trial makes
 TUNED = "fastest: "  # the beginning of the line in which a run says which threads or mode it has chosen
 QUIET = (
     *("resume=never", f"log.every_s={EVERY_S}", "log.panel=off", "log.tensorboard=false", "log.wandb=disabled"),
+    *("log.sinks=[]", "log.otlp_endpoint=null", "log.prometheus_port=null", "callbacks=[]"),
     *("timing.enabled=true", "timing.trace=false", "timing.profile_at=0", "timing.virtual_speedup=false"),
     *("checkpoint.every=0", "checkpoint.every_min=0", "checkpoint.replay=false"),
     *("eval.video=false", "stop.reward=null", "stop.patience=0"),
@@ -40,7 +41,10 @@ Record = Mapping[str, float]
 
 
 def trial_overrides(cfg: RunConfig, eval_every: int) -> list[str]:
-    """Returns the overrides that make a run a trial: it begins to learn at once, and writes no more than it must."""
+    """Returns the overrides that make a run a trial: it begins to learn at once, and writes no more than it must.
+
+    It sends nothing: a trial is no run that its user's services and callbacks are for.
+    """
     words = [*QUIET, f"eval.every={eval_every}", f"eval.episodes={cfg.eval.episodes if eval_every else 0}"]
     words += [f"total_timesteps={max(cfg.total_timesteps, ENDLESS)}"]
     if not cfg.algo.learns_from_rollouts:

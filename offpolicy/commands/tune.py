@@ -35,8 +35,8 @@ from offpolicy.distributed.host_info import HostInfo
 from offpolicy.envs.vectorization import resolve_vectorization
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError, SaveError
 from offpolicy.files import output_file
-from offpolicy.launch.preflight import preflight
-from offpolicy.launch.resources import has_gpu, plan_host
+from offpolicy.launch.preflight import cuda_memory, preflight
+from offpolicy.launch.resources import has_gpu, learner_threads, plan_host
 from offpolicy.logger.console import plain_console
 from offpolicy.machine import num_usable_cores
 from offpolicy.timing.clock import Stopwatch
@@ -112,19 +112,19 @@ def _search(  # noqa: PLR0913  # the parts that the command has made
     options: TuneOptions,
     console: Console,
 ) -> Search:
-    numbers, machine = count(), Machine(num_usable_cores(), has_gpu())
+    numbers, machine = count(), Machine(num_usable_cores(), has_usable_gpu(cfg))
 
     def run_trial(values: Values, eval_every: int) -> Measured:
         own = with_values(cfg, values)
         added = [*_overrides(values), *trial_overrides(own, eval_every)]
-        changed = RunConfig.from_mapping(merge(own.to_mapping(), parse_overrides(added).values))
+        changed = RunConfig.from_mapping(merge(own.to_mapping() | {"sinks": {}}, parse_overrides(added).values))
         trial = [*read_words(words, changed), *added]
         path = directory / str(next(numbers))
         return Trial(trial, path, tries_settings(own, machine), evaluates=eval_every > 0).measure()
 
     def moves_from(values: Values) -> list[Move]:
         now = with_values(cfg, values)
-        return [move for move in moves(now, held, machine) if is_allowed(now, move)]
+        return [move for move in moves(now, held, machine, trial_threads(now)) if is_allowed(now, move)]
 
     def report(row: Row) -> None:
         threads = f" (learner threads: {row.measured.threads})" if row.measured and row.measured.threads else ""
@@ -133,8 +133,18 @@ def _search(  # noqa: PLR0913  # the parts that the command has made
 
     beside = str(plan_host(cfg, HostInfo()).has_evaluator).lower()
     plan = None if "eval.beside" in held else EvaluationPlan(beside, cfg.eval.every, cfg.eval.episodes)
-    start, budget_s = start_values(cfg, machine), 60.0 * options.minutes
+    start, budget_s = start_values(cfg, machine, trial_threads(cfg)), 60.0 * options.minutes
     return Search(start, run_trial, moves_from, watch.elapsed_s, budget_s, plan, report=report)
+
+
+def has_usable_gpu(cfg: RunConfig) -> bool:
+    """True if the runs of this configuration learn on a GPU: torch, in a child process, finds one behind the driver."""
+    return cfg.device != "cpu" and has_gpu() and bool(cuda_memory(cfg.runner.start_timeout_s).free)
+
+
+def trial_threads(cfg: RunConfig) -> int:
+    """Returns the threads with which each learner rank of a trial begins: most of them have no evaluator."""
+    return learner_threads(cfg, has_evaluator=False)
 
 
 def with_values(cfg: RunConfig, values: Values) -> RunConfig:

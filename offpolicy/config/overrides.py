@@ -99,6 +99,8 @@ def load_config(tokens: Sequence[str], given: Mapping[str, Any] = MappingProxyTy
     tree = _saved(values.pop("config"), overrides.groups) if "config" in values else _chosen(overrides.groups, values)
     if overrides.groups.get("stage") == "adapt" and (algo := tree["algo"]["name"]) != "hora":  # an experiment's, maybe
         raise ConfigError(f"stage: got adapt, allowed nothing with algo={algo}: only algo=hora has stages")
+    if isinstance(named := flatten(values).get("log.sinks"), list):  # what another run has set for others stays there
+        tree["sinks"] = {name: own for name, own in tree.get("sinks", {}).items() if name in named}
     try:
         config = RunConfig.from_mapping(_resolved(merge(tree, values), problems))
     except ConfigError as error:
@@ -115,7 +117,9 @@ def read_words(words: Sequence[str], config: RunConfig) -> list[str]:
     It is for programs that add words of their own to those that a user has given.
     """
     keys = [word.partition("=")[0] for word in words]
-    unread = unread_options(config, keys)
+    unread = set(unread_options(config, keys))
+    if not config.log.sinks:
+        unread |= {key for key in keys if is_within(key, ("sinks",))}
     return [word for word, key in zip(words, keys, strict=True) if key not in unread]
 
 

@@ -16,6 +16,7 @@ from offpolicy.config.sections import (
     ALGORITHMS,
     FROM_REPLAY,
     FROM_ROLLOUTS,
+    MODE_RUNNERS,
     RANK_RUNNERS,
     AlgoConfig,
     AlgorithmInfo,
@@ -441,7 +442,7 @@ def _runner_problems(cfg: RunSections) -> list[str]:
             f"runner.world_size: got {runner.world_size}, allowed 1 with runner={runner.name}; several learner ranks"
             " need runner=multi_gpu"
         )
-    if cfg.collect.mode == "auto" and runner.name not in ("single_gpu", "double_buffer"):
+    if cfg.collect.mode == "auto" and runner.name not in MODE_RUNNERS:
         problems.append(
             f"collect.mode: got auto, allowed alternate, overlap or free with runner={runner.name}; auto is for"
             " single_gpu and double_buffer"

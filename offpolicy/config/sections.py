@@ -19,6 +19,7 @@ from offpolicy.errors import ConfigError
 from offpolicy.machine import LONGEST_WAIT_S
 
 RUNNER_DEFAULT_MODE = {"single_gpu": "alternate", "double_buffer": "overlap", "multi_gpu": "overlap", "appo": "free"}
+MODE_RUNNERS = ("single_gpu", "double_buffer")  # runners that can try the modes: collect.mode=auto
 RANK_RUNNERS = ("multi_gpu", "appo")  # runners that may have several learner ranks
 
 REPLAY_CURVES = ("actor_loss", "critic_loss", "alpha_loss", "ent_coef", "q_mean", "target_q_mean", "entropy")

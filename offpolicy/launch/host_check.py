@@ -91,7 +91,7 @@ def num_physical(root: Path, cpus: Sequence[int]) -> int:
 
 def load_finding(load: float) -> Finding:
     """Returns whether other programs use the cores now."""
-    text = f"{load:.2f} threads per core want to run (mean of a minute)"
+    text = f"{load:.2f} threads per core of the host want to run (mean of a minute)"
     if load <= BUSY:
         return Finding(HOST, "load", text)
     return Finding(HOST, "load", text, Level.SLOW, "other programs have the cores; wait, or end them (top)")

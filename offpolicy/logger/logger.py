@@ -344,6 +344,8 @@ class OffPolicyLogger:
     def set_device(self, device: str, products: str) -> None:
         """Sets the device that the learner has chosen, and the library that makes its products ('': not known)."""
         self.header = replace(self.header, device=device, products=products)
+        if self.config_mapping.get("device") == "auto":  # it has chosen the CPU where torch can use no GPU
+            self.header = replace(self.header, has_gpu=device.startswith("cuda"))
         self._console.set_header(self.header)
         self.set_in_force("device", device.partition(":")[0])
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from offpolicy.config.parsing import merge, nested
 from offpolicy.config.schema import RunConfig
+from offpolicy.config.sections import MODE_RUNNERS
 from offpolicy.errors import ConfigError
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.timing_keys import collectors_elapsed, device_keys
@@ -112,7 +113,10 @@ def judge_window(  # noqa: PLR0913  # what a verdict is made of, each needed
         resets=reset_ns / env_step_ns if env_step_ns > 0 else 0.0,
         launch_bound=device_keys(previous, current).get("device/launch_bound") or 0.0,
         train_blocked=in_train.blocked if in_train is not None else 0.0,
-        may_try_threads=len(current.learners) == 1 and current.learners[0].device is None,
+        may_try_threads=len(current.learners) == 1
+        and current.learners[0].device is None
+        and (header.learner_threads > 1 or cores is None or cores.capacity_ns > cores.wall_ns),
+        may_try_modes=header.runner in MODE_RUNNERS,
         can_lower_collectors=cores is not None and _has_too_many_threads(header, cores),
         idle_cores=None if cores is None else cores.classes_ns[CoreClass.IDLE] / cores.wall_ns,
         overlap_gain=_overlap_gain(previous, current, rates, header),

@@ -75,7 +75,7 @@ class RunHeader:
     update_reason: str = ""  # why
     collector_threads: int = 1  # of one collector
     env_step_factors: Mapping[str, float] = field(default_factory=dict)  # as in `what_if.Pipeline`
-    has_gpu: bool = False  # whether or not the run uses it
+    has_gpu: bool = False  # that torch can use, as far as is known; whether or not the run uses it
     started_unix_s: float = 0.0
 
     @property

@@ -68,7 +68,7 @@ class Advice:
 
     text: str
     key: str | None = None
-    value: str | bool | None = None
+    value: str | int | None = None
     needs_core: bool = False  # it brings nothing where no core is idle
     factor: float | None = None
 
@@ -76,17 +76,22 @@ class Advice:
         """True if the configuration has `key=value`."""
         return self.key is not None and self.factor is None and self._configured(config) == self.value
 
-    def typed(self, config: Mapping[str, Any], is_allowed: IsAllowed) -> Advice:  # Any: nested configuration values
+    def typed(
+        self,
+        config: Mapping[str, Any],  # Any: nested configuration values
+        is_allowed: IsAllowed,
+    ) -> Advice | None:
         """Returns the advice with the words to type, such as `env.num_envs=8`.
 
-        It stays as it is where the configuration has no number, or `is_allowed` refuses the new one.
+        It stays as it is where the configuration has no number. None where the number cannot move: 0 is off, 1 is the
+        least, or `is_allowed` refuses the new one.
         """
         now = self._configured(config) if self.factor is not None else None
-        if isinstance(now, bool) or not isinstance(now, int | float) or not now or self.factor is None:
+        if isinstance(now, bool) or not isinstance(now, int | float) or self.key is None or self.factor is None:
             return self
-        new = now * self.factor if isinstance(now, float) else max(1, int(now * self.factor))
-        if new == now or self.key is None or not is_allowed(self.key, new):
-            return self
+        new = now * self.factor if isinstance(now, float) else int(now * self.factor) or now
+        if new == now or not is_allowed(self.key, new):
+            return None
         effect = self.text.partition(": ")[2]
         return replace(self, text=f"{self.key}={new}: {effect}, now {now}", factor=None)
 
@@ -141,23 +146,28 @@ class Verdict:
     ) -> Verdict:
         """The verdict with the first advice that the run can take.
 
-        That is not to set what it has set or what `is_allowed` refuses, no GPU where there is none, no processes for a
-        single environment or for those that threads step, and no change of what hardly decides how often it saves.
+        That is not to set what it has set or what `is_allowed` refuses, not to change a number that cannot move, no GPU
+        where there is none, no processes for a single environment or for those that threads step, no environments that
+        step one after another, and no change of what hardly decides how often it saves.
         """
         env = config.get("env", {})
-        needs_no_workers = env.get("num_envs") == 1 or env.get("vectorization") in ("mujoco", "envpool")
+        is_single, is_one_by_one = env.get("num_envs") == 1, env.get("vectorization") == "sync"
+        needs_no_workers = is_single or env.get("vectorization") in ("mujoco", "envpool")
         left_out = {*(() if has_gpu else ("cuda", "resident")), *(("async",) if needs_no_workers else ())}
+        useless = (*(MORE_ENVS if is_one_by_one else ()), *(() if is_one_by_one and is_single else (SEVERAL,)))
         seldom = _seldom_saves(config, steps_per_sec)
         possible = [
             advice for advice in self.advice
             if not advice.is_followed(config) and advice.value not in left_out and advice.key != seldom
+            and advice not in useless
             and (advice.key is None or advice.value is None or is_allowed(advice.key, advice.value))
         ]  # fmt: skip
         if PACK_BESIDE in possible and PACK_IN_THREAD.is_followed(config):  # both are the same
             possible.remove(PACK_BESIDE)
         elif PACK_BESIDE in possible:
             possible = [advice for advice in possible if advice != PACK_IN_THREAD]
-        return replace(self, advice=tuple(advice.typed(config, is_allowed) for advice in possible[:MOST_ADVICE]))
+        typed = [advice for one in possible if (advice := one.typed(config, is_allowed)) is not None]
+        return replace(self, advice=tuple(typed[:MOST_ADVICE]))
 
 
 def _seldom_saves(config: Mapping[str, Any], steps_per_sec: float | None) -> str:  # Any: nested values
@@ -186,7 +196,8 @@ class WindowEvidence:
     collector_descheduled: float = 0.0
     resets: float = 0.0  # share of env_step that steps with a reset took longer than those without
     launch_bound: float = 0.0  # share of the iterations whose device work was done as soon as it had been queued
-    may_try_threads: bool = True  # one learner rank, and it computes on the CPU
+    may_try_threads: bool = True  # one learner rank, it computes on the CPU, and there is another number to try
+    may_try_modes: bool = True  # its runner takes collect.mode=auto
     can_lower_collectors: bool = False  # collectors have several threads, and with the learners' more than the cores
     idle_cores: float | None = None  # mean number of them; None: not known
     overlap_gain: float = 1.0  # predicted factor of the throughput if both sides worked at the same time
@@ -268,6 +279,17 @@ ROLLOUT_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.SYNC_COORDINATION: (_raise("rollout.length", "fewer handshakes per env step"),),
     LearnerPhase.WEIGHT_PUBLISH: (_raise("rollout.length", "more updates between two publications"),),
 }
+# In `sync` a vector step takes longer with each environment.
+MORE_ENVS = (
+    _raise("env.num_envs", "more transitions per vector step"),
+    _raise("env.num_envs", "more transitions beside each reset"),
+)
+SEVERAL = Advice(
+    "env.num_envs=4 env.vectorization=async: four environments step at the same time",
+    "env.num_envs",
+    4,
+    needs_core=True,
+)
 COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     CollectorPhase.ENV_STEP: (
         _setting(
@@ -276,7 +298,8 @@ COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
             " instead of sync: step the environments in processes of their own",
             needs_core=True,
         ),
-        _raise("env.num_envs", "more transitions per vector step"),
+        SEVERAL,
+        MORE_ENVS[0],
     ),
     CollectorPhase.ACTION_SELECT: (
         _raise("env.num_envs", "one forward pass serves them all"),
@@ -300,7 +323,8 @@ DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {
             " instead of sync: the other environments step while one is reset",
             needs_core=True,
         ),
-        _raise("env.num_envs", "more transitions beside each reset"),
+        SEVERAL,
+        MORE_ENVS[1],
         Advice("raise the time limit of the episodes, if the task allows it"),
     ),
     Detail.LAUNCH_BOUND: (
@@ -379,7 +403,8 @@ def _overlap_advice(rates: Rates, mode: str, evidence: WindowEvidence) -> tuple[
     if mode != "alternate" or not now or gain < max(WORTHWHILE_GAIN, 1.0 + evidence.prediction_error):
         return ()
     error = f" (+-{evidence.prediction_error:.0%})" if evidence.prediction_error else ""
-    return (_setting("collect.mode", "auto", f": about {gain * now:.0f}{error} instead of {now:.0f} env steps/s"),)
+    mode = "auto" if evidence.may_try_modes else "overlap"
+    return (_setting("collect.mode", mode, f": about {gain * now:.0f}{error} instead of {now:.0f} env steps/s"),)
 
 
 def _detail(phase: Phase, waited: float, evidence: WindowEvidence) -> Detail | None:
@@ -412,7 +437,7 @@ def _with_detail(
         share *= evidence.train_blocked
     else:
         reason += f"; in {evidence.launch_bound:.0%} of the iterations the device waited for launches"
-    of_mode = tuple(advice for advice in verdict.advice if advice.key == "collect.mode" and advice.value == "auto")
+    of_mode = tuple(advice for advice in verdict.advice if advice.key == "collect.mode")
     return replace(verdict, reason=reason, advice=of_mode + DETAIL_ADVICE[detail], share=share, detail=detail)
 
 

@@ -8,6 +8,7 @@ learner, which is not faster when the learner is, and ranks that wait for each o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
@@ -203,7 +204,8 @@ class Options:
     """The parts of a run's configuration that decide which changes are possible."""
 
     has_replay: bool
-    updates_per_iteration: float  # below 1 an iteration holds one update, and there are fewer iterations
+    updates: float  # per vector step of all collectors
+    most_updates: int  # of an iteration
     epochs: int
     may_add_collector: bool
     thread_numbers: tuple[int, ...] = ()  # of the learner, to consider instead of the present one
@@ -217,12 +219,7 @@ def what_ifs(now: Pipeline, options: Options) -> Iterator[WhatIf]:
     if options.may_add_collector and has_core:
         yield WhatIf(ONE_MORE_COLLECTOR, replace(now, num_collectors=now.num_collectors + 1))
     if options.has_replay:
-        if options.updates_per_iteration > 1.0:
-            halved = now.scaled(dict.fromkeys(PER_UPDATE, 0.5))
-        else:  # half the iterations, each with its publication and the work that follows
-            fewer = now.scaled({CollectorPhase.WEIGHT_APPLY: 0.5})
-            halved = replace(fewer, learner_s={phase: 0.5 * cost for phase, cost in now.learner_s.items()})
-        yield WhatIf(HALVED_UTD, replace(halved, packer_s=0.5 * now.packer_s))
+        yield WhatIf(HALVED_UTD, _with_half_the_updates(now, options))
         twice = now.scaled(dict.fromkeys(PER_UPDATE, 2.0))
         yield WhatIf(TWICE_THE_BATCH, replace(twice, packer_s=2.0 * now.packer_s))
     elif options.epochs % 2 == 0:
@@ -232,6 +229,22 @@ def what_ifs(now: Pipeline, options: Options) -> Iterator[WhatIf]:
     for mode in ("alternate", "overlap"):
         if mode != now.mode and not (now.mode == "free" and mode == "overlap"):
             yield WhatIf(f"collect.mode={mode}", replace(now, mode=mode, measured_mode=now.mode))
+
+
+def _with_half_the_updates(now: Pipeline, options: Options) -> Pipeline:
+    """Returns the pipeline with half the updates per env step: fewer in each iteration, or fewer iterations.
+
+    An iteration has its publication and the work that follows. A collector applies one at most per vector step.
+    """
+    before, after = (_iterations(updates, options.most_updates) for updates in (options.updates, options.updates / 2))
+    fewer = now.scaled({CollectorPhase.WEIGHT_APPLY: min(after, 1.0) / min(before, 1.0)})
+    learner = {phase: cost * (0.5 if phase in PER_UPDATE else after / before) for phase, cost in now.learner_s.items()}
+    return replace(fewer, learner_s=learner, packer_s=0.5 * now.packer_s)
+
+
+def _iterations(updates: float, most_updates: int) -> float:
+    """Returns the iterations of so many updates; below 1, several vector steps share one."""
+    return updates if updates < 1.0 else math.ceil(updates / most_updates)
 
 
 def flip_delay_s(now: Pipeline) -> float:

@@ -47,10 +47,11 @@ def test_the_limit_on_open_files_is_raised_as_far_as_it_may_be(monkeypatch: pyte
     assert set_to == [(200, 300), (300, 300)]
 
 
-def test_the_load_is_that_of_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_load_is_that_of_one_core_of_the_host_however_few_this_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 1.0, 1.0))
-    assert machine.load_per_core() == 1.5
+    monkeypatch.setattr(os, "cpu_count", lambda: 128)
+    monkeypatch.setattr(os, "getloadavg", lambda: (64.0, 1.0, 1.0))
+    assert machine.load_per_core() == 0.5
 
 
 # -- CPU quotas -------------------------------------------------------------------------------------------------------

@@ -99,6 +99,22 @@ def test_a_time_of_a_run_without_its_cores_is_not_judged(make_run: MakeRun, busy
     assert (judgement.outcome, judgement.reason) == (Outcome.REFUSED, reason)
 
 
+@pytest.mark.parametrize(
+    ("key", "outcome"),
+    [
+        ("perf/policy_lag", Outcome.PASSED),
+        ("perf/policy_lag_p95", Outcome.PASSED),
+        ("device/launch_bound", Outcome.REFUSED),  # a host without its cores launches late
+        ("device/busy_share", Outcome.REFUSED),
+    ],
+)
+def test_what_no_core_can_change_is_judged_though_the_cores_were_shared(
+    make_run: MakeRun, key: str, outcome: Outcome
+) -> None:
+    compared = read(*(make_run(name, extra={**BUSY, key: 0.5}) for name in ("one", "two")))
+    assert outcomes(f"{key}>10%", compared) == [outcome]
+
+
 def test_a_return_is_judged_though_the_cores_were_shared(make_run: MakeRun) -> None:
     words = [
         f"{label}={make_run(f'{label}{n}', returns=np.full(40, level + n), changes={'seed': n}, extra=BUSY)}"

@@ -81,6 +81,14 @@ def test_numbers_are_those_of_the_run(tmp_path: Path) -> None:
     assert "<td>train 20 % faster</td><td>112</td><td>+18%</td>" in text
 
 
+def test_a_change_below_the_error_of_the_runs_predictions_is_none(tmp_path: Path) -> None:
+    run = with_curve(tmp_path / "one", gain=1.0)
+    summary = json.loads((run / "summary.json").read_text())
+    summary["rates"]["prediction_error"] = 0.2
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert "<td>train 20 % faster</td><td>112</td><td>none</td>" in page_of(str(run))
+
+
 def test_two_runs_are_told_apart_by_the_options_that_differ(tmp_path: Path) -> None:
     runs = [with_curve(tmp_path / name, gain=1.0) for name in ("one", "two")]
     config = (runs[1] / "config.yaml").read_text()

@@ -84,6 +84,24 @@ def test_the_most_promising_change_comes_first_and_one_that_cannot_matter_is_not
     assert [row.predicted for row in tuning.rows[:2]] == [None, pytest.approx(140.0)]
 
 
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        ("learner", "learner (train) bounds the run"),
+        ("collector", "collector (train) bounds the run"),
+        ("balanced", "the verdict is balanced (train)"),
+        ("contention", "the verdict is contention (train)"),
+    ],
+)
+def test_why_a_change_is_not_tried_names_the_side_or_the_verdict(tmp_path: Path, verdict: str, words: str) -> None:
+    bottleneck = {"verdict": verdict, "phase": "train", "reason": "", "advice": []}
+    run = FinishedRun.read(finished_run(tmp_path / "run", bottleneck=bottleneck))
+    measured = Measured(steady(100.0), run=run)
+    search = Search(START, lambda values, every: measured, lambda values: steps_of(1), lambda: 0.0, 1e9,
+                    predict=lambda now, move: now.rate)  # fmt: skip
+    assert search.run().not_tried["a=2"] == f"+0% at best: {words}"
+
+
 def test_a_difference_within_the_spread_is_no_win() -> None:
     machine = FakeMachine(lambda values: (60.0, 100.0, 140.0) if values["a"] == 1 else (80.0, 120.0, 160.0))
     tuning = machine.search().run()

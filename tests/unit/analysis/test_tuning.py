@@ -11,9 +11,9 @@ from offpolicy.config.schema import all_keys
 FOUR_CORES = Machine(num_cores=4, has_gpu=False)
 
 
-def changes(*words: str, machine: Machine = FOUR_CORES, typed: tuple[str, ...] = ()) -> list[str]:
+def changes(*words: str, machine: Machine = FOUR_CORES, typed: tuple[str, ...] = (), threads: int = 4) -> list[str]:
     cfg = load_config(words)
-    return [move.text for move in moves(cfg, held_keys(cfg, typed, ()), machine)]
+    return [move.text for move in moves(cfg, held_keys(cfg, typed, ()), machine, threads)]
 
 
 def test_every_key_exists_and_none_changes_what_an_update_learns() -> None:
@@ -37,7 +37,7 @@ def test_keys_that_were_typed_or_are_to_be_kept_are_not_changed() -> None:
     held = held_keys(cfg, ["env.num_envs"], ["collect"])
     assert held["env.num_envs"] == "given on the command line"
     assert held["collect.mode"] == held["collect.num_collectors"] == "--keep"
-    touched = {key for move in moves(cfg, held, FOUR_CORES) for key in move.values}
+    touched = {key for move in moves(cfg, held, FOUR_CORES, 4) for key in move.values}
     assert touched == {"env.vectorization", "replay.source", "threads.collector"}
 
 
@@ -49,9 +49,9 @@ def test_rollouts_keep_the_size_of_their_batch() -> None:
 
 def test_ranks_try_threads_within_their_cores() -> None:
     words = ("runner=multi_gpu", "runner.world_size=2", "device=cpu", "algo.batch_size=256")
-    assert "threads.learner=1" in changes(*words)
-    assert "threads.learner=4" not in changes(*words)
-    assert "threads.learner=2" in changes(*words, "threads.learner=1")
+    assert "threads.learner=1" in changes(*words, threads=2)
+    assert "threads.learner=4" not in changes(*words, threads=2)
+    assert "threads.learner=2" in changes(*words, threads=1)
     assert not any(change.startswith("threads.learner") for change in changes())  # each run tries them itself
 
 
@@ -61,9 +61,9 @@ def test_a_gpu_offers_the_sources_that_use_it() -> None:
 
 
 def test_the_start_has_the_values_that_stand_for_auto_and_null() -> None:
-    start = start_values(load_config(["runner=double_buffer"]), FOUR_CORES)
+    start = start_values(load_config(["runner=double_buffer"]), FOUR_CORES, 3)
     assert (start["collect.mode"], start["replay.source"]) == ("overlap", "prefetch")
-    assert (start["threads.learner"], start["threads.collector"]) == (4, 1)
+    assert (start["threads.learner"], start["threads.collector"]) == (3, 1)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_verdict_needs_more_than_the_spread_of_both(rates: tuple[float, ...], 
 )
 def test_a_batch_is_predicted_with_the_threads_that_it_will_have(words: tuple[str, ...], factor: float) -> None:
     cfg = load_config(["env=halfcheetah", "env.num_envs=8", "env.vectorization=sync", *words])
-    (found,) = [move for move in moves(cfg, {}, FOUR_CORES) if move.text == "env.vectorization=mujoco"]
+    (found,) = [move for move in moves(cfg, {}, FOUR_CORES, 4) if move.text == "env.vectorization=mujoco"]
     assert found.factors == {"env_step": pytest.approx(factor)}
 
 
@@ -111,9 +111,22 @@ def test_what_twice_the_environments_save_depends_on_how_they_are_stepped(
     words: tuple[str, ...], factor: float
 ) -> None:
     cfg = load_config(["env.num_envs=2", *words])
-    (found,) = [move for move in moves(cfg, {}, FOUR_CORES) if move.text == "env.num_envs=4"]
+    (found,) = [move for move in moves(cfg, {}, FOUR_CORES, 4) if move.text == "env.num_envs=4"]
     assert found.factors["env_step"] == pytest.approx(factor)
     assert found.factors["action_select"] == 0.5
+
+
+def test_environments_that_may_wait_gain_their_number_on_any_number_of_cores() -> None:
+    cfg = load_config(["env.num_envs=4", "env.vectorization=sync"])
+    found = {move.text: move.factors for move in moves(cfg, {}, Machine(1, has_gpu=False), 1)}
+    assert found["env.vectorization=async"] == {"env_step": 0.25}
+    assert found["env.num_envs=8 env.vectorization=async"]["env_step"] == 0.125
+
+
+def test_one_call_for_all_environments_may_gain_on_one_core() -> None:
+    cfg = load_config(["env.num_envs=4", "env.vectorization=sync"])
+    (found,) = [one for one in moves(cfg, {}, Machine(1, has_gpu=False), 1) if one.text == "env.vectorization=mujoco"]
+    assert found.factors == {"env_step": 0.5}
 
 
 def test_the_source_stays_where_an_option_was_given_that_another_does_not_read() -> None:

@@ -13,9 +13,13 @@ from rich.console import Console
 from offpolicy.analysis.search import Row
 from offpolicy.analysis.tuning import Machine, Measured, TrialFailed
 from offpolicy.commands.trial import Trial
-from offpolicy.commands.tune import TuneOptions, tries_settings, tune, tuning_table
+from offpolicy.commands.tune import TuneOptions, has_usable_gpu, tries_settings, tune, tuning_table
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
+from offpolicy.launch.preflight import Gpus
+from offpolicy.plugins import SINKS
+from tests.packages import make_package
+from tests.unit.config.test_extensions import TEXT
 
 OVERLAP = "collect.mode=overlap"
 
@@ -77,6 +81,23 @@ def test_a_trial_is_spared_the_options_that_nothing_reads_in_it(
     assert options.out.read_text().splitlines() == [*words, OVERLAP]
     for trial in asked:
         load_config(trial)
+
+
+def test_a_trial_sends_nothing_to_services_and_calls_no_callback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: TuneOptions
+) -> None:
+    make_package(tmp_path, "plugs", TEXT, {SINKS: "good = plugs:GOOD"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    asked = measured_as(monkeypatch, {OVERLAP: 150.0})
+    words = [
+        *("log.sinks=[good]", "sinks.good.path=here", "log.otlp_endpoint=http://127.0.0.1:4318"),
+        *("log.prometheus_port=9100", "log.prometheus_address=0.0.0.0", "callbacks=[json:Best]"),
+    ]
+    assert tune(words, options) == 0
+    assert options.out.read_text().splitlines() == [*words, OVERLAP]
+    for trial in asked:
+        cfg = load_config(trial)
+        assert (cfg.log.sinks, cfg.log.otlp_endpoint, cfg.log.prometheus_port, cfg.callbacks) == ((), None, None, ())
 
 
 def test_what_was_given_is_written_where_nothing_is_faster(
@@ -164,6 +185,59 @@ def test_a_run_that_tries_threads_itself_is_given_time_for_it() -> None:
     assert not tries_settings(load_config([]), gpu)
     assert tries_settings(load_config(["collect.mode=auto"]), gpu)
     assert not tries_settings(load_config(["threads.learner=1"]), two)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "source", "is_tuning"), [([], "prefetch", True), ([8 * 2**30], "direct", False)], ids=["none", "one"]
+)
+def test_a_gpu_is_one_that_torch_can_use(
+    monkeypatch: pytest.MonkeyPatch, options: TuneOptions, gpus: list[int], source: str, is_tuning: bool
+) -> None:
+    """With the driver of a GPU and a CPU build of torch, device=auto is the CPU and replay.source=auto is direct."""
+    measured_as(monkeypatch, {})
+    monkeypatch.setattr("offpolicy.commands.tune.has_gpu", lambda: True)
+    monkeypatch.setattr("offpolicy.commands.tune.cuda_memory", lambda timeout_s: Gpus(gpus))
+    monkeypatch.setattr("offpolicy.commands.tune.num_usable_cores", lambda: 2)
+    trials: list[Trial] = []
+
+    def measure(trial: Trial) -> Measured:
+        trials.append(trial)
+        return Measured((99.0, 100.0, 101.0))
+
+    monkeypatch.setattr(Trial, "measure", measure)
+    assert tune([], options) == 0
+    words = {word for trial in trials for word in trial.words}
+    sources = {one for one in ("direct", "prefetch", "resident") if f"replay.source={one}" in words}
+    assert source in sources
+    assert ("direct" in sources) == bool(gpus)
+    assert "resident" not in sources
+    assert {trial.is_tuning for trial in trials} == {is_tuning}
+
+
+def test_torch_is_not_asked_for_a_gpu_of_which_there_is_no_driver_or_that_is_not_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ask(timeout_s: float) -> Gpus:
+        raise AssertionError("torch was asked")
+
+    monkeypatch.setattr("offpolicy.commands.tune.cuda_memory", ask)
+    monkeypatch.setattr("offpolicy.commands.tune.has_gpu", lambda: False)
+    assert not has_usable_gpu(load_config([]))
+    monkeypatch.setattr("offpolicy.commands.tune.has_gpu", lambda: True)
+    assert not has_usable_gpu(load_config(["device=cpu"]))
+
+
+def test_ranks_begin_with_the_threads_that_their_collectors_leave(
+    monkeypatch: pytest.MonkeyPatch, options: TuneOptions
+) -> None:
+    """Two ranks beside two collectors on four cores have one thread each: two are a change, and one is none."""
+    for module in ("commands.tune", "launch.resources"):
+        monkeypatch.setattr(f"offpolicy.{module}.num_usable_cores", lambda: 4)
+    asked = measured_as(monkeypatch, {"threads.learner=2": 150.0})
+    words = ["runner=multi_gpu", "runner.world_size=2", "collect.num_collectors=2", "device=cpu"]
+    assert tune(words, options) == 0
+    assert options.out.read_text().splitlines() == [*words, "threads.learner=2"]
+    assert {word for trial in asked for word in trial if word.startswith("threads.learner")} == {"threads.learner=2"}
 
 
 def test_the_table_fits_80_columns_and_names_each_trial() -> None:

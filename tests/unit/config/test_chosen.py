@@ -46,6 +46,16 @@ def test_every_problem_is_named_by_its_key() -> None:
 
 
 @pytest.mark.usefixtures("packages")
+def test_the_options_of_another_runs_sink_stay_with_that_run(tmp_path: Path) -> None:
+    write_config(tmp_path, load_config(WORDS), SPEC)
+    again = [f"config={tmp_path}/config.yaml"]
+    assert load_config([*again, "log.sinks=[]"]).to_mapping()["sinks"] == {}
+    assert load_config([*again, "log.sinks=[good]"]).to_mapping()["sinks"] == {"good": {"path": "here"}}
+    with pytest.raises(ConfigError, match=r"sinks.good: got options, but log.sinks does not name it"):
+        load_config([*again, "log.sinks=[]", "sinks.good.path=there"])
+
+
+@pytest.mark.usefixtures("packages")
 def test_a_run_of_a_plugin_that_is_gone_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_config(WORDS)
     write_config(tmp_path, config, SPEC)

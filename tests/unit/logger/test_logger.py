@@ -205,6 +205,20 @@ def test_advice_is_held_against_what_auto_stands_for(tmp_path: Path, header: Run
     assert "device" not in {advice.key for advice in advised}
 
 
+@pytest.mark.parametrize(
+    ("asked", "chosen", "has_gpu"), [("auto", "cpu", False), ("auto", "cuda:0", True), ("cpu", "cpu", True)]
+)
+def test_a_gpu_that_torch_cannot_use_is_none_to_advise(
+    logger: OffPolicyLogger, asked: str, chosen: str, has_gpu: bool
+) -> None:
+    """There is a driver. `device=auto` becomes the CPU where torch is a CPU build; `device=cpu` says nothing of it."""
+    logger.header = dataclasses.replace(logger.header, has_gpu=True)
+    logger.config_mapping = {"device": asked}
+    for _ in range(2):  # again when learners were started again
+        logger.set_device(chosen, "")
+    assert logger.header.has_gpu is has_gpu
+
+
 def test_a_slow_rank_causes_one_warning(tmp_path: Path, header: RunHeader, make_snapshot: Any) -> None:
     """Two ranks, 6.4 ms of work in an iteration of 6.6; from second 20 on, rank 0 waits 6 ms of it for rank 1."""
 

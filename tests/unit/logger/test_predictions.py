@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.logger.predictions import (
     FEWEST,
@@ -101,6 +102,28 @@ def test_overlapping_is_not_advised_where_predictions_were_off_by_more(
     assert ("collect.mode" in {advice.key for advice in verdict.advice}) is is_advised
 
 
+@pytest.mark.parametrize(
+    ("words", "mode"),
+    [
+        ([], "auto"),
+        (["runner=double_buffer", "collect.mode=alternate"], "auto"),
+        (["runner=multi_gpu", "collect.mode=alternate"], "overlap"),
+        (["algo=appo", "collect.mode=alternate"], "overlap"),
+        (["algo=hora", "collect.mode=alternate"], "overlap"),
+    ],
+)
+def test_a_runner_that_tries_no_modes_is_advised_to_overlap(
+    make_snapshot: MakeSnapshot, header: RunHeader, words: list[str], mode: str
+) -> None:
+    before, now = turns(make_snapshot)
+    cfg = load_config(words)
+    given = replace(header, learner_threads=1, runner=cfg.runner.name)
+    verdict = judge_window(before, now, compute_rates(before, now, "alternate"), given)
+    assert verdict is not None
+    first = possible_advice(verdict, cfg.to_mapping(), has_gpu=False).advice[0]
+    assert (first.key, first.value) == ("collect.mode", mode)
+
+
 def test_collectors_of_all_hosts_and_ranks_of_this_one_are_counted(
     make_snapshot: MakeSnapshot, header: RunHeader
 ) -> None:
@@ -144,6 +167,17 @@ def test_beside_a_device_the_learner_takes_one_core_and_its_threads_are_not_trie
     assert verdict is not None
     assert pipeline.cores.threads == (1 if has_device else 2)
     assert ("threads.learner" in {advice.key for advice in verdict.advice}) is not has_device
+
+
+@pytest.mark.parametrize(("num_cores", "threads", "is_advised"), [(1, 1, False), (1, 2, True), (2, 1, True)])
+def test_threads_are_not_tried_where_there_is_one_core_for_the_one(
+    make_snapshot: MakeSnapshot, header: RunHeader, num_cores: int, threads: int, is_advised: bool
+) -> None:
+    before, now = busy(make_snapshot(500), 1000, 0, num_cores), busy(make_snapshot(1000), 4000, 0, num_cores)
+    rates = compute_rates(before, now, "alternate")
+    verdict = judge_window(before, now, rates, replace(header, learner_threads=threads))
+    assert verdict is not None
+    assert ("threads.learner" in {advice.key for advice in verdict.advice}) is is_advised
 
 
 def test_what_was_tried_is_preferred_to_what_products_take(header: RunHeader) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -358,7 +359,30 @@ def test_advice_that_is_followed_already_is_left_out(config: dict[str, Any], is_
     verdict = find_bottleneck({"collector_wait": 9}, {"env_step": 9}, rates(), "overlap")
     advice = verdict.for_run(config, has_gpu=False).advice
     assert ("env.vectorization" in {one.key for one in advice}) is is_advised
-    assert "raise env.num_envs: more transitions per vector step" in {one.text for one in advice}
+
+
+SLOW_STEP = ({"collector_wait": 90, "train": 10}, {"env_step": 99, "other": 1})
+
+
+@pytest.mark.parametrize("resets", [0.0, 0.8])
+@pytest.mark.parametrize(
+    ("num_envs", "vectorization", "advised"),
+    [
+        (1, "sync", ["env.num_envs=4 env.vectorization=async"]),
+        (2, "sync", ["env.vectorization=async instead of sync"]),
+        (2, "async", ["env.num_envs=4"]),
+        (1, "mujoco", ["env.num_envs=2"]),
+        (8, "envpool", ["env.num_envs=16"]),
+    ],
+)
+def test_more_environments_are_advised_where_they_step_at_the_same_time(
+    num_envs: int, vectorization: str, advised: list[str], resets: float
+) -> None:
+    """One after another, twice as many take twice as long."""
+    verdict = find_bottleneck(*SLOW_STEP, rates(), "overlap", WindowEvidence(resets=resets))
+    config = {"env": {"num_envs": num_envs, "vectorization": vectorization}}
+    found = [one.text.split(": ")[0] for one in verdict.for_run(config, has_gpu=False).advice]
+    assert [text for text in found if text.startswith("env.")] == advised
 
 
 @pytest.mark.parametrize(
@@ -388,7 +412,7 @@ def test_a_number_to_lower_stays_one_that_is_allowed() -> None:
         "eval.every=2000000: less often, now 1000000",
         "eval.episodes=5: a shorter evaluation, now 10",
     ]
-    assert "eval.episodes=1: a shorter evaluation, now 1" not in texts[1]
+    assert texts[1][1:] == ["eval.every=2000000: less often, now 1000000"]  # and none to lower what is 1
 
 
 def test_advice_to_set_a_truth_value_is_left_out_where_it_is_set() -> None:
@@ -496,11 +520,36 @@ def test_without_a_core_nothing_that_adds_load_is_advised() -> None:
     assert all(advice.value in (None, "auto") for advice in verdict.advice)
 
 
-def test_a_number_that_the_configuration_refuses_is_not_typed() -> None:
+def test_a_number_that_the_configuration_refuses_is_not_advised() -> None:
     verdict = find_bottleneck({"collector_wait": 9}, {"env_step": 9}, rates(), "overlap")
     config = {"env": {"num_envs": 4}}
     advised = verdict.for_run(config, has_gpu=False, is_allowed=lambda key, value: (key, value) != ("env.num_envs", 8))
-    assert "raise env.num_envs: more transitions per vector step" in {advice.text for advice in advised.advice}
+    assert [advice.key for advice in advised.advice] == ["env.vectorization"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "table", "config", "key"),
+    [
+        ("train", LEARNER_ADVICE, {"algo": {"batch_size": 1}}, "algo.batch_size"),
+        ("train", ROLLOUT_ADVICE, {"algo": {"epochs": 1}}, "algo.epochs"),
+        ("evaluation", LEARNER_ADVICE, {"eval": {"every": 0}}, "eval.every"),
+        ("log", LEARNER_ADVICE, {"log": {"every_s": 0.0}}, "log.every_s"),
+    ],
+)
+def test_a_number_that_cannot_move_is_not_advised(
+    phase: LearnerPhase, table: Mapping[str, tuple[Advice, ...]], config: dict[str, Any], key: str
+) -> None:
+    evidence = WindowEvidence(learner_advice=table)
+    verdict = find_bottleneck({phase: 9}, {"learner_wait": 9}, rates(), "overlap", evidence)
+    found = [{one.key for one in verdict.for_run(each, has_gpu=True).advice} for each in ({}, config)]
+    assert found[0] - found[1] == {key}
+
+
+def test_advice_that_cannot_hold_takes_no_place_of_the_three() -> None:
+    verdict = find_bottleneck({"evaluation": 9}, {"learner_wait": 9}, rates(), "overlap")
+    advice = tuple(Advice("", "algo.batch_size", factor=0.5) for _ in range(3))
+    found = replace(verdict, advice=(*advice, *verdict.advice)).for_run({"algo": {"batch_size": 1}}, has_gpu=False)
+    assert found.advice == verdict.advice
 
 
 def test_no_advice_holds_what_separates_advice_in_records() -> None:

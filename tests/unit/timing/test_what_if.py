@@ -29,7 +29,7 @@ from offpolicy.timing.what_if import (
 
 # Two collectors of 8 ms per env step: I = 250. The learner takes 10 ms: T = 100.
 COLLECTOR_S = {CollectorPhase.ENV_STEP: 0.006, CollectorPhase.ACTION_SELECT: 0.002}
-REPLAY = Options(has_replay=True, updates_per_iteration=4.0, epochs=2, may_add_collector=True)
+REPLAY = Options(has_replay=True, updates=4.0, most_updates=64, epochs=2, may_add_collector=True)
 LEARNER_S = {LearnerPhase.TRAIN: 0.008, LearnerPhase.REPLAY_SAMPLE: 0.001, LearnerPhase.WEIGHT_PUBLISH: 0.001}
 
 
@@ -74,15 +74,39 @@ def test_the_ratio_of_updates_scales_what_an_update_costs_and_not_the_publicatio
 
 
 def test_with_one_update_per_iteration_there_are_fewer_iterations_and_publications() -> None:
-    one = dataclasses.replace(REPLAY, updates_per_iteration=1.0)
+    one = dataclasses.replace(REPLAY, updates=1.0)
     collector = {**COLLECTOR_S, CollectorPhase.WEIGHT_APPLY: 0.001}
     found = dict(what_ifs(Pipeline(collector, LEARNER_S, 2, "overlap"), one))[HALVED_UTD]
     assert found.learner_capacity == pytest.approx(200.0)
     assert found.collector_capacity == pytest.approx(2 / 0.0085)
 
 
+@pytest.mark.parametrize(
+    ("updates", "iterations", "applied"),
+    [
+        (1.5, 0.75, 0.75),  # one iteration per vector step, then three for four of them
+        (64.0, 1.0, 1.0),
+        (100.0, 0.5, 1.0),  # of 64 and 36 updates, then one of 50
+        (256.0, 0.5, 1.0),
+        (320.0, 0.6, 1.0),  # five full iterations, then two full ones and a half
+    ],
+)
+def test_half_the_updates_need_fewer_iterations_where_one_cannot_hold_them(
+    updates: float, iterations: float, applied: float
+) -> None:
+    options = dataclasses.replace(REPLAY, updates=updates)
+    collector = {**COLLECTOR_S, CollectorPhase.WEIGHT_APPLY: 0.001}
+    learner = {**LEARNER_S, LearnerPhase.LOG: 0.002, LearnerPhase.OTHER: 0.003}
+    found = dict(what_ifs(Pipeline(collector, learner, 2, "overlap"), options))[HALVED_UTD]
+    assert found.learner_s == pytest.approx({
+        "train": 0.004, "replay_sample": 0.0005,
+        "weight_publish": 0.001 * iterations, "log": 0.002 * iterations, "other": 0.003 * iterations,
+    })  # fmt: skip
+    assert found.collector_s[CollectorPhase.WEIGHT_APPLY] == pytest.approx(0.001 * applied)
+
+
 def test_what_cannot_be_is_not_offered() -> None:
-    odd = Options(has_replay=False, updates_per_iteration=1.0, epochs=3, may_add_collector=False)
+    odd = Options(has_replay=False, updates=1.0, most_updates=64, epochs=3, may_add_collector=False)
     changes = {what_if.change for what_if in what_ifs(pipeline(), odd)}
     assert not {ONE_MORE_COLLECTOR, HALVED_EPOCHS} & changes
 
