@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import statistics
@@ -16,6 +15,7 @@ from rich import box
 from rich.table import Table
 
 from offpolicy.analysis.space import OWN_KEYS, Space, Value, read_space, words_of
+from offpolicy.collect.evaluations import read_scores
 from offpolicy.commands.compare import compare
 from offpolicy.commands.jobs import RUN, Job, Launcher, LocalLauncher, SlurmLauncher, check_slurm
 from offpolicy.commands.sweep_study import Row, SweepStudy
@@ -294,9 +294,9 @@ class Sweep:
 
     def _is_hopeless(self, each: ActiveTrial) -> bool:
         """Reports new evaluations, over all seeds that were started; True if the trial should be pruned."""
-        curves = [evaluations(each.run(seed)) for seed in each.jobs]
+        curves = [read_scores(each.run(seed)) for seed in each.jobs]
         for step in range(each.num_reported, min(map(len, curves), default=0)):
-            each.trial.report(statistics.mean(curve[step] for curve in curves), step)
+            each.trial.report(statistics.mean(curve[step].mean_reward for curve in curves), step)
             each.num_reported = step + 1
             if each.trial.should_prune():
                 return True
@@ -357,20 +357,6 @@ def sweep_table(rows: Sequence[Row], seeds: int) -> Table:
         text = " ".join(words_of(row.values)) + (f" ({row.why})" if row.why else "")
         table.add_row(str(row.number), mean, row.state, text)
     return table
-
-
-def evaluations(run: Path) -> list[float]:
-    """Returns the mean return of each evaluation of a run, in order, from its records."""
-    try:
-        lines = (run / "metrics.jsonl").read_text().split("\n")[:-1]  # the last one may not be whole
-    except OSError:
-        return []
-    found: dict[float, float] = {}
-    for line in lines:
-        record = json.loads(line)
-        if "eval/env_steps" in record and isinstance(record.get("eval/mean_reward"), float):
-            found.setdefault(record["eval/env_steps"], record["eval/mean_reward"])
-    return [found[env_steps] for env_steps in sorted(found)]
 
 
 def final_return(run: Path) -> float:

@@ -14,7 +14,7 @@ import yaml
 
 from offpolicy import cli
 from offpolicy.commands import sweep as module
-from offpolicy.commands.sweep import SweepOptions, evaluations, final_return, sweep
+from offpolicy.commands.sweep import SweepOptions, final_return, sweep
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import ConfigError, OffPolicyError, RunDirBusyError
 from offpolicy.launch.run_lock import RunLock
@@ -61,8 +61,9 @@ class FakeLauncher:
         code, returns = self.outcome(float(given["algo.gamma"]), int(given["seed"]))
         run = directory / "run"
         run.mkdir(parents=True, exist_ok=True)
-        lines = [{"eval/env_steps": float(n), "eval/mean_reward": each} for n, each in enumerate(returns)]
-        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        lines = [{"env_steps": n, "mean_reward": each} for n, each in enumerate(returns)]
+        (run / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (run / "metrics.jsonl").write_text('{"env_steps": 1, "eval\n')  # being replaced; and long, in a real run
         (run / "summary.json").write_text(json.dumps({"eval": {"mean_reward": returns[-1]}}))
         self.jobs.append(FakeJob(code, self))
         return self.jobs[-1]
@@ -326,14 +327,6 @@ def test_a_space_whose_values_are_all_refused_is_refused(monkeypatch: pytest.Mon
     launched(monkeypatch, near)
     with pytest.raises(ConfigError, match=r"algo.epochs: got 2, allowed nothing with algo=sac"):
         swept()
-
-
-def test_evaluations_are_read_once_each_and_whole_lines_only(tmp_path: Path) -> None:
-    lines = ['{"eval/env_steps": 200.0, "eval/mean_reward": -2.0}', '{"env_steps": 1}']
-    text = "\n".join(['{"eval/env_steps": 100.0, "eval/mean_reward": -3.0}', *lines, lines[0], '{"eval/env_st'])
-    (tmp_path / "metrics.jsonl").write_text(text)
-    assert evaluations(tmp_path) == [-3.0, -2.0]
-    assert evaluations(tmp_path / "none") == []
 
 
 def test_a_run_without_an_evaluation_has_no_return(tmp_path: Path) -> None:
