@@ -78,7 +78,7 @@ def sweep(file: Path, words: Sequence[str], options: SweepOptions) -> int:
     """
     space = read_space(file)
     cfg = check_sweep(space, words, options)
-    preflight(cfg)
+    preflight(cfg, is_elsewhere=options.launcher == "slurm")
     if options.launcher == "slurm":
         check_slurm()
     out = options.out or Path("sweeps") / file.stem

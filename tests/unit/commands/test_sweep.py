@@ -74,7 +74,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory with a space; no environment is probed, and nothing is compared."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "space.yaml").write_text(SPACE)
-    monkeypatch.setattr(module, "preflight", lambda cfg: None)
+    monkeypatch.setattr(module, "preflight", lambda cfg, is_elsewhere: None)
     monkeypatch.setattr(module, "compare", lambda words: 0)
     monkeypatch.setattr(module, "num_usable_cores", lambda: 6)
 
@@ -140,6 +140,17 @@ def test_given_threads_are_kept(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "threads.learner=2" in command
     assert "threads.collector" not in command
     assert [word for word in launcher.started[0][0] if word.startswith("threads.learner")] == ["threads.learner=2"]
+
+
+def test_jobs_of_slurm_have_the_cores_of_their_node_and_not_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher, elsewhere = FakeLauncher(near), list[bool]()
+    monkeypatch.setattr(module, "preflight", lambda cfg, is_elsewhere: elsewhere.append(is_elsewhere))
+    monkeypatch.setattr(module, "check_slurm", lambda: None)
+    monkeypatch.setattr(module, "SlurmLauncher", lambda options: launcher)
+    swept("threads.learner=200", launcher="slurm", trials=1)
+    launched(monkeypatch, near)
+    swept("threads.learner=2", launcher="local", trials=1, out=Path("other"))
+    assert elsewhere == [True, False]
 
 
 def test_a_trial_that_is_worse_is_stopped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
