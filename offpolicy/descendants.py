@@ -22,6 +22,7 @@ PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 WNOTHREAD = 0x20000000  # of the kernel: only children of the calling thread; the adopted ones are the main thread's
 ROUNDS = 50  # of killing, at most: each one may free processes that the killed ones had started
 KILL_TIMEOUT_S = 5.0  # from a kill to the end of the process, unless the kernel holds it (a disk that does not answer)
+HELD_S = 30.0  # the same outside of a stop: a process with gigabytes, or on a GPU, takes seconds to end
 POLL_S = 0.005
 EXEC_TIMEOUT_S = 0.1  # in which a process that has just begun another program shows the environment of that
 _STOPPED = (b"T", b"t")  # states of a process that a signal, or a debugger, has stopped

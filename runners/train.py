@@ -380,4 +380,5 @@ def _write_trace(trace_dir: Path, run_dir: Path, logger: OffPolicyLogger) -> Non
         shrink_tracks(trace_dir)
         export_trace(trace_dir, run_dir)
     except (OSError, ConfigError) as error:
-        logger.message(f"{TRACE_JSON} not written: {error}; offpolicy trace {run_dir} makes it from {trace_dir}")
+        command = f"offpolicy trace {shown_path(run_dir)}"
+        logger.message(f"{TRACE_JSON} not written: {error}; {command} makes it from {trace_dir}")

@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 from offpolicy import fault
 from offpolicy.children import ChildError, ChildTimeout, call_in_child, describe_exit, signals_blocked
 from offpolicy.collect.post import Episode, save_episode
+from offpolicy.descendants import HELD_S
 from offpolicy.errors import ConfigError
 from offpolicy.timing.clock import Stopwatch
 
@@ -270,4 +272,6 @@ class EpisodeHook:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return worker.process.wait(grace_s)
         worker.process.kill()
-        return worker.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
+            return worker.process.wait(HELD_S)
+        return -signal.SIGKILL

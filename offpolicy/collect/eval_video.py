@@ -28,6 +28,7 @@ from offpolicy.children import describe_exit, die_with_parent, leave_signals, si
 from offpolicy.collect.evaluation import deterministic_actor
 from offpolicy.collect.film import Film, GifTiming, Picture, draw_without_window
 from offpolicy.config.schema import RunConfig
+from offpolicy.descendants import HELD_S
 from offpolicy.files import atomic_file, remove_temporaries
 from offpolicy.nets.policy import make_policy
 from offpolicy.start import drop_refused
@@ -124,7 +125,8 @@ class EvalVideo:
             with contextlib.suppress(ProcessLookupError):
                 self._worker.send_signal(signal.SIGKILL)
             fault.hit("video.wait")
-            self._worker.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
+                self._worker.wait(HELD_S)
             self._worker = None
             remove_temporaries(self._directory)
 

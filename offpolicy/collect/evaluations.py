@@ -1,12 +1,14 @@
 """The evaluations of a run so far: a line of `evaluations.jsonl` each, the best policy, and whether to stop early.
 
-They belong to the process that evaluates. No torch: the supervisor reads the file too, to see if a run is complete.
+They belong to the process that evaluates. No torch: the supervisor reads the file too, to see if a run is complete,
+and a sweep, to compare its trials.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +49,8 @@ def read_scores(run: Path) -> list[Score]:
 
 def with_score(scores: Sequence[Score], score: Score) -> list[Score]:
     """Returns the scores with one more, which replaces those of its env step and later: a restart repeats those."""
-    return [*(before for before in scores if before.env_steps < score.env_steps), score]
+    num_kept = bisect_left(scores, score.env_steps, key=lambda before: before.env_steps)
+    return [*scores[:num_kept], score]
 
 
 def stop_reason(scores: Sequence[Score], stop: StopConfig) -> str | None:

@@ -16,6 +16,7 @@ from typing import Protocol
 import offpolicy
 from offpolicy.children import describe_exit
 from offpolicy.config.parsing import as_override
+from offpolicy.descendants import HELD_S
 from offpolicy.errors import ConfigError, OffPolicyError
 from offpolicy.files import atomic_write
 from offpolicy.run_names import TRIAL
@@ -106,14 +107,17 @@ class LocalJob:
         return self._process.poll()
 
     def stop(self) -> None:
-        """Stops it as a user would, and kills what has not ended in time. Its children die with it."""
+        """Stops it as a user would, and kills what has not ended in time. Its children die with it.
+
+        What the kernel holds, although it was killed, is given up after `HELD_S`.
+        """
         try:
             if self._process.poll() is None:
                 self._process.send_signal(signal.SIGTERM)  # SIGINT may be ignored, where this is a job of a script
                 self.wait(self._stop_s)
         finally:
             self._process.kill()
-            self._process.wait()
+            self.wait(HELD_S)
 
     def last_error(self) -> str:
         """Returns the last line of stderr, else how the process ended."""

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from offpolicy.errors import ConfigError
 from offpolicy.launch.run_lock import is_of_earlier_start, is_running
-from offpolicy.logger.console import STATUS_STYLES, UNKNOWN, count, fixed, plain_console, rate
+from offpolicy.logger.console import STATUS_STYLES, UNKNOWN, count, fixed, plain_console, rate, shown_path
 from offpolicy.logger.summary import SUMMARY, known_summary
 from offpolicy.run_names import ROOT, runs_in
 
@@ -53,7 +53,8 @@ def list_runs(root: Path, most: int) -> int:
         table.add_row(Text(name), *middle, shown, *numbers, *last)
     console.print(table)
     if len(runs) > most:
-        console.print(f"{len(runs) - most} older runs: offpolicy list {root} --most {len(runs)}")
+        older = f"{len(runs) - most} older run{'' if len(runs) == most + 1 else 's'}"
+        console.print(f"{older}: offpolicy list {shown_path(root)} --most {len(runs)}", soft_wrap=True)
     return 0
 
 

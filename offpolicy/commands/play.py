@@ -13,7 +13,7 @@ from rich.text import Text
 from offpolicy.collect.film import FILE, WINDOW, Film, GifTiming, check_drawing, draw_without_window, has_display
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.errors import ConfigError, SaveError
-from offpolicy.logger.console import plain_console
+from offpolicy.logger.console import plain_console, shown_path
 
 WITH_FFMPEG = (".mp4", ".mkv", ".webm")
 
@@ -46,9 +46,8 @@ def play(path: Path, choice: PolicyChoice, *, video: Path | None, episodes: int)
 def check_display(run: Path) -> None:
     """Raises `ConfigError` where no window can be opened."""
     if not has_display():
-        raise ConfigError(
-            f"--video: got none, and no window can be opened here; write offpolicy play {run} --video run.gif"
-        )
+        instead = f"offpolicy play {shown_path(run)} --video run.gif"
+        raise ConfigError(f"--video: got none, and no window can be opened here; write {instead}")
 
 
 def check_video(path: Path) -> None:

@@ -17,36 +17,45 @@ from offpolicy.logger.console import plain_console, shown_path
 def prune(runs: Sequence[Path], *, keep: int, is_dry: bool) -> int:
     """Removes all checkpoints of the runs that are older than their `keep` newest good ones, and prints what went.
 
-    The newest good checkpoint and `checkpoints/best` always stay, and so does whatever cannot be read: nobody knows
-    what it is worth. Rows of the replay that a kept checkpoint shares with a removed one stay with it. Raises
-    `RunDirBusyError` for a run in progress, `SaveError` where the disk refuses; then the runs before it are pruned.
+    Of a run of several hosts those count that all hosts have: a start needs the parts of all. The newest good
+    checkpoint and `checkpoints/best` always stay, and so does whatever cannot be read: nobody knows what it is worth.
+    Rows of the replay that a kept checkpoint shares with a removed one stay with it. Raises `RunDirBusyError` for a run
+    in progress, `SaveError` where the disk refuses; then the runs before it are pruned.
     """
     console = plain_console()
     for run in dict.fromkeys(runs):
-        for path in (run, *sorted(run.glob("host-*"))):  # of a run of several hosts
-            if (path / CHECKPOINTS).is_dir():
-                console.print(_prune_one(path, keep=keep, is_dry=is_dry), soft_wrap=True)
+        hosts = (path for path in sorted(run.glob("host-*")) if any((path / CHECKPOINTS).glob("step-*")))
+        paths = [path for path in (run, *hosts) if (path / CHECKPOINTS).is_dir()]
+        # Locked, or a run that goes on might resume from what is being removed; to look harms nothing.
+        with contextlib.ExitStack() as locks:
+            for path in () if is_dry else paths:
+                locks.enter_context(_locked(path))
+            for line in _prune_run(paths, keep=keep, is_dry=is_dry):
+                console.print(line, soft_wrap=True)
     return 0
 
 
-def _prune_one(run: Path, *, keep: int, is_dry: bool) -> str:
-    """Prunes the checkpoints of one directory and returns what to say."""
-    store = CheckpointStore(run / CHECKPOINTS, check=check_content)
-    # Locked, or a run that goes on might resume from what is being removed; to look harms nothing.
-    with contextlib.nullcontext() if is_dry else _locked(run):
-        kept = store.whole()[:keep]
-        if not kept:
-            return f"{shown_path(run)}: no good checkpoint, so nothing is removed"
-        old = store.older_than(kept[-1].env_steps)
+def _prune_run(paths: Sequence[Path], *, keep: int, is_dry: bool) -> Iterator[str]:
+    """Prunes the checkpoints of one run, in the directories of all its hosts, and yields what to say of each."""
+    stores = {path: CheckpointStore(path / CHECKPOINTS, check=check_content) for path in paths}
+    whole = {path: [checkpoint.env_steps for checkpoint in store.whole()] for path, store in stores.items()}
+    common = set.intersection(*map(set, whole.values())) if whole else set[int]()
+    if not common:
+        missing = "no good checkpoint" if len(paths) == 1 else "no good checkpoint that all hosts have"
+        yield from (f"{shown_path(path)}: {missing}, so nothing is removed" for path in paths)
+        return
+    oldest_kept = sorted(common, reverse=True)[:keep][-1]
+    for path, store in stores.items():
+        old = store.older_than(oldest_kept)
         freed = freed_bytes(old)
         try:
             store.remove([] if is_dry else old)
         except OSError as error:
-            raise SaveError(f"{run / CHECKPOINTS}: {error.strerror}; nothing else was removed") from error
-    names = ", ".join(f"{checkpoint.env_steps:,}" for checkpoint in kept)
-    done = "would be removed" if is_dry else "removed"
-    count = f"{len(old)} checkpoint{'' if len(old) == 1 else 's'} {done}, {freed / 1e6:,.1f} MB"
-    return f"{shown_path(run)}: {count}; env step {names} stays"
+            raise SaveError(f"{path / CHECKPOINTS}: {error.strerror}; nothing else was removed") from error
+        names = ", ".join(f"{env_steps:,}" for env_steps in whole[path] if env_steps >= oldest_kept)
+        done = "would be removed" if is_dry else "removed"
+        count = f"{len(old)} checkpoint{'' if len(old) == 1 else 's'} {done}, {freed / 1e6:,.1f} MB"
+        yield f"{shown_path(path)}: {count}; env step {names} stays"
 
 
 @contextlib.contextmanager

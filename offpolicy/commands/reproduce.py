@@ -91,6 +91,7 @@ def conclude(plan: Reproduction) -> int:
     elif plan.is_bitwise:
         lines.append("result      NOT reproduced, though equal bits were promised: please report it")
     else:
-        lines.append(f"result      other numbers; offpolicy compare {plan.run} {plan.cfg.run_dir} says if they matter")
+        runs = f"{shown_path(plan.run)} {shown_path(Path(plan.cfg.run_dir or ''))}"
+        lines.append(f"result      other numbers; offpolicy compare {runs} says if they matter")
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return DIFFERS if plan.is_bitwise and not is_equal else EXIT_OK

@@ -14,8 +14,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from offpolicy.analysis.records import JSONL, jsonl_rows
 from offpolicy.analysis.space import OWN_KEYS, Space, Value, read_space, words_of
+from offpolicy.collect.evaluations import read_scores
 from offpolicy.commands.compare import compare
 from offpolicy.commands.jobs import RUN, Job, Launcher, LocalLauncher, SlurmLauncher, check_slurm
 from offpolicy.commands.sweep_study import Row, SweepStudy
@@ -78,7 +78,7 @@ def sweep(file: Path, words: Sequence[str], options: SweepOptions) -> int:
     """
     space = read_space(file)
     cfg = check_sweep(space, words, options)
-    preflight(cfg)
+    preflight(cfg, is_elsewhere=options.launcher == "slurm")
     if options.launcher == "slurm":
         check_slurm()
     out = options.out or Path("sweeps") / file.stem
@@ -294,9 +294,9 @@ class Sweep:
 
     def _is_hopeless(self, each: ActiveTrial) -> bool:
         """Reports new evaluations, over all seeds that were started; True if the trial should be pruned."""
-        curves = [evaluations(each.run(seed)) for seed in each.jobs]
+        curves = [read_scores(each.run(seed)) for seed in each.jobs]
         for step in range(each.num_reported, min(map(len, curves), default=0)):
-            each.trial.report(statistics.mean(curve[step] for curve in curves), step)
+            each.trial.report(statistics.mean(curve[step].mean_reward for curve in curves), step)
             each.num_reported = step + 1
             if each.trial.should_prune():
                 return True
@@ -357,15 +357,6 @@ def sweep_table(rows: Sequence[Row], seeds: int) -> Table:
         text = " ".join(words_of(row.values)) + (f" ({row.why})" if row.why else "")
         table.add_row(str(row.number), mean, row.state, text)
     return table
-
-
-def evaluations(run: Path) -> list[float]:
-    """Returns the mean return of each evaluation of a run, in order, from its records."""
-    found: dict[float, float] = {}
-    for record in jsonl_rows(run / JSONL):
-        if "eval/env_steps" in record and "eval/mean_reward" in record:
-            found.setdefault(record["eval/env_steps"], record["eval/mean_reward"])
-    return [found[env_steps] for env_steps in sorted(found)]
 
 
 def final_return(run: Path) -> float:

@@ -21,6 +21,7 @@ from offpolicy.analysis.records import EVENT_FILES, event_paths
 from offpolicy.analysis.runs import paths_by_label
 from offpolicy.children import handle_signals
 from offpolicy.errors import ConfigError
+from offpolicy.launch.run_dir import ATTEMPT
 from offpolicy.timing.clock import Every, Stopwatch
 
 LINK_AGAIN_S = 5.0  # until runs that have begun meanwhile are shown too
@@ -99,11 +100,16 @@ def link_all(root: Path, directory: Path) -> list[Path]:
 
 
 def _with_events(root: Path) -> Iterator[Path]:
-    """Yields directories below `root` with event files, of whatever trainer; links are not followed."""
+    """Yields directories below `root` with event files, of whatever trainer; links are not followed.
+
+    An attempt that was set aside in a run is left out: linked before the run has event files, it stood in its place.
+    """
     for name, children, files in os.walk(root):
         if matching(files, EVENT_FILES):
             children.clear()
             yield Path(name)
+        elif "config.yaml" in files:
+            children[:] = [child for child in children if not child.startswith(ATTEMPT)]
 
 
 def _link(place: Path, path: Path) -> Path:

@@ -82,7 +82,9 @@ def tune(words: Sequence[str], options: TuneOptions) -> int:
     found = "" if tuning.values else "no change was faster, or not again when repeated: "
     console.print(f"{found}{shlex.join(['offpolicy', 'train', *best])}", soft_wrap=True)
     _write(options.out, best)
-    console.print(f"written: {options.out}, for `offpolicy train $(cat {options.out})`", soft_wrap=True)
+    console.print(
+        f"written: {options.out}, for `offpolicy train $(cat {shlex.quote(str(options.out))})`", soft_wrap=True
+    )
     return 0
 
 

@@ -22,7 +22,7 @@ from offpolicy import plugins
 from offpolicy.config.chosen import chosen_classes
 from offpolicy.config.extensions import EnvPreset
 from offpolicy.config.foreign_names import without_foreign
-from offpolicy.config.parsing import KEY_ALLOWED, clash, flatten, is_key, is_within, merge, nested, quoted
+from offpolicy.config.parsing import KEY_ALLOWED, as_override, clash, flatten, is_key, is_within, merge, nested, quoted
 from offpolicy.config.rules import unread_options
 from offpolicy.config.schema import RunConfig, read_values
 from offpolicy.config.sections import ALGORITHMS, AlgoConfig, AlgorithmInfo, algorithm_info
@@ -114,13 +114,19 @@ def load_config(tokens: Sequence[str], given: Mapping[str, Any] = MappingProxyTy
 def read_words(words: Sequence[str], config: RunConfig) -> list[str]:
     """Returns overrides without those of options that nothing reads in a configuration, which would be refused.
 
-    It is for programs that add words of their own to those that a user has given.
+    It is for programs that add words of their own to those that a user has given. Of `replay={source:prefetch,slots:3}`
+    only the options that nothing reads are left out.
     """
-    keys = [word.partition("=")[0] for word in words]
-    unread = set(unread_options(config, keys))
-    if not config.log.sinks:
-        unread |= {key for key in keys if is_within(key, ("sinks",))}
-    return [word for word, key in zip(words, keys, strict=True) if key not in unread]
+    found = list[str]()
+    for word in words:
+        key, _, text = word.partition("=")
+        given = flatten(parse_overrides([word]).values) if text.startswith("{") else {key: text}
+        unread = set(unread_options(config, given))
+        if not config.log.sinks:
+            unread |= {name for name in given if is_within(name, ("sinks",))}
+        rest = [f"{name}={as_override(value)}" for name, value in given.items() if name not in unread]
+        found += rest if unread else [word]
+    return found
 
 
 def _chosen(groups: Mapping[str, str | None], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from gymnasium import Env
 from gymnasium.vector import AsyncVectorEnv
 
 from offpolicy.children import describe_exit, die_with_parent, leave_signals
+from offpolicy.descendants import HELD_S
 from offpolicy.envs.worker_context import worker_context
 from offpolicy.errors import EnvFailure, EnvWorkerKilled, HangError
 from offpolicy.machine import LONGEST_WAIT_S
@@ -70,7 +71,10 @@ class Workers:
         return obs, reward, terminated, truncated, infos
 
     def close(self) -> None:
-        """Ends the workers: asks, waits `CLOSE_GRACE_S`, kills. Works in any state; a second call does nothing."""
+        """Ends the workers: asks, waits `CLOSE_GRACE_S`, kills. Works in any state; a second call does nothing.
+
+        What the kernel holds, although it was killed, is given up after `HELD_S`.
+        """
         vec, self._vec = self._vec, None
         if vec is None:
             return
@@ -80,12 +84,13 @@ class Workers:
                 pipe.send(("close", None))
             except OSError:  # its worker has exited already
                 continue
-        grace_s = CLOSE_GRACE_S
+        grace_s, held_s = CLOSE_GRACE_S, HELD_S
         for process in vec.processes:
             process.join(grace_s)
             if process.is_alive():
                 process.kill()
-                process.join()
+                process.join(held_s)
+                held_s = 0.0 if process.is_alive() else held_s  # one after the other would take minutes
                 grace_s = 0.0  # the other workers have had the same time
         for pipe in pipes:
             pipe.close()

@@ -47,16 +47,15 @@ SOURCE_SPACES = (
 THREADS_PER_CORE = 32  # threads of a process beyond which its number is taken for a mistake
 
 
-def preflight(cfg: RunConfig) -> SpaceSpec:
+def preflight(cfg: RunConfig, *, is_elsewhere: bool = False) -> SpaceSpec:
     """Checks devices, environment and memory; returns the environment's spaces.
 
-    Raises `ConfigError`, or `EnvFailure` if the environment itself fails.
+    `is_elsewhere`: other machines train, whose cores, GPUs and memory are not those of this one; the run checks them
+    there. Raises `ConfigError`, or `EnvFailure` if the environment itself fails.
     """
     check_processor(processor())
-    check_threads(cfg, num_usable_cores())
     check_id(cfg.env.id)
-    gpus = cuda_memory(cfg.runner.start_timeout_s) if asks_for_gpus(cfg) else Gpus([])
-    check_gpus(cfg, gpus)
+    gpus = Gpus([]) if is_elsewhere else _check_cores(cfg)
     if cfg.log.wandb == "online":
         require_login()
     if cfg.log.prometheus_port is not None:
@@ -66,7 +65,8 @@ def preflight(cfg: RunConfig) -> SpaceSpec:
     spec = probe(cfg.env)
     check_actions(cfg, spec)
     check_groups(cfg, spec)
-    check_memory(cfg, spec)
+    if not is_elsewhere:
+        _check_room(cfg, spec, gpus)
     if cfg.replay.demos is not None:
         found = read_demos(cfg.replay.demos, spec)
         if cfg.algo.n_step > 1:
@@ -77,9 +77,22 @@ def preflight(cfg: RunConfig) -> SpaceSpec:
         check_video_of(cfg.env)
     if cfg.collect.hook is not None:
         check_hook(cfg.collect.hook, "collect.hook")
+    return spec
+
+
+def _check_cores(cfg: RunConfig) -> Gpus:
+    """Returns the GPUs, if the run asks for any. Raises `ConfigError` for what this machine has not."""
+    check_threads(cfg, num_usable_cores())
+    gpus = cuda_memory(cfg.runner.start_timeout_s) if asks_for_gpus(cfg) else Gpus([])
+    check_gpus(cfg, gpus)
+    return gpus
+
+
+def _check_room(cfg: RunConfig, spec: SpaceSpec, gpus: Gpus) -> None:
+    """Raises `ConfigError` for a replay that does not fit into the memory at hand."""
+    check_memory(cfg, spec)
     if cfg.replay.source == "resident":
         check_resident(cfg, spec, gpus.free)
-    return spec
 
 
 def check_processor(kind: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, Disk, run_store
 from offpolicy.checkpoint.best import BEST
+from offpolicy.config.parsing import as_override
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.files import remove_temporaries
 from offpolicy.launch.run_lock import LOCK, RunLock, is_signed
@@ -217,9 +219,10 @@ def _find_checkpoint(path: Path, at: int | None) -> tuple[Checkpoint | None, tup
 def _why_none(path: Path) -> str:
     """Returns why there is no checkpoint to resume from, and what helps."""
     if has_saved_nothing(path):
+        word = shlex.quote(f"run_dir={as_override(str(path))}")
         return (
             f"run_dir: {path} holds a run that ended before its first checkpoint, or whose checkpoints were removed:"
-            f" give the `offpolicy train` command that began it again, with run_dir={path}"
+            f" give the `offpolicy train` command that began it again, with {word}"
         )
     return f"run_dir: {path} exists but holds no usable checkpoint: choose another run_dir, or remove this one"
 

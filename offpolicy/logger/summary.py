@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -258,7 +259,8 @@ def read_summary(run_dir: Path) -> Section:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         reason = f"has no {SUMMARY}, which is written when a run ends"
-        raise ConfigError(f"run: {run_dir} {reason}; let it end, or write offpolicy resume {run_dir}") from None
+        again = f"offpolicy resume {shlex.quote(str(run_dir))}"
+        raise ConfigError(f"run: {run_dir} {reason}; let it end, or write {again}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"run: {path} cannot be read: {error}") from None
     if not isinstance(found, dict):

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from offpolicy import fault
 from offpolicy.children import call_within
 from offpolicy.errors import ConfigError
+from offpolicy.logger.console import shown_path
 from offpolicy.logger.record import Record
 from offpolicy.logger.sinks import NewEvaluations, Summary
 from offpolicy.types import EpisodeRecord
@@ -20,6 +21,9 @@ FINISH_S = 30.0  # for what is left to upload at the end; without a network W&B 
 
 class WandbSink:
     """One W&B run per run directory: its id is kept in `wandb_id`, and a resumed run continues it.
+
+    Offline each start is a W&B run of its own, in a group of that id. W&B does not resume what it has not uploaded:
+    of two starts with one id, `wandb sync` keeps the curves of the last.
 
     Raises whatever `wandb` raises, and `ConfigError` when online mode has no API key: it does not prompt.
     """
@@ -34,7 +38,8 @@ class WandbSink:
     ) -> None:
         import wandb  # optional back-end, 0.4 s to import
 
-        if mode == "online":
+        is_online = mode == "online"
+        if is_online:
             require_login()
         settings = wandb.Settings(
             init_timeout=INIT_TIMEOUT_S,
@@ -50,13 +55,15 @@ class WandbSink:
             run_id = secrets.token_hex(4)
             fault.hit("wandb.write")
             id_path.write_text(run_id + "\n")
-        self._warn, self._files = warn, run_dir / "wandb" / f"*-{run_id}"
+        own_id = run_id if is_online else f"{run_id}-{secrets.token_hex(4)}"
+        self._warn, self._files = warn, f"{shown_path(run_dir / 'wandb')}/*-{own_id}"
         self._evaluations = NewEvaluations()
         self._exit_code = 0
         self._run: Any = wandb.init(  # Any: wandb is not typed for us
             project=project,
-            id=run_id,
-            resume="allow",
+            id=own_id,
+            group=None if is_online else run_id,
+            resume="allow" if is_online else None,
             mode=mode,
             dir=str(run_dir),
             config=dict(config),

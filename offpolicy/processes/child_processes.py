@@ -17,10 +17,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 from offpolicy import fault
 from offpolicy.children import signals_blocked, with_bounded_spin
-from offpolicy.descendants import KILL_TIMEOUT_S, Descendants, children_of
+from offpolicy.descendants import HELD_S, KILL_TIMEOUT_S, Descendants, children_of
 from offpolicy.errors import StartError
-
-HELD_S = 30.0  # after which a killed child is given up; one with gigabytes, or on a GPU, takes seconds to end
 
 
 @dataclass(frozen=True, slots=True)

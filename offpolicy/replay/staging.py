@@ -141,13 +141,17 @@ class Request:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], limits: RequestLimits) -> Request:
-        """The inverse of `to_json`. Raises `CheckpointError` for a request that no source within `limits` makes."""
+        """The inverse of `to_json`. Raises `CheckpointError` for a request that no source within `limits` makes.
+
+        One that waits for more env steps than a resumed run is now to do waits for all of those.
+        """
         fields = Fields("requests", data)
         num_batches = fields.count("num_batches", limits.num_batches)
         if not num_batches:
             raise fields.refused("num_batches", "at least 1")
         bounds = None if fields.value("bounds") is None else _bounds(fields.fields("bounds"), limits.num_rings)
-        return cls(num_batches, bounds, fields.count("env_steps", limits.env_steps), fields.count("taken", num_batches))
+        env_steps = min(fields.count("env_steps"), limits.env_steps)
+        return cls(num_batches, bounds, env_steps, fields.count("taken", num_batches))
 
 
 def _bounds(fields: Fields, num_rings: int) -> Bounds:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from offpolicy.collect import episode_hook
-from offpolicy.collect.episode_hook import check_hook
+from offpolicy.collect.episode_hook import EpisodeHook, HookConfig, HookResult, _Worker, check_hook
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.launch import preflight
+from tests.held_process import HeldProcess
 
 MODULE = """
 import os, sys
@@ -79,3 +81,15 @@ def test_preflight_looks_at_the_hook_of_training_episodes(module: str) -> None:
     tree = {"env": {"id": "offpolicy.envs.toy:PointMass-v0"}, "device": "cpu", "collect": {"hook": f"{module}:nothing"}}
     with pytest.raises(ConfigError, match=r"^collect\.hook: got 'some_hooks:nothing'"):
         preflight.preflight(RunConfig.from_mapping(tree))
+
+
+def test_a_worker_that_the_kernel_holds_is_given_up() -> None:
+    results, held = list[HookResult](), HeldProcess()
+    hook = EpisodeHook(HookConfig("json:dumps", 2, 10.0), lambda: False, results.append)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    hook._worker = _Worker(held, ours)  # type: ignore[arg-type]  # a fake process
+    hook._in_flight.append(7)
+    hook._fail_worker(0.0)
+    theirs.close()
+    assert (held.was_killed, held.limits_s) == (True, [0.0, 30.0])
+    assert results == [HookResult(7, None, "the worker of the hook was killed by SIGKILL")]

@@ -17,6 +17,7 @@ from offpolicy.collect import eval_video
 from offpolicy.collect.eval_video import MOST_PICTURES, MOST_PIXELS, EvalVideo, make_room, save_video
 from offpolicy.config.schema import RunConfig
 from offpolicy.types import SpaceSpec
+from tests.held_process import HeldProcess
 
 SPEC = SpaceSpec(4, 2, (-1.0,) * 2, (1.0,) * 2)
 SLEEP, FAIL, END = "import time; time.sleep(60)", "raise SystemExit(3)", "pass"
@@ -122,6 +123,13 @@ def test_a_run_that_ends_kills_the_one_that_is_made(make_video: Any, warnings: l
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert warnings == []
+
+
+def test_one_that_the_kernel_holds_is_given_up(make_video: Any) -> None:
+    video, held = make_video(SLEEP), HeldProcess()
+    video._worker = held
+    video.close()
+    assert (held.was_killed, held.limits_s) == (True, [30.0])
 
 
 @pytest.mark.mp

@@ -13,6 +13,7 @@ import pytest
 from offpolicy.commands import jobs as module
 from offpolicy.commands.jobs import (
     Job,
+    LocalJob,
     LocalLauncher,
     SlurmJob,
     SlurmLauncher,
@@ -23,6 +24,7 @@ from offpolicy.commands.jobs import (
 )
 from offpolicy.errors import ConfigError, OffPolicyError
 from tests import fake_slurm
+from tests.held_process import HeldProcess
 
 # In place of the command line: the code, or to wait for a signal and to exit with 143 then.
 FAKE = """
@@ -68,6 +70,12 @@ def test_a_process_is_stopped_as_a_user_would(local: LocalLauncher, tmp_path: Pa
     assert job.poll() is None
     job.stop()
     assert job.poll() == 143
+
+
+def test_a_process_that_the_kernel_holds_is_given_up(tmp_path: Path) -> None:
+    held = HeldProcess()
+    LocalJob(held, tmp_path, stop_s=0.5).stop()  # type: ignore[arg-type]  # a fake process
+    assert (held.was_killed, held.limits_s) == (True, [0.5, 30.0])
 
 
 @pytest.fixture

@@ -85,17 +85,17 @@ def test_the_newest_are_shown_and_the_others_counted(tmp_path: Path, capsys: pyt
     shown = capsys.readouterr().out
     assert shown.index("run-0") < shown.index("run-1")
     assert "run-2" not in shown
-    assert "1 older runs" in shown.replace("\n", " ")
+    assert f"1 older run: offpolicy list {tmp_path} --most 3" in shown
 
 
-def test_a_directory_named_like_an_emoji_is_named(
+def test_a_directory_with_a_space_or_a_name_of_an_emoji_is_named_as_it_is_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):
-        make(Path(":fire:", name), summary=SUMMARY)
-    list_runs(Path(":fire:"), 1)
-    assert "1 older runs: offpolicy list :fire: --most 2" in capsys.readouterr().out
+        make(Path("my :fire:", name), summary=SUMMARY)
+    list_runs(Path("my :fire:"), 1)
+    assert "1 older run: offpolicy list 'my :fire:' --most 2" in capsys.readouterr().out
 
 
 def test_the_name_of_a_run_is_whole_and_is_one_that_commands_take(

@@ -38,8 +38,8 @@ def test_without_a_display_a_file_is_asked_for(tmp_path: Path, monkeypatch: pyte
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     choice = PolicyChoice(seed=None, step=None, device="cpu", overrides={})
-    with pytest.raises(ConfigError, match=r"no window can be opened here; write offpolicy play .* --video run\.gif"):
-        play(tmp_path, choice, video=None, episodes=1)
+    with pytest.raises(ConfigError, match=r"no window can be opened here; write offpolicy play '.*/my run' --video"):
+        play(tmp_path / "my run", choice, video=None, episodes=1)
 
 
 def test_trying_a_file_leaves_nothing_behind(tmp_path: Path) -> None:

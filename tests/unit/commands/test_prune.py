@@ -88,6 +88,40 @@ def test_a_run_in_progress_is_refused(run: Path) -> None:
     assert len(names(run)) == 4
 
 
+def save(path: Path, *steps: int) -> None:
+    path.mkdir(exist_ok=True)
+    store = CheckpointStore(path / "checkpoints", keep=9)
+    for env_steps in steps:
+        with store.begin(env_steps) as draft:
+            draft.add_json("state", {"env_steps": env_steps})
+
+
+def test_of_several_hosts_the_newest_that_all_have_stays(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Host 1 was killed after its save of 40, which host 0 lacks: a start needs what both have."""
+    save(run / "host-1", 10, 20, 30, 40)
+    save(run / "host-2")  # replaced, and without a checkpoint
+    prune([run], keep=1, is_dry=False)
+    assert names(run) == ["best", "step-000000000030"]
+    assert names(run / "host-1") == ["step-000000000030", "step-000000000040"]
+    assert "host-1: 2 checkpoints removed, 0.0 MB; env step 40, 30 stays" in capsys.readouterr().out
+
+
+def test_hosts_without_a_common_checkpoint_keep_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(run / "host-1", 40, 50)
+    prune([run], keep=1, is_dry=False)
+    assert (len(names(run)), len(names(run / "host-1"))) == (4, 2)
+    assert capsys.readouterr().out.count("no good checkpoint that all hosts have, so nothing is removed") == 2
+
+
+def test_a_host_in_progress_is_refused_before_anything_goes(run: Path) -> None:
+    save(run / "host-1", 10, 20, 30)
+    lock = RunLock(run / "host-1")
+    with pytest.raises(RunDirBusyError, match="is in use by pid"):
+        prune([run], keep=1, is_dry=False)
+    lock.release()
+    assert (len(names(run)), len(names(run / "host-1"))) == (4, 3)
+
+
 def test_a_run_that_was_killed_is_still_told_from_one_that_has_ended(run: Path) -> None:
     (run / ".lock").write_text(killed := json.dumps({"pid": 2**30, "parent": 1, "host": "here"}))
     prune([run], keep=1, is_dry=False)

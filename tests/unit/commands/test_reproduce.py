@@ -54,7 +54,7 @@ def test_the_same_configuration_runs_in_another_directory(run: Path, monkeypatch
     [
         (True, [], 0, "reproduced, bit for bit"),
         (False, [], 1, "NOT reproduced, though equal bits were promised"),
-        (False, ["algo.gamma=0.9"], 0, "other numbers; offpolicy compare"),
+        (False, ["algo.gamma=0.9", "run_dir=my again"], 0, "other numbers; offpolicy compare first 'my again' says"),
     ],
 )
 def test_a_broken_promise_alone_fails(

@@ -14,7 +14,7 @@ import yaml
 
 from offpolicy import cli
 from offpolicy.commands import sweep as module
-from offpolicy.commands.sweep import SweepOptions, evaluations, final_return, sweep
+from offpolicy.commands.sweep import SweepOptions, final_return, sweep
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import ConfigError, OffPolicyError, RunDirBusyError
 from offpolicy.launch.run_lock import RunLock
@@ -61,9 +61,9 @@ class FakeLauncher:
         code, returns = self.outcome(float(given["algo.gamma"]), int(given["seed"]))
         run = directory / "run"
         run.mkdir(parents=True, exist_ok=True)
-        axes = [{"env_steps": n, "wall_s": n, "eval/env_steps": n} for n in range(len(returns))]
-        lines = [axis | {"eval/mean_reward": each} for axis, each in zip(axes, returns, strict=True)]
-        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        lines = [{"env_steps": n, "mean_reward": each} for n, each in enumerate(returns)]
+        (run / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (run / "metrics.jsonl").write_text('{"env_steps": 1, "eval\n')  # being replaced; and long, in a real run
         (run / "summary.json").write_text(json.dumps({"eval": {"mean_reward": returns[-1]}}))
         self.jobs.append(FakeJob(code, self))
         return self.jobs[-1]
@@ -74,7 +74,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory with a space; no environment is probed, and nothing is compared."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "space.yaml").write_text(SPACE)
-    monkeypatch.setattr(module, "preflight", lambda cfg: None)
+    monkeypatch.setattr(module, "preflight", lambda cfg, is_elsewhere: None)
     monkeypatch.setattr(module, "compare", lambda words: 0)
     monkeypatch.setattr(module, "num_usable_cores", lambda: 6)
 
@@ -140,6 +140,17 @@ def test_given_threads_are_kept(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "threads.learner=2" in command
     assert "threads.collector" not in command
     assert [word for word in launcher.started[0][0] if word.startswith("threads.learner")] == ["threads.learner=2"]
+
+
+def test_jobs_of_slurm_have_the_cores_of_their_node_and_not_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher, elsewhere = FakeLauncher(near), list[bool]()
+    monkeypatch.setattr(module, "preflight", lambda cfg, is_elsewhere: elsewhere.append(is_elsewhere))
+    monkeypatch.setattr(module, "check_slurm", lambda: None)
+    monkeypatch.setattr(module, "SlurmLauncher", lambda options: launcher)
+    swept("threads.learner=200", launcher="slurm", trials=1)
+    launched(monkeypatch, near)
+    swept("threads.learner=2", launcher="local", trials=1, out=Path("other"))
+    assert elsewhere == [True, False]
 
 
 def test_a_trial_that_is_worse_is_stopped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -327,17 +338,6 @@ def test_a_space_whose_values_are_all_refused_is_refused(monkeypatch: pytest.Mon
     launched(monkeypatch, near)
     with pytest.raises(ConfigError, match=r"algo.epochs: got 2, allowed nothing with algo=sac"):
         swept()
-
-
-def test_evaluations_are_read_once_each_and_whole_lines_only(tmp_path: Path) -> None:
-    first, again, later = ({"eval/env_steps": at, "eval/mean_reward": -at / 100.0} for at in (100.0, 100.0, 200.0))
-    records = [{"env_steps": 10 * k, "wall_s": k, **one} for k, one in enumerate((first, again, {}, later))]
-    torn = '{"env_steps": 40, "wall_s": 4, "eval/env_st'
-    replaced = torn + "\n"  # longer than what it takes the place of, and read before it was whole
-    for end in (torn, replaced):
-        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records) + end)
-        assert evaluations(tmp_path) == [-1.0, -2.0]
-    assert evaluations(tmp_path / "none") == []
 
 
 def test_a_run_without_an_evaluation_has_no_return(tmp_path: Path) -> None:

@@ -73,6 +73,16 @@ def test_all_runs_are_linked_once_and_those_that_begin_later(tmp_path: Path) -> 
     assert [place.resolve() for place in link_all(root, links)] == [later]
 
 
+def test_a_run_is_shown_though_an_attempt_of_it_was_set_aside_before(tmp_path: Path) -> None:
+    root, links = tmp_path / "runs", tmp_path / "links"
+    run_at(root / "demo/attempt-0")
+    run_at(root / "attempt-1")  # what others call so is no attempt of a run
+    (root / "demo/config.yaml").touch()
+    assert link_all(root, links) == [links / "attempt-1"]
+    (root / "demo/events.out.tfevents.1.host").touch()
+    assert link_all(root, links) == [links / "demo"]
+
+
 def test_a_run_itself_may_be_where_all_runs_are(tmp_path: Path) -> None:
     run = run_at(tmp_path / "run")
     assert link_all(run, tmp_path / "links") == [tmp_path / "links/run"]

@@ -26,7 +26,7 @@ OVERLAP = "collect.mode=overlap"
 
 @pytest.fixture
 def options(tmp_path: Path) -> TuneOptions:
-    return TuneOptions(minutes=10.0, out=tmp_path / "tune.txt", keep=())
+    return TuneOptions(minutes=10.0, out=tmp_path / "my tune.txt", keep=())
 
 
 def measured_as(monkeypatch: pytest.MonkeyPatch, rate_of: dict[str, float], busy: float = 0.0) -> list[list[str]]:
@@ -52,6 +52,7 @@ def test_the_fastest_overrides_are_printed_and_written_after_those_given(
     out = capsys.readouterr().out
     text = " ".join(out.split())
     assert f"offpolicy train algo=td3 env.num_envs=1 {OVERLAP}" in text
+    assert f"for `offpolicy train $(cat '{options.out}')`" in text
     assert "not touched env.num_envs: given on the command line" in text
     assert "note collect.mode: overlap: the collector acts with weights that are one update older" in text
     assert "busy other programs used up to 50% of the cores" in text

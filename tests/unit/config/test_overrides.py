@@ -302,3 +302,10 @@ def test_words_that_nothing_reads_beside_others_are_left_out() -> None:
     values = {"eval": {"hook": "json:dumps", "episodes": 0}, "timing": {"trace_mb": 64}, "seed": 3}
     assert read_words(words, RunConfig.from_mapping(values)) == ["seed=3"]
     assert read_words(words, load_config([*words, "timing.trace=true"])) == words
+
+
+def test_of_a_mapping_only_what_nothing_reads_is_left_out() -> None:
+    words = ["collect={mode:free,band:50}", "seed=3"]
+    assert read_words(words, load_config(words)) == words
+    other = RunConfig.from_mapping({"collect": {"mode": "overlap", "band": 50}, "seed": 3})
+    assert read_words(words, other) == ["collect.mode=free", "seed=3"]

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
 from offpolicy.envs.worker_pool import Workers
 from offpolicy.errors import EnvFailure, HangError
+from tests.held_process import HeldProcess
 
 pytestmark = pytest.mark.mp
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -164,6 +166,18 @@ def test_a_stopped_worker_is_killed_by_close(monkeypatch: pytest.MonkeyPatch) ->
         os.kill(pid, signal.SIGSTOP)
         envs.close()
         assert not is_running(pid)
+
+
+def test_workers_that_the_kernel_holds_are_given_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offpolicy.envs.worker_pool.CLOSE_GRACE_S", 0.1)
+    held = [HeldProcess(), HeldProcess()]
+    envs = Workers.__new__(Workers)
+    envs._vec = SimpleNamespace(  # type: ignore[assignment]  # a fake of Gymnasium's
+        parent_pipes=[], processes=held, error_queue=SimpleNamespace(close=lambda: None)
+    )
+    envs.close()
+    assert [each.was_killed for each in held] == [True, True]
+    assert [each.limits_s for each in held] == [[0.1, 30.0], [0.0, 0.0]]
 
 
 def test_an_interrupt_of_the_process_group_leaves_the_workers_to_their_parent() -> None:

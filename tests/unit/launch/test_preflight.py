@@ -324,6 +324,15 @@ def test_more_threads_than_the_cores_of_this_host_could_ever_run_are_refused(mon
     )
 
 
+def test_what_trains_elsewhere_is_not_held_against_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep typed on a small login node was refused for what its jobs have on their nodes."""
+    monkeypatch.setattr(preflight, "num_usable_cores", lambda: 2)
+    monkeypatch.setattr(preflight, "cuda_memory", lambda timeout_s: preflight.Gpus([]))
+    large = {"source": "resident", "capacity": 10**11}
+    cfg = config(threads={"learner": 200}, device="cuda", replay=large)
+    assert preflight.preflight(cfg, is_elsewhere=True).obs_dim == 3
+
+
 def test_threads_may_be_as_many_as_a_larger_machine_has() -> None:
     preflight.check_threads(config(threads={"learner": 64, "collector": 3}), cores=2)
     preflight.check_threads(config(), cores=1)

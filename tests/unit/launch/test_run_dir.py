@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -22,6 +23,7 @@ import offpolicy
 from offpolicy import fault
 from offpolicy.checkpoint import CheckpointStore
 from offpolicy.collect.eval_video import VIDEOS
+from offpolicy.config.overrides import parse_overrides
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 from offpolicy.launch.run_dir import (
     _RECORD,
@@ -343,6 +345,14 @@ def test_resuming_a_run_that_saved_nothing_says_what_starts_it_again(lost: Path)
     with pytest.raises(ConfigError, match="resume=never"):
         RunDir.claim(lost, "never")
     assert tree(lost) == before
+
+
+def test_the_word_that_starts_a_run_again_can_be_copied(lost: Path) -> None:
+    run = lost.rename(lost.parent / "my run")
+    with pytest.raises(CheckpointError) as refused:
+        RunDir.claim(run, "must")
+    words = shlex.split(str(refused.value).partition("began it again, with ")[2])
+    assert parse_overrides(words).values == {"run_dir": str(run)}
 
 
 def test_a_directory_that_is_no_runs_is_never_moved(tmp_path: Path) -> None:

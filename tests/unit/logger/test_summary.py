@@ -368,6 +368,11 @@ def test_a_summary_that_cannot_be_read_is_refused_or_empty(tmp_path: Path, conte
     assert known_summary(tmp_path) == {}
 
 
+def test_a_run_that_has_not_ended_is_named_in_a_command_to_copy(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"or write offpolicy resume '.*/my run'$"):
+        read_summary(tmp_path / "my run")
+
+
 def test_a_run_is_of_the_env_step_at_which_its_start_found_it(make_snapshot: Any) -> None:
     """Not of that at which it began to learn, from which its rates are."""
     last, learning, start = make_snapshot(1000), make_snapshot(500), make_snapshot(200)

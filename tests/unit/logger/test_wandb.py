@@ -53,10 +53,21 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_the_run_id_survives_a_resume(tmp_path: Path, wandb: SimpleNamespace) -> None:
     for _ in range(2):
-        WandbSink(tmp_path, {}, "offpolicy", "offline", print).close()
+        WandbSink(tmp_path, {}, "offpolicy", "online", print).close()
     first, second = wandb.inits
     assert first["id"] == second["id"] == (tmp_path / "wandb_id").read_text().strip()
-    assert (first["resume"], first["mode"], first["project"]) == ("allow", "offline", "offpolicy")
+    assert (first["resume"], first["mode"], first["project"]) == ("allow", "online", "offpolicy")
+
+
+def test_offline_each_start_is_a_run_of_its_own_in_the_group_of_the_run(tmp_path: Path, wandb: SimpleNamespace) -> None:
+    """W&B resumes nothing offline, and `wandb sync` of the second start replaced the curves of the first."""
+    for _ in range(2):
+        WandbSink(tmp_path, {}, "offpolicy", "offline", print).close()
+    first, second = wandb.inits
+    run_id = (tmp_path / "wandb_id").read_text().strip()
+    assert len({first["id"], second["id"], run_id}) == 3
+    assert first["group"] == second["group"] == run_id
+    assert all(each["id"].startswith(f"{run_id}-") for each in wandb.inits)
 
 
 def test_init_has_a_timeout(tmp_path: Path, wandb: SimpleNamespace) -> None:
@@ -102,10 +113,12 @@ def test_an_upload_that_does_not_end_is_left_and_said_with_its_files(
     released, warnings = threading.Event(), list[str]()
     monkeypatch.setattr(module, "FINISH_S", 0.1)
     monkeypatch.setattr(wandb.run, "finish", lambda exit_code: released.wait(20.0))
-    sink = WandbSink(tmp_path, {}, "offpolicy", "online", warnings.append)
+    run_dir = tmp_path / "my runs"
+    run_dir.mkdir()
+    sink = WandbSink(run_dir, {}, "offpolicy", "online", warnings.append)
     sink.close()
-    run_id = (tmp_path / "wandb_id").read_text().strip()
+    run_id = (run_dir / "wandb_id").read_text().strip()
     (warning,) = warnings
-    assert f"`wandb sync {tmp_path}/wandb/*-{run_id}` uploads the rest" in warning
+    assert f"`wandb sync '{run_dir}/wandb'/*-{run_id}` uploads the rest" in warning
     assert is_held()  # the process leaves without W&B's own wait at its end
     released.set()

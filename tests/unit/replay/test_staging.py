@@ -45,7 +45,7 @@ def test_a_request_survives_json(bounds: Bounds | None) -> None:
     [
         ({"num_batches": 5}, "num_batches: got 5, allowed a whole number from 0 to 4"),
         ({"num_batches": 0}, "num_batches: got 0, allowed at least 1"),
-        ({"env_steps": 21}, "env_steps: got 21"),
+        ({"env_steps": -1}, "env_steps: got -1"),
         ({"taken": -1}, "taken: got -1"),
         ({"bounds": []}, "bounds: got [], allowed a mapping"),
         ({"bounds": {"first": [0], "last": [1]}}, "first: got [0], allowed a list of 2 whole numbers"),
@@ -59,6 +59,12 @@ def test_a_request_that_no_source_makes_is_refused_by_name(change: dict[str, Any
     with pytest.raises(CheckpointError, match="^requests: ") as caught:
         Request.from_json(data, LIMITS)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("bounds", [None, Bounds((3, 4), (9, 10))])
+def test_a_request_for_more_env_steps_than_the_run_is_now_to_do_waits_for_those(bounds: Bounds | None) -> None:
+    """A resume with `total_timesteps` at what was done already was refused for the rows of the next iteration."""
+    assert Request.from_json(Request(4, bounds, 21).to_json(), LIMITS) == Request(4, bounds, 20)
 
 
 def packed_slot(staging: torch.Tensor, rows: torch.Tensor, request: Request) -> Slot:
