@@ -172,7 +172,9 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
         self, actions: NDArray[np.float32]
     ) -> tuple[Obs, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]:
         resetting = np.flatnonzero(self._was_done)
-        outcome = self._hands.step(actions, self._rngs)
+        # A hand that begins an episode is simulated with the others, and nobody sees it: alone it would draw nothing.
+        rngs = [np.random.default_rng(0) if done else own for done, own in zip(self._was_done, self._rngs, strict=True)]
+        outcome = self._hands.step(actions, rngs)
         self._age += 1
         self._turned += outcome.rotation
         terminated = outcome.dropped & ~self._was_done

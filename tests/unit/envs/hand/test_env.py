@@ -59,6 +59,16 @@ def test_a_hand_does_not_depend_on_how_many_there_are_beside_it() -> None:
         assert all(np.array_equal(seen[name][0], of_crowd[name][2]) for name in seen)
 
 
+def test_many_hands_in_one_call_are_as_many_hands_one_after_another_beyond_the_end_of_an_episode() -> None:
+    """The row of a reset drew pushes and noise of joints from the generator of the next episode."""
+    runs = []
+    for vectorization in ("mujoco", "sync"):
+        vector = adapter(vectorization=vectorization, max_episode_steps=8)
+        vector.reset(seed=3)
+        runs.append(played(vector, 30))
+    assert np.array_equal(*runs)
+
+
 @pytest.mark.parametrize("vectorization", ["mujoco", "sync"])
 def test_a_saved_state_continues_bit_for_bit(vectorization: str) -> None:
     first = adapter(vectorization=vectorization, max_episode_steps=25)
