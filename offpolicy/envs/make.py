@@ -23,7 +23,7 @@ from offpolicy.errors import ConfigError, EnvFailure
 Env: TypeAlias = gymnasium.Env[Any, Any]
 
 NO_LIMIT = 2**31 - 1  # steps of an episode that no episode has; the largest number that every vector can count to
-MAX_EPISODE_STEPS = 10_000  # of an evaluation in an environment without a time limit: it might never end
+MAX_EPISODE_STEPS = 10_000  # of an evaluation, or for `collect.hook`, in an environment without a time limit
 _LOG = logging.getLogger(__name__)
 _SEEN_WARNINGS: set[str] = set()
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
