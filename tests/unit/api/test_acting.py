@@ -182,8 +182,9 @@ def test_a_policy_that_has_diverged_acts_no_more(spec: SpaceSpec) -> None:
     policy = loaded(spec)
     for tensor in policy._policy.parameters():
         tensor.data.fill_(float("nan"))
-    with pytest.raises(NumericsError, match="the networks have diverged"):
-        policy(np.ones(3))
+    for deterministic, how in ((True, "without"), (False, "with")):
+        with pytest.raises(NumericsError, match=f"environment 0 {how} exploration is NaN .* have diverged"):
+            policy(np.ones(3), deterministic=deterministic)
 
 
 def test_an_observation_of_a_box_with_a_first_dimension_of_one_is_one() -> None:
