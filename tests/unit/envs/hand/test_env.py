@@ -134,6 +134,12 @@ def test_the_net_rotation_of_an_episode_is_its_measure_however_it_is_stepped() -
     ("kwargs", "words"),
     [
         ({"groups": ["obs", "vision"]}, r"^env\.kwargs\.groups: got .* allowed one or more of obs"),
+        ({"groups": "obs"}, r"^env\.kwargs\.groups: got 'obs', allowed one or more of .*, as a list such as \[obs\]$"),
+        ({"groups": None}, r"^env\.kwargs\.groups: got None, allowed one or more of obs"),
+        ({"groups": [["obs"]]}, r"^env\.kwargs\.groups: got \[\['obs'\]\], allowed one or more of obs"),
+        ({"task": ["spin"]}, r"^env\.kwargs\.task: got \['spin'\], allowed one of rotation, spin"),
+        ({"physics": ["train"]}, r"^env\.kwargs\.physics: got \['train'\], allowed one of train"),
+        ({"render_mode": "rgb_array"}, r"^env\.kwargs\.render_mode: .* takes it with env\.vectorization=sync or async"),
         ({"task": "juggle"}, r"^env\.kwargs\.task: got 'juggle', allowed one of rotation, spin"),
         ({"physics": "moon"}, r"^env\.kwargs\.physics: got 'moon', allowed one of train"),
         ({"hand": "shadow"}, r"^env\.kwargs\.hand: got 'shadow', allowed four_finger or leap"),
