@@ -18,7 +18,8 @@ from offpolicy.collect.policy import CollectorPolicy, Exploration
 from offpolicy.collect.replay_writer import ReplayWriter, Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.collect.snapshot import CollectorSnapshot
-from offpolicy.collect.training_hook import TrainingHook
+from offpolicy.collect.training_hook import EpisodeSteps, TrainingHook
+from offpolicy.envs.make import MAX_EPISODE_STEPS
 from offpolicy.envs.vector import make_vector
 from offpolicy.errors import SaveError
 from offpolicy.nets.policy import flat_size, make_policy
@@ -220,8 +221,9 @@ class Collector:
             return self.control.is_stopping
 
         hook = HookConfig(cfg.collect.hook, cfg.collect.post_queue, cfg.env.step_timeout_s, "collect.hook")
-        is_whole = self.tracker.ep_length == 0
-        return TrainingHook(hook, is_whole, should_stop, self._warn, is_discrete=bool(self._job.spec.choices))
+        spec = self._job.spec
+        steps = EpisodeSteps(self.tracker.ep_length == 0, max(spec.max_episode_steps or 0, MAX_EPISODE_STEPS))
+        return TrainingHook(hook, steps, should_stop, self._warn, is_discrete=bool(spec.choices))
 
     def _make_policy(self) -> CollectorPolicy:
         job, algo = self._job, self._job.cfg.algo

@@ -17,6 +17,7 @@ from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.commands.trust import check_trust
 from offpolicy.envs.spaces import Codec, action_map
 from offpolicy.errors import ConfigError, NumericsError
+from offpolicy.export.env_policy import names_read
 from offpolicy.run_names import find_run
 from offpolicy.seeding import torch_seed
 from offpolicy.types import Float32, SpaceSpec
@@ -56,6 +57,7 @@ class LoadedPolicy:
         self.run_dir, self.env_steps = saved.path.absolute(), saved.checkpoint.env_steps
         self.spec: SpaceSpec = saved.spec
         self._policy = saved.policy(device).eval()
+        self._names_read = names_read(self._policy)
         self._device = next(self._policy.parameters()).device
         self._generator = torch.Generator(self._device)
         self._generator.manual_seed(torch_seed(seed, "exploration"))
@@ -77,21 +79,28 @@ class LoadedPolicy:
             inputs = torch.from_numpy(rows).to(self._device)
             chosen = self._policy.act(inputs) if deterministic else self._policy.sample(inputs, self._generator)[0]
         action = chosen.cpu().numpy()
-        require_sound(action, rows)
+        require_sound(action, rows, when="without exploration" if deterministic else "with exploration")
         actions = self._codec.env_actions(self._actions.apply(action))
         found: NDArray[Any] = np.asarray(actions[0]) if is_one else actions
         return found
 
     def flatten(self, obs: Observation) -> tuple[Float32, bool]:
-        """Returns observations as the network takes them [N, O], and whether one was given, without N."""
+        """Returns observations as the network takes them [N, O], and whether one was given, without N.
+
+        Of a Dict, parts that the actor does not read may be missing; they are 0 there.
+        """
         if not self.spec.obs_keys:
             rows, is_one = _rows("obs", obs, self.spec.box_shape or (self.spec.obs_dim,))
         else:
-            names = zip(self.spec.obs_keys, self.spec.obs_shapes, strict=True)
-            parts = [_rows(f"obs[{name!r}]", _part(obs, name), shape) for name, shape in names]
-            if len({(len(part), part_is_one) for part, part_is_one in parts}) > 1:
+            named = zip(self.spec.obs_keys, self.spec.obs_shapes, strict=True)
+            read = [(name, shape) for name, shape in named if self._names_read is None or name in self._names_read]
+            parts = {name: _rows(f"obs[{name!r}]", _part(obs, name), shape) for name, shape in read}
+            if len({(len(part), part_is_one) for part, part_is_one in parts.values()}) > 1:
                 raise ConfigError("obs: its parts hold different numbers of observations")
-            rows, is_one = np.concatenate([part for part, _ in parts], axis=1), parts[0][1]
+            first, is_one = next(iter(parts.values()))
+            rows = np.zeros((len(first), self.spec.obs_dim), np.float32)
+            for name, (part, _) in parts.items():
+                rows[:, self.spec.columns(name)] = part
         if not np.isfinite(rows).all():
             raise NumericsError("obs: holds NaN or Inf")
         return rows, is_one

@@ -97,7 +97,7 @@ class CollectorPolicy:
         if self.is_random(env_steps):
             return PolicyOutput(random_actions(self._spec, self.warmup_rng, len(obs)), None, self.version)
         output = self._explore(obs, env_steps)
-        require_sound(output.action, obs, output.log_prob, env_steps)
+        require_sound(output.action, obs, output.log_prob, f"after {env_steps} env steps of this collector")
         return output
 
     def _explore(self, obs: Float32, env_steps: int) -> PolicyOutput:
@@ -115,10 +115,12 @@ class CollectorPolicy:
         return PolicyOutput(drawn.numpy(), None if log_prob is None else log_prob.numpy(), self.version)
 
 
-def require_sound(action: Float32, obs: Float32, log_prob: Float32 | None = None, env_steps: int | None = None) -> None:
+def require_sound(
+    action: Float32, obs: Float32, log_prob: Float32 | None = None, when: str = "without exploration"
+) -> None:
     """Raises `NumericsError` where NaN or Inf is the policy's own: an environment could only answer with more of it.
 
-    action: [N, A] for obs [N, O], log_prob: [N]. `env_steps`: those of the collector; None: of no exploration.
+    action: [N, A] for obs [N, O], log_prob: [N]. `when` the policy has acted is in the message.
     """
     if math.isfinite(action.sum() + (0.0 if log_prob is None else log_prob.sum())):
         return
@@ -127,7 +129,6 @@ def require_sound(action: Float32, obs: Float32, log_prob: Float32 | None = None
     bad = ~np.isfinite(np.concatenate(columns, axis=1)).all(axis=1) & (largest < LARGEST_OBS)
     if bad.any():
         env = int(bad.argmax())
-        when = "without exploration" if env_steps is None else f"after {env_steps} env steps of this collector"
         raise NumericsError(
             f"the policy's action for environment {env} {when} is NaN or Inf, and its observation, of at most"
             f" {largest[env]:g}, is not: the networks have diverged. Lower algo.actor_lr or algo.critic_lr (APPO and"

@@ -29,7 +29,8 @@ from offpolicy.start import drop_refused
 from offpolicy.timing.clock import MonotonicClock
 from offpolicy.types import Float32, Float64
 
-TRACEBACK_CHARACTERS = 1 << 14  # last characters of a traceback that are sent
+# Characters of an error that are sent, twelve bytes each at most: the last ones of a traceback, which name it.
+ERROR_CHARACTERS = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def why_not_loadable(name: str) -> str | None:
     try:
         load_hook(name)
     except (Exception, SystemExit) as error:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
     return None
 
 
@@ -92,7 +93,7 @@ def serve(hook: Callable[[Episode], object], connection: socket.socket) -> None:
         try:
             hook(episode)
         except (Exception, SystemExit):
-            error = traceback.format_exc()[-TRACEBACK_CHARACTERS:]
+            error = traceback.format_exc().rstrip()[-ERROR_CHARACTERS:]
         _answer(connection, index=episode.index, start_ns=start_ns, end_ns=MonotonicClock.now_ns(), error=error)
 
 

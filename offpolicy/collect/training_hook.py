@@ -22,11 +22,13 @@ from offpolicy.types import Bool, Float32, Float64, HookTotals, PolicyOutput, St
 class EpisodeSteps:
     """The steps of the running episodes of N environments: vector steps, cut into episodes where these end.
 
-    `is_whole` [N]: False where the running episode began before this process, which cannot hand it over.
+    `is_whole` [N]: False where the running episode began before this process, which cannot hand it over. One of more
+    than `longest` steps is not kept either: it might never end.
     """
 
-    def __init__(self, is_whole: Bool) -> None:
-        self._is_whole = is_whole.copy()
+    def __init__(self, is_whole: Bool, longest: int) -> None:
+        self._is_whole, self.longest = is_whole.copy(), longest
+        self.num_too_long = 0  # episodes that were not kept
         self._begun = np.zeros(len(is_whole), np.int64)  # [N] number of the first step of the running episode
         self._first = 0  # number of the oldest step that is kept
         self._steps: deque[tuple[Float32, Float32, Float64]] = deque()  # obs [N, O], action [N, A], reward [N]
@@ -34,9 +36,14 @@ class EpisodeSteps:
     def add(self, obs: Float32, action: Float32, outcome: StepOutcome) -> list[int]:
         """Adds a vector step; returns the environments in which a whole episode ended with it. [N, O], [N, A]."""
         self._steps.append((obs.copy(), action.copy(), np.array(outcome.reward, np.float64)))
+        end = self._first + len(self._steps)
         begins = ~outcome.is_valid  # a row of autoreset: the next one is the first step of an episode
-        self._begun[begins], self._is_whole[begins] = self._first + len(self._steps), True
-        while self._first < self._begun.min():
+        self._begun[begins], self._is_whole[begins] = end, True
+        is_too_long = self._is_whole & (end - self._begun > self.longest)
+        self.num_too_long += int(is_too_long.sum())
+        self._is_whole &= ~is_too_long
+        oldest = self._begun.min(where=self._is_whole, initial=end)
+        while self._first < oldest:
             self._steps.popleft()
             self._first += 1
         is_over = (outcome.terminated | outcome.truncated) & outcome.is_valid & self._is_whole
@@ -90,28 +97,33 @@ class HiddenWork:
         while self._waits and self._waits[0].end_ns <= run.end_ns:
             self._waits.popleft()
 
+    def drop_waits(self) -> None:
+        """Forgets the waits so far, where no run of the hook is left that may lie in them."""
+        self._waits.clear()
+
 
 class TrainingHook:
     """Hands the finished episodes of one collector to its hook, and counts what comes back.
 
-    `warn` gets the first failure. Create it on the main thread.
+    `warn` gets the first episode that was too long for `steps`, and the first failure. Create it on the main thread.
     """
 
     def __init__(
         self,
         cfg: HookConfig,
-        is_whole: Bool,
+        steps: EpisodeSteps,
         should_stop: Callable[[], bool],
         warn: Callable[[str], None],
         clock: Clock | None = None,
         *,
         is_discrete: bool,
     ) -> None:
-        self._steps, self._work = EpisodeSteps(is_whole), HiddenWork()
+        self._steps, self._work = steps, HiddenWork()
         self._hook = EpisodeHook(cfg, should_stop, self._finish)
         self._is_discrete = is_discrete
         self._warn, self._clock = warn, clock or MonotonicClock()
         self._handed_over, self._done, self._failures = 0, 0, 0
+        self._has_left_out = False  # an episode that was too long
         self._env_steps: dict[int, int] = {}  # of the episodes that are on their way, by index
 
     def open(self) -> None:
@@ -125,7 +137,14 @@ class TrainingHook:
     def add(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome, env_steps: int) -> None:
         """Adds a vector step and hands over the episodes that ended in it. obs: [N, O] acted on."""
         action = output.action if self._is_discrete else np.clip(output.action, -1.0, 1.0)  # as the environment gets it
-        for env in self._steps.add(obs, action, outcome):
+        ended = self._steps.add(obs, action, outcome)
+        if self._steps.num_too_long and not self._has_left_out:
+            self._has_left_out = True
+            self._warn(
+                f"collect.hook: a training episode has more than {self._steps.longest:,} steps and is not handed over,"
+                " nor will others be; env.kwargs.max_episode_steps sets a limit of its steps, also a higher one"
+            )
+        for env in ended:
             episode = self._steps.episode(env, outcome, self._handed_over, env_steps, output.version)
             self._env_steps[episode.index] = env_steps
             self._handed_over += 1
@@ -145,6 +164,8 @@ class TrainingHook:
         self._done += 1
         if result.interval is not None:
             self._work.add_run(result.interval)
+        else:  # its worker is gone, with all that it was given
+            self._work.drop_waits()
         if result.error is not None:
             self._failures += 1
             if self._failures == 1:  # a hook that fails once fails often

@@ -12,6 +12,7 @@ from offpolicy.collect.episode_hook import Interval
 from offpolicy.collect.evaluation import EpisodeCallbacks, run_episodes
 from offpolicy.collect.post import Episode
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
+from offpolicy.config.sections import FROM_REPLAY
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.files import output_file
 from offpolicy.logger.console import plain_console
@@ -27,8 +28,10 @@ def record(path: Path, choice: PolicyChoice, *, out: Path, episodes: int) -> int
     if out.suffix != ".npz" or out.exists() or not out.parent.is_dir():
         raise ConfigError(f"--out: got {str(out)!r}, allowed a new file in a directory that exists, ending in .npz")
     run = SavedRun.find(path, choice)
-    if run.spec.nvec:
-        raise ConfigError(f"run: {path} has MultiDiscrete actions; only SAC and TD3, which take none, learn from files")
+    space = run.spec.action_space
+    if not any(space in info.action_spaces for info in FROM_REPLAY):
+        learners = ", ".join(info.name for info in FROM_REPLAY)
+        raise ConfigError(f"run: {path} has {space} actions; {learners}, which learn from files, do not take them")
     seed = run.cfg.seed if choice.seed is None else choice.seed
     recorder = Recorder(run.spec)
     found = run_episodes(

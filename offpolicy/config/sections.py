@@ -86,6 +86,11 @@ SOFT = (SAC, FLASHSAC)
 HORA = (HORA_TEACH, HORA_ADAPT)
 
 
+def takers(action_space: str) -> str:
+    """Returns the algorithms that act in `Box`, `Discrete` or `MultiDiscrete`, as they are chosen."""
+    return " or ".join(dict.fromkeys(f"algo={info.name}" for info in ALGORITHMS if action_space in info.action_spaces))
+
+
 def algorithm_plugin(name: str, key: str = "algo") -> plugins.Plugin | None:
     """Returns the plug-in of an algorithm that is none of ours; None where there is none. Raises `ConfigError`."""
     return None if any(info.name == name for info in ALGORITHMS) else plugins.find(plugins.ALGOS, name, key)

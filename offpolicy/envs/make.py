@@ -23,7 +23,7 @@ from offpolicy.errors import ConfigError, EnvFailure
 Env: TypeAlias = gymnasium.Env[Any, Any]
 
 NO_LIMIT = 2**31 - 1  # steps of an episode that no episode has; the largest number that every vector can count to
-MAX_EPISODE_STEPS = 10_000  # of an evaluation in an environment without a time limit: it might never end
+MAX_EPISODE_STEPS = 10_000  # of an evaluation, or for `collect.hook`, in an environment without a time limit
 _LOG = logging.getLogger(__name__)
 _SEEN_WARNINGS: set[str] = set()
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -165,7 +165,7 @@ def _construction_problem(
     if isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled):
         return ConfigError(f"env.id: got {cfg.id!r}, which needs something that is not installed: {error}")
     if isinstance(error, TypeError):
-        known, parameters = _known_kwargs(creator), inspect.signature(creator).parameters.values()
+        known, parameters = known_kwargs(creator), inspect.signature(creator).parameters.values()
         wrong = [_wrong_kwarg(cfg.id, key, known) for key in cfg.kwargs if key not in known]
         required = [p.name for p in parameters if p.default is p.empty and p.kind in _NAMED]
         missing = [key for key in required if key not in {**spec.kwargs, **cfg.kwargs}]
@@ -180,7 +180,7 @@ def _wrong_kwarg(env_id: str, key: str, known: set[str]) -> str:
     return f"env.kwargs.{key}: {env_id} does not take it; {guess}allowed {', '.join(sorted(known)) or 'nothing'}"
 
 
-def _known_kwargs(creator: Any) -> set[str]:
+def known_kwargs(creator: Any) -> set[str]:
     """Returns every keyword that the environment's constructor, or `gymnasium.make`, takes."""
     classes = [c for c in creator.__mro__ if "__init__" in vars(c)] if isinstance(creator, type) else []
     known: set[str] = {"max_episode_steps"}

@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
+from offpolicy.config.sections import takers
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Float32, SpaceSpec
 
@@ -195,8 +196,8 @@ def _bounds(space: Space[Any], problems: list[str]) -> tuple[tuple[float, ...], 
         return tuple(start.astype(float).tolist()), tuple((start + space.nvec.ravel() - 1).astype(float).tolist())
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
         problem = (
-            "allowed a Box of floats with finite bounds, a Discrete (with algo=sac or algo=appo) or a MultiDiscrete"
-            " (with algo=appo)"
+            f"allowed a Box of floats with finite bounds, a Discrete (with {takers('Discrete')}) or a MultiDiscrete"
+            f" (with {takers('MultiDiscrete')})"
         )
     elif not space.low.size:
         problem = "it holds no action, allowed a Box of at least one float"

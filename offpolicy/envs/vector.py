@@ -30,7 +30,7 @@ from offpolicy.envs.env_adapter import (
     EnvFactory,
     codec_of,
 )
-from offpolicy.envs.make import NO_LIMIT, Env, failure_text, find_spec, make_env
+from offpolicy.envs.make import NO_LIMIT, Env, failure_text, find_spec, known_kwargs, make_env
 from offpolicy.envs.pool import Pool
 from offpolicy.envs.spaces import Codec, action_map, describe
 from offpolicy.envs.vectorization import TOGETHER, resolve_vectorization, task_of, why_not_batched
@@ -287,6 +287,12 @@ def _make_native(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) ->
     except ConfigError:
         raise
     except Exception as error:
+        entry = spec.vector_entry_point
+        known = known_kwargs(load_env_creator(entry) if isinstance(entry, str) else entry)
+        refused = [key for key in kwargs if key not in known] if isinstance(error, TypeError) else []
+        if refused:  # a single environment takes them, as `first` has shown
+            problem = f"{cfg.id} takes it with env.vectorization=sync or async, not with mujoco"
+            raise ConfigError([f"env.kwargs.{key}: {problem}" for key in refused]) from error
         raise _creation_failure(cfg, num_envs, error) from error
     if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
         env.close()

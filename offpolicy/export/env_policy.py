@@ -108,11 +108,16 @@ class EnvPolicy(nn.Module):
 
 def parts_read(policy: Policy, codec: Codec) -> tuple[Part, ...]:
     """Returns the parts of the observation that the actor reads, in the environment's order."""
-    actor, parts = policy.actor, _parts(codec)
+    names = names_read(policy)
+    return tuple(part for part in _parts(codec) if names is None or part.name in names)
+
+
+def names_read(policy: Policy) -> tuple[str, ...] | None:
+    """Returns the names of the parts of the observation that the actor reads; None: all."""
+    actor = policy.actor
     if isinstance(actor, GroupActor):
-        return tuple(part for part in parts if part.name == actor.group)
-    groups = {TeacherActor: (OBS, PRIVILEGED), StudentActor: (OBS, HISTORY)}.get(type(actor))
-    return tuple(part for part in parts if groups is None or part.name in groups)
+        return (actor.group,)
+    return {TeacherActor: (OBS, PRIVILEGED), StudentActor: (OBS, HISTORY)}.get(type(actor))
 
 
 def _parts(codec: Codec) -> tuple[Part, ...]:

@@ -15,7 +15,7 @@ from offpolicy.collect.episode_hook import check_hook
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.rules import RESUMABLE, owners
 from offpolicy.config.schema import RunConfig, read_config, read_spec
-from offpolicy.config.sections import ALGORITHMS
+from offpolicy.config.sections import takers
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
 from offpolicy.launch.hosts import LaunchPlan
@@ -125,11 +125,10 @@ def check_actions(cfg: RunConfig, spec: SpaceSpec) -> None:
     """Refuses an action space that the algorithm cannot act in. Raises `ConfigError`."""
     allowed = cfg.algo.info.action_spaces
     if spec.action_space not in allowed:
-        takers = dict.fromkeys(f"algo={info.name}" for info in ALGORITHMS if spec.action_space in info.action_spaces)
         space = f"{spec.action_space}({', '.join(map(str, spec.choices))})"
         raise ConfigError(
             f"env.id: got {cfg.env.id}, whose actions are {space}; {cfg.algo.name} needs a {' or '.join(allowed)}"
-            f" action space: {' or '.join(takers)} takes {spec.action_space} actions"
+            f" action space: {takers(spec.action_space)} takes {spec.action_space} actions"
         )
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import importlib
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,7 @@ def from_env(action: Float64, spec: SpaceSpec) -> Float32:
     """The inverse of `to_env`; 0 where there is nothing to choose."""
     low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
     if spec.choices:
-        numbers: Float32 = np.rint(action - low).astype(np.float32)
+        numbers: Float32 = (action - low).astype(np.float32)
         return numbers
     half = np.where(high > low, (high - low) / 2.0, np.inf)
     scaled: Float32 = np.clip((action - (high + low) / 2.0) / half, -1.0, 1.0).astype(np.float32)
@@ -127,7 +128,7 @@ def _read_npz(source: str) -> Arrays:
             return {name: file[name] for name in file.files if name in (*FIELDS, EPISODE)}  # others may be anything
     except OSError as error:
         raise ConfigError(f"{KEY}: got {source!r}, which cannot be read: {error.strerror or error}") from None
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # the last: a wrong header
         raise ConfigError(f"{KEY}: {source} is no .npz of plain numbers: {error}") from None
 
 
@@ -169,7 +170,7 @@ def _checked(source: str, arrays: Arrays, spec: SpaceSpec) -> Transitions:
 
 
 def _unsound(source: str, fields: Mapping[str, Float64], spec: SpaceSpec) -> list[str]:
-    """Returns what no environment could have given: NaN, actions beyond its bounds, flags that are none."""
+    """Returns what no environment could have given: NaN, actions that it does not have, flags that are none."""
     problems: list[str] = []
     for name, values in fields.items():
         with np.errstate(over="ignore"):  # a number beyond float32 counts as infinite
@@ -178,13 +179,20 @@ def _unsound(source: str, fields: Mapping[str, Float64], spec: SpaceSpec) -> lis
         if not np.isin(fields[name], (0.0, 1.0)).all():
             problems.append(f"{KEY}: {source}: {name} holds other values than true and false")
     low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
-    slack = 1e-4 * (high - low) + 1e-6  # allowance for rounding to float32
+    slack = np.zeros_like(low) if spec.choices else 1e-4 * (high - low) + 1e-6  # allowance for rounding to float32
     outside = ((fields["action"] < low - slack) | (fields["action"] > high + slack)).any(axis=1)
     if outside.any():
         row = int(outside.argmax())
         problems.append(
             f"{KEY}: {source}: {outside.sum()} actions are beyond the environment's bounds, first in row {row}:"
             f" {fields['action'][row].tolist()}, allowed {low.tolist()} to {high.tolist()}, its own units"
+        )
+    between = (np.isfinite(fields["action"]) & (fields["action"] != np.rint(fields["action"]))).any(axis=1)
+    if spec.choices and between.any():
+        row = int(between.argmax())
+        problems.append(
+            f"{KEY}: {source}: {between.sum()} actions are no whole numbers, first in row {row}:"
+            f" {fields['action'][row].tolist()}, allowed the numbers of the environment's actions"
         )
     return problems
 
@@ -228,7 +236,7 @@ def read_minari(source: str, spec: SpaceSpec) -> Arrays:
             data = minari.load_dataset(source.removeprefix(MINARI_PREFIX))
         else:
             data = minari.MinariDataset(Path(source) / "data")
-        episodes = [_episode(number, found, spec) for number, found in enumerate(data.iterate_episodes())]
+        episodes = [_episode(source, number, found, spec) for number, found in enumerate(data.iterate_episodes())]
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ConfigError(f"{KEY}: {source} cannot be read by Minari: {error}") from None
     if not episodes:
@@ -236,9 +244,9 @@ def read_minari(source: str, spec: SpaceSpec) -> Arrays:
     return {name: np.concatenate([episode[name] for episode in episodes]) for name in episodes[0]}
 
 
-def _episode(number: int, found: Any, spec: SpaceSpec) -> dict[str, NDArray[Any]]:
-    """Returns one episode of T transitions, from T + 1 observations."""
-    obs, length = _flat(found.observations, spec), len(found.rewards)
+def _episode(source: str, number: int, found: Any, spec: SpaceSpec) -> dict[str, NDArray[Any]]:
+    """Returns one episode of T transitions, from T + 1 observations. Raises `ConfigError` as `_flat`."""
+    obs, length = _flat(source, found.observations, spec), len(found.rewards)
     return {
         "obs": obs[:length],
         "action": np.asarray(found.actions).reshape(length, -1),
@@ -250,14 +258,24 @@ def _episode(number: int, found: Any, spec: SpaceSpec) -> dict[str, NDArray[Any]
     }
 
 
-def _flat(observations: Any, spec: SpaceSpec) -> NDArray[Any]:
-    """Returns observations [T + 1, O]; parts of a Dict in the order of the environment. Raises `KeyError`."""
+def _flat(source: str, observations: Any, spec: SpaceSpec) -> NDArray[Any]:
+    """Returns observations [T + 1, O]; parts of a Dict in the order of the environment.
+
+    Raises `ConfigError` if a part that the environment observes is missing.
+    """
     if not isinstance(observations, Mapping):
         return np.asarray(observations).reshape(len(observations), -1)
-    columns = []
-    for key in spec.obs_keys:
-        part: Any = observations
-        for name in key.split("/"):
-            part = part[name]
-        columns.append(np.asarray(part).reshape(len(part), -1))
-    return np.concatenate(columns, axis=1)
+    parts = dict(_named_parts(observations))
+    if not spec.obs_keys or not set(spec.obs_keys) <= parts.keys():
+        needed = f"a Dict of {', '.join(spec.obs_keys)}" if spec.obs_keys else "a Box"
+        raise ConfigError(f"{KEY}: {source} observes a Dict of {', '.join(parts)}, the environment {needed}")
+    return np.concatenate([np.asarray(parts[key]).reshape(len(parts[key]), -1) for key in spec.obs_keys], axis=1)
+
+
+def _named_parts(part: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the parts of a Dict with their names, nested keys joined by `/`."""
+    if not isinstance(part, Mapping):
+        yield name, part
+        return
+    for key, child in part.items():
+        yield from _named_parts(child, f"{name}/{key}" if name else str(key))

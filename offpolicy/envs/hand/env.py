@@ -45,18 +45,19 @@ def action_space() -> spaces.Box:
 
 def obs_space(groups: Sequence[str]) -> spaces.Dict:
     """Returns the chosen groups. Raises `ConfigError` for one that does not exist."""
-    unknown = sorted(set(groups) - GROUPS.keys())
-    if unknown or not groups:
-        raise ConfigError(f"env.kwargs.groups: got {list(groups)}, allowed one or more of {', '.join(GROUPS)}")
+    is_list = isinstance(groups, Sequence) and not isinstance(groups, str)
+    if not is_list or not groups or any(name not in [*GROUPS] for name in groups):
+        allowed = f"one or more of {', '.join(GROUPS)}, as a list such as [obs]"
+        raise ConfigError(f"env.kwargs.groups: got {groups!r}, allowed {allowed}")
     return spaces.Dict({name: spaces.Box(-np.inf, np.inf, GROUPS[name], np.float32) for name in groups})
 
 
 def simulated(task: str, physics: str, hand: str, num_envs: int, num_threads: int) -> HandRotations:
     """Returns the hands of a task by the names of the environment's options. Raises `ConfigError`."""
-    if task not in TASKS:
+    if task not in [*TASKS]:  # a list, since what is given may have no hash
         raise ConfigError(f"env.kwargs.task: got {task!r}, allowed one of {', '.join(TASKS)}")
     ranges = {"train": TASKS[task].train, "held_out": TASKS[task].held_out}
-    if physics not in ranges:
+    if physics not in [*ranges]:
         raise ConfigError(f"env.kwargs.physics: got {physics!r}, allowed one of {', '.join(ranges)}")
     return HandRotations(make_hand(hand, TASKS[task].palm_radius), num_envs, TASKS[task], ranges[physics], num_threads)
 
@@ -172,7 +173,9 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
         self, actions: NDArray[np.float32]
     ) -> tuple[Obs, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]:
         resetting = np.flatnonzero(self._was_done)
-        outcome = self._hands.step(actions, self._rngs)
+        # A hand that begins an episode is simulated with the others, and nobody sees it: alone it would draw nothing.
+        rngs = [np.random.default_rng(0) if done else own for done, own in zip(self._was_done, self._rngs, strict=True)]
+        outcome = self._hands.step(actions, rngs)
         self._age += 1
         self._turned += outcome.rotation
         terminated = outcome.dropped & ~self._was_done

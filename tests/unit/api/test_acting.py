@@ -23,14 +23,18 @@ BOX = SpaceSpec(3, 2, (-2.0, 0.0), (2.0, 1.0))
 DISCRETE = SpaceSpec(3, 1, (5.0,), (8.0,), num_actions=4)
 SEVERAL = SpaceSpec(3, 2, (0.0, 0.0), (1.0, 2.0), nvec=(2, 3))
 PARTS = SpaceSpec(8, 1, (-1.0,), (1.0,), obs_keys=("a", "b/c"), obs_shapes=((2,), (2, 3)))
-STUDENT = SpaceSpec(
-    44, 2, (-1.0, -1.0), (1.0, 1.0), obs_keys=("history", "obs", "privileged"), obs_shapes=((12, 3), (3,), (5,))
+HORA = SpaceSpec(
+    *(98, 2, (-1.0, -1.0), (1.0, 1.0)),
+    obs_keys=("obs", "privileged", "proprio_hist"),
+    obs_shapes=((3,), (5,), (30, 3)),
 )
 
 
 def loaded(spec: SpaceSpec, **algo: Any) -> LoadedPolicy:
     """The policy of a run that was saved right at its beginning."""
-    config = RunConfig.from_mapping({"algo": algo, **({} if algo.get("name") in (None, "td3") else ROLLOUTS)})
+    others = {} if algo.get("name") in (None, "td3") else ROLLOUTS
+    others = others if algo.get("stage") != "adapt" else {**ROLLOUTS, "teacher": "runs/teacher"}
+    config = RunConfig.from_mapping({"algo": algo, **others})
     torch.manual_seed(3)
     network = make_policy(config.algo, spec)
     saved = SimpleNamespace(
@@ -99,9 +103,29 @@ def test_parts_of_a_dict_observation_are_found_by_name_also_nested() -> None:
 
 
 def test_a_student_reads_its_past_from_the_observation() -> None:
-    student = loaded(STUDENT, name="hora", stage="teach")
-    obs = {"history": np.zeros((12, 3)), "obs": np.ones(3), "privileged": np.ones(5)}
-    assert student(obs).shape == (2,)
+    student = loaded(HORA, name="hora", stage="adapt")
+    still, moved = ({"obs": np.ones(3), "proprio_hist": past} for past in (np.zeros((30, 3)), np.ones((30, 3))))
+    assert student(still).shape == (2,)
+    assert (student(still) != student(moved)).all()
+
+
+@pytest.mark.parametrize(
+    ("algo", "unread"),
+    [
+        ({"name": "hora", "stage": "adapt"}, {"privileged"}),
+        ({"name": "hora"}, {"proprio_hist"}),
+        ({"name": "appo", "actor_input": "obs"}, {"privileged", "proprio_hist"}),
+    ],
+)
+def test_parts_that_the_actor_does_not_read_may_be_missing(algo: dict[str, Any], unread: set[str]) -> None:
+    """On a robot nothing measures what is privileged."""
+    policy, rng = loaded(HORA, **algo), np.random.default_rng(0)
+    parts = dict(zip(HORA.obs_keys, HORA.obs_shapes, strict=True))
+    whole = {name: rng.normal(size=(2, *shape)) for name, shape in parts.items()}
+    read = {name: part for name, part in whole.items() if name not in unread}
+    np.testing.assert_array_equal(policy(read), policy(whole))
+    with pytest.raises(ConfigError, match="allowed a mapping with 'obs'"):
+        policy({name: part for name, part in read.items() if name != "obs"})
 
 
 @pytest.mark.parametrize(
@@ -158,8 +182,9 @@ def test_a_policy_that_has_diverged_acts_no_more(spec: SpaceSpec) -> None:
     policy = loaded(spec)
     for tensor in policy._policy.parameters():
         tensor.data.fill_(float("nan"))
-    with pytest.raises(NumericsError, match="the networks have diverged"):
-        policy(np.ones(3))
+    for deterministic, how in ((True, "without"), (False, "with")):
+        with pytest.raises(NumericsError, match=f"environment 0 {how} exploration is NaN .* have diverged"):
+            policy(np.ones(3), deterministic=deterministic)
 
 
 def test_an_observation_of_a_box_with_a_first_dimension_of_one_is_one() -> None:

@@ -8,10 +8,12 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from offpolicy.collect.episode_hook import MESSAGE_BYTES
 from offpolicy.collect.post import Episode, load_episode, save_episode, serve, why_not_loadable
 from tests.processes.example_hooks import episode
 
@@ -51,6 +53,33 @@ def test_every_episode_is_answered_in_order_with_its_times_and_its_error() -> No
     assert answers[0]["error"] is None
     assert answers[1]["error"].splitlines()[-1] == "ValueError: odd"
     assert all(0 < answer["start_ns"] <= answer["end_ns"] for answer in answers)
+
+
+LONG = "\U0001f600" * 20_000  # twelve bytes of JSON each: the message arrived cut, and its reader's process ended
+
+
+@pytest.mark.parametrize(("text", "last"), [(LONG, LONG[:8_192]), ("here" + "\n" * 20_000, "ValueError: here")])
+def test_the_error_of_a_hook_fits_a_message_and_has_a_last_line(text: str, last: str) -> None:
+    def hook(given: Episode) -> None:
+        raise ValueError(text)
+
+    evaluation, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with evaluation, worker, open(os.memfd_create("episode"), "w+b") as file:
+        save_episode(episode(), file)
+        socket.send_fds(evaluation, [b"episode"], [file.fileno()])
+        evaluation.shutdown(socket.SHUT_WR)
+        serve(hook, worker)
+        answer = json.loads(evaluation.recv(MESSAGE_BYTES))
+    assert answer["error"].splitlines()[-1] == last
+
+
+def test_the_reason_a_hook_cannot_be_used_fits_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hook_of_many_words.py").write_text(f"raise ValueError({LONG!r})")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    reason = why_not_loadable("hook_of_many_words:hook")
+    assert reason is not None
+    assert reason.startswith("ValueError: ")
+    assert len(json.dumps({"error": reason})) < MESSAGE_BYTES
 
 
 @pytest.mark.parametrize(

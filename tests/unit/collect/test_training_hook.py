@@ -38,7 +38,7 @@ def cut(steps: EpisodeSteps, *each: tuple[np.ndarray, PolicyOutput, StepOutcome]
 
 
 def test_an_episode_holds_its_own_steps_and_the_final_observation() -> None:
-    steps = EpisodeSteps(YES)
+    steps = EpisodeSteps(YES, 10)
     found = cut(steps, step(0), step(1, ends=(0,)), step(2, resets=(0,)), step(3), step(4, ends=(0, 1)))
     assert [env for env, _ in found] == [0, 0, 1]
     first, second, other = (episode for _, episode in found)
@@ -50,13 +50,13 @@ def test_an_episode_holds_its_own_steps_and_the_final_observation() -> None:
 
 
 def test_steps_that_no_running_episode_needs_are_dropped() -> None:
-    steps = EpisodeSteps(YES)
+    steps = EpisodeSteps(YES, 10)
     cut(steps, step(0), step(1, ends=(0,)), step(2, resets=(0,)), step(3, ends=(1,)), step(4, resets=(1,)))
     assert len(steps._steps) == 2, "3 and 4, of the episode of environment 0"
 
 
 def test_arrays_that_are_written_again_do_not_change_an_episode() -> None:
-    steps, (obs, output, outcome) = EpisodeSteps(YES), step(0)
+    steps, (obs, output, outcome) = EpisodeSteps(YES, 10), step(0)
     steps.add(obs, output.action, outcome)
     obs[:], output.action[:], outcome.reward[:] = 9, 9, 9
     ((_, episode), _) = cut(steps, step(1, ends=(0, 1)))
@@ -64,9 +64,29 @@ def test_arrays_that_are_written_again_do_not_change_an_episode() -> None:
 
 
 def test_an_episode_that_began_before_this_process_is_not_handed_over() -> None:
-    steps = EpisodeSteps(np.array([False, True]))
+    steps = EpisodeSteps(np.array([False, True]), 10)
     ends = step(1, ends=(0, 1))
     assert [env for env, _ in cut(steps, step(0), ends, step(2, resets=(0, 1)), step(3, ends=(0, 1)))] == [1, 0, 1]
+
+
+def test_steps_of_an_episode_that_cannot_be_handed_over_are_not_kept() -> None:
+    """All vector steps since the resume were, until that episode ended: perhaps never."""
+    steps = EpisodeSteps(np.array([False, True]), 10)
+    cut(steps, step(0), step(1, ends=(1,)), step(2, resets=(1,)), step(3))
+    assert len(steps._steps) == 1, "3, of the episode of environment 1"
+    nothing = EpisodeSteps(~YES, 10)
+    assert cut(nothing, step(0), step(1, ends=(0,))) == []
+    assert len(nothing._steps) == 0
+
+
+def test_an_episode_that_does_not_end_is_kept_no_longer_than_the_longest() -> None:
+    steps = EpisodeSteps(YES, 3)
+    assert [env for env, _ in cut(steps, step(0), step(1), step(2, ends=(0,)))] == [0]
+    cut(steps, step(3, resets=(0,)), step(4))
+    assert (len(steps._steps), steps.num_too_long) == (1, 1), "4, of the second episode of environment 0"
+    found = cut(steps, step(5, ends=(0, 1)), step(6, resets=(0, 1)), step(7, ends=(1,)))
+    assert [(env, episode.obs.ravel().tolist()) for env, episode in found] == [(0, [4, 5, 6]), (1, [107, 108])]
+    assert steps.num_too_long == 1
 
 
 # -- what is hidden ---------------------------------------------------------------------------------------------------
@@ -135,7 +155,8 @@ def hook_of(
 ) -> tuple[TrainingHook, list[str]]:
     monkeypatch.setattr(training_hook, "EpisodeHook", type("Fake", (FakeHook,), {"result_of": staticmethod(result_of)}))
     warnings: list[str] = []
-    return TrainingHook(CONFIG, YES, lambda: False, warnings.append, Clock(), is_discrete=is_discrete), warnings
+    steps = EpisodeSteps(YES, 3)
+    return TrainingHook(CONFIG, steps, lambda: False, warnings.append, Clock(), is_discrete=is_discrete), warnings
 
 
 def play(hook: TrainingHook, episodes: int) -> None:
@@ -165,6 +186,24 @@ def test_failures_are_counted_and_reported_once(
         " on. Further failures are only counted: collect/post_failures"
     ]
     assert capsys.readouterr().err == f"{error}\n"
+
+
+def test_an_episode_that_is_too_long_is_left_out_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    hook, warnings = hook_of(monkeypatch, lambda episode: pytest.fail("handed over"))
+    for t in range(0, 16, 8):
+        for k in range(8):
+            ends, resets = ((0, 1) if k == 6 else ()), ((0, 1) if k == 7 else ())
+            hook.add(*step(t + k, ends=ends, resets=resets), env_steps=t)
+    assert warnings == [
+        "collect.hook: a training episode has more than 3 steps and is not handed over, nor will others be;"
+        " env.kwargs.max_episode_steps sets a limit of its steps, also a higher one"
+    ]
+
+
+def test_waits_are_not_kept_where_the_hook_never_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    hook, _ = hook_of(monkeypatch, lambda episode: HookResult(episode.index, None, "the worker of the hook exited"))
+    play(hook, 20)
+    assert len(hook._work._waits) == 1, "the last one, which had not ended when the result came"
 
 
 def test_an_episode_whose_hook_was_stopped_is_neither_done_nor_failed(monkeypatch: pytest.MonkeyPatch) -> None:

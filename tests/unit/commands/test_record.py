@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from offpolicy.collect.evaluation import EpisodeCallbacks, run_episodes
 from offpolicy.commands.record import Recorder, record
-from offpolicy.commands.saved_run import PolicyChoice
+from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.probe import probe
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.replay.demonstrations import read_demos
-from offpolicy.types import Float32
+from offpolicy.types import Float32, SpaceSpec
 
 CHOICE = PolicyChoice(seed=None, step=None, device="cpu", overrides={})
 
@@ -25,6 +26,13 @@ def test_only_a_new_npz_where_there_is_a_directory_is_written(tmp_path: Path, na
     with pytest.raises(ConfigError, match=r"--out: got .*, allowed a new file in a directory that exists, ending in"):
         record(tmp_path / "run", CHOICE, out=tmp_path / name, episodes=1)
     assert (tmp_path / "there.npz").read_bytes() == b"precious"
+
+
+def test_actions_that_no_file_teaches_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    spec = SpaceSpec(3, 2, (0.0, 0.0), (1.0, 2.0), nvec=(2, 3))
+    monkeypatch.setattr(SavedRun, "find", lambda path, choice: SimpleNamespace(spec=spec))
+    with pytest.raises(ConfigError, match=r"MultiDiscrete actions; sac, td3, flashsac, which learn from files, do not"):
+        record(tmp_path / "run", CHOICE, out=tmp_path / "demos.npz", episodes=1)
 
 
 PENDULUM = EnvConfig(id="Pendulum-v1", kwargs={"max_episode_steps": 7})

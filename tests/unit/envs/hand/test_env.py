@@ -59,6 +59,16 @@ def test_a_hand_does_not_depend_on_how_many_there_are_beside_it() -> None:
         assert all(np.array_equal(seen[name][0], of_crowd[name][2]) for name in seen)
 
 
+def test_many_hands_in_one_call_are_as_many_hands_one_after_another_beyond_the_end_of_an_episode() -> None:
+    """The row of a reset drew pushes and noise of joints from the generator of the next episode."""
+    runs = []
+    for vectorization in ("mujoco", "sync"):
+        vector = adapter(vectorization=vectorization, max_episode_steps=8)
+        vector.reset(seed=3)
+        runs.append(played(vector, 30))
+    assert np.array_equal(*runs)
+
+
 @pytest.mark.parametrize("vectorization", ["mujoco", "sync"])
 def test_a_saved_state_continues_bit_for_bit(vectorization: str) -> None:
     first = adapter(vectorization=vectorization, max_episode_steps=25)
@@ -124,6 +134,12 @@ def test_the_net_rotation_of_an_episode_is_its_measure_however_it_is_stepped() -
     ("kwargs", "words"),
     [
         ({"groups": ["obs", "vision"]}, r"^env\.kwargs\.groups: got .* allowed one or more of obs"),
+        ({"groups": "obs"}, r"^env\.kwargs\.groups: got 'obs', allowed one or more of .*, as a list such as \[obs\]$"),
+        ({"groups": None}, r"^env\.kwargs\.groups: got None, allowed one or more of obs"),
+        ({"groups": [["obs"]]}, r"^env\.kwargs\.groups: got \[\['obs'\]\], allowed one or more of obs"),
+        ({"task": ["spin"]}, r"^env\.kwargs\.task: got \['spin'\], allowed one of rotation, spin"),
+        ({"physics": ["train"]}, r"^env\.kwargs\.physics: got \['train'\], allowed one of train"),
+        ({"render_mode": "rgb_array"}, r"^env\.kwargs\.render_mode: .* takes it with env\.vectorization=sync or async"),
         ({"task": "juggle"}, r"^env\.kwargs\.task: got 'juggle', allowed one of rotation, spin"),
         ({"physics": "moon"}, r"^env\.kwargs\.physics: got 'moon', allowed one of train"),
         ({"hand": "shadow"}, r"^env\.kwargs\.hand: got 'shadow', allowed four_finger or leap"),
