@@ -22,6 +22,7 @@ from offpolicy.envs.spaces import action_map
 from offpolicy.envs.vector import env_seeds
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.seeding import env_seed
+from offpolicy.types import SpaceSpec
 
 DEFAULT_FPS = 30
 LEAST_DELAY_MS = 20  # of a picture of a GIF
@@ -86,6 +87,11 @@ class Film:
         self._env: Env = make_env(self._cfg)
         self.fps = int(self._env.metadata.get("render_fps", DEFAULT_FPS))
         self.returns: list[float] = []  # of the episodes that are over
+
+    @property
+    def spec(self) -> SpaceSpec:
+        """The spaces of the environment. Raises `ConfigError` where they are not supported."""
+        return codec_of(self._env).spec
 
     def __iter__(self) -> Iterator[Picture]:
         """Raises `EnvFailure` if the environment fails, in a step or in drawing."""

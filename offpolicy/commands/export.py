@@ -55,6 +55,7 @@ def export(path: Path, choice: PolicyChoice, files: Mapping[str, Path]) -> int:
     policy = run.policy()
     with contextlib.closing(make_env(run.env)) as env:
         codec = codec_of(env)
+        run.require_spaces(codec.spec)
         module = EnvPolicy(policy, codec)
         ports = describe_ports(module, codec, env, run.env.id)
     seed = run.cfg.seed if choice.seed is None else choice.seed
