@@ -21,7 +21,7 @@ from offpolicy.errors import CheckpointError, ConfigError, SaveError
 from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, json_value, versions
 from offpolicy.export.env_policy import EnvPolicy
 from offpolicy.export.formats import Runner, require_onnx, write_onnx, write_torch
-from offpolicy.export.parity import Parity, difference, random_observations, visited_observations
+from offpolicy.export.parity import Parity, difference, limit_of, random_observations, visited_observations
 from offpolicy.files import atomic_file, too_long, write_output
 from offpolicy.logger.console import plain_console
 from offpolicy.nets.policy import Policy
@@ -109,7 +109,8 @@ def _write(source: _Source, option: str, file: Path) -> dict[str, Any]:
             if not parity.is_fine:
                 raise SaveError(
                     f"{option}: {file} is not kept: it differs from the run's policy by {parity.random:.3g} on random"
-                    f" and {parity.visited:.3g} on visited observations, allowed {parity.limit:g}"
+                    f" and {parity.visited:.3g} on visited observations, allowed {parity.random_limit:.3g} and"
+                    f" {parity.visited_limit:.3g}"
                 )
         content = file.read_bytes()
     except OSError as error:
@@ -121,7 +122,7 @@ def _write(source: _Source, option: str, file: Path) -> dict[str, Any]:
 def check(run: Runner, module: EnvPolicy, codec: Codec, policy: Policy, kinds: Sequence[Float32]) -> Parity:
     """Returns the parity on random and on visited observations, `kinds`, each [N, O]."""
     random, visited = (difference(run, module, codec, policy, obs) for obs in kinds)
-    return Parity(random, visited, len(kinds[0]))
+    return Parity(random, visited, len(kinds[0]), *(limit_of(codec, policy, obs) for obs in kinds))
 
 
 def _contract(source: _Source, ports: Mapping[str, Any], files: Mapping[str, Any]) -> dict[str, Any]:
