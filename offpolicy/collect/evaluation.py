@@ -157,10 +157,11 @@ def run_episodes(
 ) -> Episodes:
     """Runs `episodes` complete episodes, each with its own seed; fewer if stopped."""
     callbacks = callbacks or EpisodeCallbacks()
-    vectorization = "mujoco" if env.vectorization == "mujoco" else "sync"
+    limited = with_time_limit(env)
+    vectorization = "mujoco" if limited.vectorization == "mujoco" else "sync"
     num_envs = min(episodes, MAX_EVAL_ENVS[vectorization])
     with callbacks.ledger.phase(EvaluatorPhase.ENV_RESET):
-        limited = dataclasses.replace(with_time_limit(env), vectorization=vectorization)
+        limited = dataclasses.replace(limited, vectorization=vectorization)
         vector = make_vector(limited, num_envs, callbacks.should_stop)
     with contextlib.ExitStack() as closing:
         closing.callback(vector.close)
