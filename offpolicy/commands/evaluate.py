@@ -83,7 +83,8 @@ def evaluated(
         if run is not None:  # random actions have no run to be recorded in
             records.append(_record(run, found[-1], seed, reference.measure, choice.overrides))
     if reference.measure is not None and all(np.isnan(one.measure).all() for one in found):
-        raise ConfigError(f"env.measure: got {reference.measure!r}, which the info of no episode's end holds; eval.jsonl has the returns")
+        problem = "which the info of no episode's end holds; eval.jsonl has the returns"
+        raise ConfigError(f"env.measure: got {reference.measure!r}, {problem}")
     return Evaluated(dict(zip(names, found, strict=True)), runs, records, seed)
 
 

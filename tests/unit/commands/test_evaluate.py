@@ -73,12 +73,12 @@ def test_policies_of_several_environments_are_refused(monkeypatch: pytest.Monkey
 
 
 def saved_run(
-    path: Path, monkeypatch: pytest.MonkeyPatch, *found: Episodes | EnvFailure, env: EnvConfig = EnvConfig()
+    path: Path, monkeypatch: pytest.MonkeyPatch, *found: Episodes | EnvFailure, measure: str | None = None
 ) -> None:
     """A run whose evaluations, one after another, find these."""
     run = SimpleNamespace(
-        path=path, env=env, cfg=SimpleNamespace(seed=3), checkpoint=SimpleNamespace(env_steps=50),
-        actor=lambda device: None, require_spaces=lambda spec: None,
+        path=path, env=EnvConfig(measure=measure), cfg=SimpleNamespace(seed=3),
+        checkpoint=SimpleNamespace(env_steps=50), actor=lambda device: None, require_spaces=lambda spec: None,
     )  # fmt: skip
     monkeypatch.setattr(command, "SavedRun", SimpleNamespace(find=lambda path, choice: run))
     left = iter(found)
@@ -113,7 +113,7 @@ def test_policies_whose_episodes_with_a_measure_are_different_ones_are_not_compa
 def test_a_measure_that_some_policies_have_is_recorded_of_those(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved_run(tmp_path, monkeypatch, episodes(1.0, 1.0), WITHOUT, env=EnvConfig(measure="goal_time"))
+    saved_run(tmp_path, monkeypatch, episodes(1.0, 1.0), WITHOUT, measure="goal_time")
     assert evaluate({"a": tmp_path, "b": tmp_path}, CHOICE, episodes=2) == 0
     records = [json.loads(line) for line in (tmp_path / "eval.jsonl").read_text().splitlines()]
     assert [one.get("mean_goal_time") for one in records] == [0.1, None]
@@ -122,7 +122,7 @@ def test_a_measure_that_some_policies_have_is_recorded_of_those(
 def test_a_measure_that_no_policy_has_is_refused_and_the_returns_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved_run(tmp_path, monkeypatch, WITHOUT, env=EnvConfig(measure="typo"))
+    saved_run(tmp_path, monkeypatch, WITHOUT, measure="typo")
     with pytest.raises(ConfigError, match=r"env\.measure: got 'typo', which the info of no episode's end holds"):
         evaluate({"a": tmp_path}, CHOICE, episodes=2)
     assert json.loads((tmp_path / "eval.jsonl").read_text())["mean_reward"] == 1.5
@@ -141,7 +141,7 @@ def test_the_results_of_the_runs_before_one_that_fails_are_recorded(
 def test_a_measure_named_like_a_result_does_not_replace_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    saved_run(tmp_path, monkeypatch, episodes(50.0), env=EnvConfig(measure=name))
+    saved_run(tmp_path, monkeypatch, episodes(50.0), measure=name)
     evaluate({"a": tmp_path}, CHOICE, episodes=1)
     record = json.loads((tmp_path / "eval.jsonl").read_text())
     assert (record["mean_reward"], record["mean_ep_length"], record[f"mean_info_{name}"]) == (50.0, 7.0, 5.0)
