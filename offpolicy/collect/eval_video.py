@@ -154,7 +154,7 @@ def main(request_fd: int, parent_pid: int) -> None:
     make_room(file_path.parent, request["most_bytes"])
 
 
-def save_video(pictures: Iterable[Picture], fps: int, path: Path) -> None:
+def save_video(pictures: Iterable[Picture], fps: float, path: Path) -> None:
     """Writes the first `MOST_PICTURES` of the pictures, thinned out to `MOST_PIXELS` a side. Raises OSError."""
     import imageio.v2 as imageio
 

@@ -48,6 +48,7 @@ class EpisodeCallbacks:
     """Functions that are called while episodes run, and the facts about the policy that their `Episode` holds."""
 
     should_stop: Callable[[], bool] = lambda: False  # at every vector step, and as each environment is made or reset
+    on_spaces: Callable[[SpaceSpec], object] = lambda spec: None  # before the first reset, with the environments' own
     on_end: Callable[[Episode, Interval], None] | None = None  # at the end of each episode, with its time
     on_pause: Callable[[Interval], None] | None = None  # after the calls of `on_end` of one vector step, with theirs
     # Gets what closes environments that have failed: it may hang, and why they failed would never be known.
@@ -156,13 +157,15 @@ def run_episodes(
 ) -> Episodes:
     """Runs `episodes` complete episodes, each with its own seed; fewer if stopped."""
     callbacks = callbacks or EpisodeCallbacks()
-    vectorization = "mujoco" if env.vectorization == "mujoco" else "sync"
+    limited = with_time_limit(env)
+    vectorization = "mujoco" if limited.vectorization == "mujoco" else "sync"
     num_envs = min(episodes, MAX_EVAL_ENVS[vectorization])
     with callbacks.ledger.phase(EvaluatorPhase.ENV_RESET):
-        limited = dataclasses.replace(with_time_limit(env), vectorization=vectorization)
+        limited = dataclasses.replace(limited, vectorization=vectorization)
         vector = make_vector(limited, num_envs, callbacks.should_stop)
     with contextlib.ExitStack() as closing:
         closing.callback(vector.close)
+        callbacks.on_spaces(vector.spec)
         try:
             found = step_episodes(act, vector, episodes, env_seed(seed, "evaluation"), callbacks)
         except EnvFailure:

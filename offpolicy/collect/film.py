@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import math
 import os
 from collections.abc import Iterator
 from itertools import pairwise
@@ -22,6 +23,7 @@ from offpolicy.envs.spaces import action_map
 from offpolicy.envs.vector import env_seeds
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.seeding import env_seed
+from offpolicy.types import SpaceSpec
 
 DEFAULT_FPS = 30
 LEAST_DELAY_MS = 20  # of a picture of a GIF
@@ -52,6 +54,12 @@ def check_drawing(env_id: str) -> None:
         )
 
 
+def fps_of(env: Env) -> float:
+    """Returns the pictures per second that an environment declares, `DEFAULT_FPS` where that is no positive number."""
+    fps = env.metadata.get("render_fps")
+    return float(fps) if isinstance(fps, int | float) and 0.0 < fps < math.inf else DEFAULT_FPS
+
+
 class GifTiming(NamedTuple):
     """The pictures that a GIF holds and for how long each is shown, so that it plays in real time.
 
@@ -63,10 +71,10 @@ class GifTiming(NamedTuple):
     delays_ms: list[int]
 
     @classmethod
-    def of(cls, fps: int) -> GifTiming:
+    def of(cls, fps: float) -> GifTiming:
         """Returns the timing of pictures that are made at `fps`."""
-        stride = -(-fps * LEAST_DELAY_MS // 1000)
-        shown_at = [10 * (100 * stride * number // fps) for number in range(LONGEST_GIF + 1)]
+        stride = math.ceil(fps * LEAST_DELAY_MS / 1000)
+        shown_at = [10 * int(100 * stride * number // fps) for number in range(LONGEST_GIF + 1)]
         return cls(stride, [end - begin for begin, end in pairwise(shown_at)])
 
 
@@ -84,8 +92,13 @@ class Film:
             instead = "; write --video run.gif" if FILE in modes else ""
             raise ConfigError(f"env.id: {env.id} has the render modes {modes}, needed {mode}{instead}")
         self._env: Env = make_env(self._cfg)
-        self.fps = int(self._env.metadata.get("render_fps", DEFAULT_FPS))
+        self.fps = fps_of(self._env)
         self.returns: list[float] = []  # of the episodes that are over
+
+    @property
+    def spec(self) -> SpaceSpec:
+        """The spaces of the environment. Raises `ConfigError` where they are not supported."""
+        return codec_of(self._env).spec
 
     def __iter__(self) -> Iterator[Picture]:
         """Raises `EnvFailure` if the environment fails, in a step or in drawing."""
@@ -117,7 +130,11 @@ class Film:
             raise ConfigError(f"env.id: {self._cfg.id} cannot be drawn: {error}") from error
         except Exception as error:
             raise EnvFailure(f"{self._cfg.id} could not be drawn: {error!r}; MUJOCO_GL chooses the renderer") from error
-        return np.asarray(picture, np.uint8)
+        if not isinstance(picture, np.ndarray) or picture.ndim not in (2, 3):
+            shape = f" of shape {picture.shape}" if isinstance(picture, np.ndarray) else ""
+            got = f"render() returned a {type(picture).__name__}{shape}, allowed an array [height, width, 3]"
+            raise EnvFailure(f"{self._cfg.id} could not be drawn: {got}")
+        return picture.astype(np.uint8, copy=False)
 
 
 def _raise_failure(info: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import sys
@@ -18,13 +19,13 @@ from rich.table import Table
 
 from offpolicy.analysis.bootstrap import Interval, mean_interval, ratio_interval
 from offpolicy.checkpoint import BestPolicy
-from offpolicy.collect.evaluation import random_actor, run_episodes
+from offpolicy.collect.evaluation import EpisodeCallbacks, random_actor, run_episodes
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.config.schema import env_differences
 from offpolicy.errors import ConfigError
 from offpolicy.export.exported import ExportedPolicy
 from offpolicy.files import JsonlFile
-from offpolicy.logger.console import plain_console
+from offpolicy.logger.console import UNKNOWN, plain_console
 from offpolicy.types import Episodes
 
 RANDOM = "random"
@@ -55,10 +56,10 @@ class Evaluated(NamedTuple):
 def evaluated(
     paths: Mapping[str, Path], choice: PolicyChoice, *, episodes: int, with_random: bool = False
 ) -> Evaluated:
-    """Evaluates every run on the same episodes and appends each result to its run's `eval.jsonl`.
+    """Evaluates every run on the same episodes and appends each result to its run's `eval.jsonl` as it is found.
 
     `paths`: the runs' directories by label; `with_random`: uniformly random actions as one more policy. Raises
-    `ConfigError` where the policies cannot be held side by side.
+    `ConfigError` where the policies cannot be held side by side, and where no episode of any has the measure.
     """
     names = list(paths)
     if with_random and RANDOM in names:
@@ -75,12 +76,15 @@ def evaluated(
     actors = [run.actor(choice.device) for run in runs]
     if with_random:
         names, envs, actors = [*names, RANDOM], [*envs, reference], [*actors, random_actor(runs[0].spec, seed)]
-    found = [run_episodes(act, env, episodes=episodes, seed=seed) for act, env in zip(actors, envs, strict=True)]
-    if reference.measure is not None and any(np.isnan(one.measure).all() for one in found):
-        raise ConfigError(f"env.measure: got {reference.measure!r}, which the info of no episode's end holds")
-    records = [  # random actions have no run to be recorded in
-        _record(run, one, seed, reference.measure, choice.overrides) for run, one in zip(runs, found, strict=False)
-    ]
+    found, records = list[Episodes](), list[Mapping[str, Any]]()
+    for act, env, run in itertools.zip_longest(actors, envs, runs):
+        callbacks = EpisodeCallbacks(on_spaces=(run or runs[0]).require_spaces)
+        found.append(run_episodes(act, env, episodes=episodes, seed=seed, callbacks=callbacks))
+        if run is not None:  # random actions have no run to be recorded in
+            records.append(_record(run, found[-1], seed, reference.measure, choice.overrides))
+    if reference.measure is not None and all(np.isnan(one.measure).all() for one in found):
+        problem = "which the info of no episode's end holds; eval.jsonl has the returns"
+        raise ConfigError(f"env.measure: got {reference.measure!r}, {problem}")
     return Evaluated(dict(zip(names, found, strict=True)), runs, records, seed)
 
 
@@ -99,9 +103,13 @@ def _record(
         "min_reward": float(found.ep_return.min()),
         "max_reward": float(found.ep_return.max()),
         "mean_ep_length": float(found.length.mean()),
-        **({f"mean_{measure}": float(np.nanmean(found.measure))} if measure else {}),
-        **({"set": overrides} if overrides else {}),
     }
+    measured = found.measure[~np.isnan(found.measure)]
+    if measured.size:
+        name = f"mean_{measure}"
+        record[f"mean_info_{measure}" if name in record else name] = float(measured.mean())
+    if overrides:
+        record["set"] = overrides
     path = run.path / "eval.jsonl"
     try:
         with contextlib.closing(JsonlFile(path, None)) as file:
@@ -127,13 +135,17 @@ def comparison(labelled: Mapping[str, Episodes], measure: str | None) -> Rendera
     (first, references), *others = columns.items()
     results = _table("policy", *names, "length")
     for label, values in columns.items():
-        means = [_interval_text(mean_interval(column[~np.isnan(column)])) for column in values]
+        known = [column[~np.isnan(column)] for column in values]
+        means = [_interval_text(mean_interval(column)) if column.size else UNKNOWN for column in known]
         results.add_row(label, *means, f"{labelled[label].length.mean():.1f}")
     against = _table(f"against {first}", "of", f"{first} - it", f"it / {first}")
     against.columns[1].justify = "left"
     for label, values in others:
         for name, reference, column in zip(names, references, values, strict=True):
             both = ~np.isnan(reference + column)  # an environment may report a measure of some episodes only
+            if not both.any():
+                against.add_row(label, name, UNKNOWN, UNKNOWN)
+                continue
             difference = mean_interval(reference[both] - column[both])
             ratio = ratio_interval(column[both], reference[both])
             against.add_row(label, name, _interval_text(difference), _interval_text(ratio, digits=2))

@@ -20,8 +20,8 @@ from offpolicy.envs.spaces import Codec
 from offpolicy.errors import CheckpointError, ConfigError, SaveError
 from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, json_value, versions
 from offpolicy.export.env_policy import EnvPolicy
-from offpolicy.export.formats import Runner, require_onnx, write_onnx, write_torch
-from offpolicy.export.parity import Parity, difference, random_observations, visited_observations
+from offpolicy.export.formats import Runner, check_names, require_onnx, write_onnx, write_torch
+from offpolicy.export.parity import Parity, difference, limit_of, random_observations, visited_observations
 from offpolicy.files import atomic_file, too_long, write_output
 from offpolicy.logger.console import plain_console
 from offpolicy.nets.policy import Policy
@@ -55,18 +55,17 @@ def export(path: Path, choice: PolicyChoice, files: Mapping[str, Path]) -> int:
     policy = run.policy()
     with contextlib.closing(make_env(run.env)) as env:
         codec = codec_of(env)
+        run.require_spaces(codec.spec)
         module = EnvPolicy(policy, codec)
+        if "--onnx" in files:
+            check_names("--onnx", module)
         ports = describe_ports(module, codec, env, run.env.id)
     seed = run.cfg.seed if choice.seed is None else choice.seed
     console = plain_console()
     with Console(stderr=True).status("visiting observations, writing, checking"):
         visited = visited_observations(run.actor("cpu"), run.env, seed=seed)
         source = _Source(run, policy, codec, module, random_observations(visited, seed=seed), visited)
-        made = {file: _write(source, option, file) for option, file in files.items()}
-    for contract in dict.fromkeys(map(contract_path, made)):
-        own = {file.name: entry for file, entry in made.items() if contract_path(file) == contract}
-        content = json.dumps(_contract(source, ports, own), indent=1, allow_nan=False) + "\n"
-        write_output("--onnx" if files.get("--onnx") in made else "--torch", contract, content)
+        made = _write_all(source, ports, files)
     for file, entry in made.items():
         far = entry["parity"]
         text = f"{far['random']:.1e} on {far['rows']:,} random, {far['visited']:.1e} on as many visited observations"
@@ -99,6 +98,22 @@ def check_files(files: Mapping[str, Path]) -> None:
         require_onnx("--onnx")
 
 
+def _write_all(source: _Source, ports: Mapping[str, Any], files: Mapping[str, Path]) -> dict[Path, dict[str, Any]]:
+    """Writes the files, then their contracts; returns what those say by file. What it raises leaves none of them."""
+    made: dict[Path, dict[str, Any]] = {}
+    with contextlib.ExitStack() as undo:
+        for option, file in files.items():
+            made[file] = _write(source, option, file)
+            undo.callback(file.unlink)
+        for contract in dict.fromkeys(map(contract_path, made)):
+            own = {file.name: entry for file, entry in made.items() if contract_path(file) == contract}
+            content = json.dumps(_contract(source, ports, own), indent=1, allow_nan=False) + "\n"
+            write_output("--onnx" if files.get("--onnx") in made else "--torch", contract, content)
+            undo.callback(contract.unlink)
+        undo.pop_all()
+    return made
+
+
 def _write(source: _Source, option: str, file: Path) -> dict[str, Any]:
     """Writes one file and returns what its contract says of it. Raises `SaveError`, and then there is no file."""
     try:
@@ -108,7 +123,8 @@ def _write(source: _Source, option: str, file: Path) -> dict[str, Any]:
             if not parity.is_fine:
                 raise SaveError(
                     f"{option}: {file} is not kept: it differs from the run's policy by {parity.random:.3g} on random"
-                    f" and {parity.visited:.3g} on visited observations, allowed {parity.limit:g}"
+                    f" and {parity.visited:.3g} on visited observations, allowed {parity.random_limit:.3g} and"
+                    f" {parity.visited_limit:.3g}"
                 )
         content = file.read_bytes()
     except OSError as error:
@@ -120,7 +136,7 @@ def _write(source: _Source, option: str, file: Path) -> dict[str, Any]:
 def check(run: Runner, module: EnvPolicy, codec: Codec, policy: Policy, kinds: Sequence[Float32]) -> Parity:
     """Returns the parity on random and on visited observations, `kinds`, each [N, O]."""
     random, visited = (difference(run, module, codec, policy, obs) for obs in kinds)
-    return Parity(random, visited, len(kinds[0]))
+    return Parity(random, visited, len(kinds[0]), *(limit_of(codec, policy, obs) for obs in kinds))
 
 
 def _contract(source: _Source, ports: Mapping[str, Any], files: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ def play(path: Path, choice: PolicyChoice, *, video: Path | None, episodes: int)
     film = Film(run.actor(choice.device), run.env, episodes=episodes, seed=seed, mode=mode)
     doing = "filming" if video else "showing"
     with contextlib.closing(film), Console(stderr=True).status(Text(f"{doing} {run.env.id}")):
+        run.require_spaces(film.spec)
         count = _write(film, video) if video else sum(1 for _ in film)
     returns = ", ".join(f"{value:,.1f}" for value in film.returns)
     plain_console().print(

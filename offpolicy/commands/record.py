@@ -34,9 +34,8 @@ def record(path: Path, choice: PolicyChoice, *, out: Path, episodes: int) -> int
         raise ConfigError(f"run: {path} has {space} actions; {learners}, which learn from files, do not take them")
     seed = run.cfg.seed if choice.seed is None else choice.seed
     recorder = Recorder(run.spec)
-    found = run_episodes(
-        run.actor(choice.device), run.env, episodes=episodes, seed=seed, callbacks=EpisodeCallbacks(on_end=recorder)
-    )
+    callbacks = EpisodeCallbacks(on_spaces=run.require_spaces, on_end=recorder)
+    found = run_episodes(run.actor(choice.device), run.env, episodes=episodes, seed=seed, callbacks=callbacks)
     count, returns = recorder.save(out), found.ep_return
     plain_console().print(
         f"{out}: {count:,} transitions of {len(returns)} episodes, mean return {returns.mean():,.1f}", soft_wrap=True

@@ -24,8 +24,10 @@ from offpolicy.training.rank_context import pick_device
 from offpolicy.training.resume import learner_tensors
 from offpolicy.types import SpaceSpec
 
-# The fields of the spaces that a policy was made for.
-KEPT = ("obs_dim", "obs_keys", "obs_shapes", "action_dim", "num_actions", "nvec", "action_low", "action_high")
+# The fields of the spaces that a policy was made for. `obs_dtype` is not: it says how a replay stores observations.
+KEPT = (
+    "obs_dim", "obs_keys", "obs_shapes", "box_shape", "action_dim", "num_actions", "nvec", "action_low", "action_high",
+)  # fmt: skip
 CHANGEABLE = ("env.kwargs", "env.measure", "env.step_timeout_s")
 
 
@@ -76,6 +78,10 @@ class SavedRun:
             saved = f"{checkpoint.env_steps:,} of {cfg.total_timesteps:,} env steps"
             sys.stderr.write(f"offpolicy: {path} is in progress; this is its newest checkpoint, of {saved}\n")
         return cls(path, cfg, spec, checkpoint, env, tensors)
+
+    def require_spaces(self, now: SpaceSpec) -> None:
+        """Raises `ConfigError` where an environment with these spaces is not what the policy was made for."""
+        _require_same(self.path, self.spec, now)
 
     def actor(self, device: str) -> Actor:
         """Returns the policy, ready to act without noise."""
@@ -141,9 +147,15 @@ def _changed_env(path: Path, cfg: RunConfig, spec: SpaceSpec, overrides: Mapping
     if refused:
         raise ConfigError([f"{key}: cannot change here, allowed {', '.join(CHANGEABLE)}" for key in refused])
     env = RunConfig.from_mapping(merge(cfg.to_mapping(), overrides)).env
-    now = probe(env)
-    changed = [name for name in KEPT if getattr(now, name) != getattr(spec, name)]
-    if changed:
-        differ = ", ".join(f"{name} {getattr(spec, name)} before, {getattr(now, name)} now" for name in changed)
-        raise ConfigError(f"run: the policy of {path} cannot act there: {differ}")
+    _require_same(path, spec, probe(env))
     return env
+
+
+def _require_same(path: Path, before: SpaceSpec, now: SpaceSpec) -> None:
+    """Raises `ConfigError` naming every field of `KEPT` that differs."""
+    changed = [name for name in KEPT if getattr(now, name) != getattr(before, name)]
+    if not before.box_shape and "box_shape" in changed:
+        changed.remove("box_shape")  # runs before that field did not record it
+    if changed:
+        differ = ", ".join(f"{name} {getattr(before, name)} before, {getattr(now, name)} now" for name in changed)
+        raise ConfigError(f"run: the policy of {path} cannot act there: {differ}")

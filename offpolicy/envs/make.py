@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import importlib
@@ -53,8 +54,13 @@ def make_env(cfg: EnvConfig) -> Env:
         raise  # one of our own environments, which names the key itself
     except (Exception, SystemExit) as error:
         raise _construction_problem(cfg, spec, creator, error) from error
-    for target in cfg.wrappers:
-        env = _wrapped(target, env)
+    try:
+        for target in cfg.wrappers:
+            env = _wrapped(target, env)
+    except (ConfigError, EnvFailure):
+        with contextlib.suppress(Exception):  # what the wrapper raised is what counts
+            env.close()
+        raise
     return env
 
 
@@ -112,10 +118,14 @@ def with_time_limit(cfg: EnvConfig) -> EnvConfig:
 
     Raises as `find_spec`.
     """
-    limit = cfg.kwargs.get("max_episode_steps") or find_spec(cfg.id).max_episode_steps  # null: that of the registration
+    spec = find_spec(cfg.id)
+    limit = cfg.kwargs.get("max_episode_steps") or spec.max_episode_steps  # null: that of the registration
     if limit not in (None, -1):
         return cfg
-    return dataclasses.replace(cfg, kwargs={**cfg.kwargs, "max_episode_steps": MAX_EPISODE_STEPS})
+    # A vector of one's own gets the limit as an argument, which its constructor need not know: `sync` counts for it.
+    vectorization = "sync" if limit is None and spec.vector_entry_point is not None else cfg.vectorization
+    kwargs = {**cfg.kwargs, "max_episode_steps": MAX_EPISODE_STEPS}
+    return dataclasses.replace(cfg, kwargs=kwargs, vectorization=vectorization)
 
 
 def _unknown_id(module: str, name: str) -> str:
@@ -166,7 +176,9 @@ def _construction_problem(
         return ConfigError(f"env.id: got {cfg.id!r}, which needs something that is not installed: {error}")
     if isinstance(error, TypeError):
         known, parameters = known_kwargs(creator), inspect.signature(creator).parameters.values()
-        wrong = [_wrong_kwarg(cfg.id, key, known) for key in cfg.kwargs if key not in known]
+        # A constructor with **kwargs may take more keys than are known, and raise a TypeError of its own.
+        named = [key for key in cfg.kwargs if key not in known and f"keyword argument {key!r}" in str(error)]
+        wrong = [_wrong_kwarg(cfg.id, key, known) for key in named]
         required = [p.name for p in parameters if p.default is p.empty and p.kind in _NAMED]
         missing = [key for key in required if key not in {**spec.kwargs, **cfg.kwargs}]
         if wrong or missing:

@@ -17,6 +17,7 @@ from offpolicy.children import ChildError, ChildRaised, ChildTimeout, call_in_ch
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
 from offpolicy.envs.make import find_spec, make_env
+from offpolicy.envs.spaces import action_map
 from offpolicy.envs.vector import NativeVector
 from offpolicy.envs.vectorization import TOGETHER, resolve_vectorization
 from offpolicy.envs.worker_pool import OPEN_GRACE_S
@@ -56,15 +57,15 @@ def try_out(request: dict[str, Any]) -> dict[str, Any]:  # Any: JSON values
     cfg = resolve_vectorization(EnvConfig(**request["env"]))
     env = make_env(cfg)
     codec = codec_of(env)
-    middle = (np.asarray(codec.spec.action_low) + np.asarray(codec.spec.action_high)) / 2.0
+    action = action_map(codec).apply(np.zeros((1, codec.spec.action_dim), np.float32))  # as those of a run
     if cfg.vectorization in TOGETHER:
         with contextlib.closing(NativeVector(cfg, codec, 1, env)) as vector:
             vector.reset(seed=[0])
-            vector.step(middle.astype(codec.action_dtype)[None])
+            vector.step(action)
     adapter = EnvAdapter(cfg, 0, 1, codec, env)
     _, info = adapter.reset(seed=0)
     if not info:
-        info = adapter.step(middle.astype(codec.action_dtype))[4]
+        info = adapter.step(action[0])[4]
     adapter.close()
     if FAILURE_KEY in info:
         raise EnvFailure(info[FAILURE_KEY])

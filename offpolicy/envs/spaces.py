@@ -113,25 +113,27 @@ def _inward(bound: NDArray[np.float64], other: NDArray[np.float64], dtype: np.dt
 class ActionNumber:
     """The map from the numbers of discrete actions to the actions."""
 
-    start: NDArray[np.int64]  # [A]
+    start: NDArray[np.integer[Any]]  # [A] in the environment's dtype
     choices: NDArray[np.int64]  # [A] the number of actions of each choice
 
     @classmethod
-    def of(cls, spec: SpaceSpec) -> ActionNumber:
-        """Returns the map of a discrete action space."""
-        return cls(np.asarray(spec.action_low, np.int64), np.asarray(spec.choices, np.int64))
+    def of(cls, codec: Codec) -> ActionNumber:
+        """Returns the map of a codec's discrete actions."""
+        return cls(np.asarray(codec.spec.action_low, codec.action_dtype), np.asarray(codec.spec.choices, np.int64))
 
-    def apply(self, action: Float32) -> NDArray[np.int64]:
-        """Returns environment actions [N, A]. action: [N, A], numbers from 0 on; each becomes the nearest action.
+    def apply(self, action: Float32) -> NDArray[np.integer[Any]]:
+        """Returns environment actions [N, A] in the environment's dtype.
 
-        NaN, of an observation that holds NaN, becomes the first action.
+        action: [N, A], numbers from 0 on; each becomes the nearest action. NaN, of an observation that holds NaN,
+        becomes the first action.
         """
-        return self.start + np.minimum(np.fmax(np.rint(action), 0), self.choices - 1).astype(np.int64)
+        number = np.minimum(np.fmax(np.rint(action), 0), self.choices - 1)
+        return self.start + number.astype(self.start.dtype)
 
 
 def action_map(codec: Codec) -> ActionScale | ActionNumber:
     """Returns the map from the policy's actions to those of the environment."""
-    return ActionNumber.of(codec.spec) if codec.spec.choices else ActionScale.of(codec)
+    return ActionNumber.of(codec) if codec.spec.choices else ActionScale.of(codec)
 
 
 def describe(obs_space: Space[Any], action_space: Space[Any], max_episode_steps: int | None) -> Codec:

@@ -36,7 +36,8 @@ def contract_path(file: Path) -> Path:
 
 def describe_ports(module: EnvPolicy, codec: Codec, env: Env, env_id: str) -> dict[str, Any]:
     """Returns inputs, outputs and what the policy does not read, as JSON data."""
-    units = {**UNITS.get(env_id, {}), **env.metadata.get("units", {})}
+    own = env.metadata.get("units")
+    units = {**UNITS.get(env_id, {}), **(json_value(own) if isinstance(own, Mapping) else {})}
     by_name = {leaf.name or "obs": leaf for leaf in codec.leaves}
     inputs = [
         {

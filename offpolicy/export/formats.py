@@ -33,6 +33,16 @@ def require_onnx(option: str, *names: str) -> None:
         raise ConfigError(f"{option}: needs {', '.join(missing)}: pip install 'offpolicy[export]'")
 
 
+def check_names(option: str, module: EnvPolicy) -> None:
+    """Raises `ConfigError` where an input would have the name of an output, which ONNX does not allow."""
+    for name in module.input_names:
+        if name in module.output_names:
+            raise ConfigError(
+                f"{option}: the observation has a key {name!r}, which is the name of an output; write --torch"
+                f" {name}.pt2, which has no names, or train with a wrapper (env.wrappers) that renames the key"
+            )
+
+
 def write_onnx(module: EnvPolicy, file: IO[bytes]) -> Runner:
     """Writes the policy as ONNX and returns what onnxruntime makes of the written bytes. Raises `SaveError`."""
     with _quiet():

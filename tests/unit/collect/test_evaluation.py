@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import VectorEnv
 
 from offpolicy.collect.episode_hook import Interval
 from offpolicy.collect.evaluation import (
@@ -23,6 +25,7 @@ from offpolicy.collect.evaluation import (
 )
 from offpolicy.collect.post import Episode
 from offpolicy.config.sections import AlgoConfig, EnvConfig
+from offpolicy.envs.toy import Counter
 from offpolicy.errors import EnvFailure, NumericsError
 from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.timing.ledger import Ledger
@@ -177,6 +180,26 @@ def test_the_measure_is_that_of_the_episodes_end() -> None:
     assert np.isfinite(found.measure).all()
     assert len(set(found.measure)) == 3
     assert np.isnan(run_episodes(act, dataclasses.replace(cfg, measure=None), episodes=3, seed=1).measure).all()
+
+
+class Endless(VectorEnv[Any, Any, Any]):
+    """A vector whose constructor knows no time limit."""
+
+    def __init__(self, num_envs: int) -> None:
+        raise AssertionError("it would never end")
+
+
+gymnasium.register("EndlessForEvaluation-v0", entry_point=Counter, vector_entry_point=Endless)
+
+
+def test_a_vector_of_ones_own_that_knows_no_time_limit_is_evaluated_one_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run died at its first evaluation: the constructor got `max_episode_steps`."""
+    monkeypatch.setattr("offpolicy.envs.make.MAX_EPISODE_STEPS", 9)
+    cfg = EnvConfig(id="EndlessForEvaluation-v0", vectorization="mujoco")
+    found = run_episodes(deterministic_actor(make(3, 1)), cfg, episodes=2, seed=1)
+    assert found.length.tolist() == [9.0, 9.0]
 
 
 def test_random_actions_reach_both_ends_and_every_choice() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from offpolicy.collect.film import DEFAULT_FPS, WINDOW, Film, check_drawing
+from offpolicy.collect.film import DEFAULT_FPS, WINDOW, Film, GifTiming, check_drawing
 from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import ConfigError, EnvFailure
 
@@ -76,6 +77,40 @@ def test_an_environment_that_draws_nothing_is_refused() -> None:
 def test_a_picture_that_cannot_be_drawn_is_the_environments_failure() -> None:
     with pytest.raises(EnvFailure, match=r"could not be drawn: RuntimeError\('no display'\); MUJOCO_GL chooses"):
         list(film(is_broken=True))
+
+
+@pytest.mark.parametrize(
+    ("picture", "got"), [(None, "a NoneType"), (np.zeros(3), r"a ndarray of shape \(3,\)"), ("ascii", "a str")]
+)
+def test_what_is_no_picture_is_the_environments_failure(
+    monkeypatch: pytest.MonkeyPatch, picture: Any, got: str
+) -> None:
+    """Gymnasium's own answer to a forgotten mode is a warning and None."""
+    monkeypatch.setattr(Painted, "render", lambda self: picture)
+    with pytest.raises(EnvFailure, match=rf"PaintedForFilm-v0 could not be drawn: render\(\) returned {got}, allowed"):
+        list(film())
+
+
+@pytest.mark.parametrize(
+    ("declared", "fps"),
+    [(None, DEFAULT_FPS), (0, DEFAULT_FPS), (-4, DEFAULT_FPS), (float("nan"), DEFAULT_FPS), (0.5, 0.5), (12.5, 12.5)],
+)
+def test_the_pictures_per_second_are_those_declared_where_they_are_a_positive_number(
+    monkeypatch: pytest.MonkeyPatch, declared: Any, fps: float
+) -> None:
+    """Less than one became 0, and the videos failed at a division."""
+    monkeypatch.setitem(Painted.metadata, "render_fps", declared)
+    with contextlib.closing(film()) as made:
+        assert made.fps == fps
+
+
+@pytest.mark.parametrize(
+    ("fps", "stride", "first_ms"),
+    [(0.5, 1, [2000, 2000, 2000]), (12.5, 1, [80, 80, 80]), (30.0, 1, [30, 30, 40]), (120, 3, [20, 30, 20])],
+)
+def test_a_gif_plays_in_real_time(fps: float, stride: int, first_ms: list[int]) -> None:
+    timing = GifTiming.of(fps)
+    assert (timing.stride, timing.delays_ms[:3]) == (stride, first_ms)
 
 
 def test_an_environment_without_a_window_names_the_file() -> None:

@@ -16,7 +16,7 @@ from offpolicy.commands import evaluate as command
 from offpolicy.commands.evaluate import comparison, evaluate
 from offpolicy.commands.saved_run import PolicyChoice
 from offpolicy.config.sections import EnvConfig
-from offpolicy.errors import ConfigError
+from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Episodes
 
 
@@ -72,14 +72,79 @@ def test_policies_of_several_environments_are_refused(monkeypatch: pytest.Monkey
         evaluate({"a": Path("Two"), "b": Path("One")}, CHOICE, episodes=1)
 
 
-def saved_run(path: Path, monkeypatch: pytest.MonkeyPatch, found: Episodes) -> None:
-    """A run whose evaluation finds this."""
+def saved_run(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *found: Episodes | EnvFailure, measure: str | None = None
+) -> None:
+    """A run whose evaluations, one after another, find these."""
     run = SimpleNamespace(
-        path=path, env=EnvConfig(), cfg=SimpleNamespace(seed=3), checkpoint=SimpleNamespace(env_steps=50),
-        actor=lambda device: None,
+        path=path, env=EnvConfig(measure=measure), cfg=SimpleNamespace(seed=3),
+        checkpoint=SimpleNamespace(env_steps=50), actor=lambda device: None, require_spaces=lambda spec: None,
     )  # fmt: skip
     monkeypatch.setattr(command, "SavedRun", SimpleNamespace(find=lambda path, choice: run))
-    monkeypatch.setattr(command, "run_episodes", lambda *_, **__: found)
+    left = iter(found)
+
+    def run_episodes(*_: object, **__: object) -> Episodes:
+        if isinstance(one := next(left), EnvFailure):
+            raise one
+        return one
+
+    monkeypatch.setattr(command, "run_episodes", run_episodes)
+
+
+WITHOUT = Episodes(np.array([1.0, 2.0]), np.array([7.0, 7.0]), np.full(2, math.nan))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_policy_without_the_measure_has_a_dash_beside_one_that_has_it() -> None:
+    """Random actions never reach a goal: the evaluations of all others were thrown away."""
+    lines = shown({"a": episodes(20.0, 20.0), "random": WITHOUT}, measure="goal_time")
+    rows = [line.split() for line in lines if line.split()[:1] == ["random"]]
+    assert (rows[0][-2:], rows[2]) == (["-", "7.0"], ["random", "goal_time", "-", "-"])
+
+
+@pytest.mark.filterwarnings("error")
+def test_policies_whose_episodes_with_a_measure_are_different_ones_are_not_compared_by_it() -> None:
+    first, last = (Episodes(np.ones(2), np.ones(2), np.array(values)) for values in ([3.0, math.nan], [math.nan, 4.0]))
+    lines = shown({"a": first, "b": last}, measure="goal_time")
+    assert lines[-3].split() == ["b", "goal_time", "-", "-"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_measure_that_some_policies_have_is_recorded_of_those(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved_run(tmp_path, monkeypatch, episodes(1.0, 1.0), WITHOUT, measure="goal_time")
+    assert evaluate({"a": tmp_path, "b": tmp_path}, CHOICE, episodes=2) == 0
+    records = [json.loads(line) for line in (tmp_path / "eval.jsonl").read_text().splitlines()]
+    assert [one.get("mean_goal_time") for one in records] == [0.1, None]
+
+
+def test_a_measure_that_no_policy_has_is_refused_and_the_returns_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved_run(tmp_path, monkeypatch, WITHOUT, measure="typo")
+    with pytest.raises(ConfigError, match=r"env\.measure: got 'typo', which the info of no episode's end holds"):
+        evaluate({"a": tmp_path}, CHOICE, episodes=2)
+    assert json.loads((tmp_path / "eval.jsonl").read_text())["mean_reward"] == 1.5
+
+
+def test_the_results_of_the_runs_before_one_that_fails_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved_run(tmp_path, monkeypatch, episodes(1.0), EnvFailure("it broke"))
+    with pytest.raises(EnvFailure, match="it broke"):
+        evaluate({"a": tmp_path, "b": tmp_path}, CHOICE, episodes=1)
+    assert json.loads((tmp_path / "eval.jsonl").read_text())["mean_reward"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["reward", "ep_length"])
+def test_a_measure_named_like_a_result_does_not_replace_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    saved_run(tmp_path, monkeypatch, episodes(50.0), measure=name)
+    evaluate({"a": tmp_path}, CHOICE, episodes=1)
+    record = json.loads((tmp_path / "eval.jsonl").read_text())
+    assert (record["mean_reward"], record["mean_ep_length"], record[f"mean_info_{name}"]) == (50.0, 7.0, 5.0)
 
 
 def test_a_record_is_never_glued_to_a_torn_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,30 @@ def test_a_file_that_decides_otherwise_is_not_kept(run: Path, tmp_path: Path, mo
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_a_contract_that_cannot_be_written_leaves_no_policy(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(option: str, path: Path, content: str) -> None:
+        raise ConfigError(f"{option}: {path} cannot be written: No space left on device; write it elsewhere")
+
+    monkeypatch.setattr(command, "write_output", refuse)
+    with pytest.raises(ConfigError, match="--torch: .*policy_contract.json cannot be written: No space left"):
+        export(run, BEST, {"--torch": tmp_path / "policy.pt2"})
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_second_file_that_decides_otherwise_leaves_no_first_one_without_its_contract(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(module: EnvPolicy, file: IO[bytes]) -> Runner:
+        raise SaveError("it decides otherwise")
+
+    monkeypatch.setattr(command, "WRITERS", {"--torch": write_torch, "--onnx": refuse})
+    with pytest.raises(SaveError, match="it decides otherwise"):
+        export(run, BEST, {"--torch": tmp_path / "policy.pt2", "--onnx": tmp_path / "policy.onnx"})
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def test_a_run_without_a_checkpoint_is_refused(run: Path, tmp_path: Path) -> None:
     newest = PolicyChoice(seed=None, step=None, device="cpu", overrides={})
     with pytest.raises(CheckpointError, match="holds no usable checkpoint"):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,14 +14,18 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from offpolicy.checkpoint import BestPolicy, Checkpoint, CheckpointStore
+from offpolicy.checkpoint import BestPolicy, BestStore, Checkpoint, CheckpointStore
 from offpolicy.commands import saved_run
+from offpolicy.commands.evaluate import evaluate
+from offpolicy.commands.export import export
+from offpolicy.commands.play import play
+from offpolicy.commands.record import record
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import write_config
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.nets.policy import make_policy
-from offpolicy.types import SpaceSpec
+from offpolicy.types import EvalResult, SpaceSpec
 
 SPEC = SpaceSpec(3, 1, (-1.0,), (1.0,))
 
@@ -108,6 +115,47 @@ def test_an_environment_with_other_spaces_is_refused(run: Path, monkeypatch: pyt
     monkeypatch.setattr(saved_run, "probe", lambda env: SpaceSpec(4, 1, (-1.0,), (1.0,)))
     with pytest.raises(ConfigError, match="cannot act there: obs_dim 3 before, 4 now"):
         SavedRun.find(run, choice(kwargs={"g": 5.0}))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "refusal"),
+    [((2, 3), (3, 2), r"box_shape \(2, 3\) before, \(3, 2\) now"), ((2, 3), (2, 3), None), ((), (3, 2), None)],
+)
+def test_another_shape_of_as_many_numbers_is_refused_where_the_run_recorded_one(
+    run: Path, before: tuple[int, ...], now: tuple[int, ...], refusal: str | None
+) -> None:
+    write_config(run, load_config([]), dataclasses.replace(SPEC, obs_dim=6, box_shape=before))
+    found, spec = SavedRun.find(run, choice()), dataclasses.replace(SPEC, obs_dim=6, box_shape=now)
+    with pytest.raises(ConfigError, match=refusal) if refusal else contextlib.nullcontext():
+        found.require_spaces(spec)
+
+
+COMMANDS: dict[str, Callable[[Path, PolicyChoice, Path], int]] = {
+    "eval": lambda run, choice, out: evaluate({"run": run}, choice, episodes=1),
+    "play": lambda run, choice, out: play(run, choice, video=out / "run.gif", episodes=1),
+    "record": lambda run, choice, out: record(run, choice, out=out / "demos.npz", episodes=1),
+    "export": lambda run, choice, out: export(run, choice, {"--torch": out / "policy.pt2"}),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_acts_in_an_environment_whose_spaces_have_changed_since_training(
+    tmp_path: Path, command: str
+) -> None:
+    """Other bounds gave other returns, demonstrations and contracts, and nobody was told."""
+    run, out = tmp_path / "run", tmp_path / "out"
+    run.mkdir()
+    out.mkdir()
+    cfg = load_config(["env.kwargs.max_episode_steps=5", "algo.hidden_dims=[8]"])
+    write_config(run, cfg, SPEC)  # Pendulum's own bounds are 2
+    numbers = make_policy(cfg.algo, SPEC).state_dict()
+    best = {f"policy.{name}": tensor.numpy() for name, tensor in numbers.items()}
+    BestStore(run).save(best, EvalResult(70, 1.0, 0.0, 5.0, 1))
+    chosen = PolicyChoice(seed=None, step=None, device="cpu", overrides={}, is_best=True)
+    with pytest.raises(ConfigError, match=r"cannot act there: action_low \(-1\.0,\) before, \(-2\.0,\) now"):
+        COMMANDS[command](run, chosen, out)
+    assert list(out.iterdir()) == []
+    assert not (run / "eval.jsonl").exists()
 
 
 def save(run: Path, env_steps: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import PendulumEnv
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs import make as make_module
@@ -66,6 +67,30 @@ def test_a_missing_keyword_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -
 def test_a_type_error_inside_the_constructor_is_the_environments_own() -> None:
     with pytest.raises(EnvFailure, match=r"(?s)creating HalfCheetah-v5.*TypeError"):
         make_env(EnvConfig(id="HalfCheetah-v5", kwargs={"frame_skip": None}))
+
+
+class Gathering(gymnasium.Env[Any, Any]):
+    """Takes whatever it is given."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.size = kwargs.pop("size") + 1
+        if kwargs:
+            raise TypeError(f"Gathering got an unexpected keyword argument {next(iter(kwargs))!r}")
+
+
+gymnasium.register("GatheringOfTestMake-v0", Gathering)
+
+
+def test_a_type_error_of_a_constructor_that_takes_any_keyword_blames_none() -> None:
+    """A right key was called a wrong one, and the traceback was lost."""
+    with pytest.raises(EnvFailure, match=r'(?s)creating Gathering.*TypeError: can only concatenate str \(not "int"\)'):
+        make_env(EnvConfig(id="GatheringOfTestMake-v0", kwargs={"size": "two"}))
+
+
+def test_of_a_constructor_that_takes_any_keyword_only_the_one_that_it_names_is_wrong() -> None:
+    message = refusal("GatheringOfTestMake-v0", size=2, sise=3)
+    assert message.startswith("env.kwargs.sise: GatheringOfTestMake-v0 does not take it")
+    assert "env.kwargs.size:" not in message
 
 
 def test_a_module_in_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,6 +197,16 @@ def test_a_wrapper_that_cannot_be_used_is_refused(target: str, problem: str) -> 
         make_env(EnvConfig(wrappers=(target,)))
     assert str(caught.value).startswith("env.wrappers: ")
     assert problem in str(caught.value)
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize("target", ["mine_wrappers:lost", "mine_wrappers:broken"])
+def test_the_environment_is_closed_where_a_wrapper_fails(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    closed: list[object] = []
+    monkeypatch.setattr(PendulumEnv, "close", lambda self: closed.append(self))
+    with pytest.raises((ConfigError, EnvFailure)):
+        make_env(EnvConfig(wrappers=("mine_wrappers:doubled", target)))
+    assert len(closed) == 1
 
 
 @pytest.mark.usefixtures("mine")

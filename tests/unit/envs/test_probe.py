@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from offpolicy.config.sections import EnvConfig
@@ -103,6 +105,31 @@ def test_a_hanging_environment_ends_the_probe(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(probe_module, "OPEN_GRACE_S", 0.5)
     with pytest.raises(HangError, match=r"was not created, reset and stepped once within 0.6 s"):
         probe(toy("Faulty-v0", 0.1, fail="hang", at=1))
+
+
+@pytest.mark.mp
+def test_the_step_has_the_actions_of_a_run(write_module: WriteModule) -> None:
+    """It made them in another way: a space of int32 got int32 here, and int64 in the run."""
+    write_module(
+        "strict_of_test_probe",
+        "import gymnasium\n"
+        "import numpy as np\n"
+        "class Strict(gymnasium.Env):\n"
+        "    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))\n"
+        "    action_space = gymnasium.spaces.MultiDiscrete([2, 3], dtype=np.int32)\n"
+        "    def reset(self, *, seed=None, options=None):\n"
+        "        return np.zeros(1, np.float32), {}\n"
+        "    def step(self, action):\n"
+        "        raise ValueError(f'{action.dtype} {action}')\n"
+        "gymnasium.register('Strict-v0', Strict)\n",
+    )
+    cfg = EnvConfig(id="strict_of_test_probe:Strict-v0")
+    with pytest.raises(EnvFailure, match=r"ValueError: int32 \[0 0\]"):
+        probe(cfg)
+    with contextlib.closing(make_vector(cfg)) as vector:
+        vector.reset(1)
+        with pytest.raises(EnvFailure, match=r"ValueError: int32 \[0 0\]"):
+            vector.step(np.zeros((1, 2), np.float32))
 
 
 @pytest.mark.mp

@@ -135,6 +135,13 @@ def test_several_discrete_actions_are_counted_from_zero_and_have_the_shape_of_th
     assert space.contains(action)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+def test_discrete_actions_have_the_dtype_of_their_space(dtype: type[np.signedinteger[Any]]) -> None:
+    codec = describe(ACTION, spaces.MultiDiscrete([2, 3], dtype=dtype, start=[0, -1]), None)
+    actions = action_map(codec).apply(np.array([[1.0, 2.0]], np.float32))
+    assert (actions.dtype, actions.tolist()) == (dtype, [[1, 1]])
+
+
 @pytest.mark.parametrize("bound", [np.inf, 3.4e38])
 def test_infinite_action_bounds_are_refused(bound: float) -> None:
     assert "its bounds are infinite" in problems(ACTION, spaces.Box(-bound, 1.0, (1,)))

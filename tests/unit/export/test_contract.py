@@ -17,7 +17,7 @@ from offpolicy.envs.spaces import describe
 from offpolicy.errors import ConfigError
 from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, json_value, read_contract, versions
 from offpolicy.export.env_policy import EnvPolicy
-from tests.unit.export.conftest import MakeScene
+from tests.unit.export.conftest import FLAT, ODD, MakeScene
 
 
 class Stub(gymnasium.Env[Any, Any]):
@@ -43,6 +43,18 @@ def test_it_says_what_goes_in_and_out(make_scene: MakeScene) -> None:
     assert (action["dtype"], action["shape"], action["low"], action["high"]) == ("int64", ["batch"], [4.0], [6.0])
     assert (chances["name"], chances["shape"], chances["choices"]) == ("probability", ["batch", 3], [3])
     assert ports["step_s"] == 0.02
+    json.dumps(ports, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("own", "units"), [(None, None), ("m", None), ({"obs": np.array([1.0])}, "[1.]"), ({"obs": [math.nan]}, ["NaN"])]
+)
+def test_units_that_json_has_not_are_text_or_none(make_scene: MakeScene, own: Any, units: Any) -> None:
+    """They ended the export after the policy had been written."""
+    scene, env = make_scene("sac"), Stub(FLAT, ODD)
+    env.metadata = {"units": own}
+    ports = describe_ports(scene.module, scene.codec, env, "Any-v0")
+    assert ports["inputs"][0]["units"] == units
     json.dumps(ports, allow_nan=False)
 
 

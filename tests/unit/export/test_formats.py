@@ -10,11 +10,16 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from gymnasium import spaces
 
+from offpolicy.config.overrides import load_config
+from offpolicy.envs.spaces import describe
 from offpolicy.errors import ConfigError, SaveError
-from offpolicy.export.formats import Runner, onnx_runner, require_onnx, write_onnx, write_torch
+from offpolicy.export.env_policy import EnvPolicy
+from offpolicy.export.formats import Runner, check_names, onnx_runner, require_onnx, write_onnx, write_torch
 from offpolicy.export.parity import LIMIT, difference, inputs_of
-from tests.unit.export.conftest import KINDS, MakeScene, Scene
+from offpolicy.nets.policy import make_policy
+from tests.unit.export.conftest import KINDS, ODD, MakeScene, Scene
 
 
 def worst(scene: Scene, run: Runner) -> float:
@@ -45,6 +50,24 @@ def test_a_program_of_torch_decides_as_the_policy(kind: str, make_scene: MakeSce
     obs = np.zeros((3, scene.codec.spec.obs_dim), np.float32)
     found = program(*map(torch.from_numpy, inputs_of(scene.module.parts, obs).values()))
     assert len(found[0]) == 3
+
+
+@pytest.mark.parametrize(("acted", "refused"), [(spaces.Discrete(3), "probability"), (ODD, "action")])
+def test_a_part_of_the_observation_named_like_an_output_is_refused(acted: spaces.Space[Any], refused: str) -> None:
+    """The exporter ended in a traceback that said nothing of the key."""
+    observed = spaces.Dict({name: spaces.Box(-1.0, 1.0, (2,), np.float32) for name in ("where", refused)})
+    codec = describe(observed, acted, None)
+    module = EnvPolicy(make_policy(load_config(["algo=sac", "algo.hidden_dims=[8]"]).algo, codec.spec), codec)
+    with pytest.raises(ConfigError, match=rf"--onnx: the observation has a key '{refused}', which is the name of an"):
+        check_names("--onnx", module)
+    run = write_torch(module, io.BytesIO())
+    assert run({name: np.zeros((3, 2), np.float32) for name in module.input_names})["action"].shape[0] == 3
+
+
+def test_a_part_named_like_an_output_that_there_is_not_is_fine() -> None:
+    observed = spaces.Dict({"probability": spaces.Box(-1.0, 1.0, (2,), np.float32)})
+    codec = describe(observed, ODD, None)
+    check_names("--onnx", EnvPolicy(make_policy(load_config(["algo=sac"]).algo, codec.spec), codec))
 
 
 @pytest.mark.parametrize("content", [b"", b"no model"])

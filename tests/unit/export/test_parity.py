@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +10,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
+from offpolicy.config.overrides import load_config
 from offpolicy.config.sections import EnvConfig
+from offpolicy.envs.spaces import describe
+from offpolicy.export.env_policy import EnvPolicy
 from offpolicy.export.formats import Runner
-from offpolicy.export.parity import LIMIT, Parity, difference, inputs_of, random_observations, visited_observations
-from tests.unit.export.conftest import MakeScene, Scene
+from offpolicy.export.parity import (
+    LIMIT,
+    Parity,
+    difference,
+    inputs_of,
+    limit_of,
+    random_observations,
+    visited_observations,
+)
+from offpolicy.nets.policy import make_policy
+from tests.unit.export.conftest import ODD, MakeScene, Scene
 
 
 def runner(scene: Scene, change: Any = lambda outputs: outputs) -> Runner:
@@ -84,7 +98,43 @@ def test_a_policy_is_refused_from_the_limit_on() -> None:
     assert Parity(LIMIT, 0.0, 10).is_fine
     assert not Parity(0.0, 1.1 * LIMIT, 10).is_fine
     assert not Parity(math.inf, 0.0, 10).is_fine
+    assert not Parity(2.0 * LIMIT, 2.0 * LIMIT, 10, random_limit=3.0 * LIMIT).is_fine
     assert Parity(math.inf, 0.0, 10).to_json()["random"] > 1e300
+
+
+@pytest.mark.parametrize("kind", ["sac", "sac_discrete", "appo", "hora_student", "appo_multidiscrete", "td3"])
+def test_the_limit_of_ordinary_observations_is_the_usual_one(kind: str, make_scene: MakeScene) -> None:
+    scene = make_scene(kind)
+    assert limit_of(scene.codec, scene.policy, observed(scene)) == LIMIT
+
+
+@pytest.mark.parametrize(("acted", "scale"), [(ODD, 1e3), (spaces.Discrete(3), 1e4)])
+def test_what_float32_makes_of_large_observations_is_allowed_and_ten_times_that_is_not(
+    acted: spaces.Space[Any], scale: float
+) -> None:
+    """Sound policies of Humanoid-v5 were refused: sums of hundreds of its observations have an error of their own."""
+    codec = describe(spaces.Box(-np.inf, np.inf, (348,), np.float64), acted, None)
+    torch.manual_seed(1)
+    policy = make_policy(load_config(["algo=sac"]).algo, codec.spec).eval()
+    obs = (scale * np.random.default_rng(2).standard_normal((200, 348))).astype(np.float32)
+    exact = EnvPolicy(copy.deepcopy(policy).double(), codec)
+
+    def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        with torch.inference_mode():
+            found = exact(torch.from_numpy(inputs["obs"]).double())
+        return dict(zip(exact.output_names, (one.numpy() for one in found), strict=True))
+
+    far, limit = difference(run, EnvPolicy(policy, codec), codec, policy, obs), limit_of(codec, policy, obs)
+    assert LIMIT < far <= limit
+    assert 10.0 * far > limit
+
+
+def test_a_policy_that_overflows_has_the_usual_limit(make_scene: MakeScene) -> None:
+    scene = make_scene("sac")
+    policy = copy.deepcopy(scene.policy)
+    with torch.no_grad():
+        next(policy.actor.parameters()).fill_(1e38)
+    assert limit_of(scene.codec, policy, observed(scene)) == LIMIT
 
 
 def test_visited_observations_are_those_of_an_evaluation() -> None:
