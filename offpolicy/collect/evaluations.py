@@ -6,10 +6,11 @@ and a sweep, to compare its trials.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,19 +33,37 @@ class Score(NamedTuple):
 
 def read_scores(run: Path) -> list[Score]:
     """Returns the evaluations of a run in order; none where there is no file. Lines that are torn are left out."""
-    try:
-        lines = (run / EVALUATIONS_FILE).read_bytes().splitlines()
-    except OSError:
-        return []
     scores = list[Score]()
-    for line in lines:
+    for record in _records(run):
         try:
-            record: Any = json.loads(line)  # Any: whatever the file holds
             score = Score(int(record["env_steps"]), float(record["mean_reward"]))
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             continue
         scores = with_score(scores, score)
     return scores
+
+
+def last_result(run: Path, kept_step: int) -> EvalResult | None:
+    """Returns the last evaluation of a run up to the env step `kept_step`; None where there is none."""
+    last: EvalResult | None = None
+    for record in _records(run):
+        try:
+            result = EvalResult(**record)
+            last = result if result.env_steps <= kept_step else last
+        except TypeError:
+            continue
+    return last
+
+
+def _records(run: Path) -> Iterator[Any]:  # Any: whatever the file holds
+    """Yields the lines of the file that are JSON."""
+    try:
+        lines = (run / EVALUATIONS_FILE).read_bytes().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            yield json.loads(line)
 
 
 def with_score(scores: Sequence[Score], score: Score) -> list[Score]:

@@ -71,8 +71,7 @@ class Monitor:
         self._rate_limiter: RateLimiter = make_rate_limiter(
             cfg, LearningStart(first_learning_step(cfg, num_hosts), 0), num_hosts
         )
-        self.last_eval: EvalResult | None = None
-        self._logged_eval: EvalResult | None = None
+        self.last_eval = self._logged_eval = logger.last_eval  # after a resume that of the earlier start
         self._num_logged = 0
         self.is_complete = False
         self.early_stop = ""  # why the evaluations end the run before its budget is spent

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from offpolicy.checkpoint import SharedState, state_fields
 from offpolicy.checkpoint.manifest import PLUGINS_KEY
+from offpolicy.collect.evaluations import Score, best_of, last_result, read_scores
 from offpolicy.config.chosen import plugins_of
 from offpolicy.config.schema import RunConfig, env_differences, read_config
 from offpolicy.config.sections import EnvConfig
@@ -44,6 +45,8 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
         collector_threads=job.plan.collector_threads,
         env_step_factors=env_step_factors(cfg, has_evaluator=job.plan.has_evaluator),
         has_gpu=has_gpu(),
+        is_resumed=job.start_step > 0,
+        best_eval=(best.mean_reward, best.env_steps) if (best := _best_before(job, run)) is not None else None,
     )
     # The logger compares advice with what is in force: not with `auto`.
     in_force = replace(cfg, eval=replace(cfg.eval, beside=str(job.plan.has_evaluator).lower()))
@@ -52,7 +55,15 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
     # So are all records where a run begins again that had saved nothing.
     is_first = run.checkpoint is None and not job.start_step and not job.learner_restarts
     resume_step = None if is_first else job.start_step
-    return open_logger(run.path, cfg, header, resume_step, in_force, updates, provenance)
+    logger = open_logger(run.path, cfg, header, resume_step, in_force, updates, provenance)
+    logger.last_eval = last_result(run.path, job.kept_eval_step)
+    return logger
+
+
+def _best_before(job: WorkerSpec, run: RunDir) -> Score | None:
+    """Returns the best evaluation that the run keeps of an earlier start; None where there is none."""
+    kept = [score for score in read_scores(run.path) if score.env_steps <= job.kept_eval_step]
+    return best_of(kept) if kept else None
 
 
 def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:

@@ -72,6 +72,9 @@ class Shown:
     message: str = ""  # the newest one
     has_help: bool = False  # `?` is read
 
+    def __post_init__(self) -> None:
+        self.best = self.header.best_eval
+
     def add(self, record: Record, verdict: Verdict | None) -> None:
         """Takes over a record."""
         self.record, self.verdict, self.num_records = record, verdict, self.num_records + 1
@@ -117,7 +120,8 @@ def progress_text(record: Record, header: RunHeader, *, is_narrow: bool = False)
     """Returns share, steps, the elapsed time unless it is narrow, and the time left, if that is known."""
     steps = number(record, "env_steps") or 0.0
     eta = number(record, "time/eta_s")
-    done = f"{min(1.0, steps / header.total_timesteps):4.0%}  {count(steps)} / {count(header.total_timesteps)} steps"
+    share = min(100, int(100 * steps // header.total_timesteps))
+    done = f"{share:3}%  {count(steps)} / {count(header.total_timesteps)} steps"
     elapsed = "" if is_narrow and eta else f"   elapsed {duration(number(record, 'time/elapsed_s'))}"
     return done + elapsed + (f"   ETA {duration(eta)}" if eta else "")
 
@@ -133,7 +137,7 @@ def return_line(shown: Shown, width: int, *, ascii_only: bool) -> Text:
         tail.append(Text(f"eval {mean:.1f} {'+-' if ascii_only else '±'}{deviation}", "bold"))
     if shown.best is not None:
         tail.append(Text(f"best {shown.best[0]:.1f} at {count(shown.best[1])}"))
-    if shown.returns.first is not None:
+    if shown.returns.first is not None and not shown.header.is_resumed:
         tail.append(Text(f"first {shown.returns.first:.1f}"))
     return _with_curve(parts, shown.returns, tail, width, ascii_only=ascii_only)
 

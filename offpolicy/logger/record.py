@@ -77,6 +77,8 @@ class RunHeader:
     env_step_factors: Mapping[str, float] = field(default_factory=dict)  # as in `what_if.Pipeline`
     has_gpu: bool = False  # that torch can use, as far as is known; whether or not the run uses it
     started_unix_s: float = 0.0
+    is_resumed: bool = False  # the run has records of an earlier start
+    best_eval: tuple[float, float] | None = None  # mean return of its best evaluation before, and its env steps
 
     @property
     def attainable_flops_per_sec(self) -> float | None:

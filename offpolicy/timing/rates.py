@@ -2,7 +2,8 @@
 
 Every function is pure and subtracts two cumulative readings; nothing is smoothed. `None` means that the window
 holds no data for the rate, which is not the same as zero. Windows are the accounts' own steady time, because a
-counter and the wall it is divided by must come from the same report; without accounts, the supervisor's clock.
+counter and the wall it is divided by must come from the same report; without accounts, the supervisor's clock and
+counter.
 
 A report is made at the end of a vector step or of an iteration, so a window counts what arrived after its first report
 by the time between its two: exact for regular arrivals, however few (`RateWindow` sees to it that there are some).
@@ -57,6 +58,7 @@ def _rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: i
     learner = learner_elapsed(previous, current)
     updates, steady_updates = _updates(previous, current)
     wall_s = current.wall_s - (previous.wall_s if previous is not None else 0.0)
+    env_steps = current.env_steps - (previous.env_steps if previous is not None else 0)
     utd = utd_of(updates, steady_updates, learner, collectors)
     active_s = _ratio(learner_side_ns(learner_windows(previous, current)) / NS_PER_S, steady_updates)
     capacity = _collector_capacity(collectors, mode)
@@ -64,7 +66,7 @@ def _rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: i
     has_rollouts = any(totals.rollouts for totals in current.collectors)  # each rank has collectors of its own
     num_groups = max(len(current.learners) // num_hosts, 1) if has_rollouts else 1
     return Rates(
-        steps_per_sec=_steps_per_sec(collectors, wall_s),
+        steps_per_sec=_steps_per_sec(collectors, env_steps, wall_s),
         updates_per_sec=_ratio(steady_updates, learner.wall_ns / NS_PER_S if learner is not None else wall_s),
         collector_capacity=capacity,
         learner_active_s=active_s,
@@ -131,15 +133,18 @@ def policy_steps(snapshot: Snapshot) -> int:
     return sum(totals.policy_steps for totals in snapshot.collectors)
 
 
-def _steps_per_sec(collectors: tuple[CollectorWindow, ...], wall_s: float) -> float | None:
-    """Summed over collectors, each on its own clock; on the supervisor's when no account has steady time."""
+def _steps_per_sec(collectors: tuple[CollectorWindow, ...], env_steps: int, wall_s: float) -> float | None:
+    """Summed over collectors, each on its own clock; on the supervisor's when no account has steady time.
+
+    Then with the `env_steps` read at that moment: a collector may have reported seconds before the learner did.
+    """
     steady = [
         (window.steady_steps, window.elapsed.wall_ns)
         for window in collectors
         if window.elapsed is not None and window.elapsed.wall_ns > 0
     ]
     if not steady:
-        return _ratio(sum(window.env_steps for window in collectors), wall_s)
+        return _ratio(env_steps, wall_s) if collectors else None
     return sum(steps * NS_PER_S / wall_ns for steps, wall_ns in steady) or None
 
 

@@ -73,6 +73,7 @@ class FakeLogger:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.last_snapshot: Snapshot | None = None
+        self.last_eval: EvalResult | None = None
 
     def log_interval(self, snapshot: Snapshot) -> dict[str, float]:
         self.calls.append(("log_interval", snapshot.env_steps))
@@ -298,6 +299,16 @@ def test_an_evaluation_since_the_last_record_is_worth_another(run: Run) -> None:
     run.monitor.log_rest()
     assert len(run.logger.of("log_interval")) == 2
     assert run.logger.of("log_eval") == [run.monitor.last_eval]
+
+
+def test_a_resumed_run_has_the_evaluation_of_its_logger_which_is_worth_no_record(run: Run) -> None:
+    run.logger.last_eval = EvalResult(30, -2.0, 0.5, 50.0, 3)
+    run.resume_from(40)
+    assert run.monitor.last_eval == run.logger.last_eval
+    run.start(env_steps=40)
+    run.logger.last_snapshot = run.monitor.snapshot()
+    run.monitor.log_rest()
+    assert run.logger.of("log_interval") == []
 
 
 def test_a_run_that_never_started_logs_no_counters(run: Run) -> None:

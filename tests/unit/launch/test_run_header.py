@@ -18,7 +18,7 @@ from offpolicy.envs import vectorization
 from offpolicy.launch.run_header import _plugin_lines, announce, open_run_logger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.training.worker import HostPlan, WorkerSpec
-from offpolicy.types import SpaceSpec
+from offpolicy.types import EvalResult, SpaceSpec
 
 SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0), max_episode_steps=100)
 
@@ -161,6 +161,23 @@ def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
     open_run_logger(job, run, Provenance("offpolicy train", None, "abc", "2026", "host", None)).close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["env_steps"] for line in lines] == kept
+
+
+def test_a_resumed_run_knows_the_last_evaluation_that_it_keeps_and_the_best_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, last = (EvalResult(step, reward, 0.5, 50.0, 3) for step, reward in ((20, -1.0), (40, -3.0)))
+    lines = [json.dumps(result._asdict()) for result in (kept, last, last._replace(env_steps=60, mean_reward=9.0))]
+    (tmp_path / "evaluations.jsonl").write_text("\n".join([*lines, "torn"]))
+    plan = HostPlan(has_evaluator=False, learner_threads=1, collector_threads=1)
+    cfg = RunConfig.from_mapping({"log": {"tensorboard": False}})
+    job = WorkerSpec(cfg, SPEC, plan, HostInfo(), str(tmp_path), 50, 50, 0, last_eval_step=40)
+    monkeypatch.setattr("offpolicy.launch.run_header.SharedState.of", lambda _: SimpleNamespace(num_updates=None))
+    run: Any = SimpleNamespace(path=tmp_path, checkpoint=SimpleNamespace(env_steps=50))
+    logger = open_run_logger(job, run, Provenance("offpolicy resume", None, "abc", "2026", "host", None))
+    logger.close()
+    assert logger.last_eval == last
+    assert (logger.header.is_resumed, logger.header.best_eval) == (True, (-1.0, 20))
 
 
 def test_the_records_say_how_many_ranks_all_hosts_have(tmp_path: Path) -> None:

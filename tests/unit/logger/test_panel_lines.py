@@ -48,6 +48,12 @@ def test_the_return_stands_with_its_course_the_evaluation_and_the_best_one(heade
     assert narrow == "return       -800.0  _+#  eval -450.0 +-5.0"
 
 
+def test_a_resumed_run_shows_its_best_evaluation_of_all_and_not_what_this_start_began_with(header: RunHeader) -> None:
+    resumed = replace(header, is_resumed=True, best_eval=(-200.0, 500))
+    shown = shown_after(resumed, {"rollout/ep_rew_mean": -800.0, "eval/mean_reward": -300.0, "eval/env_steps": 900.0})
+    assert return_line(shown, 120, ascii_only=True).plain.endswith("best -200.0 at 500")
+
+
 def test_the_speed_stands_with_its_course_and_what_it_could_be(header: RunHeader) -> None:
     record: Record = {
         "perf/iter_ms": 1.0, "perf/steps_per_sec": 75.26, "perf/predicted_steps_per_sec": 78.1,
@@ -66,6 +72,7 @@ def test_the_time_left_is_shown_where_it_is_known(header: RunHeader) -> None:
     known: Record = {"env_steps": 10_000, "time/elapsed_s": 60.0, "time/eta_s": 65.0}
     assert progress_text(known, header) == " 50%  10,000 / 20,000 steps   elapsed 1:00   ETA 1:05"
     assert "ETA" not in progress_text({"env_steps": 0}, header)
+    assert progress_text({"env_steps": 19_999}, header).startswith(" 99%")  # 100% is the end
     assert progress_text(known, header, is_narrow=True) == " 50%  10,000 / 20,000 steps   ETA 1:05"
 
 

@@ -29,7 +29,9 @@ def collector(timed: Account | None, steps: int, policy_steps: int | None = None
 
 
 def snapshot(
-    wall_s: float, learner: Account | None, updates: int, *collectors: CollectorTotals, env_steps: int = 0
+    wall_s: float, learner: Account | None, updates: int, *collectors: CollectorTotals, env_steps: int | None = None
 ) -> Snapshot:
+    """`env_steps`: the supervisor's counter; None: the collectors' reports are of this moment."""
     totals = LearnerTotals(learner, updates, 0, 0.0, NO_METRICS)
-    return Snapshot(wall_s, env_steps, updates, (totals,), collectors, 0, 1, 0.0)
+    steps = sum(each.env_steps for each in collectors) if env_steps is None else env_steps
+    return Snapshot(wall_s, steps, updates, (totals,), collectors, 0, 1, 0.0)

@@ -26,6 +26,13 @@ def test_without_accounts_rates_come_from_counters_and_the_supervisors_clock() -
     assert (rates.collector_capacity, rates.learner_capacity, rates.predicted_steps_per_sec) == (None, None, None)
 
 
+def test_an_old_report_of_the_collector_is_not_divided_by_the_wall_of_now() -> None:
+    """The collector answers after its first step, the learner after its first iteration, 3 s later."""
+    warm = account(0.0, warmup_s=0.5, iterations=1)
+    after = snapshot(3.0, account(0.0, warmup_s=3.0), 1, collector(warm, 1, policy_steps=0), env_steps=900)
+    assert compute_rates(None, after, "overlap").steps_per_sec == 300.0
+
+
 def test_collector_capacity_leaves_out_its_wait_for_the_learner() -> None:
     before = snapshot(0.0, None, 0, collector(account(0.0), 0))
     after = snapshot(2.0, None, 0, collector(account(2.0, learner_wait=1.5, env_step=0.4), 100))
@@ -54,8 +61,8 @@ def test_collector_capacity_is_the_sum_over_collectors() -> None:
 @pytest.mark.parametrize("is_timed", [True, False])
 def test_rates_of_several_hosts_are_those_of_this_host_times_their_number(is_timed: bool) -> None:
     start, end = (account(0.0), account(2.0, learner_wait=1.0)) if is_timed else (None, None)
-    before = snapshot(0.0, None, 0, collector(start, 1000, policy_steps=0))
-    after = snapshot(2.0, None, 1500, collector(end, 1300, policy_steps=300))
+    before = snapshot(0.0, None, 0, collector(start, 1000, policy_steps=0), env_steps=5 * 1000)
+    after = snapshot(2.0, None, 1500, collector(end, 1300, policy_steps=300), env_steps=5 * 1300)
     rates = compute_rates(before, after, "free", num_hosts=5)
     assert (rates.steps_per_sec, rates.updates_per_sec, rates.utd) == (5 * 150.0, 750.0, 1.0)
     assert rates.collector_capacity == (5 * 300.0 if is_timed else None)
