@@ -10,9 +10,13 @@ from offpolicy.logger.metrics import METRICS, RANK_IN_KEY
 from offpolicy.logger.record import Record, RunHeader
 
 PREFIX = "offpolicy_"
+SENTENCES = ("perf/bottleneck_reason", "perf/bottleneck_advice")  # another text in nearly every record
 _UCUM: Mapping[str, str] = {  # units of the table that the Unified Code for Units of Measure has
     "": "", "text": "", "1": "1", "fraction": "1", "%": "%", "ms": "ms", "s": "s", "W": "W", "GiB": "GiBy",
 }  # fmt: skip
+
+
+_SHARE = re.compile(r"(:[^)]*)? [0-9]+%")  # of `learner(train 94%)`, `contention(train: descheduled 19%)`
 
 
 class ExportedValue(NamedTuple):
@@ -26,10 +30,16 @@ class ExportedValue(NamedTuple):
 
 
 def exported_values(record: Record) -> Iterator[ExportedValue]:
-    """Yields every value of a record under its name; the keys of all ranks have one name."""
+    """Yields every value of a record under its name; the keys of all ranks have one name.
+
+    A text becomes a label there, and each other text a time series of its own. So the sentences are left out, and
+    the verdict has its side and its phase without their share.
+    """
     for key, value in record.items():
-        if value is None:
+        if value is None or key in SENTENCES:
             continue
+        if isinstance(value, str):
+            value = _SHARE.sub("", value)
         rank = RANK_IN_KEY.match(key)
         plain = RANK_IN_KEY.sub("rank/<r>/", key)
         metric = METRICS.get(plain)

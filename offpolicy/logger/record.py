@@ -207,20 +207,14 @@ def _replay_keys(previous: Snapshot | None, current: Snapshot) -> Record:
 
 
 def rollout_keys(previous: Snapshot | None, current: Snapshot) -> Record:
-    """Returns the age of the weights of the rollouts learnt from, and the number of rollouts lost."""
+    """Returns the age of the weights of the rollouts learnt from in the window, and the number of rollouts lost."""
     lags = _lags(current) - (_lags(previous) if previous is not None else 0.0)
     has_lags = bool(lags.any())
     return {
         "perf/policy_lag": float(lags @ np.arange(NUM_LAGS) / lags.sum()) if has_lags else None,
         "perf/policy_lag_p95": float(np.searchsorted(np.cumsum(lags) / lags.sum(), TAIL)) if has_lags else None,
-        "perf/rollouts_dropped": _gain(
-            previous, current, lambda snapshot: sum(totals.rollouts_dropped for totals in snapshot.collectors)
-        ),
-        "perf/rollouts_too_old": _gain(
-            previous,
-            current,
-            lambda snapshot: sum(r.rollouts.too_old for r in snapshot.learners if r.rollouts is not None),
-        ),
+        "perf/rollouts_dropped": sum(totals.rollouts_dropped for totals in current.collectors),
+        "perf/rollouts_too_old": sum(rank.rollouts.too_old for rank in current.learners if rank.rollouts is not None),
     }
 
 

@@ -23,6 +23,17 @@ def test_a_value_has_help_and_unit_of_the_table_and_a_key_of_others_none() -> No
     assert (foreign.name, foreign.help, foreign.unit) == ("offpolicy_unilab_speed", "", "")
 
 
+def test_texts_that_change_with_every_record_make_no_time_series_of_their_own() -> None:
+    verdicts = ["learner(train 94%)", "learner(train 100%)", "contention(train: descheduled 19%)", "balanced"]
+    records = [
+        {"perf/bottleneck": verdict, "perf/bottleneck_reason": f"{verdict} I=1204", "perf/bottleneck_advice": "top"}
+        for verdict in verdicts
+    ]
+    found = [(value.name, value.value) for record in records for value in exported_values(record)]
+    name = "offpolicy_perf_bottleneck"
+    assert found == [(name, "learner(train)"), (name, "learner(train)"), (name, "contention(train)"), (name, "balanced")]
+
+
 def test_names_are_distinct_and_need_no_escape() -> None:
     names = [metric_name(key) for key in METRICS]
     assert len(set(names)) == len(METRICS)
