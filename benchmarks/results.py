@@ -149,6 +149,12 @@ def cpu_version() -> str:
     return "/".join(found.get(name, "unknown") for name in ("cpu family", "model", "stepping"))
 
 
+def processor(hardware: Mapping[str, Any]) -> str:
+    """The processor with its family and model, as far as they are known: one name may stand for several generations."""
+    family, model, _ = str(hardware.get("cpu_version", "unknown/unknown/unknown")).split("/")
+    return str(hardware["cpu"]) + ("" if "unknown" in (family, model) else f" (family {family}, model {model})")
+
+
 def machine_slug(hardware: dict[str, str | int]) -> str:
     """The hardware in a file name, such as `intel-xeon-processor-2c`."""
     name = re.sub(r"\((r|tm)\)", "", str(hardware["cpu"]).lower())

@@ -230,6 +230,25 @@ def test_a_picture_is_named_without_the_module_that_registers_its_environment() 
     assert list(drawn) == ["learning-handrotation-v1.svg"]
 
 
+def test_a_picture_of_a_study_that_is_gone_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("learning-gone-v0.svg", "panel.svg"):
+        (tmp_path / name).touch()
+    for module, name in ((page, "PAGE"), (page.hora_page, "PAGE")):
+        monkeypatch.setattr(module, name, tmp_path / f"{module.__name__}.md")
+    monkeypatch.setattr(page, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(page, "PICTURES", tmp_path)
+    monkeypatch.setattr(page, "judged", list)
+    monkeypatch.setattr(page.hora_page, "render", str)
+    page.main()
+    assert [path.name for path in tmp_path.glob("*.svg")] == ["panel.svg"]
+
+
+def test_the_generation_of_a_processor_is_named_for_each_study() -> None:
+    calls = [{**CALL, "hardware": {"cpu": "A Cpu", "cpu_version": version}} for version in ("25/1/1", "25/17/1")]
+    text = details([Judged(PENDULUM, {1: {**finished(-150.0), "calls": calls}})])
+    assert "commit abc; A Cpu (family 25, model 1), A Cpu (family 25, model 17)" in text
+
+
 @pytest.fixture
 def signal_handlers() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
