@@ -43,6 +43,11 @@ class ResultFile:
         file._facts = file._others.pop(index)
         return file
 
+    def check_commit(self) -> None:
+        """Raises `SystemExit` where the commit is no longer that of the entry, under whose name results would stand."""
+        if (now := commit()) != self._facts["commit"]:
+            raise SystemExit(f"commit: got {now}, allowed {self._facts['commit']}, at which this was begun")
+
     def save(self, **measured: Any) -> None:  # Any: the JSON data of one benchmark
         """Write the entry as it stands now, whole or not at all."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
