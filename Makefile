@@ -109,14 +109,14 @@ resume: $(VENV)/.installed ## continue a run: make resume [run=runs/sac/... tota
 	@$(BIN)/offpolicy resume $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run))) \
 	    $(foreach GIVEN_,$(filter-out run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(GIVEN_)=$(value $(GIVEN_))))
 
-list: $(VENV)/.installed ## list the runs, the newest first
-	@$(BIN)/offpolicy list
+list: $(VENV)/.installed ## list the runs, the newest first: make list [most=50]
+	@$(BIN)/offpolicy list $(call GIVEN_OPTIONS)
 
 tune: $(VENV)/.installed ## find a faster setting by short trials: make tune algo=td3 env=halfcheetah key=value ...
 	@$(BIN)/offpolicy tune $(GIVEN_WORDS)
 
-doctor: $(VENV)/.installed ## check the installation and this machine, and say what will be slow
-	@$(BIN)/offpolicy doctor
+doctor: $(VENV)/.installed ## check the installation and this machine, and say what will be slow [json=1]
+	@$(BIN)/offpolicy doctor $(call GIVEN_OPTIONS,json) $(if $(filter-out 0 false,$(json)),--json)
 
 eval: $(VENV)/.installed ## evaluate: make eval [run=runs/sac/... episodes=20], or runs="a=runs/... b=runs/..." [random=1 set=key=value]
 	@$(BIN)/offpolicy eval $(call GIVEN_OPTIONS,run runs random set) $(call ENV_OPTIONS) $(if $(filter-out 0 false,$(random)),--random) \

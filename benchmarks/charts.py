@@ -62,10 +62,10 @@ def curves_svg(curves: Sequence[Curve]) -> bytes:
     """Two panels a row, both axes logarithmic, with a band from the least to the most."""
     rows = -(-len(curves) // 2)
     figure = Figure(figsize=(WIDTH_IN, PANEL_IN * rows), layout="constrained")
-    panels = figure.subplots(rows, 2, squeeze=False).flat
+    panels = list(figure.subplots(rows, 2, squeeze=False).flat)
     for axes, curve in zip(panels, curves, strict=False):
         _curve(axes, curve)
-    for axes in list(panels)[len(curves) % 2 or 2 :]:
+    for axes in panels[len(curves) :]:
         axes.axis("off")
     return picture_file(figure, is_svg=True)
 

@@ -20,7 +20,7 @@ from benchmarks.quiet import NOISY, WAIT_S, Watch, look, wait_until_quiet
 from benchmarks.results import Entry, ResultFile, all_entries, facts_now, machine_kind
 
 MOST_ATTEMPTS = 3
-LATE_S = 90.0  # beyond what a task is expected to take, until it is ended
+LATE_S = 90.0  # beyond twice what a part is expected to take, until it is ended
 MORE_LEFT = 75  # exit code of a call whose time was up before all was measured: the same command continues
 
 
@@ -80,10 +80,14 @@ class Journal:
         return self._file
 
     def run(self, tasks: Iterable[Task], budget: Budget, report: Callable[[Task, Entry], None]) -> list[Task]:
-        """Does and saves the tasks that are not done yet, as far as the time goes. Returns those that are left."""
+        """Does and saves the tasks that are not done yet, as far as the time goes. Returns those that are left.
+
+        Raises `SystemExit` where the commit is no longer that of the entry.
+        """
         left = [task for task in tasks if self._is_due(task)]
         while left and budget.has(left[0].expected_s):
             task = left[0]
+            self._file.check_commit()
             self.done[task.key] = self._outcome(task, budget.wait_s)
             self._file.save(settings=self._settings, cores=self._cores, tasks=self.done)
             report(task, self.done[task.key])
@@ -141,12 +145,12 @@ def unfinished(benchmark: str, settings: Mapping[str, Any]) -> tuple[Path, int, 
     return None if str(now["commit"]).endswith(("-dirty", "unknown")) else found
 
 
-def continues(left: Sequence[Task]) -> str:
+def continues(left: Sequence[Task], wait_s: float) -> str:
     """What a user does about tasks that are left: a budget below what the next one needs would never do it."""
     minutes = sum(task.expected_s for task in left) / 60.0
     return (
         f"about {minutes:.0f} minutes; the same command continues with {left[0].key}, which needs a budget of"
-        f" {left[0].expected_s + WAIT_S:.0f} s"
+        f" {left[0].expected_s + wait_s:.0f} s"
     )
 
 

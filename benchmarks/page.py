@@ -9,18 +9,19 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.charts import Curve, curves_svg, races_svg
+from benchmarks.charts import Bars, Curve, curves_svg, races_svg
 from benchmarks.journal import is_marked
 from benchmarks.parts import scaling, updates
 from benchmarks.parts.measurement import Measurement, measurements_of
 from benchmarks.peers.contenders import CONTENDERS
 from benchmarks.peers.tables import HEADINGS, Done, rates, ratios, repeats_of, rows
 from benchmarks.peers.workloads import WORKLOADS
-from benchmarks.results import REPOSITORY, Entry, tracked_entries
+from benchmarks.results import REPOSITORY, Entry, processor, tracked_entries
 from benchmarks.stats import Spread
 
 TEXT = Path(__file__).with_name("page.md")
@@ -83,12 +84,21 @@ def origin(command: str, entry: Entry) -> str:
     marked = sum(is_marked(outcome) for outcome in entry["tasks"].values())
     return "\n".join(
         [
-            f"`{command}` at commit {entry['commit']}, {entry['started'][:10]}.",
-            f"{hardware['cpu']}, {hardware['cores']} cores;",
+            f"`{command}`",
+            f"at commit {entry['commit']}, {entry['started'][:10]}.",
+            f"{processor(hardware)}, {hardware['cores']} cores;",
             f"torch {versions['torch']}, mujoco {versions['mujoco']}.",
             f"Others took up to {max(shares):.0%} of the cores; {marked} of {len(shares)} measurements are marked.",
+            *_failed(entry["tasks"]),
         ]
     )
+
+
+def _failed(tasks: Mapping[str, Entry]) -> list[str]:
+    """How many measurements failed, and of what."""
+    keys = [key for key, outcome in tasks.items() if outcome.get("failure")]
+    points = ", ".join(dict.fromkeys(re.sub(r"/\d+$", "", key) for key in keys))  # without their rounds
+    return [f"{len(keys)} failed: {points}."] if keys else []
 
 
 def table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -122,8 +132,31 @@ def race_section(race: str, found: Mapping[str, Race]) -> str:
         "tasks": {key: value for key, value in one.entry["tasks"].items() if key.startswith(f"{race}/")},
     }
     tuned = _tuned(one.entry["tasks"].get(f"{race}/tune"))
-    where = origin(f"make bench-peers race={race} seconds={seconds:g}", own)
+    only = "" if one.asked == list(WORKLOADS[race].contenders) else f" only={','.join(one.asked)}"
+    where = origin(f"make bench-peers race={race} seconds={seconds:g}{only}", own)
     return f"{where}\n\n{table(HEADINGS, rows(one.repeats, one.missing))}{tuned}"
+
+
+def windows_bullet(races: Mapping[str, Race]) -> str:
+    """The seconds of learning over which the rates were taken: those asked for, and those of the repeats."""
+    asked = sorted({float(one.entry["settings"]["seconds"]) for one in races.values()})
+    taken = [repeat.window_s for one in races.values() for repeat in one.repeats if repeat.window_s]
+    seconds = f"{' or '.join(f'{each:g}' for each in asked)} s" if asked else "some seconds"
+    found = f" (it was over {min(taken):.1f} to {max(taken):.1f} s)" if taken else ""
+    return _bullet(
+        f"Each repeat is a new process. Its rate is taken from 8 s after learning began, when code is compiled, over"
+        f" about {seconds}{found}. Ours begin later where their first trial of threads and modes takes longer."
+    )
+
+
+def tuned_bullet(races: Mapping[str, Race]) -> str:
+    """What a row `tuned` is, where a table has one."""
+    text = "*tuned* is what `offpolicy tune` found in three minutes. The number of environments stays."
+    return _bullet(text) if any("tuned" in one.asked for one in races.values()) else ""
+
+
+def _bullet(text: str) -> str:
+    return textwrap.fill(text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _tuned(outcome: Entry | None) -> str:
@@ -183,7 +216,8 @@ def scaling_section(parts: Mapping[str, tuple[list[Measurement], Entry]]) -> str
         milliseconds, relative = scaling_points(measured, axis), scaling_points(measured, axis, f": {updates.RATIO}")
         lines = [[f"{at:,}", *_spread_cells(one), f"{relative[at].median:.2f}"] for at, one in milliseconds.items()]
         tables.append(table([first, "update, ms", "min", "max", "update / floor"], lines))
-    picture = f"![Speed over environments, ranks, batch and width](img/{SCALING_PICTURE})"
+    has_picture = bool(scaling_curves(measured))
+    picture = f"![Speed over environments, ranks, batch and width](img/{SCALING_PICTURE})" if has_picture else ""
     return "\n\n".join([origin("make bench only=scaling", entry), picture, *tables])
 
 
@@ -230,7 +264,9 @@ def render(entries: Sequence[Entry]) -> str:
     races, parts = newest_races(entries), newest_parts(entries)
     made = {
         "summary": summary(races),
-        "races-picture": f"![Env steps per second of all races](img/{RACES_PICTURE})" if races else "",
+        "races-picture": f"![Env steps per second of all races](img/{RACES_PICTURE})" if race_bars(races) else "",
+        "windows": windows_bullet(races),
+        "tuned": tuned_bullet(races),
         **{race: race_section(race, races) for race in WORKLOADS},
         "updates": update_section(parts),
         "scaling": scaling_section(parts),
@@ -247,26 +283,33 @@ def filled(text: str, made: Mapping[str, str]) -> str:
 def pictures(entries: Sequence[Entry]) -> Iterator[tuple[str, bytes]]:
     """The pictures by name, as far as something is measured."""
     races, parts = newest_races(entries), newest_parts(entries)
-    bars = {}
+    if bars := race_bars(races):
+        yield RACES_PICTURE, races_svg(bars)
+    if scaling.PART in parts and (curves := scaling_curves(parts[scaling.PART][0])):
+        yield SCALING_PICTURE, curves_svg(curves)
+
+
+def race_bars(races: Mapping[str, Race]) -> dict[str, Bars]:
+    """The bars of every race with a quiet repeat."""
+    bars: dict[str, Bars] = {}
     for race, one in races.items():
         values = {key: list(rates(one.repeats, key).values()) for key in CONTENDERS}
         spreads = {CONTENDERS[key].name: Spread.of(found) for key, found in values.items() if found}
         if spreads:
             bars[WORKLOADS[race].title] = spreads
-    if bars:
-        yield RACES_PICTURE, races_svg(bars)
-    if scaling.PART in parts:
-        measured = parts[scaling.PART][0]
-        ending = f": {updates.RATIO}"
-        curves = [
-            Curve(
-                "One update per vector step", "environments", "env steps/s", scaling_points(measured, "environments")
-            ),
-            Curve("One update per env step", "learner ranks", "env steps/s", scaling_points(measured, "ranks")),
-            Curve("SAC update", "rows of a batch", "update / GEMM floor", scaling_points(measured, "batch", ending)),
-            Curve("SAC update", "units of a layer", "update / GEMM floor", scaling_points(measured, "width", ending)),
-        ]
-        yield SCALING_PICTURE, curves_svg([curve for curve in curves if curve.points])
+    return bars
+
+
+def scaling_curves(measured: Sequence[Measurement]) -> list[Curve]:
+    """The curve of every axis with a quiet point."""
+    ending = f": {updates.RATIO}"
+    curves = [
+        Curve("One update per vector step", "environments", "env steps/s", scaling_points(measured, "environments")),
+        Curve("One update per env step", "learner ranks", "env steps/s", scaling_points(measured, "ranks")),
+        Curve("SAC update", "rows of a batch", "update / GEMM floor", scaling_points(measured, "batch", ending)),
+        Curve("SAC update", "units of a layer", "update / GEMM floor", scaling_points(measured, "width", ending)),
+    ]
+    return [curve for curve in curves if curve.points]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

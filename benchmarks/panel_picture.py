@@ -60,8 +60,13 @@ def read_header(run_dir: Path) -> RunHeader:
 
 
 def read_course(run_dir: Path, last: int) -> Shown:
-    """Returns what the panel showed at record number `last`, which may count from the end."""
+    """Returns what the panel showed at record number `last`, which may count from the end.
+
+    Raises `ValueError` where there is no such record.
+    """
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    if not -len(records) <= last < len(records):
+        raise ValueError(f"record: got {last}, allowed {-len(records)} to {len(records) - 1} of {run_dir}")
     shown = Shown(read_header(run_dir), has_help=True)
     for record in records[: last % len(records) + 1]:
         shown.add(record, read_verdict(record))
@@ -81,11 +86,12 @@ def main() -> None:
         file=io.StringIO(), record=True, width=options.width, height=options.height, color_system="truecolor",
         force_terminal=True,
     )  # fmt: skip
-    console.print(render(read_course(options.run_dir, options.record), Room(options.width, options.height)))
-    is_picture = options.file.suffix == ".svg"
+    shown = read_course(options.run_dir, options.record)
+    console.print(render(shown, Room(options.width, options.height)))
+    is_picture, title = options.file.suffix == ".svg", f"{shown.header.algo} on {shown.header.env_id}"
     picture_format = WEB_FONT.sub("", CONSOLE_SVG_FORMAT)
     options.file.write_text(
-        console.export_svg(title="make train algo=sac", theme=MONOKAI, code_format=picture_format)
+        console.export_svg(title=title, theme=MONOKAI, code_format=picture_format)
         if is_picture
         else console.export_text()
     )

@@ -82,6 +82,7 @@ def main() -> int:
     measured: list[dict[str, Any]] = []
     for condition, ratio, mode in _cases(arguments):
         given = CONDITIONS[condition]
+        file.check_commit()
         with burning(given.num_burners), confined(set(cores[: given.num_cores])):
             outcome = run(arguments.seconds, *RATIOS[ratio], *given.overrides, f"collect.mode={mode}")
         errors = [100.0 * abs(error) for error in outcome.errors]

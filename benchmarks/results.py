@@ -43,6 +43,11 @@ class ResultFile:
         file._facts = file._others.pop(index)
         return file
 
+    def check_commit(self) -> None:
+        """Raises `SystemExit` where the commit is no longer that of the entry, under whose name results would stand."""
+        if (now := commit()) != self._facts["commit"]:
+            raise SystemExit(f"commit: got {now}, allowed {self._facts['commit']}, at which this was begun")
+
     def save(self, **measured: Any) -> None:  # Any: the JSON data of one benchmark
         """Write the entry as it stands now, whole or not at all."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,6 +152,12 @@ def cpu_version() -> str:
     lines = CPU_INFO.read_text().splitlines() if CPU_INFO.is_file() else []
     found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     return "/".join(found.get(name, "unknown") for name in ("cpu family", "model", "stepping"))
+
+
+def processor(hardware: Mapping[str, Any]) -> str:
+    """The processor with its family and model, as far as they are known: one name may stand for several generations."""
+    family, model, _ = str(hardware.get("cpu_version", "unknown/unknown/unknown")).split("/")
+    return str(hardware["cpu"]) + ("" if "unknown" in (family, model) else f" (family {family}, model {model})")
 
 
 def machine_slug(hardware: dict[str, str | int]) -> str:

@@ -2,7 +2,8 @@
 
 Those of `only` come in the order in which it names them. Runs stand beside each other, each with one thread. When the
 budget is spent, or at Ctrl-C or SIGTERM, they save a checkpoint and stop: exit code 75 says that more is left, and the
-same command goes on. Then `make learning-page` writes docs/learning.md.
+same command goes on. A run that failed is tried again where `only` names its study. Then `make learning-page` writes
+docs/learning.md.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ POLL_S = 0.5
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     budget, console = Budget(arguments.budget, wait_s=0.0), wide_console()
-    studies = [BY_KEY[key] for key in arguments.only]
+    studies = [BY_KEY[key] for key in arguments.only or BY_KEY]
+    due = {UNFINISHED, FAILED} if arguments.only else {UNFINISHED}
     stop_at_sigterm()
     for study in studies:
         _look_at_policies(study, console)
@@ -37,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         StudyRun(study, seed, runs_of(study).get(seed))
         for study in studies
         for seed in range(1, min(study.seeds, arguments.seeds) + 1)
-        if runs_of(study).get(seed, {}).get("status", UNFINISHED) == UNFINISHED
+        if runs_of(study).get(seed, {}).get("status", UNFINISHED) in due
     ]
     try:
         left = do(waiting, arguments.jobs, budget, console)
@@ -113,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.learning", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", type=_studies, default=list(BY_KEY), help=f"some of {','.join(BY_KEY)}")
+    parser.add_argument("--only", type=_studies, default=[], help=f"some of {','.join(BY_KEY)}")
     cores, most = len(os.sched_getaffinity(0)), max(study.seeds for study in STUDIES)
     parser.add_argument("--seeds", type=_count, default=most, help="of each study, at most (default: all)")
     parser.add_argument("--jobs", type=_count, default=cores, help="runs at a time (default: the number of cores)")

@@ -17,7 +17,7 @@ from benchmarks.learning.results import Raw, policies_of, runs_of
 from benchmarks.learning.runs import FINISHED
 from benchmarks.learning.studies import STUDIES, Study, steps_text
 from benchmarks.page import WIDTH, filled, table
-from benchmarks.results import REPOSITORY
+from benchmarks.results import REPOSITORY, processor
 from offpolicy.analysis.bootstrap import interquartile_mean_interval
 from offpolicy.analysis.plots import curves_file
 from offpolicy.types import Float64
@@ -106,8 +106,9 @@ def _detail(one: Judged) -> str:
             lines.append(f"  - seed {seed}: {run['status']}, {text}")
     lines += [f"  - published: {published.text}" for published in one.study.published]
     commits = sorted({call["commit"] for run in one.runs.values() for call in run["calls"]})
-    machines = sorted({call["hardware"]["cpu"] for run in one.runs.values() for call in run["calls"]})
-    lines.append(f"  - commit {', '.join(commits)}; {', '.join(machines)}")
+    machines = sorted({processor(call["hardware"]) for run in one.runs.values() for call in run["calls"]})
+    origin = f"commit {', '.join(commits)}; {', '.join(machines)}"
+    lines.append(textwrap.fill(origin, WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False))
     return "\n".join(lines)
 
 
@@ -161,7 +162,11 @@ def render(found: Sequence[Judged]) -> str:
 def main() -> None:
     found = judged()
     PAGE.write_text(render(found))
-    for name, content in pictures(found).items():
+    made = pictures(found)
+    for path in PICTURES.glob(picture_name("*")):
+        if path.name not in made:  # of a study that is gone
+            path.unlink()
+    for name, content in made.items():
         (PICTURES / name).write_bytes(content)
     hora_page.PAGE.write_text(hora_page.render())
     print(f"written: {', '.join(str(each.relative_to(REPOSITORY)) for each in (PAGE, hora_page.PAGE))}")

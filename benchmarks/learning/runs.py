@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks.children import environment, offpolicy_program
-from benchmarks.learning.results import Raw
+from benchmarks.learning.results import Raw, save_run
 from benchmarks.learning.studies import Study, agree, decisive
 from benchmarks.results import REPOSITORY, facts_now
 from offpolicy.analysis.learning_curves import EVAL
 from offpolicy.analysis.records import read_run
 from offpolicy.config.schema import read_config
-from offpolicy.errors import ConfigError
+from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError
+from offpolicy.logger.summary import SUMMARY
 
 DIRECTORY = REPOSITORY / "runs" / "learning-curves"
 FINISHED, UNFINISHED, FAILED = "finished", "unfinished", "failed"
@@ -47,13 +48,18 @@ class StudyRun:
 
     def is_ready(self) -> bool:
         """False as long as the run that teaches this one has not ended."""
-        return self.teacher is None or _read_json(self.teacher / "summary.json").get("status") == "completed"
+        return self.teacher is None or _read_json(self.teacher / SUMMARY).get("status") == "completed"
 
     def start(self) -> None:
-        """Begins the run, or resumes it from its newest checkpoint."""
+        """Begins the run, or resumes it from its newest checkpoint; nothing where only its evaluation is left."""
         words = self._resumption() or self._beginning()
+        if self._summary().get("status") == "completed":
+            return
+        (self.path / SUMMARY).unlink(missing_ok=True)  # of the start before, whose end it holds
         facts = facts_now("learning")
         self.raw["calls"].append({key: facts[key] for key in ("commit", "started", "hardware", "versions")})
+        # Now, not at the end: the call after one that was killed must know what its checkpoints are of.
+        save_run(self.study, self.seed, self.raw)
         self._began_s = time.monotonic()
         self._log = open(self.path.with_suffix(".log"), "ab")  # noqa: SIM115  # closed when the process has ended
         self._process = subprocess.Popen(
@@ -72,28 +78,38 @@ class StudyRun:
 
     def finish(self) -> None:
         """Waits until it has ended, evaluates a policy that is done, and notes what is known."""
-        if self._process is None:
+        if not self.raw["calls"]:  # it was interrupted before it began
             return
-        try:
-            code = self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
-        self._log.close()
-        self._process = None
-        self.raw["wall_s"] += time.monotonic() - self._began_s
+        code = 0
+        if self._process is not None:
+            try:
+                code = self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                code = self._process.wait()
+            self._log.close()
+            self._process = None
+            self.raw["wall_s"] += time.monotonic() - self._began_s
         self._note(code)
 
     def _note(self, code: int) -> None:
-        summary = _read_json(self.path / "summary.json")
-        self.raw["evaluations"] = _curve(self.path)
+        """`code` of its process; below zero, it was killed, and the next call goes on."""
+        summary = self._summary()
+        self.raw["evaluations"], recorded_s = _recorded(self.path)
+        self.raw["wall_s"] = max(self.raw["wall_s"], recorded_s)  # a call that was killed has added nothing
         self.raw["status"] = UNFINISHED
+        self.raw.pop("reason", None)
         if summary.get("status") == "completed":
             self.raw["final"] = self._final()
             self.raw["status"] = FINISHED
             self.raw["env_steps_per_sec"] = summary["rates"]["steps_per_sec"]
-        elif summary.get("status") == FAILED or code not in {0, 130, 143}:
-            self.raw["status"], self.raw["reason"] = FAILED, summary.get("reason", f"exit code {code}")
+        elif summary.get("status") == FAILED:
+            self.raw["status"], self.raw["reason"] = FAILED, summary["reason"]
+        elif code > 0 and code not in {EXIT_INTERRUPTED, EXIT_TERMINATED}:
+            self.raw["status"], self.raw["reason"] = FAILED, f"exit code {code}"
+
+    def _summary(self) -> dict[str, Any]:  # Any: values of a summary
+        return _read_json(self.path / SUMMARY)
 
     def _final(self) -> Raw:
         """The deterministic policy over episodes that no evaluation of the run has seen."""
@@ -108,7 +124,12 @@ class StudyRun:
         return {"episodes": found["episodes"], "mean": found["mean_reward"], "std": found["std_reward"], **measured}
 
     def _resumption(self) -> list[str]:
-        """The words that resume it; empty if there is nothing, or nothing of this configuration, to go on from."""
+        """The words that resume it; empty if there is nothing, or nothing of this configuration, to go on from.
+
+        Without a call that is written down nobody knows the commit of what is there.
+        """
+        if not self.raw["calls"]:
+            return []
         try:
             is_same = agree(decisive(read_config(self.path)), self.study.configuration())
         except ConfigError:
@@ -123,13 +144,15 @@ class StudyRun:
         return ["train", f"run_dir={self.path}", *self.study.arguments(self.seed), *teacher]
 
 
-def _curve(path: Path) -> list[list[float]]:
-    """Env steps and the mean return of each evaluation."""
+def _recorded(path: Path) -> tuple[list[list[float]], float]:
+    """Env steps and the mean return of each evaluation, and the seconds of all starts until the last record."""
     try:
-        curve = read_run(path).curve(EVAL)
+        records = read_run(path)
     except ConfigError:
-        return []
-    return [[float(steps), float(value)] for steps, value in zip(curve.env_steps, curve.value, strict=True)]
+        return [], 0.0
+    curve = records.curve(EVAL)
+    evaluations = [[float(steps), float(value)] for steps, value in zip(curve.env_steps, curve.value, strict=True)]
+    return evaluations, float(records.columns["wall_s"][-1])
 
 
 def _read_json(path: Path) -> dict[str, Any]:  # Any: values of a summary

@@ -59,7 +59,7 @@ PARTS: Mapping[str, Callable[[int], Iterator[Measurement]]] = {
     "topologies": topologies.measure,
 }
 NAMES = (*PARTS, scaling.PART)
-EXPECTED_S = {"overhead": 60.0, "environments": 90.0, "memory": 60.0, "topologies": 180.0}  # of a round
+EXPECTED_S = {"overhead": 60.0, "environments": 90.0, "memory": 60.0, "topologies": 260.0}  # of a round
 EXPECTED_ELSE_S = 30.0
 
 
@@ -89,9 +89,12 @@ def measure(only: Sequence[str], rounds: int, budget: Budget, console: Console, 
     left = journal.run(tasks(only, rounds), budget, report)
     measured = measurements_of({"tasks": journal.done})
     console.print(_table(measured))
-    console.print(f"written: {journal.file.path}", soft_wrap=True, highlight=False)
+    if journal.done:
+        console.print(f"written: {journal.file.path}", soft_wrap=True, highlight=False)
     if left:
-        console.print(f"{len(left)} measurements are left: {continues(left)}", highlight=False, soft_wrap=True)
+        console.print(
+            f"{len(left)} measurements are left: {continues(left, budget.wait_s)}", highlight=False, soft_wrap=True
+        )
         return MORE_LEFT
     for key, failure in journal.failures.items():
         console.print(f"failed: {key}: {failure}", markup=False, highlight=False, soft_wrap=True)

@@ -40,9 +40,9 @@ class NumpyBuffer:
         self.obs = np.empty((capacity, SPEC.obs_dim), np.float32)
         self.next_obs = np.empty((capacity, SPEC.obs_dim), np.float32)
         self.action = np.empty((capacity, SPEC.action_dim), np.float32)
-        self.reward, self.terminated = np.zeros(capacity, np.float32), np.zeros(capacity, np.float32)
-        for values in (self.obs, self.next_obs, self.action):  # touched: pages of zeros are one page
-            values[:] = rng.standard_normal((1, values.shape[1]), np.float32)
+        self.reward, self.terminated = np.empty(capacity, np.float32), np.empty(capacity, np.float32)
+        for values in self.fields.values():  # touched: pages of zeros are one page
+            values[:] = rng.standard_normal(values.shape[1:], np.float32)
         self.rng = np.random.default_rng(2)
 
     @property
@@ -64,7 +64,8 @@ def _stable_baselines3(rows: NumpyBuffer) -> Callable[[], object]:
     obs, action = (spaces.Box(-1.0, 1.0, (size,), np.float32) for size in (SPEC.obs_dim, SPEC.action_dim))
     buffer = buffers.ReplayBuffer(len(rows.obs), obs, action, device="cpu")
     buffer.observations[:, 0], buffer.next_observations[:, 0] = rows.obs, rows.next_obs
-    buffer.actions[:, 0], buffer.full = rows.action, True
+    buffer.actions[:, 0], buffer.rewards[:, 0], buffer.dones[:, 0] = rows.action, rows.reward, rows.terminated
+    buffer.timeouts[:], buffer.full = 0.0, True
     return lambda: buffer.sample(halfcheetah.BATCH_SIZE)
 
 

@@ -26,6 +26,7 @@ from offpolicy.timing.clock import MonotonicClock
 CAPACITY = 1_000_000  # rows
 NEW_ROWS = (50_000, CAPACITY)  # since the last checkpoint: of `checkpoint.every`, and all of them
 MOST_MS, MOST_BYTES = 50.0, 1.1
+BUILD = Path("build")
 
 
 class CountingDisk(Disk):
@@ -45,7 +46,9 @@ class CountingDisk(Disk):
 def measure(rounds: int) -> Iterator[Measurement]:
     """Milliseconds that the loop waits, and bytes written per byte that is new, tensors included."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(dir=".") as root:
+    # On the disk of the checkout, where runs are, and ignored by git: an interrupted call leaves it behind.
+    BUILD.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD) as root:
         for new_rows in NEW_ROWS:
             yield from _saves(Path(root) / str(new_rows), new_rows, rounds)
 

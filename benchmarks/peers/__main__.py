@@ -78,9 +78,12 @@ def measure(plan: Plan, budget: Budget, console: Console, *, resume: bool) -> in
             console.print(ratios_table(title, repeats, asked))
     for key, reason in missing.items():
         console.print(f"{CONTENDERS[key].name} is not installed: {reason}", soft_wrap=True, markup=False)
-    console.print(f"written: {journal.file.path}", soft_wrap=True, highlight=False)
+    if journal.done:
+        console.print(f"written: {journal.file.path}", soft_wrap=True, highlight=False)
     if left:
-        console.print(f"{len(left)} repeats are left: {continues(left)}", highlight=False, soft_wrap=True)
+        console.print(
+            f"{len(left)} repeats are left: {continues(left, budget.wait_s)}", highlight=False, soft_wrap=True
+        )
         return MORE_LEFT
     for key, failure in journal.failures.items():
         console.print(f"failed: {key}: {failure}", markup=False, highlight=False, soft_wrap=True)

@@ -37,6 +37,7 @@ class Done(NamedTuple):
     others_share: float
     is_marked: bool
     started_s: float = 0.0
+    window_s: float = 0.0  # in which the rate was taken
 
 
 def repeats_of(tasks: Mapping[str, Entry], workload: str) -> list[Done]:
@@ -52,6 +53,7 @@ def repeats_of(tasks: Mapping[str, Entry], workload: str) -> list[Done]:
             others_share=float(outcome["others_share"]),
             is_marked=is_marked(outcome),
             started_s=_seconds(outcome.get("started")),
+            window_s=(outcome["data"] or {}).get("window_s", 0.0),
         )
         for key, outcome in found
     ]
@@ -80,14 +82,16 @@ def left_out(repeats: Sequence[Done], contender: str) -> list[float]:
 def ratios(repeats: Sequence[Done], asked: Collection[str]) -> dict[str, dict[int, float]]:
     """Every ratio by round, where all its parts among the contenders `asked` for are there, and are neighbours in time.
 
-    One that is left out would raise the ratio: the fastest of a library counts.
+    One that is left out would raise the ratio: the fastest of a library counts. Where only one was asked for, the
+    ratio has its name.
     """
     started = {(one.contender, one.round): one.started_s for one in repeats}
     table = {}
     for name, (numerator, denominators) in RATIOS.items():
         above, others = rates(repeats, numerator), [key for key in denominators if key in asked]
         below = {key: rates(repeats, key) for key in others}
-        table[name] = {
+        one_of_two = f"{CONTENDERS[numerator].name} / {', '.join(CONTENDERS[key].name for key in others)}"
+        table[name if len(others) == len(denominators) else one_of_two] = {
             number: rate / max(side[number] for side in below.values())
             for number, rate in above.items()
             if others

@@ -96,6 +96,12 @@ def test_eval_and_tensorboard_take_their_options_as_words(checkout: Path) -> Non
     assert make(checkout, "tensorboard", "port=7")["argv"] == ["tensorboard", "--port", "7"]
 
 
+def test_list_and_doctor_take_their_options_as_words(checkout: Path) -> None:
+    assert make(checkout, "list", "most=50")["argv"] == ["list", "--most", "50"]
+    assert make(checkout, "doctor", "json=1")["argv"] == ["doctor", "--json"]
+    assert make(checkout, "doctor", "json=0")["argv"] == ["doctor"]
+
+
 def test_tune_takes_overrides_as_train_does(checkout: Path) -> None:
     report = make(checkout, "tune", "algo=td3", "env.num_envs=2")
     assert report["argv"] == ["tune", "algo=td3", "env.num_envs=2"]

@@ -66,6 +66,22 @@ def test_a_task_that_does_not_fit_is_left(clean_commit: Path) -> None:
     assert [task.key for task in left] == ["long"]
 
 
+def test_a_commit_that_changes_ends_the_call(clean_commit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure() -> int:
+        monkeypatch.setattr("benchmarks.results.commit", lambda: "def")
+        return 1
+
+    tasks = [Task("a", 1.0, measure), Task("b", 1.0, lambda: 2)]
+    with pytest.raises(SystemExit, match="commit: got def, allowed abc"):
+        Journal("toy", {}, [0], resume=True).run(tasks, AT_ONCE, lambda task, outcome: None)
+    ((_, _, entry),) = all_entries(clean_commit)
+    assert list(entry["tasks"]) == ["a"]
+
+
+def test_what_is_left_needs_the_wait_that_was_asked_for() -> None:
+    assert "a budget of 42 s" in journal.continues([Task("a", 40.0, lambda: 1)], wait_s=2.0)
+
+
 def test_entries_of_others_stay(clean_commit: Path) -> None:
     run("a", {"x": 1})
     run("b", {"x": 2})

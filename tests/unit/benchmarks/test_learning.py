@@ -6,17 +6,19 @@ import io
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from rich.console import Console
 
 from benchmarks.journal import MORE_LEFT, Budget
 from benchmarks.learning import __main__ as learning
-from benchmarks.learning import page
+from benchmarks.learning import page, runs
 from benchmarks.learning.nothing_learnt import policies
 from benchmarks.learning.page import Judged, details, judged, missing, results_table, row
 from benchmarks.learning.results import path_of, policies_of, runs_of, save_policies, save_run
@@ -230,6 +232,25 @@ def test_a_picture_is_named_without_the_module_that_registers_its_environment() 
     assert list(drawn) == ["learning-handrotation-v1.svg"]
 
 
+def test_a_picture_of_a_study_that_is_gone_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("learning-gone-v0.svg", "panel.svg"):
+        (tmp_path / name).touch()
+    for module, name in ((page, "PAGE"), (page.hora_page, "PAGE")):
+        monkeypatch.setattr(module, name, tmp_path / f"{module.__name__}.md")
+    monkeypatch.setattr(page, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(page, "PICTURES", tmp_path)
+    monkeypatch.setattr(page, "judged", list)
+    monkeypatch.setattr(page.hora_page, "render", str)
+    page.main()
+    assert [path.name for path in tmp_path.glob("*.svg")] == ["panel.svg"]
+
+
+def test_the_generation_of_a_processor_is_named_for_each_study() -> None:
+    calls = [{**CALL, "hardware": {"cpu": "A Cpu", "cpu_version": version}} for version in ("25/1/1", "25/17/1")]
+    text = details([Judged(PENDULUM, {1: {**finished(-150.0), "calls": calls}})])
+    assert "commit abc; A Cpu (family 25, model 1), A Cpu (family 25, model 17)" in text
+
+
 @pytest.fixture
 def signal_handlers() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
@@ -254,6 +275,21 @@ def test_studies_come_in_the_order_in_which_they_are_named(monkeypatch: pytest.M
     words = "td3-halfcheetah,sac-pendulum,td3-halfcheetah"
     assert learning.main(["--only", words, "--seeds", "1"]) == 0
     assert asked == ["td3-halfcheetah/1", "sac-pendulum/1"]
+
+
+@pytest.mark.usefixtures("results_directory", "signal_handlers")
+def test_a_failed_run_is_tried_again_where_its_study_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(learning, "_look_at_policies", lambda study, console: None)
+    monkeypatch.setattr(learning, "do", lambda waiting, *rest: asked.extend(run.name for run in waiting) or 0)
+    study = BY_KEY["sac-pendulum"]
+    monkeypatch.setattr(learning, "BY_KEY", {study.key: study})
+    save_run(study, 1, {"status": "failed", "reason": "exit code 70", "wall_s": 1.0, "calls": [CALL]})
+    save_run(study, 2, finished(-150.0))
+    assert learning.main(["--seeds", "2"]) == 1
+    assert asked == []
+    learning.main(["--only", "sac-pendulum", "--seeds", "2"])
+    assert asked == ["sac-pendulum/1"]
 
 
 @pytest.mark.usefixtures("results_directory", "signal_handlers")
@@ -284,6 +320,97 @@ def test_an_unknown_study_is_refused_with_the_names(capsys: pytest.CaptureFixtur
         with pytest.raises(SystemExit):
             learning.main(words)
     assert "got sac-pendulm, allowed sac-pendulum" in capsys.readouterr().err
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """This Python code is what a run executes."""
+    monkeypatch.setattr(runs, "offpolicy_program", lambda: [sys.executable, "-c", code])
+
+
+def interrupted(tmp_path: Path, raw: dict[str, Any] | None, summary: dict[str, Any]) -> StudyRun:
+    """A run that has a checkpoint, and the summary of its last end."""
+    run = StudyRun(PENDULUM, 1, raw, tmp_path)
+    (run.path / "checkpoints" / "step-100").mkdir(parents=True)
+    (run.path / "config.yaml").write_text(yaml.safe_dump(PENDULUM.resolved().to_mapping()))
+    (run.path / "summary.json").write_text(json.dumps(summary))
+    return run
+
+
+def begun(**known: Any) -> dict[str, Any]:
+    return {"status": "unfinished", "wall_s": 60.0, "calls": [CALL], **known}
+
+
+FAILED_BEFORE = {"status": "failed", "reason": "the disk was full"}
+
+
+@pytest.mark.usefixtures("results_directory")
+@pytest.mark.parametrize(
+    ("code", "status", "reason"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "unfinished", None),
+        ("raise SystemExit(143)", "unfinished", None),
+        ("raise SystemExit(2)", "failed", "exit code 2"),
+    ],
+)
+def test_a_run_that_was_killed_is_left_and_a_reason_is_that_of_this_start(
+    code: str, status: str, reason: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(monkeypatch, code)
+    run = interrupted(tmp_path, begun(reason="the disk was full"), FAILED_BEFORE)
+    run.start()
+    run.finish()
+    assert (run.raw["status"], run.raw.get("reason")) == (status, reason)
+    assert len(run.raw["calls"]) == 2
+
+
+def test_a_run_that_was_interrupted_before_it_began_has_nothing(tmp_path: Path) -> None:
+    run = interrupted(tmp_path, None, {"status": "completed"})
+    run.finish()
+    assert run.raw == {"status": "unfinished", "wall_s": 0.0, "calls": []}
+
+
+@pytest.mark.usefixtures("results_directory")
+def test_a_run_that_says_why_it_failed_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = f"import sys; open(sys.argv[2] + '/summary.json', 'w').write({json.dumps(FAILED_BEFORE)!r}); sys.exit(70)"
+    stand_in(monkeypatch, code)
+    run = interrupted(tmp_path, begun(), {"status": "interrupted"})
+    run.start()
+    run.finish()
+    assert (run.raw["status"], run.raw["reason"]) == ("failed", "the disk was full")
+
+
+@pytest.mark.usefixtures("results_directory")
+def test_a_run_is_written_down_when_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, "")
+    run = StudyRun(PENDULUM, 1, None, tmp_path)
+    run.start()
+    kept = runs_of(PENDULUM)[1]
+    run.finish()
+    assert kept["status"] == "unfinished"
+    assert [call["commit"] for call in kept["calls"]] == [run.raw["calls"][0]["commit"]]
+
+
+def test_a_run_that_nothing_is_written_down_of_begins_anew(tmp_path: Path) -> None:
+    unknown = interrupted(tmp_path / "a", None, {"status": "completed"})
+    assert unknown._resumption() == []
+    known = interrupted(tmp_path / "b", begun(), {"status": "interrupted"})
+    assert known._resumption() == ["resume", str(known.path)]
+
+
+@pytest.mark.usefixtures("results_directory")
+def test_a_run_whose_evaluation_alone_is_left_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, "raise SystemExit('started')")
+    monkeypatch.setattr(StudyRun, "_final", lambda run: {"mean": -150.0})
+    done = {"status": "completed", "rates": {"steps_per_sec": 99.0}}
+    run = interrupted(tmp_path, begun(), done)
+    records = [{"env_steps": steps, "wall_s": 0.01 * steps, "eval/mean_reward": -1.0} for steps in (5_000, 10_000)]
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    run.start()
+    assert run.has_ended()
+    run.finish()
+    assert (run.raw["status"], run.raw["final"]["mean"]) == ("finished", -150.0)
+    assert run.raw["calls"] == [CALL]
+    assert run.raw["wall_s"] == 100.0  # of the records: the call that was killed has noted 60
 
 
 @pytest.mark.slow

@@ -48,9 +48,46 @@ def test_what_is_not_measured_is_said_with_the_command() -> None:
 def test_the_newest_race_is_shown_with_ratio_command_and_machine() -> None:
     text = render([race_entry(90.0), race_entry(110.0)])
     assert "| offpolicy / SBX | 1.10 |" in text
-    assert "`make bench-peers race=sac-1 seconds=12` at commit abc, 2026-11-22." in text
+    assert "`make bench-peers race=sac-1 seconds=12 only=ours,sb3-1,sbx`\nat commit abc, 2026-11-22." in text
     assert "A Cpu, 2 cores;\ntorch 2.13, mujoco 3.17." in text
     assert "| Stable-Baselines3, 1 thread | not measured |" in text
+
+
+def test_the_generation_of_a_processor_is_named() -> None:
+    hardware = {"cpu": "A Cpu", "cpu_version": "26/2/1", "cores": 2}
+    assert "A Cpu (family 26, model 2), 2 cores;" in render([race_entry(90.0) | {"hardware": hardware}])
+
+
+def test_what_failed_is_named() -> None:
+    entry = parts_entry("storage", Measurement("storage", "row", "us", [7.0]))
+    for number in (2, 3):
+        entry["tasks"][f"storage/{number}"] = outcome(None) | {"failure": "RuntimeError: exit code 1"}
+    text = render([entry])
+    assert "0 of 3 measurements are marked.\n2 failed: storage.\n" in text
+    assert "| row | 7 | 7 | 7 | us |" in text
+
+
+def test_the_windows_of_the_rates_are_those_of_the_repeats() -> None:
+    entry = race_entry(90.0)
+    for seconds, one in zip((5.75, 9.0), entry["tasks"].values(), strict=True):
+        one["data"]["window_s"] = seconds
+    text = " ".join(render([entry]).split())
+    assert "when code is compiled, over about 12 s (it was over 5.8 to 9.0 s)." in text
+
+
+def test_a_row_that_no_table_has_is_not_explained() -> None:
+    entry = race_entry(90.0)
+    assert "- *tuned* is" not in render([entry])
+    entry["settings"]["only"].append("tuned")
+    assert "- *tuned* is" in render([entry])
+
+
+def test_a_page_without_a_quiet_round_has_no_picture() -> None:
+    race, scaling = race_entry(110.0), parts_entry("scaling", Measurement("scaling", "batch=64", "ms", [2.0]))
+    for one in (*race["tasks"].values(), *scaling["tasks"].values()):
+        one["others_share"] = 0.6
+    assert list(pictures([race, scaling])) == []
+    assert "![" not in render([race, scaling])
 
 
 def test_an_update_is_shown_beside_its_floor() -> None:

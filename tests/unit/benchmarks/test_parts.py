@@ -31,7 +31,7 @@ from benchmarks.parts import (
 from benchmarks.parts.measurement import Measurement, measurements_of
 from benchmarks.peers import race
 from benchmarks.peers.contenders import Job
-from benchmarks.results import all_entries
+from benchmarks.results import all_entries, git
 from offpolicy.config.overrides import load_config
 from offpolicy.envs.vectorization import TASKS
 
@@ -156,6 +156,27 @@ def test_a_call_continues_the_one_before(results_directory: Path, monkeypatch: p
     assert bench.measure("ab", 1, Budget(9999.0, wait_s=0.0), console, resume=True) == 0
     (entry,) = [entry for _, _, entry in all_entries(results_directory)]
     assert [one.part for one in measurements_of(entry)] == ["a", "b"]
+
+
+def test_a_file_that_was_not_written_is_not_named(results_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.results.commit", lambda: "abc")
+    console = Console(file=io.StringIO(), width=100)
+    assert bench.measure(["hand"], 1, Budget(0.0, wait_s=0.0), console, resume=True) == MORE_LEFT
+    assert "written" not in console.file.getvalue()  # type: ignore[attr-defined]
+    assert not results_directory.exists()
+
+
+def test_what_an_interrupted_part_leaves_is_ignored_by_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    roots: list[Path] = []
+    monkeypatch.setattr(saves, "_saves", lambda root, *rest: iter([roots.append(root)]))
+    monkeypatch.chdir(tmp_path)
+    list(saves.measure(1))
+    git("check-ignore", "--quiet", str(roots[0]))
+    assert not roots[0].is_absolute()  # on the disk of the checkout
+
+
+def test_every_field_of_the_control_is_in_memory() -> None:
+    assert all(values.any() for values in replay.NumpyBuffer(10).fields.values())
 
 
 def test_a_part_is_measured_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def test_a_denominator_that_is_missing_marked_or_of_another_hour_leaves_no_ratio
     asked = ["ours", "sb3-1", "sb3-2"]
     others = (repeat("sb3-2", 1, None), repeat("sb3-2", 1, 80.0, marked=True), fast._replace(started_s=1000.0))
     assert [ratios([ours, slow, *one], asked) for one in ([], *([other] for other in others))] == [{}] * 4
-    assert ratios([ours, slow], ["ours", "sb3-1"]) == {"offpolicy / faster SB3": {1: 2.0}}
+    assert ratios([ours, slow], ["ours", "sb3-1"]) == {"offpolicy / Stable-Baselines3, 1 thread": {1: 2.0}}
 
 
 def test_marked_rounds_are_shown_and_left_out() -> None:
