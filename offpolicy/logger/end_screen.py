@@ -97,9 +97,17 @@ def _outcome_lines(summary: Section, run_dir: Path) -> Iterator[Line]:
         reward = fixed(result["mean_reward"], 1)
         spread = f"+/- {fixed(result['std_reward'], 1)} over {result['episodes']} episodes"
         yield "return", f"{reward} {spread if result['episodes'] > 1 else 'in one episode'} of evaluation"
+    elif (reward := _training_return(summary)) is not None:
+        yield "return", f"{fixed(reward, 1)} in the last episodes of training; none of evaluation"
     if restarts := _restarts_text(summary):
         yield "restarted", restarts
     yield "directory", shown_path(run_dir)
+
+
+def _training_return(summary: Section) -> float | None:
+    """Returns the mean return of the last training episodes; other loops' summaries may not say."""
+    reward: float | None = summary.get("rollout", {}).get("ep_rew_mean")
+    return reward
 
 
 def _restarts_text(summary: Section) -> str:
