@@ -14,7 +14,7 @@ from rich.text import Text
 
 from offpolicy.errors import ConfigError
 from offpolicy.launch.run_lock import is_of_earlier_start, is_running
-from offpolicy.logger.console import STATUS_STYLES, UNKNOWN, count, fixed, plain_console, rate, shown_path
+from offpolicy.logger.console import STATUS_STYLES, UNKNOWN, count, mean_return, plain_console, rate, shown_path
 from offpolicy.logger.summary import SUMMARY, known_summary
 from offpolicy.run_names import ROOT, runs_in
 
@@ -91,8 +91,8 @@ def row(run: Path) -> tuple[str, str, str, str]:
 def _return_text(evaluated: float | None, trained: float | None) -> str:
     """Returns the return of the last evaluation; without one that of training, which is marked."""
     if evaluated is not None or trained is None:
-        return fixed(evaluated, 1)
-    return fixed(trained, 1) + OF_TRAINING
+        return mean_return(evaluated)
+    return mean_return(trained) + OF_TRAINING
 
 
 def last_record(path: Path) -> Record:
