@@ -19,6 +19,7 @@ from offpolicy.checkpoint.formats import Array
 from offpolicy.collect.record_log import RecordLog
 from offpolicy.config.sections import StopConfig
 from offpolicy.errors import SaveError
+from offpolicy.number_text import return_text
 from offpolicy.types import EvalResult
 
 EVALUATIONS_FILE = "evaluations.jsonl"
@@ -79,12 +80,13 @@ def stop_reason(scores: Sequence[Score], stop: StopConfig) -> str | None:
     last = scores[-1]
     at = f"the evaluation at env step {last.env_steps:,}"
     if stop.reward is not None and last.mean_reward >= stop.reward:
-        return f"stopped early: mean return {last.mean_reward:,.1f} in {at}, at least stop.reward={stop.reward:g}"
+        reached = return_text(last.mean_reward, ",")
+        return f"stopped early: mean return {reached} in {at}, at least stop.reward={stop.reward:g}"
     best = best_of(scores)
     since = sum(score.env_steps > best.env_steps for score in scores)
     if stop.patience and since >= stop.patience:
         many = f"{since} evaluation{'s' * (since > 1)} in a row"
-        found = f"{best.mean_reward:,.1f} at env step {best.env_steps:,}"
+        found = f"{return_text(best.mean_reward, ',')} at env step {best.env_steps:,}"
         return f"stopped early: {many} without a better mean return than {found} (stop.patience={stop.patience})"
     return None
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from offpolicy.errors import ConfigError
 from offpolicy.launch.run_lock import is_of_earlier_start, is_running
-from offpolicy.logger.console import STATUS_STYLES, UNKNOWN, count, fixed, plain_console, rate, shown_path
+from offpolicy.logger.console import STATUS_STYLES, UNKNOWN, count, mean_return, plain_console, rate, shown_path
 from offpolicy.logger.summary import SUMMARY, known_summary
 from offpolicy.run_names import ROOT, runs_in
 
@@ -24,6 +24,7 @@ LEAST_NAME, LEAST_KIND = 24, 8  # the fewest characters of the first two columns
 NARROW = LEAST_NAME + LEAST_KIND + OTHER_COLUMNS  # below it there is no room for what a user needs least
 NARROWEST_NAME = 6
 RUNNING, KILLED, ELSEWHERE = "running", "killed", "unknown"  # ELSEWHERE: another host started it, and knows
+OF_TRAINING = "*"  # marks a return that no evaluation has measured
 Record = Mapping[str, Any]  # Any: a value of a JSON file
 
 
@@ -45,13 +46,16 @@ def list_runs(root: Path, most: int) -> int:
     table.add_column("status", no_wrap=True)
     for title in ("env steps", "return", *(() if is_narrow else ("steps/s",))):
         table.add_column(title, justify="right", no_wrap=True)
+    rows = {run: row(run) for run in names}
     for run, name in names.items():
-        status, *numbers, speed = row(run)
+        status, *numbers, speed = rows[run]
         kind = str(run.relative_to(ROOT)).removesuffix(name).rstrip("/") if run in known else ""
         shown = Text(status, STATUS_STYLES.get(status, "bold"))
         middle, last = ([], []) if is_narrow else ([Text(kind)], [speed])
         table.add_row(Text(name), *middle, shown, *numbers, *last)
     console.print(table)
+    if any(reward.endswith(OF_TRAINING) for _, _, reward, _ in rows.values()):
+        console.print(f"{OF_TRAINING} mean of the last training episodes; there is no evaluation", soft_wrap=True)
     if len(runs) > most:
         older = f"{len(runs) - most} older run{'' if len(runs) == most + 1 else 's'}"
         console.print(f"{older}: offpolicy list {shown_path(root)} --most {len(runs)}", soft_wrap=True)
@@ -74,13 +78,21 @@ def row(run: Path) -> tuple[str, str, str, str]:
     running = is_running(run)
     if running is not False or not summary or is_of_earlier_start(run / SUMMARY):
         last = last_record(run / "metrics.jsonl")
-        reward = _number(last, "eval/mean_reward" if "eval/mean_reward" in last else "rollout/ep_rew_mean")
+        reward = _return_text(_number(last, "eval/mean_reward"), _number(last, "rollout/ep_rew_mean"))
         status = ELSEWHERE if running is None else RUNNING if running else KILLED
-        return status, count(_number(last, "env_steps")), fixed(reward, 1), rate(_number(last, "perf/steps_per_sec"))
-    reward, speed = _number(summary, "eval", "mean_reward"), _number(summary, "rates", "steps_per_sec")
+        return status, count(_number(last, "env_steps")), reward, rate(_number(last, "perf/steps_per_sec"))
+    reward = _return_text(_number(summary, "eval", "mean_reward"), _number(summary, "rollout", "ep_rew_mean"))
+    speed = _number(summary, "rates", "steps_per_sec")
     ended = summary.get("status")
     status = ended if isinstance(ended, str) else UNKNOWN
-    return status, count(_number(summary, "env_steps")), fixed(reward, 1), rate(speed)
+    return status, count(_number(summary, "env_steps")), reward, rate(speed)
+
+
+def _return_text(evaluated: float | None, trained: float | None) -> str:
+    """Returns the return of the last evaluation; without one that of training, which is marked."""
+    if evaluated is not None or trained is None:
+        return mean_return(evaluated)
+    return mean_return(trained) + OF_TRAINING
 
 
 def last_record(path: Path) -> Record:

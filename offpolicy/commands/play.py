@@ -14,6 +14,7 @@ from offpolicy.collect.film import FILE, WINDOW, Film, GifTiming, check_drawing,
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.logger.console import plain_console, shown_path
+from offpolicy.number_text import return_text
 
 WITH_FFMPEG = (".mp4", ".mkv", ".webm")
 
@@ -37,7 +38,7 @@ def play(path: Path, choice: PolicyChoice, *, video: Path | None, episodes: int)
     with contextlib.closing(film), Console(stderr=True).status(Text(f"{doing} {run.env.id}")):
         run.require_spaces(film.spec)
         count = _write(film, video) if video else sum(1 for _ in film)
-    returns = ", ".join(f"{value:,.1f}" for value in film.returns)
+    returns = ", ".join(return_text(value, ",") for value in film.returns)
     plain_console().print(
         f"{video or run.env.id}: {count} pictures, {count / film.fps:.1f} s; returns {returns}", soft_wrap=True
     )

@@ -29,6 +29,7 @@ from offpolicy.launch.run_lock import RunLock
 from offpolicy.logger.console import plain_console
 from offpolicy.logger.summary import known_summary
 from offpolicy.machine import num_usable_cores
+from offpolicy.number_text import return_text
 from offpolicy.timing.clock import Stopwatch
 
 SOURCE = "config.yaml"  # the copy of what `config=` names
@@ -282,7 +283,8 @@ class Sweep:
             self._say(each, "failed: an evaluation has no finite return")
             return
         self._study.complete(each.trial, statistics.mean(means))
-        self._say(each, f"return {statistics.mean(means):,.1f} ({', '.join(f'{mean:,.1f}' for mean in means)})")
+        each_return = ", ".join(return_text(mean, ",") for mean in means)
+        self._say(each, f"return {return_text(statistics.mean(means), ',')} ({each_return})")
 
     def _fail(self, each: ActiveTrial, why: str) -> None:
         """Ends a failed trial. Raises `OffPolicyError` where no other has gone well: it would go on for ever."""
@@ -331,7 +333,9 @@ class Sweep:
         if others:
             self._compare(others[0], best)
         command = shlex.join(["offpolicy", "train", *self._read_words(self._given, best.values)])
-        self._console.print(f"best        trial {best.number}, return {best.mean:,.1f}\n{command}", soft_wrap=True)
+        assert best.mean is not None  # it is complete
+        found = f"best        trial {best.number}, return {return_text(best.mean, ',')}"
+        self._console.print(f"{found}\n{command}", soft_wrap=True)
         return EXIT_OK
 
     def _compare(self, first: Row, best: Row) -> None:
@@ -353,7 +357,7 @@ def sweep_table(rows: Sequence[Row], seeds: int) -> Table:
         table.add_column(name, no_wrap=True, justify="right" if name == "return" else "left")
     table.add_column("values", overflow="fold")
     for row in rows[:MOST_SHOWN]:
-        mean = "" if row.mean is None else f"{row.mean:,.1f}"
+        mean = "" if row.mean is None else return_text(row.mean, ",")
         text = " ".join(words_of(row.values)) + (f" ({row.why})" if row.why else "")
         table.add_row(str(row.number), mean, row.state, text)
     return table

@@ -117,6 +117,7 @@ def record_end(
         RunResult(
             **outcome._asdict(),
             last_eval=monitor.last_eval,
+            training_return=logger.training_return,
             gpu=monitor.gpu,
             prediction_error=logger.prediction_error,
             virtual_speedup=monitor.virtual_speedup,

@@ -15,6 +15,7 @@ from offpolicy.logger.metrics import METRICS, core_key
 from offpolicy.logger.nonblocking_stream import drain
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.summary import RunStatus
+from offpolicy.number_text import return_text, three_digits
 from offpolicy.timing.bottleneck import Verdict
 from offpolicy.types import EvalResult
 
@@ -54,9 +55,11 @@ def duration(seconds: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Returns one decimal below 1000, none from there on."""
+    """Returns one decimal below 1000, none from there on; below 1 three significant digits."""
     if value is None:
         return UNKNOWN
+    if 0.0 < abs(value) < 1.0:
+        return three_digits(value)
     return f"{value:z.1f}" if abs(value) < 999.95 else f"{value:.0f}"
 
 
@@ -67,10 +70,12 @@ def fixed(value: float | None, decimals: int) -> str:
 
 def significant(value: float | None) -> str:
     """Returns three significant digits, for losses and values of any size."""
-    if value is None:
-        return UNKNOWN
-    mantissa, _, exponent = f"{value:#.3g}".partition("e")
-    return mantissa.rstrip(".") + (f"e{int(exponent)}" if exponent else "")
+    return UNKNOWN if value is None else three_digits(value)
+
+
+def mean_return(value: float | None) -> str:
+    """Returns a mean return, or the spread of returns."""
+    return UNKNOWN if value is None else return_text(value)
 
 
 def milliseconds(value: float | None) -> str:
@@ -164,7 +169,7 @@ def plain_line(record: Record, total_timesteps: int) -> str:
     steps = int(number(record, "env_steps") or 0)
     eta = number(record, "time/eta_s")
     parts = {
-        "ret": fixed(number(record, "rollout/ep_rew_mean"), 1),
+        "ret": mean_return(number(record, "rollout/ep_rew_mean")),
         "thru": _with_unit(rate(number(record, "perf/steps_per_sec")), "/s"),
         "I": _with_unit(rate(number(record, "perf/collector_capacity")), "/s"),
         "T": _with_unit(rate(number(record, "perf/learner_capacity")), "/s"),
@@ -184,7 +189,7 @@ def _with_unit(value: str, unit: str) -> str:
 def evaluation_line(result: EvalResult) -> str:
     """Returns an evaluation in one line of ASCII."""
     return (
-        f"evaluation step={result.env_steps} ret={result.mean_reward:.1f} std={result.std_reward:.1f}"
+        f"evaluation step={result.env_steps} ret={return_text(result.mean_reward)} std={return_text(result.std_reward)}"
         f" episodes={result.episodes}"
     )
 

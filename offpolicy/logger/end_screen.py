@@ -23,6 +23,7 @@ from offpolicy.logger.console import (
     count,
     duration,
     fixed,
+    mean_return,
     rate,
     shown_path,
     significant,
@@ -94,12 +95,20 @@ def _outcome_lines(summary: Section, run_dir: Path) -> Iterator[Line]:
     if summary["status"] != RunStatus.COMPLETED or summary["reason"].startswith(EARLY):
         yield "because", _short(summary["reason"].splitlines()[0] if summary["reason"] else "unknown")
     if (result := summary["eval"])["episodes"]:
-        reward = fixed(result["mean_reward"], 1)
-        spread = f"+/- {fixed(result['std_reward'], 1)} over {result['episodes']} episodes"
+        reward = mean_return(result["mean_reward"])
+        spread = f"+/- {mean_return(result['std_reward'])} over {result['episodes']} episodes"
         yield "return", f"{reward} {spread if result['episodes'] > 1 else 'in one episode'} of evaluation"
+    elif (reward := _training_return(summary)) is not None:
+        yield "return", f"{mean_return(reward)} in the last episodes of training; none of evaluation"
     if restarts := _restarts_text(summary):
         yield "restarted", restarts
     yield "directory", shown_path(run_dir)
+
+
+def _training_return(summary: Section) -> float | None:
+    """Returns the mean return of the last training episodes; other loops' summaries may not say."""
+    reward: float | None = summary.get("rollout", {}).get("ep_rew_mean")
+    return reward
 
 
 def _restarts_text(summary: Section) -> str:

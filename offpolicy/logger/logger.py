@@ -16,7 +16,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import LogConfig
 from offpolicy.errors import ConfigError, OffPolicyError
 from offpolicy.logger.built_in_sinks import BuiltInSinks
-from offpolicy.logger.console import View
+from offpolicy.logger.console import View, number
 from offpolicy.logger.end_screen import end_screen
 from offpolicy.logger.metrics import require_known
 from offpolicy.logger.panel import open_view
@@ -61,6 +61,7 @@ class OffPolicyLogger:
         self.last_snapshot: Snapshot | None = None
         self._window_begin: Snapshot | None = None  # of the last record
         self.last_eval: EvalResult | None = None
+        self.training_return: float | None = None  # mean of the last episodes, of the last record
         self._origin: Snapshot | None = None
         self._learning: Snapshot | None = None
         self._sinks = tuple(sinks)
@@ -166,6 +167,7 @@ class OffPolicyLogger:
         self._set_time_left(record, snapshot, learning)
         if self._steps is not None:
             record = self._steps.known(record)
+        self.training_return = number(record, "rollout/ep_rew_mean")
         every_rank: Record = {**rank_series(previous, snapshot)}
         require_known([*record, *every_rank])
         warnings = self._slow_ranks.observe(learner_windows(self.last_snapshot, learning), snapshot.wall_s)
@@ -310,6 +312,7 @@ class OffPolicyLogger:
             exit_code=exit_code,
             reason=reason,
             last_eval=self.last_eval,
+            training_return=self.training_return,
             prediction_error=self.prediction_error,
         )
         summary = build_summary(self.last_snapshot, self.header, result, baseline=self.baseline, start=self.start)

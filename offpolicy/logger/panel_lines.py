@@ -15,6 +15,7 @@ from offpolicy.logger.console import (
     count,
     duration,
     fixed,
+    mean_return,
     milliseconds,
     number,
     percent,
@@ -129,16 +130,16 @@ def progress_text(record: Record, header: RunHeader, *, is_narrow: bool = False)
 def return_line(shown: Shown, width: int, *, ascii_only: bool) -> Text:
     """Returns the mean return with its course, the newest and the best evaluation."""
     record = shown.record
-    parts = [_named("return", (f"{fixed(number(record, 'rollout/ep_rew_mean'), 1):>8}", "bold"))]
+    parts = [_named("return", (f"{mean_return(number(record, 'rollout/ep_rew_mean')):>8}", "bold"))]
     tail: list[Text] = []
     mean = number(record, "eval/mean_reward")
     if mean is not None:
-        deviation = fixed(number(record, "eval/std_reward"), 1)
-        tail.append(Text(f"eval {mean:.1f} {'+-' if ascii_only else '±'}{deviation}", "bold"))
+        deviation = mean_return(number(record, "eval/std_reward"))
+        tail.append(Text(f"eval {mean_return(mean)} {'+-' if ascii_only else '±'}{deviation}", "bold"))
     if shown.best is not None:
-        tail.append(Text(f"best {shown.best[0]:.1f} at {count(shown.best[1])}"))
+        tail.append(Text(f"best {mean_return(shown.best[0])} at {count(shown.best[1])}"))
     if shown.returns.first is not None and not shown.header.is_resumed:
-        tail.append(Text(f"first {shown.returns.first:.1f}"))
+        tail.append(Text(f"first {mean_return(shown.returns.first)}"))
     return _with_curve(parts, shown.returns, tail, width, ascii_only=ascii_only)
 
 

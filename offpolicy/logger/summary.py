@@ -62,6 +62,7 @@ class RunResult:
     exit_code: int
     reason: str
     last_eval: EvalResult | None = None
+    training_return: float | None = None  # mean of the last training episodes
     gpu: str | None = None
     prediction_error: float | None = None  # median of the newest, as a fraction
     virtual_speedup: Measured | None = None
@@ -105,6 +106,7 @@ def build_summary(
         "wall_s": snapshot.wall_s,
         "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
         "eval": _evaluation_section(result.last_eval),
+        "rollout": {"ep_rew_mean": result.training_return},
         "timing": _timing_section(snapshot) | _straggler_section(baseline, learning),
         "learning": _learning_section(baseline, learning),
         "pipeline": None if pipeline is None else pipeline.to_mapping(),

@@ -202,6 +202,6 @@ def test_stdout_without_a_terminal_has_one_line_per_interval(
 ) -> None:
     lines = finished[1].stdout.splitlines()
     assert lines[0] == "starting"
-    assert lines[1] == "evaluation step=60 ret=-2.0 std=0.5 episodes=3"
+    assert lines[1] == "evaluation step=60 ret=-2.00 std=0.500 episodes=3"
     assert [line.split()[1] for line in lines[2:7]] == [f"step={n}/2000" for n in (110, 120, 130, 140, 150)]
     assert lines[7].startswith("completed after 150 env steps, 50 updates, 0:11")

@@ -33,6 +33,8 @@ def test_every_training_episode_reaches_the_hook_beside_collecting(run_cli: Any,
     assert num_episodes(tmp_path / "run") >= 10
     assert num_episodes(tmp_path / "run") - 3 <= last["collect/post_episodes"] <= num_episodes(tmp_path / "run")
     assert last["collect/post_failures"] == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())  # of a run without an evaluation
+    assert summary["rollout"] == {"ep_rew_mean": last["rollout/ep_rew_mean"]}
     assert all(record["collect/overlap"] > 0.9 for record in records if "collect/overlap" in record)
 
 

@@ -24,7 +24,7 @@ def scores(*rewards: float) -> list[Score]:
     [
         ([], StopConfig(reward=0.0), None),
         ([4.9], StopConfig(reward=5.0), None),
-        ([9.0, 5.0], StopConfig(reward=5.0), "stopped early: mean return 5.0 in the evaluation at env step 200"),
+        ([9.0, 5.0], StopConfig(reward=5.0), "stopped early: mean return 5.00 in the evaluation at env step 200"),
         ([9.0, 4.0], StopConfig(reward=5.0), None),  # it was reached before the value was asked for
         ([1.0, 3.0, 2.0], StopConfig(patience=2), None),
         ([1.0, 3.0, 2.0, 3.0], StopConfig(patience=2), "stopped early: 2 evaluations in a row without a better mean"),

@@ -39,7 +39,21 @@ def test_a_run_in_progress_is_read_from_its_last_record(tmp_path: Path) -> None:
     lines = '{"env_steps": 100}\n{"env_steps": 200, "rollout/ep_rew_mean": -9.0, "perf/steps_per_sec": 50.0}\n{"env_st'
     holder = {"pid": os.getpid(), "host": socket.gethostname()}
     run = make(tmp_path / "a", summary=SUMMARY, metrics=lines, lock=holder)  # resumed: the summary is an older one
-    assert row(run) == ("running", "200", "-9.0", "50.0")
+    assert row(run) == ("running", "200", "-9.00*", "50.0")
+
+
+def test_a_run_that_ended_without_an_evaluation_keeps_its_return_of_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It had one while it ran, and none once it had ended; which of the two a column shows was not said."""
+    evaluated = SUMMARY | {"rollout": {"ep_rew_mean": -9.0}}
+    trained = evaluated | {"eval": {"mean_reward": None, "episodes": 0}}
+    assert row(make(tmp_path / "evaluated", summary=evaluated))[2] == "-151.3"
+    list_runs(tmp_path, 1)
+    assert "*" not in capsys.readouterr().out
+    assert row(make(tmp_path / "trained", summary=trained))[2] == "-9.00*"
+    list_runs(tmp_path, 2)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("* mean of the last training episodes")
 
 
 def test_whether_a_run_of_another_host_goes_on_is_unknown(tmp_path: Path) -> None:

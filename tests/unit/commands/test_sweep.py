@@ -343,3 +343,5 @@ def test_a_space_whose_values_are_all_refused_is_refused(monkeypatch: pytest.Mon
 def test_a_run_without_an_evaluation_has_no_return(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text('{"eval": null}')
     assert str(final_return(tmp_path)) == "nan"
+    (tmp_path / "summary.json").write_text('{"eval": {"mean_reward": null}, "rollout": {"ep_rew_mean": -9.0}}')
+    assert str(final_return(tmp_path)) == "nan"  # a return of training is no evaluation

@@ -84,7 +84,7 @@ def test_a_run_that_has_stopped_early_goes_on_only_with_other_values(
     assert is_complete(run, cfg) == is_over
     if is_over:
         said = already_complete(tmp_path, 901, cfg)
-        assert "already complete: stopped early: mean return 6.0" in said
+        assert "already complete: stopped early: mean return 6.00" in said
         assert said.endswith("stop.reward=null total_timesteps=5000")
 
 

@@ -151,7 +151,10 @@ def test_durations_read_like_a_clock(seconds: float | None, expected: str) -> No
     assert duration(seconds) == expected
 
 
-@pytest.mark.parametrize(("value", "expected"), [(None, "-"), (151.23, "151.2"), (999.96, "1000"), (155.0, "155.0")])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, "-"), (151.23, "151.2"), (999.96, "1000"), (0.0123, "0.0123"), (0.0, "0.0"), (155.0, "155.0")],
+)
 def test_rates_have_one_decimal_below_a_thousand(value: float | None, expected: str) -> None:
     assert rate(value) == expected
 
@@ -170,7 +173,7 @@ def test_milliseconds_fit_their_column(value: float, expected: str) -> None:
 
 
 def test_no_zero_is_negative() -> None:
-    assert (fixed(-0.04, 1), count(-0.4), rate(-0.04), milliseconds(-0.001)) == ("0.0", "0", "0.0", "0.00")
+    assert (fixed(-0.04, 1), count(-0.4), rate(-0.0), milliseconds(-0.001)) == ("0.0", "0", "0.0", "0.00")
 
 
 ODD = "runs/a[red]b[/x]:fire:"

@@ -92,6 +92,11 @@ def test_it_says_what_came_out_and_where_it_is(run: Path, make_snapshot: Any, ev
     assert any(line.startswith("bottleneck  learner (train): ") for line in lines)
 
 
+def test_without_an_evaluation_the_return_is_that_of_training(run: Path, make_snapshot: Any) -> None:
+    lines = printed(summary_of(make_snapshot(1000), training_return=-812.34))
+    assert "return      -812.3 in the last episodes of training; none of evaluation" in lines
+
+
 def test_runs_of_too_few_records_are_not_to_be_compared(run: Path, make_snapshot: Any) -> None:
     assert COMPARABLE == MIN_RECORDS
     (run / "metrics.jsonl").write_text(20 * '{"train/n_updates": 0}\n' + 8 * '{"train/n_updates": 9}\n')

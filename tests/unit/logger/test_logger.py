@@ -504,6 +504,16 @@ def test_steps_with_both_sides_get_a_verdict_and_no_advice_on_keys_they_do_not_h
     assert "perf/bottleneck_advice" not in last
 
 
+def test_the_summary_keeps_the_newest_return_of_training(tmp_path: Path) -> None:
+    with closing(open_step_logger(tmp_path / "run", HEADER, QUIET)) as logger:
+        for iteration in (1, 2):
+            logger.log_step(iteration, train_time=0.09, reward_metrics={"mean_ep100": -7.0 * iteration})
+        logger.finish_steps()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["rollout"] == {"ep_rew_mean": -14.0}
+    assert summary["eval"]["mean_reward"] is None
+
+
 def test_a_logger_of_snapshots_takes_no_steps(logger: OffPolicyLogger) -> None:
     with pytest.raises(OffPolicyError, match="log_step: this logger gets snapshots; open one with open_step_logger"):
         logger.log_step(1, train_time=0.1)

@@ -41,7 +41,7 @@ def test_records_share_one_output() -> None:
     (shown,) = outputs.shown
     assert "waiting for learner 0" in shown[0]["text/plain"]
     assert '<progress value="500" max="1000"' in shown[-1]["text/html"]
-    assert shown[-1]["text/plain"].startswith("50% step=500/1000 ret=-3.5")
+    assert shown[-1]["text/plain"].startswith("50% step=500/1000 ret=-3.50")
 
 
 def test_the_newest_messages_stand_below_and_are_escaped() -> None:
@@ -52,7 +52,7 @@ def test_the_newest_messages_stand_below_and_are_escaped() -> None:
     view.evaluation(EvalResult(500, -7.0, 1.0, 200.0, 3))
     newest = outputs.shown[0][-1]
     assert "message &lt;7&gt;" in newest["text/html"]
-    assert "evaluation step=500 ret=-7.0" in newest["text/plain"]
+    assert "evaluation step=500 ret=-7.00" in newest["text/plain"]
     assert "message <1>" not in newest["text/plain"]
 
 

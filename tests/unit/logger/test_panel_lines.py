@@ -43,9 +43,9 @@ def test_the_return_stands_with_its_course_the_evaluation_and_the_best_one(heade
         for k, mean in enumerate((-900.0, -300.0, -450.0))
     ]  # fmt: skip
     line = return_line(shown_after(header, *records), 120, ascii_only=False).plain
-    assert line == "return       -800.0  ▁▅█  eval -450.0 ±5.0  best -300.0 at 1,000  first -1000.0"
+    assert line == "return       -800.0  ▁▅█  eval -450.0 ±5.00  best -300.0 at 1,000  first -1000.0"
     narrow = return_line(shown_after(header, *records), 56, ascii_only=True).plain
-    assert narrow == "return       -800.0  _+#  eval -450.0 +-5.0"
+    assert narrow == "return       -800.0  _+#  eval -450.0 +-5.00"
 
 
 def test_a_resumed_run_shows_its_best_evaluation_of_all_and_not_what_this_start_began_with(header: RunHeader) -> None:
