@@ -98,8 +98,8 @@ def _outcome_lines(summary: Section, run_dir: Path) -> Iterator[Line]:
         reward = mean_return(result["mean_reward"])
         spread = f"+/- {mean_return(result['std_reward'])} over {result['episodes']} episodes"
         yield "return", f"{reward} {spread if result['episodes'] > 1 else 'in one episode'} of evaluation"
-    elif (reward := _training_return(summary)) is not None:
-        yield "return", f"{mean_return(reward)} in the last episodes of training; none of evaluation"
+    elif (trained := _training_return(summary)) is not None:
+        yield "return", f"{mean_return(trained)} in the last episodes of training; none of evaluation"
     if restarts := _restarts_text(summary):
         yield "restarted", restarts
     yield "directory", shown_path(run_dir)
