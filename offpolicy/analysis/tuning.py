@@ -41,7 +41,7 @@ class Machine:
     """The parts of the machine that decide what can be faster."""
 
     num_cores: int
-    has_gpu: bool  # that torch can use
+    learns_on_gpu: bool  # the run's device is one that torch can use
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,10 @@ class Measured:
     def verdict(self, other: Measured) -> str:
         """Returns how the rate compares with another one; noise: the difference is within the spread of the two.
 
-        There is none where other programs used more of the cores in one trial than in the other.
+        There is none where other programs used more of the cores in one trial than in the other, and none where one
+        of them still tried slower threads and modes.
         """
-        if abs(self.busy - other.busy) > BUSY:
+        if self.is_settled != other.is_settled or abs(self.busy - other.busy) > BUSY:
             return "not judged"
         if self.quartiles[0] > other.quartiles[1] and self.rate > WORTHWHILE * other.rate:
             return FASTER
@@ -189,16 +190,15 @@ def _collectors(cfg: RunConfig, machine: Machine) -> Iterator[Move]:
 
 def _source(cfg: RunConfig, machine: Machine) -> Iterator[Move]:
     """Yields the other sources of batches: they take the packing, or on a GPU the copy, off the learner's thread."""
-    on_gpu, now = machine.has_gpu and cfg.device != "cpu", _source_now(cfg, machine)
+    now = _source_now(cfg, machine)
     hidden: dict[str, float] = {LearnerPhase.REPLAY_SAMPLE: 0.0, LearnerPhase.H2D: 0.0}
-    for source in ("direct", "prefetch", *(("resident",) if on_gpu else ())):
+    for source in ("direct", "prefetch", *(("resident",) if machine.learns_on_gpu else ())):
         if source != now:
             yield Move({"replay.source": source}, factors=hidden if now == "direct" else None)
 
 
 def _source_now(cfg: RunConfig, machine: Machine) -> str:
-    on_gpu = machine.has_gpu and cfg.device != "cpu"
-    automatic = "prefetch" if cfg.runner.name == "double_buffer" else "resident" if on_gpu else "direct"
+    automatic = "prefetch" if cfg.runner.name == "double_buffer" else "resident" if machine.learns_on_gpu else "direct"
     return automatic if cfg.replay.source == "auto" else cfg.replay.source
 
 

@@ -142,7 +142,7 @@ class TrainingHook:
             self._has_left_out = True
             self._warn(
                 f"collect.hook: a training episode has more than {self._steps.longest:,} steps and is not handed over,"
-                " nor will others be; env.kwargs.max_episode_steps sets a limit of its steps, also a higher one"
+                " nor will others be; env.kwargs.max_episode_steps=N ends episodes earlier, or allows longer ones"
             )
         for env in ended:
             episode = self._steps.episode(env, outcome, self._handed_over, env_steps, output.version)

@@ -21,7 +21,7 @@ from offpolicy.errors import CheckpointError, ConfigError, SaveError
 from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, json_value, versions
 from offpolicy.export.env_policy import EnvPolicy
 from offpolicy.export.formats import Runner, check_names, require_onnx, write_onnx, write_torch
-from offpolicy.export.parity import Parity, difference, limit_of, random_observations, visited_observations
+from offpolicy.export.parity import LIMIT, Parity, difference, limit_of, random_observations, visited_observations
 from offpolicy.files import atomic_file, too_long, write_output
 from offpolicy.logger.console import plain_console
 from offpolicy.nets.policy import Policy
@@ -69,6 +69,8 @@ def export(path: Path, choice: PolicyChoice, files: Mapping[str, Path]) -> int:
     for file, entry in made.items():
         far = entry["parity"]
         text = f"{far['random']:.1e} on {far['rows']:,} random, {far['visited']:.1e} on as many visited observations"
+        if (most := max(far["random_limit"], far["visited_limit"])) > LIMIT:
+            text += f"; up to {most:.1e} may be float32's rounding of such observations"
         console.print(f"{file}: env step {run.checkpoint.env_steps:,}; differs by at most {text}", soft_wrap=True)
         console.print(f"{contract_path(file)}: its inputs, outputs and digests", soft_wrap=True)
     return 0

@@ -114,7 +114,7 @@ def _search(  # noqa: PLR0913  # the parts that the command has made
     options: TuneOptions,
     console: Console,
 ) -> Search:
-    numbers, machine = count(), Machine(num_usable_cores(), has_usable_gpu(cfg))
+    numbers, machine = count(), Machine(num_usable_cores(), learns_on_gpu(cfg))
 
     def run_trial(values: Values, eval_every: int) -> Measured:
         own = with_values(cfg, values)
@@ -139,7 +139,7 @@ def _search(  # noqa: PLR0913  # the parts that the command has made
     return Search(start, run_trial, moves_from, watch.elapsed_s, budget_s, plan, report=report)
 
 
-def has_usable_gpu(cfg: RunConfig) -> bool:
+def learns_on_gpu(cfg: RunConfig) -> bool:
     """True if the runs of this configuration learn on a GPU: torch, in a child process, finds one behind the driver."""
     return cfg.device != "cpu" and has_gpu() and bool(cuda_memory(cfg.runner.start_timeout_s).free)
 
@@ -169,8 +169,7 @@ def is_allowed(cfg: RunConfig, move: Move) -> bool:
 
 def tries_settings(cfg: RunConfig, machine: Machine) -> bool:
     """True if the run tries threads or modes in its first seconds (`training/speed_tuner.py`)."""
-    on_cpu = cfg.device == "cpu" or (cfg.device == "auto" and not machine.has_gpu)
-    tries_threads = cfg.threads.learner == "auto" and on_cpu and machine.num_cores > 1
+    tries_threads = cfg.threads.learner == "auto" and not machine.learns_on_gpu and machine.num_cores > 1
     return cfg.runner.world_size == 1 and (tries_threads or cfg.collect.mode == "auto")
 
 

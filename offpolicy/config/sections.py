@@ -87,8 +87,12 @@ HORA = (HORA_TEACH, HORA_ADAPT)
 
 
 def takers(action_space: str) -> str:
-    """Returns the algorithms that act in `Box`, `Discrete` or `MultiDiscrete`, as they are chosen."""
-    return " or ".join(dict.fromkeys(f"algo={info.name}" for info in ALGORITHMS if action_space in info.action_spaces))
+    """Returns the algorithms that act in `Box`, `Discrete` or `MultiDiscrete`, as they are chosen.
+
+    HORA, which has stages, is not among them: it needs an observation of its own.
+    """
+    names = (info.name for info in ALGORITHMS if action_space in info.action_spaces and not info.stage)
+    return " or ".join(f"algo={name}" for name in dict.fromkeys(names))
 
 
 def algorithm_plugin(name: str, key: str = "algo") -> plugins.Plugin | None:

@@ -175,7 +175,8 @@ def _construction_problem(
     if isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled):
         return ConfigError(f"env.id: got {cfg.id!r}, which needs something that is not installed: {error}")
     if isinstance(error, TypeError):
-        known, parameters = known_kwargs(creator), inspect.signature(creator).parameters.values()
+        known = {*known_kwargs(creator), "max_episode_steps"}  # that one is for `gymnasium.make`
+        parameters = inspect.signature(creator).parameters.values()
         # A constructor with **kwargs may take more keys than are known, and raise a TypeError of its own.
         named = [key for key in cfg.kwargs if key not in known and f"keyword argument {key!r}" in str(error)]
         wrong = [_wrong_kwarg(cfg.id, key, known) for key in named]
@@ -193,9 +194,9 @@ def _wrong_kwarg(env_id: str, key: str, known: set[str]) -> str:
 
 
 def known_kwargs(creator: Any) -> set[str]:
-    """Returns every keyword that the environment's constructor, or `gymnasium.make`, takes."""
+    """Returns every keyword that the constructor of an environment is known to take."""
     classes = [c for c in creator.__mro__ if "__init__" in vars(c)] if isinstance(creator, type) else []
-    known: set[str] = {"max_episode_steps"}
+    known = set[str]()
     for function in [vars(c)["__init__"] for c in classes] or [creator]:
         parameters = inspect.signature(function).parameters.values()
         known |= {p.name for p in parameters if p.kind in _NAMED}

@@ -287,13 +287,14 @@ def _make_native(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) ->
     except ConfigError:
         raise
     except Exception as error:
-        entry = spec.vector_entry_point
-        known = known_kwargs(load_env_creator(entry) if isinstance(entry, str) else entry)
         named = [key for key in kwargs if f"keyword argument {key!r}" in str(error)]
-        refused = [key for key in named if key not in known] if isinstance(error, TypeError) else []
-        if refused:  # a single environment takes them, as `first` has shown
-            problem = f"{cfg.id} takes it with env.vectorization=sync or async, not with mujoco"
-            raise ConfigError([f"env.kwargs.{key}: {problem}" for key in refused]) from error
+        if isinstance(error, TypeError) and named:
+            entry = spec.vector_entry_point
+            known = known_kwargs(load_env_creator(entry) if isinstance(entry, str) else entry)
+            refused = [key for key in named if key not in known]
+            if refused:  # a single environment takes them, as `first` has shown
+                problem = f"{cfg.id} takes it with env.vectorization=sync or async, not with mujoco"
+                raise ConfigError([f"env.kwargs.{key}: {problem}" for key in refused]) from error
         raise _creation_failure(cfg, num_envs, error) from error
     if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
         env.close()

@@ -36,7 +36,8 @@ class EnvPolicy(nn.Module):
     """The deterministic policy of a run as one function of the parts of the observation that it reads.
 
     Inputs: float32 [batch, shape of the part] each. Outputs: `action` [batch, shape of the action] in the environment's
-    dtype and units; of discrete actions also `probability` [batch, K] float32, over the actions of each choice.
+    units and dtype, discrete ones in int64; of these also `probability` [batch, K] float32, over the actions of each
+    choice.
     """
 
     action_low: Tensor  # [A]

@@ -23,6 +23,7 @@ from offpolicy.types import Float32, Float64
 ROWS = 10_000  # observations of each kind
 LIMIT = 1e-5  # difference that is always allowed, in units of half of an action's range; of discrete actions: chance
 ROUNDINGS = 4.0  # of the policy itself that a difference may be, where that is more
+MOST = 1e-2  # that any difference may be
 SPREAD = 3.0  # of random observations, in standard deviations of the visited ones
 
 
@@ -92,7 +93,7 @@ def limit_of(codec: Codec, policy: Policy, obs: Float32) -> float:
     """Returns the largest `difference` on observations [N, O] that may be rounding.
 
     Sums of hundreds of large observations are known to fewer digits than `LIMIT`: how many, the distance of the policy
-    from itself in float64 says.
+    from itself in float64 says. No policy is allowed more than `MOST`: what float32 determines less is not the same.
     """
     rows = torch.from_numpy(obs)
     try:
@@ -102,7 +103,7 @@ def limit_of(codec: Codec, policy: Policy, obs: Float32) -> float:
     except RuntimeError:  # an encoder of a plug-in that knows only float32
         return LIMIT
     rounding = float((own.double() - exact).abs().max())
-    return max(LIMIT, ROUNDINGS * rounding) if np.isfinite(rounding) else LIMIT
+    return min(MOST, max(LIMIT, ROUNDINGS * rounding)) if np.isfinite(rounding) else LIMIT
 
 
 def _decision(codec: Codec, policy: Policy, rows: Tensor) -> Tensor:

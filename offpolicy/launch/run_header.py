@@ -27,6 +27,7 @@ from offpolicy.training.worker import HostPlan, WorkerSpec
 def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> OffPolicyLogger:
     """Returns the logger of a run, open on its directory."""
     cfg = job.cfg
+    best, last_eval = _best_before(job, run), last_result(run.path, job.kept_eval_step)
     header = RunHeader(
         algo=cfg.algo.name,
         env_id=cfg.env.id,
@@ -46,7 +47,8 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
         env_step_factors=env_step_factors(cfg, has_evaluator=job.plan.has_evaluator),
         has_gpu=has_gpu(),
         is_resumed=job.start_step > 0,
-        best_eval=(best.mean_reward, best.env_steps) if (best := _best_before(job, run)) is not None else None,
+        best_eval=None if best is None else (best.mean_reward, best.env_steps),
+        last_eval_step=None if last_eval is None else last_eval.env_steps,
     )
     # The logger compares advice with what is in force: not with `auto`.
     in_force = replace(cfg, eval=replace(cfg.eval, beside=str(job.plan.has_evaluator).lower()))
@@ -56,7 +58,7 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
     is_first = run.checkpoint is None and not job.start_step and not job.learner_restarts
     resume_step = None if is_first else job.start_step
     logger = open_logger(run.path, cfg, header, resume_step, in_force, updates, provenance)
-    logger.last_eval = last_result(run.path, job.kept_eval_step)
+    logger.last_eval = last_eval
     return logger
 
 

@@ -59,7 +59,10 @@ class BuiltInSinks:
         from offpolicy.logger.wandb import WandbSink
 
         mode: Literal["offline", "online"] = "online" if self.log.wandb == "online" else "offline"
-        return WandbSink(self.run_dir, self.config, self.log.wandb_project, mode, self.warn)
+        last_eval_step = self.header.last_eval_step
+        return WandbSink(
+            self.run_dir, self.config, self.log.wandb_project, mode, self.warn, last_eval_step=last_eval_step
+        )
 
     def _prometheus(self) -> Sink:
         from offpolicy.logger.prometheus import PrometheusSink

@@ -16,7 +16,7 @@ _UCUM: Mapping[str, str] = {  # units of the table that the Unified Code for Uni
 }  # fmt: skip
 
 
-_SHARE = re.compile(r"(:[^)]*)? [0-9]+%")  # of `learner(train 94%)`, `contention(train: descheduled 19%)`
+_SHARE = re.compile(r" [0-9]+%")  # of `learner(train 94%)`, `contention(train: descheduled 19%)`
 
 
 class ExportedValue(NamedTuple):
@@ -38,8 +38,8 @@ def exported_values(record: Record) -> Iterator[ExportedValue]:
     for key, value in record.items():
         if value is None or key in SENTENCES:
             continue
-        if isinstance(value, str):
-            value = _SHARE.sub("", value)
+        if key == "perf/bottleneck":
+            value = _SHARE.sub("", str(value))
         rank = RANK_IN_KEY.match(key)
         plain = RANK_IN_KEY.sub("rank/<r>/", key)
         metric = METRICS.get(plain)

@@ -66,7 +66,7 @@ class Shown:
     verdict: Verdict | None = None
     returns: History = field(default_factory=History)
     speeds: History = field(default_factory=History)
-    best: tuple[float, float] | None = None  # mean return of the best evaluation, and its env steps
+    best: tuple[float, float] | None = field(init=False)  # mean return of the best evaluation, and its env steps
     seen: set[str] = field(default_factory=set)  # keys that have held a number other than 0
     num_records: int = 0
     activity: str = ""  # such as `evaluating`

@@ -79,6 +79,7 @@ class RunHeader:
     started_unix_s: float = 0.0
     is_resumed: bool = False  # the run has records of an earlier start
     best_eval: tuple[float, float] | None = None  # mean return of its best evaluation before, and its env steps
+    last_eval_step: int | None = None  # env steps of its last evaluation before
 
     @property
     def attainable_flops_per_sec(self) -> float | None:

@@ -131,10 +131,13 @@ def open_sink(name: str, factory: Callable[[], Sink], warn: Warn) -> SafeSink | 
 
 
 class NewEvaluations:
-    """Separates a new evaluation from one that later records repeat, so that a curve has one point for each."""
+    """Separates a new evaluation from one that later records repeat, so that a curve has one point for each.
 
-    def __init__(self) -> None:
-        self._last_steps: float | None = None
+    `last_steps` are the env steps of the last one before this start of the run.
+    """
+
+    def __init__(self, last_steps: float | None = None) -> None:
+        self._last_steps = last_steps
 
     def take(self, record: Record) -> tuple[Record, Record]:
         """Returns the record without `eval/`, and its `eval/` part, empty if it is not new."""

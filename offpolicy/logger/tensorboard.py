@@ -63,7 +63,7 @@ class TensorBoardSink:
         """`is_full`: write every key of the records, not only those of the charts; `provenance` None: look it up."""
         self._started_s = header.started_unix_s
         self._wall_s = 0.0
-        self._evaluations = NewEvaluations()
+        self._evaluations = NewEvaluations(header.last_eval_step)
         self._selection = ChartSelection(is_full=is_full, num_ranks=header.world_size)
         self._described: set[str] = set()
         self._charts: Charts = {}

@@ -35,6 +35,8 @@ class WandbSink:
         project: str,
         mode: Literal["offline", "online"],
         warn: Callable[[str], None],
+        *,
+        last_eval_step: int | None = None,
     ) -> None:
         import wandb  # optional back-end, 0.4 s to import
 
@@ -57,7 +59,7 @@ class WandbSink:
             id_path.write_text(run_id + "\n")
         own_id = run_id if is_online else f"{run_id}-{secrets.token_hex(4)}"
         self._warn, self._files = warn, f"{shown_path(run_dir / 'wandb')}/*-{own_id}"
-        self._evaluations = NewEvaluations()
+        self._evaluations = NewEvaluations(last_eval_step)
         self._exit_code = 0
         self._run: Any = wandb.init(  # Any: wandb is not typed for us
             project=project,

@@ -8,7 +8,7 @@ from offpolicy.analysis.tuning import KEYS, Machine, Measured, held_keys, moves,
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import all_keys
 
-FOUR_CORES = Machine(num_cores=4, has_gpu=False)
+FOUR_CORES = Machine(num_cores=4, learns_on_gpu=False)
 
 
 def changes(*words: str, machine: Machine = FOUR_CORES, typed: tuple[str, ...] = (), threads: int = 4) -> list[str]:
@@ -56,7 +56,9 @@ def test_ranks_try_threads_within_their_cores() -> None:
 
 
 def test_a_gpu_offers_the_sources_that_use_it() -> None:
-    sources = [change for change in changes(machine=Machine(4, has_gpu=True)) if change.startswith("replay.source")]
+    sources = [
+        change for change in changes(machine=Machine(4, learns_on_gpu=True)) if change.startswith("replay.source")
+    ]
     assert sources == ["replay.source=direct", "replay.source=prefetch"]
 
 
@@ -64,6 +66,13 @@ def test_the_start_has_the_values_that_stand_for_auto_and_null() -> None:
     start = start_values(load_config(["runner=double_buffer"]), FOUR_CORES, 3)
     assert (start["collect.mode"], start["replay.source"]) == ("overlap", "prefetch")
     assert (start["threads.learner"], start["threads.collector"]) == (3, 1)
+
+
+@pytest.mark.parametrize("rate", [51.0, 200.0])
+def test_a_trial_that_still_tried_settings_is_not_judged_beside_one_that_did_not(rate: float) -> None:
+    unsettled, settled = Measured((rate,) * 5, is_settled=False), Measured((100.0,) * 5)
+    assert unsettled.verdict(settled) == settled.verdict(unsettled) == "not judged"
+    assert unsettled.verdict(Measured((10.0,) * 5, is_settled=False)) == "faster"
 
 
 @pytest.mark.parametrize(
@@ -118,14 +127,16 @@ def test_what_twice_the_environments_save_depends_on_how_they_are_stepped(
 
 def test_environments_that_may_wait_gain_their_number_on_any_number_of_cores() -> None:
     cfg = load_config(["env.num_envs=4", "env.vectorization=sync"])
-    found = {move.text: move.factors for move in moves(cfg, {}, Machine(1, has_gpu=False), 1)}
+    found = {move.text: move.factors for move in moves(cfg, {}, Machine(1, learns_on_gpu=False), 1)}
     assert found["env.vectorization=async"] == {"env_step": 0.25}
     assert found["env.num_envs=8 env.vectorization=async"]["env_step"] == 0.125
 
 
 def test_one_call_for_all_environments_may_gain_on_one_core() -> None:
     cfg = load_config(["env.num_envs=4", "env.vectorization=sync"])
-    (found,) = [one for one in moves(cfg, {}, Machine(1, has_gpu=False), 1) if one.text == "env.vectorization=mujoco"]
+    (found,) = [
+        one for one in moves(cfg, {}, Machine(1, learns_on_gpu=False), 1) if one.text == "env.vectorization=mujoco"
+    ]
     assert found.factors == {"env_step": 0.5}
 
 

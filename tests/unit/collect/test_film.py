@@ -93,7 +93,16 @@ def test_what_is_no_picture_is_the_environments_failure(
 
 @pytest.mark.parametrize(
     ("declared", "fps"),
-    [(None, DEFAULT_FPS), (0, DEFAULT_FPS), (-4, DEFAULT_FPS), (float("nan"), DEFAULT_FPS), (0.5, 0.5), (12.5, 12.5)],
+    [
+        (None, DEFAULT_FPS),
+        (0, DEFAULT_FPS),
+        (-4, DEFAULT_FPS),
+        (float("nan"), DEFAULT_FPS),
+        (0.5, 0.5),
+        (12.5, 12.5),
+        (np.int64(50), 50.0),
+        (np.float32(0.5), 0.5),
+    ],
 )
 def test_the_pictures_per_second_are_those_declared_where_they_are_a_positive_number(
     monkeypatch: pytest.MonkeyPatch, declared: Any, fps: float

@@ -13,7 +13,7 @@ from rich.console import Console
 from offpolicy.analysis.search import Row
 from offpolicy.analysis.tuning import Machine, Measured, TrialFailed
 from offpolicy.commands.trial import Trial
-from offpolicy.commands.tune import TuneOptions, has_usable_gpu, tries_settings, tune, tuning_table
+from offpolicy.commands.tune import TuneOptions, learns_on_gpu, tries_settings, tune, tuning_table
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
 from offpolicy.launch.preflight import Gpus
@@ -181,7 +181,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_trial(
 
 
 def test_a_run_that_tries_threads_itself_is_given_time_for_it() -> None:
-    two, gpu = Machine(2, has_gpu=False), Machine(2, has_gpu=True)
+    two, gpu = Machine(2, learns_on_gpu=False), Machine(2, learns_on_gpu=True)
     assert tries_settings(load_config([]), two)
     assert not tries_settings(load_config([]), gpu)
     assert tries_settings(load_config(["collect.mode=auto"]), gpu)
@@ -223,9 +223,9 @@ def test_torch_is_not_asked_for_a_gpu_of_which_there_is_no_driver_or_that_is_not
 
     monkeypatch.setattr("offpolicy.commands.tune.cuda_memory", ask)
     monkeypatch.setattr("offpolicy.commands.tune.has_gpu", lambda: False)
-    assert not has_usable_gpu(load_config([]))
+    assert not learns_on_gpu(load_config([]))
     monkeypatch.setattr("offpolicy.commands.tune.has_gpu", lambda: True)
-    assert not has_usable_gpu(load_config(["device=cpu"]))
+    assert not learns_on_gpu(load_config(["device=cpu"]))
 
 
 def test_ranks_begin_with_the_threads_that_their_collectors_leave(

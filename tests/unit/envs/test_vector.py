@@ -297,6 +297,18 @@ def odd_cart_poles(how: str) -> VectorAdapter:
     return make_vector(EnvConfig(id="OddCartPoles-v0", num_envs=2, vectorization="mujoco", kwargs={"how": how}))
 
 
+def test_a_keyword_that_the_vector_does_not_take_is_named_and_other_errors_keep_their_text() -> None:
+    cfg = EnvConfig(id="OddCartPoles-v0", num_envs=2, vectorization="mujoco")
+    problem = (
+        "env.kwargs.max_episode_steps: OddCartPoles-v0 takes it with env.vectorization=sync or async, not with mujoco"
+    )
+    with pytest.raises(ConfigError, match=f"^{problem}"):
+        make_vector(replace(cfg, kwargs={"how": "", "max_episode_steps": 7}))
+    gymnasium.register("LostCartPoles-v0", lambda **_: CartPoleEnv(), vector_entry_point="nowhere_at_all:Vector")
+    with pytest.raises(EnvFailure, match="creating 2 x LostCartPoles-v0 .* failed"):
+        make_vector(replace(cfg, id="LostCartPoles-v0"))
+
+
 def test_flags_of_numbers_are_flags_and_rewards_are_copies() -> None:
     """A flag of uint8 that was inverted is 254 or 255, both true: rows after an end were stored as transitions."""
     with contextlib.closing(odd_cart_poles("uint8")) as envs:

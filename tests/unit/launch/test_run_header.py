@@ -178,6 +178,7 @@ def test_a_resumed_run_knows_the_last_evaluation_that_it_keeps_and_the_best_one(
     logger.close()
     assert logger.last_eval == last
     assert (logger.header.is_resumed, logger.header.best_eval) == (True, (-1.0, 20))
+    assert logger.header.last_eval_step == 40
 
 
 def test_the_records_say_how_many_ranks_all_hosts_have(tmp_path: Path) -> None:

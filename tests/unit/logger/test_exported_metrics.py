@@ -31,7 +31,12 @@ def test_texts_that_change_with_every_record_make_no_time_series_of_their_own() 
     ]
     found = [value for record in records for value in exported_values(record)]
     assert {value.name for value in found} == {"offpolicy_perf_bottleneck"}
-    assert [value.value for value in found] == ["learner(train)", "learner(train)", "contention(train)", "balanced"]
+    assert [value.value for value in found] == [
+        "learner(train)",
+        "learner(train)",
+        "contention(train: descheduled)",
+        "balanced",
+    ]
 
 
 def test_names_are_distinct_and_need_no_escape() -> None:

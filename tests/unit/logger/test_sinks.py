@@ -129,6 +129,11 @@ def test_a_repeated_evaluation_is_not_new() -> None:
     assert evaluations.take({**first, "eval/env_steps": 16})[1] == {"eval/env_steps": 16, "eval/mean_reward": -1.0}
 
 
+def test_an_evaluation_of_an_earlier_start_of_the_run_is_not_new() -> None:
+    evaluations = NewEvaluations(8)
+    assert evaluations.take({"env_steps": 10, "eval/env_steps": 8, "eval/mean_reward": -1.0}) == ({"env_steps": 10}, {})
+
+
 def test_a_record_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> None:
     sink = JsonlSink(tmp_path, None)
     sink.write({"env_steps": 10, "perf/bottleneck": "learner(train 94%)"})
