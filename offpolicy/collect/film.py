@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Iterator
 from itertools import pairwise
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +57,7 @@ def check_drawing(env_id: str) -> None:
 def fps_of(env: Env) -> float:
     """Returns the pictures per second that an environment declares, `DEFAULT_FPS` where that is no positive number."""
     fps = env.metadata.get("render_fps")
-    return float(fps) if isinstance(fps, Real) and 0.0 < fps < math.inf else DEFAULT_FPS
+    return float(fps) if isinstance(fps, int | float | np.number) and 0.0 < fps < math.inf else DEFAULT_FPS
 
 
 class GifTiming(NamedTuple):

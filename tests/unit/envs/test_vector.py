@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -13,7 +14,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorE
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
 from offpolicy.envs.vectorization import TASKS
-from offpolicy.errors import EnvFailure
+from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import SpaceSpec, StepOutcome
 
 TASK_NAMES = [constructor.rpartition(":")[2].removesuffix("Env") for constructor in TASKS]
@@ -299,9 +300,7 @@ def odd_cart_poles(how: str) -> VectorAdapter:
 
 def test_a_keyword_that_the_vector_does_not_take_is_named_and_other_errors_keep_their_text() -> None:
     cfg = EnvConfig(id="OddCartPoles-v0", num_envs=2, vectorization="mujoco")
-    problem = (
-        "env.kwargs.max_episode_steps: OddCartPoles-v0 takes it with env.vectorization=sync or async, not with mujoco"
-    )
+    problem = "env.kwargs.max_episode_steps: OddCartPoles-v0 takes it with env.vectorization=sync or async"
     with pytest.raises(ConfigError, match=f"^{problem}"):
         make_vector(replace(cfg, kwargs={"how": "", "max_episode_steps": 7}))
     gymnasium.register("LostCartPoles-v0", lambda **_: CartPoleEnv(), vector_entry_point="nowhere_at_all:Vector")
