@@ -26,8 +26,8 @@ def opened_with(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
     found: dict[str, tuple[Any, ...]] = {}
 
     def put(module: Any, name: str) -> None:
-        def open_it(*arguments: Any) -> None:
-            found[name] = arguments
+        def open_it(*arguments: Any, **options: Any) -> None:
+            found[name] = (*arguments, *([options] if options else []))
 
         monkeypatch.setattr(module, name, open_it)
 
@@ -64,7 +64,7 @@ def test_a_back_end_gets_the_options_that_are_its_own(tmp_path: Path, header: Ru
     sinks = sinks_of(tmp_path, header, log, [])
     sinks.open()
     assert opened_with == {
-        "WandbSink": (tmp_path, {}, "mine", "online", sinks.warn),
+        "WandbSink": (tmp_path, {}, "mine", "online", sinks.warn, {"last_eval_step": None}),
         "PrometheusSink": (9400, sinks.log.prometheus_address, str(tmp_path), header),
         "OtlpSink": ("http://127.0.0.1:4318", str(tmp_path), header, sinks.warn),
     }
