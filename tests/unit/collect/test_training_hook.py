@@ -196,7 +196,7 @@ def test_an_episode_that_is_too_long_is_left_out_with_one_warning(monkeypatch: p
             hook.add(*step(t + k, ends=ends, resets=resets), env_steps=t)
     assert warnings == [
         "collect.hook: a training episode has more than 3 steps and is not handed over, nor will others be;"
-        " env.kwargs.max_episode_steps sets a limit of its steps, also a higher one"
+        " env.kwargs.max_episode_steps=N ends episodes earlier, or allows longer ones"
     ]
 
 

@@ -106,10 +106,10 @@ def test_an_action_space_that_an_algorithm_does_not_take_is_refused_with_those_t
     discrete = SpaceSpec(4, 1, (0.0,), (1.0,), num_actions=2)
     several = SpaceSpec(4, 2, (0.0, 0.0), (1.0, 2.0), nvec=(2, 3))
     td3 = RunConfig.from_mapping({"algo": {"name": "td3"}})
-    words = r"Discrete\(2\); td3 needs a Box action space: algo=sac or algo=appo or algo=hora takes Discrete actions"
+    words = r"Discrete\(2\); td3 needs a Box action space: algo=sac or algo=appo takes Discrete actions"
     with pytest.raises(ConfigError, match=words):
         preflight.check_actions(td3, discrete)
-    words = r"MultiDiscrete\(2, 3\); sac needs a Box or Discrete action space: algo=appo or algo=hora takes Multi"
+    words = r"MultiDiscrete\(2, 3\); sac needs a Box or Discrete action space: algo=appo takes Multi"
     with pytest.raises(ConfigError, match=words):
         preflight.check_actions(config(), several)
     for cfg, spec in ((appo(), discrete), (appo(), several), (config(), discrete), (config(), SPEC), (td3, SPEC)):
