@@ -159,7 +159,9 @@ def _mode(cfg: RunConfig) -> str:
 
 def what_if_between(before: FinishedRun, now: FinishedRun) -> str:
     """Returns the what-if that turns one configuration into the other. Raises `ConfigError` if there is none."""
-    old, new = (flatten(run.cfg.to_mapping()) | {"collect.mode": _mode(run.cfg)} for run in (before, now))
+    both: list[dict[str, Any]] = [flatten(run.cfg.to_mapping()) for run in (before, now)]  # Any: values
+    old, new = both
+    old["collect.mode"], new["collect.mode"] = _mode(before.cfg), _mode(now.cfg)
     changed = [key for key in old | new if old.get(key) != new.get(key) and not is_within(key, NO_MATTER)]
     if len(changed) == 1:
         (key,) = changed
