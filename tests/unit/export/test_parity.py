@@ -19,6 +19,7 @@ from offpolicy.export.env_policy import EnvPolicy
 from offpolicy.export.formats import Runner
 from offpolicy.export.parity import (
     LIMIT,
+    MOST,
     Parity,
     difference,
     inputs_of,
@@ -127,6 +128,17 @@ def test_what_float32_makes_of_large_observations_is_allowed_and_ten_times_that_
     far, limit = difference(run, EnvPolicy(policy, codec), codec, policy, obs), limit_of(codec, policy, obs)
     assert LIMIT < far <= limit
     assert 10.0 * far > limit
+
+
+def test_no_rounding_allows_more_than_a_hundredth_of_the_actions() -> None:
+    codec = describe(spaces.Box(-np.inf, np.inf, (348,), np.float64), ODD, None)
+    torch.manual_seed(1)
+    policy = make_policy(load_config(["algo=sac"]).algo, codec.spec).eval()
+    first = next(module for module in policy.actor.modules() if isinstance(module, torch.nn.Linear))
+    with torch.no_grad():  # what the rows have in common cancels, and float32 rounds what is left away
+        first.bias.copy_(-1e7 * first.weight.sum(dim=1))
+    obs = (1e7 + np.random.default_rng(2).standard_normal((200, 348))).astype(np.float32)
+    assert limit_of(codec, policy, obs) == MOST
 
 
 def test_a_policy_that_overflows_has_the_usual_limit(make_scene: MakeScene) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import resource
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -68,6 +69,13 @@ def test_a_record_is_readable_before_the_sink_is_closed(tmp_path: Path, header: 
 def test_an_evaluation_is_one_point_at_the_step_of_its_policy(tmp_path: Path, header: RunHeader) -> None:
     evaluation: Record = {"eval/env_steps": 100, "eval/mean_reward": -5.0}
     write(tmp_path, header, None, {"env_steps": 110, **evaluation}, {"env_steps": 120, **evaluation})
+    assert points(tmp_path, "eval/mean_reward") == [(100, -5.0)]
+
+
+def test_an_evaluation_of_an_earlier_start_is_no_second_point(tmp_path: Path, header: RunHeader) -> None:
+    evaluation: Record = {"eval/env_steps": 100, "eval/mean_reward": -5.0}
+    write(tmp_path, header, None, {"env_steps": 110, **evaluation})
+    write(tmp_path, replace(header, last_eval_step=100), 110, {"env_steps": 120, **evaluation})
     assert points(tmp_path, "eval/mean_reward") == [(100, -5.0)]
 
 

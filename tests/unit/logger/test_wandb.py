@@ -89,6 +89,13 @@ def test_an_evaluation_is_logged_once(tmp_path: Path, wandb: SimpleNamespace) ->
     assert wandb.run.logged == [{"env_steps": 10, **EVALUATION}, {"env_steps": 12}]
 
 
+def test_an_evaluation_of_an_earlier_start_is_not_logged_again(tmp_path: Path, wandb: SimpleNamespace) -> None:
+    step = EVALUATION["eval/env_steps"]
+    sink = WandbSink(tmp_path, {}, "offpolicy", "offline", print, last_eval_step=step)
+    sink.write({"env_steps": 12, **EVALUATION})
+    assert wandb.run.logged == [{"env_steps": 12}]
+
+
 def test_the_run_finishes_with_the_exit_code(tmp_path: Path, wandb: SimpleNamespace) -> None:
     sink = WandbSink(tmp_path, {}, "offpolicy", "offline", print)
     sink.finish({"status": "failed", "exit_code": 65, "reason": "NaN", "eval": {}, "rates": {}, "bottleneck": {}})

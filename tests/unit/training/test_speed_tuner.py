@@ -241,23 +241,22 @@ def test_short_iterations_try_the_same_numbers_at_the_same_updates_whatever_they
     assert one.used == other.used
 
 
-def test_a_mode_is_chosen_with_the_threads_that_are_best_in_it() -> None:
+@pytest.mark.parametrize(
+    ("turns_ms", "overlap_ms", "kept"),
+    [((13.0, 9.0), (8.0, 11.0), Setting(1, "overlap")), ((13.0, 10.1), (10.0, 10.0), Setting(2, "alternate"))],
+    ids=["threads that are best in it", "turns that are as fast with more threads"],
+)
+def test_a_mode_is_chosen_with_its_threads(
+    turns_ms: tuple[float, float], overlap_ms: tuple[float, float], kept: Setting
+) -> None:
     machine = Machine(lambda threads: 0.0)
-    costs = {(1, "alternate"): 0.013, (2, "alternate"): 0.009, (1, "overlap"): 0.008, (2, "overlap"): 0.011}
-    machine.seconds_of = lambda threads: costs[threads, machine.mode]
+    ms = {"alternate": turns_ms, "overlap": overlap_ms}
+    machine.seconds_of = lambda threads: ms[machine.mode][threads - 1] / 1000.0
     machine.run(machine.tuner((1, 2), ("alternate", "overlap")), 1000)
-    assert machine.choice.setting == Setting(1, "overlap")
+    assert machine.choice.setting == kept
 
 
 def test_of_modes_that_are_as_fast_the_textbook_loop_stays() -> None:
     machine = Machine(lambda threads: 0.010)
     machine.run(machine.tuner((1,), ("alternate", "overlap")), 1000)
     assert machine.choice.setting == Setting(1, "alternate")
-
-
-def test_turns_that_are_as_fast_with_more_threads_stay() -> None:
-    machine = Machine(lambda threads: 0.0)
-    costs = {(1, "alternate"): 0.013, (2, "alternate"): 0.0101, (1, "overlap"): 0.0100, (2, "overlap"): 0.0100}
-    machine.seconds_of = lambda threads: costs[threads, machine.mode]
-    machine.run(machine.tuner((1, 2), ("alternate", "overlap")), 1000)
-    assert machine.choice.setting == Setting(2, "alternate")
