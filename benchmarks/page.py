@@ -1,7 +1,7 @@
 """`make bench-page`: docs/benchmarks.md and its pictures, from the files of benchmarks/results that git tracks.
 
-Every race and every part is that of the newest entry that has it. The words around the tables are in
-benchmarks/page.md, where `{{name}}` stands for what is made here.
+Every race is that of the newest entry of each kind of processor, every part that of the newest entry that has it. The
+words around the tables are in benchmarks/page.md, where `{{name}}` stands for what is made here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +64,16 @@ def newest_races(entries: Sequence[Entry]) -> dict[str, Race]:
     return {race: found[race] for race in WORKLOADS if race in found}
 
 
+def races_by_processor(entries: Sequence[Entry]) -> dict[str, dict[str, Race]]:
+    """The newest races of each kind of processor: first those of the one with the most races, or the newest of them."""
+    by_processor: dict[str, list[Entry]] = {}
+    for entry in reversed(entries):
+        by_processor.setdefault(processor(entry["hardware"]), []).insert(0, entry)
+    found = {name: newest_races(own) for name, own in by_processor.items()}
+    ordered = sorted(found.items(), key=lambda one: len(one[1]), reverse=True)
+    return {name: races for name, races in ordered if races}
+
+
 def newest_parts(entries: Sequence[Entry]) -> dict[str, tuple[list[Measurement], Entry]]:
     """The measurements of each part in the newest entry that has it; entries of before journals are not read."""
     found: dict[str, tuple[list[Measurement], Entry]] = {}
@@ -107,25 +118,31 @@ def table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (headings, rule, *lines))
 
 
-def summary(races: Mapping[str, Race]) -> str:
-    """The median ratios of all races."""
+def summary(by_processor: Mapping[str, Mapping[str, Race]]) -> str:
+    """The median ratios of all races, a table for each kind of processor."""
+    tables = [f"{name}:\n\n{ratios_of}" for name, races in by_processor.items() if (ratios_of := _ratios(races))]
+    return "\n\n".join(tables) or NOT_YET.format("make bench-peers")
+
+
+def _ratios(races: Mapping[str, Race]) -> str:
+    """The table of one kind of processor; empty without a ratio."""
     found = {race: ratios(one.repeats, one.asked) for race, one in races.items()}
     names = list(dict.fromkeys(name for by_name in found.values() for name in by_name))
-    if not names:
-        return NOT_YET.format("make bench-peers")
     lines = [[name, *(_ratio(by_name.get(name, {})) for by_name in found.values())] for name in names]
-    return table(["", *(f"`{race}`" for race in found)], lines)
+    return table(["", *(f"`{race}`" for race in found)], lines) if lines else ""
 
 
 def _ratio(by_round: Mapping[int, float]) -> str:
     return f"{Spread.of(list(by_round.values())).median:.2f}" if by_round else ""
 
 
-def race_section(race: str, found: Mapping[str, Race]) -> str:
-    """The table of a race."""
-    if race not in found:
-        return NOT_YET.format(f"make bench-peers race={race}")
-    one = found[race]
+def race_section(race: str, by_processor: Mapping[str, Mapping[str, Race]]) -> str:
+    """The tables of a race, one for each kind of processor."""
+    tables = [_race_table(race, races[race]) for races in by_processor.values() if race in races]
+    return "\n\n".join(tables) or NOT_YET.format(f"make bench-peers race={race}")
+
+
+def _race_table(race: str, one: Race) -> str:
     seconds = one.entry["settings"]["seconds"]
     own = {
         **one.entry,
@@ -134,13 +151,21 @@ def race_section(race: str, found: Mapping[str, Race]) -> str:
     tuned = _tuned(one.entry["tasks"].get(f"{race}/tune"))
     only = "" if one.asked == list(WORKLOADS[race].contenders) else f" only={','.join(one.asked)}"
     where = origin(f"make bench-peers race={race} seconds={seconds:g}{only}", own)
-    return f"{where}\n\n{table(HEADINGS, rows(one.repeats, one.missing))}{tuned}"
+    return f"{where}\n\n{table(*filled_columns(HEADINGS, rows(one.repeats, one.missing)))}{tuned}"
 
 
-def windows_bullet(races: Mapping[str, Race]) -> str:
+def filled_columns(
+    headings: Sequence[str], lines: Sequence[Sequence[str]]
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Headings and lines without the columns that are empty in every line: results of before have fewer."""
+    kept = [any(column) for column in zip(*lines, strict=True)]
+    return [*compress(headings, kept)], [[*compress(line, kept)] for line in lines]
+
+
+def windows_bullet(races: Sequence[Race]) -> str:
     """The seconds of learning over which the rates were taken: those asked for, and those of the repeats."""
-    asked = sorted({float(one.entry["settings"]["seconds"]) for one in races.values()})
-    taken = [repeat.window_s for one in races.values() for repeat in one.repeats if repeat.window_s]
+    asked = sorted({float(one.entry["settings"]["seconds"]) for one in races})
+    taken = [repeat.window_s for one in races for repeat in one.repeats if repeat.window_s]
     seconds = f"{' or '.join(f'{each:g}' for each in asked)} s" if asked else "some seconds"
     found = f" (it was over {min(taken):.1f} to {max(taken):.1f} s)" if taken else ""
     return _bullet(
@@ -149,10 +174,10 @@ def windows_bullet(races: Mapping[str, Race]) -> str:
     )
 
 
-def tuned_bullet(races: Mapping[str, Race]) -> str:
+def tuned_bullet(races: Sequence[Race]) -> str:
     """What a row `tuned` is, where a table has one."""
     text = "*tuned* is what `offpolicy tune` found in three minutes. The number of environments stays."
-    return _bullet(text) if any("tuned" in one.asked for one in races.values()) else ""
+    return _bullet(text) if any("tuned" in one.asked for one in races) else ""
 
 
 def _bullet(text: str) -> str:
@@ -261,13 +286,14 @@ def _range_cell(one: Measurement) -> str:
 
 def render(entries: Sequence[Entry]) -> str:
     """The page."""
-    races, parts = newest_races(entries), newest_parts(entries)
+    by_processor, parts = races_by_processor(entries), newest_parts(entries)
+    races = [one for own in by_processor.values() for one in own.values()]
     made = {
-        "summary": summary(races),
-        "races-picture": f"![Env steps per second of all races](img/{RACES_PICTURE})" if race_bars(races) else "",
+        "summary": summary(by_processor),
+        "races-picture": races_picture(by_processor),
         "windows": windows_bullet(races),
         "tuned": tuned_bullet(races),
-        **{race: race_section(race, races) for race in WORKLOADS},
+        **{race: race_section(race, by_processor) for race in WORKLOADS},
         "updates": update_section(parts),
         "scaling": scaling_section(parts),
         "parts": parts_section(parts),
@@ -282,17 +308,24 @@ def filled(text: str, made: Mapping[str, str]) -> str:
 
 def pictures(entries: Sequence[Entry]) -> Iterator[tuple[str, bytes]]:
     """The pictures by name, as far as something is measured."""
-    races, parts = newest_races(entries), newest_parts(entries)
-    if bars := race_bars(races):
+    by_processor, parts = races_by_processor(entries), newest_parts(entries)
+    if bars := race_bars(by_processor):
         yield RACES_PICTURE, races_svg(bars)
     if scaling.PART in parts and (curves := scaling_curves(parts[scaling.PART][0])):
         yield SCALING_PICTURE, curves_svg(curves)
 
 
-def race_bars(races: Mapping[str, Race]) -> dict[str, Bars]:
-    """The bars of every race with a quiet repeat."""
+def races_picture(by_processor: Mapping[str, Mapping[str, Race]]) -> str:
+    """The line with the picture of the races, and whose they are; empty without a quiet repeat."""
+    if not race_bars(by_processor):
+        return ""
+    return f"![Env steps per second of all races, on {next(iter(by_processor))}](img/{RACES_PICTURE})"
+
+
+def race_bars(by_processor: Mapping[str, Mapping[str, Race]]) -> dict[str, Bars]:
+    """The bars of every race with a quiet repeat, of the first kind of processor."""
     bars: dict[str, Bars] = {}
-    for race, one in races.items():
+    for race, one in next(iter(by_processor.values()), {}).items():
         values = {key: list(rates(one.repeats, key).values()) for key in CONTENDERS}
         spreads = {CONTENDERS[key].name: Spread.of(found) for key, found in values.items() if found}
         if spreads:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +20,7 @@ from offpolicy.machine import num_usable_cores
 
 PEERS = REPOSITORY / ".bench"  # one virtual environment per peer, made by the Makefile
 OUTPUT = "output"  # of a repeat, in its scratch directory
+UPDATE = ("replay_sample", "h2d", "train")  # phases of ours that are one update with the sampling of its batch
 ENDLESS = 1_000_000_000  # env steps: the time ends a repeat
 
 
@@ -36,6 +38,7 @@ class Report(NamedTuple):
 
     ticks: list[tuple[int, float]]  # env steps done, seconds on a monotonic clock
     updates: int
+    update_ms: float  # of one update in the second half of the training, with the sampling of its batch
     env_steps: int  # when the updates were counted
     threads: str  # of the update, in words
     settings: dict[str, Any]  # as the contender's own objects have them
@@ -114,6 +117,7 @@ class Ours:
         return Report(
             ticks=self._ticks(job)[:-1],
             updates=summary["updates"],
+            update_ms=update_ms_of(records),
             env_steps=summary["env_steps"],
             threads=f"{threads}, {summary['mode']}",
             settings=settings_of_run(yaml.safe_load((run / "config.yaml").read_text())),
@@ -126,6 +130,12 @@ class Ours:
         lines = text[: text.rfind("\n") + 1].splitlines()  # a line that is being written is no record yet
         records = [json.loads(line) for line in lines]
         return [(int(record["env_steps"]), float(record["wall_s"])) for record in records]
+
+
+def update_ms_of(records: Sequence[Mapping[str, Any]]) -> float:
+    """Milliseconds of an update in the second half of a run of ours; its records are of as many seconds each."""
+    half = [one for one in records[len(records) // 2 :] if "timing/learner_train_ms" in one]
+    return statistics.fmean(sum(one[f"timing/learner_{phase}_ms"] for phase in UPDATE) for one in half)
 
 
 def has_trials(cfg: Mapping[str, Any]) -> bool:

@@ -2,13 +2,14 @@
 
 Usage: peer_models.py MODULE SETTINGS SECONDS SEED THREADS OUT, with MODULE stable_baselines3 or sbx, SETTINGS as JSON,
 SECONDS of learning, and THREADS 0 for the default. OUT becomes {"ticks": [[env_steps, seconds], ...], "updates": n,
-"threads": "...", "settings": {...}, "versions": {...}}; the settings are read back from the model.
+"update_ms": ..., "threads": "...", "settings": {...}, "versions": {...}}; the settings are read back from the model.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import statistics
 import sys
 import time
 from importlib import metadata
@@ -28,6 +29,7 @@ def main(module: str, settings: dict[str, Any], seconds: float, seed: int, threa
     if threads:
         torch.set_num_threads(threads)
     model = make_model(module, settings, seed)
+    update_s = timed_updates(model)
     ticks: list[tuple[int, float]] = []
     began_s = 0.0
 
@@ -47,6 +49,7 @@ def main(module: str, settings: dict[str, Any], seconds: float, seed: int, threa
         "ticks": ticks,
         "env_steps": model.num_timesteps,
         "updates": int(model._n_updates),
+        "update_ms": 1000 * statistics.fmean(update_s[len(update_s) // 2 :]),  # code is compiled in the first half
         "threads": words,
         "settings": settings_of(model, module, settings["algo"]),
         "versions": versions(),
@@ -82,6 +85,22 @@ def make_model(module: str, settings: dict[str, Any], seed: int) -> Any:  # Any:
         device="cpu",
         **own,
     )
+
+
+def timed_updates(model: Any) -> list[float]:
+    """Has the model note how many seconds each of its updates takes, with the sampling of its batch.
+
+    Both libraries read losses at the end of an update: it is computed when `train` returns.
+    """
+    train, seconds = model.train, []
+
+    def timed(*args: Any, **kwargs: Any) -> None:
+        begun_s = time.perf_counter()
+        train(*args, **kwargs)
+        seconds.append(time.perf_counter() - begun_s)
+
+    model.train = timed
+    return seconds
 
 
 def settings_of(model: Any, module: str, algo: str) -> dict[str, Any]:

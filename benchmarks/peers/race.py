@@ -36,6 +36,7 @@ class Repeat:
     cpu_s: float  # of the contender's processes
     threads: str = ""
     updates: int = 0
+    update_ms: float | None = None  # in this training, with the sampling of its batch
     ticks: list[tuple[int, float]] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     window_s: float = 0.0  # in which the rate was taken
@@ -56,7 +57,7 @@ def run(  # noqa: PLR0913  # what a repeat is
         if failure is not None:
             return Repeat(key, number, command, None, failure, cpu_s)
         report = contender.report(job)
-    facts: dict[str, Any] = {"threads": report.threads, "updates": report.updates}
+    facts: dict[str, Any] = {"threads": report.threads, "updates": report.updates, "update_ms": report.update_ms}
     ticks = observed.on_our_clock(report.ticks)
     facts |= {"ticks": ticks, "versions": report.versions}
     try:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from benchmarks.journal import is_marked
 from benchmarks.peers.contenders import CONTENDERS
+from benchmarks.peers.workloads import WORKLOADS
 from benchmarks.quiet import NOISY
 from benchmarks.results import Entry
 from benchmarks.stats import Spread
@@ -38,11 +39,14 @@ class Done(NamedTuple):
     is_marked: bool
     started_s: float = 0.0
     window_s: float = 0.0  # in which the rate was taken
+    iteration_ms: float | None = None  # from one update to the next
+    update_ms: float | None = None  # of it the update, with the sampling of its batch; not in results of before
 
 
 def repeats_of(tasks: Mapping[str, Entry], workload: str) -> list[Done]:
     """The repeats of one race, of the tasks of an entry: `<workload>/<contender>/<round>`."""
     found = [(key, outcome) for key, outcome in tasks.items() if key.split("/")[0] == workload and key.count("/") == 2]
+    num_envs = WORKLOADS[workload].settings.num_envs
     return [
         Done(
             contender=key.split("/")[1],
@@ -54,9 +58,16 @@ def repeats_of(tasks: Mapping[str, Entry], workload: str) -> list[Done]:
             is_marked=is_marked(outcome),
             started_s=_seconds(outcome.get("started")),
             window_s=(outcome["data"] or {}).get("window_s", 0.0),
+            iteration_ms=_iteration_ms((outcome["data"] or {}).get("steps_per_sec"), num_envs),
+            update_ms=(outcome["data"] or {}).get("update_ms"),
         )
         for key, outcome in found
     ]
+
+
+def _iteration_ms(steps_per_sec: float | None, num_envs: int) -> float | None:
+    """Milliseconds of a vector step with its one update."""
+    return 1000 * num_envs / steps_per_sec if steps_per_sec else None
 
 
 def _seconds(started: str | None) -> float:
@@ -108,13 +119,15 @@ class Row(NamedTuple):
     median: str
     low: str
     high: str
+    iteration_ms: str
+    update_ms: str
     rounds: str
     left_out: str
     threads: str
     noise: str
 
 
-HEADINGS = ("", "median", "min", "max", "rounds", "left out", "threads", "others' CPU")
+HEADINGS = ("", "median", "min", "max", "iteration, ms", "of it update", "rounds", "left out", "threads", "others' CPU")
 
 
 def rows(repeats: Sequence[Done], missing: Iterable[str]) -> list[Row]:
@@ -130,8 +143,17 @@ def rows(repeats: Sequence[Done], missing: Iterable[str]) -> list[Row]:
         threads = next((one.threads for one in reversed(own) if one.threads), "")
         noise = f"{max(one.others_share for one in own):.0%}"
         shown = ", ".join(f"{value:,.1f}" for value in busy)
-        table.append(Row(CONTENDERS[key].name, middle, low, high, f"{len(values)}/{len(own)}", shown, threads, noise))
-    return table + [Row(CONTENDERS[key].name, "not measured", "", "", "", "", "", "") for key in missing]
+        quiet = [one for one in own if not one.is_marked]
+        parts = (_median_ms([one.iteration_ms for one in quiet]), _median_ms([one.update_ms for one in quiet]))
+        rounds = f"{len(values)}/{len(own)}"
+        table.append(Row(CONTENDERS[key].name, middle, low, high, *parts, rounds, shown, threads, noise))
+    return table + [Row(CONTENDERS[key].name, "not measured", *[""] * (len(HEADINGS) - 2)) for key in missing]
+
+
+def _median_ms(values: Sequence[float | None]) -> str:
+    """The median of the milliseconds that are known, in three digits."""
+    known = [value for value in values if value is not None]
+    return f"{Spread.of(known).median:.3g}" if known else ""
 
 
 def rates_table(title: str, repeats: Sequence[Done], missing: Iterable[str]) -> Table:

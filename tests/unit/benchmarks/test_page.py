@@ -58,6 +58,32 @@ def test_the_generation_of_a_processor_is_named() -> None:
     assert "A Cpu (family 26, model 2), 2 cores;" in render([race_entry(90.0) | {"hardware": hardware}])
 
 
+def on(processor: str, entry: dict[str, Any]) -> dict[str, Any]:
+    return entry | {"hardware": {"cpu": processor, "cores": 2}}
+
+
+def test_every_kind_of_processor_has_its_own_race() -> None:
+    """One of another kind replaced the newest race, and one table of ratios had columns of several machines."""
+    complete, newer = race_entry(90.0), race_entry(70.0)
+    complete["tasks"] |= {key.replace("sac-1", "td3-1"): one for key, one in complete["tasks"].items()}
+    text = render([on("Slow", race_entry(50.0)), on("Old", race_entry(80.0)), on("Old", complete), on("Slow", newer)])
+    parts = text.split("| offpolicy / SBX | ")
+    assert [part[:4] for part in parts[1:]] == ["0.90", "0.70"]
+    assert parts[0].rstrip().endswith("Old:\n\n|  | `sac-1` | `td3-1` |\n| --- | ---: | ---: |")
+    sac, td3 = text.split("### TD3, one environment")[0], text.split("### TD3, one environment")[1]
+    assert sac.count("Old, 2 cores") == sac.count("Slow, 2 cores") == td3.count("Old, 2 cores") == 1
+    assert "Slow, 2 cores" not in td3
+    assert "![Env steps per second of all races, on Old](" in text
+
+
+def test_a_column_that_no_result_has_is_not_shown() -> None:
+    entry = race_entry(90.0)
+    assert "of it update" not in render([entry]).split("### SAC, one environment")[1]
+    entry["tasks"]["sac-1/ours/1"]["data"]["update_ms"] = 8.25
+    section = render([entry]).split("### SAC, one environment")[1]
+    assert "| offpolicy | 90.0 | 90.0 | 90.0 | 11.1 | 8.25 | 1/1 |" in section
+
+
 def test_what_failed_is_named() -> None:
     entry = parts_entry("storage", Measurement("storage", "row", "us", [7.0]))
     for number in (2, 3):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.peers import control, race
+from benchmarks.peers import control, peer_models, race
 from benchmarks.peers.__main__ import Plan, main, tasks
-from benchmarks.peers.contenders import CONTENDERS, Job, Ours, Progress, overrides, settings_of_run
+from benchmarks.peers.contenders import CONTENDERS, Job, Ours, Progress, overrides, settings_of_run, update_ms_of
 from benchmarks.peers.observed import Observed
 from benchmarks.peers.race import SETTLE_S, rate_of, steady_ticks
 from benchmarks.peers.settings import Settings, UnequalSettings, check_equal
@@ -123,7 +124,40 @@ def test_repeats_are_read_from_the_tasks_of_their_race() -> None:
     data = {"contender": "ours", "round": 1, "steps_per_sec": 2.0, "failure": None, "threads": "2"}
     found: dict[str, Any] = {"sac-1/ours/1": {"others_share": 0.5, "data": data}}
     found |= {"sac-1/tune": {"others_share": 0.0, "data": []}, "sac-16/ours/1": {"others_share": 0.0, "data": data}}
-    assert repeats_of(found, "sac-1") == [Done("ours", 1, 2.0, None, "2", 0.5, is_marked=True)]
+    assert repeats_of(found, "sac-1") == [Done("ours", 1, 2.0, None, "2", 0.5, is_marked=True, iteration_ms=500.0)]
+
+
+def test_an_iteration_is_a_vector_step_and_its_update() -> None:
+    data = {"steps_per_sec": 2000.0, "failure": None, "threads": "2"}
+    found = {
+        f"sac-16/{key}/1": {"others_share": 0.0, "data": data | {"contender": key, "round": 1} | known}
+        for key, known in (("ours", {"update_ms": 6.25}), ("sbx", {}))
+    }
+    by_name = {row.name: (row.iteration_ms, row.update_ms) for row in rows(repeats_of(found, "sac-16"), [])}
+    assert by_name == {"offpolicy": ("8", "6.25"), "SBX": ("8", "")}  # results of before have no update
+
+
+def test_the_update_of_ours_is_that_of_the_second_half_with_its_sample() -> None:
+    phases = {"replay_sample": 0.5, "h2d": 0.25, "train": 4.0}
+    records = [{f"timing/learner_{phase}_ms": factor * ms for phase, ms in phases.items()} for factor in (9, 9, 1, 2)]
+    assert update_ms_of([*records, {}]) == pytest.approx(1.5 * 4.75)  # the last: a record of no update
+
+
+def test_a_peer_notes_how_long_its_updates_take() -> None:
+    done: list[tuple[int, int]] = []
+
+    class Model:
+        def train(self, gradient_steps: int, batch_size: int) -> None:
+            done.append((gradient_steps, batch_size))
+            time.sleep(0.01)
+
+    model = Model()
+    seconds = peer_models.timed_updates(model)
+    for _ in range(2):
+        model.train(1, batch_size=4)
+    assert done == [(1, 4)] * 2
+    assert len(seconds) == 2
+    assert all(one >= 0.01 for one in seconds)
 
 
 def test_rounds_are_interleaved_and_tuning_comes_first() -> None:
@@ -155,6 +189,7 @@ def test_the_single_file_does_the_work_that_it_reports(algo: str, tmp_path: Path
     report = CONTENDERS["control-1"].report(Job(settings, seconds, 1, tmp_path))
     check_equal(settings, report.settings, report.env_steps, report.updates)
     assert report.threads == "1"
+    assert 0.0 < report.update_ms < 1000 * seconds
     assert report.ticks[-1][0] >= settings.learning_starts
 
 
@@ -168,6 +203,8 @@ def test_a_repeat_of_ours_is_stopped_and_has_a_rate(monkeypatch: pytest.MonkeyPa
     assert found.others_share is not None
     assert found.window_s >= 2.0
     assert "alternate" in found.threads
+    assert found.update_ms is not None
+    assert 0.0 < found.update_ms < 1000 * SMALL.num_envs / found.steps_per_sec
 
 
 @pytest.mark.mp
