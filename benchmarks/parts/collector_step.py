@@ -1,13 +1,15 @@
 """One step of the collector on HalfCheetah-v5, phase by phase, acting with weights published before every step.
 
-With one environment, and with 64 of them in one batch of MuJoCo, whose env steps/s are given too.
+With one environment, and with 64 of them in one batch of MuJoCo, whose env steps/s are given too. With one, a step is
+also timed after an update of SAC on as many threads as there are cores, as in `alternate` mode: the caches of both
+cores then hold what was learnt from, and neither code nor data of a step.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from statistics import median
@@ -22,6 +24,7 @@ from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy, Exploration
 from offpolicy.collect.replay_writer import BadRowError, ReplayWriter
 from offpolicy.envs.vector import make_vector
+from offpolicy.machine import num_usable_cores
 from offpolicy.nets.policy import flat_size, flatten_into, make_policy
 from offpolicy.processes.control_page import ControlPage
 from offpolicy.processes.handshake import CollectorGate
@@ -37,6 +40,7 @@ from offpolicy.training.run_memory import COLLECTOR_PHASES
 from offpolicy.types import Float32, StepOutcome
 
 STEPS = 400
+COLD_STEPS = 40  # after an update each
 CAPACITY = 10_000
 MANY = 64  # environments
 MANY_STEPS = 100
@@ -58,6 +62,8 @@ def measure(rounds: int) -> Iterator[Measurement]:
 def _measure_one(rounds: int) -> Iterator[Measurement]:
     steps_us: dict[str, list[float]] = {"step": [], "step, timing.enabled=false": []}
     phases_us: dict[str, list[float]] = {f"  {phase}": [] for phase in PHASES}
+    cold_us: dict[str, list[float]] = {name: [] for name in ("step after an update", *phases_us)}
+    update = _learner_update()
     with _collector() as collector:
         collector.step_us(NullLedger(), STEPS)  # warms up
         for _ in range(5 * rounds):
@@ -66,8 +72,27 @@ def _measure_one(rounds: int) -> Iterator[Measurement]:
                 steps_us[name].append(collector.step_us(ledger, STEPS))
             for name, phase_us in zip(phases_us, collector.phases_us(STEPS), strict=True):
                 phases_us[name].append(phase_us)
+            after_update = collector.phases_us(COLD_STEPS, update)
+            for samples, cold in zip(cold_us.values(), (sum(after_update), *after_update), strict=True):
+                samples.append(cold)
     for name, samples in (steps_us | phases_us).items():
         yield Measurement("collector", name, "us", samples)
+    total, *of_phases = cold_us.items()
+    yield Measurement("collector", f"{total[0]}, its phases", "us", total[1])
+    for name, samples in of_phases:
+        yield Measurement("collector", f"{name} after an update", "us", samples)
+
+
+def _learner_update() -> Callable[[], None]:
+    """Returns an update of SAC, of which nothing is wanted but its traces in the caches."""
+    learner, batches = halfcheetah.learner("sac"), halfcheetah.batches()
+
+    def update() -> None:
+        torch.set_num_threads(num_usable_cores())
+        learner.update(batches)
+        torch.set_num_threads(1)
+
+    return update
 
 
 def _measure_many(rounds: int) -> Iterator[Measurement]:
@@ -101,12 +126,16 @@ class _Collector:
         parts = dataclasses.replace(self._parts, ledger=ledger)
         return median(self._step_ns(parts) for _ in range(steps)) / 1000
 
-    def phases_us(self, steps: int) -> list[float]:
-        """The median of each of `PHASES`. Asking for an account slows the step after it, so steps are timed apart."""
+    def phases_us(self, steps: int, before: Callable[[], object] = lambda: None) -> list[float]:
+        """The median of each of `PHASES`. Asking for an account slows the step after it, so steps are timed apart.
+
+        `before` is called before each step.
+        """
         ledger = Ledger(CollectorPhase)
         parts = dataclasses.replace(self._parts, ledger=ledger)
         accounts = [ledger.account()]
         for _ in range(steps):
+            before()
             self._step_ns(parts)
             accounts.append(ledger.account())
         return [

@@ -181,6 +181,20 @@ def test_rows_on_the_learners_device_are_not_copied() -> None:
     assert [batch.obs.data_ptr() for batch in batches.updates] == [batch.data_ptr() for batch in rows]
 
 
+def test_the_fields_are_those_of_the_batches_sampled_last_however_many_are_due() -> None:
+    """Their views are kept; rows of before, or of another batch, would be learnt from unnoticed."""
+    steps = Clock(12)
+    source = make_source(make_ring(64, 20), gate=steps)
+    for env_steps, num_due in ((12, 2), (13, 1), (17, 4), (18, 1)):
+        steps.env_steps = env_steps
+        rows = source.sample()
+        fields = source.to_device(rows).updates
+        assert len(fields) == len(rows) == num_due
+        for batch, expected in zip(fields, rows.clone(), strict=True):
+            by_hand = LAYOUT.split(expected)
+            assert all(torch.equal(*pair) for pair in zip(batch, by_hand, strict=True))
+
+
 def test_batches_are_dated_by_the_agreed_env_steps() -> None:
     source = make_source(make_ring(64, 20), gate=Clock(1000), steps=Clock(12))
     assert source.to_device(source.sample()).env_steps == 12
