@@ -1,7 +1,7 @@
 """`make bench-predictions`: how far `pred` is from what the same run does, at ratios of cost, modes and conditions.
 
 The updates and the environment are real: HalfCheetah, with more physics per step or smaller networks. A run is ended by
-SIGINT after `--seconds`; its first records, in which settings are still tried, do not count.
+SIGTERM after `--seconds`; its first records, in which settings are still tried, do not count.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -108,7 +107,7 @@ def run(seconds: float, *overrides: str) -> Outcome:
             _wait_for_learning(process, run_dir / "metrics.jsonl")
             time.sleep(seconds)
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # not by SIGINT, which a run in the background ignores
             process.wait()
         records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
         rates = json.loads((run_dir / "summary.json").read_text())["rates"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import subprocess
 import tempfile
 import time
@@ -16,12 +15,13 @@ from benchmarks.peers.contenders import OUTPUT, Contender, Job, Progress
 from benchmarks.peers.observed import Observed
 from benchmarks.peers.settings import Settings, check_equal
 from benchmarks.quiet import Watch
+from offpolicy.errors import EXIT_TERMINATED
 
 SETTLE_S = 8.0  # of learning, at least: compilation and caches; our trials of threads and modes may take longer
 START_TIMEOUT_S = 80.0  # with the random steps, and with trials that take longer than `SETTLE_S`
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.2
-STOPPED = (0, 130)  # exit codes: ended by itself, or by our interrupt
+STOPPED = (0, EXIT_TERMINATED)  # exit codes: ended by itself, or by our signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def _failure(contender: Contender, job: Job, command: list[str], observed: Obser
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """Asks it to stop, and kills it if it does not in time."""
     if process.poll() is None:
-        process.send_signal(signal.SIGINT)
+        process.terminate()  # not by SIGINT, which a run in the background ignores
     try:
         process.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import pytest
@@ -195,8 +198,11 @@ def test_the_single_file_does_the_work_that_it_reports(algo: str, tmp_path: Path
 
 @pytest.mark.mp
 @pytest.mark.slow
-def test_a_repeat_of_ours_is_stopped_and_has_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_in_background", [False, True])
+def test_a_repeat_of_ours_is_stopped_and_has_a_rate(monkeypatch: pytest.MonkeyPatch, *, is_in_background: bool) -> None:
     monkeypatch.setattr(race, "SETTLE_S", 1.0)
+    if is_in_background:  # where a shell has SIGINT ignored
+        monkeypatch.setattr(race.subprocess, "Popen", partial(Popen, preexec_fn=ignore_interrupts))
     found = race.run("ours", Ours("offpolicy", ("collect.mode=alternate",)), SMALL, 4.0, 1, (0,))
     assert found.failure is None
     assert found.steps_per_sec is not None
@@ -214,6 +220,10 @@ def test_a_repeat_with_other_settings_fails(monkeypatch: pytest.MonkeyPatch) -> 
     found = race.run("ours", Ours("offpolicy", ("algo.batch_size=8",)), SMALL, 4.0, 1, (0,))
     assert found.steps_per_sec is None
     assert found.failure == "unequal settings: batch_size: got 8, allowed 4"
+
+
+def ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class Broken(Ours):
