@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import subprocess
@@ -124,7 +125,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()  # not by SIGINT, which a run in the background ignores
     try:
-        process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_TIMEOUT_S)
+    finally:  # also when this program is interrupted again while it waits
         process.kill()
         process.wait()
