@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import time
@@ -59,6 +60,16 @@ def test_too_few_and_too_many_updates_are_refused(updates: int) -> None:
 def test_one_update_per_vector_step_is_counted() -> None:
     many = Settings.of("sac", 16)
     check_equal(many, many.to_mapping(), env_steps=1000 + 16_000, updates=1000)
+
+
+@pytest.mark.parametrize(("updates", "is_equal"), [(13, True), (16, True), (11, False), (17, False)])
+def test_a_short_run_of_many_environments_may_lack_an_update(updates: int, *, is_equal: bool) -> None:
+    """15 vector steps are 14.02 updates by the count of random steps, and 13 where a whole vector step is random."""
+    many = Settings.of("sac", 1024)
+    with (
+        contextlib.nullcontext() if is_equal else pytest.raises(UnequalSettings, match=r"allowed 14 \+- 2 after 15360")
+    ):
+        check_equal(many, many.to_mapping(), env_steps=15 * 1024, updates=updates)
 
 
 def test_the_rate_begins_when_learning_has_settled() -> None:
