@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -27,6 +29,21 @@ def stop_at_sigterm() -> None:
     A job in the background ignores SIGINT, so SIGTERM is what one is ended by.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """Asks a program that was started to end, and kills it if it does not in time.
+
+    Not by SIGINT, which it ignores where this program is a job in the background.
+    """
+    if process.poll() is None:
+        process.terminate()
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout_s)
+    finally:  # also when this program is interrupted again while it waits
+        process.kill()
+        process.wait()
 
 
 def environment(**variables: str) -> dict[str, str]:

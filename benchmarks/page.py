@@ -1,6 +1,6 @@
 """`make bench-page`: docs/benchmarks.md and its pictures, from the files of benchmarks/results that git tracks.
 
-Every race is that of the newest entry of each kind of processor, every part that of the newest entry that has it. The
+Every race is that of the newest entry of each kind of machine, every part that of the newest entry that has it. The
 words around the tables are in benchmarks/page.md, where `{{name}}` stands for what is made here.
 """
 
@@ -22,7 +22,7 @@ from benchmarks.parts.measurement import Measurement, measurements_of
 from benchmarks.peers.contenders import CONTENDERS
 from benchmarks.peers.tables import HEADINGS, Done, rates, ratios, repeats_of, rows
 from benchmarks.peers.workloads import WORKLOADS
-from benchmarks.results import REPOSITORY, Entry, processor, tracked_entries
+from benchmarks.results import REPOSITORY, Entry, machine_kind, processor, tracked_entries
 from benchmarks.stats import Spread
 
 TEXT = Path(__file__).with_name("page.md")
@@ -47,6 +47,16 @@ class Race(NamedTuple):
         return [key for key in WORKLOADS[self.race].contenders if key in self.entry["settings"]["only"]]
 
     @property
+    def processor(self) -> str:
+        """The kind of processor that it was run on."""
+        return processor(self.entry["hardware"])
+
+    @property
+    def started(self) -> str:
+        """When the entry was begun."""
+        return str(self.entry["started"])
+
+    @property
     def missing(self) -> list[str]:
         """Contenders that were asked for, and are in no repeat."""
         return [key for key in self.asked if key not in {one.contender for one in self.repeats}]
@@ -64,14 +74,13 @@ def newest_races(entries: Sequence[Entry]) -> dict[str, Race]:
     return {race: found[race] for race in WORKLOADS if race in found}
 
 
-def races_by_processor(entries: Sequence[Entry]) -> dict[str, dict[str, Race]]:
-    """The newest races of each kind of processor: first those of the one with the most races, or the newest of them."""
-    by_processor: dict[str, list[Entry]] = {}
-    for entry in reversed(entries):
-        by_processor.setdefault(processor(entry["hardware"]), []).insert(0, entry)
-    found = {name: newest_races(own) for name, own in by_processor.items()}
-    ordered = sorted(found.items(), key=lambda one: len(one[1]), reverse=True)
-    return {name: races for name, races in ordered if races}
+def races_by_machine(entries: Sequence[Entry]) -> list[dict[str, Race]]:
+    """The newest races of each kind of machine: first those of the one with the most races, then the newer ones."""
+    by_machine: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in entries:
+        by_machine.setdefault(machine_kind(entry), []).append(entry)
+    found = [races for own in by_machine.values() if (races := newest_races(own))]
+    return sorted(found, key=lambda races: (len(races), max(one.started for one in races.values())), reverse=True)
 
 
 def newest_parts(entries: Sequence[Entry]) -> dict[str, tuple[list[Measurement], Entry]]:
@@ -118,27 +127,30 @@ def table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (headings, rule, *lines))
 
 
-def summary(by_processor: Mapping[str, Mapping[str, Race]]) -> str:
-    """The median ratios of all races, a table for each kind of processor."""
-    tables = [f"{name}:\n\n{ratios_of}" for name, races in by_processor.items() if (ratios_of := _ratios(races))]
-    return "\n\n".join(tables) or NOT_YET.format("make bench-peers")
+def summary(by_machine: Sequence[Mapping[str, Race]]) -> str:
+    """The median ratios of all races, a table for each kind of machine."""
+    return "\n\n".join(filter(None, map(_ratios, by_machine))) or NOT_YET.format("make bench-peers")
 
 
 def _ratios(races: Mapping[str, Race]) -> str:
-    """The table of one kind of processor; empty without a ratio."""
+    """The table of one kind of machine, with its processor and the commits; empty without a ratio."""
     found = {race: ratios(one.repeats, one.asked) for race, one in races.items()}
     names = list(dict.fromkeys(name for by_name in found.values() for name in by_name))
     lines = [[name, *(_ratio(by_name.get(name, {})) for by_name in found.values())] for name in names]
-    return table(["", *(f"`{race}`" for race in found)], lines) if lines else ""
+    if not lines:
+        return ""
+    commits = ", ".join(dict.fromkeys(one.entry["commit"] for one in races.values()))
+    title = f"{next(iter(races.values())).processor}, commit {commits}:"
+    return f"{title}\n\n{table(['', *(f'`{race}`' for race in found)], lines)}"
 
 
 def _ratio(by_round: Mapping[int, float]) -> str:
     return f"{Spread.of(list(by_round.values())).median:.2f}" if by_round else ""
 
 
-def race_section(race: str, by_processor: Mapping[str, Mapping[str, Race]]) -> str:
-    """The tables of a race, one for each kind of processor."""
-    tables = [_race_table(race, races[race]) for races in by_processor.values() if race in races]
+def race_section(race: str, by_machine: Sequence[Mapping[str, Race]]) -> str:
+    """The tables of a race, one for each kind of machine."""
+    tables = [_race_table(race, races[race]) for races in by_machine if race in races]
     return "\n\n".join(tables) or NOT_YET.format(f"make bench-peers race={race}")
 
 
@@ -157,7 +169,7 @@ def _race_table(race: str, one: Race) -> str:
 def filled_columns(
     headings: Sequence[str], lines: Sequence[Sequence[str]]
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Headings and lines without the columns that are empty in every line: results of before have fewer."""
+    """Headings and lines without the columns that are empty in every line: older results lack some."""
     kept = [any(column) for column in zip(*lines, strict=True)]
     return [*compress(headings, kept)], [[*compress(line, kept)] for line in lines]
 
@@ -178,6 +190,16 @@ def tuned_bullet(races: Sequence[Race]) -> str:
     """What a row `tuned` is, where a table has one."""
     text = "*tuned* is what `offpolicy tune` found in three minutes. The number of environments stays."
     return _bullet(text) if any("tuned" in one.asked for one in races) else ""
+
+
+def iterations_bullet(races: Sequence[Race]) -> str:
+    """What the columns of an iteration are: that of its update is not in older results."""
+    has_updates = any(repeat.update_ms is not None for one in races for repeat in one.repeats)
+    of_it = (
+        " *of it update* is the update with the sampling of its batch, on average in the same seconds. With `overlap` a"
+        " step of the collector lies beside it."
+    )
+    return _bullet(f"*iteration* is a vector step with its one update, on average.{of_it * has_updates}")
 
 
 def _bullet(text: str) -> str:
@@ -286,14 +308,15 @@ def _range_cell(one: Measurement) -> str:
 
 def render(entries: Sequence[Entry]) -> str:
     """The page."""
-    by_processor, parts = races_by_processor(entries), newest_parts(entries)
-    races = [one for own in by_processor.values() for one in own.values()]
+    by_machine, parts = races_by_machine(entries), newest_parts(entries)
+    races = [one for own in by_machine for one in own.values()]
     made = {
-        "summary": summary(by_processor),
-        "races-picture": races_picture(by_processor),
+        "summary": summary(by_machine),
+        "races-picture": races_picture(by_machine),
         "windows": windows_bullet(races),
+        "iterations": iterations_bullet(races),
         "tuned": tuned_bullet(races),
-        **{race: race_section(race, by_processor) for race in WORKLOADS},
+        **{race: race_section(race, by_machine) for race in WORKLOADS},
         "updates": update_section(parts),
         "scaling": scaling_section(parts),
         "parts": parts_section(parts),
@@ -308,24 +331,28 @@ def filled(text: str, made: Mapping[str, str]) -> str:
 
 def pictures(entries: Sequence[Entry]) -> Iterator[tuple[str, bytes]]:
     """The pictures by name, as far as something is measured."""
-    by_processor, parts = races_by_processor(entries), newest_parts(entries)
-    if bars := race_bars(by_processor):
-        yield RACES_PICTURE, races_svg(bars)
+    by_machine, parts = races_by_machine(entries), newest_parts(entries)
+    if drawn := drawn_races(by_machine):
+        yield RACES_PICTURE, races_svg(race_bars(drawn))
     if scaling.PART in parts and (curves := scaling_curves(parts[scaling.PART][0])):
         yield SCALING_PICTURE, curves_svg(curves)
 
 
-def races_picture(by_processor: Mapping[str, Mapping[str, Race]]) -> str:
-    """The line with the picture of the races, and whose they are; empty without a quiet repeat."""
-    if not race_bars(by_processor):
-        return ""
-    return f"![Env steps per second of all races, on {next(iter(by_processor))}](img/{RACES_PICTURE})"
+def drawn_races(by_machine: Sequence[Mapping[str, Race]]) -> Mapping[str, Race]:
+    """The races of the picture: of the first machine with a quiet repeat."""
+    return next(filter(race_bars, by_machine), {})
 
 
-def race_bars(by_processor: Mapping[str, Mapping[str, Race]]) -> dict[str, Bars]:
-    """The bars of every race with a quiet repeat, of the first kind of processor."""
+def races_picture(by_machine: Sequence[Mapping[str, Race]]) -> str:
+    """The line with the picture of the races, and where they were run; empty without a quiet repeat."""
+    where = next((one.processor for one in drawn_races(by_machine).values()), None)
+    return f"![Env steps per second of all races, on {where}](img/{RACES_PICTURE})" if where else ""
+
+
+def race_bars(races: Mapping[str, Race]) -> dict[str, Bars]:
+    """The bars of every race with a quiet repeat."""
     bars: dict[str, Bars] = {}
-    for race, one in next(iter(by_processor.values()), {}).items():
+    for race, one in races.items():
         values = {key: list(rates(one.repeats, key).values()) for key in CONTENDERS}
         spreads = {CONTENDERS[key].name: Spread.of(found) for key, found in values.items() if found}
         if spreads:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.children import environment, offpolicy_train, stop_at_sigterm, use_cores
+from benchmarks.children import environment, offpolicy_train, stop, stop_at_sigterm, use_cores
 from benchmarks.results import REPOSITORY, ResultFile
 
 COMMON = (
@@ -60,6 +60,7 @@ CONDITIONS: Mapping[str, Condition] = {
     ),
     "async environments": Condition(("env.vectorization=async", "env.num_envs=4", "algo.utd=0.25")),
 }
+STOP_TIMEOUT_S = 60.0
 SKIPPED_S = 8.0  # seconds of learning in which threads are tried, at most half of the run
 
 
@@ -107,8 +108,7 @@ def run(seconds: float, *overrides: str) -> Outcome:
             _wait_for_learning(process, run_dir / "metrics.jsonl")
             time.sleep(seconds)
         finally:
-            process.terminate()  # not by SIGINT, which a run in the background ignores
-            process.wait()
+            stop(process, STOP_TIMEOUT_S)
         records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
         rates = json.loads((run_dir / "summary.json").read_text())["rates"]
     learning = [record for record in records if record.get("perf/predicted_steps_per_sec")]

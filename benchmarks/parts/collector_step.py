@@ -1,8 +1,7 @@
 """One step of the collector on HalfCheetah-v5, phase by phase, acting with weights published before every step.
 
 With one environment, and with 64 of them in one batch of MuJoCo, whose env steps/s are given too. With one, a step is
-also timed after an update of SAC on as many threads as there are cores, as in `alternate` mode: the caches of both
-cores then hold what was learnt from, and neither code nor data of a step.
+also timed after an update of SAC on all cores, which a run in `alternate` mode makes between two steps.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from offpolicy.training.run_memory import COLLECTOR_PHASES
 from offpolicy.types import Float32, StepOutcome
 
 STEPS = 400
-COLD_STEPS = 40  # after an update each
+UPDATED_STEPS = 40  # after an update each
 CAPACITY = 10_000
 MANY = 64  # environments
 MANY_STEPS = 100
@@ -62,7 +61,7 @@ def measure(rounds: int) -> Iterator[Measurement]:
 def _measure_one(rounds: int) -> Iterator[Measurement]:
     steps_us: dict[str, list[float]] = {"step": [], "step, timing.enabled=false": []}
     phases_us: dict[str, list[float]] = {f"  {phase}": [] for phase in PHASES}
-    cold_us: dict[str, list[float]] = {name: [] for name in ("step after an update", *phases_us)}
+    after_us: dict[str, list[float]] = {f"{name} after an update": [] for name in ("step", *phases_us)}
     update = _learner_update()
     with _collector() as collector:
         collector.step_us(NullLedger(), STEPS)  # warms up
@@ -72,19 +71,16 @@ def _measure_one(rounds: int) -> Iterator[Measurement]:
                 steps_us[name].append(collector.step_us(ledger, STEPS))
             for name, phase_us in zip(phases_us, collector.phases_us(STEPS), strict=True):
                 phases_us[name].append(phase_us)
-            after_update = collector.phases_us(COLD_STEPS, update)
-            for samples, cold in zip(cold_us.values(), (sum(after_update), *after_update), strict=True):
-                samples.append(cold)
-    for name, samples in (steps_us | phases_us).items():
+            whole_us = collector.step_us(Ledger(CollectorPhase), UPDATED_STEPS, update)
+            parts_us = collector.phases_us(UPDATED_STEPS, update)
+            for samples, one_us in zip(after_us.values(), (whole_us, *parts_us), strict=True):
+                samples.append(one_us)
+    for name, samples in (steps_us | phases_us | after_us).items():
         yield Measurement("collector", name, "us", samples)
-    total, *of_phases = cold_us.items()
-    yield Measurement("collector", f"{total[0]}, its phases", "us", total[1])
-    for name, samples in of_phases:
-        yield Measurement("collector", f"{name} after an update", "us", samples)
 
 
 def _learner_update() -> Callable[[], None]:
-    """Returns an update of SAC, of which nothing is wanted but its traces in the caches."""
+    """Returns an update of SAC, which is made for what it leaves in the caches."""
     learner, batches = halfcheetah.learner("sac"), halfcheetah.batches()
 
     def update() -> None:
@@ -121,15 +117,18 @@ class _Collector:
     def __init__(self, parts: CollectorParts, mailbox: Mailbox, flat: Float32) -> None:
         self._parts, self._mailbox, self._flat = parts, mailbox, flat
 
-    def step_us(self, ledger: TimeAccount, steps: int) -> float:
-        """The median step."""
-        parts = dataclasses.replace(self._parts, ledger=ledger)
-        return median(self._step_ns(parts) for _ in range(steps)) / 1000
+    def step_us(self, ledger: TimeAccount, steps: int, before: Callable[[], object] = lambda: None) -> float:
+        """The median step. `before` is called before each, and then weights are published."""
+        parts, times_ns = dataclasses.replace(self._parts, ledger=ledger), list[int]()
+        for _ in range(steps):
+            before()
+            times_ns.append(self._step_ns(parts))
+        return median(times_ns) / 1000
 
     def phases_us(self, steps: int, before: Callable[[], object] = lambda: None) -> list[float]:
         """The median of each of `PHASES`. Asking for an account slows the step after it, so steps are timed apart.
 
-        `before` is called before each step.
+        `before` is as in `step_us`.
         """
         ledger = Ledger(CollectorPhase)
         parts = dataclasses.replace(self._parts, ledger=ledger)

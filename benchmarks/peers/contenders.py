@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,12 +32,20 @@ class Job(NamedTuple):
     scratch: Path
 
 
+class Work(NamedTuple):
+    """What was done until an instant of the clock of the ticks."""
+
+    clock_s: float
+    updates: int
+    in_updates_s: float  # with the sampling of their batches
+
+
 class Report(NamedTuple):
     """What a repeat left behind: its env-step counter over time, what it did, and the versions that ran."""
 
     ticks: list[tuple[int, float]]  # env steps done, seconds on a monotonic clock
     updates: int
-    update_ms: float  # of one update in the second half of the training, with the sampling of its batch
+    work: list[Work]  # from time to time
     env_steps: int  # when the updates were counted
     threads: str  # of the update, in words
     settings: dict[str, Any]  # as the contender's own objects have them
@@ -117,7 +124,7 @@ class Ours:
         return Report(
             ticks=self._ticks(job)[:-1],
             updates=summary["updates"],
-            update_ms=update_ms_of(records),
+            work=work_of(records[:-1]),
             env_steps=summary["env_steps"],
             threads=f"{threads}, {summary['mode']}",
             settings=settings_of_run(yaml.safe_load((run / "config.yaml").read_text())),
@@ -132,10 +139,17 @@ class Ours:
         return [(int(record["env_steps"]), float(record["wall_s"])) for record in records]
 
 
-def update_ms_of(records: Sequence[Mapping[str, Any]]) -> float:
-    """Milliseconds of an update in the second half of a run of ours; its records are of as many seconds each."""
-    half = [one for one in records[len(records) // 2 :] if "timing/learner_train_ms" in one]
-    return statistics.fmean(sum(one[f"timing/learner_{phase}_ms"] for phase in UPDATE) for one in half)
+def work_of(records: Sequence[Mapping[str, Any]]) -> list[Work]:
+    """The updates until each record of a run of ours, where an iteration makes one."""
+    work, updates, in_updates_s = [], 0, 0.0
+    for record in records:
+        if "timing/learner_train_ms" not in record:  # nothing was learnt
+            continue
+        update_ms = sum(record[f"timing/learner_{phase}_ms"] for phase in UPDATE)
+        in_updates_s += (record["train/n_updates"] - updates) * update_ms / 1000
+        updates = record["train/n_updates"]
+        work.append(Work(record["wall_s"], updates, in_updates_s))
+    return work
 
 
 def has_trials(cfg: Mapping[str, Any]) -> bool:
@@ -198,8 +212,8 @@ class Program:
 
     def report(self, job: Job) -> Report:
         data = json.loads((job.scratch / "report.json").read_text())
-        ticks = [(steps, seconds) for steps, seconds in data["ticks"]]
-        return Report(**{**data, "ticks": ticks, "env_steps": data.get("env_steps", ticks[-1][0])})
+        ticks, work = [(steps, seconds) for steps, seconds in data["ticks"]], [Work(*one) for one in data["work"]]
+        return Report(**{**data, "ticks": ticks, "work": work, "env_steps": data.get("env_steps", ticks[-1][0])})
 
 
 CONTENDERS: Mapping[str, Contender] = {

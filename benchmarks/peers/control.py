@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -151,8 +150,9 @@ def main(args: dict[str, Any], seconds: float, seed: int, threads: int, out: Pat
     action_rows = np.zeros((rows, action_dim), np.float32)
     reward_rows, terminated_rows = np.zeros(rows, np.float32), np.zeros(rows, np.float32)
     ticks: list[tuple[int, float]] = []
-    update_s: list[float] = []  # of each, with the sampling of its batch
+    work: list[tuple[float, int, float]] = []
     steps = updates = 0
+    in_updates_s = 0.0  # with the sampling of their batches
     began_s = 0.0
     obs, _ = envs.reset(seed=seed)
     while not began_s or time.monotonic() - began_s < seconds:
@@ -173,13 +173,14 @@ def main(args: dict[str, Any], seconds: float, seed: int, threads: int, out: Pat
         steps += num
         if not ticks or time.monotonic() - ticks[-1][1] >= TICK_S:
             ticks.append((steps, time.monotonic()))
+            work.append((ticks[-1][1], updates, in_updates_s))
         if steps > args["learning_starts"]:
-            begun_s = time.perf_counter()
+            begun_s = time.monotonic()
             chosen = rng.integers(0, min(steps, rows), args["batch_size"])
             fields = (obs_rows, action_rows, next_rows, reward_rows, terminated_rows)
             updates += 1
             update(tuple(torch.from_numpy(field[chosen]) for field in fields), updates)  # type: ignore[arg-type]
-            update_s.append(time.perf_counter() - begun_s)
+            in_updates_s += time.monotonic() - begun_s
     critics, actor_optimizer, q_optimizer = others
     found = args | {
         "num_envs": num,
@@ -191,8 +192,7 @@ def main(args: dict[str, Any], seconds: float, seed: int, threads: int, out: Pat
     }
     report = {"ticks": ticks, "env_steps": steps, "updates": updates, "threads": str(torch.get_num_threads())}
     installed = {package: metadata.version(package) for package in PACKAGES}
-    update_ms = 1000 * statistics.fmean(update_s[len(update_s) // 2 :])
-    out.write_text(json.dumps(report | {"update_ms": update_ms, "settings": found, "versions": installed}))
+    out.write_text(json.dumps(report | {"work": work, "settings": found, "versions": installed}))
 
 
 def widths(*modules: nn.Module) -> list[Any]:

@@ -2,16 +2,17 @@
 
 Usage: peer_models.py MODULE SETTINGS SECONDS SEED THREADS OUT, with MODULE stable_baselines3 or sbx, SETTINGS as JSON,
 SECONDS of learning, and THREADS 0 for the default. OUT becomes {"ticks": [[env_steps, seconds], ...], "updates": n,
-"update_ms": ..., "threads": "...", "settings": {...}, "versions": {...}}; the settings are read back from the model.
+"work": [[seconds, updates, seconds in them], ...], "threads": "...", "settings": {...}, "versions": {...}}; the
+settings are read back from the model.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-import statistics
 import sys
 import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ def main(module: str, settings: dict[str, Any], seconds: float, seed: int, threa
     if threads:
         torch.set_num_threads(threads)
     model = make_model(module, settings, seed)
-    update_s = timed_updates(model)
+    in_updates = timed_updates(model)
     ticks: list[tuple[int, float]] = []
+    work: list[tuple[float, int, float]] = []
     began_s = 0.0
 
     def tick(_locals: dict[str, Any], _globals: dict[str, Any]) -> bool:
@@ -41,6 +43,7 @@ def main(module: str, settings: dict[str, Any], seconds: float, seed: int, threa
             began_s = began_s or now_s
         if not ticks or now_s - ticks[-1][1] >= TICK_S:
             ticks.append((steps, now_s))
+            work.append((now_s, *in_updates))
         return not began_s or now_s - began_s < seconds
 
     model.learn(total_timesteps=ENDLESS, callback=tick)
@@ -49,7 +52,7 @@ def main(module: str, settings: dict[str, Any], seconds: float, seed: int, threa
         "ticks": ticks,
         "env_steps": model.num_timesteps,
         "updates": int(model._n_updates),
-        "update_ms": 1000 * statistics.fmean(update_s[len(update_s) // 2 :]),  # code is compiled in the first half
+        "work": work,
         "threads": words,
         "settings": settings_of(model, module, settings["algo"]),
         "versions": versions(),
@@ -87,20 +90,21 @@ def make_model(module: str, settings: dict[str, Any], seed: int) -> Any:  # Any:
     )
 
 
-def timed_updates(model: Any) -> list[float]:
-    """Has the model note how many seconds each of its updates takes, with the sampling of its batch.
+def timed_updates(model: Any, clock: Callable[[], float] = time.monotonic) -> list[Any]:
+    """Has the model count its updates and the seconds in them, with the sampling of their batches; returns both.
 
     Both libraries read losses at the end of an update: it is computed when `train` returns.
     """
-    train, seconds = model.train, []
+    train, in_updates = model.train, [0, 0.0]
 
     def timed(*args: Any, **kwargs: Any) -> None:
-        begun_s = time.perf_counter()
+        begun_s = clock()
         train(*args, **kwargs)
-        seconds.append(time.perf_counter() - begun_s)
+        in_updates[0] += 1
+        in_updates[1] += clock() - begun_s
 
     model.train = timed
-    return seconds
+    return in_updates
 
 
 def settings_of(model: Any, module: str, algo: str) -> dict[str, Any]:

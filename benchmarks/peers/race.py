@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.contenders import OUTPUT, Contender, Job, Progress
+from benchmarks.children import stop
+from benchmarks.peers.contenders import OUTPUT, Contender, Job, Progress, Work
 from benchmarks.peers.observed import Observed
 from benchmarks.peers.settings import Settings, check_equal
 from benchmarks.quiet import Watch
@@ -37,7 +38,7 @@ class Repeat:
     cpu_s: float  # of the contender's processes
     threads: str = ""
     updates: int = 0
-    update_ms: float | None = None  # in this training, with the sampling of its batch
+    update_ms: float | None = None  # of one, with the sampling of its batch, while the rate was taken
     ticks: list[tuple[int, float]] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     window_s: float = 0.0  # in which the rate was taken
@@ -58,7 +59,7 @@ def run(  # noqa: PLR0913  # what a repeat is
         if failure is not None:
             return Repeat(key, number, command, None, failure, cpu_s)
         report = contender.report(job)
-    facts: dict[str, Any] = {"threads": report.threads, "updates": report.updates, "update_ms": report.update_ms}
+    facts: dict[str, Any] = {"threads": report.threads, "updates": report.updates}
     ticks = observed.on_our_clock(report.ticks)
     facts |= {"ticks": ticks, "versions": report.versions}
     try:
@@ -68,6 +69,7 @@ def run(  # noqa: PLR0913  # what a repeat is
     except ValueError as error:
         return Repeat(key, number, command, None, str(error), cpu_s, **facts)
     start_s, end_s = steady[0][1], steady[-1][1]
+    facts["update_ms"] = update_ms(_on_our_clock(observed, report.work), start_s, end_s)
     facts |= {"window_s": end_s - start_s, "others_share": observed.others_share(start_s, end_s)}
     return Repeat(key, number, command, rate, None, cpu_s, **facts, has_changed=observed.has_changed(start_s, end_s))
 
@@ -86,6 +88,20 @@ def rate_of(steady: list[tuple[int, float]]) -> float:
         raise ValueError(f"no two counter readings {SETTLE_S:.0f} s after learning began; raise --seconds")
     (first_steps, first_s), (last_steps, last_s) = steady[0], steady[-1]
     return (last_steps - first_steps) / (last_s - first_s)
+
+
+def _on_our_clock(observed: Observed, work: Sequence[Work]) -> list[Work]:
+    ticks = observed.on_our_clock([(one.updates, one.clock_s) for one in work])
+    return [one._replace(clock_s=clock_s) for one, (_, clock_s) in zip(work, ticks, strict=True)]
+
+
+def update_ms(work: Sequence[Work], start_s: float, end_s: float) -> float | None:
+    """Milliseconds of an update in a window; None if none ended between its readings."""
+    within = [one for one in work if start_s <= one.clock_s <= end_s]
+    if not within or within[-1].updates == within[0].updates:
+        return None
+    first, last = within[0], within[-1]
+    return 1000 * (last.in_updates_s - first.in_updates_s) / (last.updates - first.updates)
 
 
 def _is_over(job: Job, observed: Observed, progress: Progress | None) -> bool:
@@ -114,19 +130,7 @@ def _failure(contender: Contender, job: Job, command: list[str], observed: Obser
                 time.sleep(POLL_S)
             observed.sample()
         finally:
-            _stop(process)
+            stop(process, STOP_TIMEOUT_S)
     last = (job.scratch / OUTPUT).read_text(errors="replace").splitlines()[-8:]
     code = process.returncode
     return None if code in STOPPED else os.linesep.join([f"exit code {code}", *last])
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Asks it to stop, and kills it if it does not in time."""
-    if process.poll() is None:
-        process.terminate()  # not by SIGINT, which a run in the background ignores
-    try:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_TIMEOUT_S)
-    finally:  # also when this program is interrupted again while it waits
-        process.kill()
-        process.wait()

@@ -40,7 +40,7 @@ class Done(NamedTuple):
     started_s: float = 0.0
     window_s: float = 0.0  # in which the rate was taken
     iteration_ms: float | None = None  # from one update to the next
-    update_ms: float | None = None  # of it the update, with the sampling of its batch; not in results of before
+    update_ms: float | None = None  # of it the update, with the sampling of its batch; older results lack it
 
 
 def repeats_of(tasks: Mapping[str, Entry], workload: str) -> list[Done]:
@@ -143,7 +143,7 @@ def rows(repeats: Sequence[Done], missing: Iterable[str]) -> list[Row]:
         threads = next((one.threads for one in reversed(own) if one.threads), "")
         noise = f"{max(one.others_share for one in own):.0%}"
         shown = ", ".join(f"{value:,.1f}" for value in busy)
-        quiet = [one for one in own if not one.is_marked]
+        quiet = [one for one in own if not one.is_marked and one.steps_per_sec is not None]
         parts = (_median_ms([one.iteration_ms for one in quiet]), _median_ms([one.update_ms for one in quiet]))
         rounds = f"{len(values)}/{len(own)}"
         table.append(Row(CONTENDERS[key].name, middle, low, high, *parts, rounds, shown, threads, noise))
@@ -151,9 +151,9 @@ def rows(repeats: Sequence[Done], missing: Iterable[str]) -> list[Row]:
 
 
 def _median_ms(values: Sequence[float | None]) -> str:
-    """The median of the milliseconds that are known, in three digits."""
+    """The median of the milliseconds that are known."""
     known = [value for value in values if value is not None]
-    return f"{Spread.of(known).median:.3g}" if known else ""
+    return f"{Spread.of(known).median:.2f}" if known else ""
 
 
 def rates_table(title: str, repeats: Sequence[Done], missing: Iterable[str]) -> Table:

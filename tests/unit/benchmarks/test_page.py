@@ -62,14 +62,33 @@ def on(processor: str, entry: dict[str, Any]) -> dict[str, Any]:
     return entry | {"hardware": {"cpu": processor, "cores": 2}}
 
 
-def test_every_kind_of_processor_has_its_own_race() -> None:
-    """One of another kind replaced the newest race, and one table of ratios had columns of several machines."""
+def test_of_machines_with_as_many_races_the_newer_race_comes_first() -> None:
+    """Other parts that were measured later change nothing."""
+    newer, old = (
+        on(name, race_entry(rate)) | {"started": started}
+        for name, rate, started in (("New", 70.0, "2026-11-23"), ("Old", 80.0, "2026-11-22"))
+    )
+    parts = on("Old", parts_entry("storage", Measurement("storage", "row", "us", [7.0]))) | {"started": "2026-11-24"}
+    text = render([old, newer, parts])
+    assert text.index("New, commit abc:") < text.index("Old, commit abc:")
+
+
+def test_the_picture_is_of_a_machine_with_a_quiet_round() -> None:
+    complete = race_entry(90.0)
+    complete["tasks"] |= {key.replace("sac-1", "td3-1"): one for key, one in complete["tasks"].items()}
+    busy = on("Busy", complete)
+    busy["tasks"] = {key: one | {"others_share": 0.6} for key, one in busy["tasks"].items()}
+    assert "all races, on Quiet](" in render([busy, on("Quiet", race_entry(80.0))])
+
+
+def test_every_kind_of_machine_has_its_own_race() -> None:
+    """A race of another machine was one of the columns of a table of ratios."""
     complete, newer = race_entry(90.0), race_entry(70.0)
     complete["tasks"] |= {key.replace("sac-1", "td3-1"): one for key, one in complete["tasks"].items()}
     text = render([on("Slow", race_entry(50.0)), on("Old", race_entry(80.0)), on("Old", complete), on("Slow", newer)])
     parts = text.split("| offpolicy / SBX | ")
     assert [part[:4] for part in parts[1:]] == ["0.90", "0.70"]
-    assert parts[0].rstrip().endswith("Old:\n\n|  | `sac-1` | `td3-1` |\n| --- | ---: | ---: |")
+    assert parts[0].rstrip().endswith("Old, commit abc:\n\n|  | `sac-1` | `td3-1` |\n| --- | ---: | ---: |")
     sac, td3 = text.split("### TD3, one environment")[0], text.split("### TD3, one environment")[1]
     assert sac.count("Old, 2 cores") == sac.count("Slow, 2 cores") == td3.count("Old, 2 cores") == 1
     assert "Slow, 2 cores" not in td3
@@ -81,7 +100,7 @@ def test_a_column_that_no_result_has_is_not_shown() -> None:
     assert "of it update" not in render([entry]).split("### SAC, one environment")[1]
     entry["tasks"]["sac-1/ours/1"]["data"]["update_ms"] = 8.25
     section = render([entry]).split("### SAC, one environment")[1]
-    assert "| offpolicy | 90.0 | 90.0 | 90.0 | 11.1 | 8.25 | 1/1 |" in section
+    assert "| offpolicy | 90.0 | 90.0 | 90.0 | 11.11 | 8.25 | 1/1 |" in section
 
 
 def test_what_failed_is_named() -> None:

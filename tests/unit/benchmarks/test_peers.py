@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import signal
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,9 @@ import pytest
 
 from benchmarks.peers import control, peer_models, race
 from benchmarks.peers.__main__ import Plan, main, tasks
-from benchmarks.peers.contenders import CONTENDERS, Job, Ours, Progress, overrides, settings_of_run, update_ms_of
+from benchmarks.peers.contenders import CONTENDERS, Job, Ours, Progress, Work, overrides, settings_of_run, work_of
 from benchmarks.peers.observed import Observed
-from benchmarks.peers.race import SETTLE_S, rate_of, steady_ticks
+from benchmarks.peers.race import SETTLE_S, rate_of, steady_ticks, update_ms
 from benchmarks.peers.settings import Settings, UnequalSettings, check_equal
 from benchmarks.peers.tables import Done, ratios, repeats_of, rows
 from benchmarks.peers.workloads import WORKLOADS
@@ -148,13 +148,33 @@ def test_an_iteration_is_a_vector_step_and_its_update() -> None:
         for key, known in (("ours", {"update_ms": 6.25}), ("sbx", {}))
     }
     by_name = {row.name: (row.iteration_ms, row.update_ms) for row in rows(repeats_of(found, "sac-16"), [])}
-    assert by_name == {"offpolicy": ("8", "6.25"), "SBX": ("8", "")}  # results of before have no update
+    assert by_name == {"offpolicy": ("8.00", "6.25"), "SBX": ("8.00", "")}  # older results have no update
 
 
-def test_the_update_of_ours_is_that_of_the_second_half_with_its_sample() -> None:
+def test_the_updates_of_ours_are_counted_with_their_samples() -> None:
     phases = {"replay_sample": 0.5, "h2d": 0.25, "train": 4.0}
-    records = [{f"timing/learner_{phase}_ms": factor * ms for phase, ms in phases.items()} for factor in (9, 9, 1, 2)]
-    assert update_ms_of([*records, {}]) == pytest.approx(1.5 * 4.75)  # the last: a record of no update
+
+    def record(wall_s: float, updates: int, factor: float) -> dict[str, float]:
+        timing = {f"timing/learner_{phase}_ms": factor * ms for phase, ms in phases.items()}
+        return timing | {"wall_s": wall_s, "train/n_updates": updates}
+
+    work = work_of([{"wall_s": 0.5}, record(1.0, 10, 9.0), record(2.0, 30, 1.0), record(3.0, 70, 2.0)])
+    assert [(one.clock_s, one.updates) for one in work] == [(1.0, 10), (2.0, 30), (3.0, 70)]
+    assert update_ms(work, 2.0, 3.0) == pytest.approx(2 * 4.75)
+    assert update_ms(work, 0.0, 3.0) == pytest.approx((20 * 4.75 + 40 * 9.5) / 60)
+
+
+def test_a_window_without_an_update_has_no_time_of_one() -> None:
+    work = [Work(1.0, 5, 0.5), Work(2.0, 5, 0.5)]
+    assert [update_ms(some, 0.0, 9.0) for some in ([], work[:1], work)] == [None] * 3
+    assert update_ms([*work, Work(3.0, 7, 0.6)], 2.5, 9.0) is None  # one reading
+
+
+def test_a_repeat_that_failed_has_no_part_in_the_medians() -> None:
+    good = repeat("ours", 1, 100.0)._replace(iteration_ms=10.0, update_ms=8.0)
+    bad = repeat("ours", 2, None)._replace(update_ms=80.0)
+    (row,) = rows([good, bad], [])
+    assert (row.iteration_ms, row.update_ms) == ("10.00", "8.00")
 
 
 def test_a_peer_notes_how_long_its_updates_take() -> None:
@@ -163,15 +183,13 @@ def test_a_peer_notes_how_long_its_updates_take() -> None:
     class Model:
         def train(self, gradient_steps: int, batch_size: int) -> None:
             done.append((gradient_steps, batch_size))
-            time.sleep(0.01)
 
-    model = Model()
-    seconds = peer_models.timed_updates(model)
+    model, clock = Model(), itertools.accumulate(itertools.cycle([2.0, 0.5]))
+    in_updates = peer_models.timed_updates(model, lambda: next(clock))
     for _ in range(2):
         model.train(1, batch_size=4)
     assert done == [(1, 4)] * 2
-    assert len(seconds) == 2
-    assert all(one >= 0.01 for one in seconds)
+    assert in_updates == [2, 1.0]
 
 
 def test_rounds_are_interleaved_and_tuning_comes_first() -> None:
@@ -203,7 +221,8 @@ def test_the_single_file_does_the_work_that_it_reports(algo: str, tmp_path: Path
     report = CONTENDERS["control-1"].report(Job(settings, seconds, 1, tmp_path))
     check_equal(settings, report.settings, report.env_steps, report.updates)
     assert report.threads == "1"
-    assert 0.0 < report.update_ms < 1000 * seconds
+    assert 0.0 < report.work[-1].in_updates_s < seconds
+    assert report.work[-1].updates <= report.updates
     assert report.ticks[-1][0] >= settings.learning_starts
 
 
