@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -79,12 +79,22 @@ class Contender(Protocol):
     def report(self, job: Job) -> Report: ...
 
 
+@dataclass(slots=True)
+class Seen:
+    """What has been read of a run of ours: reading it anew, five times a second, took a third of a slow core."""
+
+    has_trials: bool
+    offset: int = 0  # bytes of the records that were read
+    ticks: list[tuple[int, float]] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class Ours:
     """`offpolicy train` with the runner single_gpu; logging and timing stay on, as a user has them."""
 
     name: str
     overrides: tuple[str, ...] = ()
+    seen: dict[Path, Seen] = field(default_factory=dict, compare=False)  # by the scratch directory
 
     def why_missing(self) -> str | None:
         return None
@@ -106,12 +116,12 @@ class Ours:
         return environment()
 
     def progress(self, job: Job) -> Progress | None:
-        output, config = job.scratch / OUTPUT, job.scratch / "run" / "config.yaml"
+        output = job.scratch / OUTPUT
         lines = output.read_text(errors="replace").split("\n")[:-1] if output.is_file() else []
         num_choices = sum(line.startswith(TUNED) for line in lines)
-        ticks = self._ticks(job)
-        is_trying = not num_choices and bool(ticks) and has_trials(yaml.safe_load(config.read_text()))
-        return Progress(ticks, num_choices, is_trying)
+        seen = self._look(job)
+        ticks = seen.ticks if seen else []
+        return Progress(ticks, num_choices, bool(seen and ticks and not num_choices and seen.has_trials))
 
     def report(self, job: Job) -> Report:
         """The last record is left out: it is written when everything has been saved and every process has exited."""
@@ -122,7 +132,7 @@ class Ours:
             f"{records[-1].get('perf/learner_threads')} + {summary['threads']['collector']}"  # learner + collector
         )
         return Report(
-            ticks=self._ticks(job)[:-1],
+            ticks=[(record["env_steps"], record["wall_s"]) for record in records[:-1]],
             updates=summary["updates"],
             work=work_of(records[:-1]),
             env_steps=summary["env_steps"],
@@ -131,12 +141,22 @@ class Ours:
             versions=summary["versions"],
         )
 
-    def _ticks(self, job: Job) -> list[tuple[int, float]]:
+    def _look(self, job: Job) -> Seen | None:
+        """Reads the records that are new; None before the first one."""
         path = job.scratch / "run" / "metrics.jsonl"
-        text = path.read_text() if path.is_file() else ""
-        lines = text[: text.rfind("\n") + 1].splitlines()  # a line that is being written is no record yet
-        records = [json.loads(line) for line in lines]
-        return [(int(record["env_steps"]), float(record["wall_s"])) for record in records]
+        if not path.is_file():
+            return None
+        if job.scratch not in self.seen:
+            cfg = yaml.safe_load(path.with_name("config.yaml").read_text())
+            self.seen[job.scratch] = Seen(has_trials(cfg))
+        seen = self.seen[job.scratch]
+        with path.open("rb") as file:
+            file.seek(seen.offset)
+            new = file.read()
+        new = new[: new.rfind(b"\n") + 1]  # a line that is being written is no record yet
+        seen.offset += len(new)
+        seen.ticks += [(one["env_steps"], one["wall_s"]) for one in map(json.loads, new.splitlines())]
+        return seen
 
 
 def work_of(records: Sequence[Mapping[str, Any]]) -> list[Work]:
