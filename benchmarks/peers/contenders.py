@@ -81,7 +81,7 @@ class Contender(Protocol):
 
 @dataclass(slots=True)
 class Seen:
-    """What has been read of a run of ours: reading it anew, five times a second, took a third of a slow core."""
+    """What has been read of a run of ours: to read it anew five times a second took a tenth of a slow core."""
 
     has_trials: bool
     offset: int = 0  # bytes of the records that were read
