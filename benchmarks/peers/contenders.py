@@ -144,7 +144,7 @@ class Ours:
     def _look(self, job: Job) -> Seen | None:
         """Reads the records that are new; None before the first one."""
         path = job.scratch / "run" / "metrics.jsonl"
-        if not path.is_file():
+        if not path.is_file() or not path.stat().st_size:
             return None
         if job.scratch not in self.seen:
             cfg = yaml.safe_load(path.with_name("config.yaml").read_text())

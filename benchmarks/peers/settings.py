@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 UPDATES_SLACK = 0.05  # fraction by which the updates of a run may differ from those asked for
-FEWEST_SLACK = 2.0  # updates by which those of every run may differ: the random steps end within a vector step
+# Updates by which those of every run may differ, one at either end of its learning: the random steps end within a
+# vector step, and the last vector step may have no update yet.
+FEWEST_SLACK = 2.0
 
 
 @dataclass(frozen=True, slots=True)

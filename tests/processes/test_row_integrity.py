@@ -116,7 +116,7 @@ class Field:
 class NoSecondLook(Ring):
     """Seeded bug: whether rows were recycled during the copy is not looked at.
 
-    Each copy ends when the oldest of its rows has been written over, as one that takes too long does.
+    Each copy is made once the oldest of its rows has been written over: one that lasts too long holds the same.
     """
 
     def read(self, index: Any, out: Any, lowest: int = -1) -> Any:

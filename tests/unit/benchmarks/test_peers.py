@@ -22,6 +22,7 @@ from benchmarks.peers.race import SETTLE_S, rate_of, steady_ticks, update_ms
 from benchmarks.peers.settings import Settings, UnequalSettings, check_equal
 from benchmarks.peers.tables import Done, ratios, repeats_of, rows
 from benchmarks.peers.workloads import WORKLOADS
+from offpolicy.commands.trial import TUNED
 from offpolicy.config.overrides import load_config
 
 SAC = Settings.of("sac")
@@ -175,6 +176,26 @@ def test_a_repeat_that_failed_has_no_part_in_the_medians() -> None:
     bad = repeat("ours", 2, None)._replace(update_ms=80.0)
     (row,) = rows([good, bad], [])
     assert (row.iteration_ms, row.update_ms) == ("10.00", "8.00")
+
+
+def test_a_run_of_ours_is_read_once(tmp_path: Path) -> None:
+    """Its records were all parsed anew five times a second, beside its trial of threads."""
+    ours, job, run = Ours("offpolicy"), Job(SAC, 1.0, 1, tmp_path), tmp_path / "run"
+    run.mkdir()
+    assert ours.progress(job) == Progress([])
+    (run / "metrics.jsonl").touch()
+    assert ours.progress(job) == Progress([])  # the run may still write its configuration
+    threads = {"threads": {"learner": "auto"}, "collect": {"mode": "auto"}, "runner": {"world_size": 1}}
+    (run / "config.yaml").write_text(json.dumps(threads))
+    with (run / "metrics.jsonl").open("a") as records:
+        print('{"env_steps": 10, "wall_s": 1.0}\n{"env_steps": 2', end="", file=records, flush=True)
+        assert ours.progress(job) == Progress([(10, 1.0)], is_trying=True)
+        (run / "config.yaml").unlink()
+        print('0, "wall_s": 2.0}', file=records, flush=True)
+        for _ in range(2):
+            assert ours.progress(job) == Progress([(10, 1.0), (20, 2.0)], is_trying=True)
+    (tmp_path / "output").write_text(f"{TUNED} 1 thread\n")
+    assert ours.progress(job) == Progress([(10, 1.0), (20, 2.0)], num_choices=1)
 
 
 def test_a_peer_notes_how_long_its_updates_take() -> None:
