@@ -10,6 +10,7 @@ from pathlib import Path
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, check_content
 from offpolicy.errors import SaveError
+from offpolicy.launch.run_dir import HOST_DIR
 from offpolicy.launch.run_lock import RunLock
 from offpolicy.logger.console import plain_console, shown_path
 
@@ -17,13 +18,14 @@ from offpolicy.logger.console import plain_console, shown_path
 def prune(runs: Sequence[Path], *, keep: int, is_dry: bool) -> int:
     """Removes all checkpoints of the runs that are older than their `keep` newest good ones, and prints what went.
 
-    Of a run of several hosts those count that all hosts have: a start needs the parts of all. The newest good
-    checkpoint and `checkpoints/best` always stay, and so does whatever cannot be read: nobody knows what it is worth.
-    Rows of the replay that a kept checkpoint shares with a removed one stay with it. Raises `RunDirBusyError` for a run
-    in progress, `SaveError` where the disk refuses; then the runs before it are pruned.
+    Of a run of several hosts those count that all hosts have, whichever of their directories is given: a start needs
+    the parts of all. The newest good checkpoint and `checkpoints/best` always stay, and so does whatever cannot be
+    read: nobody knows what it is worth. Rows of the replay that a kept checkpoint shares with a removed one stay with
+    it. Raises `RunDirBusyError` for a run in progress, `SaveError` where the disk refuses; then the runs before it are
+    pruned.
     """
     console = plain_console()
-    for run in dict.fromkeys(runs):
+    for run in dict.fromkeys(map(_run_of_all_hosts, runs)):
         hosts = (path for path in sorted(run.glob("host-*")) if any((path / CHECKPOINTS).glob("step-*")))
         paths = [path for path in (run, *hosts) if (path / CHECKPOINTS).is_dir()]
         # Locked, or a run that goes on might resume from what is being removed; to look harms nothing.
@@ -33,6 +35,12 @@ def prune(runs: Sequence[Path], *, keep: int, is_dry: bool) -> int:
             for line in _prune_run(paths, keep=keep, is_dry=is_dry):
                 console.print(line, soft_wrap=True)
     return 0
+
+
+def _run_of_all_hosts(run: Path) -> Path:
+    """Returns the run that a host's own directory belongs to; a run itself is returned as it is."""
+    is_part = HOST_DIR.fullmatch(run.name) is not None and (run.parent / CHECKPOINTS).is_dir()
+    return run.parent if is_part else run
 
 
 def _prune_run(paths: Sequence[Path], *, keep: int, is_dry: bool) -> Iterator[str]:

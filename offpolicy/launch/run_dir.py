@@ -21,7 +21,8 @@ from offpolicy.training.worker import SNAPSHOT_DIR
 
 RESUME_MODES = ("auto", "must", "never")
 ATTEMPT = "attempt-"
-_PART = re.compile(rf"host-[0-9]+|{ATTEMPT}[0-9]+")
+HOST_DIR = re.compile(r"host-[0-9]+")  # of every host but the first, below the run's directory
+_PART = re.compile(rf"{HOST_DIR.pattern}|{ATTEMPT}[0-9]+")
 # What a run writes into its directory; anything else there is somebody's, and is never moved.
 _RECORD = re.compile(
     r"config\.yaml|spaces\.json|summary\.json|train\.log|trace\.json|trace|videos|checkpoints|wandb|wandb_id"

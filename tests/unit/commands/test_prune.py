@@ -106,6 +106,21 @@ def test_of_several_hosts_the_newest_that_all_have_stays(run: Path, capsys: pyte
     assert "host-1: 2 checkpoints removed, 0.0 MB; env step 40, 30 stays" in capsys.readouterr().out
 
 
+def test_the_directory_of_one_host_stands_for_the_run_of_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(run / "host-1", 10, 20, 30, 40)
+    prune([run / "host-1", run], keep=1, is_dry=False)
+    assert names(run) == ["best", "step-000000000030"]
+    assert names(run / "host-1") == ["step-000000000030", "step-000000000040"]
+    assert capsys.readouterr().out.count("removed") == 2  # once per host
+
+
+def test_a_host_that_sees_no_other_is_pruned_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "check_content", accept_all)
+    save(tmp_path / "host-1", 10, 20)
+    prune([tmp_path / "host-1"], keep=1, is_dry=False)
+    assert names(tmp_path / "host-1") == ["step-000000000020"]
+
+
 def test_hosts_without_a_common_checkpoint_keep_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(run / "host-1", 40, 50)
     prune([run], keep=1, is_dry=False)

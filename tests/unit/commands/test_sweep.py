@@ -18,6 +18,7 @@ from offpolicy.commands.sweep import SweepOptions, final_return, sweep
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import ConfigError, OffPolicyError, RunDirBusyError
 from offpolicy.launch.run_lock import RunLock
+from offpolicy.run_names import runs_in
 
 SPACE = "parameters:\n  algo.gamma: {low: 0.9, high: 0.999}\n"
 OPTIONS = SweepOptions(trials=3, seeds=2, jobs=2, out=None, launcher="local", sbatch="", prunes=True)
@@ -265,11 +266,12 @@ def test_the_values_of_another_run_are_kept_for_all_trials_and_later_calls(
     launcher = launched(monkeypatch, near)
     run = source_run(tmp_path / "runs/one", gamma=0.91)
     assert cli.main(["sweep", "space.yaml", f"config={run}", "algo.tau=0.03", "--trials", "2"]) == 0
-    kept = tmp_path / "sweeps/space/config.yaml"
+    kept = tmp_path / "sweeps/space/common.yaml"
     assert kept.read_text() == (run / "config.yaml").read_text()
     cfg = load_config([word for word in launcher.started[0][0] if not word.startswith("log.")])
     assert (cfg.algo.name, cfg.algo.tau, cfg.algo.gamma) == ("td3", 0.03, 0.91)  # the first has the values of before
     assert all(f"config={kept}" in words for words, _ in launcher.started)
+    assert not runs_in(Path("sweeps"))  # or the sweep would hide its runs
 
     assert cli.main(["sweep", "space.yaml", f"config={run}", "algo.tau=0.03", "--trials", "3"]) == 0
     assert len(launcher.started) == 3  # the same sweep
