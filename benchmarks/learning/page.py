@@ -78,7 +78,7 @@ def row(one: Judged) -> list[str]:
         "" if study.bar is None else f"{study.bar:,.0f}, {'reached' if returns.mean() >= study.bar else '**missed**'}",
         policies.get("random", ""),
         policies.get("constant", ""),
-        f"{minutes[0]:.0f} to {minutes[-1]:.0f}",
+        " to ".join(dict.fromkeys(f"{end:.0f}" for end in (minutes[0], minutes[-1]))),
     ]
 
 

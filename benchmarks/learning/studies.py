@@ -150,9 +150,9 @@ STUDIES = (
     Study("sac-walker2d", ("algo=sac", "env=walker2d"), 100_000, 3, None, (
         Published(100_000, 1_305.0, 795.0, TIANSHOU_SAC),)),
     Study("sac-ant", ("algo=sac", "env=ant"), 100_000, 3, None, (Published(100_000, 1_020.0, 450.0, TIANSHOU_SAC),)),
-    Study("flashsac-walker2d", ("algo=flashsac", "env=walker2d", RANDOM_10K), 100_000, 3, None, (
+    Study("flashsac-walker2d", ("algo=flashsac", "env=walker2d", RANDOM_10K), 100_000, 3, 3_000.0, (
         Published(100_000, 3_300.0, None, FLASH),)),
-    Study("flashsac-ant", ("algo=flashsac", "env=ant", RANDOM_10K), 100_000, 3, None, (
+    Study("flashsac-ant", ("algo=flashsac", "env=ant", RANDOM_10K), 100_000, 3, 2_800.0, (
         Published(100_000, 3_200.0, None, FLASH),)),
     Study("appo-halfcheetah-1m", ("algo=appo", "env=halfcheetah"), 1_000_000, 3, None, (
         Published(1_000_000, 3_517.0, 1_046.0, FLASH_PPO), Published(1_000_000, 5_784.0, 1_244.0, TIANSHOU_PPO))),

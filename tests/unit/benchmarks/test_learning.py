@@ -197,6 +197,7 @@ def test_a_study_is_shown_with_spread_bar_and_the_policies_beside_it(results_dir
     assert cells[:4] == ["`small`", "10k", "3", "-160.0 ± 10.0"]
     assert cells[4].startswith("-160.0 [-170.0, -150.0")
     assert cells[5:] == ["-180, reached", "-1,229", "-1,180", "2 to 5"]
+    assert row(Judged(PENDULUM, {1: finished(-150.0)}))[-1] == "2"  # of one seed
     assert results_directory.is_dir()
 
 
