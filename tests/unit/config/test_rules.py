@@ -197,6 +197,23 @@ def test_rollouts_that_cannot_be_learnt_from_are_refused(sections: dict[str, Any
 
 
 @pytest.mark.parametrize(
+    ("sections", "advice"),
+    [
+        # 7 steps of 4 environments fit into 30; 6 are the most of which 3 minibatches have equally many rows
+        ({"total_timesteps": 30, "algo": {"num_minibatches": 3}, "rollout": {"length": 9}}, [30, 6]),
+        ({"total_timesteps": 31}, [31, 6]),  # 8 minibatches
+        ({"total_timesteps": 7, "algo": {"num_minibatches": 32}}, [32]),
+    ],
+)
+def test_the_advice_for_rollouts_that_are_too_long_is_accepted(sections: dict[str, Any], advice: list[int]) -> None:
+    (problem,) = problems(appo(**sections))
+    words = problem.partition("; write ")[2].split()
+    values = {key: int(value) for key, _, value in (word.partition("=") for word in words)}
+    assert list(values.values()) == advice
+    RunConfig.from_mapping(merge(appo(**sections), nested(values)))
+
+
+@pytest.mark.parametrize(
     "sections",
     [
         {"total_timesteps": 32},
