@@ -183,6 +183,16 @@ def test_others_within_the_group_use_its_quota_up(tmp_path: Path) -> None:
     assert milliseconds(totals) == {"learner": 900, "others": 600}
 
 
+def test_what_a_group_has_used_is_counted_once(tmp_path: Path) -> None:
+    host = Host(tmp_path, quota(tmp_path / "group", 1.5, 500))
+    host.proc.set(LEARNER, 900)
+    quota(tmp_path / "group", 1.5, 1400)
+    host.read(idle_ms=1100)
+    host.proc.set(LEARNER, 1800)
+    quota(tmp_path / "group", 1.5, 2300)
+    assert milliseconds(host.read(idle_ms=1100)) == {"learner": 1800, "idle": 1200}
+
+
 def test_of_a_group_whose_use_is_not_known_we_are_all(tmp_path: Path) -> None:
     host = Host(tmp_path, CpuQuota(1.0, tmp_path / "nowhere"))
     host.proc.set(LEARNER, 700)

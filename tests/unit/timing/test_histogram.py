@@ -51,6 +51,13 @@ def test_one_slow_iteration_in_a_hundred_is_the_maximum_alone() -> None:
     assert histogram.max == pytest.approx(500.0, rel=0.05)
 
 
+@pytest.mark.parametrize("durations_ms", [[3.0], [3.0, 3.0]])
+def test_percentiles_of_a_few_iterations_are_durations_that_came(durations_ms: list[float]) -> None:
+    histogram = percentiles_of(counts_of(durations_ms))
+    assert histogram is not None
+    assert histogram[1:] == pytest.approx((3.0,) * 4, rel=0.033)
+
+
 @pytest.mark.parametrize("exponent", range(3, 12))
 @pytest.mark.parametrize("digit", [1, 1.9, 2.7, 4.4, 9.99])
 def test_a_duration_is_read_back_to_three_per_cent(exponent: int, digit: float) -> None:
@@ -169,6 +176,14 @@ def test_slow_iterations_are_those_beyond_the_p99_of_the_ones_before() -> None:
     expected = [index for index in range(4 * ENOUGH) if index % 150 == 149 and index >= 2 * SLICE]
     assert num_slow == len(expected)
     assert slow_ns == [5 * MS * len(expected), 20 * MS * len(expected)]
+
+
+def test_what_comes_more_often_than_once_in_a_hundred_iterations_is_not_slow() -> None:
+    recorder, total_ns = HistogramRecorder(1), 0
+    for index in range(4 * ENOUGH):
+        total_ns += 20 * MS if index % 50 == 49 else 5 * MS
+        recorder.add([total_ns])
+    assert recorder.slow() == (0, [0])
 
 
 def test_what_was_long_ago_does_not_decide_for_ever_what_is_slow() -> None:

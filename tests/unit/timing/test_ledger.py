@@ -14,7 +14,7 @@ from offpolicy.timing.phases import LearnerPhase as Phase
 from offpolicy.timing.thread_states import StateSampler
 from offpolicy.timing.time_account import NullLedger
 from offpolicy.timing.trace_reader import read_tracks
-from offpolicy.timing.trace_writer import create_tracks, open_track
+from offpolicy.timing.trace_writer import Mark, create_tracks, open_track
 from tests.fakes import FakeClock
 
 
@@ -250,6 +250,16 @@ def test_a_span_of_the_last_iteration_is_split_there() -> None:
     assert ledger.account().phases_ns[Phase.PARAM_SYNC] == 77
 
 
+def test_a_span_that_begins_where_the_last_iteration_ended_leaves_that_one_as_it_was() -> None:
+    ledger, clock = ledger_at()
+    span_of_sync(ledger, clock, 100)
+    ledger.close()
+    span = span_of_sync(ledger, clock, 7)
+    ledger.split(Phase.PARAM_SYNC, Phase.RANK_BARRIER, *span, 5)
+    ledger.tag(Phase.PARAM_SYNC, 1)
+    assert ledger.account().tagged[:2] == (1, 2)
+
+
 def test_a_span_of_the_warm_up_is_not_split() -> None:
     clock = FakeClock(5)
     ledger = Ledger(Phase, clock)
@@ -284,6 +294,34 @@ def test_time_that_another_clock_has_measured_is_taken_out_of_the_open_phase() -
     account = ledger.account()
     assert (account.phases_ns[Phase.TRAIN], account.phases_ns[Phase.PARAM_SYNC]) == (70, 35)
     assert sum(account.phases_ns.values()) == account.wall_ns == 105
+
+
+def test_the_trace_shows_the_open_phase_only_up_to_where_another_clock_has_measured(tmp_path: Path) -> None:
+    directory = tmp_path / "trace"
+    create_tracks(directory, ["learner-0"], 1)
+    clock = FakeClock(5_000)
+    ledger = Ledger(Phase, clock, trace=open_track(str(directory), "learner-0", trace_names(Phase), "learner 0"))
+    with ledger.phase(Phase.TRAIN):
+        clock.advance(100_000)
+        ledger.insert(Phase.PARAM_SYNC, 30_000)
+        clock.advance(5_000)
+    (track,) = read_tracks(directory)
+    assert [at.tolist() for at in track.spans(Phase.TRAIN)] == [[5_000, 105_000], [75_000, 110_000]]
+
+
+def test_the_iterations_of_a_trace_are_numbered_from_the_first_one_of_the_warm_up_on(tmp_path: Path) -> None:
+    directory = tmp_path / "trace"
+    create_tracks(directory, ["learner-0"], 1)
+    clock = FakeClock(5_000)
+    ledger = Ledger(Phase, clock, trace=open_track(str(directory), "learner-0", trace_names(Phase), "learner 0"))
+    for _ in range(2):
+        clock.advance(100)
+        ledger.close()
+    ledger.end_warmup()
+    clock.advance(100)
+    ledger.close()
+    (track,) = read_tracks(directory)
+    assert track.marks(Mark.ITERATION) == [(5_100, 1), (5_200, 2), (5_300, 3)]
 
 
 # -- states of the thread ---------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ import pytest
 from offpolicy.replay.rate_limiter import LearningStart, RateLimiter
 from offpolicy.timing.rates import Rates, RateWindow
 from offpolicy.timing.windows import FEW_ARRIVALS
-from offpolicy.types import Snapshot
+from offpolicy.types import Account, Snapshot
 from tests.unit.timing.pipeline import MS, Pipeline, S
+from tests.unit.timing.readings import collector, snapshot
 
 # Three environments step in 7 ms, an update takes 5 ms, publishing 2 ms.
 COLLECTOR_CAPACITY, LEARNER_CAPACITY = 3 / 0.007, 3 / 0.017
@@ -122,6 +123,34 @@ def test_dividing_by_one_interval_less_than_arrivals_is_found_out(burst: int, pe
     arrivals_s = [period_s * number for number in range(1, 60)]
     seen = SpeedMonitor().rate(arrivals_s, burst, now_s=arrivals_s[-1] + 0.005)
     assert seen != pytest.approx(RATE, rel=NEAR)
+
+
+# -- the window -------------------------------------------------------------------------------------------------------
+
+
+def reported(arrivals: int, wall_ms: int) -> Snapshot:
+    """Both sides have made so many steps and updates in that time since the warm-up."""
+    step, update = ({phase: wall_ms * MS} for phase in ("env_step", "train"))
+    learner, steps = Account(wall_ms * MS, S, arrivals, update, 0), Account(wall_ms * MS, S, arrivals, step, 0)
+    return snapshot(wall_ms / 1000, learner, arrivals, collector(steps, arrivals))
+
+
+@pytest.mark.parametrize(("arrivals", "per_sec"), [(FEW_ARRIVALS, 5.0), (FEW_ARRIVALS - 1, (20 + 4) / 2)])
+def test_a_window_is_stretched_only_where_it_holds_few_arrivals(arrivals: int, per_sec: float) -> None:
+    window = RateWindow()
+    for number, wall_ms in ((0, 0), (10, 1000), (30, 2000)):
+        window.rates(reported(number, wall_ms), "free", 1)
+    found = window.rates(reported(30 + arrivals, 3000), "free", 1)
+    assert (found.steps_per_sec, found.updates_per_sec) == (per_sec, per_sec)
+
+
+def test_the_collector_with_the_fewest_arrivals_tells_how_sure_the_counted_ratio_is() -> None:
+    """Counts say 0.5 updates per env step, the clocks 0.47: the second collector reports after every 10 steps."""
+    learner = Account(10 * S, S, 100, {"train": 10 * S}, 0)
+    often = collector(Account(10 * S, S, 100, {"env_step": 10 * S}, 0), 100)
+    seldom = collector(Account(9 * S, S, 10, {"env_step": 9 * S}, 0), 100)
+    rates = RateWindow().rates(snapshot(10.0, learner, 100, often, seldom), "free", 1)
+    assert rates.utd == pytest.approx(10.0 / (10.0 + 100.0 / 9.0))
 
 
 # -- held up by the other side ----------------------------------------------------------------------------------------

@@ -125,6 +125,12 @@ def test_steps_of_a_warmup_are_not_divided_by_steady_time() -> None:
     assert compute_rates(before, after, "free").steps_per_sec == pytest.approx(100.0)
 
 
+def test_steps_of_the_warmup_before_the_first_report_are_not_divided_by_steady_time() -> None:
+    first = snapshot(3.0, None, 0, collector(account(1.0, warmup_s=2.0, iterations=100, env_step=0.5), 1100))
+    rates = compute_rates(None, first, "free")
+    assert (rates.steps_per_sec, rates.collector_capacity) == pytest.approx((100.0, 100.0))
+
+
 def test_restored_counters_are_not_counted_again() -> None:
     restored = CollectorTotals(None, 50_000, 50_000, 0.0, 49_000)
     before = snapshot(0.0, None, 49_000, restored)

@@ -164,6 +164,13 @@ def test_costs_of_several_collectors_vary_as_those_of_one_that_does_as_many_step
     assert learner_spread(learner, both, 2).std() == pytest.approx(learner_spread(learner, alone, 1).std()) != 0.0
 
 
+def test_before_all_collectors_have_reported_they_are_no_groups_of_ranks() -> None:
+    timed = CollectorWindow(window(10, env_step=500), 100, 100, 100)
+    untimed = CollectorWindow(None, 0, 0, 0)
+    predicted = predicted_steps_per_sec("free", window(10, train=1), [timed, untimed], 1e6, num_groups=2)
+    assert predicted == pytest.approx(400.0)  # two collectors such as the one that is known
+
+
 @pytest.mark.parametrize(("num_hosts", "steps_per_sec"), [(1, 200 / 3), (2, 400 / 3)])
 def test_ranks_of_other_hosts_have_no_collectors_of_this_one(num_hosts: int, steps_per_sec: float) -> None:
     """Two ranks per host, whose collectors take 10 and 30 ms per env step: the second rank's decide."""

@@ -189,6 +189,12 @@ def test_both_sides_are_slower_beside_each_other() -> None:
     assert dataclasses.replace(now, mode="overlap").steps_per_sec == pytest.approx(125.0)
 
 
+def test_a_collector_that_takes_the_learners_core_does_not_slow_it_down_beside_it_as_well() -> None:
+    assert on_cores(2.0, 2, beside_factor=1.25).overlapped().steps_per_sec == pytest.approx(100.0)
+    half = 1.0 / (1.125 * 0.008 + 0.5 * 1.125 * 0.002)  # half of the time on the learner's cores, half beside them
+    assert on_cores(2.5, 2, beside_factor=1.25).overlapped().steps_per_sec == pytest.approx(half)
+
+
 def test_what_varies_is_slower_in_overlap_than_in_free_mode() -> None:
     """A side of 5 or 15 ms beside one of 10: the later one takes 12.5 ms on average."""
     uneven = np.repeat([0.5, 1.5], NUM_SLICES // 2)
@@ -213,6 +219,16 @@ def test_the_cores_of_a_host_are_shared_by_its_own_collectors() -> None:
     assert Cores(4.0, 2).crowding(2, 4) == 0.5
 
 
+def test_several_ranks_of_a_host_leave_fewer_cores_to_its_collectors() -> None:
+    assert Cores(4.0, 2, num_ranks=2).crowding(2, 1) == 1.0
+    assert Cores(5.0, 2, num_ranks=2).crowding(2, 1) == 0.0
+
+
+def test_a_collector_is_added_only_where_it_has_a_core_as_well() -> None:
+    """Two threads and one collector have all three cores."""
+    assert ONE_MORE_COLLECTOR not in {what_if.change for what_if in what_ifs(on_cores(3.0, 2), REPLAY)}
+
+
 def test_packing_takes_as_long_as_its_updates_and_rows_ask_for() -> None:
     learner = {"train": 2.0, "replay_batch_wait": 8.0}
     packed = pipeline_of({"env_step": 1.0}, learner, Capacities(1000.0, 10.0), 1, "free")
@@ -220,6 +236,19 @@ def test_packing_takes_as_long_as_its_updates_and_rows_ask_for() -> None:
     assert found[HALVED_UTD] == pytest.approx(20.0)
     assert found[TWICE_THE_BATCH] == pytest.approx(5.0)
     assert found["train 20 % faster"] == pytest.approx(10.0)
+
+
+def test_a_learner_with_more_threads_is_no_faster_than_packing() -> None:
+    cores = Cores(8.0, 1, extra_s={1: 0.0, 2: -0.004})
+    now = Pipeline({"env_step": 0.001}, {"train": 0.008}, 1, "free", packer_s=0.007, cores=cores, threads=(2,))
+    assert now.steps_per_sec == pytest.approx(1.0 / 0.007)
+    assert dataclasses.replace(now, packer_s=0.0).steps_per_sec == pytest.approx(1.0 / 0.004)
+
+
+def test_a_wait_for_packed_batches_that_is_hardly_noticed_does_not_bound_the_learner() -> None:
+    learner = {"train": 99.0, "replay_batch_wait": 1.0}
+    packed = pipeline_of({"env_step": 1.0}, learner, Capacities(10_000.0, 100.0), 1, "free")
+    assert packed.scaled({"train": 0.5}).steps_per_sec == pytest.approx(2.0 / 0.0099)
 
 
 def test_seconds_by_threads_are_held_against_the_present_number() -> None:

@@ -41,7 +41,15 @@ def test_what_is_slow_is_that_of_the_window() -> None:
     assert window.slow == SlowTime(2, {"train": S // 10, "other": 0})
     excess_ms = slow_excess_ms(window.slow, window.iterations, window.phases_ns)
     assert excess_ms == pytest.approx({"train": 50.0 - 5.0, "other": -5.0})
-    assert slow_excess_ms(None, 5, {}) == slow_excess_ms(SlowTime(0, {}), 5, {}) == {}
+    assert slow_excess_ms(None, 5, {}) == {}
+
+
+def test_nothing_is_slow_in_a_window_whose_slow_iterations_were_all_before_it() -> None:
+    slow = SlowTime(3, {"train": S, "other": S})
+    before = replace(account(1.0, iterations=100, train=0.5), slow=slow)
+    window = elapsed(before, replace(account(3.0, iterations=300, train=1.5), slow=slow))
+    assert window is not None
+    assert slow_excess_ms(window.slow, window.iterations, window.phases_ns) == {}
 
 
 @pytest.mark.parametrize(
@@ -78,12 +86,20 @@ def test_where_every_step_holds_resets_their_number_tells_what_they_cost() -> No
     assert excess_ns == pytest.approx(300_000 * sum(weights), rel=0.05)
 
 
+def test_resets_cost_no_more_than_the_steps_that_hold_them() -> None:
+    """The slope says 300 us for each reset, more than there is: the steps with few of them are the short ones."""
+    weights = [1, 2, 3, 4] * 25
+    window = tagged_by(weights, [300 * weight - 200 for weight in weights])
+    assert tagged_excess_ns(window, CollectorPhase.ENV_STEP) == window.wall_ns
+
+
 @pytest.mark.parametrize(
     ("weights", "times_us"),
     [
         ([3] * 50, [900 + index for index in range(50)]),  # always as many
         ([1, 2] * 25, [900 + 37 * (index % 26) for index in range(50)]),  # noise hides it
         ([1, 2, 3, 4], [10, 20, 30, 40]),  # too few
+        ([1, 2, 3, 4, 5], [1284, 1416, 1884, 2016, 2484]),  # so few tell little of the noise
     ],
 )
 def test_where_their_number_does_not_tell_nobody_does(weights: list[int], times_us: list[int]) -> None:
