@@ -59,6 +59,25 @@ def test_what_is_counted_by_iteration_adds_up() -> None:
     assert both.states.tolist() == [[6, 8, 10]]
 
 
+def test_the_scheduler_is_counted_on_where_the_dead_one_had_not_ended_its_warm_up() -> None:
+    both = continued(
+        account(0, 300, scheduler=SchedulerStats(7, 8)), account(200, 70, 2, scheduler=SchedulerStats(1, 2))
+    )
+    assert both is not None
+    assert both.scheduler == SchedulerStats(8, 10)
+
+
+def test_what_was_slow_before_stays_slow_where_nothing_has_been_since() -> None:
+    slow = SlowTime(1, {"env_step": 5, "other": 6})
+    both, first = (
+        continued(account(8, 1, 1, slow=slow), account(8, 1)),
+        continued(account(8, 1), account(8, 1, slow=slow)),
+    )
+    assert both is not None
+    assert first is not None
+    assert both.slow == first.slow == slow
+
+
 def test_without_a_predecessor_or_without_timing_nothing_is_added() -> None:
     one = account(8, 1)
     assert continued(None, one) is one
@@ -78,6 +97,14 @@ def test_a_learner_that_began_again_counts_what_both_have_done_and_the_updates_o
     assert (both.metrics.sums.tolist(), both.metrics.counts.tolist()) == ([110.0], [55.0])
     assert both.account is not None
     assert both.account.iterations == 55
+
+
+def test_the_packers_account_goes_on_as_well() -> None:
+    before = LearnerTotals(None, 1, 0, 0.0, metrics(0.0, 0.0), packer=account(1000, 300, 10))
+    now = LearnerTotals(None, 1, 0, 0.0, metrics(0.0, 0.0), packer=account(200, 70, 2))
+    packer = continued_learner(before, now, metrics(0.0, 0.0)).packer
+    assert packer is not None
+    assert (packer.iterations, packer.wall_ns) == (12, 1270)
 
 
 def test_the_time_between_the_last_report_and_the_new_process_is_other() -> None:

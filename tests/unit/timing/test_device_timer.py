@@ -280,6 +280,23 @@ def test_exposed_and_hidden_copies_are_all_copies_and_shares_of_device_time(devi
     assert (totals.h2d_ns, totals.h2d_hidden_ns) == (10 * MS + 2 * MS, 8 * MS)
 
 
+def test_the_copies_of_all_threads_and_those_that_were_not_timed_add_up(
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DeviceTimer, "_new_pool", lambda self, _: EventPool(new_event, device, num_pairs=1))
+    timer = Iterations(device).timer
+    for count in (1, 2):
+        copies = timer.background_copies()
+        assert copies is not None
+        for _ in range(count):  # the second one finds no pair of events
+            with copies:
+                device.work(10 * MS)
+        device.default.synchronize()
+        copies.split_finished()
+    totals = totals_of(timer)
+    assert (totals.h2d_hidden_ns, totals.dropped) == (20 * MS, 1)
+
+
 @pytest.mark.parametrize(("name", "is_enabled"), [("cpu", True), ("cuda", False)])
 def test_without_a_device_or_timing_nothing_is_timed(
     name: str, is_enabled: bool, monkeypatch: pytest.MonkeyPatch

@@ -141,6 +141,27 @@ def test_a_second_outlier_soon_after_the_first_is_not_written(tmp_path: Path) ->
     assert names(tmp_path) == ["slow-0.trace.json.gz"]
 
 
+def test_the_pause_between_two_files_begins_with_the_newest_one(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for pause_ns in (PAUSE_NS, 0, 0):
+        run.iterate(ENOUGH + 100)
+        run.iterate(1, train_ms=400)
+        run.report()
+        run.clock.advance(pause_ns)
+        run.ledger.close()
+    assert names(tmp_path) == ["slow-0.trace.json.gz", "slow-1.trace.json.gz"]
+
+
+def test_the_tenth_file_is_newer_than_the_ninth(tmp_path: Path) -> None:
+    for number in (8, 9, 10):
+        (tmp_path / f"slow-{number}.trace.json.gz").touch()
+    run = Run(tmp_path)
+    run.iterate(ENOUGH + 100)
+    run.iterate(1, train_ms=400)
+    run.report()
+    assert names(tmp_path) == [f"slow-{number}.trace.json.gz" for number in (10, 11, 9)]
+
+
 def test_a_disk_that_refuses_the_file_costs_the_file_alone(tmp_path: Path) -> None:
     run = Run(tmp_path / "missing")
     run.iterate(ENOUGH + 100)

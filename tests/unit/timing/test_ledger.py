@@ -156,6 +156,15 @@ def test_every_is_due_once_per_period_and_does_not_catch_up() -> None:
     assert due == [False, True, False, True, False, True, False, True, False]
 
 
+def test_what_is_due_comes_as_often_as_its_period_says_however_seldom_it_is_asked_for() -> None:
+    clock = FakeClock()
+    every, due = Every(Stopwatch(clock).elapsed_s, 2.0), 0
+    for _ in range(40):
+        clock.advance(1_500_000_000)
+        due += every.is_due()
+    assert due == 30
+
+
 def test_tagged_time_is_that_of_this_iteration_alone() -> None:
     ledger, clock = ledger_at()
     for us in (5, 70, 6):
