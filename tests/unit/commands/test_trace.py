@@ -87,6 +87,15 @@ def test_a_start_without_an_iteration_leaves_the_file_of_another_and_says_so(
     assert "trace.json: of another start, as this one has no iteration" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_first_start_without_an_iteration_has_a_file_as_well(tmp_path: Path) -> None:
+    create_tracks(tmp_path / "trace" / "0", ["learner-0"], 1)
+    names = [Mark.ITERATION, "train"]
+    track = TraceTrack(tmp_path / "trace" / "0" / f"learner-0{SUFFIX}", names, "learner 0", "learner 0")
+    track.span(1, 1_000, 9_000)
+    trace(tmp_path)
+    assert '"name":"train"' in (tmp_path / TRACE_JSON).read_text()
+
+
 def test_the_tables_are_shown_where_the_file_cannot_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -389,6 +389,16 @@ def test_a_rank_within_half_more_than_the_median_is_not_slow() -> None:
     assert warnings_of(((10.0, 15.0, 10.0), 200)) == []
 
 
+@pytest.mark.parametrize("phase", ["replay_batch_wait", "replay_sample", "h2d", "train", "other"])
+def test_a_rank_is_slow_in_whatever_it_does_itself(phase: str) -> None:
+    watch, warnings = StragglerWatch(), []
+    for second in range(0, 70, 10):
+        work_ns = [{"train": 50 * MS}, {"train": 50 * MS, phase: (100 if phase == "train" else 50) * MS}]
+        windows = [Elapsed(sum(ns.values()), sum(ns.values()), 10, ns, 0) for ns in work_ns]
+        warnings += watch.observe(windows, second)
+    assert len(warnings) == 1
+
+
 def test_the_minute_restarts_after_a_recovery() -> None:
     assert warnings_of((LATE, 30), (EVEN, 1), (LATE, 30)) == []
 

@@ -294,8 +294,12 @@ def test_every_number_of_threads_is_measured_and_one_beside_a_busy_core(
     monkeypatch.setattr("offpolicy.timing.attainable.attainable_flops_per_sec", attained)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     before = torch.get_num_threads()
-    found = remembered_attainable(PRODUCTS, CPU, FENCE, "a", [1, 2])
-    assert (found.by_threads, found.beside_factor) == ({1: 5e9, 2: 1e10}, factor)
-    assert torch.get_num_threads() == before
+    try:
+        torch.set_num_threads(3)
+        found = remembered_attainable(PRODUCTS, CPU, FENCE, "a", [1, 2])
+        assert (found.by_threads, found.beside_factor) == ({1: 5e9, 2: 1e10}, factor)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
     assert not any(thread.name == "busy" for thread in threading.enumerate())
     assert remembered_attainable(PRODUCTS, CPU, FENCE, "a", [2]).beside_factor == 1.0  # no core is left

@@ -10,6 +10,7 @@ from offpolicy.timing import thread_states
 from offpolicy.timing.clock import Every, MonotonicClock, Stopwatch, process_birth_ns
 from offpolicy.timing.histogram import ENOUGH, percentiles_of
 from offpolicy.timing.ledger import SAMPLE_EVERY_NS, Ledger, make_ledger, trace_names
+from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.phases import LearnerPhase as Phase
 from offpolicy.timing.thread_states import StateSampler
 from offpolicy.timing.time_account import NullLedger
@@ -446,6 +447,19 @@ def test_moved_time_is_that_of_the_other_phase_in_the_same_iteration_and_the_sum
     spread = percentiles_of(account.histogram[list(Phase).index(Phase.TRAIN)])
     assert spread is not None
     assert (spread.p50, spread.max) == (pytest.approx(5.0, rel=0.03), pytest.approx(9.0, rel=0.03))
+
+
+def test_a_snapshot_for_a_checkpoint_makes_no_vector_step_an_outlier() -> None:
+    clock = FakeClock()
+    ledger = Ledger(CollectorPhase, clock)
+    ledger.end_warmup()
+    for snapshot_ms in (*(0,) * (ENOUGH + 100), 50):
+        with ledger.phase(CollectorPhase.ENV_STEP):
+            clock.advance(1_000_000)
+        with ledger.phase(CollectorPhase.SNAPSHOT):
+            clock.advance(snapshot_ms * 1_000_000)
+        ledger.close()
+    assert ledger.take_outlier() is None
 
 
 def test_the_iterations_before_an_outlier_begin_where_the_warm_up_ended() -> None:

@@ -154,6 +154,16 @@ def test_tracks_never_opened_and_unused_disk_are_removed(tmp_path: Path) -> None
     assert len(only(tmp_path / "0").records) == 1
 
 
+def test_a_track_that_is_full_keeps_its_records_when_unused_disk_is_given_back(tmp_path: Path) -> None:
+    track = open_new(tmp_path / "0", records=10)
+    for index in range(25):
+        track.span(0, index * MS, index * MS + MS // 2)
+    shrink_tracks(tmp_path / "0")
+    read = only(tmp_path / "0")
+    assert read.spans()[0].tolist() == [index * MS for index in range(16, 25)]  # the oldest may be half replaced
+    assert read.num_lost == 16
+
+
 def test_a_directory_without_tracks_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no trace; train with timing.trace=true"):
         read_tracks(tmp_path)

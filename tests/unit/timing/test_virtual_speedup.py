@@ -130,6 +130,21 @@ def test_the_time_of_candidates_is_counted() -> None:
     assert {phase: ns for phase, ns in pair.times.times_ns().items() if ns} == {"train": 3 * MS}
 
 
+def test_the_time_of_a_candidate_is_that_of_the_thread_that_spent_most_in_it() -> None:
+    pair = Pair()
+    for thread, ms in (("learner", 3), ("collector", 5)):
+        pair.times.add_time(thread, CANDIDATES.index(CollectorPhase.ENV_STEP), ms * MS)
+    assert pair.times.times_ns()["env_step"] == 5 * MS
+
+
+def test_an_offset_below_zero_by_the_clock_of_another_core_is_none() -> None:
+    """The thread has published that it is at 50 % from now on; its reader's clock is 2 us behind."""
+    pair = Pair()
+    now_ns = pair.clock.now_ns()
+    pair.times.publish("learner", 0, now_ns, 50)
+    assert pair.times.offset_ns("learner", lambda: now_ns - 2_000) == 0
+
+
 def test_every_experiment_has_a_code_of_its_own() -> None:
     codes = {Experiment(phase, percent).code for phase in CANDIDATES for percent in (10, 25, 50)}
     assert len(codes) == 3 * len(CANDIDATES)
