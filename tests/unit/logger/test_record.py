@@ -33,12 +33,14 @@ from offpolicy.types import (
     NUM_LAGS,
     Account,
     CollectorTotals,
+    Cooldown,
     DeviceTotals,
     EpisodeRecord,
     EvalResult,
     LearnerTotals,
     MetricTotals,
     RolloutTotals,
+    SchedulerStats,
     Snapshot,
     SpaceSpec,
 )
@@ -114,6 +116,14 @@ def test_a_record_holds_neither_nan_nor_none(make_snapshot: Any, header: RunHead
 
 def verdict_of(before: Snapshot | None, after: Snapshot, header: RunHeader) -> Verdict | None:
     return judge_window(before, after, compute_rates(before, after, header.mode), header)
+
+
+def test_an_evaluation_without_a_finite_return_is_no_number(make_snapshot: Any, header: RunHeader) -> None:
+    result = EvalResult(env_steps=1500, mean_reward=-np.inf, std_reward=np.nan, mean_length=200.0, episodes=10)
+    record = build_record(None, make_snapshot(1000), NO_EPISODES, result, header)
+    assert [key for key in record if key.startswith("eval/")] == [
+        "eval/mean_ep_length", "eval/env_steps", "eval/policy_version",
+    ]  # fmt: skip
 
 
 def test_before_the_first_update_the_bottleneck_is_warming_up(make_snapshot: Any, header: RunHeader) -> None:
@@ -200,6 +210,46 @@ def test_an_unknown_number_of_one_rank_is_left_out_of_the_mean(bad: float) -> No
     assert metric_means([], [of_rank(bad, 3.0)]) == {"critic_loss": None}
 
 
+def test_every_rank_is_held_against_its_own_totals_before() -> None:
+    def of_ranks(*pairs: tuple[float, float]) -> list[MetricTotals]:
+        return [MetricTotals(("loss",), np.array([total]), np.array([count])) for total, count in pairs]
+
+    assert metric_means(of_ranks((10.0, 5.0), (100.0, 5.0)), of_ranks((20.0, 10.0), (120.0, 10.0))) == {"loss": 3.0}
+
+
+def test_a_run_past_its_goal_has_no_time_left(make_snapshot: Any, header: RunHeader) -> None:
+    before, after = make_snapshot(500), make_snapshot(1000)
+    beyond = dataclasses.replace(header, total_timesteps=after.env_steps - 100)
+    assert build_record(before, after, NO_EPISODES, None, beyond)["time/eta_s"] == 0.0
+
+
+def test_the_replay_is_as_full_as_it_has_rows_however_many_env_steps_there_were(
+    make_snapshot: Any, header: RunHeader
+) -> None:
+    full = dataclasses.replace(make_snapshot(1000), env_steps=70_000, replay_rows=15_000)
+    record = build_record(None, full, NO_EPISODES, None, header)
+    assert (record["replay/rows"], record["replay/fill"]) == (15_000, 0.75)
+
+
+def test_what_follows_the_last_iteration_lowers_no_rate(make_snapshot: Any, header: RunHeader) -> None:
+    """The last record of a run holds its final evaluation."""
+    before, after = make_snapshot(500), make_snapshot(1000)
+    rank = after.learners[0]
+    pause_ns = dict.fromkeys(rank.account.phases_ns, 0) | {"evaluation": 2 * 10**9}
+    phases_ns = {phase: ns + pause_ns[phase] for phase, ns in rank.account.phases_ns.items()}
+    ended = dataclasses.replace(
+        rank.account,
+        wall_ns=rank.account.wall_ns + 2 * 10**9,
+        phases_ns=phases_ns,
+        cooldown=Cooldown(pause_ns, 0, SchedulerStats()),
+    )
+    last = dataclasses.replace(after, learners=(dataclasses.replace(rank, account=ended),))
+    records = [build_record(before, now, NO_EPISODES, None, header) for now in (after, last)]
+    for key in ("perf/updates_per_sec", "perf/samples_per_sec"):
+        assert records[1][key] == pytest.approx(records[0][key])
+    assert records[1]["timing/learner_evaluation_ms"] == pytest.approx(4.0)
+
+
 def test_metric_means_do_not_change_the_totals() -> None:
     before, after = of_rank(6.0, 3.0), of_rank(9.0, 4.0)
     assert metric_means([before, before], [after, after]) == {"critic_loss": 3.0}
@@ -243,7 +293,7 @@ def rank_with(lags: Mapping[int, int], too_old: int = 0) -> LearnerTotals:
 
 
 def rollout_collector(rollouts: int = 0, dropped: int = 0, wall_ms: int | None = None) -> CollectorTotals:
-    account = None if wall_ms is None else Account(wall_ms * 10**6, 0, 1, {"env_step": wall_ms * 10**6}, 0)
+    account = None if wall_ms is None else Account(wall_ms * 10**6, 0, rollouts, {"env_step": wall_ms * 10**6}, 0)
     return CollectorTotals(account, 0, 100, 7.0, 10, rollouts, dropped)
 
 
@@ -299,6 +349,13 @@ def test_rollout_ms_is_the_wall_of_the_collectors_per_rollout() -> None:
     now = snapshot_of(rank_with({}), collectors=(rollout_collector(3, wall_ms=300), rollout_collector(5, wall_ms=500)))
     assert rollout_ms(before, now) == 100.0
     assert rollout_ms(now, now) is None
+
+
+def test_the_rollouts_of_a_record_are_those_of_its_window(header: RunHeader) -> None:
+    before = snapshot_of(rank_with({}), collectors=(rollout_collector(1, wall_ms=900),))
+    now = snapshot_of(rank_with({}), collectors=(rollout_collector(3, wall_ms=1100),))
+    appo = dataclasses.replace(header, algo="appo")
+    assert build_record(before, now, EpisodeWindow(), None, appo)["timing/collector_rollout_ms"] == 100.0
 
 
 def test_without_rollouts_the_lag_is_per_vector_step(header: RunHeader) -> None:

@@ -11,8 +11,17 @@ import numpy as np
 import pytest
 
 from offpolicy.logger.record import EpisodeWindow, RunHeader, build_record
-from offpolicy.logger.timing_keys import core_keys, device_keys, device_rank_keys, evaluator_keys, hook_keys
+from offpolicy.logger.timing_keys import (
+    collectors_elapsed,
+    core_keys,
+    device_keys,
+    device_rank_keys,
+    evaluator_keys,
+    hook_keys,
+    phase_keys,
+)
 from offpolicy.timing.phases import CollectorPhase, CoreClass, EvaluatorPhase, LearnerPhase
+from offpolicy.timing.windows import elapsed
 from offpolicy.types import (
     Account,
     CoreTotals,
@@ -20,8 +29,10 @@ from offpolicy.types import (
     EvaluatorTotals,
     HookTotals,
     LearnerTotals,
+    SchedulerStats,
     SlowTime,
     Snapshot,
+    TaggedTime,
 )
 
 MakeSnapshot = Callable[..., Snapshot]
@@ -225,6 +236,46 @@ def test_a_phase_that_never_opened_in_the_window_has_no_percentiles(
     assert record["timing/learner_param_sync_ms"] == 0.0  # one schema for all runners
     assert not [key for key in record if key.startswith("spread/learner_param_sync")]
     assert record["spread/learner_train_p50_ms"] == pytest.approx(6.1, rel=0.03)
+
+
+def test_all_clocks_of_several_collectors_add_up(make_snapshot: MakeSnapshot) -> None:
+    """A vector step, a reset, a slow step, a preemption in one of them are no less than in the other."""
+
+    def clock(factor: int) -> Account:
+        one = make_snapshot(100).collectors[0].account
+        assert one is not None
+        assert one.histogram is not None
+        return Account(
+            factor * one.wall_ns,
+            factor * one.warmup_ns,
+            factor * one.iterations,
+            {phase: factor * ns for phase, ns in one.phases_ns.items()},
+            factor * one.cpu_ns,
+            SchedulerStats(*(factor * count for count in one.scheduler)),
+            TaggedTime(*(factor * count for count in (1, 2, 3, 4, 5, 6))),
+            factor * one.histogram,
+            slow=SlowTime(factor * 7, {phase: factor * 8 for phase in one.phases_ns}),
+            states=factor * np.ones((len(CollectorPhase), 3), np.int64),
+        )
+
+    collector = make_snapshot(0).collectors[0]
+    two = replace(make_snapshot(0), collectors=tuple(replace(collector, account=clock(factor)) for factor in (1, 10)))
+    found, whole = collectors_elapsed(None, two), elapsed(None, clock(11))
+    assert found == whole
+    assert found is not None
+    assert whole is not None
+    assert np.array_equal(found.histogram, whole.histogram)  # type: ignore[arg-type]  # both are known
+    assert np.array_equal(found.states, whole.states)  # type: ignore[arg-type]
+
+
+def test_cpu_time_is_a_share_of_all_time_that_of_the_warm_up_among_it() -> None:
+    """One core was used for 2 of 4 seconds, wanted for 0.4 more, and taken away 8 times."""
+    phases_ns = dict.fromkeys(map(str, LearnerPhase), 0) | {"train": 1000 * MS}
+    account = Account(1000 * MS, 3000 * MS, 10, phases_ns, 2000 * MS, SchedulerStats(400 * MS, 8))
+    keys = phase_keys(elapsed(None, account), None, None)
+    assert {key: value for key, value in keys.items() if key.startswith("cpu/")} == {
+        "cpu/learner_pct": 50.0, "cpu/learner_descheduled_pct": 10.0, "cpu/learner_preemptions_per_sec": 2.0,
+    }  # fmt: skip
 
 
 def test_what_slow_iterations_take_longer_is_in_the_record(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
