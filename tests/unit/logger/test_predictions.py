@@ -342,6 +342,27 @@ def test_fewer_collectors_are_advised_where_threads_of_both_sides_exceed_the_cor
     assert any(advice.text.startswith("lower threads.collector") for advice in verdict.advice) is is_advised
 
 
+def test_learners_of_other_hosts_take_no_core_of_this_one(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
+    """Two collectors and one rank for three cores, on either of two hosts."""
+    before, now = busy(make_snapshot(500), 1000, 0, 3), busy(make_snapshot(1000), 4000, 0, 3)
+    now = with_accounts(now, without_core(now.learners[0].account), now.collectors[0].account)
+    given = replace(header, num_collectors=2, learner_threads=1, world_size=2, num_hosts=2)
+    verdict = judge_window(before, now, compute_rates(before, now, "alternate", 2), given)
+    assert verdict is not None
+    assert verdict.bottleneck == Bottleneck.CONTENTION
+    assert not any(advice.text.startswith("lower threads.collector") for advice in verdict.advice)
+
+
+def test_where_another_rank_waits_for_its_collectors_these_bound_the_run(
+    make_snapshot: MakeSnapshot, header: RunHeader
+) -> None:
+    before, now = make_snapshot(500), bound_by_collector(make_snapshot(1000))
+    rank = make_snapshot(1000).learners[0]
+    first = replace(rank, account=moved(rank.account, "train", "rank_barrier", 2900))
+    ranks = [replace(before, learners=before.learners * 2), replace(now, learners=(first, *now.learners))]
+    assert label_of(*ranks, header) == "collector(env_step 91%)"
+
+
 def test_a_window_without_an_update_is_not_judged(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
     before, now = make_snapshot(500), make_snapshot(1000)
     now = replace(now, learners=(replace(now.learners[0], updates=500),))

@@ -71,6 +71,29 @@ def test_the_collectors_times_are_of_a_vector_step_by_unilabs_names(totals: Step
     assert (collector.env_steps, collector.vector_steps, collector.account.iterations) == (8, 2, 2)
 
 
+def test_without_the_collectors_times_each_iteration_is_a_vector_step(totals: StepTotals) -> None:
+    add(totals, 1, train_time=0.1)
+    add(totals, 2, train_time=0.1)
+    (collector,) = totals.snapshot().collectors
+    assert (collector.env_steps, collector.vector_steps, collector.policy_steps, collector.account) == (16, 2, 2, None)
+
+
+def test_the_batch_of_all_ranks_is_that_of_an_update(totals: StepTotals) -> None:
+    batches = {"learner_samples_per_iter": 2048, "effective_batch_size": 512, "batch_size_per_rank": 128}
+    totals.add(1, {}, None, batches, {}, {})
+    totals.add(2, {}, None, batches | {"effective_batch_size": None}, {}, {})
+    assert totals.snapshot().learners[0].updates == 4 + 16
+
+
+def test_cpu_time_from_before_the_logger_was_opened_is_no_part_of_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = iter([900 * MS, 950 * MS])
+    monkeypatch.setattr("offpolicy.logger.step_totals.cpu_ns", lambda: next(now_ns))
+    totals = StepTotals(RunHeader(algo="foreign", env_id="X-v0", seed=0, mode="overlap", total_timesteps=1000))
+    account = totals.snapshot().learners[0].account
+    assert account is not None
+    assert account.cpu_ns == 50 * MS
+
+
 def test_updates_are_samples_by_batch_and_else_iterations(totals: StepTotals) -> None:
     totals.add(1, {}, None, {"learner_samples_per_iter": 2048, "effective_batch_size": 512}, {}, {})
     totals.add(2, {}, None, {}, {}, {})

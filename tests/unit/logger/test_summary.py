@@ -141,6 +141,31 @@ def test_the_window_of_the_rates_is_in_the_summary_phase_by_phase(make_snapshot:
     assert sum(collector.values()) == pytest.approx(0.0066 * 900)
 
 
+def test_samples_and_costs_by_phase_are_of_the_run_since_the_baseline(make_snapshot: Any) -> None:
+    """Before it the learner took 310 us for a sample of no rows; since then twice as long as for an update."""
+    early, late = make_snapshot(500), make_snapshot(1000)
+    rank = late.learners[0]
+    phases_ns = {**rank.account.phases_ns, "train": 4_050_000_000, "replay_sample": 2_155_000_000 + 205_000_000}
+    account = dataclasses.replace(rank.account, phases_ns=phases_ns)
+    late = dataclasses.replace(late, learners=(dataclasses.replace(rank, account=account),))
+    early = dataclasses.replace(early, learners=(dataclasses.replace(early.learners[0], samples=0),))
+    summary = summary_of(late, early)
+    assert summary["rates"]["samples_per_sec"] == pytest.approx(256 * 1000 / 3.3)
+    costs, spent = summary["pipeline"]["learner_s"], summary["learning"]["learner_s"]
+    assert costs["replay_sample"] / costs["train"] == pytest.approx(spent["replay_sample"] / spent["train"])
+    assert spent["replay_sample"] > 2 * spent["train"]
+
+
+def test_a_rank_that_was_late_before_the_baseline_alone_is_not_named(make_snapshot: Any) -> None:
+    early = waiting(make_snapshot(500), 2_000_000_000, 100_000_000)
+    later = waiting(make_snapshot(1000), 4_400_000_000, 2_500_000_000)
+    same = [dataclasses.replace(rank, arrivals=early.learners[i].arrivals) for i, rank in enumerate(later.learners)]
+    summary = summary_of(dataclasses.replace(later, learners=tuple(same)), early)
+    assert summary["timing"]["straggler"] is None
+    assert summary["bottleneck"]["phase"] == "rank_barrier"
+    assert "arrives" not in summary["bottleneck"]["reason"]
+
+
 def test_a_phase_that_never_opened_has_no_percentiles(make_snapshot: Any) -> None:
     spread = summary_of(make_snapshot(1000))["timing"]["learner"]["spread_ms"]
     assert "param_sync" not in spread

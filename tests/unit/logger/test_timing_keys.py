@@ -64,6 +64,13 @@ def test_times_are_means_of_the_window_per_iteration(make_snapshot: Any) -> None
     }
 
 
+def test_a_run_is_launch_bound_in_a_share_of_the_iterations_that_were_timed_on_the_device(make_snapshot: Any) -> None:
+    snapshot = make_snapshot(1000)
+    timed = DeviceTotals(0, 0, 0, 0, 0, iterations=400, launch_bound=100, dropped=0)
+    rank = dataclasses.replace(snapshot.learners[0], device=timed)
+    assert device_keys(None, dataclasses.replace(snapshot, learners=(rank,)))["device/launch_bound"] == 0.25
+
+
 def test_the_first_window_starts_at_zero(make_snapshot: Any) -> None:
     for previous in (None, make_snapshot(0)):
         assert device_keys(previous, on_device(make_snapshot(100), 100))["device/train_ms"] == 4.0
@@ -81,6 +88,7 @@ def test_the_rank_with_the_slow_device_is_named(make_snapshot: Any) -> None:
         "rank/device_train_max_ms": 10.0,
         "rank/device_slowest": 2,
     }
+    assert device_rank_keys(None, of_ranks(500, 4.0, 7.0, 4.0))["rank/device_slowest"] == 1
     assert device_rank_keys(None, of_ranks(500, 4.0)) == {}  # `device/` holds the only one
     snapshot = make_snapshot(500)
     assert device_rank_keys(None, dataclasses.replace(snapshot, learners=snapshot.learners * 2)) == {}
@@ -115,7 +123,8 @@ def test_evaluator_phases_are_ms_per_second_of_its_wall(make_snapshot: MakeSnaps
     assert (keys["evaluator/env_step_ms"], keys["evaluator/wait_request_ms"]) == (250.0, 750.0)
     assert sum(keys[f"evaluator/{phase}_ms"] for phase in EvaluatorPhase) == pytest.approx(1000.0)
     assert keys["cpu/evaluator_pct"] == 12.5
-    first = evaluator_keys(None, before)  # its warm-up is no part of its steady wall
+    first = evaluator_keys(None, replace(before, evaluator=totals(1000, 550)))
+    assert first["cpu/evaluator_pct"] == 25.0  # 275 ms of 1.1 s: its start is part of that time, not of its steady wall
     assert sum(first[f"evaluator/{phase}_ms"] for phase in EvaluatorPhase) == pytest.approx(1000.0)
     assert (keys["evaluator/episodes"], keys["evaluator/skipped"], keys["evaluator/post_failures"]) == (6, 1, 2)
 
@@ -147,12 +156,12 @@ def test_the_work_of_the_hook_is_summed_over_collectors_and_that_of_the_window(m
         )
 
     before = snapshot(HookTotals(2, 1, 50 * 10**6, 50 * 10**6), HookTotals(1, 0, 10 * 10**6, 0))
-    after = snapshot(HookTotals(5, 1, 110 * 10**6, 80 * 10**6), HookTotals(2, 1, 30 * 10**6, 10 * 10**6))
+    after = snapshot(HookTotals(5, 1, 130 * 10**6, 80 * 10**6), HookTotals(2, 1, 30 * 10**6, 10 * 10**6))
     assert hook_keys(before, after) == {
         "collect/post_episodes": 7,
         "collect/post_failures": 2,
-        "collect/post_ms": 20.0,  # 80 ms for four episodes
-        "collect/overlap": 0.5,  # 40 ms of it hidden
+        "collect/post_ms": 25.0,  # 100 ms for four episodes
+        "collect/overlap": 0.4,  # 40 ms of it hidden
     }
     assert hook_keys(after, after) == {
         "collect/post_episodes": 7, "collect/post_failures": 2, "collect/post_ms": None, "collect/overlap": None
