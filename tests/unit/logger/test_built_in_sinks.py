@@ -56,6 +56,15 @@ def test_an_option_opens_its_sink_and_no_other(
     assert not warnings
 
 
+def test_records_of_updates_that_are_made_again_are_moved_out(tmp_path: Path, header: RunHeader) -> None:
+    lines = [f'{{"env_steps": {steps}, "train/n_updates": {steps}}}\n' for steps in (10, 20, 30)]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    cfg = RunConfig.from_mapping({"log": {"tensorboard": False}})
+    BuiltInSinks(tmp_path, {}, cfg.log, header, 30, 15, True, None, print).open()
+    assert (tmp_path / "metrics.jsonl").read_text() == lines[0]
+    assert (tmp_path / "metrics.superseded.jsonl").read_text() == "".join(lines[1:])
+
+
 def test_a_back_end_gets_the_options_that_are_its_own(tmp_path: Path, header: RunHeader, opened_with: Any) -> None:
     log = {
         "tensorboard": False, "wandb": "online", "wandb_project": "mine",

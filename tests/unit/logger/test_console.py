@@ -14,16 +14,19 @@ from rich.text import Text
 
 from offpolicy.logger.console import (
     PlainLines,
+    cores_text,
     count,
     duration,
     fixed,
     milliseconds,
+    percent,
     plain_console,
     plain_line,
     plain_text,
     rate,
     significant,
 )
+from offpolicy.logger.metrics import METRICS, core_key
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.types import EvalResult
 
@@ -170,6 +173,16 @@ def test_losses_have_three_digits_and_fit_eight_characters(value: float | None, 
 @pytest.mark.parametrize(("value", "expected"), [(0.1, "0.10"), (999.994, "999.99"), (999.996, "1,000")])
 def test_milliseconds_fit_their_column(value: float, expected: str) -> None:
     assert milliseconds(value) == expected
+
+
+def test_cores_are_named_where_they_were_used_or_a_tick_has_taken_some_back() -> None:
+    used = {"learner": 0.98, "collector": 0.004, "others": -0.02}
+    learner, others = METRICS[core_key("learner")].row, METRICS[core_key("others")].row
+    assert cores_text(used, 2.0) == f"{learner} 0.98  {others} -0.02  of 2"
+
+
+def test_a_part_of_nothing_is_unknown_and_no_part_is_nothing() -> None:
+    assert (percent(0.0, 2.0), percent(0.5, 2.0), percent(1.0, 0.0), percent(None, 2.0)) == ("0.0%", "25.0%", "-", "-")
 
 
 def test_no_zero_is_negative() -> None:

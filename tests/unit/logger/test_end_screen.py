@@ -159,6 +159,13 @@ def test_a_command_that_is_too_long_goes_on_in_the_next_line(tmp_path: Path, mak
     assert f"offpolicy eval {shown_path(run)} --episodes 20" in commands(lines)
 
 
+def test_a_run_that_saved_only_its_start_has_nothing_to_evaluate(run: Path, make_snapshot: Any) -> None:
+    (run / "checkpoints/step-000000001500").rmdir()
+    typed = commands(printed(summary_of(make_snapshot(1000), "interrupted")))
+    assert f"offpolicy resume {run}" in typed
+    assert not [command for command in typed if command.startswith(("offpolicy eval", "offpolicy play"))]
+
+
 def test_no_word_of_a_shell_is_broken(tmp_path: Path, make_snapshot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("one two three " * 8, "long" * 30):

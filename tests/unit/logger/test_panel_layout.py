@@ -186,6 +186,13 @@ def test_of_many_ranks_the_first_have_lines(record: Record, header: RunHeader) -
     assert "bottleneck" in shown
 
 
+def test_each_side_is_headed_by_the_cpu_time_of_its_own_process(record: Record, header: RunHeader) -> None:
+    text = "\n".join(lines_of({**record, "cpu/learner_pct": 97.0, "cpu/collector_pct": 31.0}, header, 160, 50))
+    heading = next(line for line in text.split("\n") if "Learner  " in line)
+    learner, collector = heading.index("97% of a core"), heading.index("31% of a core")
+    assert heading.index("Learner") < learner < heading.index("Collector") < collector
+
+
 def test_one_rank_adds_no_line(record: Record, header: RunHeader) -> None:
     assert "barrier 0" not in "\n".join(lines_of(record, header, 160, 50))
 

@@ -86,6 +86,11 @@ def test_the_end_changes_the_course_and_no_time(header: RunHeader) -> None:
     assert shown.best == (-3.0, 0.0)
 
 
+def test_what_once_held_a_number_keeps_its_row(header: RunHeader) -> None:
+    shown = shown_after(header, {"timing/learner_log_ms": 0.2}, {"timing/learner_log_ms": 0.0, "train/q_mean": 1.0})
+    assert shown.seen == {"timing/learner_log_ms", "train/q_mean"}
+
+
 def test_a_time_that_rounds_to_zero_has_not_been_seen(header: RunHeader) -> None:
     times: Record = {"timing/learner_log_ms": 0.004, "timing/learner_other_ms": 0.006}
     shown = shown_after(header, times | {"train/q_mean": -1e-9})

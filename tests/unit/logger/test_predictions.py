@@ -186,6 +186,18 @@ def test_what_was_tried_is_preferred_to_what_products_take(header: RunHeader) ->
     assert replace(known, tried_update_s={1: 0.010, 2: 0.007}).update_s == {1: 0.010, 2: 0.007}
 
 
+def test_an_env_step_costs_the_updates_that_it_brings_whatever_the_number_of_threads(
+    make_snapshot: MakeSnapshot, header: RunHeader
+) -> None:
+    before, now = busy(make_snapshot(500), 1000, 0), busy(make_snapshot(1000), 4000, 0)
+    rates = replace(compute_rates(before, now, "alternate"), utd=0.25)
+    given = replace(header, learner_threads=1, tried_update_s={1: 0.010, 2: 0.006})
+    pipeline = window_pipeline(before, now, rates, given)
+    assert pipeline is not None
+    assert pipeline.cores is not None
+    assert pipeline.cores.extra_s == pytest.approx({1: 0.0, 2: -0.001})
+
+
 def test_a_side_that_did_nothing_has_no_pipeline(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
     now = make_snapshot(1000)
     nothing = compute_rates(now, now, "alternate")
@@ -202,6 +214,14 @@ def test_a_window_of_a_few_milliseconds_is_not_judged(
     before, now = make_snapshot(500), make_snapshot(iterations)
     rates = compute_rates(before, now, "alternate")
     assert (judge_window(before, now, rates, header) is not None) is is_judged
+
+
+def test_a_window_in_which_one_side_ran_for_a_few_milliseconds_is_not_judged(
+    make_snapshot: MakeSnapshot, header: RunHeader
+) -> None:
+    before, short, long = make_snapshot(500), make_snapshot(505), make_snapshot(1000)
+    now = replace(long, learners=short.learners)
+    assert judge_window(before, now, compute_rates(before, now, "alternate"), header) is None
 
 
 # -- what a window holds is the evidence of the right side ------------------------------------------------------------

@@ -37,6 +37,13 @@ def test_a_long_history_keeps_its_course_in_few_points() -> None:
     assert points[-1] > 99_000
 
 
+def test_each_point_of_a_thinned_history_is_the_mean_of_as_many_values() -> None:
+    history = History()
+    for value in range(MOST_POINTS + 1):
+        history.add(2.0 * value)
+    assert list(history.points) == [*(4.0 * index + 1.0 for index in range(MOST_POINTS // 2)), 2.0 * MOST_POINTS]
+
+
 def test_unknown_values_are_left_out() -> None:
     history = History()
     for value in (None, math.nan, 2.0, math.inf, 3.0):

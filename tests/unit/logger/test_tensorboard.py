@@ -204,6 +204,7 @@ def test_hparams_are_in_the_same_run(tmp_path: Path, header: RunHeader) -> None:
     assert [info.name for info in experiment.hparam_infos if info.differs] == ["algo.name", "seed"]
     end = metadata.parse_session_end_info_plugin_data(contents[metadata.SESSION_END_INFO_TAG])
     assert end.status == api_pb2.STATUS_SUCCESS
+    assert end.end_time_secs == header.started_unix_s + 9.0
     assert [points(tmp_path, tag) for tag in tags] == [[(2100, value)] for value in (-140.0, 9.0, 150.0, 75.0)]
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
 

@@ -263,7 +263,7 @@ def test_all_clocks_of_several_collectors_add_up(make_snapshot: MakeSnapshot) ->
             SchedulerStats(*(factor * count for count in one.scheduler)),
             TaggedTime(*(factor * count for count in (1, 2, 3, 4, 5, 6))),
             factor * one.histogram,
-            slow=SlowTime(factor * 7, {phase: factor * 8 for phase in one.phases_ns}),
+            slow=SlowTime(factor * 7, dict.fromkeys(one.phases_ns, factor * 8)),
             states=factor * np.ones((len(CollectorPhase), 3), np.int64),
         )
 
