@@ -379,8 +379,8 @@ def test_where_another_rank_waits_for_its_collectors_these_bound_the_run(
     before, now = make_snapshot(500), bound_by_collector(make_snapshot(1000))
     rank = make_snapshot(1000).learners[0]
     first = replace(rank, account=moved(rank.account, "train", "rank_barrier", 2900))
-    ranks = [replace(before, learners=before.learners * 2), replace(now, learners=(first, *now.learners))]
-    assert label_of(*ranks, header) == "collector(env_step 91%)"
+    before, now = replace(before, learners=before.learners * 2), replace(now, learners=(first, *now.learners))
+    assert label_of(before, now, header) == "collector(env_step 91%)"
 
 
 def test_a_window_without_an_update_is_not_judged(make_snapshot: MakeSnapshot, header: RunHeader) -> None:

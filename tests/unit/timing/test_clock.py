@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -34,7 +35,7 @@ def test_the_time_that_threads_waited_for_a_core_is_added_up(monkeypatch: pytest
 
 def test_a_preemption_is_a_core_that_was_taken_and_not_one_that_was_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = SimpleNamespace(ru_nvcsw=70, ru_nivcsw=3)
-    monkeypatch.setattr(clock.resource, "getrusage", lambda _: usage)
+    monkeypatch.setattr(resource, "getrusage", lambda _: usage)
     assert scheduler_stats().preemptions == 3
 
 
