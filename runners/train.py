@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 
 from offpolicy import fault
 from offpolicy.checkpoint import SharedState, run_store
-from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_blocked, signals_queued
+from offpolicy.children import (
+    LONG_SPIN_COUNT,
+    SAVE_SIGNAL,
+    SPIN_COUNT,
+    handle_signals,
+    signals_blocked,
+    signals_queued,
+)
 from offpolicy.config.chosen import plugins_of
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.rules import RESUMABLE, unread_options
@@ -315,7 +322,9 @@ def _spawn(
     for role, index in names:
         is_first = (role, index) == ("learner", 0)
         own = fds | ({"store": listener.fileno()} if listener is not None and is_first else {})
-        pids.append((role, supervisor.spawn(Start(role, index, entry_point(role, cfg), payload, own))))
+        tries_threads = role == "learner" and job.host.is_alone and cfg.runner.world_size == 1
+        spin_count = LONG_SPIN_COUNT if tries_threads and cfg.threads.learner == "auto" else SPIN_COUNT
+        pids.append((role, supervisor.spawn(Start(role, index, entry_point(role, cfg), payload, own, spin_count))))
     return pids
 
 

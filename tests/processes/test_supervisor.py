@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from offpolicy.children import SPIN_COUNT
+from offpolicy.children import LONG_SPIN_COUNT, SPIN_COUNT
 from offpolicy.descendants import environment_of
 from offpolicy.processes.child_processes import Start
 from offpolicy.processes.control_page import ControlPage
@@ -45,12 +45,15 @@ def test_a_death_reported_before_the_last_message_loses_neither(monkeypatch: pyt
     assert supervisor.failure.cause.startswith("ModuleNotFoundError")
 
 
-def test_the_threads_of_children_spin_for_a_short_time(monkeypatch: pytest.MonkeyPatch, log_fd: int) -> None:
+@pytest.mark.parametrize("rounds", [SPIN_COUNT, LONG_SPIN_COUNT])
+def test_the_threads_of_children_spin_as_long_as_they_are_told(
+    monkeypatch: pytest.MonkeyPatch, log_fd: int, rounds: str
+) -> None:
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     monkeypatch.setenv("OFFPOLICY_FAULT", "child.start@role=learner:delay:1000")  # it lives while its memory is read
     control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
     with Supervisor(control, (), SupervisorConfig("test", log_fd, 20.0, Stopwatch().elapsed_s)) as supervisor:
-        pid = supervisor.spawn(Start("learner", 0, "offpolicy.no_such_module:main", {}, {}))
-        assert f"GOMP_SPINCOUNT={SPIN_COUNT}".encode() in environment_of(pid).split(b"\0")
+        pid = supervisor.spawn(Start("learner", 0, "offpolicy.no_such_module:main", {}, {}, rounds))
+        assert f"GOMP_SPINCOUNT={rounds}".encode() in environment_of(pid).split(b"\0")
         supervisor.run(lambda: None, 60.0)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from offpolicy.children import (
+    LONG_SPIN_COUNT,
     SPIN_COUNT,
     ChildError,
     ChildRaised,
@@ -247,7 +248,8 @@ def test_held_signals_arrive_after_the_block() -> None:
 @pytest.mark.parametrize("chosen", [{"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}])
 def test_the_spin_of_openmp_is_bounded_unless_the_user_says_otherwise(chosen: dict[str, str]) -> None:
     assert with_bounded_spin({"HOME": "/h"}) == {"HOME": "/h", "GOMP_SPINCOUNT": SPIN_COUNT}
-    assert with_bounded_spin(chosen) == chosen
+    assert with_bounded_spin({}, LONG_SPIN_COUNT) == {"GOMP_SPINCOUNT": LONG_SPIN_COUNT}
+    assert with_bounded_spin(chosen, LONG_SPIN_COUNT) == chosen
 
 
 def test_a_process_that_a_call_has_detached_ends_with_the_call() -> None:
