@@ -322,10 +322,19 @@ def _spawn(
     for role, index in names:
         is_first = (role, index) == ("learner", 0)
         own = fds | ({"store": listener.fileno()} if listener is not None and is_first else {})
-        tries_threads = role == "learner" and job.host.is_alone and cfg.runner.world_size == 1
-        spin_count = LONG_SPIN_COUNT if tries_threads and cfg.threads.learner == "auto" else SPIN_COUNT
-        pids.append((role, supervisor.spawn(Start(role, index, entry_point(role, cfg), payload, own, spin_count))))
+        start = Start(role, index, entry_point(role, cfg), payload, own, spin_count(role, cfg, job.host))
+        pids.append((role, supervisor.spawn(start)))
     return pids
+
+
+def spin_count(role: str, cfg: RunConfig, host: HostInfo) -> str:
+    """Returns for how many rounds the OpenMP threads of a process wait for each other before they give up their core.
+
+    Many for a learner that is alone and tries its numbers of threads (`make_tuner`): where another program takes a core
+    it leaves it. A number that is given is kept, and then a thread that spins would stall the others.
+    """
+    tries_threads = role == "learner" and cfg.threads.learner == "auto" and cfg.runner.world_size == 1 and host.is_alone
+    return LONG_SPIN_COUNT if tries_threads else SPIN_COUNT
 
 
 def entry_point(role: str, cfg: RunConfig) -> str:
