@@ -30,10 +30,10 @@ RUN_SIGNALS = (*STOP_SIGNALS, SAVE_SIGNAL)  # the supervisor's; the other proces
 # Rounds in which a thread of libgomp waits for the others before it gives its core away. By default it spins for
 # milliseconds, and where another program has the core of one of them an update takes several times as long. With a
 # third of these rounds a thread often sleeps between two of the products of an update, and updates are slower by 20 %.
-SPIN_COUNT = "3000"
-# For a learner that tries its numbers of threads, and so leaves a core that another program wants. Its threads stay
-# awake in an update's serial parts and in the collector's turn: a virtual core that falls asleep takes 0.1 ms to wake.
-LONG_SPIN_COUNT = "60000"
+SPIN_ROUNDS = 3_000
+# For a learner that tries its numbers of threads, and so leaves a core that another program wants (ADR 42). Its threads
+# stay awake in the serial parts of an update, and in a collector's turn that is short.
+LONG_SPIN_ROUNDS = 60_000
 CALL_THREAD = "call within"  # name of the threads of `call_within`
 GRACE_S = 5.0  # for each thread or process that an environment left running, until nobody waits for it any longer
 OUTPUT_LINES = 20  # last lines of a failed child's output that a `ChildError` keeps
@@ -50,13 +50,13 @@ _CHILD = (
 )
 
 
-def with_bounded_spin(environment: Mapping[str, str], rounds: str = SPIN_COUNT) -> dict[str, str]:
+def with_spin_rounds(environment: Mapping[str, str], rounds: int) -> dict[str, str]:
     """Returns the environment of a process whose OpenMP threads spin for so many rounds, unless it says otherwise.
 
     OpenMP reads it when torch is loaded.
     """
     chosen = environment.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
-    return dict(environment) if chosen else {**environment, "GOMP_SPINCOUNT": rounds}
+    return dict(environment) if chosen else {**environment, "GOMP_SPINCOUNT": str(rounds)}
 
 
 class ChildError(Exception):

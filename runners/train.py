@@ -15,14 +15,7 @@ from typing import Any, NamedTuple
 
 from offpolicy import fault
 from offpolicy.checkpoint import SharedState, run_store
-from offpolicy.children import (
-    LONG_SPIN_COUNT,
-    SAVE_SIGNAL,
-    SPIN_COUNT,
-    handle_signals,
-    signals_blocked,
-    signals_queued,
-)
+from offpolicy.children import SAVE_SIGNAL, SPIN_ROUNDS, handle_signals, signals_blocked, signals_queued
 from offpolicy.config.chosen import plugins_of
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.rules import RESUMABLE, unread_options
@@ -44,7 +37,7 @@ from offpolicy.launch.outcome import (
     unwritten,
 )
 from offpolicy.launch.preflight import check_fits, check_restart, check_same, find_source, find_teacher, preflight
-from offpolicy.launch.resources import plan_host, track_names
+from offpolicy.launch.resources import plan_host, spin_rounds, track_names
 from offpolicy.launch.restart import keeps_others, newest_checkpoint, started_again
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.launch.run_header import announce, open_run_logger
@@ -322,19 +315,9 @@ def _spawn(
     for role, index in names:
         is_first = (role, index) == ("learner", 0)
         own = fds | ({"store": listener.fileno()} if listener is not None and is_first else {})
-        start = Start(role, index, entry_point(role, cfg), payload, own, spin_count(role, cfg, job.host))
-        pids.append((role, supervisor.spawn(start)))
+        rounds = spin_rounds(cfg, job.host, job.plan) if role == "learner" else SPIN_ROUNDS
+        pids.append((role, supervisor.spawn(Start(role, index, entry_point(role, cfg), payload, own, rounds))))
     return pids
-
-
-def spin_count(role: str, cfg: RunConfig, host: HostInfo) -> str:
-    """Returns for how many rounds the OpenMP threads of a process wait for each other before they give up their core.
-
-    Many for a learner that is alone and tries its numbers of threads (`make_tuner`): where another program takes a core
-    it leaves it. A number that is given is kept, and then a thread that spins would stall the others.
-    """
-    tries_threads = role == "learner" and cfg.threads.learner == "auto" and cfg.runner.world_size == 1 and host.is_alone
-    return LONG_SPIN_COUNT if tries_threads else SPIN_COUNT
 
 
 def entry_point(role: str, cfg: RunConfig) -> str:

@@ -26,7 +26,8 @@ def prune(runs: Sequence[Path], *, keep: int, is_dry: bool) -> int:
     """
     console = plain_console()
     for run in dict.fromkeys(map(_run_of_all_hosts, runs)):
-        hosts = (path for path in sorted(run.glob("host-*")) if any((path / CHECKPOINTS).glob("step-*")))
+        parts = (path for path in sorted(run.glob("host-*")) if HOST_DIR.fullmatch(path.name))
+        hosts = (path for path in parts if any((path / CHECKPOINTS).glob("step-*")))
         paths = [path for path in (run, *hosts) if (path / CHECKPOINTS).is_dir()]
         # Locked, or a run that goes on might resume from what is being removed; to look harms nothing.
         with contextlib.ExitStack() as locks:
@@ -39,8 +40,9 @@ def prune(runs: Sequence[Path], *, keep: int, is_dry: bool) -> int:
 
 def _run_of_all_hosts(run: Path) -> Path:
     """Returns the run that a host's own directory belongs to; a run itself is returned as it is."""
-    is_part = HOST_DIR.fullmatch(run.name) is not None and (run.parent / CHECKPOINTS).is_dir()
-    return run.parent if is_part else run
+    whole = run.resolve()
+    is_part = HOST_DIR.fullmatch(whole.name) is not None and (whole.parent / CHECKPOINTS).is_dir()
+    return whole.parent if is_part else run
 
 
 def _prune_run(paths: Sequence[Path], *, keep: int, is_dry: bool) -> Iterator[str]:

@@ -32,7 +32,7 @@ from offpolicy.machine import num_usable_cores
 from offpolicy.number_text import return_text
 from offpolicy.timing.clock import Stopwatch
 
-SOURCE = "common.yaml"  # the copy of what `config=` names; a `config.yaml` would make the directory a run
+SOURCE = "source.yaml"  # the copy of what `config=` names; a `config.yaml` would make the directory a run
 QUIET = ("log.panel=off", "log.tensorboard=false")
 MOST_SHOWN = 10  # trials in the table
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+from offpolicy.children import LONG_SPIN_ROUNDS, SPIN_ROUNDS
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.envs.vectorization import TOGETHER, batch_cost, is_batched_task
@@ -86,10 +87,28 @@ def num_spare_cores(cfg: RunConfig) -> int:
     return num_usable_cores() - collectors - cfg.runner.world_size * threads
 
 
+def may_use_gpu(cfg: RunConfig) -> bool:
+    """True if learners use a GPU, or would if torch could."""
+    return (cfg.device == "auto" and has_gpu()) or cfg.device.startswith("cuda")
+
+
+def spin_rounds(cfg: RunConfig, host: HostInfo, plan: HostPlan) -> int:
+    """Returns for how many rounds a learner's OpenMP threads wait for each other before they sleep.
+
+    Many where the learner tries its numbers of threads (`make_tuner`), so that it leaves a core that another program
+    wants, and where the collectors leave a core while they work; else few.
+    """
+    is_alone = cfg.runner.world_size == 1 and host.is_alone
+    tries_threads = cfg.threads.learner == "auto" and is_alone and not may_use_gpu(cfg)
+    workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
+    at_work = cfg.collect.num_collectors * (plan.env_threads + workers)
+    return LONG_SPIN_ROUNDS if tries_threads and at_work < num_usable_cores() else SPIN_ROUNDS
+
+
 def track_names(cfg: RunConfig, *, has_evaluator: bool) -> list[str]:
     """Returns the threads of this host that a trace has a track for."""
     ranks, collectors = range(cfg.runner.world_size), range(cfg.collect.num_collectors)
-    kinds, has_device = ["learner"], (cfg.device == "auto" and has_gpu()) or cfg.device.startswith("cuda")
+    kinds, has_device = ["learner"], may_use_gpu(cfg)
     may_pack = has_device or cfg.runner.name == "double_buffer"  # where replay.source is auto
     if not cfg.algo.learns_from_rollouts and {"prefetch": True, "auto": may_pack}.get(cfg.replay.source, False):
         kinds.append("packer")

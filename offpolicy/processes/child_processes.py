@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
 from offpolicy import fault
-from offpolicy.children import SPIN_COUNT, signals_blocked, with_bounded_spin
+from offpolicy.children import SPIN_ROUNDS, signals_blocked, with_spin_rounds
 from offpolicy.descendants import HELD_S, KILL_TIMEOUT_S, Descendants, children_of
 from offpolicy.errors import StartError
 
@@ -30,7 +30,7 @@ class Start:
     target: str  # its main function, `module:function`
     payload: Mapping[str, Any]  # JSON values
     fds: Mapping[str, int]  # descriptors that it inherits, by name
-    spin_count: str = SPIN_COUNT  # rounds in which its OpenMP threads wait for each other
+    spin_rounds: int = SPIN_ROUNDS  # for which its OpenMP threads wait for each other before they sleep
 
     @property
     def name(self) -> str:
@@ -151,7 +151,7 @@ class ChildProcesses:
 
     def _popen(self, start: Start, spec_fd: int, message_fd: int) -> subprocess.Popen[bytes]:
         """Starts the interpreter of a child, which reads from `spec_fd` what it is to do."""
-        environment = self._descendants.environment(with_bounded_spin(os.environ, start.spin_count), of=start.name)
+        environment = self._descendants.environment(with_spin_rounds(os.environ, start.spin_rounds), of=start.name)
         environment["OFFPOLICY_RUN_ID"] = self._run_id
         with signals_blocked():
             fault.hit("spawn")

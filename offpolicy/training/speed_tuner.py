@@ -29,7 +29,7 @@ HOPELESS = 1.25  # ratio to the fastest setting beyond which a setting is not tr
 WORTHWHILE = 1.03  # ratio by which more threads, or an overlap, must be faster
 CHANGED = 1.2  # ratio of the time per update to that after the last trial, or its inverse, that calls for another one
 CHANGED_BLOCKS = 3  # consecutive blocks in which it must have changed
-URGENT = 3.0  # such a ratio from which on no pause is waited for: another program has the core of a thread that spins
+URGENT = 3.0  # such a ratio at which a trial begins without the pause: mostly another program has a core
 REPEATED = 20_000  # iterations after a trial at which it is repeated although nothing has changed
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 300.0  # least time between two trials; doubled when a trial changes nothing
 MOST_THREADS = 16  # threads beyond which the products of an update get no faster
@@ -213,16 +213,16 @@ class SpeedTuner:
         self._use(chosen)
 
     def _has_changed(self, seconds: float) -> bool:
-        """True if updates have long been slower or faster than after the last trial.
+        """True if another trial is due.
 
-        That trial was not just now, or updates are much slower.
+        Updates have long been slower or faster than after the last one, and the pause is over or they are much slower.
         """
         if self._reference_s is None:  # the setting is a checkpoint's
             self._reference_s = seconds
         ratio = seconds / self._reference_s
         self._num_changed = self._num_changed + 1 if not 1.0 / CHANGED <= ratio <= CHANGED else 0
-        may_try = ratio >= URGENT or self._last_s - self._rested_s >= self._pause_s
-        return self._num_changed >= CHANGED_BLOCKS and may_try
+        is_pause_over = self._last_s - self._rested_s >= self._pause_s
+        return self._num_changed >= CHANGED_BLOCKS and (is_pause_over or ratio >= URGENT)
 
     def _use(self, setting: Setting) -> None:
         self._in_use = setting

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from offpolicy.children import LONG_SPIN_COUNT, SPIN_COUNT
+from offpolicy.children import LONG_SPIN_ROUNDS, SPIN_ROUNDS
 from offpolicy.descendants import environment_of
 from offpolicy.processes.child_processes import Start
 from offpolicy.processes.control_page import ControlPage
@@ -45,7 +45,7 @@ def test_a_death_reported_before_the_last_message_loses_neither(monkeypatch: pyt
     assert supervisor.failure.cause.startswith("ModuleNotFoundError")
 
 
-@pytest.mark.parametrize("rounds", [SPIN_COUNT, LONG_SPIN_COUNT])
+@pytest.mark.parametrize("rounds", [SPIN_ROUNDS, LONG_SPIN_ROUNDS])
 def test_the_threads_of_children_spin_as_long_as_they_are_told(
     monkeypatch: pytest.MonkeyPatch, log_fd: int, rounds: str
 ) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from offpolicy.checkpoint import CheckpointStore
-from offpolicy.children import LONG_SPIN_COUNT, SPIN_COUNT
 from offpolicy.config.schema import RunConfig, write_config
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import CheckpointError, ConfigError
@@ -125,23 +124,6 @@ def test_every_process_starts_in_a_module_of_the_runners(runner: str) -> None:
     ("error", "code"), [(CheckpointError("step-40: damaged"), 66), (OSError(28, "No space left on device"), 1)]
 )
 @pytest.mark.parametrize("site", ["newest_checkpoint", "_traced", "open_run_logger"])
-@pytest.mark.parametrize(
-    ("role", "tree", "num_hosts", "rounds"),
-    [
-        ("learner", {}, 1, LONG_SPIN_COUNT),
-        ("learner", ONE_THREAD, 1, SPIN_COUNT),
-        ("learner", {"runner": {"name": "multi_gpu", "world_size": 2}}, 1, SPIN_COUNT),
-        ("learner", {}, 2, SPIN_COUNT),
-        ("collector", {}, 1, SPIN_COUNT),
-        ("evaluator", {}, 1, SPIN_COUNT),
-    ],
-)
-def test_only_a_learner_that_can_leave_a_core_spins_for_long(
-    role: str, tree: dict[str, Any], num_hosts: int, rounds: str
-) -> None:
-    assert train.spin_count(role, config(**tree), HostInfo(num_hosts=num_hosts)) == rounds
-
-
 def test_processes_that_cannot_begin_again_leave_a_summary_and_name_the_dead_learner(
     monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, site: str
 ) -> None:

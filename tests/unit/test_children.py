@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 from offpolicy.children import (
-    LONG_SPIN_COUNT,
-    SPIN_COUNT,
     ChildError,
     ChildRaised,
     ChildTimeout,
@@ -24,7 +22,7 @@ from offpolicy.children import (
     is_held,
     resolve,
     signals_blocked,
-    with_bounded_spin,
+    with_spin_rounds,
 )
 from offpolicy.descendants import KILL_TIMEOUT_S
 from offpolicy.distributed.rank_group import SHORTAGES
@@ -246,10 +244,9 @@ def test_held_signals_arrive_after_the_block() -> None:
 
 
 @pytest.mark.parametrize("chosen", [{"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}])
-def test_the_spin_of_openmp_is_bounded_unless_the_user_says_otherwise(chosen: dict[str, str]) -> None:
-    assert with_bounded_spin({"HOME": "/h"}) == {"HOME": "/h", "GOMP_SPINCOUNT": SPIN_COUNT}
-    assert with_bounded_spin({}, LONG_SPIN_COUNT) == {"GOMP_SPINCOUNT": LONG_SPIN_COUNT}
-    assert with_bounded_spin(chosen, LONG_SPIN_COUNT) == chosen
+def test_the_threads_of_openmp_spin_as_long_as_is_asked_unless_the_user_says_otherwise(chosen: dict[str, str]) -> None:
+    assert with_spin_rounds({"HOME": "/h"}, 3) == {"HOME": "/h", "GOMP_SPINCOUNT": "3"}
+    assert with_spin_rounds(chosen, 3) == chosen
 
 
 def test_a_process_that_a_call_has_detached_ends_with_the_call() -> None:

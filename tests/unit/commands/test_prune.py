@@ -114,6 +114,17 @@ def test_the_directory_of_one_host_stands_for_the_run_of_all(run: Path, capsys: 
     assert capsys.readouterr().out.count("removed") == 2  # once per host
 
 
+def test_from_inside_the_directory_of_a_host_the_run_of_all_is_pruned(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(run / "host-1", 10, 20, 30, 40)
+    save(run / "host-1-old", 50)  # somebody's copy
+    monkeypatch.chdir(run / "host-1")
+    prune([Path()], keep=1, is_dry=False)
+    assert names(run) == ["best", "step-000000000030"]
+    assert names(run / "host-1") == ["step-000000000030", "step-000000000040"]
+
+
 def test_a_host_that_sees_no_other_is_pruned_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "check_content", accept_all)
     save(tmp_path / "host-1", 10, 20)

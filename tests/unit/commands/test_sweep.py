@@ -266,7 +266,7 @@ def test_the_values_of_another_run_are_kept_for_all_trials_and_later_calls(
     launcher = launched(monkeypatch, near)
     run = source_run(tmp_path / "runs/one", gamma=0.91)
     assert cli.main(["sweep", "space.yaml", f"config={run}", "algo.tau=0.03", "--trials", "2"]) == 0
-    kept = tmp_path / "sweeps/space/common.yaml"
+    kept = tmp_path / "sweeps/space/source.yaml"
     assert kept.read_text() == (run / "config.yaml").read_text()
     cfg = load_config([word for word in launcher.started[0][0] if not word.startswith("log.")])
     assert (cfg.algo.name, cfg.algo.tau, cfg.algo.gamma) == ("td3", 0.03, 0.91)  # the first has the values of before

@@ -214,14 +214,14 @@ def test_trials_that_change_nothing_become_rare() -> None:
 
 
 @pytest.mark.parametrize(("ratio", "is_urgent"), [(0.9 * URGENT, False), (1.1 * URGENT, True)])
-def test_no_pause_is_waited_for_where_updates_take_many_times_as_long(ratio: float, is_urgent: bool) -> None:
+def test_before_the_pause_is_over_only_much_slower_updates_begin_a_trial(ratio: float, is_urgent: bool) -> None:
     machine, slower = Machine(two_cores), 1.0
     tuner = machine.tuner((1, 2))
     machine.run(tuner, 1000)
     for _ in range(4):  # trials that change nothing: the pause after the last one is longer than a minute
         slower *= 1.5
         machine.seconds_of = lambda threads, by=slower: by * two_cores(threads)
-        machine.run(tuner, round(90.0 / (slower * 0.006)))
+        machine.run(tuner, round(200.0 / (slower * 0.006)))
     machine.seconds_of = lambda threads: slower * two_cores(threads) * (ratio if threads == 2 else 1.0)
     machine.run(tuner, round(15.0 / (slower * 0.006 * ratio)))
     assert machine.choice.setting == Setting(1 if is_urgent else 2, "alternate")
