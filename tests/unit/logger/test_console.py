@@ -181,7 +181,7 @@ def test_cores_are_named_where_they_were_used_or_a_tick_has_taken_some_back() ->
     assert cores_text(used, 2.0) == f"{learner} 0.98  {others} -0.02  of 2"
 
 
-def test_a_part_of_nothing_is_unknown_and_no_part_is_nothing() -> None:
+def test_a_share_of_zero_or_of_what_is_not_known_is_a_dash() -> None:
     assert (percent(0.0, 2.0), percent(0.5, 2.0), percent(1.0, 0.0), percent(None, 2.0)) == ("0.0%", "25.0%", "-", "-")
 
 

@@ -86,9 +86,10 @@ def test_the_batch_of_all_ranks_is_that_of_an_update(totals: StepTotals) -> None
 
 
 def test_cpu_time_from_before_the_logger_was_opened_is_no_part_of_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_ns = iter([900 * MS, 950 * MS])
-    monkeypatch.setattr("offpolicy.logger.step_totals.cpu_ns", lambda: next(now_ns))
+    used_ns = [900 * MS]
+    monkeypatch.setattr("offpolicy.logger.step_totals.cpu_ns", lambda: used_ns[-1])
     totals = StepTotals(RunHeader(algo="foreign", env_id="X-v0", seed=0, mode="overlap", total_timesteps=1000))
+    used_ns.append(950 * MS)
     account = totals.snapshot().learners[0].account
     assert account is not None
     assert account.cpu_ns == 50 * MS

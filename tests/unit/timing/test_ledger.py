@@ -280,11 +280,20 @@ def test_a_span_of_the_warm_up_is_not_split() -> None:
     assert (account.wall_ns, account.warmup_ns, set(account.phases_ns.values())) == (0, 100, {0})
 
 
-def test_the_trace_of_a_span_that_is_split_shows_both_parts(tmp_path: Path) -> None:
-    directory = tmp_path / "trace"
+TracedLedger = tuple[Ledger, FakeClock, Path]
+
+
+@pytest.fixture
+def traced_ledger(tmp_path: Path) -> TracedLedger:
+    """A ledger from 5,000 ns on, its clock, and the directory of its track."""
+    directory, clock = tmp_path / "trace", FakeClock(5_000)
     create_tracks(directory, ["learner-0"], 1)
-    clock = FakeClock(5_000)
-    ledger = Ledger(Phase, clock, trace=open_track(str(directory), "learner-0", trace_names(Phase), "learner 0"))
+    trace = open_track(str(directory), "learner-0", trace_names(Phase), "learner 0")
+    return Ledger(Phase, clock, trace=trace), clock, directory
+
+
+def test_the_trace_of_a_span_that_is_split_shows_both_parts(traced_ledger: TracedLedger) -> None:
+    ledger, clock, directory = traced_ledger
     ledger.trace_when_split(Phase.PARAM_SYNC)
     start_ns, stop_ns = span_of_sync(ledger, clock, 100_000)
     ledger.split(Phase.PARAM_SYNC, Phase.RANK_BARRIER, start_ns, stop_ns, 30_000)
@@ -306,11 +315,10 @@ def test_time_that_another_clock_has_measured_is_taken_out_of_the_open_phase() -
     assert sum(account.phases_ns.values()) == account.wall_ns == 105
 
 
-def test_the_trace_shows_the_open_phase_only_up_to_where_another_clock_has_measured(tmp_path: Path) -> None:
-    directory = tmp_path / "trace"
-    create_tracks(directory, ["learner-0"], 1)
-    clock = FakeClock(5_000)
-    ledger = Ledger(Phase, clock, trace=open_track(str(directory), "learner-0", trace_names(Phase), "learner 0"))
+def test_the_trace_shows_the_open_phase_only_up_to_where_another_clock_has_measured(
+    traced_ledger: TracedLedger,
+) -> None:
+    ledger, clock, directory = traced_ledger
     with ledger.phase(Phase.TRAIN):
         clock.advance(100_000)
         ledger.insert(Phase.PARAM_SYNC, 30_000)
@@ -319,11 +327,10 @@ def test_the_trace_shows_the_open_phase_only_up_to_where_another_clock_has_measu
     assert [at.tolist() for at in track.spans(Phase.TRAIN)] == [[5_000, 105_000], [75_000, 110_000]]
 
 
-def test_the_iterations_of_a_trace_are_numbered_from_the_first_one_of_the_warm_up_on(tmp_path: Path) -> None:
-    directory = tmp_path / "trace"
-    create_tracks(directory, ["learner-0"], 1)
-    clock = FakeClock(5_000)
-    ledger = Ledger(Phase, clock, trace=open_track(str(directory), "learner-0", trace_names(Phase), "learner 0"))
+def test_the_iterations_of_a_trace_are_numbered_from_the_first_one_of_the_warm_up_on(
+    traced_ledger: TracedLedger,
+) -> None:
+    ledger, clock, directory = traced_ledger
     for _ in range(2):
         clock.advance(100)
         ledger.close()

@@ -144,7 +144,7 @@ def test_a_window_is_stretched_only_where_it_holds_few_arrivals(arrivals: int, p
     assert (found.steps_per_sec, found.updates_per_sec) == (per_sec, per_sec)
 
 
-def test_the_collector_with_the_fewest_arrivals_tells_how_sure_the_counted_ratio_is() -> None:
+def test_the_counted_ratio_is_as_sure_as_that_of_the_collector_with_the_fewest_arrivals() -> None:
     """Counts say 0.5 updates per env step, the clocks 0.47: the second collector reports after every 10 steps."""
     learner = Account(10 * S, S, 100, {"train": 10 * S}, 0)
     often = collector(Account(10 * S, S, 100, {"env_step": 10 * S}, 0), 100)

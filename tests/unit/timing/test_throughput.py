@@ -164,7 +164,7 @@ def test_costs_of_several_collectors_vary_as_those_of_one_that_does_as_many_step
     assert learner_spread(learner, both, 2).std() == pytest.approx(learner_spread(learner, alone, 1).std()) != 0.0
 
 
-def test_before_all_collectors_have_reported_they_are_no_groups_of_ranks() -> None:
+def test_collectors_are_not_grouped_by_ranks_before_all_have_reported() -> None:
     timed = CollectorWindow(window(10, env_step=500), 100, 100, 100)
     untimed = CollectorWindow(None, 0, 0, 0)
     predicted = predicted_steps_per_sec("free", window(10, train=1), [timed, untimed], 1e6, num_groups=2)
