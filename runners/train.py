@@ -315,7 +315,7 @@ def _spawn(
     for role, index in names:
         is_first = (role, index) == ("learner", 0)
         own = fds | ({"store": listener.fileno()} if listener is not None and is_first else {})
-        rounds = spin_rounds(cfg, job.host, job.plan) if role == "learner" else SPIN_ROUNDS
+        rounds = spin_rounds(cfg, job.host) if role == "learner" else SPIN_ROUNDS
         pids.append((role, supervisor.spawn(Start(role, index, entry_point(role, cfg), payload, own, rounds))))
     return pids
 

@@ -92,16 +92,16 @@ def may_use_gpu(cfg: RunConfig) -> bool:
     return (cfg.device == "auto" and has_gpu()) or cfg.device.startswith("cuda")
 
 
-def spin_rounds(cfg: RunConfig, host: HostInfo, plan: HostPlan) -> int:
+def spin_rounds(cfg: RunConfig, host: HostInfo) -> int:
     """Returns for how many rounds a learner's OpenMP threads wait for each other before they sleep.
 
     Many where the learner tries its numbers of threads (`make_tuner`), so that it leaves a core that another program
-    wants, and where the collectors leave a core while they work; else few.
+    wants, and where collectors and processes of environments leave a core; else few.
     """
     is_alone = cfg.runner.world_size == 1 and host.is_alone
     tries_threads = cfg.threads.learner == "auto" and is_alone and not may_use_gpu(cfg)
     workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
-    at_work = cfg.collect.num_collectors * (plan.env_threads + workers)
+    at_work = cfg.collect.num_collectors * (1 + workers)
     return LONG_SPIN_ROUNDS if tries_threads and at_work < num_usable_cores() else SPIN_ROUNDS
 
 

@@ -46,23 +46,23 @@ def test_threads_can_be_set_and_leave_room_for_the_collector(monkeypatch: pytest
         ({}, 2, False),
         ({"device": "cuda"}, 1, False),
         ({"collect": {"num_collectors": 2}}, 1, False),
-        ({"env": {"id": "Ant-v5", "num_envs": 8, "vectorization": "mujoco"}}, 1, False),  # on all cores in its turn
+        ({"env": {"id": "Ant-v5", "num_envs": 8, "vectorization": "mujoco"}}, 1, True),  # on all cores in its turn
         ({"env": {"num_envs": 2, "vectorization": "async"}}, 1, False),
     ],
 )
-def test_threads_spin_for_long_where_the_learner_can_leave_a_core_and_collectors_need_none_of_theirs(
+def test_threads_spin_for_long_where_the_learner_can_leave_a_core_and_the_collectors_leave_one(
     monkeypatch: pytest.MonkeyPatch, tree: dict[str, Any], num_hosts: int, is_long: bool
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(resources, "GPU_DRIVERS", ())
     cfg, host = config(**tree), HostInfo(num_hosts=num_hosts)
-    assert spin_rounds(cfg, host, plan_host(cfg, host)) == (LONG_SPIN_ROUNDS if is_long else SPIN_ROUNDS)
+    assert spin_rounds(cfg, host) == (LONG_SPIN_ROUNDS if is_long else SPIN_ROUNDS)
 
 
 def test_a_gpu_that_auto_would_take_keeps_the_spin_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(resources, "GPU_DRIVERS", ("/dev/null",))
-    assert spin_rounds(config(), HostInfo(), plan_host(config(), HostInfo())) == SPIN_ROUNDS
+    assert spin_rounds(config(), HostInfo()) == SPIN_ROUNDS
 
 
 BATCH = {"id": "Ant-v5", "num_envs": 8, "vectorization": "mujoco"}
