@@ -80,11 +80,15 @@ def num_spare_cores(cfg: RunConfig) -> int:
 
     A rank needs as many as its threads without an evaluator; of those it has by default, at most `NEEDED_THREADS`.
     """
-    workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
-    collectors = cfg.collect.num_collectors * (collector_threads(cfg) + workers)
     threads = learner_threads(cfg, has_evaluator=False)
     threads = min(threads, NEEDED_THREADS) if cfg.threads.learner == "auto" else threads
-    return num_usable_cores() - collectors - cfg.runner.world_size * threads
+    return num_usable_cores() - _num_collecting(cfg) - cfg.runner.world_size * threads
+
+
+def _num_collecting(cfg: RunConfig) -> int:
+    """Returns the threads of this host's collectors and the processes of their environments."""
+    workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
+    return cfg.collect.num_collectors * (collector_threads(cfg) + workers)
 
 
 def may_use_gpu(cfg: RunConfig) -> bool:
@@ -100,9 +104,8 @@ def spin_rounds(cfg: RunConfig, host: HostInfo) -> int:
     """
     is_alone = cfg.runner.world_size == 1 and host.is_alone
     tries_threads = cfg.threads.learner == "auto" and is_alone and not may_use_gpu(cfg)
-    workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
-    at_work = cfg.collect.num_collectors * (1 + workers)
-    return LONG_SPIN_ROUNDS if tries_threads and at_work < num_usable_cores() else SPIN_ROUNDS
+    leaves_core = _num_collecting(cfg) < num_usable_cores()
+    return LONG_SPIN_ROUNDS if tries_threads and leaves_core else SPIN_ROUNDS
 
 
 def track_names(cfg: RunConfig, *, has_evaluator: bool) -> list[str]:

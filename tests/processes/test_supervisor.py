@@ -47,7 +47,7 @@ def test_a_death_reported_before_the_last_message_loses_neither(monkeypatch: pyt
 
 @pytest.mark.parametrize("rounds", [SPIN_ROUNDS, LONG_SPIN_ROUNDS])
 def test_the_threads_of_children_spin_as_long_as_they_are_told(
-    monkeypatch: pytest.MonkeyPatch, log_fd: int, rounds: str
+    monkeypatch: pytest.MonkeyPatch, log_fd: int, rounds: int
 ) -> None:
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from offpolicy.checkpoint import CheckpointStore
+from offpolicy.children import SPIN_ROUNDS
 from offpolicy.config.schema import RunConfig, write_config
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import CheckpointError, ConfigError
@@ -16,8 +17,10 @@ from offpolicy.launch import preflight
 from offpolicy.launch.outcome import Outcome
 from offpolicy.logger.callbacks import Callbacks
 from offpolicy.processes.child import resolve
+from offpolicy.processes.child_processes import Start
 from offpolicy.processes.failures import Failure
 from offpolicy.timing.clock import Stopwatch
+from offpolicy.training.worker import HostPlan
 from offpolicy.types import SpaceSpec
 from runners import train
 
@@ -118,6 +121,17 @@ def test_every_process_starts_in_a_module_of_the_runners(runner: str) -> None:
     targets = [train.entry_point(role, cfg) for role in ("learner", "collector", "evaluator")]
     assert targets == [f"runners.{runner}:learner_main", "runners.collector:main", "runners.evaluator:main"]
     assert all(callable(resolve(target)) for target in targets)
+
+
+def test_the_threads_of_the_learner_alone_spin_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "spin_rounds", lambda cfg, host: 7)
+    started: list[Start] = []
+    supervisor: Any = SimpleNamespace(signal_code=0, spawn=started.append)
+    job: Any = SimpleNamespace(cfg=config(), host=HostInfo(), plan=HostPlan(True, 1, 1), to_json=dict)
+    train._spawn(supervisor, job, {}, None)
+    assert [(one.role, one.spin_rounds) for one in started] == [
+        ("learner", 7), ("collector", SPIN_ROUNDS), ("evaluator", SPIN_ROUNDS),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -277,7 +277,7 @@ def test_all_clocks_of_several_collectors_add_up(make_snapshot: MakeSnapshot) ->
     assert np.array_equal(found.states, whole.states)  # type: ignore[arg-type]
 
 
-def test_cpu_time_is_a_share_of_all_time_that_of_the_warm_up_among_it() -> None:
+def test_cpu_time_is_a_share_of_all_time_with_the_warm_up() -> None:
     """One core was used for 2 of 4 seconds, wanted for 0.4 more, and taken away 8 times."""
     phases_ns = dict.fromkeys(map(str, LearnerPhase), 0) | {"train": 1000 * MS}
     account = Account(1000 * MS, 3000 * MS, 10, phases_ns, 2000 * MS, SchedulerStats(400 * MS, 8))
