@@ -173,7 +173,9 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
         is_rounded = left.dtype == torch.bfloat16
         is_transposed = left.stride(0) == 1 < left.stride(1)
         add = partial(self._add, is_onednn=is_onednn)
-        if not is_backward:
+        if not is_backward and left.untyped_storage().data_ptr() in self._blocks:
+            add(Direction.FORWARD, c, b, a)  # of a layer with one output
+        elif not is_backward:
             add(Direction.FORWARD, a, b, c, is_rounded=is_rounded)
         elif right.untyped_storage().data_ptr() in self._blocks:
             add(Direction.INPUTS, a, c, b)
@@ -200,7 +202,8 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
         is_rounded: bool = False,
         is_onednn: bool = False,
     ) -> None:
-        self.rows[Kind(direction, rows // self._batch_rows, inputs, outputs, is_rounded, is_onednn)] += rows
+        times = max(1, rows // self._batch_rows)  # a product of weights alone may have fewer rows than a batch
+        self.rows[Kind(direction, times, inputs, outputs, is_rounded, is_onednn)] += rows
 
 
 def _rollouts(spec: SpaceSpec, num_steps: int) -> Rollouts:

@@ -83,7 +83,7 @@ class MixedMlp(FusedMlp):
         for layer, activations in zip(self._middle, others, strict=True):
             torch.baddbmm(layer.bias, below, layer.weight_t, out=activations)
             below = self.activation.apply(activations)
-        return torch.baddbmm(last.bias, top.copy_(below), last.weight_t)
+        return last.outputs(top.copy_(below))
 
     def backward(
         self, d_output: Tensor, inputs: Tensor, memory: Memory, gradients: Sequence[LayerGradients] | None

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from offpolicy.algos.flops import count_work
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
@@ -27,7 +28,7 @@ from offpolicy.config.extensions import NetworkConfig, NetworkInfo
 from offpolicy.config.parsing import option
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(NetworkConfig):
-    kind: str = option("good", "which", choices=("good", "buffered", "narrow", "broken"))
+    kind: str = option("good", "which", choices=("good", "buffered", "narrow", "weighed", "broken"))
 NET = NetworkInfo("encs_modules:make", Options)
 """
 MODULES = """
@@ -46,8 +47,14 @@ class Buffered(Good):
 class Narrow(Good):
     def forward(self, obs):
         return super().forward(obs)[..., :2]
+class Weighed(Good):
+    def __init__(self, obs_dim):
+        super().__init__(obs_dim)
+        self.shares = torch.nn.Parameter(torch.ones(1, 5))
+    def forward(self, obs):
+        return super().forward(obs) + (self.shares @ self.inner.weight).sum()
 def make(options, obs_dim):
-    return {"good": Good, "buffered": Buffered, "narrow": Narrow}[options.kind](obs_dim)
+    return {"good": Good, "buffered": Buffered, "narrow": Narrow, "weighed": Weighed}[options.kind](obs_dim)
 """
 SPEC = SpaceSpec(3, 2, (-1.0,) * 2, (1.0,) * 2)
 
@@ -67,6 +74,14 @@ def algo(kind: str = "good", **values: Any) -> Any:
 def policy(**values: Any) -> Policy:
     torch.manual_seed(1)
     return make_policy(algo(**values), SPEC)
+
+
+def test_the_work_of_an_encoder_that_multiplies_weights_alone_is_counted() -> None:
+    """Such a product may have fewer rows than any batch."""
+    runs = [{"algo": {"network": {"name": "net", "kind": kind}}} for kind in ("good", "weighed")]
+    plain, weighed = (count_work(RunConfig.from_mapping(run), SPEC) for run in runs)
+    assert weighed.update > plain.update > 0
+    assert all(product.rows > 0 for product in weighed.products)
 
 
 def test_the_actor_and_each_critic_have_an_encoder_of_their_own() -> None:
