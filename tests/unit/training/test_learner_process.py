@@ -160,12 +160,15 @@ def test_the_library_that_makes_the_products_is_known(
     assert [one.is_onednn for (one,) in measured] == [expected == "onednn"]
 
 
-def test_work_that_cannot_be_counted_is_a_warning(make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, AssertionError, ZeroDivisionError])
+def test_work_that_cannot_be_counted_is_a_warning(
+    kind: type[Exception], make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
-        raise RuntimeError("out of memory")
+        raise kind("no such rows")
 
     monkeypatch.setattr(learner_process, "count_work", fail)
     rank = make_rank()
     assert learner_process.measure_flops(rank) == {}
-    warning = ("warning", {"text": "perf/flops_per_sec is not known: out of memory"})
+    warning = ("warning", {"text": f"perf/flops_per_sec is not known: {kind.__name__}: no such rows"})
     assert rank.child.sent == [warning]  # type: ignore[attr-defined]  # a fake child
