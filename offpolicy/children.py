@@ -113,6 +113,11 @@ def call_in_child(target: str, payload: Any = None, *, timeout_s: float | None =
     return _result(json.loads(text), printed)
 
 
+def module_path() -> list[str]:
+    """Returns where Python looks for modules here, for another process: what is no text in `sys.path` it ignores."""
+    return [entry for entry in sys.path if isinstance(entry, str)]
+
+
 def _scratch() -> BinaryIO:
     """Returns an empty file without a name, in memory: /tmp may be full, or read-only."""
     return os.fdopen(os.memfd_create("offpolicy-call"), "w+b")

@@ -156,7 +156,7 @@ def memory_limits(process: Path = SELF) -> list[MemoryLimit]:
 
 def memory_cgroups(process: Path = SELF) -> list[Path]:
     """Returns the directories of the cgroups that can limit this process's memory; none without cgroups."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
         return list(_cgroups(process, "memory"))
     return []
 
@@ -196,10 +196,10 @@ class CpuQuota:
 
     def used_ns(self) -> int | None:
         """Returns the CPU time that the group has used; None where the kernel does not count it."""
-        with contextlib.suppress(OSError, KeyError):
+        with contextlib.suppress(OSError, ValueError, KeyError):
             fields = dict(line.split() for line in (self.directory / "cpu.stat").read_text().splitlines())
             return int(fields["usage_usec"]) * 1000  # version 2
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             return int((self.directory / "cpuacct.usage").read_text())  # version 1
         return None
 
@@ -207,7 +207,7 @@ class CpuQuota:
 def cpu_quotas(process: Path = SELF) -> list[CpuQuota]:
     """Returns the CPU limits of this process's cgroup and of those around it, of both versions of cgroups."""
     quotas: list[CpuQuota] = []
-    with contextlib.suppress(OSError):  # no cgroups
+    with contextlib.suppress(OSError, ValueError):  # no cgroups, or in a form of their own
         for directory in _cgroups(process, "cpu"):
             cores = _quota_cores(directory)
             if cores is not None:
@@ -236,12 +236,13 @@ def _cgroups(process: Path, name: str) -> Iterator[Path]:
     A container may see only the part of the hierarchy that is mounted; its own path may then lie outside of it.
     """
     paths: dict[str, str] = {}  # of the process in each hierarchy, by controller; '' is version 2
-    for line in (process / "cgroup").read_text().splitlines():
+    own_cgroups, mounts = (os.fsdecode((process / name).read_bytes()) for name in ("cgroup", "mountinfo"))
+    for line in own_cgroups.splitlines():
         _, controllers, path = line.split(":", 2)
         paths |= dict.fromkeys(controllers.split(","), path)
-    for line in (process / "mountinfo").read_text().splitlines():
+    for line in filter(None, mounts.split("\n")):  # a name may hold what else ends a line
         mounted, _, system = line.partition(" - ")
-        (root, point), (kind, _, options) = mounted.split()[3:5], system.split()[:3]
+        (root, point), (kind, _, options) = mounted.split(" ")[3:5], system.split(" ")[:3]  # a source may be empty
         controller = name if kind == "cgroup" else ""
         if controller not in paths or kind not in ("cgroup", "cgroup2"):
             continue
@@ -255,10 +256,10 @@ def _cgroups(process: Path, name: str) -> Iterator[Path]:
 
 def _quota_cores(directory: Path) -> float | None:
     """Returns the limit of one cgroup in cores; None where it has none."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = (directory / "cpu.max").read_text().split()  # version 2
         return None if quota == "max" else int(quota) / int(period)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = ((directory / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))  # version 1
         return None if int(quota) <= 0 else int(quota) / int(period)
     return None

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from offpolicy.children import ChildError, call_in_child
+from offpolicy.children import ChildError, call_in_child, module_path
 from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import ConfigError, OffPolicyError
 
@@ -17,7 +17,7 @@ MOST_S = 120.0  # seconds for imports, one reset and one picture
 
 def check_video_of(env: EnvConfig) -> None:
     """Refuses an environment that cannot be drawn, after one picture in another process. Raises `ConfigError`."""
-    request = {"env": dataclasses.asdict(env), "sys_path": sys.path}
+    request = {"env": dataclasses.asdict(env), "sys_path": module_path()}
     try:
         call_in_child("offpolicy.collect.drawable:try_picture", request, timeout_s=MOST_S)
     except ConfigError:

@@ -24,7 +24,7 @@ import torch
 
 from offpolicy import fault
 from offpolicy.checkpoint.formats import Array
-from offpolicy.children import describe_exit, die_with_parent, leave_signals, signals_blocked
+from offpolicy.children import describe_exit, die_with_parent, leave_signals, module_path, signals_blocked
 from offpolicy.collect.evaluation import deterministic_actor
 from offpolicy.collect.film import Film, GifTiming, Picture, draw_without_window
 from offpolicy.config.schema import RunConfig
@@ -64,7 +64,7 @@ class EvalVideo:
             "spec": dataclasses.asdict(self._spec),
             "file": str(self._directory / f"step-{env_steps:012d}.gif"),
             "most_bytes": self._cfg.eval.video_mb * 1_000_000,
-            "sys_path": sys.path,
+            "sys_path": module_path(),
         }
         self._next = json.dumps(request).encode() + b"\n" + safetensors.numpy.save(dict(tensors))
         self._poll()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from offpolicy.children import ChildError, ChildRaised, ChildTimeout, call_in_child
+from offpolicy.children import ChildError, ChildRaised, ChildTimeout, call_in_child, module_path
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
 from offpolicy.envs.make import find_spec, make_env
@@ -41,7 +41,7 @@ def probe(cfg: EnvConfig) -> SpaceSpec:
     process died) or `HangError` (no answer within `cfg.step_timeout_s` and the time to import it).
     """
     check_id(cfg.id)
-    request, timeout_s = {"env": dataclasses.asdict(cfg), "sys_path": sys.path}, cfg.step_timeout_s + OPEN_GRACE_S
+    request, timeout_s = {"env": dataclasses.asdict(cfg), "sys_path": module_path()}, cfg.step_timeout_s + OPEN_GRACE_S
     try:
         return SpaceSpec.from_json(call_in_child("offpolicy.envs.probe:try_out", request, timeout_s=timeout_s))
     except ChildTimeout as error:

@@ -12,6 +12,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.launch.hellos import Hellos
 from offpolicy.logger.callbacks import Callbacks
 from offpolicy.logger.logger import OffPolicyLogger
+from offpolicy.logger.metrics import require_known
 from offpolicy.machine_load import SystemMonitor
 from offpolicy.processes.child_processes import Child
 from offpolicy.processes.control_page import CollectorWord, HostWord, RankWord
@@ -148,6 +149,8 @@ class Monitor:
         self._logger.message(f"warning: {text}" if kind == "warning" else text)
 
     def _on_learner_hello(self, child: Child, message: Mapping[str, Any]) -> None:
+        """Raises `UnknownMetricError`, before anything is learnt, if a plug-in's update rule has metrics of its own."""
+        require_known(f"train/{name}" for name in message["metrics"])
         backend = f", {message['backend']}" if message["backend"] else ""
         flops = dict(message["flops"])
         library = flops.pop("library", "")

@@ -129,12 +129,13 @@ def record_end(
     summary["run"] = provenance.section()
     if called := monitor.callbacks.section():
         summary["callbacks"] = called
-    note_what_ran(path / "config.yaml", logger.header)
     try:
         write_summary(path / SUMMARY, summary)
     except OSError as error:
         logger.message(f"summary.json not written: {error}")
         return summary, error
+    finally:
+        note_what_ran(path / "config.yaml", logger.header)
     return summary, None
 
 
@@ -143,7 +144,7 @@ def note_what_ran(config_file: Path, header: RunHeader) -> None:
     if not header.learner_threads:
         return
     ran = f"{RAN}threads.learner={header.learner_threads} threads.collector={header.collector_threads}"
-    with contextlib.suppress(OSError):  # a full disk: the summary says it too, or cannot
+    with contextlib.suppress(OSError, ValueError):  # a full disk: the summary says it too; a file that is no text
         before = config_file.stat()
         lines = [line for line in config_file.read_text(encoding="utf-8").splitlines() if not line.startswith(RAN)]
         atomic_write(config_file, "\n".join([*lines, f"{ran} collect.mode={header.mode}", ""]), durable=False)

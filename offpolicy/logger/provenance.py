@@ -70,7 +70,7 @@ class Provenance:
         commit = f", commit {self.git_commit}" if self.git_commit else ""
         used = [f"{PLUGIN_NOTE}{plugin.label}" for plugin in plugins]
         lines = (f"{VERSION_NOTE}{__version__}, {self.started} on {self.host}{commit}", f"# {self.command}", *used)
-        with contextlib.suppress(OSError):  # a full disk: the run says so itself
+        with contextlib.suppress(OSError, ValueError):  # a full disk: the run says so itself; a file that is no text
             text = config_file.read_text(encoding="utf-8") + "".join(f"{_comment(line)}\n" for line in lines)
             atomic_write(config_file, text, durable=False)
 
@@ -80,8 +80,9 @@ def git_commit(directory: Path) -> str | None:
     command = ["git", "-C", str(directory), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
         found = subprocess.run(
-            command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False, env=os.environ | NO_LOCKS
-        )
+            command, capture_output=True, text=True, errors="replace", timeout=GIT_TIMEOUT_S, check=False,
+            env=os.environ | NO_LOCKS,
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
     lines = found.stdout.splitlines() if found.returncode == 0 else []

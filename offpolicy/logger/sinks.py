@@ -107,17 +107,22 @@ class SafeSink:
             return
         try:
             call(sink)
-        except (Exception, SystemExit) as error:  # whatever a sink raises must not end hours of training
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever a sink raises must not end hours of training: asyncio cancels so
             self._sink = None
             self.num_dropped += 1
             self._warn(disabled(self.name, error))
-            with contextlib.suppress(Exception, SystemExit):  # reported above; closing only frees its descriptors
+            with contextlib.suppress(BaseException):  # reported above; closing only frees its descriptors
                 sink.close()
 
 
 def disabled(name: str, error: BaseException) -> str:
     """Returns the warning of a sink that failed: one line, whatever the error says."""
-    cause = f"{type(error).__name__}: {error}".rstrip(": ").replace("\n", " ")
+    try:
+        cause = f"{type(error).__name__}: {error}".rstrip(": ").replace("\n", " ")
+    except Exception:  # of the error's own text
+        cause = type(error).__name__
     return f"warning: {name} is disabled for the rest of the run: {cause}"
 
 
@@ -125,7 +130,9 @@ def open_sink(name: str, factory: Callable[[], Sink], warn: Warn) -> SafeSink | 
     """Returns the guarded sink that `factory` opens; None, after a warning, if that fails."""
     try:
         return SafeSink(name, factory(), warn)
-    except (Exception, SystemExit) as error:  # the run does not depend on any sink
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the run does not depend on any sink
         warn(disabled(name, error))
         return None
 
@@ -168,7 +175,7 @@ class JsonlSink:
 
     def episode(self, episode: EpisodeRecord) -> None:
         """Appends the episode without an unknown success."""
-        known = {key: value for key, value in episode._asdict().items() if not math.isnan(value)}
+        known = {key: value for key, value in episode._asdict().items() if math.isfinite(value)}
         self._episodes.append(known)
 
     def text(self, tag: str, content: str, env_steps: int) -> None:

@@ -43,6 +43,21 @@ UNKNOWN = (
 CAPACITY = "collector_active_steps_per_sec"  # the caller's name of I
 
 
+def as_finite(value: object) -> float | None:
+    """Returns the number that a caller gives; None for what is none: None, NaN, Inf, a tensor of several elements."""
+    try:
+        number = float(value)  # type: ignore[arg-type]  # whatever another program's loop has
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, float]:  # Any: what another program's loop has
+    """Returns the values that are finite numbers."""
+    known = {name: as_finite(value) for name, value in values.items()}
+    return {name: number for name, number in known.items() if number is not None}
+
+
 @dataclass(slots=True)
 class _Clock:
     """The account of one side, whose phases are added up."""
@@ -58,7 +73,7 @@ class _Clock:
 
     def add(self, seconds: Mapping[str, float], iterations: int = 1) -> None:
         """Adds `iterations` iterations of these mean times."""
-        given_s = {phase: value for phase, value in seconds.items() if math.isfinite(value)}
+        given_s = finite(seconds)
         each_ns = [round(given_s.get(phase, 0.0) * NS_PER_S) for phase in self.phases]
         for phase, ns in zip(self.phases, each_ns, strict=True):
             self.ns[phase] += iterations * ns
@@ -104,12 +119,14 @@ class StepTotals:
     ) -> None:
         """Adds an iteration: its times by the caller's names, and what was collected and learnt in it."""
         self.iteration = iteration
-        phases = {str(PHASE_OF[name]): value for name, value in seconds.items()}
-        residual = iteration_time - sum(filter(math.isfinite, phases.values())) if iteration_time else 0.0
+        phases = {str(PHASE_OF[name]): value for name, value in finite(seconds).items()}
+        whole = as_finite(iteration_time)
+        residual = whole - sum(phases.values()) if whole else 0.0
         self._learner.add(phases | {str(LearnerPhase.OTHER): residual})
-        steps = int(extra_info.get("throughput_steps") or 0)
-        samples = int(extra_info.get("learner_samples_per_iter") or 0)
-        batch = extra_info.get("effective_batch_size") or extra_info.get("batch_size_per_rank")
+        given = finite(extra_info)
+        steps = int(given.get("throughput_steps", 0.0))
+        samples = int(given.get("learner_samples_per_iter", 0.0))
+        batch = given.get("effective_batch_size") or given.get("batch_size_per_rank")
         self._env_steps += steps
         self._samples += samples
         self._updates += samples / batch if samples and batch else 1.0
@@ -123,28 +140,30 @@ class StepTotals:
         for name, value in rewards.items():
             self._set_curve(name if name.startswith("reward/") else f"reward/{name}", value)
 
-    def _add_metric(self, key: str, value: float) -> None:
+    def _add_metric(self, key: str, value: object) -> None:
         found = our_key(key)
         if found is None or not found.startswith("train/"):
             self._left_out.setdefault(key, False)
             return
-        if not math.isfinite(value):  # a sum would not be finite from then on
+        number = as_finite(value)
+        if number is None:  # a sum would not be finite from then on
             return
         name = found.removeprefix("train/")
         total, count = self._metrics.get(name, (0.0, 0.0))
-        self._metrics[name] = (total + float(value), count + 1.0)
+        self._metrics[name] = (total + number, count + 1.0)
 
-    def _set_curve(self, key: str, value: float) -> None:
+    def _set_curve(self, key: str, value: object) -> None:
         found = our_key(key)
         if found is None:
             self._left_out.setdefault(key, False)
         else:
             self._set_value(found, value)
 
-    def _set_value(self, key: str, value: float) -> None:
+    def _set_value(self, key: str, value: object) -> None:
         """Sets a value that is recorded as it is. One that is not finite is not known: no file format has it."""
-        if math.isfinite(value):
-            self._curves[key] = float(value)
+        number = as_finite(value)
+        if number is not None:
+            self._curves[key] = number
         else:
             self._curves.pop(key, None)
 
@@ -157,11 +176,11 @@ class StepTotals:
     def set_collector_timing(self, timing_ms: Mapping[str, float]) -> None:
         """Sets the mean times of a vector step, by the caller's names, such as `env_step_ms`."""
         key_of = {collector_key(phase): str(phase) for phase in CollectorPhase}
-        for name, value in timing_ms.items():
+        for name, given in timing_ms.items():
             phase = key_of.get(our_key(f"timing/collector_{name}") or "")
             if phase is None:
                 self._left_out.setdefault(f"timing/collector_{name}", False)
-            elif math.isfinite(value):
+            elif (value := as_finite(given)) is not None:
                 self._timing_s[phase] = value * NS_PER_MS / NS_PER_S
 
     def take_left_out(self) -> list[str]:

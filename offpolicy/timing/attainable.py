@@ -164,7 +164,7 @@ def _read(path: Path, key: Key) -> float | None:
     try:
         content = json.loads(path.read_text())
         known = float(content["flops_per_sec"]) if content["key"] == key else math.nan
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     return known if math.isfinite(known) and known > 0 else None
 

@@ -20,6 +20,7 @@ from offpolicy.children import (
     call_within,
     describe_exit,
     is_held,
+    module_path,
     resolve,
     signals_blocked,
     with_spin_rounds,
@@ -314,3 +315,8 @@ def test_a_thread_that_cannot_be_had_is_a_shortage_of_this_process(monkeypatch: 
     with pytest.raises(OSError, match="can't start new thread") as caught:
         call_within(1.0, lambda: None)
     assert caught.value.errno in SHORTAGES
+
+
+def test_what_python_ignores_in_its_path_is_not_sent_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["/a", Path("/b"), "/c"])
+    assert module_path() == ["/a", "/c"]

@@ -108,6 +108,30 @@ def test_without_cgroups_there_is_no_quota(tmp_path: Path) -> None:
     assert machine.cpu_quotas(tmp_path) == []
 
 
+def test_no_other_mount_of_the_host_hides_the_quota(tmp_path: Path) -> None:
+    """One without a source, and one whose name is no UTF-8, as a USB stick of another system has."""
+    group(tmp_path / "cg", cpu__max="150000 100000\n")
+    ours = f"/ {tmp_path}/cg rw - cgroup2 cgroup2 rw"
+    assert in_cgroups(tmp_path, "0::/\n", "/ /x rw - tmpfs  rw", ours) == [(1.5, "cg")]
+    mounts = (tmp_path / "self" / "mountinfo").read_bytes()
+    (tmp_path / "self" / "mountinfo").write_bytes(b"31 23 0:28 / /media/caf\xe9\x0b rw - vfat /dev/sdb1 rw\n" + mounts)
+    assert [quota.cores for quota in machine.cpu_quotas(tmp_path / "self")] == [1.5]
+
+
+@pytest.mark.parametrize("content", ["", "much 100000\n", "100000 0\n", "1 2 3\n"])
+def test_a_quota_in_another_form_is_none(tmp_path: Path, content: str) -> None:
+    group(tmp_path / "cg", cpu__max=content)
+    assert in_cgroups(tmp_path, "0::/\n", f"/ {tmp_path}/cg rw - cgroup2 cgroup2 rw") == []
+
+
+@pytest.mark.parametrize("name", ["cgroup", "mountinfo"])
+def test_what_a_sandbox_has_instead_of_cgroups_is_no_error(tmp_path: Path, name: str) -> None:
+    in_cgroups(tmp_path, "0::/\n", f"/ {tmp_path} rw - cgroup2 cgroup2 rw")
+    (tmp_path / "self" / name).write_text("not supported\n")
+    assert machine.cpu_quotas(tmp_path / "self") == []
+    assert machine.memory_limits(tmp_path / "self") == []
+
+
 @pytest.mark.parametrize(("limit", "number"), [(None, 4), (2.5, 3), (0.2, 1)])
 def test_as_many_threads_are_used_as_can_run_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: float | None, number: int

@@ -13,6 +13,7 @@ from offpolicy.collect.episodes import EPISODE_COLUMNS, pack_episodes
 from offpolicy.config.schema import RunConfig
 from offpolicy.launch.monitor import LATE_S, Monitor
 from offpolicy.logger.callbacks import Callback, Callbacks
+from offpolicy.logger.metrics import UnknownMetricError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord
 from offpolicy.replay.ring import Ring
 from offpolicy.types import (
@@ -203,6 +204,12 @@ def test_what_the_learner_does_besides_learning_reaches_the_panel(run: Run) -> N
 def test_the_device_that_the_learner_chose_is_known(run: Run) -> None:
     run.start()
     assert run.logger.of("set_device") == [("cpu", "onednn")]
+
+
+def test_a_metric_of_a_plugin_alone_is_refused_before_anything_is_learnt(run: Run) -> None:
+    with pytest.raises(UnknownMetricError, match="train/quantile_spread"):
+        run.send("learner", "hello", **{**LEARNER_HELLO, "metrics": ["critic_loss", "quantile_spread"]})
+    assert run.logger.calls == []
 
 
 def test_every_snapshot_holds_the_load_of_the_machine(run: Run) -> None:

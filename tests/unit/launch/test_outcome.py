@@ -103,6 +103,9 @@ def test_what_ran_stands_beside_what_was_asked_for(tmp_path: Path) -> None:
     assert yaml.safe_load(file.read_text()) == {"threads": {"learner": "auto"}}
     assert file.stat().st_mtime == 1e9  # that of the start: `offpolicy list` used to show the order of ends
     note_what_ran(tmp_path / "missing" / "config.yaml", replace(header, learner_threads=2))
+    file.write_bytes(b"seed: 1  # caf\xe9\n")  # what an editor has made of it
+    note_what_ran(file, replace(header, learner_threads=2))
+    assert file.read_bytes() == b"seed: 1  # caf\xe9\n"
 
 
 def test_the_last_line_on_stderr_names_the_process_that_failed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,6 +39,14 @@ def test_the_commit_is_that_of_the_working_directory(checkout: Path) -> None:
     assert git_commit(checkout) == f"{head}-dirty"
 
 
+def test_a_branch_whose_name_is_no_utf8_is_no_error(checkout: Path) -> None:
+    head = git(checkout, "rev-parse", "HEAD")
+    (checkout / ".git" / "HEAD").write_bytes(b"ref: refs/heads/caf\xe9\n")
+    os.makedirs(checkout / ".git" / "refs" / "heads", exist_ok=True)
+    Path(os.fsdecode(os.fsencode(checkout) + b"/.git/refs/heads/caf\xe9")).write_text(f"{head}\n")
+    assert git_commit(checkout) == head
+
+
 def test_without_a_checkout_or_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert git_commit(tmp_path) is None
     monkeypatch.setenv("PATH", "")
@@ -103,3 +111,10 @@ def test_each_start_is_a_comment_of_the_configuration(checkout: Path) -> None:
     assert yaml.safe_load(file.read_text()) == {"seed": 1}
     assert file.read_text().count(f"# offpolicy {__version__}, 1970-01-01T00:00:00+00:00 on ") == 2
     assert "\n# offpolicy train\n" in file.read_text()
+
+
+def test_a_configuration_that_is_no_text_is_left_as_it_is(checkout: Path) -> None:
+    file = checkout / "config.yaml"
+    file.write_bytes(b"seed: 1  # caf\xe9\n")
+    Provenance.of_this_process(0.0, ["train"]).note(file)
+    assert file.read_bytes() == b"seed: 1  # caf\xe9\n"

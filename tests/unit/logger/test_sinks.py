@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -85,6 +86,34 @@ def test_a_sink_that_would_end_the_process_is_disabled_like_others() -> None:
     assert warnings == ["warning: leaves is disabled for the rest of the run: SystemExit: 3"]
 
 
+def test_a_sink_whose_call_was_cancelled_is_disabled_like_others() -> None:
+    """`asyncio.run` raises it, and it is no `Exception`."""
+
+    class Cancelled(ListSink):
+        def write(self, record: Record) -> None:
+            raise asyncio.CancelledError
+
+        def close(self) -> None:
+            raise asyncio.CancelledError
+
+    warnings: list[str] = []
+    SafeSink("cloud", Cancelled(), warnings.append).write({"env_steps": 1})
+    assert warnings == ["warning: cloud is disabled for the rest of the run: CancelledError"]
+
+
+def test_an_error_without_a_text_is_named_by_its_class() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    def factory() -> Sink:
+        raise Mute
+
+    warnings: list[str] = []
+    assert open_sink("cloud", factory, warnings.append) is None
+    assert warnings == ["warning: cloud is disabled for the rest of the run: Mute"]
+
+
 def test_a_sink_has_records_and_a_summary_of_its_own() -> None:
     class Clears(ListSink):
         def write(self, record: Record) -> None:
@@ -141,9 +170,10 @@ def test_a_record_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> Non
     sink.close()
 
 
-def test_an_episode_leaves_out_an_unknown_success(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unknown", [float("nan"), float("inf")])
+def test_an_episode_leaves_out_an_unknown_success(unknown: float, tmp_path: Path) -> None:
     sink = JsonlSink(tmp_path, None)
-    sink.episode(EpisodeRecord(200, 3, -1.5, 200, False, True, float("nan")))
+    sink.episode(EpisodeRecord(200, 3, -1.5, 200, False, True, unknown))
     sink.episode(EpisodeRecord(400, 3, -1.5, 200, True, False, 1.0))
     sink.close()
     first, second = (json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines())

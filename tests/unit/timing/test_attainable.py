@@ -198,7 +198,8 @@ def test_another_machine_thread_count_or_network_is_measured_anew(other: dict[st
 @pytest.mark.parametrize(
     "content",
     [
-        "", "{", "[]", "7", '{"flops_per_sec": 1e9}',
+        "", "{", "[]", "7", '{"flops_per_sec": 1e9}', "[" * 100_000,
+        json.dumps({"key": KEY, "flops_per_sec": 10**400}),
         json.dumps({"key": KEY}), json.dumps({"key": KEY, "flops_per_sec": "much"}),
         json.dumps({"key": KEY, "flops_per_sec": 0}), json.dumps({"key": KEY, "flops_per_sec": float("nan")}),
         json.dumps({"key": KEY, "flops_per_sec": [1]}), json.dumps({"key": {**KEY, "threads": 9}, "flops_per_sec": 1}),
