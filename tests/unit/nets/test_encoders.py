@@ -19,16 +19,18 @@ from offpolicy.nets.encoders import EncodedInput
 from offpolicy.nets.few_rows import can_act
 from offpolicy.nets.policy import Policy, flat_size, flatten_into, load_flat, make_policy
 from offpolicy.plugins import NETWORKS
-from offpolicy.types import Batch, Batches, SpaceSpec
+from offpolicy.types import Batch, Batches, Direction, SpaceSpec
 from tests.packages import make_package
+from tests.unit.algos.test_flops import batches_of, counted, counted_inference, rollouts_of
 
 TEXT = """
 from dataclasses import dataclass
 from offpolicy.config.extensions import NetworkConfig, NetworkInfo
 from offpolicy.config.parsing import option
+KINDS = ("good", "buffered", "narrow", "weighed", "low_rank", "crossed", "broken")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(NetworkConfig):
-    kind: str = option("good", "which", choices=("good", "buffered", "narrow", "weighed", "broken"))
+    kind: str = option("good", "which", choices=KINDS)
 NET = NetworkInfo("encs_modules:make", Options)
 """
 MODULES = """
@@ -53,8 +55,22 @@ class Weighed(Good):
         self.shares = torch.nn.Parameter(torch.ones(1, 5))
     def forward(self, obs):
         return super().forward(obs) + (self.shares @ self.inner.weight).sum()
+class LowRank(Good):
+    def __init__(self, obs_dim):
+        super().__init__(obs_dim)
+        self.left, self.right = (torch.nn.Parameter(torch.ones(size)) for size in ((70, 4), (4, 5)))
+        self.out_dim = 70
+    def forward(self, obs):
+        return super().forward(obs) @ (self.left @ self.right).T
+class Crossed(Good):
+    def forward(self, obs):
+        hidden = super().forward(obs).unsqueeze(-1)
+        return (hidden @ hidden.mT).sum(-1)
+KINDS = {
+    "good": Good, "buffered": Buffered, "narrow": Narrow, "weighed": Weighed, "low_rank": LowRank, "crossed": Crossed
+}
 def make(options, obs_dim):
-    return {"good": Good, "buffered": Buffered, "narrow": Narrow, "weighed": Weighed}[options.kind](obs_dim)
+    return KINDS[options.kind](obs_dim)
 """
 SPEC = SpaceSpec(3, 2, (-1.0,) * 2, (1.0,) * 2)
 
@@ -66,9 +82,13 @@ def _packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def algo(kind: str = "good", **values: Any) -> Any:
+def run(kind: str = "good", **values: Any) -> RunConfig:
     runner = {"runner": {"name": "appo"}} if values.get("name") == "appo" else {}
-    return RunConfig.from_mapping({"algo": {"network": {"name": "net", "kind": kind}, **values}, **runner}).algo
+    return RunConfig.from_mapping({"algo": {"network": {"name": "net", "kind": kind}, **values}, **runner})
+
+
+def algo(kind: str = "good", **values: Any) -> Any:
+    return run(kind, **values).algo
 
 
 def policy(**values: Any) -> Policy:
@@ -76,12 +96,25 @@ def policy(**values: Any) -> Policy:
     return make_policy(algo(**values), SPEC)
 
 
-def test_the_work_of_an_encoder_that_multiplies_weights_alone_is_counted() -> None:
-    """Such a product may have fewer rows than any batch."""
-    runs = [{"algo": {"network": {"name": "net", "kind": kind}}} for kind in ("good", "weighed")]
-    plain, weighed = (count_work(RunConfig.from_mapping(run), SPEC) for run in runs)
-    assert weighed.update > plain.update > 0
-    assert all(product.rows > 0 for product in weighed.products)
+@pytest.mark.parametrize("name", ["sac", "td3", "appo"])
+@pytest.mark.parametrize("kind", ["good", "weighed", "low_rank", "crossed"])
+def test_the_work_of_any_encoder_is_counted(kind: str, name: str) -> None:
+    """A product of weights alone does not grow with the batch; of an encoder's own, their number may grow instead."""
+    cfg = run(kind, name=name, products="blas")
+    learner = make_learner(cfg.algo, SPEC, torch.device("cpu"), seed=0)
+    from_rollouts, num_envs = cfg.algo.learns_from_rollouts, cfg.env.num_envs
+    material = rollouts_of(cfg, SPEC, num_envs) if from_rollouts else batches_of(cfg, SPEC, cfg.algo.batch_size)
+    update, decision, products = count_work(cfg, SPEC)
+    assert update == pytest.approx(counted(learner, material), rel=1e-9)
+    assert decision == pytest.approx(counted_inference(cfg, SPEC, num_envs), rel=1e-9)
+    assert sum(one.per_update * one.flops for one in products) == pytest.approx(update, rel=1e-9)
+    assert all(one.rows > 0 and one.per_update > 0 for one in products)
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "appo"])
+def test_a_product_of_weights_alone_has_its_own_number_of_rows(name: str) -> None:
+    products = {one[:4] for one in count_work(run("low_rank", name=name), SPEC).products}
+    assert {(Direction.FORWARD, 70, 4, 5), (Direction.INPUTS, 70, 4, 5), (Direction.INPUTS, 4, 5, 70)} <= products
 
 
 def test_the_actor_and_each_critic_have_an_encoder_of_their_own() -> None:
