@@ -11,7 +11,7 @@ import contextlib
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,10 +159,13 @@ def _arrows(numbered: Sequence[tuple[int, ThreadTrack]], start_ns: int) -> Itera
 
 
 class Profiler:
-    """Profiles `count` iterations from iteration `first` on and writes the result into `directory`."""
+    """Profiles `count` iterations from iteration `first` on and writes the result into `directory`.
 
-    def __init__(self, directory: Path, first: int, count: int) -> None:
-        self._path, self._first, self._last = directory / PROFILE, first, first + count
+    A profile that cannot be made or written is a warning, and nothing is profiled from there on.
+    """
+
+    def __init__(self, directory: Path, first: int, count: int, warn: Callable[[str], None]) -> None:
+        self._path, self._first, self._last, self._warn = directory / PROFILE, first, first + count, warn
         self._iteration = 0
         self._running: torch.profiler.profile | None = None
 
@@ -170,13 +173,8 @@ class Profiler:
         """Counts an iteration that has ended; begins with the first one of the window and writes after its last."""
         self._iteration += 1
         if self._iteration == self._first:
-            import torch  # noqa: PLC0415  # torch-free processes import this package too
-
-            self._running = torch.profiler.profile()
-            self._running.start()
-            for _ in range(NUM_MARKS):
-                with torch.profiler.record_function(f"{CLOCK}{MonotonicClock.now_ns()}"):
-                    pass
+            with self._warned_of():
+                self._start()
         elif self._iteration == self._last:
             self.close()
 
@@ -184,10 +182,37 @@ class Profiler:
         """Writes the profile, if there is one; a second call does nothing."""
         if self._running is not None:
             running, self._running = self._running, None
+            with self._warned_of():
+                self._write(running)
+
+    def _start(self) -> None:
+        import torch  # noqa: PLC0415  # torch-free processes import this package too
+
+        running = torch.profiler.profile()
+        running.start()
+        self._running = running
+        for _ in range(NUM_MARKS):
+            with torch.profiler.record_function(f"{CLOCK}{MonotonicClock.now_ns()}"):
+                pass
+
+    def _write(self, running: torch.profiler.profile) -> None:
+        """Raises OSError or RuntimeError. Of a full disk torch only logs; what it has begun is removed."""
+        unfinished = self._path.with_name(f"unfinished-{PROFILE}")
+        try:
             running.stop()
-            unfinished = self._path.with_name(f"unfinished-{PROFILE}")
             running.export_chrome_trace(str(unfinished))
             unfinished.replace(self._path)
+        finally:
+            with contextlib.suppress(OSError):
+                for left in self._path.parent.glob(f"{unfinished.name}*"):
+                    left.unlink()
+
+    @contextlib.contextmanager
+    def _warned_of(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError) as error:  # of the disk, and of torch: the run does not depend on its profile
+            self._warn(f"timing.profile_at: there is no {PROFILE}: {type(error).__name__}: {error}")
 
 
 class NoProfiler:

@@ -185,7 +185,7 @@ def make_profiler(rank: RankContext) -> Profiler | NoProfiler:
     timing, trace_dir = rank.cfg.timing, rank.job.trace_dir
     if trace_dir is None or not timing.profile_at or rank.rank != 0:
         return NoProfiler()
-    return Profiler(Path(trace_dir), timing.profile_at, timing.profile_iterations)
+    return Profiler(Path(trace_dir), timing.profile_at, timing.profile_iterations, rank.warn)
 
 
 def measure_flops(rank: RankContext) -> dict[str, Any]:  # Any: numbers, and a mapping of them

@@ -139,6 +139,19 @@ def test_a_rank_trains_until_its_source_is_exhausted(make_rank: MakeRank) -> Non
     assert np.isfinite(np.concatenate([tensor.numpy().ravel() for tensor in after.values()])).all()
 
 
+def test_a_profile_that_cannot_be_written_is_a_warning_of_a_complete_run(make_rank: MakeRank) -> None:
+    timing = {"trace": True, "profile_at": 1, "profile_iterations": 1}
+    rank = make_rank(eval={"episodes": 0}, timing=timing, collect={"num_collectors": 1}, **TINY)
+    rank.gate.has_snapshot = False  # type: ignore[attr-defined]  # no collectors: nothing to save
+    object.__setattr__(rank.job, "trace_dir", f"{rank.job.run_dir}/deleted")
+    ranks = ranks_of(FakeWorld())
+    learner = build_learner(rank, ranks)
+    train_rank(rank, ranks, learner, FakeSource(), load_start(rank, ranks, learner))
+    sent = rank.child.sent  # type: ignore[attr-defined]  # a fake child
+    warnings = [fields["text"] for kind, fields in sent if kind == "warning" and "profile.json" in fields["text"]]
+    assert (len(warnings), sent[-1][0]) == (1, "done")
+
+
 @pytest.mark.parametrize(
     ("by_onednn", "compile_mode", "expected"),
     [(True, "off", "onednn"), (False, "off", "blas"), (True, "reduce-overhead", "blas")],
