@@ -21,8 +21,8 @@ STANDARD = {0: "r", 1: "w", 2: "w"}  # descriptors and their modes
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def open_streams() -> None:
-    """Opens what the caller has closed (`>&-`) on /dev/null.
+def open_descriptors() -> None:
+    """Opens what the caller has closed (`>&-`) on /dev/null; Python's own streams stay as they are.
 
     The first file that a run opens would otherwise become its stdout, and a child's stdout would overwrite it.
     """
@@ -31,6 +31,11 @@ def open_streams() -> None:
             os.fstat(fd)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free descriptor: this one
+
+
+def open_streams() -> None:
+    """Opens what the caller has closed (`>&-`) on /dev/null: descriptors, and Python's streams."""
+    open_descriptors()
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(fd, STANDARD[fd], closefd=False))  # noqa: SIM115  # for the life of the process

@@ -20,6 +20,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, ConfigError, Interrupted, error_of
 from offpolicy.logger.callbacks import Callback, checked, load_callback
 from offpolicy.logger.console import shown_path
+from offpolicy.start import open_descriptors
 
 ALLOWED = 'words such as "algo=td3" or keyword arguments'
 
@@ -83,6 +84,7 @@ def train(
     configs = [word for word in overrides if isinstance(word, RunConfig)]
     if configs and (len(overrides) > 1 or values):
         raise ConfigError("train: got a configuration and overrides, allowed one of both; configure takes overrides")
+    open_descriptors()
     with _signals_of_caller():
         words = [word for word in overrides if isinstance(word, str)]
         config = configs[0] if configs else configure(*words, trust=trust, **values)

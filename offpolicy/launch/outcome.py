@@ -159,8 +159,8 @@ def print_failure(failure: Failure | None, path: Path) -> None:
     process = f"{failure.role} {failure.index} (pid {failure.pid})"
     head = f"offpolicy: {process} failed at env step {failure.env_steps:,}: {cause}"
     shown = failure.traceback or (rest and f"{rest}\n")
-    stream = nonblocking(sys.stderr)
-    with contextlib.suppress(OSError):  # the exit code says it too
+    with contextlib.suppress(Exception):  # of whatever a program has as its stderr: the exit code says it too
+        stream = nonblocking(sys.stderr)
         stream.write(f"{shown}offpolicy: what the processes printed: {shown_path(path / 'train.log')}\n{head}\n")
         stream.flush()
         drain(stream)

@@ -195,9 +195,12 @@ def evaluation_line(result: EvalResult) -> str:
 
 
 class PlainLines:
-    """Writes one flushed line per interval, for pipes and files."""
+    """Writes one flushed line per interval, for pipes and files, and whatever else a program has as its stdout.
 
-    def __init__(self, stream: TextIO, header: RunHeader) -> None:
+    Once a line is refused, no further one is written. There may be no stream at all.
+    """
+
+    def __init__(self, stream: TextIO | None, header: RunHeader) -> None:
         self._stream = stream
         self._header = header
         self._is_open = True
@@ -245,18 +248,29 @@ class PlainLines:
 
     def close(self) -> None:
         """Waits until every line is taken, or nobody reads any more."""
-        drain(self._stream)
+        if self._stream is not None:
+            drain(self._stream)
 
     def _line(self, line: str) -> None:
-        if not self._is_open:
+        if self._stream is None or not self._is_open:
             return
-        encoding = self._stream.encoding or "utf-8"
         try:
-            self._stream.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+            self._stream.write(_encodable(line, self._stream) + "\n")
             self._stream.flush()
         except (OSError, ValueError):
             self._is_open = False
             silence(self._stream)
+        except Exception:  # of a stream that a program has put in place of stdout: its file stays as it is
+            self._is_open = False
+
+
+def _encodable(line: str, stream: TextIO) -> str:
+    """Returns the line with `?` for what the stream's encoding has not; UTF-8 where it has none, or an unknown one."""
+    try:
+        encoding = stream.encoding or "utf-8"
+        return line.encode(encoding, "replace").decode(encoding)
+    except Exception:  # of a stream that a program has put in place of stdout
+        return line.encode("utf-8", "replace").decode("utf-8")
 
 
 def silence(stream: object) -> None:
@@ -266,5 +280,5 @@ def silence(stream: object) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, descriptor)
         os.close(null)
-    except (OSError, ValueError, AttributeError):
+    except Exception:  # it has no file: a program may have put anything in place of stdout
         return

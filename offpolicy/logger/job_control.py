@@ -63,5 +63,5 @@ def _foreground_group(stream: IO[str]) -> int | None:
     """Returns the process group that has the terminal; None where `stream` is not our terminal."""
     try:
         return os.tcgetpgrp(stream.fileno())
-    except (OSError, ValueError, AttributeError):  # a program may have put anything in place of stdout
+    except Exception:  # it has no file: a program may have put anything in place of stdout
         return None

@@ -24,7 +24,7 @@ def nonblocking(stream: TextIO) -> TextIO:
     """Returns a stream that writes to the file of `stream` and never waits; `stream` itself where it has no file."""
     try:
         has_file = isinstance(stream, io.TextIOWrapper) and stream.fileno() >= 0  # a notebook's stream is no wrapper
-    except (OSError, ValueError):  # in memory, or closed
+    except Exception:  # in memory, or closed; or of what a program has wrapped
         has_file = False
     return cast("TextIO", NonBlockingStream(stream)) if has_file else stream
 
@@ -48,7 +48,7 @@ class NonBlockingStream:
         self._stream, self._fd = stream, stream.fileno()
         self._texts: deque[bytes] = deque()
         self._num_bytes = self._num_left_out = self._num_taken = 0
-        self._error: OSError | ValueError | None = None
+        self._error: Exception | None = None
         self._is_given_up = False  # nobody has read for `PATIENCE_S`
         self._changed = threading.Condition()
         self.is_writing = False  # there is a thread, so there is something to write
@@ -107,7 +107,7 @@ class NonBlockingStream:
                     written = os.write(self._fd, content[: select.PIPE_BUF])
                     content = content[written:]
                     self._num_taken += written  # what is read of a long text counts, too
-        except (OSError, ValueError) as error:  # nobody will read any more, or it was closed
+        except Exception as error:  # nobody will read any more, or it was closed; or of what a program has wrapped
             with self._changed:
                 self._error, self.is_writing = error, False
                 self._texts.clear()

@@ -184,25 +184,30 @@ class Panel:
             self._console.set_alt_screen(False)
 
 
-def open_view(panel: str, stream: TextIO, header: RunHeader) -> View:
+def open_view(panel: str, stream: TextIO | None, header: RunHeader) -> View:
     """Returns the panel if `panel` is on, or auto or full on a terminal that can draw one; else plain lines.
 
     A run that is started in the background has plain lines, as other jobs there. A notebook has a line of progress
-    that is written anew, unless `panel` is off. No view but that one waits for whoever reads the stream.
+    that is written anew, unless `panel` is off. No view but that one waits for whoever reads the stream. A program may
+    have put anything in its place, or nothing: what cannot be asked is no terminal.
     """
-    stream = nonblocking(stream)
+    stream = None if stream is None else nonblocking(stream)
     plain = PlainLines(stream, header)
     if panel != "off" and (display := notebook_display()) is not None:
         return SafeView(NotebookView(display, header), plain)
-    console = PanelConsole(file=stream, force_terminal=True if panel == "on" else None)
-    if panel == "on" or (panel in ("auto", "full") and _can_draw(console, stream)):
-        return SafeView(Panel(console, header, sys.stdin, is_full=panel == "full"), plain)
-    return plain
+    console = None if stream is None or panel == "off" else _console(stream, is_forced=panel == "on")
+    return plain if console is None else SafeView(Panel(console, header, sys.stdin, is_full=panel == "full"), plain)
+
+
+def _console(stream: TextIO, *, is_forced: bool) -> Console | None:
+    """Returns a console for the panel; None where it cannot be drawn."""
+    try:
+        console = PanelConsole(file=stream, force_terminal=True if is_forced else None)
+        return console if is_forced or _can_draw(console, stream) else None
+    except Exception:  # of a stream that a program has put in place of stdout, or that is closed
+        return None
 
 
 def _can_draw(console: Console, stream: TextIO) -> bool:
-    try:
-        is_ours = stream.isatty() and is_foreground(stream)
-    except ValueError:  # it is closed
-        return False
+    is_ours = stream.isatty() and is_foreground(stream)
     return is_ours and console.is_terminal and not console.is_dumb_terminal  # as the user's environment says

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -36,6 +37,13 @@ def shell(command: str) -> subprocess.CompletedProcess[str]:
 def test_closed_streams_are_opened_and_no_file_takes_their_place(closed: str, tmp_path: Path) -> None:
     code = OPEN.format(then=f"fd = open({str(tmp_path / 'f')!r}, 'w').fileno(); sys.exit(0 if fd > 2 else 1)")
     assert shell(f"$PY -c {code!r} {closed}".replace("$PY", '"$PY"')).returncode == 0
+
+
+def test_descriptors_are_opened_without_the_streams_of_a_program() -> None:
+    is_as_wanted = "sys.stdout is None and os.path.samestat(os.fstat(1), os.stat(os.devnull))"
+    then = f"open_descriptors(); sys.exit(0 if {is_as_wanted} else 1)"
+    code = f"import os, sys; from offpolicy.start import open_descriptors; {then}"
+    assert shell(f'"$PY" -c {shlex.quote(code)} >&- 2>&- <&-').returncode == 0
 
 
 @STOPS

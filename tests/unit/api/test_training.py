@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from pathlib import Path
@@ -180,6 +181,20 @@ def test_the_callers_handlers_come_back(monkeypatch: pytest.MonkeyPatch) -> None
 
     run_with(monkeypatch, Runner(act=change))
     assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_a_standard_descriptor_that_the_program_has_closed_is_open_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a file of the run would be its child's stdin, or what the child prints would overwrite it."""
+    found: list[bool] = []
+    saved = os.dup(0)
+    os.close(0)
+    try:
+        act = lambda: found.append(os.path.samestat(os.fstat(0), os.stat(os.devnull)))  # noqa: E731
+        run_with(monkeypatch, Runner(act=act), seed=9)
+    finally:
+        os.dup2(saved, 0)
+        os.close(saved)
+    assert found == [True]
 
 
 def test_another_thread_is_refused() -> None:

@@ -118,11 +118,17 @@ def test_the_last_line_on_stderr_names_the_process_that_failed(capsys: pytest.Ca
     assert capsys.readouterr().err == ""
 
 
-def test_a_last_line_that_cannot_be_written_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("of a program's own stream")])
+def test_a_last_line_that_cannot_be_written_raises_nothing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def refuse(text: str) -> None:
-        raise OSError(28, "No space left on device")
+        raise error
 
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=refuse))
+    print_failure(CRASH, Path("/a/run"))
+
+
+def test_without_stderr_the_last_line_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
     print_failure(CRASH, Path("/a/run"))
 
 

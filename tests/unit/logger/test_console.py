@@ -122,6 +122,36 @@ def test_an_ascii_pipe_replaces_other_characters(header: RunHeader) -> None:
     assert raw.getvalue() == b"Gr??e\n"
 
 
+def test_a_stream_of_an_unknown_encoding_is_written(header: RunHeader) -> None:
+    class Strange(io.StringIO):
+        encoding = "klingon"
+
+    stream = Strange()
+    PlainLines(stream, header).message("Größe \udcff")
+    assert stream.getvalue() == "Größe ?\n"
+
+
+def test_an_error_of_a_stream_ends_the_lines_and_leaves_its_file_as_it_is(header: RunHeader, tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as file:
+
+        class Broken(io.StringIO):
+            fileno = file.fileno
+            num_writes = 0
+
+            def write(self, text: str) -> int:
+                self.num_writes += 1
+                raise RuntimeError("of the program")
+
+        stream = Broken()
+        lines = PlainLines(stream, header)
+        for _ in range(2):
+            lines.message("hello")
+        lines.close()
+        assert stream.num_writes == 1
+        file.write("still written")
+    assert (tmp_path / "out").read_text() == "still written"
+
+
 def test_a_pipe_to_head_changes_neither_stderr_nor_exit_code(tmp_path: Path) -> None:
     code = (
         "import sys\n"

@@ -50,6 +50,19 @@ def test_of_more_than_may_wait_the_oldest_are_left_out_and_counted_where_they_we
     ]  # fmt: skip
 
 
+def test_an_error_of_the_stream_that_is_wrapped_is_raised_by_the_next_write(pipe: FullPipe) -> None:
+    def refuse() -> None:
+        raise RuntimeError("of the program")
+
+    pipe.read()
+    pipe.file.flush = refuse  # type: ignore[method-assign]  # as a class of a program could have it
+    pipe.stream.write("hello\n")
+    wait_until(lambda: not is_behind(pipe.stream))
+    with pytest.raises(RuntimeError, match="of the program"):
+        pipe.stream.write("again\n")
+    del pipe.file.flush
+
+
 def test_the_end_waits_once_for_somebody_who_reads_nothing_and_again_for_one_who_does(
     pipe: FullPipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:

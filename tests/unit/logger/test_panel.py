@@ -239,6 +239,59 @@ def test_a_terminal_that_must_not_be_taken_for_one_gets_plain_lines(
     assert isinstance(open_view("auto", Terminal(), header), PlainLines)
 
 
+class Tee:
+    """The usual stream that a program puts in place of stdout."""
+
+    def __init__(self) -> None:
+        self.said = ""
+
+    def write(self, text: str) -> None:
+        self.said += text
+
+    def flush(self) -> None:
+        """Does nothing."""
+
+
+class RaisingTee(Tee):
+    """Raises errors of its own wherever it can."""
+
+    @property
+    def encoding(self) -> str:
+        raise RuntimeError("no encoding")
+
+    def write(self, text: str) -> None:
+        raise RuntimeError("no file")
+
+    def isatty(self) -> bool:
+        raise RuntimeError("no terminal")
+
+    def fileno(self) -> int:
+        raise RuntimeError("no descriptor")
+
+
+@pytest.mark.parametrize("option", ["auto", "on", "off", "full"])
+@pytest.mark.parametrize("stream", [None, Tee(), RaisingTee()], ids=lambda stream: type(stream).__name__)
+def test_whatever_a_program_has_as_its_stdout_does_not_end_a_run(
+    header: RunHeader, record: Record, monkeypatch: pytest.MonkeyPatch, stream: Tee | None, option: str
+) -> None:
+    monkeypatch.setattr(sys, "stdout", stream)
+    view = open_view(option, stream, header)  # type: ignore[arg-type]  # a stream
+    view.status("starting")
+    view.record(record)
+    view.stopping("stopping")
+    view.tick()
+    view.finish(Text("the end"))
+    view.close()
+
+
+@pytest.mark.parametrize("option", ["auto", "off", "full"])
+def test_a_stream_that_can_only_be_written_gets_plain_lines(header: RunHeader, option: str) -> None:
+    stream = Tee()
+    view = open_view(option, stream, header)  # type: ignore[arg-type]  # a stream
+    view.message("hello")
+    assert (type(view), stream.said) == (PlainLines, "hello\n")
+
+
 def test_a_reader_that_is_gone_does_not_end_the_run(header: RunHeader, record: Record) -> None:
     read, write = os.pipe()
     os.close(read)
