@@ -125,14 +125,14 @@ class UpdateModes:
             try:
                 update = self._make(mode, self._learner, self._device)
                 update.prepare(batch)
-            except RuntimeError as error:  # of the device or the compiler; what they cannot do, plain kernels can
-                self._refusals[mode] = str(error).strip().partition("\n")[0] or type(error).__name__
+            except Exception as error:  # of the device, the compiler and its files; what they cannot, plain kernels can
+                self._refusals[mode] = _reason(error)
                 self._require_device(mode, error)
             else:
                 updates[mode] = update
         return updates
 
-    def _require_device(self, mode: str, cause: RuntimeError) -> None:
+    def _require_device(self, mode: str, cause: Exception) -> None:
         """Raises `RuntimeError` if the device can do nothing any more since `mode` failed."""
         try:
             self._device_sync.wait()
@@ -156,6 +156,14 @@ class UpdateModes:
                 self._device_sync.wait()
                 blocks[mode].append((self._now_ns() - begin_ns) / BLOCK_UPDATES / 1e9)
         return {mode: statistics.median(times) for mode, times in blocks.items()}
+
+
+def _reason(error: Exception) -> str:
+    """Returns the first line of an error; the type before it, unless it is one of torch's own, a RuntimeError."""
+    line, name = str(error).strip().partition("\n")[0], type(error).__name__
+    if not line:
+        return name
+    return line if isinstance(error, RuntimeError) else f"{name}: {line}"
 
 
 def _fastest(seconds: Mapping[str, float]) -> str:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -25,6 +29,16 @@ from tests.unit.algos.tape import TapeRecorder
 
 SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
 CPU = torch.device("cpu")
+REPOSITORY = Path(__file__).resolve().parents[3]
+COMPILE = """
+from tests.unit.training.test_update_modes import *
+learner, machine, choice = learner_of("reduce-overhead"), Machine({}), Choice()
+algo = AlgoConfig(name="sac", hidden_dims=(8,), compile="reduce-overhead")
+report = lambda mode, text: machine.reports.append((mode, text))
+learner.run_update = UpdateModes(learner, algo, CPU, machine, choice, report, machine.gather)
+learner.update(batches(0))
+print(learner.num_updates, machine.reports[0][1])
+"""
 
 
 class Machine:
@@ -34,6 +48,7 @@ class Machine:
         self.update_ms, self.now_ns, self.reports = update_ms, 0, list[tuple[str, str]]()
         self.made: list[str] = []
         self.is_broken = False
+        self.error: type[Exception] = RuntimeError  # of an impossible mode
         self.other_s: Mapping[str, float] | None = None  # seconds per update of another rank, by mode
 
     def wait(self) -> None:
@@ -49,7 +64,7 @@ class Machine:
         self.made.append(mode)
         milliseconds = self.update_ms[mode]
         if milliseconds is None:
-            raise RuntimeError(f"no {mode} here\nand a second line")
+            raise self.error(f"no {mode} here\nand a second line")
         return Spending(self, learner, milliseconds)
 
     def choose(self, learner: ReplayLearner, mode: str, choice: Choice | None = None) -> Choice:
@@ -203,11 +218,34 @@ def test_a_mode_that_was_refused_is_tried_again_by_a_resumed_run() -> None:
     assert (choice.update_mode, choice.measured_on) == ("off", None)
 
 
-def test_a_device_that_failed_with_a_mode_ends_the_run_by_name() -> None:
+@pytest.mark.parametrize("error", [FileNotFoundError, FileExistsError, ImportError])
+def test_a_compiler_that_cannot_be_loaded_is_no_error_of_the_run(error: type[Exception]) -> None:
+    machine, learner = Machine({"off": 1.0, "reduce-overhead": None}), learner_of("reduce-overhead")
+    machine.error = error
+    choice = machine.choose(learner, "reduce-overhead")
+    learner.update(batches(0))
+    assert (choice.update_mode, learner.num_updates) == ("off", 1)
+    assert machine.reports[0][1].endswith(
+        f"off, reduce-overhead is impossible: {error.__name__}: no reduce-overhead here"
+    )
+
+
+def test_a_cache_of_the_compiler_that_cannot_be_made_is_a_reason_for_plain_kernels(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "file")}
+    command = [sys.executable, "-c", COMPILE]  # in a process of its own: the compiler is loaded once
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1 algo.compile=reduce-overhead: off, reduce-overhead is impossible: FileExistsError")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, FileNotFoundError])
+def test_a_device_that_failed_with_a_mode_ends_the_run_by_name(error: type[Exception]) -> None:
     machine, learner = Machine({"off": 1.0, "graph": None}), learner_of("graph")
+    machine.error = error
     machine.choose(learner, "graph")
     machine.is_broken = True
-    with pytest.raises(RuntimeError, match="algo.compile=graph: the device failed: no graph here"):
+    with pytest.raises(RuntimeError, match=r"algo.compile=graph: the device failed: .*no graph here"):
         learner.update(batches(0))
 
 
