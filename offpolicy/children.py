@@ -208,7 +208,7 @@ def leave_now(code: int) -> NoReturn:
     A thread that is still in a call of a library would abort the process there, and hide its exit code.
     """
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # a full disk
+        with contextlib.suppress(Exception):  # a full disk, or what an environment has made of the stream
             stream.flush()
     os._exit(code)
 

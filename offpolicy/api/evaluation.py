@@ -18,6 +18,7 @@ from offpolicy.commands.trust import check_trust
 from offpolicy.errors import ConfigError
 from offpolicy.logger.console import plain_text
 from offpolicy.run_names import find_run
+from offpolicy.start import open_descriptors
 from offpolicy.types import Float64
 
 TEXT_WIDTH = 120  # characters of a comparison as text
@@ -93,6 +94,7 @@ def _evaluations(paths: Mapping[str, Path], options: EvaluateOptions) -> dict[st
     from offpolicy.commands.evaluate import evaluated  # these import torch
     from offpolicy.commands.saved_run import PolicyChoice
 
+    open_descriptors()
     if not paths:
         raise ConfigError("run: got none, allowed one or more")
     if unknown := sorted(options.keys() - EvaluateOptions.__annotations__.keys()):

@@ -116,6 +116,12 @@ def test_a_process_that_leaves_now_has_said_everything_and_keeps_its_exit_code()
     assert (done.returncode, done.stdout) == (70, "this\n")
 
 
+@pytest.mark.parametrize("closing", ["sys.stdout.close()", "sys.stdout = None"])
+def test_a_process_whose_stdout_was_closed_keeps_its_exit_code(closing: str) -> None:
+    code = f"import sys; from offpolicy.children import leave_now; {closing}; leave_now(70)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 70
+
+
 @pytest.mark.parametrize("problems", [["a: got 1", "b: got 2"], ["a: got 1"]])
 def test_errors_of_the_library_are_raised_again_with_their_type_and_text(problems: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,6 +47,19 @@ def test_one_run_has_one_evaluation(asked: list[Any]) -> None:
     assert paths == {"y": Path("y")}
     assert (choice.device, options) == ("cpu", {"episodes": 2, "with_random": False})
     assert repr(found) == "Evaluation('y', mean_reward=2.00, std_reward=1.00, episodes=2, seed=4)"
+
+
+def test_a_standard_descriptor_that_the_program_has_closed_is_open(asked: list[Any]) -> None:
+    """Else the environment's libraries may not load: they start programs."""
+    saved = os.dup(0)
+    os.close(0)
+    try:
+        evaluate("y", episodes=2)
+        assert os.path.samestat(os.fstat(0), os.stat(os.devnull))
+    finally:
+        os.dup2(saved, 0)
+        os.close(saved)
+    assert len(asked) == 1
 
 
 def test_values_of_numpy_are_changes_too(asked: list[Any]) -> None:
