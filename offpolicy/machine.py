@@ -236,11 +236,12 @@ def _cgroups(process: Path, name: str) -> Iterator[Path]:
     A container may see only the part of the hierarchy that is mounted; its own path may then lie outside of it.
     """
     paths: dict[str, str] = {}  # of the process in each hierarchy, by controller; '' is version 2
+    # Split at newlines alone: a name may hold what else ends a line.
     own_cgroups, mounts = (os.fsdecode((process / name).read_bytes()) for name in ("cgroup", "mountinfo"))
-    for line in own_cgroups.splitlines():
+    for line in filter(None, own_cgroups.split("\n")):
         _, controllers, path = line.split(":", 2)
         paths |= dict.fromkeys(controllers.split(","), path)
-    for line in filter(None, mounts.split("\n")):  # a name may hold what else ends a line
+    for line in filter(None, mounts.split("\n")):
         mounted, _, system = line.partition(" - ")
         (root, point), (kind, _, options) = mounted.split(" ")[3:5], system.split(" ")[:3]  # a source may be empty
         controller = name if kind == "cgroup" else ""

@@ -158,8 +158,13 @@ def _counted(
 
 
 def _layout(few: Made, more: Made) -> tuple[Direction, tuple[int, int, int]]:
-    """Which product it is, and which of its sizes are rows, inputs and outputs: the rows are what grows."""
-    _, shared_grows, columns_grow = (one != other for one, other in zip(few.sizes, more.sizes, strict=True))
+    """Which product it is, and which of its sizes are rows, inputs and outputs: the rows are what grows.
+
+    Raises `ValueError` for one that grows in two sizes, as attention over the rows of a batch does.
+    """
+    rows_grow, shared_grows, columns_grow = (one != other for one, other in zip(few.sizes, more.sizes, strict=True))
+    if rows_grow + shared_grows + columns_grow > 1:
+        raise ValueError(f"a product of {few.sizes[0]} x {few.sizes[1]} x {few.sizes[2]} grows faster than the batch")
     if shared_grows:
         return Direction.WEIGHTS, (1, 0, 2) if few.is_turned else (1, 2, 0)
     if few.is_backward:
@@ -197,7 +202,7 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
             left, right = args[-2:]
             self._add(left, (*left.shape, right.shape[1]), is_backward=self._tracker.is_bw)
         elif func.overloadpacket in (torch.ops.aten.bmm, torch.ops.aten.baddbmm):
-            left, right = args[-2:]  # of fused networks: forward with a bias
+            left, right = args[-2:]  # of fused networks: forward with a bias; a plug-in's own bmm counts as a gradient
             sizes = (*left.shape[1:], right.shape[2])
             is_backward = func.overloadpacket is torch.ops.aten.bmm
             self._add(left, sizes, number=len(left), is_backward=is_backward, is_turned=self._is_turned(left, sizes))

@@ -9,7 +9,6 @@ must cross processes whatever its type, and the other environments of the vector
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -187,5 +186,4 @@ def _episode_info(info: Any, measure: str | None) -> dict[str, float]:
     success = next((info[name] for name in SUCCESS_NAMES if name in info), None)
     found = {SUCCESS_KEY: success, MEASURE_KEY: info.get(measure)}
     arrays = {key: np.asarray(value) for key, value in found.items()}
-    numbers = {key: float(a.reshape(-1)[0]) for key, a in arrays.items() if a.size == 1 and a.dtype.kind in "fiub"}
-    return {key: value for key, value in numbers.items() if math.isfinite(value)}
+    return {key: float(a.reshape(-1)[0]) for key, a in arrays.items() if a.size == 1 and a.dtype.kind in "fiub"}

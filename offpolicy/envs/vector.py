@@ -104,10 +104,12 @@ class VectorAdapter:
         return StepOutcome(obs.copy(), reward, terminated, truncated, is_valid, success, measure)
 
     def _at_episode_ends(self, infos: dict[str, Any], key: str) -> Float32:
-        """Returns a number of each episode that has ended, NaN where there is none. [N]."""
+        """Returns a number of each episode that has ended, NaN where there is none that is finite. [N]."""
         if key not in infos:
             return self._unknown
-        return np.where(infos[f"_{key}"], infos[key], self._unknown).astype(np.float32)
+        with np.errstate(over="ignore"):
+            numbers: Float32 = np.where(infos[f"_{key}"], infos[key], self._unknown).astype(np.float32)
+        return np.where(np.isfinite(numbers), numbers, self._unknown)
 
     def renew(self) -> None:
         """Replaces the environments by new ones of the same configuration, to be reset. Raises as `make_vector`."""

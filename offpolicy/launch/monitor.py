@@ -149,7 +149,7 @@ class Monitor:
         self._logger.message(f"warning: {text}" if kind == "warning" else text)
 
     def _on_learner_hello(self, child: Child, message: Mapping[str, Any]) -> None:
-        """Raises `UnknownMetricError`, before anything is learnt, if a plug-in's update rule has metrics of its own."""
+        """Raises `UnknownMetricError` if a plug-in's update rule has metrics of its own: no record could hold them."""
         require_known(f"train/{name}" for name in message["metrics"])
         backend = f", {message['backend']}" if message["backend"] else ""
         flops = dict(message["flops"])

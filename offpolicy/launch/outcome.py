@@ -129,13 +129,12 @@ def record_end(
     summary["run"] = provenance.section()
     if called := monitor.callbacks.section():
         summary["callbacks"] = called
+    note_what_ran(path / "config.yaml", logger.header)
     try:
         write_summary(path / SUMMARY, summary)
     except OSError as error:
         logger.message(f"summary.json not written: {error}")
         return summary, error
-    finally:
-        note_what_ran(path / "config.yaml", logger.header)
     return summary, None
 
 

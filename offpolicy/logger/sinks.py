@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -113,8 +112,12 @@ class SafeSink:
             self._sink = None
             self.num_dropped += 1
             self._warn(disabled(self.name, error))
-            with contextlib.suppress(BaseException):  # reported above; closing only frees its descriptors
+            try:
                 sink.close()
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # reported above; closing only frees its descriptors
+                return
 
 
 def disabled(name: str, error: BaseException) -> str:
@@ -174,7 +177,7 @@ class JsonlSink:
         self._metrics.append(record)
 
     def episode(self, episode: EpisodeRecord) -> None:
-        """Appends the episode without an unknown success."""
+        """Appends the episode without what is not finite, such as an unknown success."""
         known = {key: value for key, value in episode._asdict().items() if math.isfinite(value)}
         self._episodes.append(known)
 

@@ -43,10 +43,12 @@ UNKNOWN = (
 CAPACITY = "collector_active_steps_per_sec"  # the caller's name of I
 
 
-def as_finite(value: object) -> float | None:
-    """Returns the number that a caller gives; None for what is none: None, NaN, Inf, a tensor of several elements."""
+def as_finite(value: Any) -> float | None:  # Any: what another program's loop has
+    """Returns the number that a caller gives, also as one element; None for what is none: None, a text, NaN, Inf."""
+    if isinstance(value, str | bytes):
+        return None
     try:
-        number = float(value)  # type: ignore[arg-type]  # whatever another program's loop has
+        number = float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return None
     return number if math.isfinite(number) else None

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
-from offpolicy.envs.toy import Counter, Faulty
+from offpolicy.envs.toy import Faulty
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
 from offpolicy.errors import ConfigError, EnvFailure
 
@@ -111,15 +111,6 @@ def test_nan_and_inf_pass_the_adapter_unchanged() -> None:
     action = np.zeros((1, 1), np.float32)
     assert np.isnan(nan.step(action).next_obs).tolist() == [[False, True]]
     assert inf.step(action).reward.tolist() == [np.inf]
-
-
-@pytest.mark.parametrize("success", [float("inf"), float("nan")])
-def test_a_success_that_is_no_finite_number_is_unknown(success: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = Counter(terminate_at=1, success_key="success")
-    monkeypatch.setattr(env, "step", lambda _: (np.zeros(3), 1.0, True, False, {"success": success}))
-    adapter = EnvAdapter(EnvConfig(), 0, 1, codec_of(env), env)
-    adapter.reset(seed=7)
-    assert adapter.step(np.zeros(1, np.float32))[-1] == {}
 
 
 def test_unsupported_spaces_are_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 
 from offpolicy.config.sections import EnvConfig
+from offpolicy.envs.toy import Counter
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
 from offpolicy.envs.vectorization import TASKS
 from offpolicy.errors import ConfigError, EnvFailure
@@ -115,6 +116,17 @@ def test_success_is_reported_at_an_episodes_end_and_only_there(key: str) -> None
     success = [outcome.success[0] for outcome in roll(envs, 5)]
     assert np.isnan(success).tolist() == [True, False, True, True, False]
     assert (success[1], success[4]) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("given", [float("inf"), float("nan"), 1e39])
+def test_a_success_that_is_no_finite_number_is_unknown(given: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = {"success": given, "distance": given}
+    monkeypatch.setattr(Counter, "step", lambda *_: (np.zeros(3), 1.0, True, False, info))
+    envs = make_vector(EnvConfig(id="offpolicy.envs.toy:Counter-v0", measure="distance"))
+    envs.reset(1)
+    row = roll(envs, 1)[0]
+    assert np.isnan(row.success).all()
+    assert np.isnan(row.measure).all()
 
 
 def test_success_of_one_environment_says_nothing_of_the_others() -> None:

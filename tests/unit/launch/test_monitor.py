@@ -206,7 +206,7 @@ def test_the_device_that_the_learner_chose_is_known(run: Run) -> None:
     assert run.logger.of("set_device") == [("cpu", "onednn")]
 
 
-def test_a_metric_of_a_plugin_alone_is_refused_before_anything_is_learnt(run: Run) -> None:
+def test_a_metric_of_a_plugin_alone_is_refused_when_the_learner_starts(run: Run) -> None:
     with pytest.raises(UnknownMetricError, match="train/quantile_spread"):
         run.send("learner", "hello", **{**LEARNER_HELLO, "metrics": ["critic_loss", "quantile_spread"]})
     assert run.logger.calls == []

@@ -141,6 +141,18 @@ def test_an_interrupt_is_not_swallowed() -> None:
         SafeSink("list", Interrupted(), print).write({"env_steps": 1})
 
 
+def test_an_interrupt_while_a_failed_sink_is_closed_is_not_swallowed() -> None:
+    class Fails(ListSink):
+        def write(self, record: Record) -> None:
+            raise OSError
+
+        def close(self) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        SafeSink("list", Fails(), [].append).write({"env_steps": 1})
+
+
 def test_a_sink_that_cannot_be_opened_is_left_out_with_a_warning() -> None:
     def factory() -> Sink:
         raise TimeoutError("no answer\nfor 30 s")

@@ -168,12 +168,15 @@ def test_values_and_times_that_are_not_finite_are_not_known(totals: StepTotals) 
     assert totals.known({"rollout/episodes": 0}) == {}
 
 
-@pytest.mark.parametrize("value", [None, "x", np.zeros(2), float("nan"), 10**400], ids=lambda value: str(value)[:9])
+@pytest.mark.parametrize(
+    "value", [None, "x", "12", np.zeros(2), float("nan"), 10**400], ids=lambda value: str(value)[:9]
+)
 def test_what_is_no_number_is_not_known_and_later_records_are_whole(totals: StepTotals, value: Any) -> None:
     names = ("throughput_steps", "learner_samples_per_iter", "effective_batch_size", "collector_active_steps_per_sec")
     totals.set_collector_timing({"env_step_ms": value})
     totals.add(1, {"train_time": value}, value, dict.fromkeys(names, value), {"qf_loss": value}, {"mean": value})
-    info = {"throughput_steps": 8, "learner_samples_per_iter": 64, "effective_batch_size": 32}
+    sizes = {"learner_samples_per_iter": np.array([64]), "effective_batch_size": np.array(32)}
+    info = {"throughput_steps": np.int64(8), **sizes}  # one element is a number
     totals.add(2, {"train_time": 0.002}, None, info, {"qf_loss": 2.0}, {})
     snapshot = totals.snapshot()
     (learner,) = snapshot.learners

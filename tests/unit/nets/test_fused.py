@@ -32,8 +32,10 @@ def fused(nets: Sequence[nn.Sequential], workspace: Workspace | None = None) -> 
     return FusedMlp(nets, gradient_memory(nets), workspace or Workspace())
 
 
-def nets_of(num_nets: int, activation: str = "relu", hidden: tuple[int, ...] = (8, 12)) -> list[nn.Sequential]:
-    return [mlp(5, hidden, 2, activation) for _ in range(num_nets)]
+def nets_of(
+    num_nets: int, activation: str = "relu", hidden: tuple[int, ...] = (8, 12), num_outputs: int = 2
+) -> list[nn.Sequential]:
+    return [mlp(5, hidden, num_outputs, activation) for _ in range(num_nets)]
 
 
 def parts(rows: int = 7, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -43,8 +45,11 @@ def parts(rows: int = 7, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Te
 @activations
 @counts
 @pytest.mark.parametrize("hidden", [(8,), (32, 12), (7, 9, 11)], ids=str)
-def test_values_and_gradients_are_those_of_autograd(activation: str, num_nets: int, hidden: tuple[int, ...]) -> None:
-    nets = nets_of(num_nets, activation, hidden)
+@pytest.mark.parametrize("num_outputs", [1, 2])
+def test_values_and_gradients_are_those_of_autograd(
+    activation: str, num_nets: int, num_outputs: int, hidden: tuple[int, ...]
+) -> None:
+    nets = nets_of(num_nets, activation, hidden, num_outputs)
     net, inputs = fused(nets), parts()
     plain = torch.stack([module(torch.cat(inputs, dim=1)) for module in nets])
     slope, wanted = torch.randn_like(plain), (*inputs, *net.parameters)
