@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from offpolicy.logger.record import RunHeader
-from offpolicy.logger.step_totals import PHASE_OF, StepTotals
+from offpolicy.logger.step_totals import PHASE_OF, StepTotals, as_finite
 from offpolicy.timing.clock import Stopwatch
 
 MS = 1_000_000
@@ -184,3 +185,7 @@ def test_what_is_no_number_is_not_known_and_later_records_are_whole(totals: Step
     assert learner.account is not None
     assert learner.account.phases_ns["train"] == 2 * MS
     assert (learner.metrics.sums.tolist(), learner.metrics.counts.tolist()) == ([2.0], [1.0])
+
+
+def test_a_loss_on_the_graph_is_a_number() -> None:
+    assert as_finite(torch.ones(1, requires_grad=True)) == 1.0

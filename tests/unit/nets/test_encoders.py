@@ -27,7 +27,7 @@ TEXT = """
 from dataclasses import dataclass
 from offpolicy.config.extensions import NetworkConfig, NetworkInfo
 from offpolicy.config.parsing import option
-KINDS = ("good", "buffered", "narrow", "weighed", "low_rank", "crossed", "broken")
+KINDS = ("good", "buffered", "narrow", "weighed", "low_rank", "crossed", "attentive", "broken")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(NetworkConfig):
     kind: str = option("good", "which", choices=KINDS)
@@ -66,8 +66,13 @@ class Crossed(Good):
     def forward(self, obs):
         hidden = super().forward(obs).unsqueeze(-1)
         return (hidden @ hidden.mT).sum(-1)
+class Attentive(Good):
+    def forward(self, obs):
+        hidden = super().forward(obs)
+        return (hidden @ hidden.mT) @ hidden
 KINDS = {
-    "good": Good, "buffered": Buffered, "narrow": Narrow, "weighed": Weighed, "low_rank": LowRank, "crossed": Crossed
+    "good": Good, "buffered": Buffered, "narrow": Narrow, "weighed": Weighed, "low_rank": LowRank, "crossed": Crossed,
+    "attentive": Attentive,
 }
 def make(options, obs_dim):
     return KINDS[options.kind](obs_dim)
@@ -94,6 +99,11 @@ def algo(kind: str = "good", **values: Any) -> Any:
 def policy(**values: Any) -> Policy:
     torch.manual_seed(1)
     return make_policy(algo(**values), SPEC)
+
+
+def test_work_that_grows_faster_than_the_batch_is_not_counted() -> None:
+    with pytest.raises(ValueError, match="a product of 2 x 5 x 2 grows faster than the batch"):
+        count_work(run("attentive"), SPEC)
 
 
 @pytest.mark.parametrize("name", ["sac", "td3", "appo"])
