@@ -85,7 +85,7 @@ WITHOUT_SITE = {
     "offpolicy/processes/shared_memory.py:attach": "the pages exist, but for two headers",
     "offpolicy/start.py:_exit": "a line on stderr, just before the process ends",
     "offpolicy/timing/attainable.py:remembered": "a cache; file.write comes next",
-    "offpolicy/timing/chrome_trace.py:close": "the profile of torch, once",
+    "offpolicy/timing/chrome_trace.py:_write": "the profile of torch, once",
     "offpolicy/timing/trace_writer.py:create_tracks": "before the run; refused with its size",
     "offpolicy/timing/trace_writer.py:__init__": "opens what create_tracks has made",
 }
