@@ -101,7 +101,7 @@ class Sac:
         Returns the measured metrics, by group.
         """
         alpha = self._temperature.alpha
-        next_value = self._actions.next_value(batch.next_obs, alpha)
+        next_value = self._actions.next_value(batch, alpha, has_actor_step=has_actor_step)
         target_q = td_target(batch.reward, batch.discount, batch.terminated, next_value)
         measured: Measured = {"critic": self._critic.step(batch, target_q)}
         if has_actor_step:

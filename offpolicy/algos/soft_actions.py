@@ -24,10 +24,16 @@ from offpolicy.algos.losses import (
 )
 from offpolicy.algos.optim import OptimizerStep
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.actors import SoftmaxActor, SquashedGaussianActor, squashed_sample_gradient
+from offpolicy.nets.actors import (
+    SoftmaxActor,
+    SquashedGaussianActor,
+    SquashedSample,
+    squashed_sample,
+    squashed_sample_gradient,
+)
 from offpolicy.nets.critics import DiscreteTwinCritic, TwinCritic, taken
 from offpolicy.nets.plain import Differentiable
-from offpolicy.types import SpaceSpec
+from offpolicy.types import Batch, SpaceSpec
 
 DISCRETE_TARGET = 0.98  # target entropy as a fraction of that of uniform actions, arXiv:1910.07207 appendix
 
@@ -45,12 +51,16 @@ class SoftActions(Protocol):
 
     critic: CriticTrainer
 
-    def next_value(self, next_obs: Tensor, alpha: Tensor) -> Tensor:
-        """Returns V(s') [B] of the target critics and the current policy; SAC has no target actor. [B, O]."""
+    def next_value(self, batch: Batch, alpha: Tensor, *, has_actor_step: bool) -> Tensor:
+        """Returns V(s') [B] of the target critics and the current policy; SAC has no target actor.
+
+        With an actor step to come, one pass evaluates the policy in both observations of the rows: until that step
+        its weights stay as they are.
+        """
         ...
 
     def actor_loss(self, obs: Tensor, alpha: Tensor) -> ActorLoss:
-        """Returns the actor's loss against the critics as they are. [B, O]."""
+        """Returns the actor's loss in the batch of the last `next_value`, against the critics as they are. [B, O]."""
         ...
 
 
@@ -63,15 +73,24 @@ class SampledActions:
         """`body` is the actor's network, as it is differentiated."""
         self.critic = critic
         self._actor, self._body, self._generator = actor, body, generator
+        self._sample: SquashedSample  # in the observations of the last `next_value`
 
-    def next_value(self, next_obs: Tensor, alpha: Tensor) -> Tensor:
+    def next_value(self, batch: Batch, alpha: Tensor, *, has_actor_step: bool) -> Tensor:
         """See `SoftActions`."""
-        next_action, next_log_prob = self._actor.sample(next_obs, self._generator)
-        return soft_value(self.critic.target_q(next_obs, next_action), next_log_prob, alpha)
+        if has_actor_step:
+            output = self._body.evaluate(batch.obs, constant=batch.next_obs)[0]
+            noise = output.new_empty(len(output), output.shape[1] // 2)
+            for half in noise.chunk(2):  # one after the other, so that the first is what it is without an actor step
+                half.normal_(generator=self._generator)
+            next_sample, self._sample = squashed_sample(output, noise).halves()
+        else:
+            next_sample = self._actor.sample_from(self._actor.body(batch.next_obs), self._generator)
+        next_q = self.critic.target_q(batch.next_obs, next_sample.action)
+        return soft_value(next_q, next_sample.log_prob, alpha)
 
     def actor_loss(self, obs: Tensor, alpha: Tensor) -> ActorLoss:
         """See `SoftActions`."""
-        sample = self._actor.sample_from(self._body.evaluate(obs)[0], self._generator)
+        sample = self._sample
         q = self.critic.q(obs, sample.action)
         min_q, smallest = q.min(dim=0)
 
@@ -118,15 +137,20 @@ class AllActions:
         """`body` is the actor's network, as it is differentiated."""
         self.critic: CriticTrainer = critic
         self._actor, self._body, self._critic = actor, body, critic
+        self._log_probs: Tensor  # [B, K] in the observations of the last `next_value`
 
-    def next_value(self, next_obs: Tensor, alpha: Tensor) -> Tensor:
+    def next_value(self, batch: Batch, alpha: Tensor, *, has_actor_step: bool) -> Tensor:
         """See `SoftActions`."""
-        log_probs = self._actor.distribution(next_obs).log_probs
-        return expected_soft_value(self._critic.target_values(next_obs), log_probs, alpha)
+        if has_actor_step:
+            outputs = self._body.evaluate(batch.obs, constant=batch.next_obs)[0]
+            next_log_probs, self._log_probs = outputs.log_softmax(dim=-1).chunk(2)
+        else:
+            next_log_probs = self._actor.distribution(batch.next_obs).log_probs
+        return expected_soft_value(self._critic.target_values(batch.next_obs), next_log_probs, alpha)
 
     def actor_loss(self, obs: Tensor, alpha: Tensor) -> ActorLoss:
         """See `SoftActions`."""
-        log_probs = self._body.evaluate(obs)[0].log_softmax(dim=-1)
+        log_probs = self._log_probs
         q = self._critic.values(obs)
 
         def write_gradient() -> None:

@@ -49,6 +49,11 @@ class SquashedSample(NamedTuple):
     std: Tensor  # [B, A]
     noise: Tensor  # [B, A] unit
 
+    def halves(self) -> tuple[SquashedSample, SquashedSample]:
+        """Returns the samples of the first B / 2 rows and of the others."""
+        first, second = zip(*(part.chunk(2) for part in self), strict=True)
+        return SquashedSample(*first), SquashedSample(*second)
+
 
 def squashed_sample(output: Tensor, noise: Tensor) -> SquashedSample:
     """Returns actions [B, A] and log-probabilities [B] of a network's output [B, 2 A], with unit noise [B, A]."""

@@ -10,6 +10,7 @@ A `FusedMlp` computes what the `nn.Sequential`s that it is made of compute, with
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ class BatchMemory:
     """What is kept for batches of one number of rows, by the networks of one call of `fuse`."""
 
     def __init__(self) -> None:
-        self.passes: dict[FusedMlp, Memory] = {}
+        self.passes: dict[tuple[FusedMlp, int], Memory] = {}  # by the first row that is differentiated
         self.scratch: dict[FusedMlp, list[Tensor]] = {}
         self._blocks: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
@@ -133,6 +134,14 @@ class Memory:
         shape = (first.num_nets, first.num_inputs, first.num_outputs)
         self.first_gradient = like.new_empty(shape) if is_narrow else None
 
+    def rows_from(self, start: int) -> Memory:
+        """Returns the same memory without what it has for the rows before `start`."""
+        part = copy.copy(self)
+        part.hidden, part.gradients = (
+            [block[:, start:] for block in blocks] for blocks in (self.hidden, self.gradients)
+        )
+        return part
+
 
 class FusedMlp:
     """C perceptrons of equal layers on one input, given in parts side by side: [..., I_1], ... -> [C, ..., O].
@@ -184,11 +193,21 @@ class FusedMlp:
             output = self.infer(rows)
         return output if len(lead) == 1 else output.reshape(-1, *lead, output.shape[-1])
 
-    def evaluate(self, *parts: Tensor) -> Tensor:
-        """Returns the outputs outside of autograd, and keeps what `pull_back` needs. [B, I_1], ... -> [C, B, O]."""
-        memory = self.memory(parts[0].shape[0])
-        inputs = side_by_side(parts, memory.inputs)
-        self._evaluated = inputs, memory
+    def evaluate(self, *parts: Tensor, constant: Tensor | None = None) -> Tensor:
+        """Returns the outputs outside of autograd, and keeps what `pull_back` needs. [B, I_1], ... -> [C, B, O].
+
+        Inputs `constant` [N, I] are evaluated in the same pass, but not differentiated: -> [C, N + B, O], theirs first.
+        """
+        start = 0 if constant is None else constant.shape[0]
+        num_rows = start + parts[0].shape[0]
+        memory = self.memory(num_rows)
+        if constant is None:
+            inputs = side_by_side(parts, memory.inputs)
+        else:
+            inputs = memory.inputs
+            inputs[0, :start].copy_(constant)
+            torch.cat(parts, dim=1, out=inputs[0, start:])
+        self._evaluated = inputs[:, start:], self.memory(num_rows, start)
         output = self.forward(inputs, memory.hidden)
         self._version = None if torch.compiler.is_compiling() else memory.hidden[0]._version
         return output
@@ -209,12 +228,12 @@ class FusedMlp:
             raise RuntimeError("the activations have been overwritten by another pass since they were evaluated")
         return self._evaluated
 
-    def memory(self, rows: int) -> Memory:
-        """Returns the memory of a pass that is differentiated."""
+    def memory(self, rows: int, start: int = 0) -> Memory:
+        """Returns the memory of a pass of which the rows from `start` on are differentiated."""
         kept = self._workspace.keep(rows)
-        if self not in kept.passes:
-            kept.passes[self] = self._new_memory(kept, rows)
-        return kept.passes[self]
+        if (self, start) not in kept.passes:
+            kept.passes[self, start] = self.memory(rows).rows_from(start) if start else self._new_memory(kept, rows)
+        return kept.passes[self, start]
 
     def _new_memory(self, shared: BatchMemory, rows: int) -> Memory:
         return Memory(self.layers, shared, rows)

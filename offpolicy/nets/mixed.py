@@ -59,6 +59,13 @@ class MixedMemory(Memory):
             shared.block(f"rounded gradient {i % 2}", shape, rounded[0]) for i, shape in enumerate(shapes)
         ]
 
+    def rows_from(self, start: int) -> MixedMemory:
+        """See `Memory`."""
+        part = super().rows_from(start)
+        assert isinstance(part, MixedMemory)  # a copy of this one
+        part.rounded_gradients = [block[:, start:] for block in self.rounded_gradients]
+        return part
+
 
 class MixedMlp(FusedMlp):
     """As `FusedMlp`, for perceptrons of at least two hidden layers."""

@@ -66,4 +66,6 @@ def test_the_actor_step_leaves_the_critics_alone(learner_of: LearnerOf, batch_of
         learner.update(Batches((batch_of(),), None))
     left, right = with_actor.state().tensors, without_actor.state().tensors
     assert not torch.equal(left["policy.actor.body.0.weight"], right["policy.actor.body.0.weight"])
-    assert [key for key in left if key.startswith("critic") and not torch.equal(left[key], right[key])] == []
+    for key in left:
+        if key.startswith("critic"):  # not bitwise: with an actor step the policy is evaluated in more rows at once
+            assert torch.allclose(left[key], right[key], rtol=1e-5, atol=1e-7), key

@@ -75,6 +75,20 @@ def test_what_is_only_evaluated_and_what_is_differentiated_are_equal() -> None:
         assert torch.equal(mixed(inputs), mixed.evaluate(inputs))
 
 
+def test_constant_rows_are_evaluated_but_not_differentiated() -> None:
+    mixed, gradients = made(MixedMlp, nets_of(1, "tanh", (32, 32)))
+    constant, rows, slope = torch.randn(8, 5), torch.randn(16, 5), torch.randn(1, 16, 2)
+    mixed.evaluate(rows)
+    mixed.pull_back(slope)
+    expected = [*(gradient.clone() for gradient in gradients.values()), mixed.pull_back_to_input(slope, 0)]
+    output = mixed.evaluate(rows, constant=constant)
+    assert torch.allclose(output, mixed.evaluate(torch.cat((constant, rows))), atol=STEP)
+    mixed.evaluate(rows, constant=constant)
+    mixed.pull_back(slope)
+    found = [*gradients.values(), mixed.pull_back_to_input(slope, 0)]
+    assert all(torch.allclose(*both, rtol=STEP, atol=STEP) for both in zip(found, expected, strict=True))
+
+
 def test_autograd_gets_the_same_gradients() -> None:
     mixed, gradients = made(MixedMlp, nets_of(1, "tanh", (32, 32)))
     inputs, slope = torch.randn(16, 5, requires_grad=True), torch.randn(1, 16, 2)

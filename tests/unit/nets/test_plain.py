@@ -40,6 +40,28 @@ def test_gradients_are_those_of_autograd(kind: str, num_nets: int) -> None:
             assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("num_nets", [1, 2])
+@pytest.mark.parametrize("kind", ["plain", "fused"])
+def test_constant_rows_are_evaluated_but_not_differentiated(kind: str, num_nets: int) -> None:
+    nets, gradients = networks(num_nets)
+    net: Differentiable = PlainMlp(nets, gradients) if kind == "plain" else FusedMlp(nets, gradients, Workspace())
+    constant, rows, slope = torch.randn(4, 5), torch.randn(7, 5), torch.randn(num_nets, 7, 2)
+    net.evaluate(rows)
+    by_input = net.pull_back_to_input(slope, 0)
+    net.evaluate(rows)
+    net.pull_back(slope)
+    expected = [*(gradient.clone() for gradient in gradients.values()), by_input]
+    for parts in [(rows,), (rows[:, :3], rows[:, 3:])]:
+        output = net.evaluate(*parts, constant=constant)
+        plain = torch.stack([one(torch.cat((constant, rows))) for one in nets])
+        assert torch.allclose(output, plain, atol=1e-6)
+        by_input = net.pull_back_to_input(slope, 0)
+        net.evaluate(*parts, constant=constant)
+        net.pull_back(slope)
+        for found, wanted in zip((*gradients.values(), by_input), expected, strict=True):
+            assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_gradients_of_inputs_leave_those_of_parameters_alone() -> None:
     nets, gradients = networks(1)
     for net in (PlainMlp(nets, gradients), FusedMlp(nets, gradients, Workspace())):
