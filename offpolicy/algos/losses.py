@@ -44,7 +44,7 @@ def td_target(reward: Tensor, discount: Tensor, terminated: Tensor, next_value: 
 def soft_value(q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
     """V(s) = min_i Q_i(s, a) - alpha log pi(a|s), SAC (arXiv:1812.05905) eq. 3 with clipped double Q. -> [B]."""
     check_shapes("CB B", q=q, log_prob=log_prob)
-    return torch.addcmul(q.min(dim=0).values, alpha, log_prob, value=-1.0)
+    return torch.addcmul(q.amin(dim=0), alpha, log_prob, value=-1.0)
 
 
 def critic_loss(q: Tensor, target_q: Tensor) -> Tensor:
