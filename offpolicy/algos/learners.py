@@ -143,6 +143,7 @@ class CriticTrainer:
         fuse(critic, gradients, self.target.module, precision=algo.precision, products=algo.products)
         self._twin = differentiable((critic.first, critic.second), gradients, critic.fused)
         self._first = differentiable((critic.first,), gradients, critic.first.fused)
+        self.networks = (self._twin, self._first)  # as they are differentiated
         self._optimizer_step = optimizer_step
         self._max_grad_norm = algo.max_grad_norm
 

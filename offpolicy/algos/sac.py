@@ -15,7 +15,7 @@ from offpolicy.algos.soft_actions import default_target_entropy, make_soft_actio
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import SoftmaxActor, SquashedGaussianActor
 from offpolicy.nets.critics import make_critic
-from offpolicy.nets.fusing import differentiable, fuse
+from offpolicy.nets.fusing import differentiable, fuse, graphless
 from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import make_policy
 from offpolicy.protocols import Exchange
@@ -87,6 +87,7 @@ class Sac:
         self._actions = make_soft_actions(algo, self._actor, body, critic, self.optimizer_step, self.generator)
         self._critic = self._actions.critic
         self._temperature = Temperature(algo, spec, self.optimizer_step)
+        self._graphless = graphless(body, *self._critic.networks, is_replayed=replayed)
 
     def follow_schedules(self, env_steps: int) -> None:
         """Sets scheduled options to their values at an env step of the run."""
@@ -94,19 +95,19 @@ class Sac:
         self._critic.optimizer.follow(self._algo.value(self._algo.critic_lr, env_steps))
         self._temperature.follow_schedules(env_steps)
 
-    @torch.no_grad()
     def update_once(self, batch: Batch, *, has_actor_step: bool) -> Measured:
         """Updates the critics; with an actor step also actor and temperature; then the target critics.
 
         Returns the measured metrics, by group.
         """
-        alpha = self._temperature.alpha
-        next_value = self._actions.next_value(batch, alpha, has_actor_step=has_actor_step)
-        target_q = td_target(batch.reward, batch.discount, batch.terminated, next_value)
-        measured: Measured = {"critic": self._critic.step(batch, target_q)}
-        if has_actor_step:
-            measured |= self._update_actor(batch.obs, alpha)
-        self._critic.target.follow()
+        with self._graphless():
+            alpha = self._temperature.alpha
+            next_value = self._actions.next_value(batch, alpha, has_actor_step=has_actor_step)
+            target_q = td_target(batch.reward, batch.discount, batch.terminated, next_value)
+            measured: Measured = {"critic": self._critic.step(batch, target_q)}
+            if has_actor_step:
+                measured |= self._update_actor(batch.obs, alpha)
+            self._critic.target.follow()
         return measured
 
     def tensor_groups(self) -> TensorGroups:

@@ -14,7 +14,7 @@ from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, is_replayed
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import DeterministicActor
 from offpolicy.nets.critics import make_critic
-from offpolicy.nets.fusing import differentiable, fuse
+from offpolicy.nets.fusing import differentiable, fuse, graphless
 from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import make_policy
 from offpolicy.protocols import Exchange
@@ -46,23 +46,24 @@ class Td3:
         fuse(self._actor, gradients, self._target_actor.module, precision=algo.precision, products=algo.products)
         self._actor_body = differentiable((self._actor.body,), gradients, self._actor.body.fused)
         self._critic = CriticTrainer(algo, critic, self.optimizer_step)
+        self._graphless = graphless(self._actor_body, *self._critic.networks, is_replayed=replayed)
 
     def follow_schedules(self, env_steps: int) -> None:
         """Sets scheduled options to their values at an env step of the run."""
         self._actor_optimizer.follow(self._algo.value(self._algo.actor_lr, env_steps))
         self._critic.optimizer.follow(self._algo.value(self._algo.critic_lr, env_steps))
 
-    @torch.no_grad()
     def update_once(self, batch: Batch, *, has_actor_step: bool) -> Measured:
         """Updates the critics; with an actor step also the actor and all targets.
 
         Returns the measured metrics, by group.
         """
-        measured: Measured = {"critic": self._critic.step(batch, self._target_q(batch))}
-        if has_actor_step:
-            measured["actor"] = (self._update_actor(batch.obs),)
-            self._critic.target.follow()
-            self._target_actor.follow()
+        with self._graphless():
+            measured: Measured = {"critic": self._critic.step(batch, self._target_q(batch))}
+            if has_actor_step:
+                measured["actor"] = (self._update_actor(batch.obs),)
+                self._critic.target.follow()
+                self._target_actor.follow()
         return measured
 
     def tensor_groups(self) -> TensorGroups:

@@ -232,7 +232,9 @@ class FusedMlp:
         """Returns the memory of a pass of which the rows from `start` on are differentiated."""
         kept = self._workspace.keep(rows)
         if (self, start) not in kept.passes:
-            kept.passes[self, start] = self.memory(rows).rows_from(start) if start else self._new_memory(kept, rows)
+            with torch.inference_mode(False):  # as in `BatchMemory.block`
+                new = self.memory(rows).rows_from(start) if start else self._new_memory(kept, rows)
+            kept.passes[self, start] = new
         return kept.passes[self, start]
 
     def _new_memory(self, shared: BatchMemory, rows: int) -> Memory:

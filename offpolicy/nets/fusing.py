@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,16 @@ def fuse(
 def differentiable(nets: Sequence[Mlp], gradients: Mapping[Tensor, Tensor], fused: FusedMlp | None) -> Differentiable:
     """Returns `fused` if there is one, else a `PlainMlp` of the networks, which autograd differentiates."""
     return fused or PlainMlp(nets, gradients)
+
+
+def graphless(*nets: Differentiable, is_replayed: bool) -> Callable[[], AbstractContextManager[object]]:
+    """Returns the context in which an update evaluates and differentiates `nets`, without a graph of autograd.
+
+    `inference_mode`, in which an operation costs the host an eighth less, where all of them are fused. Under `no_grad`
+    plain modules still differentiate; so are updates made that may be recorded and replayed.
+    """
+    are_fused = all(isinstance(net, FusedMlp) for net in nets)
+    return torch.inference_mode if are_fused and not is_replayed else torch.no_grad
 
 
 def _fuse(module: nn.Module, gradients: Mapping[Tensor, Tensor], workspace: Workspace, precision: str) -> None:

@@ -17,6 +17,7 @@ from offpolicy.types import Batch, Batches, SpaceSpec
 
 # So many observations that the CPU makes the gradient of the first layer with one kernel, as CUDA does.
 SPEC = SpaceSpec(obs_dim=80, action_dim=6, action_low=(-1.0,) * 6, action_high=(1.0,) * 6)
+VIEWS = ("empty", "new_empty", "split", "chunk", "broadcast_tensors", "_unsafe_view", "unbind")  # or memory alone
 HOST_READS = ("_local_scalar_dense", "nonzero", "equal", "item", "is_nonzero")
 LAUNCHES = {"sac": 106, "td3": 85, "flashsac": 499}  # 201 and 118 with one kernel per network and equation
 
@@ -52,7 +53,7 @@ class Operations(TorchDispatchMode):
         if isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() in before:
             if func._schema.is_mutable:  # a view launches nothing
                 self.launches[name] += 1
-        elif not name.startswith(("empty", "new_empty", "split", "_unsafe_view", "unbind")):
+        elif not name.startswith(VIEWS):
             self.launches[name] += 1
             if isinstance(result, torch.Tensor):
                 self.fresh[name] = max(self.fresh[name], result.numel())

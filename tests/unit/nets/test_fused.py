@@ -122,6 +122,15 @@ def test_an_evaluation_that_was_overwritten_cannot_be_pulled_back() -> None:
             pull_back()
 
 
+def test_memory_of_an_inference_serves_graphs_too() -> None:
+    net, inputs, constant = fused(nets_of(1)), parts(), torch.randn(2, 5)
+    with torch.inference_mode():
+        net.evaluate(*inputs)
+        net.evaluate(*(part[2:] for part in inputs), constant=constant)  # as many rows
+    by_graph = torch.autograd.grad(net(*inputs).sum(), net.parameters)
+    assert all(bool(gradient.isfinite().all()) for gradient in by_graph)
+
+
 def test_a_forward_pass_that_was_overwritten_cannot_be_differentiated() -> None:
     net, inputs = fused(nets_of(1)), parts()
     first = net(*inputs)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.optim import Loss, OptimizerStep
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets import fusing
@@ -160,6 +161,35 @@ def test_networks_that_do_not_learn_keep_plain_modules() -> None:
     net, other = mlp(3, (8,), 1, "relu"), mlp(3, (8,), 1, "relu")
     fuse(nn.ModuleList([net, other]), {parameter: torch.zeros_like(parameter) for parameter in net.parameters()})
     assert (net.fused is None, other.fused is None) == (False, True)
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, torch.inference_mode),
+        ({"precision": "bf16"}, torch.inference_mode),
+        ({"critic_layer_norm": True}, torch.no_grad),  # autograd differentiates the critics
+        ({"activation": "silu"}, torch.no_grad),
+        ({"compile": "graph"}, torch.no_grad),
+    ],
+    ids=str,
+)
+def test_updates_know_nothing_of_autograd_where_all_is_fused(
+    name: str, options: dict[str, Any], expected: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner: Any = make_learner(AlgoConfig(name=name, **options), SPEC, torch.device("cpu"), seed=1)
+    assert learner._algorithm._graphless is expected
+    modes, minimize = list[bool](), OptimizerStep.minimize
+
+    def noted(step: OptimizerStep, *losses: Loss) -> None:
+        modes.append(torch.is_inference_mode_enabled())
+        minimize(step, *losses)
+
+    monkeypatch.setattr(OptimizerStep, "minimize", noted)
+    learner.update(batches(1))
+    learner.update(batches(2))
+    assert set(modes) == {expected is torch.inference_mode}
 
 
 def test_what_is_not_fused_is_differentiated_by_autograd() -> None:
