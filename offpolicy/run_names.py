@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from offpolicy.files import too_long
 
 ROOT = Path("runs")  # directory of the runs that are given no run_dir
 LATEST = "latest"
+LOCK = ".lock"  # file of a run's directory that says which process holds it
 TRIAL = "OFFPOLICY_TRIAL"  # environment variable of the runs of `offpolicy tune`, which are removed after it
 MOST_NAMED = 5  # runs that a refusal lists, at most
 RECORDS = ("config.yaml", "metrics.jsonl", "events.out.tfevents.*")  # a directory with one of them is a run
@@ -51,6 +53,18 @@ def runs_in(root: Path) -> list[Path]:
     """Returns the directories below `root` that hold a run's configuration, the one started last first."""
     found = {run: time_s for run in _walk(root) if (time_s := _modified_s(run / "config.yaml")) is not None}
     return sorted(found, key=lambda run: found[run], reverse=True)
+
+
+def is_of_earlier_start(file: Path) -> bool:
+    """True if a file of a run is older than its last start, which goes on or was killed.
+
+    A start that has ended otherwise has removed its pid from the lock, and written what it had to.
+    """
+    lock = file.parent / LOCK
+    try:
+        return "pid" in json.loads(lock.read_text()) and file.stat().st_mtime_ns < lock.stat().st_mtime_ns
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def mark_latest(run: Path, root: Path = ROOT) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.schema import RunConfig, read_config
 from offpolicy.errors import ConfigError
-from offpolicy.logger.summary import WARMUP, read_summary
+from offpolicy.logger.summary import SUMMARY, WARMUP, read_summary
 from offpolicy.replay.rate_limiter import MAX_UPDATES_PER_ITERATION
+from offpolicy.run_names import is_of_earlier_start
 from offpolicy.timing.phases import LEARNER_PERIODIC
 from offpolicy.timing.what_if import (
     HALVED_EPOCHS,
@@ -68,6 +69,13 @@ class FinishedRun:
             cause = "it ended before learning, a process never reported, or timing was off"
             raise ConfigError(f"run: {path} has no account to explain: {cause}") from None
         return cls(path, cfg, summary, pipeline, learner)
+
+    @property
+    def went_on(self) -> str:
+        """Says that the run went on after the start that `summary.json` is of; '' where that is the last start."""
+        if not is_of_earlier_start(self.path / SUMMARY):
+            return ""
+        return f"{self.path} went on from env step {self.summary.get('env_steps', 0):,}, and has not ended again"
 
     @property
     def steps_per_sec(self) -> float:

@@ -123,7 +123,8 @@ def _accounts(runs: Sequence[ReportedRun]) -> str:
             shown = [phase for phase in SIDES[side][0] if any(phase in _shown(each) for each in accounts.values())]
             key = _key((NAMES[side][phase], COLORS[phase]) for phase in shown)
             rows = (
-                [NAMES[side][phase], *(f"{each.get(phase, 0.0):,.3f}" for each in accounts.values())] for phase in shown
+                [NAMES[side][phase], *(f"{each.get(phase, 0.0):z,.3f}" for each in accounts.values())]
+                for phase in shown
             )
             whole = ["in all", *(f"{sum(each.values()):,.3f}" for each in accounts.values())]
             table = _table([UNITS[side], *map(escape, accounts)], [*rows, whole])

@@ -15,7 +15,7 @@ from offpolicy.analysis.records import JSONL, RunRecords, read_run
 from offpolicy.analysis.runs import Config, flat_config, paths_by_label
 from offpolicy.errors import ConfigError
 from offpolicy.logger.metrics import collector_key, learner_key
-from offpolicy.logger.summary import known_summary
+from offpolicy.logger.summary import last_summary
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.types import Float64
 
@@ -87,7 +87,10 @@ def _read(label: str, path: Path) -> ReportedRun:
         finished = FinishedRun.read(path)
     except ConfigError as error:
         problem = str(error)
-    summary = finished.summary if finished is not None else known_summary(path)
+    if finished is not None and finished.went_on:  # the outcome of another start is not that of these records
+        problem = f"run: {finished.went_on}"
+        finished = None
+    summary = finished.summary if finished is not None else last_summary(path)
     return ReportedRun(label, read_run(path), flat_config(path), summary, finished, problem, _verdicts(path / JSONL))
 
 

@@ -15,7 +15,7 @@ from offpolicy.checkpoint import CHECKPOINTS, run_store
 from offpolicy.config.parsing import is_within
 from offpolicy.config.schema import VERSION_NOTE, RunConfig
 from offpolicy.errors import CheckpointError, ConfigError
-from offpolicy.logger.summary import RunStatus, known_summary
+from offpolicy.logger.summary import RunStatus, known_summary, last_summary
 
 # Keys that change nothing that a run computes.
 HARMLESS = ("run_dir", "resume", "log", "checkpoint.every", "checkpoint.every_min", "checkpoint.keep", "timing.trace")
@@ -36,9 +36,9 @@ class Circumstances:
     @classmethod
     def of_run(cls, run: Path) -> Circumstances:
         """Returns those of a finished run, from its summary. Raises `ConfigError` where it has none."""
-        summary = known_summary(run)
+        summary = last_summary(run)
         if not summary:
-            raise ConfigError(f"run: {run} has no summary.json: it has not ended, so there is nothing to compare with")
+            raise ConfigError(f"run: {run} has no summary.json of its last start: there is nothing to compare with")
         hardware, started = summary.get("hardware", {}), summary.get("run", {})
         commit = started.get("git_commit")
         return cls(summary.get("versions", {}), commit, str(hardware.get("cpu")), hardware.get("cores"))

@@ -12,7 +12,7 @@ from offpolicy.analysis.records import RunRecords, read_run
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.schema import read_values
 from offpolicy.errors import ConfigError
-from offpolicy.logger.summary import known_summary
+from offpolicy.logger.summary import last_summary
 from offpolicy.run_names import NoSuchRunError, find_run
 from offpolicy.types import Float64
 
@@ -159,7 +159,7 @@ def flat_config(path: Path) -> Config:
 
 def _what_ran(path: Path) -> Config:
     """Returns `threads` and `products` of `summary.json` by dotted key; empty where the run has not written any."""
-    summary = known_summary(path)
+    summary = last_summary(path)
     threads, products = summary.get("threads"), summary.get("products")
     ran = flatten({"threads": threads}) if isinstance(threads, Mapping) else {}
     return ran | ({"products": products} if isinstance(products, str) else {})

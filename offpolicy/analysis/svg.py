@@ -129,7 +129,7 @@ def waterfall_chart(steps: Sequence[tuple[str, float]], alt: str) -> str:
     for index, (cause, left) in enumerate(steps[1:], 2):
         before = bars[-1][3]
         if index == len(steps) or abs(left - before) >= LEAST_LOSS * highest:
-            bars.append((f", {left - before:+,.1f}", cause, before, left))
+            bars.append((f", {left - before:+z,.1f}", cause, before, left))
     bars.append(("", "done", 0.0, steps[-1][1]))
     body = ""
     for index, (change, cause, before, left) in enumerate(bars):

@@ -46,7 +46,7 @@ class Evaluation:
         return float(self.ep_return.std())
 
     def __repr__(self) -> str:
-        spread = f"mean_reward={self.mean_reward:.2f}, std_reward={self.std_reward:.2f}"
+        spread = f"mean_reward={self.mean_reward:z.2f}, std_reward={self.std_reward:.2f}"
         return f"Evaluation({self.label!r}, {spread}, episodes={len(self.ep_return)}, seed={self.seed})"
 
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from offpolicy.config.schema import RunConfig, read_config
 from offpolicy.errors import ConfigError
-from offpolicy.launch.run_lock import is_of_earlier_start
 from offpolicy.logger.summary import SUMMARY, known_summary
-from offpolicy.run_names import find_run
+from offpolicy.run_names import find_run, is_of_earlier_start
 from offpolicy.types import Float64
 
 if TYPE_CHECKING:

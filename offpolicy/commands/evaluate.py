@@ -167,5 +167,5 @@ def _interval_text(interval: Interval, digits: int = 1) -> str:
     """Returns value and bounds, if there are any, without decimals where they are large."""
     has_bounds = not math.isnan(interval.low)
     decimals = digits if max(map(abs, interval if has_bounds else interval[:1])) < LARGE else 0
-    value, low, high = (f"{number:,.{decimals}f}" for number in interval)
+    value, low, high = (f"{number:z,.{decimals}f}" for number in interval)
     return f"{value} [{low}, {high}]" if has_bounds else value

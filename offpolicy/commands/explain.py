@@ -26,7 +26,9 @@ def explain(path: Path, before_path: Path | None = None) -> int:
     """Prints the account, the verdict and the what-ifs of a run, and how well the one at `before_path` predicted it."""
     run = FinishedRun.read(path)
     console = plain_console()
-    if run.summary["status"] != RunStatus.COMPLETED:
+    if run.went_on:
+        console.print(f"{run.went_on}: this is the account of the start that ended there")
+    elif run.summary["status"] != RunStatus.COMPLETED:
         console.print(f"{path}: {run.summary['status']}, {run.summary['reason']}")
     console.print(Group(_costs(run.pipeline), _waterfall(run), _spread(run.summary["timing"])))
     for line in _slow_lines(run.summary["timing"]):
@@ -77,7 +79,7 @@ def _costs(pipeline: Pipeline) -> Table:
 
 def _cost_rows(costs: Mapping[str, float], names: Mapping[str, str], total: str) -> Iterator[tuple[str, str]]:
     for phase, cost in sorted(costs.items(), key=lambda item: -item[1]):
-        yield names[phase], f"{MICRO * cost:,.2f}"
+        yield names[phase], f"{MICRO * cost:z,.2f}"
     yield total, f"{MICRO * sum(costs.values()):,.2f}"
 
 
@@ -89,7 +91,7 @@ def _waterfall(run: FinishedRun) -> Table:
     before = None
     for cause, left in run.losses:
         first = [f"{capacity:,.0f}" for capacity in capacities] if before is None else ["", ""]
-        lost = "" if before is None else f"{before - left:,.1f}"
+        lost = "" if before is None else f"{before - left:z,.1f}"
         table.add_row(LEARNER_NAMES.get(cause, cause), *first, f"{left:,.1f}", lost)
         before = left
     return table

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from offpolicy.errors import ConfigError
-from offpolicy.launch.run_lock import is_of_earlier_start, is_running
+from offpolicy.launch.run_lock import is_running
 from offpolicy.logger.console import STATUS_STYLES, UNKNOWN, count, mean_return, plain_console, rate, shown_path
 from offpolicy.logger.summary import SUMMARY, known_summary
-from offpolicy.run_names import ROOT, runs_in
+from offpolicy.run_names import ROOT, is_of_earlier_start, runs_in
 
 TAIL_BYTES = 65_536  # end of metrics.jsonl in which the last record is looked for
 OTHER_COLUMNS = 47  # characters of all columns but the first two

@@ -85,9 +85,14 @@ def _phase_table(track: ThreadTrack) -> Table:
         starts, stops = track.spans(name)
         if len(starts):
             lengths_ms = (stops - starts) / 1e6
-            cells = [f"{value:,.3f}" for value in (*np.percentile(lengths_ms, PERCENTILES), lengths_ms.max())]
+            cells = [_ms(value) for value in (*np.percentile(lengths_ms, PERCENTILES), lengths_ms.max())]
             table.add_row(name, f"{len(starts):,}", *cells, f"{(stops - starts).sum() / (end - begin):.1%}")
     return table
+
+
+def _ms(value: float) -> str:
+    """Returns three decimals below 1000 ms, none from there on: a name beside such columns fits into 80 characters."""
+    return f"{value:.3f}" if value < 999.9995 else f"{value:,.0f}"
 
 
 def _overlaps(tracks: Sequence[ThreadTrack]) -> Iterator[str]:

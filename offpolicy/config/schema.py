@@ -141,7 +141,8 @@ def _kind(tree: object) -> str:
 def _other_version(file: Path) -> list[str]:
     """Returns a line on the version that wrote a configuration which this one refuses."""
     text = file.read_text(encoding="utf-8")
-    wrote = re.findall(rf"^{VERSION_NOTE}([\w.+]+)", text, re.MULTILINE)
+    # A version begins with a digit: the comment after it holds the command, `offpolicy train ...`.
+    wrote = re.findall(rf"^{VERSION_NOTE}(\d[\w.+]*)", text, re.MULTILINE)
     used = dict.fromkeys(re.findall(rf"^{PLUGIN_NOTE}(.+)$", text, re.MULTILINE))
     needed = [f"{file}: used the plug-in {label}; is it installed?" for label in used]
     if not wrote or wrote[-1] == __version__:

@@ -16,7 +16,8 @@ from offpolicy.checkpoint.best import BEST
 from offpolicy.config.parsing import as_override
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.files import remove_temporaries
-from offpolicy.launch.run_lock import LOCK, RunLock, is_signed
+from offpolicy.launch.run_lock import RunLock, is_signed
+from offpolicy.run_names import LOCK
 from offpolicy.training.worker import SNAPSHOT_DIR
 
 RESUME_MODES = ("auto", "must", "never")

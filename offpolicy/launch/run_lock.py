@@ -17,8 +17,8 @@ from pathlib import Path
 from offpolicy import fault
 from offpolicy.descendants import start_ticks
 from offpolicy.errors import ConfigError, RunDirBusyError
+from offpolicy.run_names import LOCK
 
-LOCK = ".lock"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # another one after every start of the machine
 
 
@@ -123,18 +123,6 @@ def is_running(path: Path) -> bool | None:
         return None
     started = start_ticks(pid)  # tells a holder from a later process with its pid
     return started is not None and started == holder.get("started", started)
-
-
-def is_of_earlier_start(file: Path) -> bool:
-    """True if a file of a run is older than its last start, which goes on or was killed.
-
-    A start that has ended otherwise has removed its pid from the lock, and written what it had to.
-    """
-    lock = file.parent / LOCK
-    try:
-        return "pid" in json.loads(lock.read_text()) and file.stat().st_mtime_ns < lock.stat().st_mtime_ns
-    except (OSError, ValueError, TypeError):
-        return False
 
 
 def parent_identity() -> dict[str, object]:

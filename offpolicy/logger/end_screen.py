@@ -229,10 +229,13 @@ def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
     if any(saved):
         yield f"offpolicy eval {run} --episodes 20"
         yield f"offpolicy play {run} --video x.gif"
-    if summary["updates"] and summary["timing"]["learner"] and _has_our_config(run_dir):
+    env_id = _env_id(run_dir)
+    if summary["updates"] and summary["timing"]["learner"] and env_id is not None:
         yield f"offpolicy explain {run}"
-    if summary["updates"] and other is not None and _can_be_compared(run_dir) and _can_be_compared(other):
-        yield f"offpolicy compare {shown_path(other)} {run}"
+    env_ids = {env_id, None if other is None else _env_id(other)} - {None}  # that of another trainer's run is not known
+    both = [] if other is None or len(env_ids) > 1 else [other, run_dir]
+    if summary["updates"] and both and all(map(_can_be_compared, both)):
+        yield f"offpolicy compare {' '.join(map(shown_path, both))}"
     if any(run_dir.glob("events.out.tfevents.*")):
         others = [] if other is None else [shown_path(other)]
         yield f"offpolicy tensorboard {' '.join([*others, run])}"
@@ -242,13 +245,12 @@ def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
         yield f"offpolicy resume {run} total_timesteps={2 * summary['env_steps']}"
 
 
-def _has_our_config(run_dir: Path) -> bool:
-    """True if `config.yaml` is one of ours: a loop that calls `log_step` may write any."""
+def _env_id(run_dir: Path) -> str | None:
+    """Returns the environment; None where `config.yaml` is none of ours: a loop that calls `log_step` may write any."""
     try:
-        read_config(run_dir)
+        return read_config(run_dir).env.id
     except ConfigError:
-        return False
-    return True
+        return None
 
 
 def _newest_beside(run_dir: Path) -> Path | None:

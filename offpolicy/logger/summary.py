@@ -20,6 +20,7 @@ from offpolicy.logger.record import RunHeader, flops_per_sec, samples_per_sec
 from offpolicy.logger.stragglers import straggler
 from offpolicy.logger.timing_keys import cpu_ms_per_env_step
 from offpolicy.machine import cpu_model, versions
+from offpolicy.run_names import is_of_earlier_start
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.histogram import spreads_of
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
@@ -268,6 +269,11 @@ def read_summary(run_dir: Path) -> Section:
     if not isinstance(found, dict):
         raise ConfigError(f"run: {path} cannot be read: got {type(found).__name__}, allowed the mapping of a run")
     return found
+
+
+def last_summary(run_dir: Path) -> Section:
+    """Returns `summary.json` of a run's last start; empty where that start goes on, or was killed."""
+    return {} if is_of_earlier_start(run_dir / SUMMARY) else known_summary(run_dir)
 
 
 def known_summary(run_dir: Path) -> Section:

@@ -50,9 +50,13 @@ class StateSampler:
 
 
 def shares_of(states: States) -> Shares | None:
-    """Returns the shares of one phase [3]; None where too little of it was sampled."""
+    """Returns the shares of one phase [3], which sum to 1; None where too little of it was sampled.
+
+    The kernel's clocks of a phase may say more than its wall, as one is read after the other: what ran gives way then.
+    """
     wall_ns, running_ns, runnable_ns = map(int, states)
     if wall_ns < LEAST_WALL_NS:
         return None
-    running, runnable = min(1.0, running_ns / wall_ns), min(1.0, runnable_ns / wall_ns)
+    runnable = min(1.0, runnable_ns / wall_ns)
+    running = min(1.0 - runnable, running_ns / wall_ns)
     return Shares(running, runnable, max(0.0, 1.0 - running - runnable))

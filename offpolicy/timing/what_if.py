@@ -83,8 +83,8 @@ class Pipeline:
 
     @property
     def learner_capacity(self) -> float:
-        """T, env steps per second."""
-        return 1.0 / max(self.barrier_factor * sum(self.learner_s.values()), self.packer_s)
+        """T, env steps per second, with the number of threads where `threads` names one, else with the present one."""
+        return 1.0 / self._learner_s(self.threads[0] if len(self.threads) == 1 else self._threads_now)
 
     @property
     def own_learner_capacity(self) -> float:
@@ -94,15 +94,22 @@ class Pipeline:
     @property
     def steps_per_sec(self) -> float:
         """Env steps per second of both sides together, with the best of the numbers of threads."""
-        now = self.cores.threads if self.cores is not None else 0
-        return max(1.0 / self._seconds_per_step(number) for number in self.threads or (now,))
+        return max(1.0 / self._seconds_per_step(number) for number in self.threads or (self._threads_now,))
+
+    @property
+    def _threads_now(self) -> int:
+        return self.cores.threads if self.cores is not None else 0
+
+    def _learner_s(self, threads: int) -> float:
+        """Returns the learner's seconds per env step with so many threads."""
+        extra_s = self.cores.extra_s.get(threads, 0.0) if self.cores is not None else 0.0
+        return max(self.barrier_factor * sum(self.learner_s.values()) + extra_s, self.packer_s)
 
     def _seconds_per_step(self, threads: int) -> float:
-        learner, collector = 1.0 / self.learner_capacity, 1.0 / self.collector_capacity
+        learner, collector = self._learner_s(threads), 1.0 / self.collector_capacity
         was_overlapped, is_overlapped = ((self.measured_mode or self.mode) != "alternate", self.mode != "alternate")
         collision = 0.0
         if self.cores is not None:
-            learner = max(learner + self.cores.extra_s.get(threads, 0.0), self.packer_s)
             crowding = self.cores.crowding(threads, self.num_collectors)
             beside = 1.0 + (self.cores.beside_factor - 1.0) * (1.0 - crowding)
             factor = beside ** (int(is_overlapped) - int(was_overlapped))

@@ -105,7 +105,7 @@ def demonstrations(rank: RankContext) -> DemoShare | None:
         EndlessRows(rows, cfg.seed, rank.rank, rank.num_ranks, rank.start_path),
         per_batch=round(cfg.replay.demo_share * batch_size),
         batch_size=batch_size,
-        description=f"{source} ({size}, mean return {returns.mean():,.1f})",
+        description=f"{source} ({size}, mean return {returns.mean():z,.1f})",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ class Reporter:
             if self._flight_recorder is not None:
                 self._flight_recorder.save(self._rank.ledger.take_outlier(), self._rank.note)
             table = self._collectives.gather(
-                np.concatenate((self._health.facts(is_averaged=False), self._own_vector()))
+                np.concatenate((self._health.facts(is_averaged=False), self._own_vector(is_in_iteration=True)))
             )
             self._health.require(table[:, :NUM_FACTS])
             self._publish_all(table[:, NUM_FACTS:])
@@ -88,9 +89,14 @@ class Reporter:
         if self._rank.is_leader:
             self._reports.publish(matrix)
 
-    def _own_vector(self) -> Float64:
+    def _own_vector(self, *, is_in_iteration: bool = False) -> Float64:
         """Returns the counters of this rank as one vector."""
         learner, source, ledger = self._learner, self._source, self._rank.ledger
+        account = ledger.account()
+        if is_in_iteration and account is not None and account.wall_ns > 0:  # 0: the warm-up has not ended
+            # Its time is in the account but for the end of this phase. Without it, long iterations were divided by a
+            # number that is one too small at first, and one too large in the last record.
+            account = replace(account, iterations=account.iterations + 1)
         totals = LearnerTotals(
             metrics=learner.read_metrics(),
             updates=learner.num_updates,
@@ -98,7 +104,7 @@ class Reporter:
             samples=source.samples,
             # The source knows the rings of this host; those of the others grow at the same pace.
             sample_age_sum=source.sample_age_sum * self._rank.job.host.num_hosts,
-            account=ledger.account(),
+            account=account,
             reported_ns=ledger.switched_ns,
             packer=source.packer_account(),
             rollouts=source.rollouts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +40,9 @@ def finished_run(path: Path, *overrides: str, done: float = 95.0, **changes: Any
     }
     (path / "summary.json").write_text(json.dumps(summary | changes))
     return path
+
+
+def goes_on_after_its_end(path: Path) -> None:
+    """Leaves the files of a run that was started again after its end, and then killed."""
+    (path / ".lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
+    os.utime(path / "summary.json", ns=(0, 0))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from offpolicy.analysis.reported_run import read_reported
-from tests.unit.analysis.finished_run import finished_run
+from tests.unit.analysis.finished_run import finished_run, goes_on_after_its_end
 
 
 def record(number: int, **keys: Any) -> dict[str, Any]:
@@ -82,3 +82,11 @@ def test_the_runs_of_one_label_are_numbered(tmp_path: Path) -> None:
     paths = [recorded_run(tmp_path / name) for name in ("one", "two", "three")]
     runs = read_reported([f"a={paths[0]}", f"a={paths[1]}", f"b={paths[2]}"])
     assert [run.label for run in runs] == ["a 1", "a 2", "b"]
+
+
+def test_a_run_that_went_on_after_its_end_is_not_reported_with_the_outcome_of_an_earlier_start(tmp_path: Path) -> None:
+    path = recorded_run(tmp_path / "a")
+    goes_on_after_its_end(path)
+    (run,) = read_reported([str(path)])
+    assert (run.summary, run.finished) == ({}, None)
+    assert run.problem == f"run: {path} went on from env step 0, and has not ended again"

@@ -22,6 +22,7 @@ from offpolicy.analysis.reproduction import (
 )
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import CheckpointError, ConfigError
+from tests.unit.analysis.finished_run import goes_on_after_its_end
 
 HERE = Circumstances({"torch": "2.13.0", "mujoco": "3.17.0"}, "abc", "Some CPU", 2)
 START = "# offpolicy 0.1.0, 2026-11-23T06:29:21+00:00 on vm, commit abc\n# offpolicy train algo=sac\n"
@@ -67,6 +68,13 @@ def test_circumstances_are_those_of_the_summary(tmp_path: Path) -> None:
 def test_a_run_without_an_end_cannot_be_compared_with(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no summary\.json"):
         Circumstances.of_run(tmp_path)
+
+
+def test_a_run_that_went_on_after_its_end_has_no_results_to_compare_with(tmp_path: Path) -> None:
+    run = make(tmp_path / "a")
+    goes_on_after_its_end(run)
+    with pytest.raises(ConfigError, match="no summary.json of its last start"):
+        Circumstances.of_run(run)
 
 
 @pytest.mark.parametrize(

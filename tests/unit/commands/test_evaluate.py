@@ -55,6 +55,12 @@ def test_the_table_fits_80_columns_with_large_numbers() -> None:
     assert all(row.count("[") == row.count("]") == 2 for row in rows), "an interval is broken over two lines"
 
 
+def test_a_difference_that_rounds_to_nothing_has_no_sign() -> None:
+    lines = shown({"a": episodes(1.0, 1.0), "b": episodes(1.01, 1.01)})
+    (against,) = [line for line in lines if line.split()[:2] == ["b", "return"]]
+    assert against.split()[2:5] == ["0.0", "[0.0,", "0.0]"]
+
+
 CHOICE = PolicyChoice(seed=None, step=None, device="cpu", overrides={})
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offpolicy.commands.explain import explain
-from tests.unit.analysis.finished_run import finished_run
+from tests.unit.analysis.finished_run import finished_run, goes_on_after_its_end
 
 
 def printed(capsys: pytest.CaptureFixture[str], run: Path, before: Path | None = None) -> str:
@@ -40,6 +40,22 @@ def test_a_prediction_is_checked_by_what_the_run_that_followed_did(
 def test_a_run_that_was_stopped_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = finished_run(tmp_path / "run", status="interrupted", reason="stopped by a signal")
     assert "interrupted, stopped by a signal" in printed(capsys, run)
+
+
+def test_a_loss_that_rounds_to_nothing_has_no_sign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = finished_run(tmp_path / "run", done=95.2382)  # after the evaluation 95.238 are left
+    assert "Evaluation 95.2 4.8 the rest 95.2 0.0" in printed(capsys, run)
+
+
+def test_the_account_of_an_earlier_start_is_not_shown_as_that_of_the_last_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = finished_run(tmp_path / "run", env_steps=1200)
+    assert "went on" not in printed(capsys, run)
+    goes_on_after_its_end(run)
+    assert "went on from env step 1,200, and has not ended again: this is the account of the start" in (
+        printed(capsys, run)
+    )
 
 
 def test_why_slow_iterations_are_slow_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

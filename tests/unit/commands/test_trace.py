@@ -96,6 +96,18 @@ def test_a_first_start_without_an_iteration_has_a_file_as_well(tmp_path: Path) -
     assert '"name":"train"' in (tmp_path / TRACE_JSON).read_text()
 
 
+def test_names_of_phases_are_whole_beside_spans_of_seconds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    create_tracks(tmp_path / "trace" / "0", ["learner-0"], 1)
+    names = [Mark.ITERATION, "replay_batch_wait"]
+    track = TraceTrack(tmp_path / "trace" / "0" / f"learner-0{SUFFIX}", names, "learner 0", "learner 0")
+    track.span(1, 1_000, 12_345_678_901)
+    trace(tmp_path)
+    assert "replay_batch_wait 1 12,346 12,346 12,346 12,346 100.0%" in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_tables_are_shown_where_the_file_cannot_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offpolicy import __version__
 from offpolicy.config.schema import RunConfig, env_differences, read_config, read_spec, read_values, write_config
 from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import ConfigError, SaveError
@@ -137,12 +138,21 @@ def test_only_what_makes_another_task_is_a_difference() -> None:
 
 
 def test_a_configuration_of_another_version_names_both(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("future_key: 1\n# offpolicy 99.1, 2030-01-01T00:00:00+00:00 on vm\n")
+    comments = "# offpolicy 99.1, 2030-01-01T00:00:00+00:00 on vm\n# offpolicy train seed=2\n"
+    (tmp_path / "config.yaml").write_text(f"future_key: 1\n{comments}")
     with pytest.raises(ConfigError) as caught:
         read_config(tmp_path)
     first, second = caught.value.problems
     assert "written by offpolicy 99.1, this is" in first
     assert second.startswith("future_key: unknown key")
+
+
+def test_a_refused_configuration_of_this_version_is_not_called_one_of_another(tmp_path: Path) -> None:
+    comments = f"# offpolicy {__version__}, 2030-01-01T00:00:00+00:00 on vm\n# offpolicy train seed=2\n"
+    (tmp_path / "config.yaml").write_text(f"future_key: 1\n{comments}")
+    with pytest.raises(ConfigError) as caught:
+        read_config(tmp_path)
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["future_key"]
 
 
 def test_the_comments_of_a_run_outlive_its_resume(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from offpolicy.distributed.host_info import HostInfo
 from offpolicy.distributed.rendezvous import Proposal, RendezvousResult
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 from offpolicy.launch import hosts
-from offpolicy.launch.run_lock import LOCK, parent_identity
+from offpolicy.launch.run_lock import parent_identity
 from offpolicy.plugins import SINKS
+from offpolicy.run_names import LOCK
 from offpolicy.types import SpaceSpec
 from tests.packages import make_package
 from tests.unit.config.test_extensions import TEXT as SINK

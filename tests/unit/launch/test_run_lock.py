@@ -17,13 +17,12 @@ import pytest
 
 from offpolicy.errors import ConfigError, RunDirBusyError
 from offpolicy.launch.run_lock import (
-    LOCK,
     RunLock,
     has_same_parent,
-    is_of_earlier_start,
     is_running,
     is_signed,
 )
+from offpolicy.run_names import LOCK, is_of_earlier_start
 
 
 @contextlib.contextmanager

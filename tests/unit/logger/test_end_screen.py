@@ -103,6 +103,11 @@ def test_runs_of_too_few_records_are_not_to_be_compared(run: Path, make_snapshot
     assert not any("compare" in command for command in commands(printed(summary_of(make_snapshot(1000)))))
 
 
+def test_a_run_of_another_environment_is_not_to_be_compared(run: Path, make_snapshot: Any) -> None:
+    (run.with_name("20261121-090000-s1") / "config.yaml").write_text("env: {id: CartPole-v1}\n")
+    assert not any("compare" in command for command in commands(printed(summary_of(make_snapshot(1000)))))
+
+
 def test_a_run_is_not_compared_with_the_link_to_itself(run: Path, make_snapshot: Any) -> None:
     (run.parent / "latest").symlink_to(run.name, target_is_directory=True)
     assert not any("latest" in command for command in commands(printed(summary_of(make_snapshot(1000)))))

@@ -28,7 +28,11 @@ def test_each_phase_has_the_time_since_the_one_before(monkeypatch: pytest.Monkey
 
 def test_what_neither_ran_nor_waited_for_a_core_was_blocked() -> None:
     assert shares_of(np.array([10 * MS, 5 * MS, 2 * MS])) == Shares(0.5, 0.2, pytest.approx(0.3))
-    assert shares_of(np.array([10 * MS, 10 * MS + 9, 9])) == Shares(1.0, pytest.approx(0.0, abs=1e-6), 0.0)
+    assert shares_of(np.array([10 * MS, 10 * MS + 9, 0])) == Shares(1.0, 0.0, 0.0)
+
+
+def test_shares_of_a_phase_whose_clocks_say_more_than_its_wall_sum_to_one() -> None:
+    assert shares_of(np.array([10 * MS, 9 * MS, 4 * MS])) == Shares(pytest.approx(0.6), 0.4, pytest.approx(0.0))
 
 
 def test_a_phase_of_which_hardly_anything_was_sampled_has_no_shares() -> None:

@@ -208,6 +208,7 @@ def test_no_collector_is_added_and_no_thread_tried_where_there_is_no_core() -> N
     full = {what_if.change: what_if.pipeline for what_if in what_ifs(on_cores(2.0, 2), threads)}
     assert ONE_MORE_COLLECTOR not in full
     assert full["threads.learner=1"].steps_per_sec == pytest.approx(1.0 / 0.014)
+    assert full["threads.learner=1"].learner_capacity == pytest.approx(1.0 / 0.012), "T was that of the present number"
     assert ONE_MORE_COLLECTOR in {what_if.change for what_if in what_ifs(on_cores(4.0, 2), threads)}
 
 

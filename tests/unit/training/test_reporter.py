@@ -130,6 +130,24 @@ def test_waits_that_the_reports_gathering_finds_out_are_in_that_report(make_rank
     assert accounts[0].wall_ns == accounts[1].wall_ns  # type: ignore[union-attr]
 
 
+def test_the_iteration_that_reports_is_counted_as_its_time_is(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    ledger = Ledger(LearnerPhase)
+    object.__setattr__(rank, "ledger", ledger)
+    report, _ = reporter(rank, world)
+    world.is_reporting = True
+    counts = []
+    for _ in range(3):  # the first one is the warm-up
+        with ledger.phase(LearnerPhase.LOG):
+            report.run_if_due()
+        counts += [totals.account.iterations for totals in published(rank).read()]
+        ledger.close()
+        ledger.end_warmup()
+    ledger.begin_cooldown()
+    report.run_last(is_complete=True)
+    assert [*counts, *(totals.account.iterations for totals in published(rank).read())] == [0, 1, 2, 2]
+
+
 def test_the_updates_of_the_first_iteration_are_those_of_the_warm_up(make_rank: MakeRank) -> None:
     rank, world = make_rank(timing={"enabled": False}), FakeWorld()
     report, learner = reporter(rank, world)
