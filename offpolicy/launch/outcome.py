@@ -59,8 +59,14 @@ def _why_complete(monitor: Monitor, total: int) -> str:
 
 
 def is_complete(run: RunDir, cfg: RunConfig) -> bool:
-    """True if the run of a claimed directory ended as it should, at the budget of `cfg` or early by its `stop`."""
-    if run.checkpoint is None or known_summary(run.path).get("status") != RunStatus.COMPLETED:
+    """True if the run of a claimed directory ended as it should, at the budget of `cfg` or early by its `stop`.
+
+    A run that was resumed after its end and then killed may have its last checkpoint, beside the summary of before.
+    """
+    summary = known_summary(run.path)
+    if run.checkpoint is None or summary.get("status") != RunStatus.COMPLETED:
+        return False
+    if summary.get("env_steps", 0) < run.checkpoint.env_steps:
         return False
     has_spent = run.checkpoint.env_steps >= cfg.total_timesteps
     return has_spent or stop_reason(read_scores(run.path), cfg.stop) is not None

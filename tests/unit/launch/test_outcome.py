@@ -77,7 +77,7 @@ EARLY = {"total_timesteps": 5000, "algo": {"learning_starts": 100}}
 def test_a_run_that_has_stopped_early_goes_on_only_with_other_values(
     tmp_path: Path, stop: dict[str, Any], is_over: bool
 ) -> None:
-    (tmp_path / "summary.json").write_text('{"status": "completed"}')
+    (tmp_path / "summary.json").write_text('{"status": "completed", "env_steps": 901}')
     (tmp_path / "evaluations.jsonl").write_text('{"env_steps": 900, "mean_reward": 6.0}\n')
     run: Any = SimpleNamespace(path=tmp_path, checkpoint=SimpleNamespace(env_steps=901))
     cfg = RunConfig.from_mapping(EARLY | {"stop": stop})
@@ -140,13 +140,19 @@ def test_of_an_environment_its_own_traceback_is_shown(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("done", "status", "is_over"),
-    [(1000, "completed", True), (999, "completed", False), (1000, "interrupted", False), (None, "completed", False)],
+    ("done", "ended_at", "status", "is_over"),
+    [
+        (1000, 1000, "completed", True),
+        (999, 999, "completed", False),
+        (1000, 1000, "interrupted", False),
+        (None, 1000, "completed", False),
+        (1000, 500, "completed", False),  # it went on from there, and was killed after its last checkpoint
+    ],
 )
 def test_only_a_run_that_ended_as_it_should_is_complete(
-    tmp_path: Path, done: int | None, status: str, is_over: bool
+    tmp_path: Path, done: int | None, ended_at: int, status: str, is_over: bool
 ) -> None:
-    (tmp_path / "summary.json").write_text(f'{{"status": "{status}"}}')
+    (tmp_path / "summary.json").write_text(f'{{"status": "{status}", "env_steps": {ended_at}}}')
     checkpoint = None if done is None else SimpleNamespace(env_steps=done)
     run: Any = SimpleNamespace(path=tmp_path, checkpoint=checkpoint)
     cfg = RunConfig.from_mapping({"total_timesteps": 1000, "algo": {"learning_starts": 100}})
