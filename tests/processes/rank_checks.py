@@ -123,17 +123,20 @@ BATCH = 256
 
 @contextmanager
 def common_noise(own: slice) -> Iterator[None]:
-    """Deal these rows of one common noise [BATCH, A] at each call of `torch.randn` that draws for an update."""
-    randn, source = torch.randn, torch.Generator().manual_seed(5)
+    """Deal these rows of one common noise [BATCH, A] at each call of torch that draws for an update."""
+    randn, normal_, source = torch.randn, Tensor.normal_, torch.Generator().manual_seed(5)
 
     def dealt(shape: torch.Size, *, generator: torch.Generator, device: torch.device) -> Tensor:
         return randn((BATCH, shape[1]), generator=source)[own]
 
-    torch.randn = dealt  # type: ignore[assignment]
+    def dealt_into(noise: Tensor, *, generator: torch.Generator) -> Tensor:
+        return noise.copy_(randn((BATCH, noise.shape[1]), generator=source)[own])
+
+    torch.randn, Tensor.normal_ = dealt, dealt_into  # type: ignore[assignment]
     try:
         yield
     finally:
-        torch.randn = randn
+        torch.randn, Tensor.normal_ = randn, normal_  # type: ignore[method-assign]
 
 
 def moments_after_one_update(learner: BaseLearner, own: slice) -> dict[str, list[float]]:
