@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from offpolicy.errors import ConfigError
 from offpolicy.logger.record import Record
+from offpolicy.logger.sinks import cause_of
 from offpolicy.timing.clock import MonotonicClock
 from offpolicy.types import EvalResult
 
@@ -107,9 +108,8 @@ class _Worker:
         begin_ns = MonotonicClock.now_ns()
         try:
             getattr(self._callback, method)(argument)
-        except (Exception, SystemExit) as error:  # whatever it raises must not end hours of training
-            cause = f"{type(error).__name__}: {error}".rstrip(": ").replace("\n", " ")
-            self.spent.error = f"{method}: {cause}"
+        except BaseException as error:  # whatever it raises must not end its thread unsaid: asyncio cancels so
+            self.spent.error = f"{method}: {cause_of(error)}"
             name = self.spent.name
             self._warn(f"warning: callback {name} is not called any more in this run: {self.spent.error}")
         self.spent.calls += 1
@@ -124,8 +124,9 @@ class Callbacks:
         self._workers = [_Worker(callback, self._warnings.put) for callback in callbacks]
 
     def record(self, record: Record) -> None:
-        """Passes a copy of a record on."""
-        self._post("on_record", dict(record))
+        """Passes a copy of a record on, one to each callback: they may change it, on threads of their own."""
+        for worker in self._workers:
+            worker.post("on_record", dict(record))
 
     def evaluation(self, result: EvalResult) -> None:
         """Passes an evaluation on."""
@@ -145,10 +146,11 @@ class Callbacks:
 
     def settle(self, timeout_s: float = SETTLE_S) -> None:
         """Waits for the calls that are queued, and warns of a callback that does not return."""
+        left_s = timeout_s
         for worker in self._workers:
-            if not worker.settle(timeout_s):
+            if not worker.settle(left_s):
                 self._warnings.put(f"warning: callback {worker.spent.name} did not return within {timeout_s:g} s")
-                timeout_s = 0.0  # the time is that of all
+                left_s = 0.0  # the time is that of all
 
     def section(self) -> list[dict[str, Any]]:  # Any: values of summary.json
         """Returns the section `callbacks` of `summary.json`."""

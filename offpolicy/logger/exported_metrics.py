@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from offpolicy.logger.metrics import METRICS, RANK_IN_KEY
+from offpolicy.logger.provenance import utf8
 from offpolicy.logger.record import Record, RunHeader
 
 PREFIX = "offpolicy_"
@@ -48,8 +49,8 @@ def exported_values(record: Record) -> Iterator[ExportedValue]:
 
 
 def run_labels(run: str, header: RunHeader) -> dict[str, str]:
-    """Returns what names a run."""
-    return {"run": run, "algo": header.algo, "env": header.env_id, "seed": str(header.seed)}
+    """Returns what names a run, in UTF-8: a directory may have a name in other bytes."""
+    return {"run": utf8(run), "algo": header.algo, "env": header.env_id, "seed": str(header.seed)}
 
 
 def metric_name(key: str) -> str:

@@ -407,15 +407,26 @@ def open_step_logger(
     """Returns a logger for a training loop of another shape, which calls `log_step`; makes the directory `run_dir`.
 
     `config` is written to its `config.yaml`, for `offpolicy compare` to list what differs between two runs. Raises
-    `ConfigError` for a header without a number of env steps to reach: progress is a share of it.
+    `ConfigError`, and makes nothing, for a value that YAML cannot hold, and for a header without a number of env steps
+    to reach: progress is a share of it.
     """
     if header.total_timesteps < 1:
         raise ConfigError(f"total_timesteps: got {header.total_timesteps}, allowed 1 or more: what the loop may reach")
+    content = None if config is None else _yaml(config)
     run_dir.mkdir(parents=True)
-    if config is not None:
-        (run_dir / "config.yaml").write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
+    if content is not None:
+        (run_dir / "config.yaml").write_text(content, encoding="utf-8")
     header = replace(header, started_unix_s=header.started_unix_s or unix_s())
     return _opened(run_dir, config or {}, log, header, None, has_steps=True)
+
+
+def _yaml(config: Mapping[str, Any]) -> str:  # Any: nested configuration values
+    try:
+        content: str = yaml.safe_dump(dict(config))
+        return content
+    except yaml.representer.RepresenterError as error:
+        allowed = "allowed texts, numbers, lists and mappings of Python"
+        raise ConfigError(f"config: got {error.args[-1]!r}, {allowed}") from error
 
 
 def _opened(  # noqa: PLR0913  # what it opens, and where a resumed run goes on

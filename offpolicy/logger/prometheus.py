@@ -38,7 +38,11 @@ class PrometheusSink:
         self._record: Record = {}
         registry = CollectorRegistry()
         registry.register(self)
-        self._server, self._thread = start_http_server(port, address, registry)
+        server: Any  # Any: one of its methods is replaced
+        server, self._thread = start_http_server(port, address, registry)
+        # Its own one writes a stack trace over the panel whenever a client breaks its connection off.
+        server.handle_error = _say_nothing
+        self._server = server
 
     def collect(self) -> Iterator[Any]:  # Any: a metric family of prometheus_client
         """Yields the newest record as metric families; a thread of the server calls it."""
@@ -62,6 +66,10 @@ class PrometheusSink:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(STOP_S)
+
+
+def _say_nothing(request: object, address: object) -> None:
+    """Leaves a request that failed: whoever asked asks again."""
 
 
 def families(record: Record, info: Mapping[str, str]) -> Iterator[Any]:  # Any: a metric family of prometheus_client

@@ -45,8 +45,8 @@ class Provenance:
         here, ours = _working_directory(), PACKAGE.parent
         commit = None if here is None else git_commit(here)
         return cls(
-            command=_utf8(shlex.join(_typed() if argv is None else ["offpolicy", *argv])),
-            directory=None if here is None else _utf8(str(here)),
+            command=utf8(shlex.join(_typed() if argv is None else ["offpolicy", *argv])),
+            directory=None if here is None else utf8(str(here)),
             git_commit=commit or (git_commit(ours) if (ours / ".git").exists() else None),
             started=datetime.fromtimestamp(started_unix_s, UTC).isoformat(timespec="seconds"),
             host=socket.gethostname(),
@@ -115,7 +115,7 @@ def _load() -> Load | None:
         return None
 
 
-def _utf8(text: str) -> str:
+def utf8(text: str) -> str:
     """Returns a text that every file takes: bytes of the command line that are no UTF-8 are shown as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 

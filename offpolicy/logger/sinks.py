@@ -122,11 +122,15 @@ class SafeSink:
 
 def disabled(name: str, error: BaseException) -> str:
     """Returns the warning of a sink that failed: one line, whatever the error says."""
+    return f"warning: {name} is disabled for the rest of the run: {cause_of(error)}"
+
+
+def cause_of(error: BaseException) -> str:
+    """Returns class and text of an error in one line; its class alone where it has no text, or that raises too."""
     try:
-        cause = f"{type(error).__name__}: {error}".rstrip(": ").replace("\n", " ")
+        return f"{type(error).__name__}: {error}".rstrip(": ").replace("\n", " ")
     except Exception:  # of the error's own text
-        cause = type(error).__name__
-    return f"warning: {name} is disabled for the rest of the run: {cause}"
+        return type(error).__name__
 
 
 def open_sink(name: str, factory: Callable[[], Sink], warn: Warn) -> SafeSink | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from offpolicy.logger.metrics import METRICS, collector_key
+from offpolicy.logger.metrics import collector_key
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.unilab import our_key
 from offpolicy.timing.clock import Stopwatch, cpu_ns, scheduler_stats
@@ -58,6 +58,12 @@ def finite(values: Mapping[str, Any]) -> dict[str, float]:  # Any: what another 
     """Returns the values that are finite numbers."""
     known = {name: as_finite(value) for name, value in values.items()}
     return {name: number for name, number in known.items() if number is not None}
+
+
+def as_count(value: Any) -> int | None:  # Any: what another program's loop has
+    """Returns a count as a whole number of Python: no file takes one of numpy. None for what is no number."""
+    number = as_finite(value)
+    return None if number is None else int(number)
 
 
 @dataclass(slots=True)
@@ -120,7 +126,8 @@ class StepTotals:
         rewards: Mapping[str, float],
     ) -> None:
         """Adds an iteration: its times by the caller's names, and what was collected and learnt in it."""
-        self.iteration = iteration
+        known = as_count(iteration)
+        self.iteration = self.iteration if known is None else known
         phases = {str(PHASE_OF[name]): value for name, value in finite(seconds).items()}
         whole = as_finite(iteration_time)
         residual = whole - sum(phases.values()) if whole else 0.0
@@ -170,9 +177,14 @@ class StepTotals:
             self._curves.pop(key, None)
 
     def set_collector(self, total_steps: int, buffer_size: int, mean_reward: float) -> None:
-        """Sets the env steps of the run so far, the rows in its replay, and its mean return unless that is 0."""
-        self._total_steps, self._replay_rows = total_steps, buffer_size
-        if mean_reward:
+        """Sets the env steps of the run so far, the rows in its replay, and its mean return unless that is 0.
+
+        A count that is no number leaves the last one.
+        """
+        total, rows = as_count(total_steps), as_count(buffer_size)
+        self._total_steps = self._total_steps if total is None else total
+        self._replay_rows = self._replay_rows if rows is None else rows
+        if as_finite(mean_reward) != 0.0:
             self._set_curve("reward/mean", mean_reward)
 
     def set_collector_timing(self, timing_ms: Mapping[str, float]) -> None:
@@ -221,4 +233,4 @@ class StepTotals:
         if not known["rollout/episodes"]:  # the caller does not use `log_episode`
             del known["rollout/episodes"]
         rows: Record = {"replay/rows": self._replay_rows} if self._replay_rows else {}
-        return known | rows | {key: value for key, value in self._curves.items() if key in METRICS}
+        return known | rows | self._curves

@@ -34,7 +34,7 @@ from offpolicy.logger.account_picture import AccountHistory
 from offpolicy.logger.charts import ChartSelection
 from offpolicy.logger.hparams import FINAL_METRICS, FIRST, final_values, used_options
 from offpolicy.logger.metrics import METRICS, RANK_IN_KEY
-from offpolicy.logger.provenance import Provenance
+from offpolicy.logger.provenance import Provenance, utf8
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import NewEvaluations, Summary
 from offpolicy.logger.summary import RunStatus
@@ -241,7 +241,7 @@ def _hparams_summary(options: Mapping[str, Any], started_s: float) -> summary_pb
         elif isinstance(value, int | float):
             start.hparams[key].number_value, data_type = value, api_pb2.DATA_TYPE_FLOAT64
         else:
-            start.hparams[key].string_value, data_type = str(value), api_pb2.DATA_TYPE_STRING
+            start.hparams[key].string_value, data_type = utf8(str(value)), api_pb2.DATA_TYPE_STRING
         infos.append(api_pb2.HParamInfo(name=key, type=data_type, differs=key in FIRST))
     metrics = [
         api_pb2.MetricInfo(name=api_pb2.MetricName(tag=metric.key), display_name=metric.name)

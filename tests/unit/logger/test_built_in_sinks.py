@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 
 import offpolicy.logger.otlp
 import offpolicy.logger.prometheus
+import offpolicy.logger.tensorboard
 import offpolicy.logger.wandb
 from offpolicy.config.schema import RunConfig
 from offpolicy.logger.built_in_sinks import BuiltInSinks
+from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
 
 
@@ -31,6 +34,7 @@ def opened_with(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
 
         monkeypatch.setattr(module, name, open_it)
 
+    put(offpolicy.logger.tensorboard, "TensorBoardSink")
     put(offpolicy.logger.wandb, "WandbSink")
     put(offpolicy.logger.prometheus, "PrometheusSink")
     put(offpolicy.logger.otlp, "OtlpSink")
@@ -76,6 +80,21 @@ def test_a_back_end_gets_the_options_that_are_its_own(tmp_path: Path, header: Ru
         "WandbSink": (tmp_path, {}, "mine", "online", sinks.warn, {"last_eval_step": None}),
         "PrometheusSink": (9400, sinks.log.prometheus_address, str(tmp_path), header),
         "OtlpSink": ("http://127.0.0.1:4318", str(tmp_path), header, sinks.warn),
+    }
+
+
+def test_what_a_resumed_run_goes_on_from_reaches_every_back_end(
+    tmp_path: Path, header: RunHeader, opened_with: Any
+) -> None:
+    resumed, start = (
+        replace(header, last_eval_step=25),
+        Provenance("offpolicy train", None, "abc", "2026", "host", None),
+    )
+    log = RunConfig.from_mapping({"log": {"tensorboard": "full", "wandb": "offline"}}).log
+    BuiltInSinks(tmp_path, {}, log, resumed, 30, 15, True, start, print).open()
+    assert opened_with == {
+        "TensorBoardSink": (tmp_path, {}, resumed, 30, {"is_full": True, "provenance": start}),
+        "WandbSink": (tmp_path, {}, "offpolicy", "offline", print, {"last_eval_step": 25}),
     }
 
 

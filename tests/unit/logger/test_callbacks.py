@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +49,25 @@ class Stuck(Callback):
         self.end.wait()
 
 
+class Clears(Kept):
+    def on_record(self, record: Any) -> None:
+        self.got.append(dict(record))
+        record.clear()
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Raises(Callback):
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def on_record(self, record: Any) -> None:
+        raise self.error
+
+
 @pytest.fixture
 def stuck() -> Iterator[Stuck]:
     callback = Stuck()
@@ -88,6 +110,67 @@ def test_one_that_raises_is_named_once_and_the_others_go_on() -> None:
     called.close()
 
 
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [(SystemExit(3), "SystemExit: 3"), (asyncio.CancelledError(), "CancelledError"), (Mute(), "Mute")],
+)
+def test_whatever_one_raises_is_named_and_its_thread_goes_on(error: BaseException, cause: str) -> None:
+    """`asyncio` cancels with an error that is no `Exception`: the thread ended, and the end of the run waited."""
+    called = Callbacks([Raises(error)])
+    for _ in range(2):
+        called.record({"env_steps": 1.0})
+    called.settle(5.0)
+    (warning,) = called.take_warnings()
+    assert warning.endswith(f":Raises is not called any more in this run: on_record: {cause}")
+    assert called.section()[0]["dropped"] == 1
+    called.close()
+
+
+def test_calls_that_wait_when_one_raises_are_dropped() -> None:
+    may_raise = threading.Event()
+
+    class Waits(Broken):
+        def on_record(self, record: Any) -> None:
+            may_raise.wait(10.0)
+            super().on_record(record)
+
+    called = Callbacks([Waits()])
+    for step in range(3):
+        called.record({"env_steps": float(step)})
+    may_raise.set()
+    called.settle()
+    assert len(called.take_warnings()) == 1
+    assert (called.section()[0]["calls"], called.section()[0]["dropped"]) == (1, 2)
+    called.close()
+
+
+def test_what_one_does_to_a_record_is_not_seen_by_the_next_one() -> None:
+    first, second = Clears(), Clears()
+    called = Callbacks([first, second])
+    called.record({"env_steps": 1.0})
+    called.settle()
+    assert first.got == second.got == [{"env_steps": 1.0}]
+    called.close()
+
+
+def test_two_that_do_not_return_were_waited_for_alike(stuck: Stuck) -> None:
+    called = Callbacks([stuck, stuck])
+    called.record({"env_steps": 1.0})
+    called.settle(timeout_s=0.01)
+    warnings = called.take_warnings()
+    assert [warning.rpartition(" did ")[2] for warning in warnings] == ["not return within 0.01 s"] * 2
+    called.close(timeout_s=0.01)
+
+
+def test_the_time_to_wait_is_that_of_all_callbacks_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits_s: list[float] = []
+    monkeypatch.setattr(module._Worker, "settle", lambda worker, timeout_s: waits_s.append(timeout_s))
+    called = Callbacks([Kept(), Kept()])
+    called.settle(5.0)
+    assert waits_s == [5.0, 0.0]
+    called.close()
+
+
 def test_one_that_blocks_delays_nothing_and_is_left_behind(stuck: Stuck, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "QUEUE_CALLS", 2)
     kept = Kept()
@@ -106,12 +189,13 @@ def test_one_that_blocks_delays_nothing_and_is_left_behind(stuck: Stuck, monkeyp
 
 
 def test_the_time_of_a_callback_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([1_000_000_000, 3_500_000_000])
+    times = iter([1_000_000_000, 3_500_000_000, 4_000_000_000, 4_250_000_000])
     monkeypatch.setattr(module.MonotonicClock, "now_ns", lambda: next(times))
     called = Callbacks([Kept()])
     called.record({"env_steps": 1.0})
+    called.record({"env_steps": 2.0})
     called.settle()
-    assert called.section()[0]["wall_s"] == 2.5
+    assert called.section()[0]["wall_s"] == 2.75
     called.close()
 
 
@@ -133,7 +217,9 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "good, bad = Good(), object()\n"
     )
     (tmp_path / "mine_callbacks.py").write_text(text)
+    (tmp_path / "a_script.py").write_text("import sys\nsys.exit(3)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mine_callbacks", raising=False)
 
 
 @pytest.mark.usefixtures("mine")
@@ -149,11 +235,21 @@ def test_a_class_is_made_and_an_object_taken() -> None:
         ("nowhere_at_all:X", "ModuleNotFoundError"),
         ("mine_callbacks:Best", "has no attribute 'Best'"),
         ("mine_callbacks:Needy", "missing 1 required positional argument"),
+        ("a_script:Good", "SystemExit: 3"),
     ],
 )
 def test_one_that_cannot_be_loaded_is_refused(target: str, cause: str) -> None:
     with pytest.raises(ConfigError, match=f"callbacks: got '{target}', which cannot be loaded: .*{cause}"):
         load_callback(target)
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_module_of_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console script has its own directory on the path, and no other."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    importlib.invalidate_caches()
+    assert type(load_callback("mine_callbacks:Good")).__name__ == "Good"
 
 
 def test_an_object_without_the_methods_is_refused() -> None:

@@ -47,6 +47,11 @@ def test_a_phase_is_written_from_its_first_time_on() -> None:
     assert [selection.select({key: value}) for value in (0.0, 2.0, 0.0)] == [{}, {key: 2.0}, {key: 0.0}]
 
 
+def test_a_negative_residual_is_no_phase_without_time() -> None:
+    key = "timing/learner_h2d_ms"
+    assert selected({key: -0.5}) == {key}
+
+
 def test_other_keys_are_written_at_zero_too() -> None:
     assert selected({"rollout/success_rate": 0.0, "prefetch/pack_ms": 0.0}) == {"rollout/success_rate"}
 

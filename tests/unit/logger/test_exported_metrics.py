@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
 
-from offpolicy.logger.exported_metrics import exported_values, metric_name, ucum
+from offpolicy.logger.exported_metrics import exported_values, metric_name, run_labels, ucum
 from offpolicy.logger.metrics import METRICS
+from offpolicy.logger.record import RunHeader
 
 
 def test_a_key_of_a_rank_is_the_metric_of_all_ranks_with_a_label() -> None:
@@ -21,6 +23,11 @@ def test_a_value_has_help_and_unit_of_the_table_and_a_key_of_others_none() -> No
     ours, foreign = exported_values({"perf/steps_per_sec": 1.0, "perf/utd": None, "unilab/speed": 2.0})
     assert (ours.help, ours.unit) == (METRICS["perf/steps_per_sec"].help, "env steps/s")
     assert (foreign.name, foreign.help, foreign.unit) == ("offpolicy_unilab_speed", "", "")
+
+
+def test_a_zero_is_a_value() -> None:
+    (value,) = exported_values({"collect/restarts": 0})
+    assert value.value == 0
 
 
 def test_texts_that_change_with_every_record_make_no_time_series_of_their_own() -> None:
@@ -37,6 +44,12 @@ def test_texts_that_change_with_every_record_make_no_time_series_of_their_own() 
         "contention(train: descheduled)",
         "balanced",
     ]
+
+
+def test_a_directory_with_a_name_in_other_bytes_names_the_run_with_escapes() -> None:
+    header = RunHeader(algo="sac", env_id="Pendulum-v1", seed=3, mode="alternate", total_timesteps=10)
+    expected = {"run": r"runs/caf\udce9", "algo": "sac", "env": "Pendulum-v1", "seed": "3"}
+    assert run_labels(os.fsdecode(b"runs/caf\xe9"), header) == expected
 
 
 def test_names_are_distinct_and_need_no_escape() -> None:

@@ -35,6 +35,25 @@ def test_options_of_another_trainer_are_all_listed(header: RunHeader) -> None:
     assert used_options(config, replace(header, algo="theirs")) == {"algo.temperature": 0.5, "gamma": 0.9}
 
 
+def test_an_option_that_is_off_or_zero_is_listed(header: RunHeader) -> None:
+    config = {"algo": {"anneal": False, "dropout": 0.0}, "seed": 0}
+    assert used_options(config, replace(header, algo="theirs")) == {
+        "seed": 0, "algo.anneal": False, "algo.dropout": 0.0
+    }  # fmt: skip
+
+
+def test_options_that_change_neither_learning_nor_speed_are_left_out(header: RunHeader) -> None:
+    config = {
+        "run_dir": "a",
+        "resume": "b",
+        "log": {"every_s": 1},
+        "checkpoint": {"every": 2},
+        "timing": {"enabled": 1},
+    }
+    config["env"] = {"measure": "height", "id": "X-v0"}
+    assert used_options(config, replace(header, algo="theirs")) == {"env.id": "X-v0"}
+
+
 def test_final_values_are_those_of_the_whole_run() -> None:
     learner = {"wall_s": 110.0, "phases_s": {"train": 80.0, "warmup": 10.0}}
     summary = {

@@ -15,18 +15,21 @@ from offpolicy.analysis.records import event_paths, read_event_rows
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import LogConfig
 from offpolicy.errors import ConfigError, OffPolicyError
+from offpolicy.logger import logger as logger_module
 from offpolicy.logger import step_totals
 from offpolicy.logger.console import PlainLines
 from offpolicy.logger.logger import OffPolicyLogger, open_logger, open_step_logger
 from offpolicy.logger.metrics import UnknownMetricError
 from offpolicy.logger.predictions import possible_advice
 from offpolicy.logger.record import RunHeader
-from offpolicy.logger.sinks import JsonlSink, SafeSink
+from offpolicy.logger.sinks import JsonlSink, SafeSink, SinkContext, Summary
 from offpolicy.logger.step_totals import StepTotals
+from offpolicy.logger.summary import RunResult, build_summary
 from offpolicy.timing.bottleneck import LEARNER_ADVICE, Bottleneck, Verdict
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import (
     Account,
+    ArrivalTotals,
     CollectorTotals,
     Cooldown,
     EpisodeRecord,
@@ -69,6 +72,17 @@ def test_a_record_at_the_env_step_of_the_last_one_takes_its_place_and_covers_its
     logger.log_interval(make_snapshot(300))
     logger.close()
     assert [record["env_steps"] for record in records_of(tmp_path)] == [1100, 1200, 1300]
+
+
+def test_the_third_record_at_one_env_step_begins_where_the_first_one_began(
+    logger: OffPolicyLogger, make_snapshot: Any
+) -> None:
+    logger.start_from(make_snapshot(0))
+    logger.log_interval(make_snapshot(100))
+    for _ in range(3):
+        record = logger.log_interval(make_snapshot(200))
+    assert record["timing/learner_train_ms"] == pytest.approx(6.1)
+    logger.close()
 
 
 def test_records_reach_the_sinks(logger: OffPolicyLogger, make_snapshot: Any, tmp_path: Path) -> None:
@@ -239,6 +253,15 @@ def test_a_slow_rank_causes_one_warning(tmp_path: Path, header: RunHeader, make_
     # Second 22 is the first slow window, and 82 is a minute later: the record's line, then the warning.
     assert line == 82 // 2 + 1
     assert "learner rank 1 has been slow for 60 s: 6.4 ms of its own" in stream.getvalue()
+
+
+def test_the_rank_that_the_others_wait_for_is_in_the_record(logger: OffPolicyLogger, make_snapshot: Any) -> None:
+    now = make_snapshot(100)
+    late = ArrivalTotals(iterations=100, late=98, late_ns=300_000_000, capped_ns=300_000_000, clock_error_ns=0)
+    ranks = (now.learners[0], dataclasses.replace(now.learners[0], arrivals=late))
+    record = logger.log_interval(dataclasses.replace(now, learners=ranks))
+    assert (record["rank/straggler"], record["rank/late_ms"]) == (1, pytest.approx(3.0))
+    logger.close()
 
 
 def test_no_time_left_is_guessed_before_there_is_anything_to_guess_from(
@@ -413,14 +436,20 @@ QUIET = LogConfig(every_s=1e-9, tensorboard=False, panel="off")
 class Calls(PlainLines):
     """Plain lines that note which of their methods were called."""
 
+    noted = ("record", "last_record", "status", "stopping", "tick", "evaluation", "activity", "finish", "close")
+
     def __init__(self, header: RunHeader) -> None:
         super().__init__(io.StringIO(), header)
         self.names: list[str] = []
+        self.headers: list[RunHeader] = []
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("record", "last_record", "status", "stopping", "tick"):
+        if name in Calls.noted:
             self.names.append(name)
         return super().__getattribute__(name)
+
+    def set_header(self, header: RunHeader) -> None:
+        self.headers.append(header)
 
 
 def test_the_record_behind_the_last_iteration_is_the_last_one(
@@ -437,6 +466,115 @@ def test_the_record_behind_the_last_iteration_is_the_last_one(
     learner = dataclasses.replace(end.learners[0], account=ended)
     logger.log_interval(dataclasses.replace(end, learners=(learner,)))
     assert view.names[2] == "last_record"
+
+
+class Ends(JsonlSink):
+    """Notes how a run ended."""
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__(run_dir, None)
+        self.ends: list[str] = []
+
+    def finish(self, summary: Summary) -> None:
+        self.ends.append(summary["status"])
+
+    def close(self) -> None:
+        super().close()
+        self.ends.append("closed")
+
+
+def test_the_end_of_a_run_reaches_every_sink_and_the_terminal(
+    tmp_path: Path, header: RunHeader, make_snapshot: Any
+) -> None:
+    view, inner = Calls(header), [Ends(tmp_path), Ends(tmp_path)]
+    logger = OffPolicyLogger(tmp_path, {}, header, [SafeSink("ends", one, print) for one in inner], view)
+    result = RunResult(status="failed", exit_code=65, reason="NaN")
+    logger.finish(build_summary(make_snapshot(100), header, result))
+    logger.close()
+    assert [one.ends for one in inner] == [["failed", "closed"]] * 2
+    assert view.names == ["finish", "close"]
+
+
+def test_an_evaluation_is_shown_when_it_has_ended(tmp_path: Path, header: RunHeader, evaluation: EvalResult) -> None:
+    view = Calls(header)
+    logger = OffPolicyLogger(tmp_path, {}, header, [], view)
+    logger.log_eval(evaluation)
+    logger.activity("evaluating")
+    assert view.names == ["evaluation", "activity"]
+
+
+def test_what_the_learner_has_chosen_is_shown_and_kept(tmp_path: Path, header: RunHeader) -> None:
+    view = Calls(header)
+    logger = OffPolicyLogger(tmp_path, {}, header, [], view)
+    logger.set_speed(2, "overlap", {1: 0.006, 2: 0.004})
+    logger.set_speed(1, "free")  # it does not try again: what it tried before stays
+    logger.set_update_mode("graph", "it is faster")
+    logger.set_device("cuda:0", "oneDNN")
+    assert [(one.learner_threads, one.mode, one.update_mode, one.device) for one in view.headers] == [
+        (2, "overlap", "", ""), (1, "free", "", ""), (1, "free", "graph", ""), (1, "free", "graph", "cuda:0"),
+    ]  # fmt: skip
+    assert logger.header.tried_update_s == {1: 0.006, 2: 0.004}
+    assert (logger.header.update_reason, logger.header.products) == ("it is faster", "oneDNN")
+
+
+def test_the_work_of_the_networks_and_what_the_machine_attains_are_kept(logger: OffPolicyLogger) -> None:
+    logger.set_flops(3e6, 2e3, {1: 1e9, 2: 2e9}, beside_factor=1.2)
+    found = logger.header
+    assert (found.flops_per_update, found.flops_per_decision, found.beside_factor) == (3e6, 2e3, 1.2)
+    assert found.attainable_by_threads == {1: 1e9, 2: 2e9}
+    logger.close()
+
+
+def test_the_rates_of_a_resumed_run_begin_where_it_went_on(logger: OffPolicyLogger, make_snapshot: Any) -> None:
+    """Without timing there are no accounts, which know when their process began."""
+    logger.start_from(make_snapshot(1000, is_timed=False))
+    record = logger.log_interval(make_snapshot(1100, is_timed=False))
+    assert record["perf/steps_per_sec"] == pytest.approx(100 / 0.66)
+    logger.close()
+
+
+def test_the_error_of_the_predictions_is_in_the_record_in_percent(logger: OffPolicyLogger, make_snapshot: Any) -> None:
+    for updates in range(100, 2100, 100):
+        record = logger.log_interval(make_snapshot(updates))
+    predicted, came = record["perf/predicted_steps_per_sec"], record["perf/steps_per_sec"]
+    assert predicted != pytest.approx(came)
+    assert record["perf/prediction_error_pct"] == pytest.approx(100.0 * abs(predicted / came - 1.0))
+    logger.close()
+
+
+def test_sinks_of_plug_ins_are_opened_with_where_the_run_goes_on(
+    tmp_path: Path, header: RunHeader, make_snapshot: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[SinkContext] = []
+
+    def open_plugins(names: object, options: object, context: SinkContext, warn: Any) -> list[SafeSink]:
+        opened.append(context)
+        return [SafeSink("texts", texts, warn)]
+
+    (tmp_path / "texts").mkdir()
+    texts = Texts(tmp_path / "texts")
+    monkeypatch.setattr(logger_module, "open_plugins", open_plugins)
+    cfg = RunConfig.from_mapping({"log": {"panel": "off", "tensorboard": False}})
+    with closing(open_logger(tmp_path, cfg, header, 500)) as logger:
+        logger.log_interval(make_snapshot(100))
+    assert [(context.run_dir, context.resume_step) for context in opened] == [(tmp_path, 500)]
+    assert [record["env_steps"] for record in records_of(tmp_path / "texts")] == [1100]
+
+
+def test_advice_is_held_against_the_configuration_in_force(tmp_path: Path, header: RunHeader) -> None:
+    cfg = RunConfig.from_mapping({"log": {"panel": "off", "tensorboard": False}})
+    in_force = dataclasses.replace(cfg, eval=dataclasses.replace(cfg.eval, beside="true"))
+    with closing(open_logger(tmp_path, cfg, header, None, in_force)) as logger:
+        assert logger.config_mapping["eval"]["beside"] == "true"
+
+
+def test_a_loop_that_gives_no_date_has_the_one_of_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logger_module, "unix_s", lambda: 1_700_000_000.0)
+    with closing(open_step_logger(tmp_path / "a", HEADER, QUIET)) as logger:
+        assert logger.header.started_unix_s == 1_700_000_000.0
+    dated = dataclasses.replace(HEADER, started_unix_s=5.0)
+    with closing(open_step_logger(tmp_path / "b", dated, QUIET)) as logger:
+        assert logger.header.started_unix_s == 5.0
 
 
 def test_no_status_follows_the_answer_to_ctrl_c(tmp_path: Path, header: RunHeader) -> None:
@@ -514,6 +652,43 @@ def test_the_summary_keeps_the_newest_return_of_training(tmp_path: Path) -> None
     assert summary["eval"]["mean_reward"] is None
 
 
+def test_every_record_of_a_loop_that_counts_no_env_steps_is_kept(tmp_path: Path) -> None:
+    with closing(open_step_logger(tmp_path / "run", HEADER, QUIET)) as logger:
+        for iteration in (1, 2, 3):
+            logger.log_step(iteration, train_time=0.001 * iteration)
+    records = records_of(tmp_path / "run")
+    assert [(record["iteration"], record["timing/learner_train_ms"]) for record in records] == [
+        (1, 1.0), (2, 2.0), (3, 3.0)
+    ]  # fmt: skip
+
+
+def test_the_summary_of_another_loop_has_its_evaluation_and_the_error_of_the_predictions(
+    tmp_path: Path, evaluation: EvalResult
+) -> None:
+    with closing(open_step_logger(tmp_path / "run", HEADER, QUIET)) as logger:
+        logger.update_collector_timing({"env_step_ms": 20.0, "sync_coordination_ms": 80.0})
+        for iteration in range(1, 20):
+            logger.log_step(iteration, train_time=0.09, extra_info={"throughput_steps": 1})
+        logger.log_eval(evaluation)
+        logger.finish_steps()
+        error = logger.prediction_error
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["eval"] == {"mean_reward": -150.25, "std_reward": 80.5, "episodes": 10}
+    assert error is not None
+    assert summary["rates"]["prediction_error"] == error
+
+
+def test_a_slow_first_iteration_of_another_loop_lowers_no_rate_of_its_summary(tmp_path: Path) -> None:
+    with closing(open_step_logger(tmp_path / "run", HEADER, QUIET)) as logger:
+        logger.update_collector_timing({"env_step_ms": 20.0, "sync_coordination_ms": 80.0})
+        for iteration in range(1, 20):
+            seconds = 9.0 if iteration == 1 else 0.1
+            logger.log_step(iteration, train_time=seconds, extra_info={"throughput_steps": 1})
+        logger.finish_steps()
+    rates = json.loads((tmp_path / "run" / "summary.json").read_text())["rates"]
+    assert rates["learner_capacity"] == pytest.approx(10.0)
+
+
 def test_a_logger_of_snapshots_takes_no_steps(logger: OffPolicyLogger) -> None:
     with pytest.raises(OffPolicyError, match="log_step: this logger gets snapshots; open one with open_step_logger"):
         logger.log_step(1, train_time=0.1)
@@ -531,6 +706,12 @@ def test_unilabs_names_reach_every_sink_and_callback(tmp_path: Path, make_snapsh
     (row,) = read_event_rows(event_paths(tmp_path))
     assert row["timing/learner_weight_sync_ms"] == pytest.approx(record["timing/learner_weight_publish_ms"])
     assert row["timing/learner_wait_ms"] == pytest.approx(0.15)  # 0.12 for the collector, 0.03 for the handshake
+
+
+def test_a_configuration_that_yaml_cannot_hold_is_refused_and_leaves_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config: got PosixPath\('data'\), allowed texts, numbers, lists"):
+        open_step_logger(tmp_path / "run", HEADER, QUIET, {"lr": 0.1, "data": Path("data")})
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_loop_without_a_goal_is_refused_when_its_logger_is_opened(tmp_path: Path) -> None:

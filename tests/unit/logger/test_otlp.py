@@ -194,6 +194,21 @@ def test_a_collector_that_comes_back_gets_the_records_since(
     ]
 
 
+def test_the_end_waits_again_for_a_collector_that_has_come_back(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = OtlpSink(receiver.address, "runs/a", HEADER, [].append)
+    waits_s: list[float] = []
+    monkeypatch.setattr(sink, "_is_failing", True)
+    sink.write(RECORD)
+    watch = Stopwatch()
+    while sink._is_failing and watch.elapsed_s() < 10.0:
+        time.sleep(0.01)
+    monkeypatch.setattr(sink._thread, "join", waits_s.append)
+    sink.close()
+    assert waits_s == [otlp.STOP_S]
+
+
 def test_nothing_is_left_after_the_end(receiver: Receiver) -> None:
     log = logging.getLogger("opentelemetry.exporter.otlp.proto.http.metric_exporter")
     filters, threads = list(log.filters), set(threading.enumerate())  # of earlier tests, whose requests may go on

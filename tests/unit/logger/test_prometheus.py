@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import socket
+import struct
+import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
@@ -69,7 +73,41 @@ def test_ranks_are_labels_of_one_metric(sink: PrometheusSink, port: int) -> None
 
 def test_a_metric_has_the_meaning_of_the_table(sink: PrometheusSink, port: int) -> None:
     sink.write(RECORD)
-    assert f"# HELP offpolicy_perf_steps_per_sec {METRICS['perf/steps_per_sec'].help}" in served(port)
+    text = served(port)
+    for name, key in (
+        ("perf_steps_per_sec", "perf/steps_per_sec"),
+        ("rank_each_train_ms", "rank/<r>/train_ms"),
+        ("perf_bottleneck_info", "perf/bottleneck"),
+    ):
+        assert f"# HELP offpolicy_{name} {METRICS[key].help}" in text
+
+
+def test_a_directory_with_a_name_in_other_bytes_is_shown_with_escapes(port: int) -> None:
+    """Every answer was an error, with a stack trace on the terminal: the name is no UTF-8."""
+    sink = PrometheusSink(port, "127.0.0.1", os.fsdecode(b"runs/caf\xe9"), HEADER)
+    assert r'run="runs/caf\\udce9"' in served(port)
+    sink.close()
+
+
+def test_a_client_that_breaks_off_leaves_no_trace_on_the_terminal(
+    sink: PrometheusSink, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A probe of the port that resets the connection wrote a stack trace over the panel."""
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing resets it
+        client.send(b"GET /metr")
+    served(port)  # the server goes on
+    for thread in threading.enumerate():
+        if thread.name.endswith("(process_request_thread)"):
+            thread.join(10.0)
+    assert capsys.readouterr().err == ""
+
+
+def test_it_is_served_at_the_given_address_alone(port: int) -> None:
+    sink = PrometheusSink(port, "127.0.0.2", "runs/a", HEADER)
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        served(port)
+    sink.close()
 
 
 def test_before_the_first_record_the_run_is_named(sink: PrometheusSink, port: int) -> None:

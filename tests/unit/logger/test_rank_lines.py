@@ -34,3 +34,22 @@ def test_a_rank_without_an_iteration_has_no_line(header: RunHeader) -> None:
         "ranks 2 of 3: barrier 0.2/0.2/0.2 ms (min/mean/max), -",
         "rank 2 train -  collector wait -  barrier -  sync -  wall 8.00  late -  cpu 50.0%",
     ]
+
+
+def test_two_ranks_that_both_worked_have_one_line_where_there_is_little_room(header: RunHeader) -> None:
+    two = dataclasses.replace(header, world_size=2)
+    (line,) = shown(TWO | {"rank/late_ms": 0.5}, two, is_broad=False)
+    assert line == "ranks 2: barrier 0.2/0.2/0.2 ms (min/mean/max), none is late"
+
+
+def test_the_rank_that_is_late_is_named(header: RunHeader) -> None:
+    two = dataclasses.replace(header, world_size=2)
+    late: Record = {"rank/straggler": 1, "rank/late_ms": 2.5, "rank/late_share": 0.94}
+    (line,) = shown(TWO | late, two, is_broad=False)
+    assert line.endswith("rank 1 late 2.5 ms (94%)")
+
+
+def test_of_many_ranks_the_first_eight_have_lines(header: RunHeader) -> None:
+    many = dataclasses.replace(header, world_size=16)
+    lines = shown(TWO | {f"rank/{rank}/iter_ms": 8.0 for rank in range(16)}, many, is_broad=True)
+    assert [line.split(" train")[0] for line in lines[1:]] == [f"rank {rank}" for rank in range(8)]

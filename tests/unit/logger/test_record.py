@@ -267,6 +267,21 @@ def test_schedules_are_recorded_at_their_current_value(make_snapshot: Any, heade
     assert recorded == {"actor_lr": 7.5e-4, "exploration_noise": 0.1, "lr": None, "critic_lr": None}
 
 
+@pytest.mark.parametrize(("threads", "expected"), [(0, None), (2, 2)])
+def test_the_threads_of_the_learner_are_recorded_once_they_are_known(
+    make_snapshot: Any, header: RunHeader, threads: int, expected: int | None
+) -> None:
+    known = dataclasses.replace(header, learner_threads=threads)
+    record = build_record(None, make_snapshot(1000), EpisodeWindow(), None, known)
+    assert record.get("perf/learner_threads") == expected
+
+
+def test_the_seconds_per_update_are_those_that_were_tried_and_else_those_of_its_products(header: RunHeader) -> None:
+    counted = dataclasses.replace(header, flops_per_update=4e6, attainable_by_threads={1: 1e9, 2: 2e9})
+    assert counted.update_s == {1: 0.004, 2: 0.002}
+    assert dataclasses.replace(counted, tried_update_s={1: 0.007}).update_s == {1: 0.007}
+
+
 def test_an_evaluation_is_recorded_with_its_policy_version(make_snapshot: Any, header: RunHeader) -> None:
     result = EvalResult(60, -2.0, 0.5, 50.0, 3, policy_version=41)
     record = build_record(None, make_snapshot(1000), EpisodeWindow(), result, header)

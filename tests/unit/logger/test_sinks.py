@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from offpolicy import plugins
+from offpolicy.config.extensions import SinkInfo
+from offpolicy.logger import sinks
 from offpolicy.logger.record import Record
-from offpolicy.logger.sinks import JsonlSink, NewEvaluations, SafeSink, Sink, Summary, open_sink
+from offpolicy.logger.sinks import (
+    JsonlSink,
+    NewEvaluations,
+    SafeSink,
+    Sink,
+    SinkContext,
+    Summary,
+    open_plugins,
+    open_sink,
+)
 from offpolicy.types import EpisodeRecord
+from tests.unit.logger.descriptors import open_below
 
 EPISODE = EpisodeRecord(10, 0, -1.0, 5, True, False, float("nan"))
 
@@ -162,6 +178,60 @@ def test_a_sink_that_cannot_be_opened_is_left_out_with_a_warning() -> None:
     assert warnings == ["warning: wandb is disabled for the rest of the run: TimeoutError: no answer for 30 s"]
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
+def test_a_sink_that_would_end_the_process_when_it_is_opened_is_left_out(error: BaseException) -> None:
+    def factory() -> Sink:
+        raise error
+
+    warnings: list[str] = []
+    assert open_sink("cloud", factory, warnings.append) is None
+    assert len(warnings) == 1
+
+
+def test_an_interrupt_while_a_sink_is_opened_is_not_swallowed() -> None:
+    def factory() -> Sink:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        open_sink("cloud", factory, [].append)
+
+
+def test_what_follows_the_end_of_a_sink_does_not_reach_it() -> None:
+    inner = ListSink()
+    sink = SafeSink("list", inner, print)
+    sink.close()
+    sink.write({"env_steps": 1})
+    sink.close()
+    assert (inner.calls, sink.num_dropped) == (["close"], 1)
+
+
+def test_each_plug_in_gets_its_own_options_and_one_that_fails_is_named_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contexts: list[SinkContext] = []
+
+    def open_one(context: SinkContext) -> Sink:
+        contexts.append(context)
+        if context.options == "of broken":
+            raise OSError("no such host")
+        return ListSink()
+
+    monkeypatch.setattr(
+        sinks, "sink_plugin", lambda name: plugins.Plugin("sinks", name, "own:INFO", "own-sinks", "1.2")
+    )
+    monkeypatch.setattr(plugins, "load", lambda plugin, kind: SinkInfo("own:open", object))
+    monkeypatch.setattr(plugins, "resolve", lambda plugin, target: open_one)
+    options: Any = SimpleNamespace(good="of good", broken="of broken")
+    warnings: list[str] = []
+    context = SinkContext(tmp_path, {"seed": 3}, None, 40)
+    (opened,) = open_plugins(["broken", "good"], options, context, warnings.append)
+    assert opened.name == "own-sinks 1.2 (entry point sinks: good = own:INFO)"
+    assert contexts == [replace(context, options="of broken"), replace(context, options="of good")]
+    assert [warning.split(" is disabled")[0] for warning in warnings] == [
+        "warning: own-sinks 1.2 (entry point sinks: broken = own:INFO)"
+    ]
+
+
 def test_a_repeated_evaluation_is_not_new() -> None:
     evaluations = NewEvaluations()
     first: Record = {"env_steps": 10, "eval/env_steps": 8, "eval/mean_reward": -1.0}
@@ -180,6 +250,32 @@ def test_a_record_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> Non
     sink.write({"env_steps": 10, "perf/bottleneck": "learner(train 94%)"})
     assert (tmp_path / "metrics.jsonl").read_text() == '{"env_steps": 10, "perf/bottleneck": "learner(train 94%)"}\n'
     sink.close()
+
+
+@pytest.mark.parametrize(("is_unique", "num_lines"), [(True, 1), (False, 2)])
+def test_records_of_one_env_step_take_one_line_where_steps_are_unique(
+    tmp_path: Path, is_unique: bool, num_lines: int
+) -> None:
+    sink = JsonlSink(tmp_path, None, is_unique=is_unique)
+    sink.write({"env_steps": 0, "iteration": 1})
+    sink.write({"env_steps": 0, "iteration": 2})
+    sink.close()
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == num_lines
+
+
+def test_episodes_that_a_resumed_run_makes_again_are_moved_out(tmp_path: Path) -> None:
+    lines = [f'{{"env_steps": {steps}, "ep_return": -1.0}}\n' for steps in (10, 20)]
+    (tmp_path / "episodes.jsonl").write_text("".join(lines))
+    JsonlSink(tmp_path, 15).close()
+    assert (tmp_path / "episodes.jsonl").read_text() == lines[0]
+    assert (tmp_path / "episodes.superseded.jsonl").read_text() == lines[1]
+
+
+def test_no_file_is_open_after_the_end(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path, None)
+    assert open_below(tmp_path) == ["episodes.jsonl", "metrics.jsonl"]
+    sink.close()
+    assert open_below(tmp_path) == []
 
 
 @pytest.mark.parametrize("unknown", [float("nan"), float("inf")])

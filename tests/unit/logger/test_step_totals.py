@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.step_totals import PHASE_OF, StepTotals, as_finite
 from offpolicy.timing.clock import Stopwatch
+from offpolicy.types import SchedulerStats
 
 MS = 1_000_000
 
@@ -82,6 +84,44 @@ def test_without_the_collectors_times_each_iteration_is_a_vector_step(totals: St
     assert (collector.env_steps, collector.vector_steps, collector.policy_steps, collector.account) == (16, 2, 2, None)
 
 
+def test_fewer_env_steps_than_environments_are_a_vector_step_all_the_same(totals: StepTotals) -> None:
+    totals.set_collector_timing({"env_step_ms": 3.0})
+    totals.add(1, {}, None, {"throughput_steps": 1}, {}, {})
+    account = totals.snapshot().collectors[0].account
+    assert account is not None
+    assert (account.iterations, account.phases_ns["env_step"]) == (1, 3 * MS)
+
+
+def test_each_vector_step_counts_in_the_percentiles(totals: StepTotals) -> None:
+    totals.set_collector_timing({"env_step_ms": 3.0})
+    add(totals)  # 8 transitions of 4 environments
+    account = totals.snapshot().collectors[0].account
+    assert account is not None
+    assert account.histogram is not None
+    assert set(account.histogram.sum(axis=1).tolist()) == {2}
+
+
+def test_a_snapshot_does_not_change_with_later_iterations(totals: StepTotals) -> None:
+    add(totals, train_time=0.002)
+    account = totals.snapshot().learners[0].account
+    add(totals, train_time=0.002)
+    assert account is not None
+    assert account.histogram is not None
+    assert (account.phases_ns["train"], account.histogram.sum(axis=1).max()) == (2 * MS, 1)
+
+
+def test_what_the_scheduler_did_before_the_logger_was_opened_is_no_part_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = [SchedulerStats(900 * MS, 70)]
+    monkeypatch.setattr("offpolicy.logger.step_totals.scheduler_stats", lambda: counted[-1])
+    totals = StepTotals(RunHeader(algo="foreign", env_id="X-v0", seed=0, mode="overlap", total_timesteps=1000))
+    counted.append(SchedulerStats(905 * MS, 72))
+    account = totals.snapshot().learners[0].account
+    assert account is not None
+    assert account.scheduler == SchedulerStats(5 * MS, 2)
+
+
 def test_the_batch_of_all_ranks_is_that_of_an_update(totals: StepTotals) -> None:
     batches = {"learner_samples_per_iter": 2048, "effective_batch_size": 512, "batch_size_per_rank": 128}
     totals.add(1, {}, None, batches, {}, {})
@@ -116,6 +156,7 @@ def test_metrics_are_means_under_our_names_and_unknown_ones_are_told_once(totals
         ("critic_loss", "ent_coef"), [4.0, 1.0], [2.0, 2.0]
     )  # fmt: skip
     assert totals.take_left_out() == ["train/critic_grad_norm", "reward/alive"]
+    totals.add(1, {}, None, {}, {"critic_grad_norm": 9.0}, {})
     assert totals.take_left_out() == []
     assert totals.known({"rollout/episodes": 0.0}) == {"rollout/ep_rew_mean": 7.0}
 
@@ -141,6 +182,7 @@ def test_nothing_is_claimed_of_what_was_not_reported(totals: StepTotals) -> None
     zeros = {
         "rank/num": 1.0, "prefetch/pack_ms": 0.0, "cpu/collector_pct": 0.0, "perf/policy_lag": 0.0,
         "perf/sample_age": 0.0, "timing/learner_checkpoint_ms": 0.0, "spread/learner_log_p50_ms": 0.0,
+        "share/learner_evaluation_pct": 0.0,
         "replay/rows": 0.0, "rollout/episodes": 0.0,
     }  # fmt: skip
     kept = {"timing/learner_train_ms": 1.0, "perf/steps_per_sec": 2.0, "cpu/learner_pct": 50.0}
@@ -185,6 +227,30 @@ def test_what_is_no_number_is_not_known_and_later_records_are_whole(totals: Step
     assert learner.account is not None
     assert learner.account.phases_ns["train"] == 2 * MS
     assert (learner.metrics.sums.tolist(), learner.metrics.counts.tolist()) == ([2.0], [1.0])
+
+
+@pytest.mark.parametrize("number", [np.int64(500), np.float32(500.0), torch.tensor(500), np.array([500])])
+def test_counts_of_other_libraries_become_numbers_that_files_take(totals: StepTotals, number: Any) -> None:
+    """JSON has no number of numpy: the first record ended `metrics.jsonl`, and the summary raised."""
+    totals.set_collector(number, number, number)
+    totals.add(number, {}, None, {}, {}, {})
+    snapshot = totals.snapshot()
+    counts = (snapshot.env_steps, snapshot.replay_rows, snapshot.iteration)
+    assert json.dumps([*counts, totals.known({"rollout/episodes": 0})]) == (
+        '[500, 500, 500, {"replay/rows": 500, "rollout/ep_rew_mean": 500.0}]'
+    )
+
+
+def test_counts_that_are_no_numbers_leave_the_last_ones(totals: StepTotals) -> None:
+    totals.set_collector(None, None, None)  # type: ignore[arg-type]  # what a loop may have
+    add(totals, iteration=7)
+    assert (totals.snapshot().env_steps, totals.snapshot().iteration) == (8, 7)
+    totals.set_collector(500, 400, -3.0)
+    totals.set_collector(float("nan"), float("nan"), 0.0)  # type: ignore[arg-type]
+    totals.add(None, {}, None, {}, {}, {})  # type: ignore[arg-type]
+    snapshot = totals.snapshot()
+    assert (snapshot.env_steps, snapshot.replay_rows, snapshot.iteration) == (500, 400, 7)
+    assert totals.known({"rollout/episodes": 0})["rollout/ep_rew_mean"] == -3.0
 
 
 def test_a_loss_on_the_graph_is_a_number() -> None:

@@ -274,6 +274,58 @@ def test_a_return_that_is_not_a_number_is_null(make_snapshot: Any, evaluation: E
     assert summary["eval"]["mean_reward"] is None
 
 
+def test_a_spread_that_is_not_a_number_is_null(make_snapshot: Any, evaluation: EvalResult) -> None:
+    summary = summary_of(make_snapshot(10), last_eval=evaluation._replace(std_reward=float("inf")))
+    assert summary["eval"] == {"mean_reward": -150.25, "std_reward": None, "episodes": 10}
+
+
+def test_how_the_run_ran_is_in_the_summary(make_snapshot: Any) -> None:
+    header = dataclasses.replace(
+        HEADER, learner_threads=2, collector_threads=3, update_mode="graph", update_reason="faster", products="oneDNN"
+    )
+    summary = build_summary(make_snapshot(10), header, RESULT)
+    assert summary["threads"] == {"learner": 2, "collector": 3}
+    assert summary["compile"] == {"mode": "graph", "reason": "faster"}
+    assert (summary["products"], summary["mode"]) == ("oneDNN", "alternate")
+
+
+def test_what_was_not_chosen_yet_is_null_or_off(make_snapshot: Any) -> None:
+    summary = summary_of(make_snapshot(10))
+    assert (summary["threads"]["learner"], summary["compile"]["mode"], summary["products"]) == (None, "off", None)
+
+
+def test_counts_and_times_of_the_run_are_those_of_its_last_snapshot(make_snapshot: Any) -> None:
+    snapshot = dataclasses.replace(make_snapshot(100), wall_s=12.5, restarts=3, learner_restarts=1)
+    summary = summary_of(snapshot)
+    assert (summary["env_steps"], summary["updates"], summary["wall_s"]) == (1100, 100, 12.5)
+    assert (summary["restarts"], summary["learner_restarts"]) == (3, 1)
+
+
+def test_capacities_and_the_prediction_are_in_the_summary(make_snapshot: Any) -> None:
+    """In alternate mode the sides take turns: 240 us for a vector step, 6450 us for an update."""
+    rates = summary_of(make_snapshot(1000), make_snapshot(100), prediction_error=0.04)["rates"]
+    assert rates["collector_capacity"] == pytest.approx(1e6 / 240)
+    assert rates["learner_capacity"] == pytest.approx(1e6 / 6450)
+    assert rates["predicted_steps_per_sec"] == pytest.approx(1e6 / (240 + 6450))
+    assert rates["prediction_error"] == 0.04
+
+
+@pytest.mark.parametrize(
+    ("config", "has_gpu", "keys"),
+    [
+        ({}, False, ["threads.learner=auto", "lower algo.batch_size"]),
+        ({"threads": {"learner": "auto"}}, False, ["lower algo.batch_size"]),
+        ({}, True, ["threads.learner=auto", "device=cuda", "lower algo.batch_size"]),
+    ],
+)
+def test_advice_is_what_the_run_does_not_do_yet_and_its_machine_can(
+    make_snapshot: Any, config: dict[str, Any], has_gpu: bool, keys: list[str]
+) -> None:
+    header = dataclasses.replace(HEADER, has_gpu=has_gpu)
+    summary = build_summary(make_snapshot(1000), header, RESULT, baseline=make_snapshot(100), config_mapping=config)
+    assert [text.partition(":")[0] for text in summary["bottleneck"]["advice"]] == keys
+
+
 def test_the_hardware_is_that_of_this_process(make_snapshot: Any) -> None:
     hardware = summary_of(make_snapshot(10), gpu="Some GPU")["hardware"]
     assert hardware["cores"] == len(os.sched_getaffinity(0))
@@ -288,6 +340,13 @@ def test_the_summary_file_is_replaced_whole(tmp_path: Path, make_snapshot: Any) 
     write_summary(path, summary)
     assert json.loads(path.read_text()) == summary
     assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_the_summary_is_on_the_disk_when_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("offpolicy.files.os.fsync", synced.append)
+    write_summary(tmp_path / "summary.json", {"status": "completed"})
+    assert len(synced) == 2  # the content, and its name
 
 
 def test_a_summary_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
@@ -357,6 +416,11 @@ def test_without_a_core_ledger_the_cores_are_null(make_snapshot: Any) -> None:
     summary = summary_of(make_snapshot(1000))
     assert summary["cores"] is None
     assert not [line for line in printed(summary) if line.startswith("cores")]
+
+
+def test_a_run_that_ends_before_its_cores_were_read_twice_has_null_for_them(make_snapshot: Any) -> None:
+    unread = CoreTotals(0, 0, dict.fromkeys(map(str, CoreClass), 0))
+    assert summary_of(dataclasses.replace(make_snapshot(0), cores=unread))["cores"] is None
 
 
 def test_the_summary_holds_the_states_of_the_phases_that_were_sampled(make_snapshot: Any) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import re
 import resource
 import signal
 from dataclasses import replace
@@ -11,10 +13,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, metadata
 
+from offpolicy.logger.metrics import METRICS
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import SafeSink
 from offpolicy.logger.tensorboard import PATIENCE_S, TensorBoardSink
+from tests.unit.logger.descriptors import open_below
 
 CONFIG = {"algo": {"name": "sac", "gamma": 0.99, "hidden_dims": [256, 256], "auto_alpha": True}, "seed": 3}
 TEXTS = ("configuration", "run")
@@ -97,6 +101,20 @@ def layout_of(run_dir: Path) -> list[tuple[str, list[str]]]:
     return [(one.title, [tag for chart in one.chart for tag in tags_of(chart)]) for one in layout.category]
 
 
+def test_a_chart_shows_its_key_and_no_longer_one(tmp_path: Path, header: RunHeader, record: Record) -> None:
+    write(tmp_path, header, None, record)
+    (event,) = read(tmp_path).Tensors("custom_scalars__config__")
+    layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    patterns = [tag for category in layout.category for chart in category.chart for tag in chart.multiline.tag]
+    assert "^perf/utd$" in patterns
+    assert [pattern for pattern in patterns if len([key for key in METRICS if re.match(pattern, key)]) != 1] == []
+
+
+def test_charts_are_written_again_only_where_they_change(tmp_path: Path, header: RunHeader, record: Record) -> None:
+    write(tmp_path, header, None, record, record | {"env_steps": 2100})
+    assert len(read(tmp_path).Tensors("custom_scalars__config__")) == 1
+
+
 def test_a_chart_has_one_key_and_appears_with_its_first_value(
     tmp_path: Path, header: RunHeader, record: Record
 ) -> None:
@@ -128,6 +146,22 @@ def test_a_scalar_has_the_meaning_and_unit_of_the_table(tmp_path: Path, header: 
     assert points(tmp_path, "perf/utd") == [(1, 1.0), (2, 1.0)]
 
 
+def test_a_run_of_several_ranks_has_the_keys_of_ranks(tmp_path: Path, header: RunHeader) -> None:
+    write(tmp_path, replace(header, world_size=2), None, {"env_steps": 1, "rank/rank_barrier_max_ms": 4.0})
+    assert points(tmp_path, "rank/rank_barrier_max_ms") == [(1, 4.0)]
+
+
+def test_nothing_is_open_after_the_end(tmp_path: Path, header: RunHeader) -> None:
+    write(tmp_path, header, None, {"env_steps": 1, "perf/utd": 1.0})
+    assert open_below(tmp_path) == []
+
+
+def test_a_key_of_one_rank_has_the_meaning_of_those_of_all(tmp_path: Path, header: RunHeader) -> None:
+    write(tmp_path, header, None, {"env_steps": 1, "rank/11/train_ms": 4.0})
+    description = read(tmp_path).SummaryMetadata("rank/11/train_ms").summary_description
+    assert description.startswith(METRICS["rank/<r>/train_ms"].help)
+
+
 class AtOnce:
     """A thread that has ended when it was started."""
 
@@ -137,18 +171,66 @@ class AtOnce:
         self.start, self.join = lambda: target(*args), self.joined.append
 
 
-def test_a_new_evaluation_brings_a_picture_of_the_account(
-    tmp_path: Path, header: RunHeader, record: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class WhenAsked:
+    """A thread that runs when `run` is called."""
+
+    run: ClassVar[Any] = None
+
+    def __init__(self, target: Any, args: tuple[Any, ...], **_: Any) -> None:
+        type(self).run = staticmethod(lambda: target(*args))
+
+    def start(self) -> None:
+        pass
+
+    def join(self, timeout_s: float) -> None:
+        pass
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of 7 x 3 pixels, drawn at once."""
     size = (7).to_bytes(4, "big") + (3).to_bytes(4, "big")
     monkeypatch.setattr("offpolicy.logger.account_picture.account_png", lambda rows: 16 * b"x" + size)
     monkeypatch.setattr("offpolicy.logger.account_picture.Thread", AtOnce)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr(AtOnce, "joined", [])
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_new_evaluation_brings_a_picture_of_the_account(tmp_path: Path, header: RunHeader, record: Record) -> None:
     evaluated = record | {"wall_s": 100.0, "eval/env_steps": 1999}
     write(tmp_path, header, None, record, evaluated, evaluated | {"env_steps": 2100, "wall_s": 200.0})
     (image,) = read(tmp_path).Images("timing/account")
     assert (image.step, image.width, image.height) == (2000, 7, 3)
     assert AtOnce.joined == [PATIENCE_S]
+
+
+@pytest.mark.usefixtures("drawn")
+def test_the_end_of_a_run_without_an_evaluation_brings_a_picture_too(
+    tmp_path: Path, header: RunHeader, record: Record
+) -> None:
+    sink = TensorBoardSink(tmp_path, CONFIG, header, None)
+    sink.write(record)
+    sink.write({**record, "env_steps": 2050})
+    sink.finish({**SUMMARY, "wall_s": 100.0})
+    sink.close()
+    (image,) = read(tmp_path).Images("timing/account")
+    assert image.step == 2050
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_picture_is_at_the_step_of_its_last_record_however_long_it_took(
+    tmp_path: Path, header: RunHeader, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offpolicy.logger.account_picture.Thread", WhenAsked)
+    sink = TensorBoardSink(tmp_path, CONFIG, header, None)
+    sink.write(record)
+    sink.write({**record, "env_steps": 2050, "wall_s": 100.0, "eval/env_steps": 1999})
+    WhenAsked.run()
+    sink.write({**record, "env_steps": 2100, "wall_s": 101.0, "eval/env_steps": 1999})
+    sink.close()
+    (image,) = read(tmp_path).Images("timing/account")
+    assert image.step == 2050
 
 
 def test_a_picture_that_cannot_be_drawn_leaves_the_scalars_and_the_end(
@@ -181,6 +263,14 @@ def test_the_configuration_and_the_origin_are_texts(tmp_path: Path, header: RunH
     assert "| git commit | `" in texts["run"]
 
 
+def test_the_texts_of_a_resumed_run_are_at_the_step_that_it_goes_on_from(tmp_path: Path, header: RunHeader) -> None:
+    write(tmp_path, header, None)
+    write(tmp_path, header, 200)
+    assert {tag: [event.step for event in read(tmp_path).Tensors(f"{tag}/text_summary")] for tag in TEXTS} == {
+        tag: [0, 200] for tag in TEXTS
+    }
+
+
 def test_the_start_is_looked_up_once(tmp_path: Path, header: RunHeader, monkeypatch: pytest.MonkeyPatch) -> None:
     start = Provenance("offpolicy train", None, "abc", "2026", "host", None)
     monkeypatch.setattr(Provenance, "of_this_process", None)
@@ -209,12 +299,36 @@ def test_hparams_are_in_the_same_run(tmp_path: Path, header: RunHeader) -> None:
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
+def test_an_option_in_other_bytes_than_utf_8_is_shown_with_escapes(tmp_path: Path, header: RunHeader) -> None:
+    """Its text ended the whole sink before the first record."""
+    TensorBoardSink(tmp_path, {"init_from": os.fsdecode(b"caf\xe9")}, header, None).close()
+    contents = read(tmp_path).PluginTagToContent("hparams")
+    start = metadata.parse_session_start_info_plugin_data(contents[metadata.SESSION_START_INFO_TAG])
+    assert start.hparams["init_from"].string_value == r"caf\udce9"
+
+
+def test_a_run_that_failed_is_marked_so_in_the_table(tmp_path: Path, header: RunHeader) -> None:
+    sink = TensorBoardSink(tmp_path, CONFIG, header, None)
+    sink.finish({**SUMMARY, "status": "failed"})
+    sink.close()
+    content = read(tmp_path).PluginTagToContent("hparams")[metadata.SESSION_END_INFO_TAG]
+    assert metadata.parse_session_end_info_plugin_data(content).status == api_pb2.STATUS_FAILURE
+
+
 def test_a_text_is_in_the_text_dashboard(tmp_path: Path, header: RunHeader) -> None:
     sink = TensorBoardSink(tmp_path, CONFIG, header, None)
     sink.text("verdict", "**learner**", 1200)
     sink.close()
     (event,) = read(tmp_path).Tensors("verdict/text_summary")
     assert (event.step, event.tensor_proto.string_val) == (1200, [b"**learner**"])
+
+
+def test_a_text_in_other_bytes_than_utf_8_is_shown_with_escapes(tmp_path: Path, header: RunHeader) -> None:
+    sink = TensorBoardSink(tmp_path, CONFIG, header, None)
+    sink.text("verdict", os.fsdecode(b"caf\xe9"), 1200)
+    sink.close()
+    (event,) = read(tmp_path).Tensors("verdict/text_summary")
+    assert event.tensor_proto.string_val == [rb"caf\udce9"]
 
 
 def test_a_full_disk_is_one_warning_and_keeps_what_was_written(tmp_path: Path, header: RunHeader) -> None:

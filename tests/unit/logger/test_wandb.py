@@ -68,6 +68,19 @@ def test_offline_each_start_is_a_run_of_its_own_in_the_group_of_the_run(tmp_path
     assert len({first["id"], second["id"], run_id}) == 3
     assert first["group"] == second["group"] == run_id
     assert all(each["id"].startswith(f"{run_id}-") for each in wandb.inits)
+    assert all((each["mode"], each["resume"]) == ("offline", None) for each in wandb.inits)
+
+
+def test_wandb_gets_the_configuration_and_writes_into_the_run_directory(tmp_path: Path, wandb: SimpleNamespace) -> None:
+    WandbSink(tmp_path, {"algo": {"gamma": 0.99}}, "offpolicy", "offline", print)
+    assert wandb.inits[0]["config"] == {"algo": {"gamma": 0.99}}
+    assert wandb.inits[0]["dir"] == str(tmp_path)
+
+
+def test_wandb_itself_writes_nothing_to_the_terminal(tmp_path: Path, wandb: SimpleNamespace) -> None:
+    WandbSink(tmp_path, {}, "offpolicy", "offline", print)
+    settings = wandb.inits[0]["settings"]
+    assert (settings["console"], settings["silent"]) == ("off", True)
 
 
 def test_init_has_a_timeout(tmp_path: Path, wandb: SimpleNamespace) -> None:
@@ -78,8 +91,18 @@ def test_init_has_a_timeout(tmp_path: Path, wandb: SimpleNamespace) -> None:
 def test_env_steps_are_the_x_axis(tmp_path: Path, wandb: SimpleNamespace) -> None:
     sink = WandbSink(tmp_path, {}, "offpolicy", "offline", print)
     sink.write({"env_steps": 10, "perf/utd": 1.0})
-    assert ("*", "env_steps") in wandb.run.metrics
+    assert wandb.run.metrics[:2] == [("env_steps", None), ("*", "env_steps")]
     assert wandb.run.logged == [{"env_steps": 10, "perf/utd": 1.0}]
+
+
+def test_evaluations_are_over_the_steps_of_their_policies(tmp_path: Path, wandb: SimpleNamespace) -> None:
+    WandbSink(tmp_path, {}, "offpolicy", "offline", print)
+    assert wandb.run.metrics[2:] == [("eval/env_steps", None), ("eval/*", "eval/env_steps")]
+
+
+def test_a_text_is_in_the_summary_of_the_run(tmp_path: Path, wandb: SimpleNamespace) -> None:
+    WandbSink(tmp_path, {}, "offpolicy", "offline", print).text("verdict", "**learner**", 1200)
+    assert wandb.run.summary == {"verdict": "**learner**"}
 
 
 def test_an_evaluation_is_logged_once(tmp_path: Path, wandb: SimpleNamespace) -> None:
@@ -98,10 +121,11 @@ def test_an_evaluation_of_an_earlier_start_is_not_logged_again(tmp_path: Path, w
 
 def test_the_run_finishes_with_the_exit_code(tmp_path: Path, wandb: SimpleNamespace) -> None:
     sink = WandbSink(tmp_path, {}, "offpolicy", "offline", print)
-    sink.finish({"status": "failed", "exit_code": 65, "reason": "NaN", "eval": {}, "rates": {}, "bottleneck": {}})
+    final = {"status": "failed", "exit_code": 65, "reason": "NaN", "eval": {}, "rates": {}, "bottleneck": {}}
+    sink.finish({**final, "timing": {}})
     sink.close()
     assert wandb.run.exit_code == 65
-    assert wandb.run.summary["final"]["reason"] == "NaN"
+    assert wandb.run.summary == {"final": final}
 
 
 def test_online_without_a_login_is_refused_without_a_prompt(tmp_path: Path, wandb: SimpleNamespace) -> None:
