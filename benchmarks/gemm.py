@@ -3,7 +3,8 @@
 Of an MLP with two hidden layers of W units and a batch of B rows, each network that is applied makes one product
 [B, W] x [W, W], its backward pass one of the same shape for the inputs and one [W, B] x [B, W] for the weights. SAC
 makes 16 of them per update (arXiv:1812.05905, two critics), TD3 11.5 on average with a policy delay of 2
-(arXiv:1802.09477). The narrow products of the first and the last layer are not in the floor.
+(arXiv:1802.09477). Two of SAC's are made as one of 2 B rows. The narrow products of the first and the last layer are
+not in the floor.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Sac:
             target_q = td_target(batch.reward, batch.discount, batch.terminated, next_value)
             measured: Measured = {"critic": self._critic.step(batch, target_q)}
             if has_actor_step:
-                measured |= self._update_actor(batch.obs, alpha)
+                measured |= self._update_actor(alpha)
             self._critic.target.follow()
         return measured
 
@@ -123,12 +123,12 @@ class Sac:
         """Returns that of the observations, where they are normalised."""
         return self.policy.named_normalizers()
 
-    def _update_actor(self, obs: Tensor, alpha: Tensor) -> Measured:
+    def _update_actor(self, alpha: Tensor) -> Measured:
         """Updates the actor against the critics just updated, and the temperature with the same entropy.
 
         Returns the measured metrics, by group.
         """
-        actor = self._actions.actor_loss(obs, alpha)
+        actor = self._actions.actor_loss(alpha)
         losses = [Loss(actor.value, self._actor_optimizer, self._algo.max_grad_norm, actor.write_gradient)]
         measured: Measured = {"actor": (actor.value, alpha, actor.entropy)}
         if self._temperature.is_tuned:

@@ -59,8 +59,11 @@ class SoftActions(Protocol):
         """
         ...
 
-    def actor_loss(self, obs: Tensor, alpha: Tensor) -> ActorLoss:
-        """Returns the actor's loss in the batch of the last `next_value`, against the critics as they are. [B, O]."""
+    def actor_loss(self, alpha: Tensor) -> ActorLoss:
+        """Returns the actor's loss in the batch of `next_value`, which had an actor step to come; once per batch.
+
+        It is that against the critics as they are.
+        """
         ...
 
 
@@ -73,7 +76,7 @@ class SampledActions:
         """`body` is the actor's network, as it is differentiated."""
         self.critic = critic
         self._actor, self._body, self._generator = actor, body, generator
-        self._sample: SquashedSample  # in the observations of the last `next_value`
+        self._drawn: tuple[Tensor, SquashedSample] | None = None  # observations, and actions for `actor_loss`
 
     def next_value(self, batch: Batch, alpha: Tensor, *, has_actor_step: bool) -> Tensor:
         """See `SoftActions`."""
@@ -82,15 +85,17 @@ class SampledActions:
             noise = output.new_empty(len(output), output.shape[1] // 2)
             for half in noise.chunk(2):  # one after the other, so that the first is what it is without an actor step
                 half.normal_(generator=self._generator)
-            next_sample, self._sample = squashed_sample(output, noise).halves()
+            next_sample, sample = squashed_sample(output, noise).halves()
+            self._drawn = batch.obs, sample
         else:
             next_sample = self._actor.sample_from(self._actor.body(batch.next_obs), self._generator)
         next_q = self.critic.target_q(batch.next_obs, next_sample.action)
         return soft_value(next_q, next_sample.log_prob, alpha)
 
-    def actor_loss(self, obs: Tensor, alpha: Tensor) -> ActorLoss:
+    def actor_loss(self, alpha: Tensor) -> ActorLoss:
         """See `SoftActions`."""
-        sample = self._sample
+        assert self._drawn is not None  # by `next_value`
+        (obs, sample), self._drawn = self._drawn, None
         q = self.critic.q(obs, sample.action)
         min_q, smallest = q.min(dim=0)
 
@@ -137,20 +142,22 @@ class AllActions:
         """`body` is the actor's network, as it is differentiated."""
         self.critic: CriticTrainer = critic
         self._actor, self._body, self._critic = actor, body, critic
-        self._log_probs: Tensor  # [B, K] in the observations of the last `next_value`
+        self._evaluated: tuple[Tensor, Tensor] | None = None  # observations, and log-probabilities for `actor_loss`
 
     def next_value(self, batch: Batch, alpha: Tensor, *, has_actor_step: bool) -> Tensor:
         """See `SoftActions`."""
         if has_actor_step:
             outputs = self._body.evaluate(batch.obs, constant=batch.next_obs)[0]
-            next_log_probs, self._log_probs = outputs.log_softmax(dim=-1).chunk(2)
+            next_log_probs, log_probs = outputs.log_softmax(dim=-1).chunk(2)
+            self._evaluated = batch.obs, log_probs
         else:
             next_log_probs = self._actor.distribution(batch.next_obs).log_probs
         return expected_soft_value(self._critic.target_values(batch.next_obs), next_log_probs, alpha)
 
-    def actor_loss(self, obs: Tensor, alpha: Tensor) -> ActorLoss:
+    def actor_loss(self, alpha: Tensor) -> ActorLoss:
         """See `SoftActions`."""
-        log_probs = self._log_probs
+        assert self._evaluated is not None  # by `next_value`
+        (obs, log_probs), self._evaluated = self._evaluated, None
         q = self._critic.values(obs)
 
         def write_gradient() -> None:

@@ -72,10 +72,12 @@ class FinishedRun:
 
     @property
     def went_on(self) -> str:
-        """Says that the run went on after the start that `summary.json` is of; '' where that is the last start."""
+        """Says that the run was started again after the start of `summary.json`; '' where that is the last start."""
         if not is_of_earlier_start(self.path / SUMMARY):
             return ""
-        return f"{self.path} went on from env step {self.summary.get('env_steps', 0):,}, and has not ended again"
+        env_steps = self.summary.get("env_steps")
+        ended = "" if env_steps is None else f" after it had ended at env step {env_steps:,}"
+        return f"{self.path} was started again{ended}, and has not ended since"
 
     @property
     def steps_per_sec(self) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 from offpolicy.analysis.explain import FinishedRun, what_if_between
@@ -26,9 +26,8 @@ def explain(path: Path, before_path: Path | None = None) -> int:
     """Prints the account, the verdict and the what-ifs of a run, and how well the one at `before_path` predicted it."""
     run = FinishedRun.read(path)
     console = plain_console()
-    if run.went_on:
-        console.print(f"{run.went_on}: this is the account of the start that ended there")
-    elif run.summary["status"] != RunStatus.COMPLETED:
+    _say_of_which_start(console, run)
+    if run.summary["status"] != RunStatus.COMPLETED:
         console.print(f"{path}: {run.summary['status']}, {run.summary['reason']}")
     console.print(Group(_costs(run.pipeline), _waterfall(run), _spread(run.summary["timing"])))
     for line in _slow_lines(run.summary["timing"]):
@@ -49,6 +48,7 @@ def explain(path: Path, before_path: Path | None = None) -> int:
         console.print(f"its blocks without an experiment did {base:,.1f} env steps/s")
     if before_path is not None:
         before = FinishedRun.read(before_path)
+        _say_of_which_start(console, before)
         change = what_if_between(before, run)
         predicted, done = before.predicted(before.what_ifs[change]), run.between_pauses
         console.print(
@@ -57,6 +57,12 @@ def explain(path: Path, before_path: Path | None = None) -> int:
             f" this run did {done:,.0f}: off by {predicted / done - 1.0:+.1%}"
         )
     return 0
+
+
+def _say_of_which_start(console: Console, run: FinishedRun) -> None:
+    """Warns of an account that is not of the run's last start, which may have another configuration."""
+    if run.went_on:
+        console.print(f"{run.went_on}: the account is of the start that ended, the configuration of the last start")
 
 
 def _table(title: str | None, *columns: str) -> Table:

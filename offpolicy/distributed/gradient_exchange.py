@@ -94,8 +94,9 @@ class GroupExchange:
     def _block(self, size: int) -> tuple[Tensor, Tensor]:
         """Returns a flat block on the device and the bucket to exchange, often the same; cached."""
         if size not in self._blocks:
-            flat = torch.empty(size, device=self._device)
-            self._blocks[size] = flat, (torch.empty(size, pin_memory=True) if self._is_staged else flat)
+            with torch.inference_mode(False):  # memory made in it could not be written outside of it
+                flat = torch.empty(size, device=self._device)
+                self._blocks[size] = flat, (torch.empty(size, pin_memory=True) if self._is_staged else flat)
         return self._blocks[size]
 
 

@@ -108,7 +108,7 @@ class _Worker:
         begin_ns = MonotonicClock.now_ns()
         try:
             getattr(self._callback, method)(argument)
-        except BaseException as error:  # whatever it raises must not end its thread unsaid: asyncio cancels so
+        except BaseException as error:  # `asyncio.CancelledError` is no `Exception`: it would end the thread silently
             self.spent.error = f"{method}: {cause_of(error)}"
             name = self.spent.name
             self._warn(f"warning: callback {name} is not called any more in this run: {self.spent.error}")
@@ -146,11 +146,10 @@ class Callbacks:
 
     def settle(self, timeout_s: float = SETTLE_S) -> None:
         """Waits for the calls that are queued, and warns of a callback that does not return."""
-        left_s = timeout_s
+        end_ns = MonotonicClock.now_ns() + int(timeout_s * NS_PER_S)  # the time is that of all
         for worker in self._workers:
-            if not worker.settle(left_s):
+            if not worker.settle(max(0.0, (end_ns - MonotonicClock.now_ns()) / NS_PER_S)):
                 self._warnings.put(f"warning: callback {worker.spent.name} did not return within {timeout_s:g} s")
-                left_s = 0.0  # the time is that of all
 
     def section(self) -> list[dict[str, Any]]:  # Any: values of summary.json
         """Returns the section `callbacks` of `summary.json`."""

@@ -7,7 +7,9 @@ that nobody asks for costs a reference.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from offpolicy.errors import ConfigError
@@ -41,7 +43,7 @@ class PrometheusSink:
         server: Any  # Any: one of its methods is replaced
         server, self._thread = start_http_server(port, address, registry)
         # Its own one writes a stack trace over the panel whenever a client breaks its connection off.
-        server.handle_error = _say_nothing
+        server.handle_error = partial(_handle_error, server.handle_error)
         self._server = server
 
     def collect(self) -> Iterator[Any]:  # Any: a metric family of prometheus_client
@@ -68,8 +70,10 @@ class PrometheusSink:
         self._thread.join(STOP_S)
 
 
-def _say_nothing(request: object, address: object) -> None:
-    """Leaves a request that failed: whoever asked asks again."""
+def _handle_error(handle: Callable[[Any, Any], None], request: Any, address: Any) -> None:  # Any: of socketserver
+    """Passes the error of a request on to `handle`, but for a connection that the client has broken off."""
+    if not isinstance(sys.exception(), ConnectionError):
+        handle(request, address)
 
 
 def families(record: Record, info: Mapping[str, str]) -> Iterator[Any]:  # Any: a metric family of prometheus_client

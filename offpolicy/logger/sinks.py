@@ -126,7 +126,7 @@ def disabled(name: str, error: BaseException) -> str:
 
 
 def cause_of(error: BaseException) -> str:
-    """Returns class and text of an error in one line; its class alone where it has no text, or that raises too."""
+    """Returns class and text of an error in one line; its class alone where it has no text, or where that raises."""
     try:
         return f"{type(error).__name__}: {error}".rstrip(": ").replace("\n", " ")
     except Exception:  # of the error's own text

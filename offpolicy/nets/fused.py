@@ -47,7 +47,7 @@ class BatchMemory:
     """What is kept for batches of one number of rows, by the networks of one call of `fuse`."""
 
     def __init__(self) -> None:
-        self.passes: dict[tuple[FusedMlp, int], Memory] = {}  # by the first row that is differentiated
+        self.passes: dict[tuple[FusedMlp, int], Memory] = {}  # by network and first differentiated row
         self.scratch: dict[FusedMlp, list[Tensor]] = {}
         self._blocks: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
@@ -235,6 +235,8 @@ class FusedMlp:
             with torch.inference_mode(False):  # as in `BatchMemory.block`
                 new = self.memory(rows).rows_from(start) if start else self._new_memory(kept, rows)
             kept.passes[self, start] = new
+            if start:  # batches of the rows that are differentiated may come without constant ones, too
+                self._workspace.keep(rows - start)
         return kept.passes[self, start]
 
     def _new_memory(self, shared: BatchMemory, rows: int) -> Memory:

@@ -48,8 +48,8 @@ def differentiable(nets: Sequence[Mlp], gradients: Mapping[Tensor, Tensor], fuse
 def graphless(*nets: Differentiable, is_replayed: bool) -> Callable[[], AbstractContextManager[object]]:
     """Returns the context in which an update evaluates and differentiates `nets`, without a graph of autograd.
 
-    `inference_mode`, in which an operation costs the host an eighth less, where all of them are fused. Under `no_grad`
-    plain modules still differentiate; so are updates made that may be recorded and replayed.
+    `inference_mode`, in which an operation costs the host an eighth less, where all of them are fused. Else `no_grad`:
+    plain modules switch autograd on within it, and updates that may be recorded or compiled are made under it.
     """
     are_fused = all(isinstance(net, FusedMlp) for net in nets)
     return torch.inference_mode if are_fused and not is_replayed else torch.no_grad

@@ -229,6 +229,12 @@ class Ledger:
         self._tagged = TaggedTime(*map(add, self._tagged, one))
 
     @property
+    def is_in_iteration(self) -> bool:
+        """True if the account has time of an iteration that has not ended: not in the warm-up or the cooldown."""
+        has_begun = self._last_ns > max(self._start_ns, self._closed_ns)
+        return self._is_warm and self._last_iteration is None and has_begun
+
+    @property
     def switched_ns(self) -> int:
         """The instant at which the open phase was opened, or read last."""
         return self._last_ns

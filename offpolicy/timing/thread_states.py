@@ -52,7 +52,7 @@ class StateSampler:
 def shares_of(states: States) -> Shares | None:
     """Returns the shares of one phase [3], which sum to 1; None where too little of it was sampled.
 
-    The kernel's clocks of a phase may say more than its wall, as one is read after the other: what ran gives way then.
+    The kernel's clocks of a phase may say more than its wall, as one is read after the other: then `running` is less.
     """
     wall_ns, running_ns, runnable_ns = map(int, states)
     if wall_ns < LEAST_WALL_NS:

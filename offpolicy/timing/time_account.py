@@ -67,6 +67,11 @@ class TimeAccount(Protocol):
         ...
 
     @property
+    def is_in_iteration(self) -> bool:
+        """True if the account has time of an iteration that has not ended: not in the warm-up or the cooldown."""
+        ...
+
+    @property
     def switched_ns(self) -> int:
         """The instant at which the open phase was opened, or read last; 0 when timing is off."""
         ...
@@ -118,6 +123,7 @@ class NullLedger:
     """The ledger of a run without timing: no clock reading, no allocation, no account."""
 
     switched_ns = 0
+    is_in_iteration = False
 
     def phase(self, phase: StrEnum) -> PhaseSpan:
         """Returns a span that does nothing."""

@@ -60,7 +60,7 @@ class Reporter:
             if self._flight_recorder is not None:
                 self._flight_recorder.save(self._rank.ledger.take_outlier(), self._rank.note)
             table = self._collectives.gather(
-                np.concatenate((self._health.facts(is_averaged=False), self._own_vector(is_in_iteration=True)))
+                np.concatenate((self._health.facts(is_averaged=False), self._own_vector()))
             )
             self._health.require(table[:, :NUM_FACTS])
             self._publish_all(table[:, NUM_FACTS:])
@@ -89,11 +89,11 @@ class Reporter:
         if self._rank.is_leader:
             self._reports.publish(matrix)
 
-    def _own_vector(self, *, is_in_iteration: bool = False) -> Float64:
+    def _own_vector(self) -> Float64:
         """Returns the counters of this rank as one vector."""
         learner, source, ledger = self._learner, self._source, self._rank.ledger
         account = ledger.account()
-        if is_in_iteration and account is not None and account.wall_ns > 0:  # 0: the warm-up has not ended
+        if account is not None and ledger.is_in_iteration:
             # Its time is in the account but for the end of this phase. Without it, long iterations were divided by a
             # number that is one too small at first, and one too large in the last record.
             account = replace(account, iterations=account.iterations + 1)

@@ -60,9 +60,10 @@ class Operations(TorchDispatchMode):
         return result
 
 
-def operations_of_an_update(name: str) -> Operations:
-    learner = learner_of(name)
-    *before, last = (Batches((batch_of(seed),), None) for seed in range(3))
+def operations_of_an_update(name: str, **algo: Any) -> Operations:
+    """Those of the fifth update."""
+    learner = learner_of(name, **algo)
+    *before, last = (Batches((batch_of(seed),), None) for seed in range(5))
     for batches in before:  # the first one finds its memory
         learner.update(batches)
     with Operations() as operations:
@@ -77,8 +78,9 @@ def test_an_update_with_an_actor_step_launches_few_kernels(name: str) -> None:
 
 
 @both
-def test_an_update_takes_no_memory_for_activations_or_parameters(name: str) -> None:
-    fresh = operations_of_an_update(name).fresh
+@pytest.mark.parametrize("policy_delay", [1, 2])  # every second update has no actor step
+def test_an_update_takes_no_memory_for_activations_or_parameters(name: str, policy_delay: int) -> None:
+    fresh = operations_of_an_update(name, policy_delay=policy_delay).fresh
     assert max(fresh.values()) <= 2 * 64 * 12, fresh.most_common()  # the actor's outputs; activations are [64, 256]
 
 

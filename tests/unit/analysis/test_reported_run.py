@@ -89,4 +89,4 @@ def test_a_run_that_went_on_after_its_end_is_not_reported_with_the_outcome_of_an
     goes_on_after_its_end(path)
     (run,) = read_reported([str(path)])
     assert (run.summary, run.finished) == ({}, None)
-    assert run.problem == f"run: {path} went on from env step 0, and has not ended again"
+    assert run.problem == f"run: {path} was started again, and has not ended since"

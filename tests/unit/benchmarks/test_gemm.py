@@ -21,7 +21,7 @@ def test_the_formula_agrees_with_a_count_of_the_update(algo: str, overrides: tup
     found = dict.fromkeys(Direction, 0.0)
     for product in count_work(cfg, halfcheetah.SPEC).products:
         if product.inputs == product.outputs == 256:
-            found[product.direction] += product.per_update
+            found[product.direction] += product.per_update * product.rows / cfg.algo.batch_size
     expected = hidden_products(algo, cfg.algo.policy_delay, len(cfg.algo.hidden_dims))
     assert tuple(found[one] for one in (Direction.FORWARD, Direction.INPUTS, Direction.WEIGHTS)) == pytest.approx(
         tuple(expected)

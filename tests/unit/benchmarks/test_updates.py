@@ -15,7 +15,7 @@ WIDTH = 256
 
 
 class WideProducts(TorchDispatchMode):
-    """Counts the products [256, 256] x [256, 256]."""
+    """Counts the products [256, 256] x [256, 256]; one of twice the rows, of both observations, as two."""
 
     count = 0
 
@@ -23,7 +23,8 @@ class WideProducts(TorchDispatchMode):
         if func.overloadpacket.__name__ in ("mm", "addmm", "bmm", "baddbmm") or is_product(func.overloadpacket):
             left, right = args[:2] if is_product(func.overloadpacket) else args[-2:]
             shapes = Counter([*left.shape[-2:], *right.shape[-2:]])
-            self.count += (len(left) if left.ndim == 3 else 1) * (shapes == {WIDTH: 4})
+            number = 2 * (shapes == {2 * WIDTH: 1, WIDTH: 3}) + (shapes == {WIDTH: 4})
+            self.count += number * (len(left) if left.ndim == 3 else 1)
         return func(*args, **(kwargs or {}))
 
 

@@ -51,11 +51,12 @@ def test_the_account_of_an_earlier_start_is_not_shown_as_that_of_the_last_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = finished_run(tmp_path / "run", env_steps=1200)
-    assert "went on" not in printed(capsys, run)
+    assert "started again" not in printed(capsys, run)
     goes_on_after_its_end(run)
-    assert "went on from env step 1,200, and has not ended again: this is the account of the start" in (
-        printed(capsys, run)
-    )
+    assert (
+        "was started again after it had ended at env step 1,200, and has not ended since: the account is of the start"
+        " that ended, the configuration of the last start"
+    ) in printed(capsys, run)
 
 
 def test_why_slow_iterations_are_slow_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -158,6 +158,17 @@ def test_an_exchange_waits_for_the_device_once_and_leaves_its_arithmetic_in_trai
     assert log.stamps(0)[2:] == [1_307_000, 1_347_000]
 
 
+def test_what_an_update_in_inference_mode_exchanges_may_be_exchanged_outside_too() -> None:
+    device: Any = FakeDevice(uses_nccl=True)
+    log = ArrivalLog(0, NullLedger(), ClockOffsets(2, ranks_per_host=2))
+    exchange = GroupExchange(device, torch.device("cpu"), device, log)
+    tensor = torch.ones(2)
+    with torch.inference_mode():
+        exchange.average([tensor])
+    exchange.average([tensor])
+    assert tensor.tolist() == [1.0, 1.0]
+
+
 def test_with_timing_off_an_exchange_on_the_device_records_no_event() -> None:
     device: Any = FakeDevice(uses_nccl=True)
     log = ArrivalLog(0, NullLedger(), ClockOffsets(2, ranks_per_host=2))

@@ -16,6 +16,7 @@ from offpolicy.errors import ConfigError
 from offpolicy.logger import callbacks as module
 from offpolicy.logger.callbacks import Callback, Callbacks, checked, load_callback
 from offpolicy.types import EvalResult
+from tests.fakes import FakeClock
 
 RESULT = EvalResult(500, -7.0, 1.0, 200.0, 3)
 
@@ -163,11 +164,19 @@ def test_two_that_do_not_return_were_waited_for_alike(stuck: Stuck) -> None:
 
 
 def test_the_time_to_wait_is_that_of_all_callbacks_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits_s: list[float] = []
-    monkeypatch.setattr(module._Worker, "settle", lambda worker, timeout_s: waits_s.append(timeout_s))
-    called = Callbacks([Kept(), Kept()])
+    clock, waits_s = FakeClock(0), list[float]()
+
+    def takes_3_s(worker: object, timeout_s: float) -> bool:
+        waits_s.append(timeout_s)
+        clock.advance(3_000_000_000)
+        return timeout_s >= 3.0
+
+    called = Callbacks([Kept(), Kept(), Kept()])
+    monkeypatch.setattr(module._Worker, "settle", takes_3_s)
+    monkeypatch.setattr(module.MonotonicClock, "now_ns", clock.now_ns)
     called.settle(5.0)
-    assert waits_s == [5.0, 0.0]
+    assert waits_s == [5.0, 2.0, 0.0]
+    assert len(called.take_warnings()) == 2
     called.close()
 
 
@@ -194,7 +203,7 @@ def test_the_time_of_a_callback_is_counted(monkeypatch: pytest.MonkeyPatch) -> N
     called = Callbacks([Kept()])
     called.record({"env_steps": 1.0})
     called.record({"env_steps": 2.0})
-    called.settle()
+    assert called._workers[0].settle(5.0)
     assert called.section()[0]["wall_s"] == 2.75
     called.close()
 

@@ -18,7 +18,7 @@ from offpolicy.config.overrides import load_config
 from offpolicy.errors import ConfigError
 from offpolicy.logger.exported_metrics import SENTENCES, metric_name
 from offpolicy.logger.metrics import METRICS
-from offpolicy.logger.prometheus import PrometheusSink, families, require_prometheus
+from offpolicy.logger.prometheus import PrometheusSink, _handle_error, families, require_prometheus
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import open_sink
 
@@ -101,6 +101,16 @@ def test_a_client_that_breaks_off_leaves_no_trace_on_the_terminal(
         if thread.name.endswith("(process_request_thread)"):
             thread.join(10.0)
     assert capsys.readouterr().err == ""
+
+
+def test_other_errors_of_a_request_are_said() -> None:
+    said: list[tuple[object, object]] = []
+    for error in (BrokenPipeError("gone"), ValueError("a defect")):
+        try:
+            raise error
+        except (BrokenPipeError, ValueError):
+            _handle_error(lambda *request: said.append(request), "request", error)
+    assert [str(error) for _, error in said] == ["a defect"]
 
 
 def test_it_is_served_at_the_given_address_alone(port: int) -> None:

@@ -123,12 +123,28 @@ def test_an_evaluation_that_was_overwritten_cannot_be_pulled_back() -> None:
 
 
 def test_memory_of_an_inference_serves_graphs_too() -> None:
-    net, inputs, constant = fused(nets_of(1)), parts(), torch.randn(2, 5)
+    nets = nets_of(1)
+    net, inputs = fused(nets), parts()
     with torch.inference_mode():
         net.evaluate(*inputs)
-        net.evaluate(*(part[2:] for part in inputs), constant=constant)  # as many rows
+    expected = torch.autograd.grad(nets[0](torch.cat(inputs, dim=1)).sum(), net.parameters)
     by_graph = torch.autograd.grad(net(*inputs).sum(), net.parameters)
-    assert all(bool(gradient.isfinite().all()) for gradient in by_graph)
+    assert all(torch.allclose(*both, atol=1e-5) for both in zip(by_graph, expected, strict=True))
+
+
+def test_memory_of_an_inference_with_constant_rows_serves_later_passes_too() -> None:
+    nets = nets_of(1)
+    memory = gradient_memory(nets)
+    net = FusedMlp(nets, memory, Workspace())
+    rows, constant, slope = torch.randn(7, 5), torch.randn(2, 5), torch.randn(1, 7, 2)
+    with torch.inference_mode():
+        net.evaluate(rows, constant=constant)
+        net.pull_back(slope)
+    expected = [gradient.clone() for gradient in memory.values()]
+    with torch.no_grad():
+        net.evaluate(rows, constant=constant)
+        net.pull_back(slope)
+    assert all(torch.equal(*both) for both in zip(memory.values(), expected, strict=True))
 
 
 def test_a_forward_pass_that_was_overwritten_cannot_be_differentiated() -> None:

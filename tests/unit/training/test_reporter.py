@@ -148,6 +148,28 @@ def test_the_iteration_that_reports_is_counted_as_its_time_is(make_rank: MakeRan
     assert [*counts, *(totals.account.iterations for totals in published(rank).read())] == [0, 1, 2, 2]
 
 
+def test_an_iteration_that_fails_after_its_report_is_counted_once(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    ledger = Ledger(LearnerPhase)
+    object.__setattr__(rank, "ledger", ledger)
+    report, learner = reporter(rank, world)
+    ledger.end_warmup()
+    world.is_reporting = True
+    counts = []
+    with ledger.phase(LearnerPhase.LOG):
+        report.run_if_due()
+        counts += [totals.account.iterations for totals in published(rank).read()]
+        report.publish_own()  # what comes next in the iteration has raised
+        counts += [totals.account.iterations for totals in published(rank).read()]
+    ledger.close()
+    with ledger.phase(LearnerPhase.LOG):
+        learner.diverged = True
+        with pytest.raises(NumericsError):
+            report.run_if_due()
+        report.publish_own()
+    assert [*counts, *(totals.account.iterations for totals in published(rank).read())] == [1, 1, 2]
+
+
 def test_the_updates_of_the_first_iteration_are_those_of_the_warm_up(make_rank: MakeRank) -> None:
     rank, world = make_rank(timing={"enabled": False}), FakeWorld()
     report, learner = reporter(rank, world)
