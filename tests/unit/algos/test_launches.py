@@ -53,8 +53,8 @@ class Operations(TorchDispatchMode):
         if isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() in before:
             if func._schema.is_mutable:  # a view launches nothing
                 self.launches[name] += 1
-        elif not name.startswith(VIEWS):
-            self.launches[name] += 1
+        else:
+            self.launches[name] += not name.startswith(VIEWS)
             if isinstance(result, torch.Tensor):
                 self.fresh[name] = max(self.fresh[name], result.numel())
         return result

@@ -85,6 +85,23 @@ def test_consecutive_iterations_share_their_boundary() -> None:
     assert account.wall_ns == 33
 
 
+def test_the_account_has_a_part_of_an_iteration_from_its_first_phase_to_its_end() -> None:
+    ledger, clock = ledger_at(is_warm=False)
+    found = [ledger.is_in_iteration]
+    for _ in range(2):  # the first one is the warm-up
+        with ledger.phase(Phase.TRAIN):
+            clock.advance(10)
+            ledger.account()
+            found.append(ledger.is_in_iteration)
+        ledger.close()
+        ledger.end_warmup()
+        found.append(ledger.is_in_iteration)
+    ledger.begin_cooldown()
+    with ledger.phase(Phase.TRAIN):
+        clock.advance(10)
+    assert [*found, ledger.is_in_iteration] == [False, False, False, True, False, False]
+
+
 def test_warm_up_is_kept_apart_and_starts_at_the_birth_of_the_process() -> None:
     clock = FakeClock(100)
     ledger = Ledger(Phase, clock, opened_ns=40)
