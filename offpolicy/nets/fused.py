@@ -198,16 +198,18 @@ class FusedMlp:
 
         Inputs `constant` [N, I] are evaluated in the same pass, but not differentiated: -> [C, N + B, O], theirs first.
         """
-        start = 0 if constant is None else constant.shape[0]
-        num_rows = start + parts[0].shape[0]
-        memory = self.memory(num_rows)
+        num_rows = parts[0].shape[0]
         if constant is None:
+            memory = self.memory(num_rows)
             inputs = side_by_side(parts, memory.inputs)
+            self._evaluated = inputs, memory
         else:
+            start = constant.shape[0]
+            memory = self.memory(start + num_rows)
             inputs = memory.inputs
             inputs[0, :start].copy_(constant)
             torch.cat(parts, dim=1, out=inputs[0, start:])
-        self._evaluated = inputs[:, start:], self.memory(num_rows, start)
+            self._evaluated = inputs[:, start:], self.memory(start + num_rows, start)
         output = self.forward(inputs, memory.hidden)
         self._version = None if torch.compiler.is_compiling() else memory.hidden[0]._version
         return output
