@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns `1 thread`, `2,000 threads`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def three_digits(value: float) -> str:
     """Returns three significant digits: `0.0123`, `-812`, `1.23e7`."""
     mantissa, _, exponent = f"{value:z#.3g}".partition("e")

@@ -47,6 +47,7 @@ class SpaceSpec:
     nvec: tuple[int, ...] = ()
     obs_dtype: str = "float32"  # as the replay stores them: uint8 where all parts are of bytes
     box_shape: tuple[int, ...] = ()  # of a Box observation of a higher rank than 1, which is flattened; else nothing
+    action_shape: tuple[int, ...] = ()  # of an action of a higher rank than 1, which is flattened; else nothing
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SpaceSpec:

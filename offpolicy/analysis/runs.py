@@ -13,6 +13,7 @@ from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.schema import read_values
 from offpolicy.errors import ConfigError
 from offpolicy.logger.summary import last_summary
+from offpolicy.number_text import counted
 from offpolicy.run_names import NoSuchRunError, find_run
 from offpolicy.types import Float64
 
@@ -182,7 +183,8 @@ def _check(labelled: LabelledRuns) -> None:
         count = int(run.is_steady.sum())
         if count < needed:
             advice = "let it run longer, log more often (log.every_s), or give several seeds: label=RUN label=RUN"
-            raise ConfigError(f"run: {run.path} has {count} records after its warm-up, needed {needed}; {advice}")
+            found = counted(count, "record")
+            raise ConfigError(f"run: {run.path} has {found} after its warm-up, needed {needed}; {advice}")
 
 
 def _differences(one: Config, other: Config) -> Iterator[tuple[str, str]]:

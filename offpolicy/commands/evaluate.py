@@ -26,6 +26,7 @@ from offpolicy.errors import ConfigError
 from offpolicy.export.exported import ExportedPolicy
 from offpolicy.files import JsonlFile
 from offpolicy.logger.console import UNKNOWN, plain_console
+from offpolicy.number_text import counted
 from offpolicy.types import Episodes
 
 RANDOM = "random"
@@ -36,8 +37,11 @@ def evaluate(paths: Mapping[str, Path], choice: PolicyChoice, *, episodes: int, 
     """Evaluates as `evaluated`, and prints the results."""
     found = evaluated(paths, choice, episodes=episodes, with_random=with_random)
     console, (first, *others) = plain_console(), found.runs
-    is_alone = len(found.episodes) == 1
-    console.print(_summary(first.path, found.records[0]) if is_alone else comparison(found.episodes, first.env.measure))
+    if len(found.episodes) == 1:
+        console.print(f"evaluation of {first.path}", soft_wrap=True)
+        console.print(_summary(found.records[0]))
+    else:
+        console.print(comparison(found.episodes, first.env.measure))
     for run in others:
         for difference in env_differences(first.env, run.env):
             console.print(f"the environments differ: {difference} ({first.path}, {run.path})")
@@ -120,8 +124,8 @@ def _record(
     return record
 
 
-def _summary(path: Path, result: Mapping[str, Any]) -> Table:
-    table = Table(title=f"evaluation of {path}", show_header=False)
+def _summary(result: Mapping[str, Any]) -> Table:
+    table = Table(show_header=False)
     for name, value in result.items():
         text = f"{value:z,.2f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
         table.add_row(name, str(value) if name == "seed" else text)  # a seed is to be typed again
@@ -151,7 +155,7 @@ def comparison(labelled: Mapping[str, Episodes], measure: str | None) -> Rendera
             against.add_row(label, name, _interval_text(difference), _interval_text(ratio, digits=2))
     count = len(references[0])
     bounds = "[95 % bootstrap interval over episodes]" if count > 1 else "one says nothing of their spread"
-    note = f"{count} episode{'s' if count > 1 else ''} each, begun alike for all; {bounds}"
+    note = f"{counted(count, 'episode')} each, begun alike for all; {bounds}"
     return Group(results, against, note)
 
 

@@ -72,7 +72,8 @@ def export(path: Path, choice: PolicyChoice, files: Mapping[str, Path]) -> int:
         if (most := max(far["random_limit"], far["visited_limit"])) > LIMIT:
             text += f"; up to {most:.1e} may be float32's rounding of such observations"
         console.print(f"{file}: env step {run.checkpoint.env_steps:,}; differs by at most {text}", soft_wrap=True)
-        console.print(f"{contract_path(file)}: its inputs, outputs and digests", soft_wrap=True)
+    for contract in dict.fromkeys(map(contract_path, made)):
+        console.print(f"{contract}: its inputs, outputs and digests", soft_wrap=True)
     return 0
 
 

@@ -13,6 +13,7 @@ from offpolicy.errors import SaveError
 from offpolicy.launch.run_dir import HOST_DIR
 from offpolicy.launch.run_lock import RunLock
 from offpolicy.logger.console import plain_console, shown_path
+from offpolicy.number_text import counted
 
 
 def prune(runs: Sequence[Path], *, keep: int, is_dry: bool) -> int:
@@ -64,7 +65,7 @@ def _prune_run(paths: Sequence[Path], *, keep: int, is_dry: bool) -> Iterator[st
             raise SaveError(f"{path / CHECKPOINTS}: {error.strerror}; nothing else was removed") from error
         names = ", ".join(f"{env_steps:,}" for env_steps in whole[path] if env_steps >= oldest_kept)
         done = "would be removed" if is_dry else "removed"
-        count = f"{len(old)} checkpoint{'' if len(old) == 1 else 's'} {done}, {freed / 1e6:,.1f} MB"
+        count = f"{counted(len(old), 'checkpoint')} {done}, {freed / 1e6:,.1f} MB"
         yield f"{shown_path(path)}: {count}; env step {names} stays"
 
 

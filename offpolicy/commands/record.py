@@ -16,7 +16,7 @@ from offpolicy.config.sections import FROM_REPLAY
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.files import output_file
 from offpolicy.logger.console import plain_console
-from offpolicy.number_text import return_text
+from offpolicy.number_text import counted, return_text
 from offpolicy.replay.demonstrations import to_env
 from offpolicy.types import Bool, Float32, Float64, SpaceSpec
 
@@ -39,9 +39,8 @@ def record(path: Path, choice: PolicyChoice, *, out: Path, episodes: int) -> int
     found = run_episodes(run.actor(choice.device), run.env, episodes=episodes, seed=seed, callbacks=callbacks)
     count, returns = recorder.save(out), found.ep_return
     mean = return_text(float(returns.mean()), ",")
-    plain_console().print(
-        f"{out}: {count:,} transitions of {len(returns)} episodes, mean return {mean}", soft_wrap=True
-    )
+    size = f"{counted(count, 'transition')} of {counted(len(returns), 'episode')}"
+    plain_console().print(f"{out}: {size}, mean return {mean}", soft_wrap=True)
     return 0
 
 

@@ -26,8 +26,10 @@ from offpolicy.types import SpaceSpec
 
 # The fields of the spaces that a policy was made for. `obs_dtype` is not: it says how a replay stores observations.
 KEPT = (
-    "obs_dim", "obs_keys", "obs_shapes", "box_shape", "action_dim", "num_actions", "nvec", "action_low", "action_high",
+    "obs_dim", "obs_keys", "obs_shapes", "box_shape",
+    "action_dim", "action_shape", "num_actions", "nvec", "action_low", "action_high",
 )  # fmt: skip
+SHAPES = ("box_shape", "action_shape")  # runs before these fields did not record them
 CHANGEABLE = ("env.kwargs", "env.measure", "env.step_timeout_s")
 
 
@@ -154,8 +156,7 @@ def _changed_env(path: Path, cfg: RunConfig, spec: SpaceSpec, overrides: Mapping
 def _require_same(path: Path, before: SpaceSpec, now: SpaceSpec) -> None:
     """Raises `ConfigError` naming every field of `KEPT` that differs."""
     changed = [name for name in KEPT if getattr(now, name) != getattr(before, name)]
-    if not before.box_shape and "box_shape" in changed:
-        changed.remove("box_shape")  # runs before that field did not record it
+    changed = [name for name in changed if name not in SHAPES or getattr(before, name)]
     if changed:
         differ = ", ".join(f"{name} {getattr(before, name)} before, {getattr(now, name)} now" for name in changed)
         raise ConfigError(f"run: the policy of {path} cannot act there: {differ}")

@@ -29,7 +29,7 @@ from offpolicy.launch.run_lock import RunLock
 from offpolicy.logger.console import plain_console
 from offpolicy.logger.summary import known_summary
 from offpolicy.machine import num_usable_cores
-from offpolicy.number_text import return_text
+from offpolicy.number_text import counted, return_text
 from offpolicy.timing.clock import Stopwatch
 
 SOURCE = "source.yaml"  # the copy of what `config=` names; a `config.yaml` would make the directory a run
@@ -352,7 +352,8 @@ class Sweep:
 
 def sweep_table(rows: Sequence[Row], seeds: int) -> Table:
     """Returns the best trials, a row each."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=f"mean return of {seeds} seeds")
+    title = f"mean return of {counted(seeds, 'seed')}"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title)
     for name in ("trial", "return", "state"):
         table.add_column(name, no_wrap=True, justify="right" if name == "return" else "left")
     table.add_column("values", overflow="fold")

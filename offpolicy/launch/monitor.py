@@ -14,6 +14,7 @@ from offpolicy.logger.callbacks import Callbacks
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.metrics import require_known
 from offpolicy.machine_load import SystemMonitor
+from offpolicy.number_text import counted
 from offpolicy.processes.child_processes import Child
 from offpolicy.processes.control_page import CollectorWord, HostWord, RankWord
 from offpolicy.processes.reports import LearnerReports
@@ -156,7 +157,7 @@ class Monitor:
         library = flops.pop("library", "")
         products = f", products by {library}" if library else ""
         self._logger.message(
-            f"{child.name}: {message['device']}{backend}, {message['threads']} threads{products},"
+            f"{child.name}: {message['device']}{backend}, {counted(message['threads'], 'thread')}{products},"
             f" pid {child.process.pid}"
         )
         if child.index == 0:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -36,6 +36,8 @@ from offpolicy.types import EpisodeRecord, EvalResult, Lateness, Snapshot
 
 STEADY_S = 4.0  # seconds of learning before the time left is estimated
 NO_COLLECTOR = "the loop reported no times of a collector (update_collector_timing)"
+
+Result = TypeVar("Result", EpisodeRecord, EvalResult)
 
 
 class OffPolicyLogger:
@@ -229,14 +231,15 @@ class OffPolicyLogger:
 
     def log_episode(self, episode: EpisodeRecord) -> None:
         """Records one finished training episode."""
+        episode = _plain(episode)
         self._episodes.add(episode)
         for sink in self._sinks:
             sink.episode(episode)
 
     def log_eval(self, result: EvalResult) -> None:
         """Shows an evaluation, and keeps it for the records from the next one on."""
-        self.last_eval = result
-        self._console.evaluation(result)
+        self.last_eval = _plain(result)
+        self._console.evaluation(self.last_eval)
 
     def log_step(  # noqa: PLR0913  # the names and order of UniLab's logger
         self,
@@ -418,6 +421,11 @@ def open_step_logger(
         (run_dir / "config.yaml").write_text(content, encoding="utf-8")
     header = replace(header, started_unix_s=header.started_unix_s or unix_s())
     return _opened(run_dir, config or {}, log, header, None, has_steps=True)
+
+
+def _plain(result: Result) -> Result:
+    """Returns the result with Python's own numbers: JSON has no others, and another loop may give those of NumPy."""
+    return result._make(value.item() if hasattr(value, "item") else value for value in result)
 
 
 def _yaml(config: Mapping[str, Any]) -> str:  # Any: nested configuration values

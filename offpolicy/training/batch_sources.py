@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from offpolicy.machine import available_memory, num_usable_cores
+from offpolicy.number_text import counted
 from offpolicy.processes.control_page import RankWord
 from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.demonstration_sampler import DemoShare, EndlessRows, MixedSampler, ResidentDemos
@@ -100,7 +101,7 @@ def demonstrations(rank: RankContext) -> DemoShare | None:
     found = read_demos(source, spec)
     rows = demonstration_rows(found, row_layout(spec), gamma=cfg.algo.gamma, n_step=cfg.algo.n_step)
     batch_size, returns = cfg.algo.batch_size // rank.num_ranks, found.ep_return
-    size = f"{len(rows):,} transitions, {len(returns):,} episodes"
+    size = f"{counted(len(rows), 'transition')}, {counted(len(returns), 'episode')}"
     return DemoShare(
         EndlessRows(rows, cfg.seed, rank.rank, rank.num_ranks, rank.start_path),
         per_batch=round(cfg.replay.demo_share * batch_size),

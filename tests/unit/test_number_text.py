@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offpolicy.number_text import return_text, three_digits
+from offpolicy.number_text import counted, return_text, three_digits
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,8 @@ def test_a_large_return_has_the_separators_that_are_asked_for() -> None:
 
 def test_a_zero_is_never_negative() -> None:
     assert three_digits(-0.0) == "0.00"
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 threads"), (1, "1 thread"), (2, "2 threads"), (2000, "2,000 threads")])
+def test_a_number_of_things_is_said_in_english(number: int, text: str) -> None:
+    assert counted(number, "thread") == text

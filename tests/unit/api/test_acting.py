@@ -197,6 +197,15 @@ def test_an_observation_of_a_box_with_a_first_dimension_of_one_is_one() -> None:
         loaded(frames)(np.ones((4, 2)))
 
 
+def test_actions_of_a_higher_rank_have_the_shape_of_their_space() -> None:
+    """Runs of before do not know it: their actions are rows."""
+    four = {"action_dim": 4, "action_low": (-1.0,) * 4, "action_high": (1.0,) * 4}
+    rows, shaped = loaded(replace(BOX, **four)), loaded(replace(BOX, **four, action_shape=(2, 2)))
+    obs = np.arange(15.0).reshape(5, 3)
+    assert shaped(obs[0]).shape == (2, 2)
+    np.testing.assert_array_equal(shaped(obs), rows(obs).reshape(5, 2, 2))
+
+
 def test_actions_lie_within_bounds_that_float32_does_not_hold() -> None:
     policy = loaded(replace(BOX, action_low=(-0.1, -0.1), action_high=(0.1, 0.1)))
     actions = policy(np.random.default_rng(0).normal(size=(500, 3)) * 1000, deterministic=False)

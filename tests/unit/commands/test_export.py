@@ -80,6 +80,15 @@ def test_the_best_policy_is_exported_with_its_contract(run: Path, tmp_path: Path
     assert contract["env"] == {"id": "Pendulum-v1", "kwargs": {"max_episode_steps": 20}}
 
 
+def test_the_contract_of_two_files_is_named_once(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "WRITERS", dict.fromkeys(("--onnx", "--torch"), write_torch))
+    monkeypatch.setattr(command, "require_onnx", lambda option: None)
+    export(run, BEST, {"--onnx": tmp_path / "policy.onnx", "--torch": tmp_path / "policy.pt2"})
+    assert capsys.readouterr().out.count("policy_contract.json: its inputs, outputs and digests") == 1
+
+
 def test_an_argument_of_the_environment_that_is_no_number_of_json_is_text(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", "env.kwargs.max_episode_steps=20", "env.kwargs.g=inf")
     export(run, BEST, {"--torch": tmp_path / "policy.pt2"})

@@ -119,14 +119,16 @@ def test_an_environment_with_other_spaces_is_refused(run: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("before", "now", "refusal"),
-    [((2, 3), (3, 2), r"box_shape \(2, 3\) before, \(3, 2\) now"), ((2, 3), (2, 3), None), ((), (3, 2), None)],
+    [((2, 3), (3, 2), r"{} \(2, 3\) before, \(3, 2\) now"), ((2, 3), (2, 3), None), ((), (3, 2), None)],
 )
+@pytest.mark.parametrize("field", ["box_shape", "action_shape"])
 def test_another_shape_of_as_many_numbers_is_refused_where_the_run_recorded_one(
-    run: Path, before: tuple[int, ...], now: tuple[int, ...], refusal: str | None
+    run: Path, field: str, before: tuple[int, ...], now: tuple[int, ...], refusal: str | None
 ) -> None:
-    write_config(run, load_config([]), dataclasses.replace(SPEC, obs_dim=6, box_shape=before))
-    found, spec = SavedRun.find(run, choice()), dataclasses.replace(SPEC, obs_dim=6, box_shape=now)
-    with pytest.raises(ConfigError, match=refusal) if refusal else contextlib.nullcontext():
+    recorded, found_now = ({"obs_dim": 6, "action_dim": 6, field: shape} for shape in (before, now))
+    write_config(run, load_config([]), dataclasses.replace(SPEC, **recorded))
+    found, spec = SavedRun.find(run, choice()), dataclasses.replace(SPEC, **found_now)
+    with pytest.raises(ConfigError, match=refusal.format(field)) if refusal else contextlib.nullcontext():
         found.require_spaces(spec)
 
 

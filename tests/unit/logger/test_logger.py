@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from offpolicy.analysis.records import event_paths, read_event_rows
@@ -107,6 +108,23 @@ def test_episodes_reach_file_and_curve(logger: OffPolicyLogger, make_snapshot: A
     assert logger.log_interval(make_snapshot(100))["rollout/ep_rew_mean"] == -900.0
     logger.close()
     assert json.loads((tmp_path / "episodes.jsonl").read_text())["ep_return"] == -900.0
+
+
+def test_episodes_and_evaluations_of_another_loop_may_hold_numbers_of_numpy(
+    logger: OffPolicyLogger, make_snapshot: Any, tmp_path: Path
+) -> None:
+    """JSON holds none of them but float64: files were disabled for the rest of the run."""
+    some, count, yes = np.float32(-900.0), np.int64(200), np.bool_(True)
+    logger.log_episode(EpisodeRecord(count, np.int32(0), some, count, np.bool_(False), yes, np.float32("nan")))  # type: ignore[arg-type]
+    logger.log_eval(EvalResult(count, some, np.float32(0.0), some, count))  # type: ignore[arg-type]
+    logger.log_interval(make_snapshot(100))
+    logger.close()
+    episode = json.loads((tmp_path / "episodes.jsonl").read_text())
+    assert (episode["ep_return"], episode["ep_length"], episode["truncated"]) == (-900.0, 200, True)
+    assert records_of(tmp_path)[-1]["eval/mean_reward"] == -900.0
+    summary = logger.last_eval
+    assert summary is not None
+    assert json.dumps(summary) == "[200, -900.0, 0.0, -900.0, 200, 0, null, null]"
 
 
 def test_an_unknown_metric_is_refused(logger: OffPolicyLogger, make_snapshot: Any) -> None:

@@ -27,22 +27,25 @@ from offpolicy.logger.record import (
 )
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.ledger import Ledger
-from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase, LearnerPhase
+from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase, CoreClass, LearnerPhase
 from offpolicy.timing.rates import compute_rates
 from offpolicy.types import (
     NUM_LAGS,
     Account,
     CollectorTotals,
     Cooldown,
+    CoreTotals,
     DeviceTotals,
     EpisodeRecord,
     EvalResult,
+    HookTotals,
     LearnerTotals,
     MetricTotals,
     RolloutTotals,
     SchedulerStats,
     Snapshot,
     SpaceSpec,
+    SystemLoad,
 )
 from tests.fakes import FakeClock
 
@@ -517,6 +520,21 @@ def test_env_step_share_is_a_fraction_of_active_time(header: RunHeader) -> None:
         assert record_of(header, collector(4, 2, 6, wait_ms))["perf/env_step_share"] == 0.75
 
 
+@pytest.mark.parametrize(("mode", "share"), [("alternate", 0.75), ("overlap", 0.6)])
+def test_the_handshake_is_a_pause_of_the_collector_where_it_wakes_the_learner(
+    header: RunHeader, mode: str, share: float
+) -> None:
+    clock = FakeClock()
+    ledger = Ledger(CollectorPhase, clock)
+    ledger.end_warmup()
+    for phase, ms in ((CollectorPhase.ACTION_SELECT, 2), (CollectorPhase.ENV_STEP, 6), (CollectorPhase.HANDSHAKE, 2)):
+        with ledger.phase(phase):
+            clock.advance(ms * MS)
+    ledger.close()
+    totals = CollectorTotals(ledger.account(), 1, 1, 0.0, 1)
+    assert record_of(dataclasses.replace(header, mode=mode), totals)["perf/env_step_share"] == pytest.approx(share)
+
+
 def test_time_blocked_in_train_is_evidence_unless_a_device_works_meanwhile(
     make_snapshot: Any, header: RunHeader
 ) -> None:
@@ -534,6 +552,36 @@ def test_time_blocked_in_train_is_evidence_unless_a_device_works_meanwhile(
         assert verdict is not None
         labels.append(verdict.label)
     assert labels == ["learner(train 92%)", "learner(train: blocked 46%)", "learner(train 92%)"]
+
+
+def test_a_record_has_what_the_machine_the_hook_and_the_devices_of_all_ranks_did(
+    make_snapshot: Any, header: RunHeader
+) -> None:
+    now = make_snapshot(100)
+    cores = CoreTotals(1000 * MS, 2000 * MS, dict.fromkeys(CoreClass, 200 * MS))
+    snapshot = dataclasses.replace(
+        now,
+        learners=tuple(
+            dataclasses.replace(now.learners[0], device=DeviceTotals(ms * 100 * MS, 0, 0, 0, 0, 100, 0, 0))
+            for ms in (3, 5)
+        ),
+        collectors=(dataclasses.replace(now.collectors[0], hook=HookTotals(4, 1, 8 * MS, 6 * MS)),),
+        cores=cores,
+        system=SystemLoad(2.5, 24.0),
+    )
+    record = build_record(None, snapshot, NO_EPISODES, None, dataclasses.replace(header, num_hosts=3))
+    expected = {
+        "system/memory_gib": 2.5,
+        "collect/post_episodes": 4,
+        "collect/post_ms": 2.0,
+        "collect/overlap": 0.75,
+        "rank/device_train_min_ms": 3.0,
+        "rank/device_train_max_ms": 5.0,
+        "rank/device_slowest": 1,
+        "cores/learner_ms_per_s": 200.0,
+        "perf/cpu_ms_per_env_step": 3 * 8 * 200 / now.env_steps,
+    }
+    assert {key: record.get(key) for key in expected} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("restarts", "expected"), [(0, None), (3, 3)])
