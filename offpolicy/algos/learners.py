@@ -17,6 +17,7 @@ from offpolicy.nets.critics import TwinCritic
 from offpolicy.nets.flat import join
 from offpolicy.nets.fusing import differentiable, fuse
 from offpolicy.nets.normalizer import block_moments
+from offpolicy.nets.policy import has_statistics
 from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, Batches, Rollouts
 
@@ -47,6 +48,7 @@ class ReplayLearner(BaseLearner):
         super().__init__(algorithm, exchange, average_every)
         self._algorithm: ReplayAlgorithm = algorithm
         self.policy_delay = policy_delay
+        self._changes_always = has_statistics(self.policy)
         self.run_update: Update = self.update_once  # may be replaced by what does the same in other kernels
 
     @property
@@ -86,9 +88,12 @@ class ReplayLearner(BaseLearner):
             self.queue_moments("returns", batches.fresh_returns)
         self.update_normalizers()
         self._algorithm.follow_schedules(batches.env_steps)
+        actor_steps = self.num_updates // self.policy_delay
         for raw in batches.updates:
             self.num_updates += 1
             self.run_update(raw, self.has_actor_step(self.num_updates))
+        if self._changes_always or self.num_updates // self.policy_delay > actor_steps:
+            self.num_policies += 1
         self.end_iteration()
 
 
@@ -212,6 +217,7 @@ class RolloutLearner(BaseLearner):
     def update(self, rollouts: Rollouts, /) -> None:
         """Learns from one batch of rollouts; never waits for the device."""
         self.num_updates += self._algorithm.learn(rollouts, self._absorb)
+        self.num_policies += 1
         self.end_iteration()
 
     def _absorb(self, name: str, moments: Tensor) -> None:

@@ -161,6 +161,11 @@ def load_flat(policy: Policy, flat: Float32) -> None:
     torch._foreach_copy_(tensors, _pieces(policy, torch.from_numpy(flat).to(tensors[0].device)))
 
 
+def has_statistics(policy: Policy) -> bool:
+    """True if a policy acts with statistics beside its parameters: every update may change those."""
+    return bool(_statistics(policy))
+
+
 def _statistics(policy: Policy) -> list[Tensor]:
     """Returns what a policy acts with beside its parameters: those of the actor's batch norms and of the normaliser."""
     statistics, normalizer = statistics_of(policy.actor), policy.normalizer

@@ -72,7 +72,7 @@ def train_rank(
         if warning:
             rank.warn(warning)
     rank.ledger.skip(idle_phases(source, ranks.world.num_ranks))
-    publisher = WeightPublisher(rank, learner.policy)
+    publisher = WeightPublisher(rank, learner)
     evaluation = periodic_evaluation(rank, ranks, learner, publisher, start.last_eval_step)
     with contextlib.closing(source), contextlib.closing(evaluation), contextlib.ExitStack() as exits:
         health = HealthCheck(rank.cfg, learner, ranks)

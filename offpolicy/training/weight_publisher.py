@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from offpolicy.nets.policy import Policy, flat_size, flat_view, flatten_into
+from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.nets.policy import flat_size, flat_view, flatten_into
 from offpolicy.processes.control_page import RankWord
 from offpolicy.timing.trace_writer import Mark
 from offpolicy.training.rank_context import RankContext
@@ -14,18 +15,24 @@ from offpolicy.training.run_memory import weights_mailbox
 class WeightPublisher:
     """Publishes the policy's weights, with the normaliser's statistics; only the leader of a host does."""
 
-    def __init__(self, rank: RankContext, policy: Policy) -> None:
-        self._rank, self._policy = rank, policy
+    def __init__(self, rank: RankContext, learner: BaseLearner) -> None:
+        self._rank, self._learner, self._policy = rank, learner, learner.policy
+        policy = self._policy
         self._mailbox = weights_mailbox(rank.child, flat_size(policy))
         # The weights published last. Where the actor's parameters lie in such a block it is that block, and so equal to
         # what is published only until the next update.
         self._view = flat_view(policy) if rank.is_leader else None
         self.flat = np.zeros(flat_size(policy), dtype=np.float32) if self._view is None else self._view
         self.version = 0  # of the weights published last
+        self._published: int | None = None  # the learner's `num_policies` then
 
     def publish(self) -> None:
-        """Makes the present weights the newest."""
-        if self._rank.is_leader:
+        """Makes the present weights the newest. Does nothing where they are: as after an update without an actor step.
+
+        A copy of the block costs both sides: the collector reads what the learner's core has just written.
+        """
+        if self._rank.is_leader and self._published != self._learner.num_policies:
+            self._published = self._learner.num_policies
             if self._view is None:
                 flatten_into(self._policy, self.flat)
             # Marked before: a collector may take them before this thread continues.

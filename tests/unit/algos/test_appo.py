@@ -116,6 +116,13 @@ def ratio_error(kind: type[Watched], rollouts_of: RolloutsOf) -> float:
     return max(errors)
 
 
+def test_every_iteration_makes_another_policy(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
+    learner = learner_of("appo")
+    for count in (1, 2):
+        learner.update(rollouts_of(learner.policy, count))
+        assert learner.num_policies == count
+
+
 def test_the_ratio_at_zero_lag_is_one(rollouts_of: RolloutsOf) -> None:
     assert ratio_error(Watched, rollouts_of) < 1e-5
 

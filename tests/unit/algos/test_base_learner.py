@@ -155,6 +155,19 @@ def test_ranks_that_step_by_themselves_share_networks_and_statistics_only(name: 
     assert "policy.normalizer.mean" in learner.shared_tensors()
 
 
+def test_an_averaging_makes_another_policy_also_after_an_update_without_an_actor_step(batch_of: BatchOf) -> None:
+    algo = AlgoConfig(name="td3", hidden_dims=(4,), policy_delay=3)
+    spec = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
+    learner, counts = make_learner(algo, spec, torch.device("cpu"), 1, average_every=2), list[int]()
+    for seed in range(3):
+        learner.update(Batches((batch_of(seed),), None))
+        counts.append(learner.num_policies)
+    for _ in range(2):
+        learner.settle()
+        counts.append(learner.num_policies)
+    assert counts == [0, 1, 2, 3, 3]  # nothing, an averaging, an actor step, an averaging, nothing
+
+
 GROUPS = {"critic": ("critic_loss", "q_mean"), "actor": ("actor_loss",)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from offpolicy.algos.learners import CriticTrainer, TargetNetwork
 from offpolicy.algos.optim import OptimizerStep, SoloExchange
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.critics import make_critic
+from offpolicy.nets.policy import flat_size, flatten_into
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 LearnerOf = Callable[..., BaseLearner]
@@ -64,6 +66,28 @@ def test_one_gradient_update_per_batch(name: str, learner_of: LearnerOf, batch_o
     learner.update(Batches((batch_of(0), batch_of(1), batch_of(2)), None))
     assert learner.num_updates == 3
     assert learner.read_metrics().counts[0] == 3
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "flashsac"])
+@pytest.mark.parametrize("options", [{}, {"policy_delay": 2}, {"policy_delay": 2, "normalize_obs": True}], ids=str)
+@pytest.mark.parametrize("num_batches", [1, 3])
+def test_every_change_of_the_policy_is_counted(
+    name: str, options: dict[str, Any], num_batches: int, learner_of: LearnerOf, batch_of: BatchOf
+) -> None:
+    """What is not counted is not published: the collectors would act with an older policy."""
+    learner, before, counts = learner_of(name, **options), torch.empty(0), [0]
+    for step in range(6):
+        batches = tuple(batch_of(10 * step + i) for i in range(num_batches))
+        learner.update(Batches(batches, batches[0].obs))
+        flat = np.zeros(flat_size(learner.policy), np.float32)
+        flatten_into(learner.policy, flat)
+        if learner.num_policies == counts[-1]:
+            assert torch.equal(before, torch.from_numpy(flat)) or step == 0
+        before = torch.from_numpy(flat)
+        counts.append(learner.num_policies)
+    # Statistics may change in every update: FlashSAC's actor has batch norms.
+    skips = options == {"policy_delay": 2} and num_batches == 1 and name != "flashsac"
+    assert counts == ([0, 0, 1, 1, 2, 2, 3] if skips else [0, 1, 2, 3, 4, 5, 6])
 
 
 @both

@@ -207,7 +207,7 @@ POINT_MASS = {"id": "offpolicy.envs.toy:PointMass-v0"}
 
 
 def inline_evaluator(rank: RankContext, last_step: int = 0) -> InlineEvaluator:
-    publisher = WeightPublisher(rank, tiny_learner(rank).policy)
+    publisher = WeightPublisher(rank, tiny_learner(rank))
     publisher.publish()
     return InlineEvaluator(rank, publisher, last_step)
 
@@ -267,7 +267,7 @@ def test_the_evaluator_process_is_woken_and_its_last_answer_or_that_of_the_check
     rank, woken = make_rank(**TINY), list[str]()
     child: Any = rank.child
     child.wake_event = lambda name: SimpleNamespace(set=lambda: woken.append(name))
-    evaluator = AsyncEvaluator(rank, WeightPublisher(rank, tiny_learner(rank).policy), last_step=100)
+    evaluator = AsyncEvaluator(rank, WeightPublisher(rank, tiny_learner(rank)), last_step=100)
     evaluator.evaluate(140)
     assert (woken, evaluator.last_result_step) == ([EVALUATOR_WAKE], 100)
     rank.control.evaluator.set(EvaluatorWord.EVALUATED_STEPS, 140)

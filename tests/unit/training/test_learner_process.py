@@ -37,7 +37,7 @@ def test_rank_0_evaluates_itself_unless_a_process_does(
     rank = make_rank(index=index, has_evaluator=has_evaluator, eval={"episodes": episodes}, **TWO_RANKS, **TINY)
     rank.child.wake_event = lambda name: None  # type: ignore[method-assign, return-value, assignment]  # a fake child
     learner = tiny_learner(rank)
-    publisher = WeightPublisher(rank, learner.policy)
+    publisher = WeightPublisher(rank, learner)
     evaluation = periodic_evaluation(rank, ranks_of(FakeWorld()), learner, publisher, 0)
     evaluator = evaluation._evaluator
     assert evaluator is None if kind is None else type(evaluator) is kind

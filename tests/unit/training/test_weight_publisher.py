@@ -14,8 +14,10 @@ from tests.unit.training.conftest import TINY, MakeRank, tiny_learner
 
 def test_a_publication_is_a_version_that_collectors_can_read(make_rank: MakeRank) -> None:
     rank = make_rank(**TINY)
-    publisher = WeightPublisher(rank, tiny_learner(rank).policy)
+    learner = tiny_learner(rank)
+    publisher = WeightPublisher(rank, learner)
     publisher.publish()
+    learner.num_policies += 1
     publisher.publish()
     assert (publisher.version, rank.words.get(RankWord.VERSION)) == (2, 2)
     received = np.zeros_like(publisher.flat)
@@ -24,12 +26,22 @@ def test_a_publication_is_a_version_that_collectors_can_read(make_rank: MakeRank
     assert np.abs(publisher.flat).sum() > 0
 
 
+def test_weights_that_are_published_already_are_no_new_version(make_rank: MakeRank) -> None:
+    rank = make_rank(**TINY)
+    learner = tiny_learner(rank)
+    publisher = WeightPublisher(rank, learner)
+    for num_policies, version in ((0, 1), (0, 1), (1, 2), (1, 2), (2, 3)):
+        learner.num_policies = num_policies
+        publisher.publish()
+        assert (publisher.version, rank.words.get(RankWord.VERSION)) == (version, version)
+
+
 def test_what_is_published_are_the_weights_and_statistics_of_the_policy(make_rank: MakeRank) -> None:
     """With a normaliser they are written together; without one the parameters' own memory is published."""
     for normalize_obs in (False, True):
         rank = make_rank(**{**TINY, "algo": {**TINY["algo"], "normalize_obs": normalize_obs}})
-        policy = tiny_learner(rank).policy
-        publisher = WeightPublisher(rank, policy)
+        learner = tiny_learner(rank)
+        policy, publisher = learner.policy, WeightPublisher(rank, learner)
         with torch.no_grad():
             next(policy.actor.parameters()).fill_(3.0)
         publisher.publish()
@@ -42,6 +54,6 @@ def test_what_is_published_are_the_weights_and_statistics_of_the_policy(make_ran
 
 def test_a_rank_that_is_no_leader_publishes_nothing(make_rank: MakeRank) -> None:
     rank = make_rank(index=1, runner={"name": "multi_gpu", "world_size": 2}, **TINY)
-    publisher = WeightPublisher(rank, tiny_learner(rank).policy)
+    publisher = WeightPublisher(rank, tiny_learner(rank))
     publisher.publish()
     assert (publisher.version, float(np.abs(publisher.flat).sum())) == (0, 0.0)
