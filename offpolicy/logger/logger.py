@@ -425,7 +425,8 @@ def open_step_logger(
 
 def _plain(result: Result) -> Result:
     """Returns the result with Python's own numbers: JSON has no others, and another loop may give those of NumPy."""
-    return result._make(value.item() if hasattr(value, "item") else value for value in result)
+    foreign = {name: value.item() for name, value in result._asdict().items() if hasattr(value, "item")}
+    return result._replace(**foreign)
 
 
 def _yaml(config: Mapping[str, Any]) -> str:  # Any: nested configuration values

@@ -27,6 +27,8 @@ def test_a_zero_is_never_negative() -> None:
     assert three_digits(-0.0) == "0.00"
 
 
-@pytest.mark.parametrize(("number", "text"), [(0, "0 threads"), (1, "1 thread"), (2, "2 threads"), (2000, "2,000 threads")])
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 threads"), (1, "1 thread"), (2, "2 threads"), (2000, "2,000 threads")]
+)
 def test_a_number_of_things_is_said_in_english(number: int, text: str) -> None:
     assert counted(number, "thread") == text

@@ -128,7 +128,9 @@ def test_an_environment_with_discrete_actions_gets_a_number_of_its_space() -> No
 def test_several_discrete_actions_are_counted_from_zero_and_have_the_shape_of_their_space() -> None:
     space = spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [0, -2]])
     codec = describe(ACTION, space, None)
-    assert codec.spec == SpaceSpec(1, 4, (0.0, 1.0, 0.0, -2.0), (1.0, 3.0, 3.0, 2.0), nvec=(2, 3, 4, 5), action_shape=(2, 2))
+    assert codec.spec == SpaceSpec(
+        1, 4, (0.0, 1.0, 0.0, -2.0), (1.0, 3.0, 3.0, 2.0), nvec=(2, 3, 4, 5), action_shape=(2, 2)
+    )
     assert (codec.spec.choices, codec.spec.action_space) == ((2, 3, 4, 5), "MultiDiscrete")
     action = codec.env_action(action_map(codec).apply(np.array([[1.0, 2.0, 9.0, 0.0]], np.float32))[0])
     assert action.tolist() == [[1, 3], [3, -2]]
