@@ -18,6 +18,7 @@ from offpolicy import __version__
 from offpolicy.commands.runners import train_module
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
 from offpolicy.files import too_long
+from offpolicy.number_text import counted
 from offpolicy.run_names import LATEST, ROOT, find_run
 from offpolicy.start import drop_refused, interrupts_exit, open_streams
 
@@ -40,8 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments = _parse(words or ["--help"])
         return int(arguments.command(arguments))
     except ConfigError as error:
-        count = len(error.problems)
-        header = f"offpolicy: {count} configuration problem{'s' if count > 1 else ''}"
+        header = f"offpolicy: {counted(len(error.problems), 'configuration problem')}"
         sys.stderr.write("\n".join([header, *(f"  {problem}" for problem in error.problems)]) + "\n")
         return error.exit_code
     except OffPolicyError as error:

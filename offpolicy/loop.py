@@ -67,7 +67,7 @@ def train(parts: Parts) -> bool:
         with phase(Phase.TRAIN):
             with on_device(DeviceSpan.TRAIN):
                 parts.learner.update(batches)
-            # Publishing would have to wait anyway; here the time lands on its cause.
+            # Where weights are published that would have to wait anyway; here the time lands on its cause.
             parts.device_timer.end_update()
         with phase(Phase.WEIGHT_PUBLISH):
             parts.publisher.publish()

@@ -112,7 +112,7 @@ class Publisher(Protocol):
     """Publishes weights to the collectors."""
 
     def publish(self) -> None:
-        """Publishes the present weights."""
+        """Publishes the present weights, unless they are the newest already."""
         ...
 
 

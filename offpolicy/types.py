@@ -7,7 +7,7 @@ O observation, A action, C critics, W columns of a packed replay row.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,7 +47,7 @@ class SpaceSpec:
     nvec: tuple[int, ...] = ()
     obs_dtype: str = "float32"  # as the replay stores them: uint8 where all parts are of bytes
     box_shape: tuple[int, ...] = ()  # of a Box observation of a higher rank than 1, which is flattened; else nothing
-    action_shape: tuple[int, ...] = ()  # of an action of a higher rank than 1, which is flattened; else nothing
+    action_shape: tuple[int, ...] | None = None  # as the environment takes an action; None: the run did not record it
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SpaceSpec:
@@ -63,6 +63,11 @@ class SpaceSpec:
     def action_space(self) -> str:
         """The kind of action space: Box, Discrete or MultiDiscrete."""
         return "Discrete" if self.num_actions else "MultiDiscrete" if self.nvec else "Box"
+
+    def changed(self, now: SpaceSpec, names: Iterable[str]) -> list[str]:
+        """Returns those of the fields that are others in `now`. A shape that was not recorded here is no other."""
+        is_known = {"box_shape": bool(self.box_shape), "action_shape": self.action_shape is not None}
+        return [name for name in names if is_known.get(name, True) and getattr(self, name) != getattr(now, name)]
 
     def columns(self, key: str) -> slice:
         """The columns of the part `key` of a Dict observation in the flattened one. Raises `ValueError`."""

@@ -12,6 +12,7 @@ from benchmarks.parts.measurement import Measurement, interleaved_us
 from offpolicy.envs.hand.env import HandRotationVector
 from offpolicy.envs.hand.rotation import NUM_JOINTS
 from offpolicy.envs.hand.task import TASKS
+from offpolicy.number_text import counted
 
 NUM_HANDS = 256
 STEPS = 20
@@ -25,7 +26,7 @@ def measure(rounds: int) -> Iterator[Measurement]:
     for task, threads in itertools.product(TASKS, (1, 2)):
         hands = HandRotationVector(NUM_HANDS, num_threads=threads, task=task)
         hands.reset(seed=0)
-        functions[f"{task}, {threads} threads"] = partial(hands.step, actions)
+        functions[f"{task}, {counted(threads, 'thread')}"] = partial(hands.step, actions)
     for name, samples in interleaved_us(functions, STEPS, 3 * rounds).items():
         per_step = [us / NUM_HANDS for us in samples]
         limit = US_PER_ENV_STEP if name == "spin, 2 threads" else None

@@ -140,7 +140,7 @@ class BaseLearner(ABC):
     def __init__(self, algorithm: Algorithm, exchange: Exchange, average_every: int = 0) -> None:
         self.policy = algorithm.policy
         self.num_updates = 0
-        self.num_policies = 0  # iterations and averagings that have made another policy of it
+        self.policy_changes = 0  # grows whenever the policy may have become another one
         self._algorithm, self._exchange, self._average_every = algorithm, exchange, average_every
         self._iterations_since = 0
         self._groups = algorithm.tensor_groups()
@@ -175,7 +175,7 @@ class BaseLearner(ABC):
             self._exchange.average(tuple(self._groups.networks.values()))
             self._absorb_queued()
             self._iterations_since = 0
-            self.num_policies += 1
+            self.policy_changes += 1
 
     def shared_tensors(self) -> dict[str, Tensor]:
         """Returns the live tensors that are equal on all ranks: after every update, or after `settle`."""

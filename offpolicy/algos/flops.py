@@ -202,9 +202,9 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
             left, right = args[-2:]
             self._add(left, (*left.shape, right.shape[1]), is_backward=self._tracker.is_bw)
         elif func.overloadpacket in (torch.ops.aten.bmm, torch.ops.aten.baddbmm):
-            left, right = args[-2:]  # of fused networks: forward with a bias; a plug-in's own bmm counts as a gradient
+            left, right = args[-2:]  # of fused networks; a plug-in's own bmm of no parameter counts as a gradient
             sizes = (*left.shape[1:], right.shape[2])
-            is_backward = func.overloadpacket is torch.ops.aten.bmm
+            is_backward = func.overloadpacket is torch.ops.aten.bmm and not self._are_weights(right)
             self._add(left, sizes, number=len(left), is_backward=is_backward, is_turned=self._is_turned(left, sizes))
         elif is_product(func.overloadpacket):
             left, turned = args[:2]  # forward these are the rows and the weights as they lie
@@ -221,6 +221,15 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
             if is_for_weights:
                 self._add(gradient, (outputs, rows, inputs), is_backward=True)
         return result
+
+    def _are_weights(self, right: Tensor) -> bool:
+        """True for weights as a forward product reads them, [C, in, out] of [C, out, in] in memory.
+
+        Those of one input and one output lie the same for a gradient, and are taken for that.
+        """
+        inputs, outputs = right.shape[1:]
+        lie_turned = right.stride()[1:] == (1, inputs) and inputs * outputs > 1
+        return lie_turned and right.untyped_storage().data_ptr() in self._blocks
 
     def _is_turned(self, left: Tensor, sizes: tuple[int, int, int]) -> bool:
         """True if a fused network makes the gradient of weights of these sizes transposed.

@@ -35,7 +35,10 @@ class ReplayAlgorithm(Algorithm, Protocol):
         ...
 
     def update_once(self, batch: Batch, *, has_actor_step: bool) -> Measured:
-        """Makes an update on a batch of normalised observations; returns the measured metrics, by group."""
+        """Makes an update on a batch of normalised observations; returns the measured metrics, by group.
+
+        The policy may change only with an actor step: after others it is not published again.
+        """
         ...
 
 
@@ -48,7 +51,9 @@ class ReplayLearner(BaseLearner):
         super().__init__(algorithm, exchange, average_every)
         self._algorithm: ReplayAlgorithm = algorithm
         self.policy_delay = policy_delay
-        self._changes_always = has_statistics(self.policy)
+        # A normaliser absorbs fresh rows in every iteration. Ranks average statistics in every update, and may round.
+        are_averaged = has_statistics(self.policy) and exchange.num_ranks > 1
+        self._changes_always = self.policy.normalizer is not None or are_averaged
         self.run_update: Update = self.update_once  # may be replaced by what does the same in other kernels
 
     @property
@@ -93,7 +98,7 @@ class ReplayLearner(BaseLearner):
             self.num_updates += 1
             self.run_update(raw, self.has_actor_step(self.num_updates))
         if self._changes_always or self.num_updates // self.policy_delay > actor_steps:
-            self.num_policies += 1
+            self.policy_changes += 1
         self.end_iteration()
 
 
@@ -217,7 +222,7 @@ class RolloutLearner(BaseLearner):
     def update(self, rollouts: Rollouts, /) -> None:
         """Learns from one batch of rollouts; never waits for the device."""
         self.num_updates += self._algorithm.learn(rollouts, self._absorb)
-        self.num_policies += 1
+        self.policy_changes += 1
         self.end_iteration()
 
     def _absorb(self, name: str, moments: Tensor) -> None:

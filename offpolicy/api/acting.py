@@ -61,7 +61,7 @@ class LoadedPolicy:
         self._device = next(self._policy.parameters()).device
         self._generator = torch.Generator(self._device)
         self._generator.manual_seed(torch_seed(seed, "exploration"))
-        shape = () if self.spec.num_actions else self.spec.action_shape or (self.spec.action_dim,)
+        shape = (self.spec.action_dim,) if self.spec.action_shape is None else self.spec.action_shape
         self._codec = Codec(self.spec, (), shape, "int64" if self.spec.choices else "float32")
         self._actions = action_map(self._codec)
 
@@ -69,11 +69,10 @@ class LoadedPolicy:
         """Returns the action for one observation, or the actions for many, as the environment takes them.
 
         obs: [O] or [N, O]; of a Box of a higher rank or a Dict, arrays of its shapes, with or without a first dimension
-        N. The actions of a Box are float32 [A] or [N, A] in its bounds, of a Discrete int64 [] or [N], of a
-        MultiDiscrete int64 [A] or [N, A]; those of a higher rank have the shape of their space where [A] stands (in
-        runs before `SpaceSpec.action_shape`: row-major). `deterministic=False` draws from the policy that explores: the
-        same policy draws others at every call. Raises `ConfigError` for another shape, and `NumericsError` for NaN or
-        Inf.
+        N. Actions have the shape of their space, or [N, shape]: float32 in its bounds of a Box, int64 of the others. (A
+        run before `SpaceSpec.action_shape` has [A] or [N, A] for a Box of another rank, row-major.)
+        `deterministic=False` draws from the policy that explores: the same policy draws others at every call. Raises
+        `ConfigError` for another shape, and `NumericsError` for NaN or Inf.
         """
         rows, is_one = self.flatten(obs)
         with torch.inference_mode():

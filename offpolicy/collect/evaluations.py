@@ -19,7 +19,7 @@ from offpolicy.checkpoint.formats import Array
 from offpolicy.collect.record_log import RecordLog
 from offpolicy.config.sections import StopConfig
 from offpolicy.errors import SaveError
-from offpolicy.number_text import return_text
+from offpolicy.number_text import counted, return_text
 from offpolicy.types import EvalResult
 
 EVALUATIONS_FILE = "evaluations.jsonl"
@@ -85,7 +85,7 @@ def stop_reason(scores: Sequence[Score], stop: StopConfig) -> str | None:
     best = best_of(scores)
     since = sum(score.env_steps > best.env_steps for score in scores)
     if stop.patience and since >= stop.patience:
-        many = f"{since} evaluation{'s' * (since > 1)} in a row"
+        many = f"{counted(since, 'evaluation')} in a row"
         found = f"{return_text(best.mean_reward, ',')} at env step {best.env_steps:,}"
         return f"stopped early: {many} without a better mean return than {found} (stop.patience={stop.patience})"
     return None

@@ -19,6 +19,7 @@ from offpolicy.analysis.runs import LabelledRuns, read_runs, warnings
 from offpolicy.errors import EXIT_UNJUDGED, ConfigError
 from offpolicy.files import write_output
 from offpolicy.logger.console import plain_console
+from offpolicy.number_text import counted
 
 
 def compare(
@@ -99,7 +100,8 @@ def _notes(compared: Sequence[LabelledRuns]) -> Iterator[str]:
         if labelled.has_seeds:
             drawn = f"{len(steady)} runs are drawn, then blocks of their records; {'+'.join(map(str, steady))} records"
         else:
-            drawn = f"one run; blocks of {block_length(steady[0])} of its {steady[0]} records are drawn"
+            of_all = f"{block_length(steady[0])} of its {counted(steady[0], 'record')}"
+            drawn = f"one run; blocks of {of_all} are drawn"
         yield f"{labelled.label}: {drawn}, {left_out} of the warm-up left out"
     yield (
         f"[{LEVEL:.0%} bootstrap interval of the change]; noise: it holds 0, or the change is below {LEAST_CHANGE:.0%}"

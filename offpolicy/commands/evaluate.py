@@ -44,7 +44,7 @@ def evaluate(paths: Mapping[str, Path], choice: PolicyChoice, *, episodes: int, 
         console.print(comparison(found.episodes, first.env.measure))
     for run in others:
         for difference in env_differences(first.env, run.env):
-            console.print(f"the environments differ: {difference} ({first.path}, {run.path})")
+            console.print(f"the environments differ: {difference} ({first.path}, {run.path})", soft_wrap=True)
     return 0
 
 

@@ -28,7 +28,7 @@ def explain(path: Path, before_path: Path | None = None) -> int:
     console = plain_console()
     _say_of_which_start(console, run)
     if run.summary["status"] != RunStatus.COMPLETED:
-        console.print(f"{path}: {run.summary['status']}, {run.summary['reason']}")
+        console.print(f"{path}: {run.summary['status']}, {run.summary['reason']}", soft_wrap=True)
     console.print(Group(_costs(run.pipeline), _waterfall(run), _spread(run.summary["timing"])))
     for line in _slow_lines(run.summary["timing"]):
         console.print(line)

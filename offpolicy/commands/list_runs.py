@@ -16,6 +16,7 @@ from offpolicy.errors import ConfigError
 from offpolicy.launch.run_lock import is_running
 from offpolicy.logger.console import STATUS_STYLES, UNKNOWN, count, mean_return, plain_console, rate, shown_path
 from offpolicy.logger.summary import SUMMARY, known_summary
+from offpolicy.number_text import counted
 from offpolicy.run_names import ROOT, is_of_earlier_start, runs_in
 
 TAIL_BYTES = 65_536  # end of metrics.jsonl in which the last record is looked for
@@ -57,7 +58,7 @@ def list_runs(root: Path, most: int) -> int:
     if any(reward.endswith(OF_TRAINING) for _, _, reward, _ in rows.values()):
         console.print(f"{OF_TRAINING} mean of the last training episodes; there is no evaluation", soft_wrap=True)
     if len(runs) > most:
-        older = f"{len(runs) - most} older run{'' if len(runs) == most + 1 else 's'}"
+        older = counted(len(runs) - most, "older run")
         console.print(f"{older}: offpolicy list {shown_path(root)} --most {len(runs)}", soft_wrap=True)
     return 0
 

@@ -14,7 +14,7 @@ from offpolicy.collect.film import FILE, WINDOW, Film, GifTiming, check_drawing,
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.logger.console import plain_console, shown_path
-from offpolicy.number_text import return_text
+from offpolicy.number_text import counted, return_text
 
 WITH_FFMPEG = (".mp4", ".mkv", ".webm")
 
@@ -40,7 +40,8 @@ def play(path: Path, choice: PolicyChoice, *, video: Path | None, episodes: int)
         count = _write(film, video) if video else sum(1 for _ in film)
     returns = ", ".join(return_text(value, ",") for value in film.returns)
     plain_console().print(
-        f"{video or run.env.id}: {count} pictures, {count / film.fps:.1f} s; returns {returns}", soft_wrap=True
+        f"{video or run.env.id}: {counted(count, 'picture')}, {count / film.fps:.1f} s; returns {returns}",
+        soft_wrap=True,
     )
     return 0
 

@@ -10,6 +10,7 @@ from offpolicy.analysis.page import page
 from offpolicy.analysis.reported_run import read_reported
 from offpolicy.errors import ConfigError
 from offpolicy.files import write_output
+from offpolicy.number_text import counted
 
 
 def report(words: Sequence[str], html: Path) -> int:
@@ -19,7 +20,5 @@ def report(words: Sequence[str], html: Path) -> int:
     runs = read_reported(words)
     text = page(runs)
     write_output("--html", html, text)
-    sys.stdout.write(
-        f"written: {html} ({len(runs)} run{'s' * (len(runs) > 1)}, {len(text.encode()) / 1024:,.0f} KiB)\n"
-    )
+    sys.stdout.write(f"written: {html} ({counted(len(runs), 'run')}, {len(text.encode()) / 1024:,.0f} KiB)\n")
     return 0

@@ -29,7 +29,6 @@ KEPT = (
     "obs_dim", "obs_keys", "obs_shapes", "box_shape",
     "action_dim", "action_shape", "num_actions", "nvec", "action_low", "action_high",
 )  # fmt: skip
-SHAPES = ("box_shape", "action_shape")  # runs before these fields did not record them
 CHANGEABLE = ("env.kwargs", "env.measure", "env.step_timeout_s")
 
 
@@ -155,8 +154,6 @@ def _changed_env(path: Path, cfg: RunConfig, spec: SpaceSpec, overrides: Mapping
 
 def _require_same(path: Path, before: SpaceSpec, now: SpaceSpec) -> None:
     """Raises `ConfigError` naming every field of `KEPT` that differs."""
-    changed = [name for name in KEPT if getattr(now, name) != getattr(before, name)]
-    changed = [name for name in changed if name not in SHAPES or getattr(before, name)]
-    if changed:
+    if changed := before.changed(now, KEPT):
         differ = ", ".join(f"{name} {getattr(before, name)} before, {getattr(now, name)} now" for name in changed)
         raise ConfigError(f"run: the policy of {path} cannot act there: {differ}")

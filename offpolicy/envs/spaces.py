@@ -157,7 +157,7 @@ def describe(obs_space: Space[Any], action_space: Space[Any], max_episode_steps:
         nvec=tuple(action_space.nvec.ravel().tolist()) if isinstance(action_space, spaces.MultiDiscrete) else (),
         max_episode_steps=max_episode_steps,
         box_shape=leaves[0].shape if not leaves[0].path and len(leaves[0].shape) > 1 else (),
-        action_shape=shape if len(shape) > 1 else (),
+        action_shape=shape,
         obs_dtype="uint8" if {leaf.dtype for leaf in leaves} == {"uint8"} else "float32",
     )
     return Codec(spec, leaves, shape, str(action_space.dtype))

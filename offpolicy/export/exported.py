@@ -87,7 +87,12 @@ def _misfits(contract: Mapping[str, Any], spec: SpaceSpec) -> list[str]:
     action: Mapping[str, Any] = next((one for one in contract["outputs"] if one["name"] == ACTION), {})
     bounds = (action.get("low"), action.get("high"))
     own = (list(spec.action_low), list(spec.action_high))
-    return problems if bounds == own else [*problems, f"action in {bounds}, the run's environment takes {own}"]
+    if bounds != own:
+        return [*problems, f"action in {bounds}, the run's environment takes {own}"]
+    shape = action.get("shape", [])[1:]
+    if spec.action_shape is not None and shape != list(spec.action_shape):
+        return [*problems, f"action of shape {shape}, the run's environment takes {list(spec.action_shape)}"]
+    return problems
 
 
 def _size(port: Mapping[str, Any]) -> int:

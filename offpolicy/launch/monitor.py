@@ -292,7 +292,8 @@ class Monitor:
         for index, ring in enumerate(self._shared.episodes):
             read, stop = self._episodes_read[index], ring.committed
             if ring.oldest > read:
-                self._logger.message(f"warning: {ring.oldest - read} episodes were too many at once to be recorded")
+                lost = counted(ring.oldest - read, "episode")
+                self._logger.message(f"warning: not recorded, as too many ended at once: {lost}")
             if stop > read:
                 for episode in unpack_episodes(ring.read_range(read, stop)):
                     self._logger.log_episode(episode)
@@ -330,7 +331,7 @@ class Monitor:
         """True while learners that began again make updates that a record has counted: there is no record of those."""
         lost = self._num_lost(snapshot)
         if lost:
-            self._logger.activity(f"learner restarted: {lost:,} updates are still to be made again")
+            self._logger.activity(f"learner restarted: {counted(lost, 'update')} still to be made again")
         elif self._is_catching_up:
             self._logger.activity("")
         self._is_catching_up = lost > 0

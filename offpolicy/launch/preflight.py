@@ -25,6 +25,7 @@ from offpolicy.logger.otlp import require_otlp
 from offpolicy.logger.prometheus import require_prometheus
 from offpolicy.logger.wandb import require_login
 from offpolicy.machine import X86_64, available_memory, keeps_store_order, num_usable_cores, processor
+from offpolicy.number_text import counted
 from offpolicy.replay.demonstrations import read_demos
 from offpolicy.run_names import find_run
 from offpolicy.saved_fields import short
@@ -40,7 +41,8 @@ SOURCE_KEYS = (
     *("actor_width", "critic_width", "num_blocks", "num_bins", "value_max", "scale_reward"),  # of FlashSAC
 )  # fmt: skip
 SOURCE_SPACES = (
-    *("obs_dim", "obs_keys", "obs_shapes", "action_dim", "num_actions", "nvec", "action_low", "action_high"),
+    *("obs_dim", "obs_keys", "obs_shapes", "box_shape"),
+    *("action_dim", "action_shape", "num_actions", "nvec", "action_low", "action_high"),
 )
 
 # A smaller machine may have as many to repeat a run of a larger one: their number decides the last bits of an update.
@@ -329,8 +331,7 @@ def source_differences(path: Path, cfg: RunConfig, spec: SpaceSpec) -> list[str]
     return sizes + [
         f"env.id: {name} is {getattr(source_spec, name)} in the run {path}, {getattr(spec, name)} in this one:"
         " allowed the same"
-        for name in SOURCE_SPACES
-        if getattr(source_spec, name) != getattr(spec, name)
+        for name in source_spec.changed(spec, SOURCE_SPACES)
     ]
 
 
@@ -360,6 +361,6 @@ def _text(value: object) -> str:
 
 def _shapes(spec: SpaceSpec) -> list[tuple[str, object]]:
     """Returns the shapes and bounds that teacher and student must have in common, by name."""
-    kind = f"{' x '.join(map(str, spec.choices))} choices" if spec.choices else f"{spec.action_dim} numbers"
+    kind = f"{' x '.join(map(str, spec.choices))} choices" if spec.choices else counted(spec.action_dim, "number")
     action = f"{kind} from {_text(spec.action_low)} to {_text(spec.action_high)}"
     return [*((f"group {group}", spec.shape_of(group)) for group in (OBS, PRIVILEGED)), ("the action", action)]

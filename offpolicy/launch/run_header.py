@@ -19,6 +19,7 @@ from offpolicy.launch.run_dir import RunDir
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
+from offpolicy.number_text import counted
 from offpolicy.timing.clock import unix_s
 from offpolicy.training.run_memory import row_layout, transport_nbytes
 from offpolicy.training.worker import HostPlan, WorkerSpec
@@ -80,9 +81,10 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
         logger.message(line)
     num_ranks = host.num_hosts * cfg.runner.world_size
     if num_ranks > 1:
-        how = "gradients" if cfg.runner.sync == "gradients" else f"parameters every {cfg.runner.sync_every} iterations"
+        often = counted(cfg.runner.sync_every, "iteration")
+        how = "gradients" if cfg.runner.sync == "gradients" else f"parameters every {often}"
         if cfg.algo.learns_from_rollouts:
-            parts = f"{cfg.collect.num_collectors // cfg.runner.world_size} collectors per rank"
+            parts = f"{counted(cfg.collect.num_collectors // cfg.runner.world_size, 'collector')} per rank"
         else:
             parts = f"batch {cfg.algo.batch_size // num_ranks} per rank, {cfg.algo.batch_size} together"
         logger.message(f"{num_ranks} learner ranks average {how}: {parts}")

@@ -312,7 +312,7 @@ class OffPolicyLogger:
         assert self.last_snapshot is not None  # recorded above
         result = RunResult(
             status=status,
-            exit_code=exit_code,
+            exit_code=int(exit_code),
             reason=reason,
             last_eval=self.last_eval,
             training_return=self.training_return,
@@ -425,7 +425,7 @@ def open_step_logger(
 
 def _plain(result: Result) -> Result:
     """Returns the result with Python's own numbers: JSON has no others, and another loop may give those of NumPy."""
-    foreign = {name: value.item() for name, value in result._asdict().items() if hasattr(value, "item")}
+    foreign = {name: value.item() for name, value in result._asdict().items() if getattr(value, "ndim", 1) == 0}
     return result._replace(**foreign)
 
 

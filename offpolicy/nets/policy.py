@@ -162,7 +162,7 @@ def load_flat(policy: Policy, flat: Float32) -> None:
 
 
 def has_statistics(policy: Policy) -> bool:
-    """True if a policy acts with statistics beside its parameters: every update may change those."""
+    """True if a policy acts with statistics beside its parameters: of batch norms, or of the normaliser."""
     return bool(_statistics(policy))
 
 

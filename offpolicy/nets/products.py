@@ -36,7 +36,15 @@ class Products:
         return torch.bmm(above.mT, below, out=out)
 
 
-class OneDnnProducts(Products):
+class CpuProducts(Products):
+    """As `Products`, of a CPU, where a product that begins with its biases copies them row by row first."""
+
+    def forward(self, bias: Tensor, below: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+        """See `Products`. The biases are added last, in half the time of that copy."""
+        return torch.bmm(below, weight.mT, out=out).add_(bias)
+
+
+class OneDnnProducts(CpuProducts):
     """As `Products`, by oneDNN, one network after the other.
 
     oneDNN writes into fresh memory; the copy takes 1/40 of the time of a product. torch.compile has no code for it and
@@ -70,7 +78,9 @@ class OneDnnProducts(Products):
 
 def products_of_layer(library: str, weight: Tensor) -> Products:
     """Returns what makes the products of a layer of weights [C, out, in], by the `library` that was chosen."""
-    return OneDnnProducts() if library == ONEDNN and _is_for_onednn(weight[0]) else Products()
+    if library == ONEDNN and _is_for_onednn(weight[0]):
+        return OneDnnProducts()
+    return CpuProducts() if weight.device.type == "cpu" else Products()
 
 
 class Linear(nn.Linear):

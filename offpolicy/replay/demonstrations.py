@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offpolicy.errors import ConfigError
+from offpolicy.number_text import counted
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.types import Bool, Float32, Float64, SpaceSpec
 
@@ -184,14 +185,14 @@ def _unsound(source: str, fields: Mapping[str, Float64], spec: SpaceSpec) -> lis
     if outside.any():
         row = int(outside.argmax())
         problems.append(
-            f"{KEY}: {source}: {outside.sum()} actions are beyond the environment's bounds, first in row {row}:"
+            f"{KEY}: {source}: {counted(outside.sum(), 'action')} beyond the environment's bounds, first in row {row}:"
             f" {fields['action'][row].tolist()}, allowed {low.tolist()} to {high.tolist()}, its own units"
         )
     between = (np.isfinite(fields["action"]) & (fields["action"] != np.rint(fields["action"]))).any(axis=1)
     if spec.choices and between.any():
         row = int(between.argmax())
         problems.append(
-            f"{KEY}: {source}: {between.sum()} actions are no whole numbers, first in row {row}:"
+            f"{KEY}: {source}: {counted(between.sum(), 'action')} of no whole numbers, first in row {row}:"
             f" {fields['action'][row].tolist()}, allowed the numbers of the environment's actions"
         )
     return problems
@@ -202,7 +203,7 @@ def _not_finite(source: str, name: str, values: NDArray[Any]) -> list[str]:
     bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
     if not bad.any():
         return []
-    return [f"{KEY}: {source}: {name} is NaN or Inf in {bad.sum()} rows, first in row {bad.argmax()}"]
+    return [f"{KEY}: {source}: {name} is NaN or Inf in {counted(bad.sum(), 'row')}, first in row {bad.argmax()}"]
 
 
 def _ordered(found: Transitions, episode: NDArray[Any] | None) -> Transitions:

@@ -9,6 +9,7 @@ from typing import Protocol
 from offpolicy.collect.policy_evaluation import EvaluationContext
 from offpolicy.collect.run_evaluation import RunEvaluation
 from offpolicy.errors import EnvFailure, NumericsError, PeerEnvFailure
+from offpolicy.number_text import counted
 from offpolicy.processes.control_page import EvaluatorWord
 from offpolicy.protocols import StopSignal
 from offpolicy.timing.clock import Stopwatch
@@ -162,8 +163,8 @@ class InlineEvaluator:
 
     def evaluate(self, env_steps: int) -> None:
         """Evaluates the present weights and sends the result."""
-        count = self._rank.cfg.eval.episodes
-        with self._rank.activity(f"evaluating {count} episode{'s' * (count > 1)}: learning waits"):
+        episodes = counted(self._rank.cfg.eval.episodes, "episode")
+        with self._rank.activity(f"evaluating {episodes}: learning waits"):
             result = self._evaluation.evaluate(self._publisher.flat, env_steps, self._publisher.version)
         self._is_known = result is not None  # a stop leaves an evaluation without a result
         if result is not None:

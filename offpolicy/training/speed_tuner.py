@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from offpolicy.number_text import counted
 from offpolicy.timing.clock import MonotonicClock
 
 BLOCK_ITERATIONS = 40  # iterations of a block
@@ -231,4 +232,4 @@ class SpeedTuner:
 
 
 def _text(setting: Setting) -> str:
-    return f"{setting.threads} thread{'s' * (setting.threads > 1)}, {setting.mode}"
+    return f"{counted(setting.threads, 'thread')}, {setting.mode}"

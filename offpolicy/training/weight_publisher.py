@@ -24,15 +24,15 @@ class WeightPublisher:
         self._view = flat_view(policy) if rank.is_leader else None
         self.flat = np.zeros(flat_size(policy), dtype=np.float32) if self._view is None else self._view
         self.version = 0  # of the weights published last
-        self._published: int | None = None  # the learner's `num_policies` then
+        self._published: int | None = None  # the learner's `policy_changes` then
 
     def publish(self) -> None:
         """Makes the present weights the newest. Does nothing where they are: as after an update without an actor step.
 
         A copy of the block costs both sides: the collector reads what the learner's core has just written.
         """
-        if self._rank.is_leader and self._published != self._learner.num_policies:
-            self._published = self._learner.num_policies
+        if self._rank.is_leader and self._published != self._learner.policy_changes:
+            self._published = self._learner.policy_changes
             if self._view is None:
                 flatten_into(self._policy, self.flat)
             # Marked before: a collector may take them before this thread continues.

@@ -50,6 +50,8 @@ class Ddpg:
             next_q = self._critic.target_q(batch.next_obs, self._target_actor.module.forward(batch.next_obs))[0]
             target_q = td_target(batch.reward, batch.discount, batch.terminated, next_q)
         measured = {"critic": self._critic.step(batch, target_q)}
+        if not has_actor_step:
+            return measured
         action = self._actor.forward(batch.obs)
         loss = -self._critic.online.q1(batch.obs, action).mean()
         self.optimizer_step.minimize(Loss(loss, self._optimizer))

@@ -120,7 +120,7 @@ def test_every_iteration_makes_another_policy(learner_of: LearnerOf, rollouts_of
     learner = learner_of("appo")
     for count in (1, 2):
         learner.update(rollouts_of(learner.policy, count))
-        assert learner.num_policies == count
+        assert learner.policy_changes == count
 
 
 def test_the_ratio_at_zero_lag_is_one(rollouts_of: RolloutsOf) -> None:

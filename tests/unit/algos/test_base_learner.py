@@ -161,10 +161,10 @@ def test_an_averaging_makes_another_policy_also_after_an_update_without_an_actor
     learner, counts = make_learner(algo, spec, torch.device("cpu"), 1, average_every=2), list[int]()
     for seed in range(3):
         learner.update(Batches((batch_of(seed),), None))
-        counts.append(learner.num_policies)
+        counts.append(learner.policy_changes)
     for _ in range(2):
         learner.settle()
-        counts.append(learner.num_policies)
+        counts.append(learner.policy_changes)
     assert counts == [0, 1, 2, 3, 3]  # nothing, an averaging, an actor step, an averaging, nothing
 
 

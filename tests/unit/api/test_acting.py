@@ -197,8 +197,10 @@ def test_an_observation_of_a_box_with_a_first_dimension_of_one_is_one() -> None:
         loaded(frames)(np.ones((4, 2)))
 
 
-def test_actions_of_a_higher_rank_have_the_shape_of_their_space() -> None:
+def test_actions_have_the_shape_of_their_space() -> None:
     """Runs of before do not know it: their actions are rows."""
+    scalar = {"action_dim": 1, "action_low": (-1.0,), "action_high": (1.0,)}
+    assert loaded(replace(BOX, **scalar, action_shape=()))(np.ones(3)).shape == ()
     four = {"action_dim": 4, "action_low": (-1.0,) * 4, "action_high": (1.0,) * 4}
     rows, shaped = loaded(replace(BOX, **four)), loaded(replace(BOX, **four, action_shape=(2, 2)))
     obs = np.arange(15.0).reshape(5, 3)

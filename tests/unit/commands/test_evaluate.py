@@ -162,6 +162,16 @@ def test_a_record_is_never_glued_to_a_torn_one(tmp_path: Path, monkeypatch: pyte
     assert [(one["env_steps"], one["mean_reward"]) for one in records] == [(40, 7.0), (50, None)]
 
 
+def test_the_path_of_a_run_is_in_one_line_however_long_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / ("a" * 100)
+    run.mkdir()
+    saved_run(run, monkeypatch, episodes(1.0, 3.0))
+    assert evaluate({"a": run}, CHOICE, episodes=2) == 0
+    assert f"evaluation of {run}\n" in capsys.readouterr().out
+
+
 def test_the_evaluation_of_a_run_that_cannot_be_written_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -125,9 +125,9 @@ def test_an_environment_with_other_spaces_is_refused(run: Path, monkeypatch: pyt
 def test_another_shape_of_as_many_numbers_is_refused_where_the_run_recorded_one(
     run: Path, field: str, before: tuple[int, ...], now: tuple[int, ...], refusal: str | None
 ) -> None:
-    recorded, found_now = ({"obs_dim": 6, "action_dim": 6, field: shape} for shape in (before, now))
-    write_config(run, load_config([]), dataclasses.replace(SPEC, **recorded))
-    found, spec = SavedRun.find(run, choice()), dataclasses.replace(SPEC, **found_now)
+    six, unknown = dataclasses.replace(SPEC, obs_dim=6, action_dim=6), getattr(SPEC, field)
+    write_config(run, load_config([]), dataclasses.replace(six, **{field: before or unknown}))
+    found, spec = SavedRun.find(run, choice()), dataclasses.replace(six, **{field: now})
     with pytest.raises(ConfigError, match=refusal.format(field)) if refusal else contextlib.nullcontext():
         found.require_spaces(spec)
 

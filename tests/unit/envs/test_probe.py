@@ -34,7 +34,7 @@ def test_a_known_id_and_a_module_form_pass_in_process() -> None:
 
 @pytest.mark.mp
 def test_the_spaces_come_back_as_the_vector_gives_them() -> None:
-    expected = SpaceSpec(3, 1, (-2.0,), (2.0,), max_episode_steps=50)
+    expected = SpaceSpec(3, 1, (-2.0,), (2.0,), max_episode_steps=50, action_shape=(1,))
     cfg = EnvConfig(id="Pendulum-v1", kwargs={"max_episode_steps": 50})
     assert probe(cfg) == expected
     assert make_vector(cfg).spec == expected

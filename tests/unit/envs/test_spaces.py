@@ -99,7 +99,7 @@ def test_actions_outside_the_unit_range_are_clipped_to_the_bounds() -> None:
 
 def test_a_discrete_action_is_one_number_between_its_bounds() -> None:
     codec = describe(ACTION, spaces.Discrete(3, start=-1), 50)
-    assert codec.spec == SpaceSpec(1, 1, (-1.0,), (1.0,), num_actions=3, max_episode_steps=50)
+    assert codec.spec == SpaceSpec(1, 1, (-1.0,), (1.0,), num_actions=3, max_episode_steps=50, action_shape=())
 
 
 def test_a_box_has_no_number_of_actions() -> None:

@@ -236,7 +236,7 @@ def test_discrete_actions_are_taken_by_their_number(vectorization: str) -> None:
 
 def test_cart_pole_is_pushed_left_by_zero_and_right_by_one() -> None:
     with contextlib.closing(make_vector(EnvConfig(id="CartPole-v1", num_envs=2))) as envs:
-        assert envs.spec == SpaceSpec(4, 1, (0.0,), (1.0,), num_actions=2, max_episode_steps=500)
+        assert envs.spec == SpaceSpec(4, 1, (0.0,), (1.0,), num_actions=2, max_episode_steps=500, action_shape=())
         before = envs.reset(1)
         after = envs.step(np.array([[0.0], [1.0]], np.float32))
     push = after.next_obs[:, 1] - before[:, 1]  # velocity of the cart

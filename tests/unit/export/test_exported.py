@@ -53,6 +53,15 @@ def test_the_environment_gets_the_numbers_of_the_file(kind: str, make_scene: Mak
     np.testing.assert_array_equal(given.reshape(own.shape), own)
 
 
+def test_another_shape_of_as_many_actions_is_refused(make_scene: MakeScene, tmp_path: Path) -> None:
+    scene = make_scene("sac_float64_matrix")
+    file = exported(scene, tmp_path / "policy.onnx")
+    turned = dataclasses.replace(scene.codec.spec, action_shape=(4,))
+    with pytest.raises(ConfigError, match=r"action of shape \[2, 2\], the run's environment takes \[4\]"):
+        ExportedPolicy.open(file, turned)
+    ExportedPolicy.open(file, dataclasses.replace(turned, action_shape=None))  # of a run before the field
+
+
 def test_a_run_with_other_spaces_is_refused_by_name(make_scene: MakeScene, tmp_path: Path) -> None:
     scene = make_scene("td3")
     file = exported(scene, tmp_path / "policy.onnx")

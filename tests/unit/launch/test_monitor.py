@@ -281,7 +281,7 @@ def test_episodes_that_were_overwritten_are_warned_of(run: Run) -> None:
     for env_steps in range(6):
         run.end_episode(env_steps)
     run.tick(0.1)
-    assert run.logger.of("message") == ["warning: 2 episodes were too many at once to be recorded"]
+    assert run.logger.of("message") == ["warning: not recorded, as too many ended at once: 2 episodes"]
     assert [episode.env_steps for episode in run.logger.of("log_episode")] == [2, 3, 4, 5]
 
 
@@ -473,8 +473,8 @@ def test_learners_that_begin_again_are_counted_and_their_updates_recorded_once(r
         logged.append(len(run.logger.of("log_interval")))
     assert logged == [1, 1, 1, 2]
     assert run.logger.of("activity")[-3:] == [
-        "learner restarted: 20 updates are still to be made again",
-        "learner restarted: 1 updates are still to be made again",
+        "learner restarted: 20 updates still to be made again",
+        "learner restarted: 1 update still to be made again",
         "",
     ]
     assert run.monitor.snapshot().learner_restarts == 1

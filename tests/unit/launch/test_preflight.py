@@ -279,6 +279,13 @@ def test_every_difference_from_the_run_to_begin_with_is_named(tmp_path: Path) ->
     assert bounds.startswith("env.id: action_high is (2.0, 2.0")
 
 
+@pytest.mark.parametrize("field", ["box_shape", "action_shape"])
+def test_another_shape_of_as_many_numbers_is_another_space(tmp_path: Path, field: str) -> None:
+    source_at(tmp_path / "source", dataclasses.replace(SPEC, **{field: (2, 3)}))
+    with pytest.raises(ConfigError, match=rf"env\.id: {field} is \(2, 3\) in the run .*, \(3, 2\) in this one"):
+        find_source(warm(tmp_path), dataclasses.replace(SPEC, **{field: (3, 2)}))
+
+
 @pytest.mark.parametrize("key", ["actor_width", "critic_width", "num_blocks", "num_bins", "value_max"])
 def test_every_size_of_flashsacs_networks_is_held_against_the_run_to_begin_with(tmp_path: Path, key: str) -> None:
     source_at(tmp_path / "source", name="flashsac", **{key: 8})

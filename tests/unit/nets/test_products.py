@@ -13,7 +13,7 @@ from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.fused import FusedMlp, Workspace
 from offpolicy.nets.mlp import mlp
-from offpolicy.nets.products import Linear, OneDnnProducts, Products, choose_products, products_of_layer
+from offpolicy.nets.products import CpuProducts, Linear, OneDnnProducts, Products, choose_products, products_of_layer
 from offpolicy.onednn import BLAS, ONEDNN, has_onednn, is_product
 from offpolicy.types import Batch, Batches, SpaceSpec
 
@@ -66,9 +66,10 @@ def all_three(products: Products, of: dict[str, Tensor]) -> list[Tensor]:
 
 
 @counts
-def test_both_libraries_make_the_same_products(num_nets: int) -> None:
+@pytest.mark.parametrize("products", [OneDnnProducts(), CpuProducts()], ids=lambda products: type(products).__name__)
+def test_all_make_the_same_products(num_nets: int, products: Products) -> None:
     of = operands(num_nets)
-    for ours, theirs in zip(all_three(OneDnnProducts(), of), all_three(Products(), of), strict=True):
+    for ours, theirs in zip(all_three(products, of), all_three(Products(), of), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-4)
 
 
@@ -86,7 +87,7 @@ def test_what_is_compiled_has_the_products_of_the_blas(monkeypatch: pytest.Monke
     with Linears() as linears:
         results = all_three(OneDnnProducts(), operands(2))
     assert not linears.factors
-    assert all(map(torch.equal, results, all_three(Products(), operands(2))))
+    assert all(map(torch.equal, results, all_three(CpuProducts(), operands(2))))
 
 
 @pytest.mark.parametrize(
@@ -94,9 +95,9 @@ def test_what_is_compiled_has_the_products_of_the_blas(monkeypatch: pytest.Monke
     [
         (ONEDNN, (2, 128, 128), torch.float32, OneDnnProducts),
         (ONEDNN, (1, 64, 256), torch.float32, OneDnnProducts),
-        (ONEDNN, (2, 256, 23), torch.float32, Products),  # a narrow one is as fast in one call
-        (ONEDNN, (2, 256, 256), torch.float64, Products),
-        (BLAS, (2, 256, 256), torch.float32, Products),
+        (ONEDNN, (2, 256, 23), torch.float32, CpuProducts),  # a narrow one is as fast in one call
+        (ONEDNN, (2, 256, 256), torch.float64, CpuProducts),
+        (BLAS, (2, 256, 256), torch.float32, CpuProducts),
     ],
 )
 def test_wide_layers_of_float32_are_multiplied_by_the_chosen_library(
@@ -124,7 +125,7 @@ def test_fused_networks_are_differentiated_as_by_autograd(num_nets: int) -> None
     with Linears() as linears, torch.no_grad():
         assert torch.allclose(net.evaluate(rows), plain, rtol=1e-5, atol=1e-5)
         net.pull_back(slope)
-    assert [type(layer.products) for layer in net.layers] == [OneDnnProducts, OneDnnProducts, Products]
+    assert [type(layer.products) for layer in net.layers] == [OneDnnProducts, OneDnnProducts, CpuProducts]
     assert len(linears.factors) == 5 * num_nets  # two layers forward and their weights, one for its inputs
     for parameter, theirs in zip(net.parameters, expected, strict=True):
         assert torch.allclose(gradients[parameter], theirs, rtol=1e-4, atol=1e-4)

@@ -93,7 +93,7 @@ NAN = np.array([0.0, np.nan, 1.0, np.inf])
         ({"episode": np.zeros(3)}, "episode has shape (3,) and type float64, needed (4,) of numbers"),
         (
             {"action": np.array([[0, 0.5], [2.5, 0.5], [0, 0.5], [0, -1]])},
-            "2 actions are beyond the environment's bounds, first in row 1: [2.5, 0.5], allowed [-2.0, 0.0] to"
+            "2 actions beyond the environment's bounds, first in row 1: [2.5, 0.5], allowed [-2.0, 0.0] to"
             " [2.0, 1.0], its own units",
         ),
     ],
@@ -111,10 +111,10 @@ def test_discrete_actions_between_two_numbers_are_refused(tmp_path: Path) -> Non
     with pytest.raises(ConfigError) as caught:
         read_demos(saved(tmp_path, arrays(action=np.array([[2.0], [0.5], [1.25], [np.nan]]))), spec)
     assert [text.split(": ", 2)[2] for text in caught.value.problems] == [
-        "action is NaN or Inf in 1 rows, first in row 3",
-        "2 actions are no whole numbers, first in row 1: [0.5], allowed the numbers of the environment's actions",
+        "action is NaN or Inf in 1 row, first in row 3",
+        "2 actions of no whole numbers, first in row 1: [0.5], allowed the numbers of the environment's actions",
     ]
-    with pytest.raises(ConfigError, match=r"1 actions are beyond .* bounds, first in row 0: \[30001\.0\]"):
+    with pytest.raises(ConfigError, match=r"1 action beyond .* bounds, first in row 0: \[30001\.0\]"):
         read_demos(saved(tmp_path, arrays(action=np.array([[30_001.0], [0.0], [0.0], [0.0]]))), spec)
 
 

@@ -17,7 +17,7 @@ def test_a_publication_is_a_version_that_collectors_can_read(make_rank: MakeRank
     learner = tiny_learner(rank)
     publisher = WeightPublisher(rank, learner)
     publisher.publish()
-    learner.num_policies += 1
+    learner.policy_changes += 1
     publisher.publish()
     assert (publisher.version, rank.words.get(RankWord.VERSION)) == (2, 2)
     received = np.zeros_like(publisher.flat)
@@ -30,8 +30,8 @@ def test_weights_that_are_published_already_are_no_new_version(make_rank: MakeRa
     rank = make_rank(**TINY)
     learner = tiny_learner(rank)
     publisher = WeightPublisher(rank, learner)
-    for num_policies, version in ((0, 1), (0, 1), (1, 2), (1, 2), (2, 3)):
-        learner.num_policies = num_policies
+    for policy_changes, version in ((0, 1), (0, 1), (1, 2), (1, 2), (2, 3)):
+        learner.policy_changes = policy_changes
         publisher.publish()
         assert (publisher.version, rank.words.get(RankWord.VERSION)) == (version, version)
 
