@@ -119,6 +119,16 @@ def _ratios(ones: Sequence[float], others: Sequence[float]) -> list[float]:
     return [one / other for one, other in zip(ones, others, strict=True)]
 
 
+def usual_s(times_s: Sequence[float]) -> float:
+    """Returns the mean of iterations without the longest ones, one of twenty: those may evaluate or save.
+
+    Not their median: where a collector takes the core of the learner's second thread now and then, most updates are
+    faster with two threads and all of them together slower.
+    """
+    usual = sorted(times_s)[: len(times_s) - math.ceil(len(times_s) / 20)] or times_s
+    return statistics.fmean(usual)
+
+
 class Block:
     """The iterations of one block: their seconds per update."""
 
@@ -126,18 +136,15 @@ class Block:
         self._start_s, self._times_s = start_s, list[float]()
 
     def add(self, seconds: float, now_s: float) -> float | None:
-        """Adds the seconds per update of an iteration; returns their median once the block is full."""
+        """Adds the seconds per update of an iteration; returns what is usual once the block is full."""
         self._times_s.append(seconds)
         count = len(self._times_s) - SETTLING_ITERATIONS
         is_full = count >= BLOCK_ITERATIONS or (count >= FEWEST_ITERATIONS and now_s - self._start_s >= BLOCK_S)
-        return statistics.median(self._times_s[SETTLING_ITERATIONS:]) if is_full else None
+        return usual_s(self._times_s[SETTLING_ITERATIONS:]) if is_full else None
 
 
 class SpeedTuner:
-    """The tuner of a learner that is alone.
-
-    An iteration that evaluates or saves is longer than the others; the median of a block leaves it out.
-    """
+    """The tuner of a learner that is alone."""
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ from offpolicy.training.speed_tuner import (
     SpeedTuner,
     thread_numbers,
     trial,
+    usual_s,
 )
 
 BLOCK = BLOCK_ITERATIONS + SETTLING_ITERATIONS
@@ -275,3 +276,20 @@ def test_of_modes_that_are_as_fast_the_textbook_loop_stays() -> None:
     machine = Machine(lambda threads: 0.010)
     machine.run(machine.tuner((1,), ("alternate", "overlap")), 1000)
     assert machine.choice.setting == Setting(1, "alternate")
+
+
+def test_threads_whose_updates_are_mostly_faster_but_slower_all_together_are_not_kept() -> None:
+    """As where a collector takes the core of the second thread in every tenth update."""
+    ticks = itertools.count()
+    machine = Machine(lambda threads: 0.010 if threads == 1 else 0.040 if next(ticks) % 10 == 0 else 0.009)
+    machine.run(machine.tuner((1, 2)), 30 * BLOCK)
+    assert machine.threads == 1
+    assert machine.tried_s[Setting(2, "alternate")] == pytest.approx(0.0115, abs=0.001)
+
+
+def test_the_longest_of_twenty_iterations_is_left_out_because_it_may_save() -> None:
+    assert usual_s([0.010] * 19 + [9.0]) == pytest.approx(0.010)
+    assert usual_s([0.010] * 38 + [9.0, 9.0]) == pytest.approx(0.010)
+    assert usual_s([0.010] * 37 + [0.1] * 3) == pytest.approx(0.010 * 37 / 38 + 0.1 / 38)
+    assert usual_s([0.5, 0.7]) == 0.5
+    assert usual_s([0.5]) == 0.5
