@@ -6,16 +6,17 @@ import sys
 from pathlib import Path
 
 SBATCH = r"""#!{python}
-import re, subprocess, sys, pathlib
+import re, shlex, subprocess, sys, pathlib
 if "--version" in sys.argv:
     print("slurm 24.05"); sys.exit(0)
 script = pathlib.Path(sys.argv[-1])
 if "--partition=none" in sys.argv:
     sys.exit("sbatch: error: invalid partition specified: none")
-place = dict(re.findall(r"#SBATCH --(output|error)=(.*)", script.read_text()))
+lines = re.findall(r"#SBATCH --(output|error)=(.*)", script.read_text(errors="surrogateescape"))
+place = {{name: shlex.split(path)[0].replace("%%", "%") for name, path in lines}}
 out, err = open(place["output"], "ab"), open(place["error"], "ab")
 job = subprocess.Popen(["bash", str(script)], stdout=out, stderr=err, stdin=subprocess.DEVNULL, start_new_session=True)
-pathlib.Path({log!r}).open("a").write(" ".join(sys.argv[1:]) + "\n")
+pathlib.Path({log!r}).open("a", errors="surrogateescape").write(" ".join(sys.argv[1:]) + "\n")
 print(f"{{job.pid}};cluster")
 """
 SRUN = """#!/bin/bash

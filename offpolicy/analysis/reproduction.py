@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -150,9 +151,11 @@ def _episodes(run: Path, again: Path) -> Outcome:
 
 
 def episode_lines(path: Path) -> list[dict[str, Any]]:
-    """Returns the records of the training episodes of a run, ordered by env step and environment."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    records: list[dict[str, Any]] = [json.loads(line) for line in lines if line.strip()]
+    """Returns the records of the training episodes of a run, by env step and environment, without torn lines."""
+    records: list[dict[str, Any]] = []
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        with contextlib.suppress(ValueError):
+            records.append(json.loads(line))
     return sorted(records, key=lambda each: (each.get("env_steps", 0), each.get("env_index", 0)))
 
 

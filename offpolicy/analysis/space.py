@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import itertools
 import json
 import math
 import typing
@@ -40,9 +41,9 @@ class Parameter:
     def holds(self, value: Value) -> bool:
         """True if the parameter may have this value."""
         if self.values:
-            return value in self.values
+            return any(is_same(each, value) for each in self.values)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not self.low <= value <= self.high:
+        if not is_number or not self.low <= value <= self.high or (self.is_whole and value != int(value)):
             return False
         if self.step is None:
             return True
@@ -78,6 +79,11 @@ def read_space(file: Path) -> Space:
         problems.append(f"{file}: parameters: got {raw!r}, allowed a mapping of keys, each with {FORM}")
         raise ConfigError(problems)
     found = [_parameter(str(key), each, f"{file}: parameters.{key}", problems) for key, each in raw.items()]
+    problems += [
+        f"{file}: parameters.{key}: not allowed beside parameters.{other}, which holds it"
+        for key, other in itertools.permutations(map(str, raw), 2)
+        if is_within(key, (other,))
+    ]
     if problems:
         raise ConfigError(problems)
     return Space(tuple(each for each in found if each is not None))
@@ -180,6 +186,11 @@ def _is_whole(key: str, raw: Mapping[str, Any]) -> bool:
         return all(isinstance(raw[name], int) for name in ("low", "high", "step") if raw.get(name) is not None)
     hint = specs()[key].hint
     return hint is int or int in typing.get_args(hint)
+
+
+def is_same(one: Value, other: Value) -> bool:
+    """True if two values are one, though written in other ways: 1 and 1.0 are, 1 and true are not."""
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def words_of(values: Mapping[str, Value]) -> list[str]:

@@ -40,9 +40,16 @@ def configure(*overrides: str, trust: bool = False, **values: Any) -> RunConfig:
     words = [*overrides, *(f"{key}={as_override(value)}" for key, value in values.items() if is_choice[key])]
     given = _tree_of({key: value for key, value in values.items() if not is_choice[key]})
     if "config" in given:
-        words.append(f"config={as_override(str(given.pop('config')))}")
+        words.append(f"config={as_override(_source(given.pop('config')))}")
     check_source(words, is_trusted=trust)
     return load_config(words, given)
+
+
+def _source(value: Any) -> str:  # Any: not checked yet
+    """Returns the run that `config` names. Raises `ConfigError`: as text, None would be a run that is called so."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ConfigError(f"config: got {value!r}, allowed a run or its config.yaml, such as config='latest'")
+    return str(value)
 
 
 def _refuse(call: str, odd: Sequence[object], allowed: str) -> None:

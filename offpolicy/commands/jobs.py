@@ -8,10 +8,11 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import offpolicy
 from offpolicy.children import describe_exit
@@ -134,16 +135,19 @@ class SlurmLauncher:
         """Submits a job, or finds the one that an earlier sweep has submitted. Raises `OffPolicyError`."""
         directory.mkdir(parents=True, exist_ok=True)
         known = _submitted(directory)
-        if known is not None and not (directory / EXIT).exists() and is_queued(known) is not False:
-            return SlurmJob(known, directory)
+        if known is not None and known.is_cancelled:
+            while is_queued(known.number) is not False:  # it saves, and would leave its exit code to the next one
+                time.sleep(self.poll_s)
+        elif known is not None and not (directory / EXIT).exists() and is_queued(known.number) is not False:
+            return SlurmJob(known.number, directory)
         (directory / EXIT).unlink(missing_ok=True)
         script = directory / SCRIPT
-        atomic_write(script, job_script(words, directory), durable=False)
+        atomic_write(script, os.fsencode(job_script(words, directory)), durable=False)
         answer = _slurm("sbatch", "--parsable", *self._options, str(script))
         number = answer.strip().partition(";")[0]  # with a cluster's name behind, where there are several
         if not number.isdigit():
             raise OffPolicyError(f"sbatch: got {answer.strip()!r}, allowed the number of a job")
-        atomic_write(directory / JOB, json.dumps({"job": number}), durable=False)
+        _note(directory, Submitted(number))
         return SlurmJob(number, directory)
 
 
@@ -154,8 +158,8 @@ def job_script(words: Sequence[str], directory: Path) -> str:
     lines = [
         "#!/bin/bash",
         f"#SBATCH --job-name=offpolicy-{place.parent.name}-{place.name}",
-        f"#SBATCH --output={place / 'out'}",
-        f"#SBATCH --error={place / 'err'}",
+        f"#SBATCH --output={_sbatch_path(place / 'out')}",
+        f"#SBATCH --error={_sbatch_path(place / 'err')}",
         "#SBATCH --ntasks=1",
         "#SBATCH --open-mode=append",
         f"cd {shlex.quote(os.getcwd())} || exit 1",
@@ -167,6 +171,11 @@ def job_script(words: Sequence[str], directory: Path) -> str:
         "exit $code",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _sbatch_path(path: Path) -> str:
+    """Returns a path as a line of `#SBATCH` has it: in quotes, and without `%j` and such, which SLURM replaces."""
+    return shlex.quote(str(path).replace("%", "%%"))
 
 
 class SlurmJob:
@@ -187,6 +196,8 @@ class SlurmJob:
     def stop(self) -> None:
         """Cancels the job: SLURM sends SIGTERM, on which the run saves a checkpoint, and kills it later."""
         _slurm("scancel", self._number)
+        with suppress(OSError):
+            _note(self._directory, Submitted(self._number, is_cancelled=True))
 
     def last_error(self) -> str:
         """Returns the last line of stderr, else that the job left nothing."""
@@ -208,16 +219,29 @@ def is_queued(number: str) -> bool | None:
         return False if UNKNOWN_JOB in str(error) else None
 
 
-def _submitted(directory: Path) -> str | None:
+class Submitted(NamedTuple):
+    """A job as a file beside its run names it."""
+
+    number: str
+    is_cancelled: bool = False
+
+
+def _submitted(directory: Path) -> Submitted | None:
     with suppress(OSError, ValueError, KeyError):
-        return str(json.loads((directory / JOB).read_text())["job"])
+        noted = json.loads((directory / JOB).read_text())
+        return Submitted(str(noted["job"]), bool(noted.get("is_cancelled")))
     return None
+
+
+def _note(directory: Path, job: Submitted) -> None:
+    noted = {"job": job.number, "is_cancelled": job.is_cancelled}
+    atomic_write(directory / JOB, json.dumps(noted), durable=False)
 
 
 def _slurm(*command: str) -> str:
     """Runs a command of SLURM and returns its output. Raises `ConfigError` where there is none, `OffPolicyError`."""
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60.0, check=False)
     except FileNotFoundError:
         raise ConfigError(f"--launcher: got slurm, but there is no {command[0]} here; use local") from None
     except subprocess.TimeoutExpired:

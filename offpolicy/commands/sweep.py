@@ -20,7 +20,7 @@ from offpolicy.commands.compare import compare
 from offpolicy.commands.jobs import RUN, Job, Launcher, LocalLauncher, SlurmLauncher, check_slurm
 from offpolicy.commands.sweep_study import Row, SweepStudy
 from offpolicy.config.overrides import config_file, load_config, parse_overrides, read_words
-from offpolicy.config.parsing import as_override, flatten, merge, nested
+from offpolicy.config.parsing import as_override, flatten, is_within, merge, nested
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError
 from offpolicy.files import atomic_write
@@ -136,10 +136,12 @@ def check_sweep(space: Space, words: Sequence[str], options: SweepOptions) -> Ru
         if key in OWN_KEYS
     ]
     problems += [
-        f"{key}: given on the command line, not allowed: the space searches it"
+        f"{key}: given on the command line, not allowed: the space searches {'it' if key == other else other}"
         for key in flatten(given.values)
-        if key in searched
+        for other in searched
+        if is_within(key, (other,)) or is_within(other, (key,))
     ]
+    problems += _sbatch_problems(options)
     if problems:
         raise ConfigError(problems)
     cfg = _common(space, words)
@@ -150,6 +152,16 @@ def check_sweep(space: Space, words: Sequence[str], options: SweepOptions) -> Ru
         if len(refusals) == len(each.extremes):
             raise ConfigError(refusals[0])
     return cfg
+
+
+def _sbatch_problems(options: SweepOptions) -> list[str]:
+    if options.sbatch and options.launcher != "slurm":
+        return [f"--sbatch: got {options.sbatch!r}, allowed with --launcher slurm: all runs would be on this machine"]
+    try:
+        shlex.split(options.sbatch)
+    except ValueError as error:
+        return [f"--sbatch: got {options.sbatch!r}, allowed options as a shell reads them ({error})"]
+    return []
 
 
 def _common(space: Space, words: Sequence[str]) -> RunConfig:
@@ -218,7 +230,8 @@ class Sweep:
     def _activate(self, trial: Any) -> ActiveTrial:  # Any: an Optuna trial
         directory = self._out / f"trial-{trial.number:03d}"
         values = self._study.values_of(trial.params)
-        return ActiveTrial(trial, values, directory, self._options.seeds)
+        reported = self._study.num_reports(trial)
+        return ActiveTrial(trial, values, directory, self._options.seeds, num_reported=reported)
 
     def _fill(self) -> bool:
         """Starts runs while there are free places; True if one was started."""
@@ -339,10 +352,12 @@ class Sweep:
         return EXIT_OK
 
     def _compare(self, first: Row, best: Row) -> None:
-        """Prints `offpolicy compare` of the best trial with the first one that was completed."""
+        """Prints `offpolicy compare` of the best trial with the first other one that was completed."""
         runs = {
-            label: [self._out / f"trial-{row.number:03d}" / f"seed-{seed}" / RUN for seed in range(self._options.seeds)]
-            for label, row in (("first", first), ("best", best))
+            f"trial {row.number}": [
+                self._out / f"trial-{row.number:03d}" / f"seed-{seed}" / RUN for seed in range(self._options.seeds)
+            ]
+            for row in (first, best)
         }
         try:
             compare([f"{label}={run}" for label, paths in runs.items() for run in paths])

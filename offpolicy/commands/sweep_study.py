@@ -5,6 +5,7 @@ Needs optuna, which is an extra: `pip install 'offpolicy[sweep]'`.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from optuna.distributions import (
 from optuna.trial import Trial, TrialState
 from sqlalchemy.pool import NullPool
 
-from offpolicy.analysis.space import Parameter, Space, Value, words_of
+from offpolicy.analysis.space import Parameter, Space, Value, is_same, words_of
 from offpolicy.errors import ConfigError
 
 DATABASE, NAME, DIGEST, WHY = "study.db", "sweep", "digest", "why"
@@ -70,9 +71,13 @@ class SweepStudy:
 
     def suggest_first(self, values: Values) -> None:
         """Makes these values the first trial of a new study."""
-        self._study.enqueue_trial(
-            {key: _word(value) if self._by_word[key] else value for key, value in values.items()}, skip_if_exists=True
-        )
+        self._study.enqueue_trial({key: self._choice(key, value) for key, value in values.items()}, skip_if_exists=True)
+
+    def _choice(self, key: str, value: Value) -> Value:
+        """Returns a value as Optuna has it: of some, the word of the one in the space, which may be 1 for 1.0."""
+        words = self._by_word[key]
+        own = [word for word, each in words.items() if is_same(each, value)]
+        return value if not own else _word(value) if _word(value) in own else own[0]
 
     @property
     def num_trials(self) -> int:
@@ -86,7 +91,15 @@ class SweepStudy:
     def begun(self) -> list[Trial]:
         """Returns the trials that an earlier process began and did not end."""
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        return [Trial(self._study, trial._trial_id) for trial in running]
+        trials = [Trial(self._study, trial._trial_id) for trial in running]
+        for trial in trials:
+            for key, distribution in self._distributions.items():
+                trial._suggest(key, distribution)  # the process may have been killed before it had proposed them all
+        return trials
+
+    def num_reports(self, trial: Trial) -> int:
+        """Returns the evaluations of a trial that are known, also from an earlier process."""
+        return len(self._study.get_trials(deepcopy=False)[trial.number].intermediate_values)
 
     def values_of(self, params: Mapping[str, Any]) -> dict[str, Value]:  # Any: Optuna's parameters
         """Returns the values of the configuration behind Optuna's parameters."""
@@ -118,7 +131,7 @@ class SweepStudy:
             for trial in self._study.trials
             if trial.state != TrialState.WAITING
         ]
-        return sorted(found, key=lambda row: (row.state != "complete", -(row.mean or 0.0), row.number))
+        return sorted(found, key=_rank)
 
 
 def _storage(file: Path) -> optuna.storages.RDBStorage:
@@ -128,6 +141,12 @@ def _storage(file: Path) -> optuna.storages.RDBStorage:
         return sqlite3.connect(file, timeout=BUSY_S, check_same_thread=False)
 
     return optuna.storages.RDBStorage("sqlite://", engine_kwargs={"creator": connect, "poolclass": NullPool})
+
+
+def _rank(row: Row) -> tuple[bool, bool, float, int]:
+    """Returns the sort key of a row: a trial without a return is no better than one with a bad one."""
+    is_known = row.mean is not None and not math.isnan(row.mean)
+    return row.state != "complete", not is_known, -(row.mean or 0.0) if is_known else 0.0, row.number
 
 
 def _last(values: Mapping[int, float]) -> float | None:

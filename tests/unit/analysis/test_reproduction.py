@@ -195,3 +195,9 @@ def test_episodes_are_compared_in_the_order_of_env_steps(tmp_path: Path) -> None
     assert [each["env_steps"] for each in episode_lines(file)] == [2, 4, 4]
     assert episode_lines(file)[1]["env_index"] == 0
     assert episode_lines(tmp_path / "none") == []
+
+
+def test_a_torn_line_of_an_episode_is_left_out(tmp_path: Path) -> None:
+    """A crash of the machine may leave one: the command ended in a traceback, after the whole repetition."""
+    (tmp_path / "episodes.jsonl").write_bytes(b'{"env_steps": 2}\n{"env_st\n\xff\n')
+    assert episode_lines(tmp_path / "episodes.jsonl") == [{"env_steps": 2}]

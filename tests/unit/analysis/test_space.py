@@ -80,6 +80,14 @@ def test_a_key_that_is_written_twice_is_refused(tmp_path: Path) -> None:
         read_space(file)
 
 
+def test_a_key_beside_one_that_holds_it_is_refused(tmp_path: Path) -> None:
+    """One of the two would have replaced the other in each trial."""
+    file = tmp_path / "space.yaml"
+    file.write_text("parameters:\n  env.kwargs.g: {values: [1, 2]}\n  env.kwargs: {values: [{g: 3}, {g: 4}]}\n")
+    with pytest.raises(ConfigError, match=r"parameters.env.kwargs.g: not allowed beside parameters.env.kwargs, which"):
+        read_space(file)
+
+
 def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
     content = {"parameters": {"algo.gama": {}, "algo.tau": {"low": 1, "high": 0}, "seed": {"values": [1, 2]}}}
     with pytest.raises(ConfigError) as refused:
@@ -106,6 +114,9 @@ def test_arguments_of_the_environment_are_searched_too(tmp_path: Path) -> None:
     [
         (Parameter("x", (1, 2)), 2, True),
         (Parameter("x", (1, 2)), 3, False),
+        (Parameter("x", (1, 2)), 2.0, True),
+        (Parameter("x", (1, 2)), True, False),
+        (Parameter("x", (), 1, 9, is_whole=True), 2.5, False),
         (Parameter("x", (), 0.0, 1.0), 1.0, True),
         (Parameter("x", (), 0.0, 1.0), 1.1, False),
         (Parameter("x", (), 0.0, 1.0), None, False),

@@ -84,6 +84,13 @@ def test_a_home_that_only_a_shell_knows_is_refused(monkeypatch: pytest.MonkeyPat
         load_config([f'{key}="~/x"'])
 
 
+@pytest.mark.parametrize("given", [None, True, ["runs/one"], {"a": 1}])
+def test_a_source_that_names_no_run_is_refused(given: Any) -> None:
+    """An unset variable of a program, None, was taken for a run whose name begins so."""
+    with pytest.raises(ConfigError, match="config: got .*, allowed a run or its config.yaml"):
+        configure(config=given)
+
+
 def test_a_mapping_may_have_whole_keys() -> None:
     common = {"env": "cartpole", "replay": {"capacity": 500_000}, "replay.newest": True, "algo.actor_lr": 1e-3}
     made = configure(algo="sac", **common)

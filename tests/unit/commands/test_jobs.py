@@ -159,6 +159,34 @@ def test_a_job_that_is_gone_without_a_code_is_lost(submitted: Path, tmp_path: Pa
     assert polls == [None] * (module.LOST_POLLS - 1) + [1]
 
 
+def test_a_job_that_was_cancelled_and_still_saves_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep that went on soon after Ctrl-C took the dying job for its own, and its 143 failed the trial."""
+    (tmp_path / "slurm.json").write_text('{"job": "7"}')
+    asked: list[str] = []
+
+    def slurm(*command: str) -> str:
+        asked.append(command[0])
+        if command[0] == "squeue" and asked.count("squeue") == 3:
+            (tmp_path / "exit").write_text("143\n")
+            return ""
+        return "8\n" if command[0] == "sbatch" else "COMPLETING\n"
+
+    monkeypatch.setattr(module, "_slurm", slurm)
+    SlurmJob("7", tmp_path).stop()
+    SlurmLauncher([], poll_s=0.0).start(["fake=0"], tmp_path)
+    assert asked == ["scancel", *["squeue"] * 3, "sbatch"]
+    assert not (tmp_path / "exit").exists()
+
+
+def test_the_directory_of_a_job_may_have_any_name(submitted: Path, tmp_path: Path) -> None:
+    """`sbatch` reads the lines `#SBATCH` like a shell, and replaces `%j`."""
+    directory = tmp_path / os.fsdecode(b"a b 50%j \xe9/seed-0")
+    assert ended(SlurmLauncher([]).start(["fake=0"], directory)) == 0
+    assert last_line(directory / "err") == "offpolicy: said why"
+
+
 def test_what_sbatch_refuses_is_said(submitted: Path, tmp_path: Path) -> None:
     with pytest.raises(OffPolicyError, match="invalid partition specified: none"):
         SlurmLauncher(["--partition=none"]).start(["fake=0"], tmp_path / "a")

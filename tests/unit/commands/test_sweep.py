@@ -214,6 +214,22 @@ def test_ctrl_c_stops_the_runs_and_the_same_command_goes_on(
     assert len({directory.parent for _, directory in (*launcher.started, *again.started)}) == 3
 
 
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_what_was_reported_before_an_interruption_is_not_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optuna warned of each evaluation of a trial that went on."""
+    launched(monkeypatch, near)
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    is_first = iter([True])
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: None if next(is_first, False) else interrupt(seconds))
+    assert swept(trials=1) == 130
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+    launched(monkeypatch, near)
+    assert swept(trials=1) == 0
+
+
 def test_a_finished_sweep_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     launched(monkeypatch, near)
     swept()
@@ -312,6 +328,15 @@ def test_two_sweeps_of_one_directory_are_refused(monkeypatch: pytest.MonkeyPatch
     lock.release()
 
 
+def test_a_comparison_names_the_trials_that_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the first trial was the best, the second one was called the first."""
+    compared: list[str] = []
+    monkeypatch.setattr(module, "compare", compared.extend)
+    launcher = launched(monkeypatch, lambda gamma, seed: (0, [-1.0 if len(launcher.started) == 1 else -2.0] * 2))
+    assert swept(trials=2, seeds=1, jobs=1) == 0
+    assert [word.partition("=")[0] for word in compared] == ["trial 1", "trial 0"]
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -319,7 +344,10 @@ def test_two_sweeps_of_one_directory_are_refused(monkeypatch: pytest.MonkeyPatch
         (["algo.gamma=0.9"], "algo.gamma: given on the command line, not allowed: the space searches it"),
         (["eval.episodes=0"], "eval.episodes: got 0, allowed 1 or more in a sweep"),
         (["algo.tau=3"], "algo.tau: got 3, allowed a number"),
+        (["algo.actor_lr={start:0.001,end:0.0}"], "actor_lr.start: given on the command line, not allowed: the space"),
         (["--trials", "0"], "--trials"),
+        (["--sbatch=--partition=gpu"], "--sbatch: got '--partition=gpu', allowed with --launcher slurm"),
+        (["--launcher=slurm", "--sbatch=--comment='x"], "allowed options as a shell reads them (No closing quotation)"),
         (["--out", "space.yaml/x"], "--out: space.yaml/x cannot be made: Not a directory; write another one"),
     ],
 )
@@ -327,6 +355,8 @@ def test_bad_input_exits_2_before_any_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], problem: str
 ) -> None:
     launcher = launched(monkeypatch, near)
+    if "actor_lr" in words[0]:
+        Path("space.yaml").write_text(f"{SPACE}  algo.actor_lr: {{low: 0.0001, high: 0.01, log: true}}\n")
     try:
         code = cli.main(["sweep", "space.yaml", *words])
     except SystemExit as refused:

@@ -55,6 +55,40 @@ def test_a_study_goes_on_where_its_process_was_killed(tmp_path: Path) -> None:
     ]
 
 
+def test_a_default_that_the_space_writes_in_another_way_is_a_trial(tmp_path: Path) -> None:
+    """`algo.utd: {values: [0.5, 1, 2]}` ended in a traceback: the default is 1.0."""
+    study = opened(tmp_path, Space((Parameter("algo.utd", (0.5, 1, 2)),)))
+    study.suggest_first({"algo.utd": 1.0})
+    assert study.values_of(study.ask().params) == {"algo.utd": 1}
+
+
+def test_a_trial_whose_process_was_killed_before_it_had_all_values_gets_them(tmp_path: Path) -> None:
+    """It was trained with the defaults of the others, and its return counted for the search."""
+    study = opened(tmp_path)
+    study._study.ask({GAMMA.key: study._distributions[GAMMA.key]})
+    (found,) = opened(tmp_path).begun()
+    assert found.params.keys() == {each.key for each in SPACE.parameters}
+
+
+def test_the_evaluations_of_an_earlier_process_are_counted(tmp_path: Path) -> None:
+    trial = opened(tmp_path).ask()
+    for step in range(2):
+        trial.report(-1.0, step)
+    study = opened(tmp_path)
+    assert [study.num_reports(each) for each in study.begun()] == [2]
+
+
+def test_a_trial_without_a_return_comes_after_one_with_a_bad_one(tmp_path: Path) -> None:
+    study = opened(tmp_path)
+    trials = [study.ask() for _ in range(4)]
+    study.fail(trials[0], "why")
+    for trial, mean in zip(trials[1:3], (-900.0, float("nan")), strict=True):
+        trial.report(mean, 0)
+        study.prune(trial)
+    study.complete(trials[3], -1.0)
+    assert [row.number for row in study.rows()] == [3, 1, 0, 2]
+
+
 def test_directories_with_a_question_mark_hold_studies_of_their_own(tmp_path: Path) -> None:
     """In a URL of a database, the name would end there."""
     for name in ("q?x", "q?y"):
