@@ -14,14 +14,16 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from offpolicy.analysis.space import OWN_KEYS, Space, Value, read_space, words_of
+from offpolicy.analysis.space import OWN_KEYS, Parameter, Space, Value, read_space, words_of
 from offpolicy.collect.evaluations import read_scores
 from offpolicy.commands.compare import compare
 from offpolicy.commands.jobs import RUN, Job, Launcher, LocalLauncher, SlurmLauncher, check_slurm
 from offpolicy.commands.sweep_study import Row, SweepStudy
 from offpolicy.config.overrides import config_file, load_config, parse_overrides, read_words
 from offpolicy.config.parsing import as_override, flatten, is_within, merge, nested
+from offpolicy.config.rules import unread_options
 from offpolicy.config.schema import RunConfig
+from offpolicy.config.usable import specs
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError
 from offpolicy.files import atomic_write
 from offpolicy.launch.preflight import preflight
@@ -151,7 +153,26 @@ def check_sweep(space: Space, words: Sequence[str], options: SweepOptions) -> Ru
         refusals = [refusal for value in each.extremes if (refusal := _refusal(cfg, {each.key: value}))]
         if len(refusals) == len(each.extremes):
             raise ConfigError(refusals[0])
+    if problems := [problem for each in space.parameters if (problem := _unread(cfg, space, each))]:
+        raise ConfigError(problems)
     return cfg
+
+
+def _unread(cfg: RunConfig, space: Space, parameter: Parameter) -> str:
+    """Returns why nothing would read a parameter in any trial; empty if it is read beside some value of another one."""
+    others = [{}, *({each.key: value} for each in space.parameters for value in each.extremes)]
+    default = specs()[parameter.key].default if parameter.key in specs() else None  # it is accepted though unread
+    problem = ""
+    for other in others:
+        for value in parameter.extremes:
+            values = {**other, parameter.key: value}
+            if value == default or _refusal(cfg, values):
+                continue
+            found = unread_options(_with(cfg, values), [parameter.key])
+            if not found:
+                return ""
+            problem = problem or found[parameter.key]
+    return problem
 
 
 def _sbatch_problems(options: SweepOptions) -> list[str]:

@@ -372,6 +372,21 @@ def test_a_space_whose_values_are_all_refused_is_refused(monkeypatch: pytest.Mon
         swept()
 
 
+@pytest.mark.parametrize(
+    "each", ["{low: 0.001, high: 0.01}", "{values: [0.0003, 0.001]}"]
+)  # the second has the default
+def test_a_parameter_that_no_trial_would_read_is_refused(monkeypatch: pytest.MonkeyPatch, each: str) -> None:
+    """Each trial left it out: all of them were the same run."""
+    launcher = launched(monkeypatch, near)
+    alone = f"{SPACE}  algo.alpha_lr: {each}\n"
+    Path("space.yaml").write_text(alone)
+    with pytest.raises(ConfigError, match=r"algo.alpha_lr: got 0.001, allowed nothing with algo.auto_alpha=false"):
+        swept("algo.auto_alpha=false")
+    assert not launcher.started
+    Path("space.yaml").write_text(f"{alone}  algo.auto_alpha: {{values: [false, true]}}\n")
+    assert swept(trials=1, seeds=1) == 0
+
+
 def test_a_run_without_an_evaluation_has_no_return(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text('{"eval": null}')
     assert str(final_return(tmp_path)) == "nan"
