@@ -122,7 +122,10 @@ def _rows(name: str, given: Any, shape: tuple[int, ...]) -> tuple[Float32, bool]
         size = size or 1
     has_rows = array.ndim > (1 if shape else 0) and array.shape != shape
     is_many = has_rows and math.prod(array.shape[1:]) == size
-    if not is_many and array.size != size:
+    is_other = not is_many and array.size != size
+    if len(shape) > 1:  # known: transposed, as many values would be another observation
+        is_other |= (array.shape[1:] if is_many else array.shape) not in (shape, (size,))
+    if is_other:
         got = f"a {type(given).__name__}" if not array.size else f"an array of the shape {array.shape}"
         raise ConfigError(f"{name}: got {got}, allowed {list(shape)} or [N, {', '.join(map(str, shape))}]")
     return array.reshape(-1, size), not is_many

@@ -197,6 +197,17 @@ def test_an_observation_of_a_box_with_a_first_dimension_of_one_is_one() -> None:
         loaded(frames)(np.ones((4, 2)))
 
 
+@pytest.mark.parametrize("given", [(3, 2), (4, 3, 2), (6, 1), (4, 2, 3, 1)])
+def test_an_observation_that_is_transposed_is_refused(given: tuple[int, ...]) -> None:
+    """It has as many values, and was taken for another observation."""
+    grid = loaded(replace(BOX, obs_dim=6, box_shape=(2, 3)))
+    for flat in ((2, 3), (6,)):
+        assert grid(np.ones(flat)).shape == (2,)
+        assert grid(np.ones((4, *flat))).shape == (4, 2)
+    with pytest.raises(ConfigError, match=r"obs: got an array of the shape .*, allowed \[2, 3\] or \[N, 2, 3\]"):
+        grid(np.ones(given))
+
+
 def test_actions_have_the_shape_of_their_space() -> None:
     """Runs of before do not know it: their actions are rows."""
     scalar = {"action_dim": 1, "action_low": (-1.0,), "action_high": (1.0,)}
