@@ -23,6 +23,7 @@ from offpolicy.files import atomic_write
 from offpolicy.run_names import TRIAL
 
 STOP_S = 60.0  # seconds that a run may take to save its checkpoint
+CANCELLED_POLLS = 120  # polls in which a job of SLURM that was cancelled may still be in the queue
 LOST_POLLS = 3  # polls after which a job of SLURM that left no exit code is lost: shared disks are late
 UNKNOWN_JOB = "Invalid job id"  # squeue says so
 JOB, EXIT, SCRIPT = "slurm.json", "exit", "job.sh"
@@ -136,8 +137,7 @@ class SlurmLauncher:
         directory.mkdir(parents=True, exist_ok=True)
         known = _submitted(directory)
         if known is not None and known.is_cancelled:
-            while is_queued(known.number) is not False:  # it saves, and would leave its exit code to the next one
-                time.sleep(self.poll_s)
+            self._wait_for_end(known.number)  # it saves, and would leave its exit code to the next one
         elif known is not None and not (directory / EXIT).exists() and is_queued(known.number) is not False:
             return SlurmJob(known.number, directory)
         (directory / EXIT).unlink(missing_ok=True)
@@ -149,6 +149,14 @@ class SlurmLauncher:
             raise OffPolicyError(f"sbatch: got {answer.strip()!r}, allowed the number of a job")
         _note(directory, Submitted(number))
         return SlurmJob(number, directory)
+
+    def _wait_for_end(self, number: str) -> None:
+        """Returns when a job that was cancelled has left the queue. Raises `OffPolicyError` if it stays."""
+        for _ in range(CANCELLED_POLLS):
+            if is_queued(number) is False:
+                return
+            time.sleep(self.poll_s)
+        raise OffPolicyError(f"squeue: job {number} was cancelled and is not known to have ended; try again later")
 
 
 def job_script(words: Sequence[str], directory: Path) -> str:

@@ -180,6 +180,15 @@ def test_a_job_that_was_cancelled_and_still_saves_is_waited_for(
     assert not (tmp_path / "exit").exists()
 
 
+def test_a_job_that_was_cancelled_and_never_ends_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slurm.json").write_text('{"job": "7", "is_cancelled": true}')
+    monkeypatch.setattr(module, "_slurm", lambda *command: "COMPLETING\n")
+    with pytest.raises(OffPolicyError, match="squeue: job 7 was cancelled and is not known to have ended"):
+        SlurmLauncher([], poll_s=0.0).start(["fake=0"], tmp_path)
+
+
 def test_the_directory_of_a_job_may_have_any_name(submitted: Path, tmp_path: Path) -> None:
     """`sbatch` reads the lines `#SBATCH` like a shell, and replaces `%j`."""
     directory = tmp_path / os.fsdecode(b"a b 50%j \xe9/seed-0")
