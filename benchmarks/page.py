@@ -1,7 +1,8 @@
 """`make bench-page`: docs/benchmarks.md and its pictures, from the files of benchmarks/results that git tracks.
 
-Every race is that of the newest entry of each kind of machine, every part that of the newest entry that has it. The
-words around the tables are in benchmarks/page.md, where `{{name}}` stands for what is made here.
+Every race is that of the newest entry of each kind of machine, of several rounds if there is one; every part that of
+the newest entry that has it. The words around the tables are in benchmarks/page.md, where `{{name}}` stands for what
+is made here.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
@@ -28,6 +30,7 @@ from benchmarks.stats import Spread
 TEXT = Path(__file__).with_name("page.md")
 PAGE, PICTURES = REPOSITORY / "docs" / "benchmarks.md", REPOSITORY / "docs" / "img"
 RACES_PICTURE, SCALING_PICTURE = "bench-races.svg", "bench-scaling.svg"
+OURS, WHOLE_ROUNDS = "ours", 2  # a contender, and its quiet rounds that make a race a whole one
 WIDTH = 100  # of a line of the documentation
 NOT_YET = "*Not measured yet: `{}`.*"
 _NO_NUMBERS = ["no quiet round", "", "", "", ""]
@@ -63,15 +66,16 @@ class Race(NamedTuple):
 
 
 def newest_races(entries: Sequence[Entry]) -> dict[str, Race]:
-    """The newest entry with repeats of each race, one with quiet ones where there is any."""
-    found: dict[str, Race] = {}
+    """The newest entry with repeats of each race: one of several rounds, or with quiet ones, where there is any."""
+    found: dict[str, tuple[tuple[bool, bool], Race]] = {}
     for entry in entries:
         for race in WORKLOADS:
             repeats = repeats_of(entry["tasks"], race) if entry["benchmark"] == "peers" and "tasks" in entry else []
-            is_quiet = any(not one.is_marked for one in repeats)
-            if repeats and (is_quiet or race not in found):  # busy rounds replace no quiet ones
-                found[race] = Race(race, repeats, entry)
-    return {race: found[race] for race in WORKLOADS if race in found}
+            quiet = Counter(one.contender for one in repeats if not one.is_marked)
+            weight = quiet[OURS] >= WHOLE_ROUNDS, bool(quiet)  # busy or few rounds, or without ours, replace no better
+            if repeats and (race not in found or weight >= found[race][0]):
+                found[race] = weight, Race(race, repeats, entry)
+    return {race: found[race][1] for race in WORKLOADS if race in found}
 
 
 def races_by_machine(entries: Sequence[Entry]) -> list[dict[str, Race]]:

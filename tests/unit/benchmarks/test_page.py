@@ -53,6 +53,21 @@ def test_the_newest_race_is_shown_with_ratio_command_and_machine() -> None:
     assert "| Stable-Baselines3, 1 thread | not measured |" in text
 
 
+def test_a_race_of_one_round_or_without_ours_replaces_none_of_several_rounds() -> None:
+    def rounds(*names: str, rate: float, contender: str = "ours") -> dict[str, Any]:
+        entry = race_entry(rate)
+        tasks = {key: one for key, one in entry["tasks"].items() if contender in ("", key.split("/")[1])}
+        return entry | {
+            "tasks": {f"{key.rpartition('/')[0]}/{name}": one for key, one in tasks.items() for name in names}
+        }
+
+    whole, newer = rounds("1", "2", rate=90.0, contender=""), rounds("1", "2", rate=95.0, contender="")
+    alone, without = rounds("1", rate=110.0, contender=""), rounds("1", "2", rate=120.0, contender="sbx")
+    assert "| offpolicy / SBX | 0.90 |" in render([whole, alone, without])
+    assert "| offpolicy / SBX | 0.95 |" in render([whole, newer])
+    assert "| offpolicy / SBX | 1.10 |" in render([alone])
+
+
 def test_the_generation_of_a_processor_is_named() -> None:
     hardware = {"cpu": "A Cpu", "cpu_version": "26/2/1", "cores": 2}
     assert "A Cpu (family 26, model 2), 2 cores;" in render([race_entry(90.0) | {"hardware": hardware}])
