@@ -144,7 +144,8 @@ def provenance() -> str:
             minutes = sorted(run["wall_s"] / 60.0 for run in found)
             where = sorted({f"{call['commit']}, {call['hardware']['cpu']}" for run in found for call in run["calls"]})
             ends = " to ".join(dict.fromkeys(f"{each:.0f}" for each in (minutes[0], minutes[-1])))
-            lines.append(f"- `{key}`: {ends} minutes; {'; '.join(where)}")
+            text = f"- `{key}`: {ends} minutes; {'; '.join(where)}"
+            lines.append(textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
     return "\n".join(lines) or NO_RUN
 
 
