@@ -16,8 +16,8 @@ class WeightPublisher:
     """Publishes the policy's weights, with the normaliser's statistics; only the leader of a host does."""
 
     def __init__(self, rank: RankContext, learner: BaseLearner) -> None:
-        self._rank, self._learner, self._policy = rank, learner, learner.policy
-        policy = self._policy
+        policy = learner.policy
+        self._rank, self._learner, self._policy = rank, learner, policy
         self._mailbox = weights_mailbox(rank.child, flat_size(policy))
         # The weights published last. Where the actor's parameters lie in such a block it is that block, and so equal to
         # what is published only until the next update.
