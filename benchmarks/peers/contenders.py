@@ -201,7 +201,10 @@ def settings_of_run(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of this directory under an interpreter; `threads` of torch, 0 for what the library chooses itself."""
+    """A program of this directory under an interpreter; `threads` of torch, 0 for what the library chooses itself.
+
+    Under this interpreter it is a module of the package; others do not have it.
+    """
 
     name: str
     home: str  # below PEERS; '' for this interpreter
@@ -218,11 +221,15 @@ class Program:
         return errors[-1] if errors else "run `make bench-peers` to install it"
 
     def command(self, job: Job) -> list[str]:
-        python = str(PEERS / self.home / "bin" / "python") if self.home else sys.executable
+        here = Path(__file__).with_name(f"{self.script}.py")
+        program = (
+            [str(PEERS / self.home / "bin" / "python"), str(here)]
+            if self.home
+            else [sys.executable, "-m", f"{__package__}.{self.script}"]
+        )
         numbers = (job.seconds, job.seed, self.threads)
         settings, out = json.dumps(job.settings.to_mapping()), str(job.scratch / "report.json")
-        script = str(Path(__file__).with_name(self.script))
-        return [python, script, *self.arguments, settings, *map(str, numbers), out]
+        return [*program, *self.arguments, settings, *map(str, numbers), out]
 
     def environment(self) -> dict[str, str]:
         return environment(OMP_NUM_THREADS=str(self.threads)) if self.threads else environment()
@@ -241,9 +248,10 @@ CONTENDERS: Mapping[str, Contender] = {
     "overlap": Ours("offpolicy, overlap", ("collect.mode=overlap",)),
     "auto": Ours("offpolicy, auto", ("collect.mode=auto",)),
     "tuned": Ours("offpolicy, tuned"),
-    "sb3-1": Program("Stable-Baselines3, 1 thread", "sb3", "peer_models.py", ("stable_baselines3",), 1),
-    "sb3-2": Program("Stable-Baselines3, 2 threads", "sb3", "peer_models.py", ("stable_baselines3",), 2),
-    "sbx": Program("SBX", "sbx", "peer_models.py", ("sbx",), 0),
-    "control-1": Program("single file in torch, 1 thread", "", "control.py", (), 1),
-    "control-2": Program("single file in torch, 2 threads", "", "control.py", (), 2),
+    "sb3-1": Program("Stable-Baselines3, 1 thread", "sb3", "peer_models", ("stable_baselines3",), 1),
+    "sb3-2": Program("Stable-Baselines3, 2 threads", "sb3", "peer_models", ("stable_baselines3",), 2),
+    "sbx": Program("SBX", "sbx", "peer_models", ("sbx",), 0),
+    "control-1": Program("single file in torch, 1 thread", "", "control", (), 1),
+    "control-2": Program("single file in torch, 2 threads", "", "control", (), 2),
+    "by-hand-2": Program("single file without autograd, 2 threads", "", "by_hand", (), 2),
 }

@@ -3,7 +3,7 @@
 Written for this comparison, in the straight-line style that CleanRL made usual: one loop that steps, stores, samples
 and updates; NumPy arrays as the replay; `torch.nn`, autograd and `torch.optim.Adam`; one optimiser for both critics.
 
-Usage: control.py SETTINGS SECONDS SEED THREADS OUT, as peer_models.py.
+Usage: python -m benchmarks.peers.control SETTINGS SECONDS SEED THREADS OUT, as peer_models.py.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -28,6 +29,18 @@ PACKAGES = ("torch", "gymnasium", "mujoco", "numpy")
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # obs, action, next obs, reward, terminated
 Act = Callable[[Tensor], Tensor]
 Update = Callable[[Batch, int], None]
+
+
+class Trainer(NamedTuple):
+    """An algorithm with its networks."""
+
+    act: Act  # with noise
+    update: Update  # of a batch, with the number of the update, from 1
+    found: dict[str, Any]  # the settings as its objects have them
+
+
+TrainerOf = Callable[[dict[str, Any], int, int], Trainer]  # of the settings and the sizes of obs and actions
+EnvsOf = Callable[[dict[str, Any]], VectorEnv[Any, Any, Any]]  # of the settings; a masked reset starts episodes
 
 
 def mlp(inputs: int, hidden: list[int], outputs: int) -> nn.Sequential:
@@ -53,7 +66,7 @@ def polyak(target: nn.Module, online: nn.Module, tau: float) -> None:
         slow.data.copy_(tau * fast.data + (1 - tau) * slow.data)
 
 
-def sac(args: dict[str, Any], obs_dim: int, action_dim: int) -> tuple[nn.Module, Act, Update, list[Any]]:
+def sac(args: dict[str, Any], obs_dim: int, action_dim: int) -> Trainer:
     """Soft actor-critic (arXiv:1812.05905) with a tuned temperature."""
     actor, critics = (
         mlp(obs_dim, args["hidden_dims"], 2 * action_dim),
@@ -96,10 +109,10 @@ def sac(args: dict[str, Any], obs_dim: int, action_dim: int) -> tuple[nn.Module,
         alpha_optimizer.step()
         polyak(targets, critics, args["tau"])
 
-    return actor, lambda obs: sample(obs)[0], update, [critics, actor_optimizer, q_optimizer]
+    return Trainer(lambda obs: sample(obs)[0], update, settings_of(actor, critics, actor_optimizer, q_optimizer))
 
 
-def td3(args: dict[str, Any], obs_dim: int, action_dim: int) -> tuple[nn.Module, Act, Update, list[Any]]:
+def td3(args: dict[str, Any], obs_dim: int, action_dim: int) -> Trainer:
     """Twin delayed DDPG (arXiv:1802.09477)."""
     actor = nn.Sequential(mlp(obs_dim, args["hidden_dims"], action_dim), nn.Tanh())
     critics = Critics(obs_dim, action_dim, args["hidden_dims"])
@@ -130,21 +143,33 @@ def td3(args: dict[str, Any], obs_dim: int, action_dim: int) -> tuple[nn.Module,
             polyak(target_actor, actor, args["tau"])
             polyak(targets, critics, args["tau"])
 
-    return actor, act, update, [critics, actor_optimizer, q_optimizer]
+    return Trainer(act, update, settings_of(actor, critics, actor_optimizer, q_optimizer))
 
 
-def main(args: dict[str, Any], seconds: float, seed: int, threads: int, out: Path) -> None:
+def trainer_of(args: dict[str, Any], obs_dim: int, action_dim: int) -> Trainer:
+    return (sac if args["algo"] == "sac" else td3)(args, obs_dim, action_dim)
+
+
+def separate_envs(args: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
+    """Environments as Gymnasium makes them, one after the other in this process."""
+    makers = [lambda: gym.make(args["env_id"])] * args["num_envs"]
+    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
+
+
+def train(  # noqa: PLR0913  # what a repeat is
+    trainer_of: TrainerOf, envs_of: EnvsOf, args: dict[str, Any], seconds: float, seed: int, threads: int
+) -> dict[str, Any]:
+    """Trains for `seconds` after the random steps; returns the report."""
     torch.manual_seed(seed)
     torch.set_num_threads(threads)
     rng = np.random.default_rng(seed)
-    same_step = gym.vector.AutoresetMode.SAME_STEP
-    envs = gym.vector.SyncVectorEnv([lambda: gym.make(args["env_id"])] * args["num_envs"], autoreset_mode=same_step)
+    envs = envs_of(args)
     num, (obs_dim,), (action_dim,) = (
         envs.num_envs,
         envs.single_observation_space.shape or (),
         envs.single_action_space.shape or (),
     )
-    actor, act, update, others = (sac if args["algo"] == "sac" else td3)(args, obs_dim, action_dim)
+    trainer = trainer_of(args, obs_dim, action_dim)
     rows = args["capacity"]
     obs_rows, next_rows = (np.zeros((rows, obs_dim), np.float32) for _ in range(2))
     action_rows = np.zeros((rows, action_dim), np.float32)
@@ -161,15 +186,13 @@ def main(args: dict[str, Any], seconds: float, seed: int, threads: int, out: Pat
         else:
             began_s = began_s or time.monotonic()
             with torch.no_grad():
-                action = act(torch.as_tensor(obs, dtype=torch.float32)).numpy()
-        next_obs, reward, terminated, truncated, infos = envs.step(action)
-        real_next = next_obs.copy()
-        for index in np.flatnonzero(terminated | truncated):
-            real_next[index] = infos["final_obs"][index]
+                action = trainer.act(torch.as_tensor(obs, dtype=torch.float32)).numpy()
+        next_obs, reward, terminated, truncated, _ = envs.step(action)
+        is_over = terminated | truncated
         places = np.arange(steps, steps + num) % rows
-        obs_rows[places], next_rows[places], action_rows[places] = obs, real_next, action
+        obs_rows[places], next_rows[places], action_rows[places] = obs, next_obs, action
         reward_rows[places], terminated_rows[places] = reward, terminated
-        obs = next_obs
+        obs = envs.reset(options={"reset_mask": is_over})[0] if is_over.any() else next_obs
         steps += num
         if not ticks or time.monotonic() - ticks[-1][1] >= TICK_S:
             ticks.append((steps, time.monotonic()))
@@ -179,20 +202,17 @@ def main(args: dict[str, Any], seconds: float, seed: int, threads: int, out: Pat
             chosen = rng.integers(0, min(steps, rows), args["batch_size"])
             fields = (obs_rows, action_rows, next_rows, reward_rows, terminated_rows)
             updates += 1
-            update(tuple(torch.from_numpy(field[chosen]) for field in fields), updates)  # type: ignore[arg-type]
+            trainer.update(tuple(torch.from_numpy(field[chosen]) for field in fields), updates)  # type: ignore[arg-type]
             in_updates_s += time.monotonic() - begun_s
-    critics, actor_optimizer, q_optimizer = others
-    found = args | {
-        "num_envs": num,
-        "hidden_dims": widths(actor, critics),
-        "actor_lr": actor_optimizer.param_groups[0]["lr"],
-        "critic_lr": q_optimizer.param_groups[0]["lr"],
-        "capacity": len(obs_rows),
-        "batch_size": len(chosen),
-    }
+    found = args | trainer.found | {"num_envs": num, "capacity": len(obs_rows), "batch_size": len(chosen)}
     report = {"ticks": ticks, "env_steps": steps, "updates": updates, "threads": str(torch.get_num_threads())}
     installed = {package: metadata.version(package) for package in PACKAGES}
-    out.write_text(json.dumps(report | {"work": work, "settings": found, "versions": installed}))
+    return report | {"work": work, "settings": found, "versions": installed}
+
+
+def settings_of(actor: nn.Module, critics: nn.Module, actor_optimizer: Any, q_optimizer: Any) -> dict[str, Any]:
+    lrs = {"actor_lr": actor_optimizer.param_groups[0]["lr"], "critic_lr": q_optimizer.param_groups[0]["lr"]}
+    return {"hidden_dims": widths(actor, critics), **lrs}
 
 
 def widths(*modules: nn.Module) -> list[Any]:
@@ -203,5 +223,12 @@ def widths(*modules: nn.Module) -> list[Any]:
     return hidden[0] if all(one == hidden[0] for one in hidden) else hidden
 
 
+def run_program(trainer_of: TrainerOf, envs_of: EnvsOf) -> None:
+    """Trains as the command line says, and writes the report."""
+    settings, seconds, seed, threads, out = sys.argv[1:]
+    report = train(trainer_of, envs_of, json.loads(settings), float(seconds), int(seed), int(threads))
+    Path(out).write_text(json.dumps(report))
+
+
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), Path(sys.argv[5]))
+    run_program(trainer_of, separate_envs)

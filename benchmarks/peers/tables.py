@@ -20,10 +20,13 @@ RATIOS = {  # numerator, and the denominators of which the fastest counts
     "offpolicy / faster SB3": ("ours", ("sb3-1", "sb3-2")),
     "offpolicy / SBX": ("ours", ("sbx",)),
     "offpolicy / single file": ("ours", ("control-1", "control-2")),
+    "offpolicy / single file without autograd": ("ours", ("by-hand-2",)),
     "offpolicy, overlap / SBX": ("overlap", ("sbx",)),
     "offpolicy, auto / SBX": ("auto", ("sbx",)),
     "offpolicy, tuned / SBX": ("tuned", ("sbx",)),
     "offpolicy, tuned / faster SB3": ("tuned", ("sb3-1", "sb3-2")),
+    "single file without autograd / SBX": ("by-hand-2", ("sbx",)),
+    "single file without autograd / single file": ("by-hand-2", ("control-1", "control-2")),
 }
 
 

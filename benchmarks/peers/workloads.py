@@ -16,8 +16,8 @@ class Workload(NamedTuple):
     contenders: tuple[str, ...]
 
 
-ONE = ("ours", "overlap", "tuned", "sb3-1", "sb3-2", "sbx", "control-1", "control-2")
-MANY = ("ours", "overlap", "auto", "tuned", "sb3-1", "sb3-2", "sbx", "control-2")
+ONE = ("ours", "overlap", "tuned", "sb3-1", "sb3-2", "sbx", "control-1", "control-2", "by-hand-2")
+MANY = ("ours", "overlap", "auto", "tuned", "sb3-1", "sb3-2", "sbx", "control-2", "by-hand-2")
 WORKLOADS: Mapping[str, Workload] = {
     "sac-1": Workload("SAC, one environment, one update per env step", Settings.of("sac"), ONE),
     "td3-1": Workload("TD3, one environment, one update per env step", Settings.of("td3"), ONE),

@@ -238,7 +238,8 @@ def test_impossible_options_are_refused(words: list[str], capsys: pytest.Capture
 def test_the_single_file_does_the_work_that_it_reports(algo: str, tmp_path: Path) -> None:
     settings = replace(SMALL, algo=algo, policy_delay=2 if algo == "td3" else 1)
     seconds = 2.0  # enough for both environments' first steps beside another program
-    control.main(settings.to_mapping(), seconds, 1, 1, tmp_path / "report.json")
+    report_of = control.train(control.trainer_of, control.separate_envs, settings.to_mapping(), seconds, 1, 1)
+    (tmp_path / "report.json").write_text(json.dumps(report_of))
     report = CONTENDERS["control-1"].report(Job(settings, seconds, 1, tmp_path))
     check_equal(settings, report.settings, report.env_steps, report.updates)
     assert report.threads == "1"
