@@ -10,6 +10,7 @@ Usage: python -m benchmarks.peers.by_hand SETTINGS SECONDS SEED THREADS OUT, as 
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Sequence
@@ -45,7 +46,10 @@ class Adam:
     def step(self, block: Tensor, gradient: Tensor) -> None:
         self._step.add_(1)
         torch._fused_adam_(
-            *([one] for one in (block, gradient, self._mean, self._square)),
+            [block],
+            [gradient],
+            [self._mean],
+            [self._square],
             [],
             [self._step],
             lr=self.lr,
@@ -79,6 +83,13 @@ class Nets:
         self.memory: Memory = {} if memory is None else memory
         self._first = torch.empty(num_nets, sizes[0], sizes[1]) if NARROW * sizes[0] <= sizes[1] else None
         self.adam = Adam(total, lr)
+
+    def first(self) -> Nets:
+        """The first of the networks alone, with the same parameters; its gradients by these have no memory."""
+        one = copy.copy(self)
+        one.weights, one.biases = ([tensor[:1] for tensor in tensors] for tensors in (self.weights, self.biases))
+        one.memory = {}
+        return one
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The outputs, with one call per product; the activations stay for `backward`. [B, I] -> [C, B, O]."""
@@ -215,6 +226,7 @@ class Td3(Learner):
         super().__init__(args, obs_dim, action_dim, action_dim)
         self.target_actor = Nets(1, self.actor.sizes, memory=self.actor.memory)
         self.target_actor.block.copy_(self.actor.block)
+        self._first_critic = self.critics.first()
         self.noise: Tensor  # of the last target actions, [B, A]
 
     def act(self, obs: Tensor) -> Tensor:
@@ -228,9 +240,9 @@ class Td3(Learner):
         self.step_critics(obs, action, self.target_q(batch, next_action, 0.0))
         if number % self.args["policy_delay"] == 0:
             new = self.actor.forward(obs)[0].tanh()
-            self.critics.forward(torch.cat([obs, new], 1))
-            d_q = torch.stack([torch.full((len(obs), 1), -1 / len(obs)), torch.zeros(len(obs), 1)])
-            d_action = self.critics.input_gradient(self.critics.backward(d_q, of_weights=False), self.obs_dim)
+            critic, d_q = self._first_critic, torch.full((1, len(obs), 1), -1 / len(obs))
+            critic.forward(torch.cat([obs, new], 1))
+            d_action = critic.input_gradient(critic.backward(d_q, of_weights=False), self.obs_dim)
             self.actor.backward((d_action * (1 - new.square()))[None])
             self.actor.step()
             self.target_actor.block.lerp_(self.actor.block, self.args["tau"])
@@ -248,9 +260,8 @@ def batched_envs(args: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
     if args["num_envs"] < FEWEST_BATCHED:
         return separate_envs(args)
     spec = gym.spec(args["env_id"])
-    return TaskVector(
-        load_env_creator(str(task_of(spec))), gym.make(spec), args["num_envs"], torch.get_num_threads(), {}
-    )
+    task: Any = load_env_creator(str(task_of(spec)))  # Any: its type is known by its name alone
+    return TaskVector(task, gym.make(spec), args["num_envs"], torch.get_num_threads(), {})
 
 
 if __name__ == "__main__":
