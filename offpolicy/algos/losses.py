@@ -12,7 +12,6 @@ import functools
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 
 def check_shapes(legends: str, **tensors: Tensor) -> None:
@@ -47,15 +46,21 @@ def soft_value(q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
     return torch.addcmul(q.amin(dim=0), alpha, log_prob, value=-1.0)
 
 
-def critic_loss(q: Tensor, target_q: Tensor) -> Tensor:
-    """sum_i mean_B (Q_i - y)^2, TD3 (arXiv:1802.09477) algorithm 1; SAC (arXiv:1812.05905) eq. 5 times 2."""
+def critic_error(q: Tensor, target_q: Tensor) -> Tensor:
+    """Q_i - y, in fresh memory. [C, B], [B] -> [C, B]."""
     check_shapes("CB B", q=q, target_q=target_q)
-    return len(q) * functional.mse_loss(q, target_q.expand_as(q))
+    return q - target_q
 
 
-def critic_loss_gradient(q: Tensor, target_q: Tensor) -> Tensor:
+def critic_loss(error: Tensor) -> Tensor:
+    """sum_i mean_B (Q_i - y)^2, TD3 (arXiv:1802.09477) algorithm 1; SAC (arXiv:1812.05905) eq. 5 times 2. -> []."""
+    errors = error.flatten()
+    return torch.dot(errors, errors) / error.shape[1]
+
+
+def critic_loss_gradient(error: Tensor) -> Tensor:
     """By q: 2 (Q_i - y) / B. -> [C, B]."""
-    return (q - target_q).mul_(2.0 / q.shape[1])
+    return error * (2.0 / error.shape[1])
 
 
 def sac_actor_loss(min_q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:

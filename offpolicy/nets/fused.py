@@ -167,6 +167,9 @@ class FusedMlp:
         self.activation = FUSED_ACTIVATIONS[type(nets[0][1])]
         self._gradients = [LayerGradients.of(of_layer, gradients) for of_layer in linears] if gradients else []
         self._workspace = workspace
+        # The network that this one, its target, follows: `infer` writes where its passes keep their activations, which
+        # are in the processor's caches.
+        self.source: FusedMlp | None = None
         self._evaluated: tuple[Tensor, Memory]
         self._version: int | None = None  # of the activations of the last `evaluate`; None: traced, where it is unknown
 
@@ -250,6 +253,9 @@ class FusedMlp:
         kept = self._workspace.by_rows.get(rows)
         if kept is None:
             inputs, *hidden = self._make_scratch(BatchMemory(), rows)
+        elif self.source is not None and (self.source, 0) in kept.passes:
+            memory = kept.passes[self.source, 0]
+            inputs, hidden = memory.inputs, memory.hidden
         else:
             if self not in kept.scratch:
                 kept.scratch[self] = self._make_scratch(kept, rows)

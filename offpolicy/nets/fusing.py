@@ -25,6 +25,7 @@ def fuse(
 ) -> None:
     """Fuses the perceptrons in `network` that learn, and those in its targets, the `followers`, where they can be.
 
+    A target is evaluated where its source keeps its activations: what the last pass of the source kept is gone then.
     `gradients` is the optimiser's memory for the gradient of each parameter that learns. Perceptrons with layer norm or
     an activation without a fused kernel keep their plain modules, and so do those that do not learn: results are the
     same either way, to float rounding. With `precision` bf16 perceptrons of two hidden layers or more round the factors
@@ -36,8 +37,8 @@ def fuse(
     for module in network.modules():
         _fuse(module, gradients, workspace, precision)
     for follower in followers:
-        for module in follower.modules():
-            _fuse(module, {}, workspace, precision)
+        for module, source in zip(follower.modules(), network.modules(), strict=True):
+            _fuse(module, {}, workspace, precision, source)
 
 
 def differentiable(nets: Sequence[Mlp], gradients: Mapping[Tensor, Tensor], fused: FusedMlp | None) -> Differentiable:
@@ -55,7 +56,13 @@ def graphless(*nets: Differentiable, is_replayed: bool) -> Callable[[], Abstract
     return torch.inference_mode if are_fused and not is_replayed else torch.no_grad
 
 
-def _fuse(module: nn.Module, gradients: Mapping[Tensor, Tensor], workspace: Workspace, precision: str) -> None:
+def _fuse(
+    module: nn.Module,
+    gradients: Mapping[Tensor, Tensor],
+    workspace: Workspace,
+    precision: str,
+    source: nn.Module | None = None,
+) -> None:
     nets = (module.first, module.second) if isinstance(module, TwinCritic) else (module,)
     has_memory = not gradients or all(parameter in gradients for parameter in module.parameters())
     if isinstance(module, Mlp | TwinCritic) and has_memory:
@@ -63,3 +70,5 @@ def _fuse(module: nn.Module, gradients: Mapping[Tensor, Tensor], workspace: Work
         if all(can_fuse(net) for net in perceptrons):
             is_mixed = precision == "bf16" and all(can_round(net) for net in perceptrons)
             module.fused = (MixedMlp if is_mixed else FusedMlp)(perceptrons, gradients, workspace)
+            if isinstance(source, Mlp | TwinCritic):
+                module.fused.source = source.fused

@@ -27,7 +27,7 @@ def test_soft_value_takes_the_smaller_critic_and_subtracts_the_scaled_log_prob()
 
 
 def test_critic_loss_sums_the_critics_and_averages_the_rows() -> None:
-    loss = losses.critic_loss(B([[1.0, 2.0], [3.0, 4.0]]), B([1.0, 1.0]))
+    loss = losses.critic_loss(losses.critic_error(B([[1.0, 2.0], [3.0, 4.0]]), B([1.0, 1.0])))
     assert float(loss) == (0.0 + 1.0) / 2 + (4.0 + 9.0) / 2
 
 
@@ -115,9 +115,10 @@ def test_gradients_written_out_are_those_of_autograd() -> None:
     log_prob.requires_grad_()
     log_alpha = torch.tensor(-0.7, dtype=torch.float64, requires_grad=True)
     alpha = log_alpha.detach().exp()
+    error = losses.critic_error(q, target_q)
     by_q1, smallest = losses.td3_actor_loss_gradient(q.detach()[0]), q.min(dim=0)
     pairs = [
-        (losses.critic_loss(q, target_q), (q,), (losses.critic_loss_gradient(q.detach(), target_q),)),
+        (losses.critic_loss(error), (q,), (losses.critic_loss_gradient(error.detach()),)),
         (
             losses.sac_actor_loss(smallest.values, log_prob, alpha),
             (q, log_prob),
@@ -145,9 +146,9 @@ def test_td_target_refuses_a_column(bad: int) -> None:
 @pytest.mark.parametrize(
     ("q", "target_q"), [(PAIR, COLUMN), (torch.zeros(2, 4, 1), ROW), (PAIR, torch.zeros(1)), (ROW, ROW)]
 )
-def test_critic_loss_refuses_shapes_that_would_broadcast(q: Tensor, target_q: Tensor) -> None:
+def test_critic_error_refuses_shapes_that_would_broadcast(q: Tensor, target_q: Tensor) -> None:
     with pytest.raises(ValueError, match="has shape"):
-        losses.critic_loss(q, target_q)
+        losses.critic_error(q, target_q)
 
 
 def test_actor_and_alpha_losses_refuse_a_column() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets import fusing
 from offpolicy.nets.critics import TwinCritic
+from offpolicy.nets.flat import join, views
 from offpolicy.nets.fused import FusedMlp
 from offpolicy.nets.fusing import differentiable, fuse
 from offpolicy.nets.mixed import MixedMlp
@@ -198,3 +200,26 @@ def test_what_is_not_fused_is_differentiated_by_autograd() -> None:
     assert isinstance(differentiable((net,), gradients, net.fused), PlainMlp)
     fuse(net, gradients)
     assert differentiable((net,), gradients, net.fused) is net.fused
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_target_is_evaluated_where_its_source_keeps_its_activations(precision: str) -> None:
+    source = mlp(4, (8, 8), 1, "relu")
+    target = copy.deepcopy(source)
+    block = join(tuple(source.parameters()))
+    gradients = views(torch.zeros_like(block), [parameter.shape for parameter in source.parameters()])
+    fuse(source, dict(zip(source.parameters(), gradients, strict=True)), target, precision=precision)
+    assert source.fused is not None
+    rows, other_rows = torch.randn(5, 4), torch.randn(5, 4)
+    with torch.no_grad():
+        before = target(rows).clone()  # before the source has evaluated as many
+        output = source.fused.evaluate(rows)
+        memory = source.fused.memory(5)
+        of_source = [activations.clone() for activations in memory.hidden]
+        assert torch.equal(target(rows), before)
+        assert torch.equal(output[0], before)
+        source.fused.evaluate(other_rows)
+        target(rows)
+        assert all(torch.equal(*both) for both in zip(memory.hidden, of_source, strict=True))
+        with pytest.raises(RuntimeError, match="overwritten by another pass"):
+            source.fused.pull_back(output)
