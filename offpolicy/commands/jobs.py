@@ -21,6 +21,7 @@ from offpolicy.descendants import HELD_S
 from offpolicy.errors import ConfigError, OffPolicyError
 from offpolicy.files import atomic_write
 from offpolicy.run_names import TRIAL
+from offpolicy.timing.clock import Stopwatch
 
 STOP_S = 60.0  # seconds that a run may take to save its checkpoint
 CANCELLED_POLLS = 120  # polls in which a job of SLURM that was cancelled may still be in the queue
@@ -42,8 +43,12 @@ class Job(Protocol):
         """Returns the exit code; None while it runs."""
         ...
 
+    def ask_to_stop(self) -> None:
+        """Asks it to end as a user would, so that it saves a checkpoint. A second call does nothing."""
+        ...
+
     def stop(self) -> None:
-        """Ends it as a user would, so that it saves a checkpoint, and waits where it can."""
+        """Asks it to end if nobody has yet, and waits where it can."""
         ...
 
     def last_error(self) -> str:
@@ -96,6 +101,7 @@ class LocalJob:
 
     def __init__(self, process: subprocess.Popen[bytes], directory: Path, stop_s: float) -> None:
         self._process, self._directory, self._stop_s = process, directory, stop_s
+        self._asked: Stopwatch | None = None  # since it was asked to stop
 
     def wait(self, timeout_s: float) -> int | None:
         """Returns the exit code as soon as it is known; None after `timeout_s`."""
@@ -108,15 +114,21 @@ class LocalJob:
         """Returns the exit code; None while it runs."""
         return self._process.poll()
 
+    def ask_to_stop(self) -> None:
+        """Asks it to end as a user would: its time for that begins."""
+        if self._asked is None and self._process.poll() is None:
+            self._asked = Stopwatch()
+            self._process.send_signal(signal.SIGTERM)  # SIGINT may be ignored, where this is a job of a script
+
     def stop(self) -> None:
         """Stops it as a user would, and kills what has not ended in time. Its children die with it.
 
         What the kernel holds, although it was killed, is given up after `HELD_S`.
         """
         try:
-            if self._process.poll() is None:
-                self._process.send_signal(signal.SIGTERM)  # SIGINT may be ignored, where this is a job of a script
-                self.wait(self._stop_s)
+            self.ask_to_stop()
+            if self._asked is not None:
+                self.wait(max(self._stop_s - self._asked.elapsed_s(), 0.0))
         finally:
             self._process.kill()
             self.wait(HELD_S)
@@ -190,7 +202,7 @@ class SlurmJob:
     """A job that was submitted."""
 
     def __init__(self, number: str, directory: Path) -> None:
-        self._number, self._directory, self._missing = number, directory, 0
+        self._number, self._directory, self._missing, self._was_asked = number, directory, 0, False
 
     def poll(self) -> int | None:
         """Returns the exit code that the job has left; 1 for a job that is gone without one."""
@@ -201,11 +213,21 @@ class SlurmJob:
             self._missing = 0 if is_known else self._missing + 1
         return 1 if self._missing >= LOST_POLLS else None
 
-    def stop(self) -> None:
-        """Cancels the job: SLURM sends SIGTERM, on which the run saves a checkpoint, and kills it later."""
+    def ask_to_stop(self) -> None:
+        """Cancels the job: SLURM sends SIGTERM, on which the run saves a checkpoint, and kills it later.
+
+        Raises `OffPolicyError` where SLURM does not.
+        """
+        if self._was_asked:
+            return
         _slurm("scancel", self._number)
+        self._was_asked = True
         with suppress(OSError):
             _note(self._directory, Submitted(self._number, is_cancelled=True))
+
+    def stop(self) -> None:
+        """Cancels the job if nobody has yet, and leaves the wait for its end to SLURM. Raises as `ask_to_stop`."""
+        self.ask_to_stop()
 
     def last_error(self) -> str:
         """Returns the last line of stderr, else that the job left nothing."""

@@ -69,6 +69,11 @@ class ActiveTrial:
         """The index of the next seed to start; None if all were started."""
         return len(self.jobs) if len(self.jobs) < self.num_seeds else None
 
+    @property
+    def running(self) -> dict[int, Job]:
+        """The runs that were started and are not known to have ended, by seed."""
+        return {seed: job for seed, job in self.jobs.items() if seed not in self.codes}
+
     def run(self, seed: int) -> Path:
         """Returns the directory of the run of a seed."""
         return self.directory / f"seed-{seed}" / RUN
@@ -241,7 +246,7 @@ class Sweep:
                 for each in list(self._active):
                     self._advance(each)
         except BaseException as error:
-            self._stop_all()
+            self._end(*self._active)
             if not isinstance(error, KeyboardInterrupt):
                 raise
             self._console.print(f"interrupted: the same command goes on; {self._out} keeps the trials", soft_wrap=True)
@@ -257,7 +262,7 @@ class Sweep:
     def _fill(self) -> bool:
         """Starts runs while there are free places; True if one was started."""
         was_started = False
-        while sum(len(each.jobs) - len(each.codes) for each in self._active) < self.num_jobs:
+        while sum(len(each.running) for each in self._active) < self.num_jobs:
             waiting = next((each for each in self._active if each.next_seed is not None), None)
             if waiting is None:
                 if self._study.num_trials >= self._options.trials:
@@ -338,20 +343,23 @@ class Sweep:
                 return True
         return False
 
-    def _end(self, each: ActiveTrial) -> None:
-        """Stops the runs of a trial. One that cannot be stopped is named, and goes on."""
-        for seed, job in each.jobs.items():
-            if seed in each.codes:
-                continue
-            try:
-                job.stop()
-            except OffPolicyError as error:  # SLURM does not answer, or the job has just ended
-                self._say(each, f"seed {self._cfg.seed + seed} was not stopped: {error}")
-        self._active.remove(each)
+    def _end(self, *ended: ActiveTrial) -> None:
+        """Stops the runs of trials. One that cannot be stopped is named, and goes on."""
+        # All are asked before one is waited for: each may take its time to save a checkpoint, and so they take it once.
+        asked = [job for each in ended for seed, job in each.running.items() if self._ask_to_stop(each, seed, job)]
+        for job in asked:
+            job.stop()
+        for each in ended:
+            self._active.remove(each)
 
-    def _stop_all(self) -> None:
-        for each in list(self._active):
-            self._end(each)
+    def _ask_to_stop(self, each: ActiveTrial, seed: int, job: Job) -> bool:
+        """True if a run was asked to stop."""
+        try:
+            job.ask_to_stop()
+        except OffPolicyError as error:  # SLURM does not answer, or the job has just ended
+            self._say(each, f"seed {self._cfg.seed + seed} was not stopped: {error}")
+            return False
+        return True
 
     def _say(self, each: ActiveTrial, text: str) -> None:
         self._console.print(f"{self._watch.elapsed_s():5.0f} s  trial {each.trial.number}: {text}", soft_wrap=True)

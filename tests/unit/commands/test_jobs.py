@@ -72,10 +72,27 @@ def test_a_process_is_stopped_as_a_user_would(local: LocalLauncher, tmp_path: Pa
     assert job.poll() == 143
 
 
-def test_a_process_that_the_kernel_holds_is_given_up(tmp_path: Path) -> None:
-    held = HeldProcess()
-    LocalJob(held, tmp_path, stop_s=0.5).stop()  # type: ignore[arg-type]  # a fake process
-    assert (held.was_killed, held.limits_s) == (True, [0.5, 30.0])
+class SteppedWatch:
+    """A stopwatch that shows the seconds of `now_s`."""
+
+    now_s = 0.0
+
+    def elapsed_s(self) -> float:
+        return self.now_s
+
+
+@pytest.mark.parametrize(("asked_s_ago", "rest_s"), [(0.0, 60.0), (25.0, 35.0), (90.0, 0.0)])
+def test_the_time_to_stop_begins_when_a_process_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_s_ago: float, rest_s: float
+) -> None:
+    """What the kernel holds after that is given up."""
+    watch, held = SteppedWatch(), HeldProcess()
+    monkeypatch.setattr(module, "Stopwatch", lambda: watch)
+    job = LocalJob(held, tmp_path, stop_s=60.0)  # type: ignore[arg-type]  # a fake process
+    job.ask_to_stop()
+    watch.now_s = asked_s_ago
+    job.stop()
+    assert (held.was_killed, held.num_signals, held.limits_s) == (True, 1, [rest_s, 30.0])
 
 
 @pytest.fixture

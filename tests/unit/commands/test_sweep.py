@@ -30,6 +30,7 @@ class FakeJob:
 
     def __init__(self, code: int, launcher: FakeLauncher) -> None:
         self._code, self._launcher, self._polls, self.was_stopped = code, launcher, 0, False
+        self.num_asked_before = 0  # runs that had been asked to stop when this one was waited for
         launcher.running += 1
         launcher.most = max(launcher.most, launcher.running)
 
@@ -39,8 +40,11 @@ class FakeJob:
             self._launcher.running -= 1
         return self._code if self._polls >= 2 else None
 
+    def ask_to_stop(self) -> None:
+        self._launcher.num_asked += 1
+
     def stop(self) -> None:
-        self.was_stopped = True
+        self.was_stopped, self.num_asked_before = True, self._launcher.num_asked
         self._launcher.running -= 1
 
     def last_error(self) -> str:
@@ -54,7 +58,7 @@ class FakeLauncher:
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome, self.started = outcome, list[tuple[tuple[str, ...], Path]]()
-        self.jobs, self.running, self.most = list[FakeJob](), 0, 0
+        self.jobs, self.running, self.most, self.num_asked = list[FakeJob](), 0, 0, 0
 
     def start(self, words: Sequence[str], directory: Path) -> FakeJob:
         self.started.append((tuple(words), directory))
@@ -185,13 +189,25 @@ def test_a_run_that_cannot_be_stopped_is_named_and_the_others_are(
         raise OffPolicyError("scancel 7: Invalid job id specified")
 
     def interrupt(seconds: float) -> None:
-        monkeypatch.setattr(launcher.jobs[0], "stop", refuse)
+        monkeypatch.setattr(launcher.jobs[0], "ask_to_stop", refuse)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module.time, "sleep", interrupt)
     assert swept(jobs=3) == 130
     assert [job.was_stopped for job in launcher.jobs] == [False, True, True]
     assert "trial 0: seed 1 was not stopped: scancel 7: Invalid job id specified" in capsys.readouterr().out
+
+
+def test_all_runs_are_asked_to_stop_before_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may take a minute to save: eight runs took eight minutes to stop, one after the other."""
+    launcher = launched(monkeypatch, near)
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.time, "sleep", interrupt)
+    assert swept(jobs=5) == 130
+    assert [job.num_asked_before for job in launcher.jobs] == [5] * 5
 
 
 def test_ctrl_c_stops_the_runs_and_the_same_command_goes_on(
