@@ -27,13 +27,17 @@ STOP_S = 60.0  # seconds that a run may take to save its checkpoint
 CANCELLED_POLLS = 120  # polls in which a job of SLURM that was cancelled may still be in the queue
 LOST_POLLS = 3  # polls after which a job of SLURM that left no exit code is lost: shared disks are late
 UNKNOWN_JOB = "Invalid job id"  # squeue says so
-JOB, EXIT, SCRIPT = "slurm.json", "exit", "job.sh"
+JOB, EXIT, SCRIPT, OUT, ERR = "slurm.json", "exit", "job.sh", "out", "err"
 RUN = "run"
 # The run dies with this process. The root is on the path just for our own modules.
 CHILD = (
     "import sys; sys.path.insert(0, sys.argv[1]); import offpolicy.children as c; c.die_with_parent(int(sys.argv[2]));"
     " from offpolicy.cli import main; sys.exit(main(['train', '--trust', *sys.argv[3:]]))"
 )
+
+
+class NotSubmitted(OffPolicyError):
+    """SLURM has refused a job, or did not answer in time."""
 
 
 class Job(Protocol):
@@ -79,7 +83,7 @@ class LocalLauncher:
         directory.mkdir(parents=True, exist_ok=True)
         root = str(Path(offpolicy.__file__).parents[1])
         command = [sys.executable, "-P", "-c", CHILD, root, str(os.getpid()), *words, _run_dir(directory)]
-        with (directory / "out").open("ab") as out, (directory / "err").open("wb") as err:
+        with (directory / OUT).open("ab") as out, (directory / ERR).open("wb") as err:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -135,7 +139,7 @@ class LocalJob:
 
     def last_error(self) -> str:
         """Returns the last line of stderr, else how the process ended."""
-        return last_line(self._directory / "err") or describe_exit(self._process.returncode)
+        return last_line(self._directory / ERR) or describe_exit(self._process.returncode)
 
 
 class SlurmLauncher:
@@ -145,22 +149,34 @@ class SlurmLauncher:
         self._options, self.poll_s = tuple(options), poll_s
 
     def start(self, words: Sequence[str], directory: Path) -> Job:
-        """Submits a job, or finds the one that an earlier sweep has submitted. Raises `OffPolicyError`."""
+        """Submits a job, or finds the one that an earlier sweep has submitted.
+
+        Raises `NotSubmitted` where `sbatch` fails, `ConfigError` where there is none, and `OffPolicyError`.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         known = _submitted(directory)
         if known is not None and known.is_cancelled:
             self._wait_for_end(known.number)  # it saves, and would leave its exit code to the next one
         elif known is not None and not (directory / EXIT).exists() and is_queued(known.number) is not False:
             return SlurmJob(known.number, directory)
-        (directory / EXIT).unlink(missing_ok=True)
+        for left in (EXIT, ERR):  # of an earlier job, whose last error would be taken for that of this one
+            (directory / left).unlink(missing_ok=True)
         script = directory / SCRIPT
         atomic_write(script, os.fsencode(job_script(words, directory)), durable=False)
-        answer = _slurm("sbatch", "--parsable", *self._options, str(script))
+        answer = self._submit(script)
         number = answer.strip().partition(";")[0]  # with a cluster's name behind, where there are several
         if not number.isdigit():
             raise OffPolicyError(f"sbatch: got {answer.strip()!r}, allowed the number of a job")
         _note(directory, Submitted(number))
         return SlurmJob(number, directory)
+
+    def _submit(self, script: Path) -> str:
+        try:
+            return _slurm("sbatch", "--parsable", *self._options, str(script))
+        except ConfigError:
+            raise
+        except OffPolicyError as error:
+            raise NotSubmitted(str(error)) from error
 
     def _wait_for_end(self, number: str) -> None:
         """Returns when a job that was cancelled has left the queue. Raises `OffPolicyError` if it stays."""
@@ -178,8 +194,8 @@ def job_script(words: Sequence[str], directory: Path) -> str:
     lines = [
         "#!/bin/bash",
         f"#SBATCH --job-name=offpolicy-{place.parent.name}-{place.name}",
-        f"#SBATCH --output={_sbatch_path(place / 'out')}",
-        f"#SBATCH --error={_sbatch_path(place / 'err')}",
+        f"#SBATCH --output={_sbatch_path(place / OUT)}",
+        f"#SBATCH --error={_sbatch_path(place / ERR)}",
         "#SBATCH --ntasks=1",
         "#SBATCH --open-mode=append",
         f"cd {shlex.quote(os.getcwd())} || exit 1",
@@ -231,7 +247,7 @@ class SlurmJob:
 
     def last_error(self) -> str:
         """Returns the last line of stderr, else that the job left nothing."""
-        return last_line(self._directory / "err") or f"job {self._number} of SLURM is gone and left no exit code"
+        return last_line(self._directory / ERR) or f"job {self._number} of SLURM is gone and left no exit code"
 
 
 def check_slurm() -> None:
