@@ -55,6 +55,7 @@ class SpaceSpec:
     obs_dtype: str = "float32"  # as the replay stores them: uint8 where all parts are of bytes
     box_shape: tuple[int, ...] = ()  # of a Box observation of a higher rank than 1, which is flattened; else nothing
     action_shape: tuple[int, ...] | None = None  # as the environment takes an action; None: the run did not record it
+    draws: bool | None = None  # the environment makes pictures (render mode rgb_array); None: the run did not record it
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SpaceSpec:
