@@ -7,7 +7,7 @@ O observation, A action, C critics, W columns of a packed replay row.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +25,13 @@ Bool = NDArray[np.bool_]
 OBS, PRIVILEGED, HISTORY = "obs", "privileged", "proprio_hist"  # HORA's groups, by their keys in a Dict observation
 ACTOR_GROUPS = {"obs": OBS, "history": HISTORY}  # by algo.actor_input, the group that APPO's actor reads
 MIN_FRAMES = 25  # frames of history from which one is left after the convolutions of HORA's student
+
+
+# The fields of `SpaceSpec` that a policy is made for. `obs_dtype` is not: it says how a replay stores observations.
+POLICY_SPACES = (
+    "obs_dim", "obs_keys", "obs_shapes", "box_shape",
+    "action_dim", "action_shape", "num_actions", "nvec", "action_low", "action_high",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,7 @@ class SpaceSpec:
     obs_dtype: str = "float32"  # as the replay stores them: uint8 where all parts are of bytes
     box_shape: tuple[int, ...] = ()  # of a Box observation of a higher rank than 1, which is flattened; else nothing
     action_shape: tuple[int, ...] | None = None  # as the environment takes an action; None: the run did not record it
+    draws: bool | None = None  # the environment makes pictures (render mode rgb_array); None: the run did not record it
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SpaceSpec:
@@ -64,10 +72,11 @@ class SpaceSpec:
         """The kind of action space: Box, Discrete or MultiDiscrete."""
         return "Discrete" if self.num_actions else "MultiDiscrete" if self.nvec else "Box"
 
-    def changed(self, now: SpaceSpec, names: Iterable[str]) -> list[str]:
-        """Returns those of the fields that are others in `now`. A shape that was not recorded here is no other."""
+    def changed(self, now: SpaceSpec) -> list[str]:
+        """Returns the fields of `POLICY_SPACES` that are others in `now`. A shape not recorded here is no other."""
         is_known = {"box_shape": bool(self.box_shape), "action_shape": self.action_shape is not None}
-        return [name for name in names if is_known.get(name, True) and getattr(self, name) != getattr(now, name)]
+        known = [name for name in POLICY_SPACES if is_known.get(name, True)]
+        return [name for name in known if getattr(self, name) != getattr(now, name)]
 
     def columns(self, key: str) -> slice:
         """The columns of the part `key` of a Dict observation in the flattened one. Raises `ValueError`."""

@@ -36,7 +36,15 @@ from offpolicy.launch.outcome import (
     record_end,
     unwritten,
 )
-from offpolicy.launch.preflight import check_fits, check_restart, check_same, find_source, find_teacher, preflight
+from offpolicy.launch.preflight import (
+    check_fits,
+    check_restart,
+    check_same,
+    check_spaces,
+    find_source,
+    find_teacher,
+    preflight,
+)
 from offpolicy.launch.resources import plan_host, spin_rounds, track_names
 from offpolicy.launch.restart import keeps_others, newest_checkpoint, started_again
 from offpolicy.launch.run_dir import RunDir
@@ -240,6 +248,7 @@ def _run_config(plan: LaunchPlan, run: RunDir, spec: SpaceSpec) -> RunConfig:
         saved = read_config(run.path)
         check_same(cfg, saved)
         check_fits(cfg, spec, run.checkpoint)
+        check_spaces(run.path, spec)
         cfg = replace(cfg, teacher=saved.teacher)  # the one that the run started from
     write_config(run.path, cfg, spec)
     return cfg

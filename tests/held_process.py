@@ -12,13 +12,14 @@ class HeldProcess:
 
     def __init__(self) -> None:
         self.limits_s: list[float] = []  # of the waits for it
-        self.was_killed = False
+        self.was_killed, self.num_signals = False, 0
 
     def kill(self) -> None:
         self.was_killed = True
 
     def send_signal(self, number: int) -> None:
         self.was_killed = True
+        self.num_signals += 1
 
     def poll(self) -> None:
         return None

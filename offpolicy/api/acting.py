@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from offpolicy.api.arguments import whole_number
+from offpolicy.api.runs import AnyRun, path_of
 from offpolicy.collect.policy import require_sound
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.commands.trust import check_trust
 from offpolicy.envs.spaces import Codec, action_map
 from offpolicy.errors import ConfigError, NumericsError
 from offpolicy.export.env_policy import names_read
-from offpolicy.run_names import find_run
 from offpolicy.seeding import torch_seed
 from offpolicy.types import Float32, SpaceSpec
 
@@ -26,7 +25,7 @@ Observation = ArrayLike | Mapping[str, Any]  # Any: arrays, or mappings of array
 
 
 def load(
-    run: str | Path,
+    run: AnyRun,
     *,
     step: int | None = None,
     device: str = "cpu",
@@ -35,13 +34,13 @@ def load(
 ) -> LoadedPolicy:
     """Returns the policy of a run's newest checkpoint, or of the one at env step `step`. No process is started.
 
-    `run` is a directory, the beginning of a run's name, or `latest`. `seed` is that of actions with exploration. Raises
-    `ConfigError`, also for a run whose configuration names code that may not be the caller's own (`trust=True` allows
-    it, as `--trust` does), and `CheckpointError` where there is no usable checkpoint.
+    `run` is a directory, the beginning of a run's name, `latest`, or a `TrainedRun`. `seed` is that of actions with
+    exploration. Raises `ConfigError`, also for a run whose configuration names code that may not be the caller's own
+    (`trust=True` allows it, as `--trust` does), and `CheckpointError` where there is no usable checkpoint.
     """
     step = None if step is None else whole_number("step", step, 0)
     seed = whole_number("seed", seed, 0)
-    path = find_run(run)
+    path = path_of(run)
     check_trust(path, is_trusted=trust)
     return LoadedPolicy(SavedRun.find(path, PolicyChoice(seed, step, device, {})), device, seed)
 

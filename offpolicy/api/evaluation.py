@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
@@ -12,17 +12,15 @@ from offpolicy.analysis import report as pages
 from offpolicy.analysis.report import Report
 from offpolicy.analysis.runs import read_labelled, read_runs
 from offpolicy.api.arguments import finite_number, whole_number
-from offpolicy.api.runs import TrainedRun, plain_value
+from offpolicy.api.runs import AnyRun, TrainedRun, kind, path_of, plain_value
 from offpolicy.commands.compare import report_of
 from offpolicy.commands.trust import check_trust
 from offpolicy.errors import ConfigError
 from offpolicy.logger.console import plain_text
-from offpolicy.run_names import find_run
 from offpolicy.start import open_descriptors
 from offpolicy.types import Float64
 
 TEXT_WIDTH = 120  # characters of a comparison as text
-AnyRun = str | Path | TrainedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ def evaluate(
     Labels are the keys of a mapping, else the names of the directories. Each result is added to its run's
     `eval.jsonl`. Raises `ConfigError`, `CheckpointError` and `EnvFailure`.
     """
-    if not isinstance(run, str | Path | TrainedRun):
+    if isinstance(run, Iterable) and not isinstance(run, str):
         return _evaluations(dict(_labelled(run)), options)
     if options.get("random"):
         raise ConfigError(
@@ -119,9 +117,9 @@ def _evaluations(paths: Mapping[str, Path], options: EvaluateOptions) -> dict[st
 
 def _labelled(runs: Sequence[AnyRun] | Mapping[str, AnyRun]) -> Iterator[tuple[str, Path]]:
     if isinstance(runs, Mapping):
-        yield from ((label, _path(one)) for label, one in runs.items())
+        yield from ((label, path_of(one)) for label, one in runs.items())
         return
-    paths = [_path(run) for run in runs]
+    paths = [path_of(run) for run in runs]
     taken, labels = {path.name for path in paths}, set[str]()
     for path in paths:
         numbered = (f"{path.name}-{number}" for number in itertools.count(2))
@@ -129,15 +127,6 @@ def _labelled(runs: Sequence[AnyRun] | Mapping[str, AnyRun]) -> Iterator[tuple[s
         labels.add(label)
         taken.add(label)
         yield label, path
-
-
-def _path(run: AnyRun) -> Path:
-    if isinstance(run, TrainedRun):
-        return run.run_dir
-    if isinstance(run, str | Path):
-        return find_run(run)
-    allowed = "a directory, latest, the beginning of a run's name, or a TrainedRun"
-    raise ConfigError(f"run: got a {type(run).__name__}, allowed {allowed}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +154,12 @@ def compare(
     The runs of one label are seeds of one thing: `{"sac": [one, two], "td3": [three, four]}`. `reference` is the score
     to reach, None: chosen from the curves. Raises `ConfigError`.
     """
-    if isinstance(runs, str | Path | TrainedRun):
-        raise ConfigError("run: got one, allowed a list or a mapping of two or more: compare([run, other])")
+    if isinstance(runs, str) or not isinstance(runs, Iterable):
+        got = "one" if isinstance(runs, str | Path | TrainedRun) else kind(runs)
+        raise ConfigError(f"run: got {got}, allowed a list or a mapping of two or more: compare([run, other])")
     reference = None if reference is None else finite_number("reference", reference)
     if not isinstance(runs, Mapping):
-        return Comparison(report_of(read_runs([str(_path(run)) for run in runs]), reference))
+        return Comparison(report_of(read_runs([str(path_of(run)) for run in runs]), reference))
     return Comparison(report_of(read_labelled(_seeds(runs)), reference))
 
 
@@ -177,7 +167,8 @@ def _seeds(runs: Mapping[str, AnyRun | Sequence[AnyRun]]) -> dict[str, list[Path
     """Returns the runs of each label. A label that is no text, such as a number, becomes one. Raises `ConfigError`."""
     named: dict[str, list[Path]] = {}
     for label, given in runs.items():
-        paths = [_path(run) for run in ([given] if isinstance(given, str | Path | TrainedRun) else given)]
+        several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+        paths = [path_of(run) for run in several]
         if not paths:
             raise ConfigError(f"run: got none with the label {label!r}, allowed one or more")
         if str(label) in named:

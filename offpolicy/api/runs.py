@@ -35,9 +35,9 @@ class TrainedRun:
     run_dir: Path
 
     @classmethod
-    def read(cls, run: str | Path) -> TrainedRun:
+    def read(cls, run: AnyRun) -> TrainedRun:
         """Returns the run of a directory, of the beginning of its name, or `latest`. Raises `ConfigError`."""
-        path = find_run(run)
+        path = path_of(run)
         if not (path / "config.yaml").is_file():
             raise ConfigError(f"run: got {str(run)!r}, allowed the directory of a run (it has no config.yaml)")
         return cls(path.absolute())
@@ -101,6 +101,24 @@ class TrainedRun:
         evaluation = self.summary.get("eval") or {}
         known += [f"mean_reward={evaluation['mean_reward']!r}"] if "mean_reward" in evaluation else []
         return f"TrainedRun({', '.join([repr(str(self.run_dir)), *known])})"
+
+
+AnyRun = str | Path | TrainedRun
+
+
+def path_of(run: object) -> Path:
+    """Returns the directory of a run that a program names. Raises `ConfigError` where it names none, or several."""
+    if isinstance(run, TrainedRun):
+        return run.run_dir
+    if isinstance(run, str | Path):
+        return find_run(run)
+    allowed = "a directory, latest, the beginning of a run's name, or a TrainedRun"
+    raise ConfigError(f"run: got {kind(run)}, allowed {allowed}")
+
+
+def kind(given: object) -> str:
+    """Returns what a program has given in place of something else: None, or its type."""
+    return "None" if given is None else f"a {type(given).__name__}"
 
 
 def plain_value(value: Any) -> Any:  # Any: a value of a Python program, and one of the configuration

@@ -21,18 +21,23 @@ from offpolicy.descendants import HELD_S
 from offpolicy.errors import ConfigError, OffPolicyError
 from offpolicy.files import atomic_write
 from offpolicy.run_names import TRIAL
+from offpolicy.timing.clock import Stopwatch
 
 STOP_S = 60.0  # seconds that a run may take to save its checkpoint
 CANCELLED_POLLS = 120  # polls in which a job of SLURM that was cancelled may still be in the queue
 LOST_POLLS = 3  # polls after which a job of SLURM that left no exit code is lost: shared disks are late
 UNKNOWN_JOB = "Invalid job id"  # squeue says so
-JOB, EXIT, SCRIPT = "slurm.json", "exit", "job.sh"
+JOB, EXIT, SCRIPT, OUT, ERR = "slurm.json", "exit", "job.sh", "out", "err"
 RUN = "run"
 # The run dies with this process. The root is on the path just for our own modules.
 CHILD = (
     "import sys; sys.path.insert(0, sys.argv[1]); import offpolicy.children as c; c.die_with_parent(int(sys.argv[2]));"
     " from offpolicy.cli import main; sys.exit(main(['train', '--trust', *sys.argv[3:]]))"
 )
+
+
+class NotSubmitted(OffPolicyError):
+    """SLURM has refused a job, or did not answer in time."""
 
 
 class Job(Protocol):
@@ -42,8 +47,12 @@ class Job(Protocol):
         """Returns the exit code; None while it runs."""
         ...
 
+    def ask_to_stop(self) -> None:
+        """Asks it to end as a user would, so that it saves a checkpoint. A second call does nothing."""
+        ...
+
     def stop(self) -> None:
-        """Ends it as a user would, so that it saves a checkpoint, and waits where it can."""
+        """Asks it to end if nobody has yet, and waits where it can."""
         ...
 
     def last_error(self) -> str:
@@ -74,7 +83,7 @@ class LocalLauncher:
         directory.mkdir(parents=True, exist_ok=True)
         root = str(Path(offpolicy.__file__).parents[1])
         command = [sys.executable, "-P", "-c", CHILD, root, str(os.getpid()), *words, _run_dir(directory)]
-        with (directory / "out").open("ab") as out, (directory / "err").open("wb") as err:
+        with (directory / OUT).open("ab") as out, (directory / ERR).open("wb") as err:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -96,6 +105,7 @@ class LocalJob:
 
     def __init__(self, process: subprocess.Popen[bytes], directory: Path, stop_s: float) -> None:
         self._process, self._directory, self._stop_s = process, directory, stop_s
+        self._asked: Stopwatch | None = None  # since it was asked to stop
 
     def wait(self, timeout_s: float) -> int | None:
         """Returns the exit code as soon as it is known; None after `timeout_s`."""
@@ -108,22 +118,28 @@ class LocalJob:
         """Returns the exit code; None while it runs."""
         return self._process.poll()
 
+    def ask_to_stop(self) -> None:
+        """Asks it to end as a user would: its time for that begins."""
+        if self._asked is None and self._process.poll() is None:
+            self._asked = Stopwatch()
+            self._process.send_signal(signal.SIGTERM)  # SIGINT may be ignored, where this is a job of a script
+
     def stop(self) -> None:
         """Stops it as a user would, and kills what has not ended in time. Its children die with it.
 
         What the kernel holds, although it was killed, is given up after `HELD_S`.
         """
         try:
-            if self._process.poll() is None:
-                self._process.send_signal(signal.SIGTERM)  # SIGINT may be ignored, where this is a job of a script
-                self.wait(self._stop_s)
+            self.ask_to_stop()
+            if self._asked is not None:
+                self.wait(max(self._stop_s - self._asked.elapsed_s(), 0.0))
         finally:
             self._process.kill()
             self.wait(HELD_S)
 
     def last_error(self) -> str:
         """Returns the last line of stderr, else how the process ended."""
-        return last_line(self._directory / "err") or describe_exit(self._process.returncode)
+        return last_line(self._directory / ERR) or describe_exit(self._process.returncode)
 
 
 class SlurmLauncher:
@@ -133,22 +149,34 @@ class SlurmLauncher:
         self._options, self.poll_s = tuple(options), poll_s
 
     def start(self, words: Sequence[str], directory: Path) -> Job:
-        """Submits a job, or finds the one that an earlier sweep has submitted. Raises `OffPolicyError`."""
+        """Submits a job, or finds the one that an earlier sweep has submitted.
+
+        Raises `NotSubmitted` where `sbatch` fails, `ConfigError` where there is none, and `OffPolicyError`.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         known = _submitted(directory)
         if known is not None and known.is_cancelled:
             self._wait_for_end(known.number)  # it saves, and would leave its exit code to the next one
         elif known is not None and not (directory / EXIT).exists() and is_queued(known.number) is not False:
             return SlurmJob(known.number, directory)
-        (directory / EXIT).unlink(missing_ok=True)
+        for left in (EXIT, ERR):  # of an earlier job, whose last error would be taken for that of this one
+            (directory / left).unlink(missing_ok=True)
         script = directory / SCRIPT
         atomic_write(script, os.fsencode(job_script(words, directory)), durable=False)
-        answer = _slurm("sbatch", "--parsable", *self._options, str(script))
+        answer = self._submit(script)
         number = answer.strip().partition(";")[0]  # with a cluster's name behind, where there are several
         if not number.isdigit():
             raise OffPolicyError(f"sbatch: got {answer.strip()!r}, allowed the number of a job")
         _note(directory, Submitted(number))
         return SlurmJob(number, directory)
+
+    def _submit(self, script: Path) -> str:
+        try:
+            return _slurm("sbatch", "--parsable", *self._options, str(script))
+        except ConfigError:
+            raise
+        except OffPolicyError as error:
+            raise NotSubmitted(str(error)) from error
 
     def _wait_for_end(self, number: str) -> None:
         """Returns when a job that was cancelled has left the queue. Raises `OffPolicyError` if it stays."""
@@ -166,8 +194,8 @@ def job_script(words: Sequence[str], directory: Path) -> str:
     lines = [
         "#!/bin/bash",
         f"#SBATCH --job-name=offpolicy-{place.parent.name}-{place.name}",
-        f"#SBATCH --output={_sbatch_path(place / 'out')}",
-        f"#SBATCH --error={_sbatch_path(place / 'err')}",
+        f"#SBATCH --output={_sbatch_path(place / OUT)}",
+        f"#SBATCH --error={_sbatch_path(place / ERR)}",
         "#SBATCH --ntasks=1",
         "#SBATCH --open-mode=append",
         f"cd {shlex.quote(os.getcwd())} || exit 1",
@@ -190,7 +218,7 @@ class SlurmJob:
     """A job that was submitted."""
 
     def __init__(self, number: str, directory: Path) -> None:
-        self._number, self._directory, self._missing = number, directory, 0
+        self._number, self._directory, self._missing, self._was_asked = number, directory, 0, False
 
     def poll(self) -> int | None:
         """Returns the exit code that the job has left; 1 for a job that is gone without one."""
@@ -201,15 +229,25 @@ class SlurmJob:
             self._missing = 0 if is_known else self._missing + 1
         return 1 if self._missing >= LOST_POLLS else None
 
-    def stop(self) -> None:
-        """Cancels the job: SLURM sends SIGTERM, on which the run saves a checkpoint, and kills it later."""
+    def ask_to_stop(self) -> None:
+        """Cancels the job: SLURM sends SIGTERM, on which the run saves a checkpoint, and kills it later.
+
+        Raises `OffPolicyError` where SLURM does not.
+        """
+        if self._was_asked:
+            return
         _slurm("scancel", self._number)
+        self._was_asked = True
         with suppress(OSError):
             _note(self._directory, Submitted(self._number, is_cancelled=True))
 
+    def stop(self) -> None:
+        """Cancels the job if nobody has yet, and leaves the wait for its end to SLURM. Raises as `ask_to_stop`."""
+        self.ask_to_stop()
+
     def last_error(self) -> str:
         """Returns the last line of stderr, else that the job left nothing."""
-        return last_line(self._directory / "err") or f"job {self._number} of SLURM is gone and left no exit code"
+        return last_line(self._directory / ERR) or f"job {self._number} of SLURM is gone and left no exit code"
 
 
 def check_slurm() -> None:

@@ -24,11 +24,6 @@ from offpolicy.training.rank_context import pick_device
 from offpolicy.training.resume import learner_tensors
 from offpolicy.types import SpaceSpec
 
-# The fields of the spaces that a policy was made for. `obs_dtype` is not: it says how a replay stores observations.
-KEPT = (
-    "obs_dim", "obs_keys", "obs_shapes", "box_shape",
-    "action_dim", "action_shape", "num_actions", "nvec", "action_low", "action_high",
-)  # fmt: skip
 CHANGEABLE = ("env.kwargs", "env.measure", "env.step_timeout_s")
 
 
@@ -153,7 +148,7 @@ def _changed_env(path: Path, cfg: RunConfig, spec: SpaceSpec, overrides: Mapping
 
 
 def _require_same(path: Path, before: SpaceSpec, now: SpaceSpec) -> None:
-    """Raises `ConfigError` naming every field of `KEPT` that differs."""
-    if changed := before.changed(now, KEPT):
+    """Raises `ConfigError` naming every field that differs."""
+    if changed := before.changed(now):
         differ = ", ".join(f"{name} {getattr(before, name)} before, {getattr(now, name)} now" for name in changed)
         raise ConfigError(f"run: the policy of {path} cannot act there: {differ}")

@@ -17,7 +17,7 @@ from rich.table import Table
 from offpolicy.analysis.space import OWN_KEYS, Parameter, Space, Value, read_space, words_of
 from offpolicy.collect.evaluations import read_scores
 from offpolicy.commands.compare import compare
-from offpolicy.commands.jobs import RUN, Job, Launcher, LocalLauncher, SlurmLauncher, check_slurm
+from offpolicy.commands.jobs import RUN, Job, Launcher, LocalLauncher, NotSubmitted, SlurmLauncher, check_slurm
 from offpolicy.commands.sweep_study import Row, SweepStudy
 from offpolicy.config.overrides import config_file, load_config, parse_overrides, read_words
 from offpolicy.config.parsing import as_override, flatten, is_within, merge, nested
@@ -37,6 +37,7 @@ from offpolicy.timing.clock import Stopwatch
 SOURCE = "source.yaml"  # the copy of what `config=` names; a `config.yaml` would make the directory a run
 QUIET = ("log.panel=off", "log.tensorboard=false")
 MOST_SHOWN = 10  # trials in the table
+MOST_REFUSED = 3  # jobs in a row that SLURM does not take, each of which costs a trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,11 @@ class ActiveTrial:
     def next_seed(self) -> int | None:
         """The index of the next seed to start; None if all were started."""
         return len(self.jobs) if len(self.jobs) < self.num_seeds else None
+
+    @property
+    def running(self) -> dict[int, Job]:
+        """The runs that were started and are not known to have ended, by seed."""
+        return {seed: job for seed, job in self.jobs.items() if seed not in self.codes}
 
     def run(self, seed: int) -> Path:
         """Returns the directory of the run of a seed."""
@@ -228,6 +234,7 @@ class Sweep:
             shares = {"threads.learner": max(cores // self.num_jobs, 1), "threads.collector": 1}
             self._words += [f"{key}={share}" for key, share in shares.items() if key not in given]
         self._active: list[ActiveTrial] = []
+        self._num_refused = 0  # jobs in a row that SLURM did not take
         self._watch, self._console = Stopwatch(), plain_console()
 
     def run(self) -> int:
@@ -241,7 +248,7 @@ class Sweep:
                 for each in list(self._active):
                     self._advance(each)
         except BaseException as error:
-            self._stop_all()
+            self._end(*self._active)
             if not isinstance(error, KeyboardInterrupt):
                 raise
             self._console.print(f"interrupted: the same command goes on; {self._out} keeps the trials", soft_wrap=True)
@@ -255,9 +262,9 @@ class Sweep:
         return ActiveTrial(trial, values, directory, self._options.seeds, num_reported=reported)
 
     def _fill(self) -> bool:
-        """Starts runs while there are free places; True if one was started."""
-        was_started = False
-        while sum(len(each.jobs) - len(each.codes) for each in self._active) < self.num_jobs:
+        """Starts runs while there are free places; True if one was started, or was to be."""
+        was_tried = False
+        while sum(len(each.running) for each in self._active) < self.num_jobs:
             waiting = next((each for each in self._active if each.next_seed is not None), None)
             if waiting is None:
                 if self._study.num_trials >= self._options.trials:
@@ -265,9 +272,10 @@ class Sweep:
                 waiting = self._begin()
                 if waiting is None:
                     continue
-            self._start(waiting)
-            was_started = True
-        return was_started
+            was_tried = True
+            if not self._start(waiting):
+                break  # the next one after a pause: SLURM may be away for a moment
+        return was_tried
 
     def _begin(self) -> ActiveTrial | None:
         """Begins a trial; None for one whose values are refused together."""
@@ -279,11 +287,26 @@ class Sweep:
         self._active.append(each)
         return each
 
-    def _start(self, each: ActiveTrial) -> None:
+    def _start(self, each: ActiveTrial) -> bool:
+        """Starts the next run of a trial. False if it is not submitted, which fails the trial alone.
+
+        Raises `OffPolicyError` where that was so for `MOST_REFUSED` in a row: SLURM would fail all that are left.
+        """
         seed = len(each.jobs)
         words = [*self._read_words(self._words, each.values), f"seed={self._cfg.seed + seed}"]
-        each.jobs[seed] = self._launcher.start(words, each.directory / f"seed-{seed}")
+        try:
+            each.jobs[seed] = self._launcher.start(words, each.directory / f"seed-{seed}")
+        except NotSubmitted as error:
+            self._num_refused += 1
+            self._fail(each, f"seed {self._cfg.seed + seed} was not submitted: {error}")
+            if self._num_refused == MOST_REFUSED:
+                raise OffPolicyError(
+                    f"the sweep stops, as {MOST_REFUSED} jobs in a row were not submitted: {error}"
+                ) from error
+            return False
+        self._num_refused = 0
         self._say(each, f"seed {self._cfg.seed + seed} starts: {shlex.join(words_of(each.values))}")
+        return True
 
     def _read_words(self, words: Sequence[str], values: Mapping[str, Value]) -> list[str]:
         """Returns words and values as overrides, without options that nothing reads beside these values.
@@ -338,20 +361,23 @@ class Sweep:
                 return True
         return False
 
-    def _end(self, each: ActiveTrial) -> None:
-        """Stops the runs of a trial. One that cannot be stopped is named, and goes on."""
-        for seed, job in each.jobs.items():
-            if seed in each.codes:
-                continue
-            try:
-                job.stop()
-            except OffPolicyError as error:  # SLURM does not answer, or the job has just ended
-                self._say(each, f"seed {self._cfg.seed + seed} was not stopped: {error}")
-        self._active.remove(each)
+    def _end(self, *ended: ActiveTrial) -> None:
+        """Stops the runs of trials. One that cannot be stopped is named, and goes on."""
+        # All are asked before one is waited for: each may take its time to save a checkpoint, and so they take it once.
+        asked = [job for each in ended for seed, job in each.running.items() if self._ask_to_stop(each, seed, job)]
+        for job in asked:
+            job.stop()
+        for each in ended:
+            self._active.remove(each)
 
-    def _stop_all(self) -> None:
-        for each in list(self._active):
-            self._end(each)
+    def _ask_to_stop(self, each: ActiveTrial, seed: int, job: Job) -> bool:
+        """True if a run was asked to stop."""
+        try:
+            job.ask_to_stop()
+        except OffPolicyError as error:  # SLURM does not answer, or the job has just ended
+            self._say(each, f"seed {self._cfg.seed + seed} was not stopped: {error}")
+            return False
+        return True
 
     def _say(self, each: ActiveTrial, text: str) -> None:
         self._console.print(f"{self._watch.elapsed_s():5.0f} s  trial {each.trial.number}: {text}", soft_wrap=True)

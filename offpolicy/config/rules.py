@@ -90,6 +90,11 @@ UNREAD = (
         "with eval.episodes=0: there is no evaluation",
     ),
     Unread(
+        ("eval.every",),
+        lambda cfg: cfg.eval.episodes == 0 and cfg.eval.every > 0,  # 0: as it is then
+        "with eval.episodes=0: there is no evaluation",
+    ),
+    Unread(
         ("eval.beside",),
         lambda cfg: cfg.eval.episodes == 0 and cfg.eval.beside == "true",  # false: as it is then
         "with eval.episodes=0: there is no evaluation",

@@ -157,7 +157,7 @@ def read_spec(path: Path) -> SpaceSpec:
     """Returns the spaces of a run directory. Raises `ConfigError`."""
     try:
         return SpaceSpec.from_json(json.loads((path / "spaces.json").read_text()))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:  # the last two: of another program, or version
         raise ConfigError(f"{path / 'spaces.json'}: cannot be read: {error}") from None
 
 

@@ -321,7 +321,11 @@ class EnvConfig:
     measure: str | None = option(
         None, "number of info at an episode's end that `offpolicy eval` reports beside the return, such as net_rotation"
     )
-    step_timeout_s: float = option(60.0, "an environment silent for longer than this ends the run with exit 70", gt=0.0)
+    step_timeout_s: float = option(
+        60.0,
+        "an environment silent for longer than this ends the run with exit 70: at once if async, else 8 s later",
+        gt=0.0,
+    )
     on_error: str = option(
         "raise", "an environment that raises: raise (ends the run) or restart (its collector starts again)",
         choices=("raise", "restart"),

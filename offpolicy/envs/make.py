@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Container, Mapping
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -111,6 +112,12 @@ def find_spec(env_id: str) -> EnvSpec:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
         raise ConfigError(f"env.id: got {env_id!r}, {_unknown_id(module, name)}") from error
+
+
+def makes_pictures(env: Env) -> bool:
+    """True if an environment says that it makes pictures, with the render mode `rgb_array`."""
+    modes = env.metadata.get("render_modes") if isinstance(env.metadata, Mapping) else None
+    return isinstance(modes, Container) and "rgb_array" in modes
 
 
 def with_time_limit(cfg: EnvConfig) -> EnvConfig:

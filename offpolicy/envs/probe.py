@@ -16,7 +16,7 @@ import numpy as np
 from offpolicy.children import ChildError, ChildRaised, ChildTimeout, call_in_child, module_path
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
-from offpolicy.envs.make import find_spec, make_env
+from offpolicy.envs.make import find_spec, make_env, makes_pictures
 from offpolicy.envs.spaces import action_map
 from offpolicy.envs.vector import NativeVector
 from offpolicy.envs.vectorization import TOGETHER, resolve_vectorization
@@ -69,4 +69,4 @@ def try_out(request: dict[str, Any]) -> dict[str, Any]:  # Any: JSON values
     adapter.close()
     if FAILURE_KEY in info:
         raise EnvFailure(info[FAILURE_KEY])
-    return dataclasses.asdict(codec.spec)
+    return dataclasses.asdict(dataclasses.replace(codec.spec, draws=makes_pictures(env)))

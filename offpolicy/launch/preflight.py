@@ -40,10 +40,6 @@ SOURCE_KEYS = (
     *TEACHER_KEYS, "critic_layer_norm", "normalize_value",
     *("actor_width", "critic_width", "num_blocks", "num_bins", "value_max", "scale_reward"),  # of FlashSAC
 )  # fmt: skip
-SOURCE_SPACES = (
-    *("obs_dim", "obs_keys", "obs_shapes", "box_shape"),
-    *("action_dim", "action_shape", "num_actions", "nvec", "action_low", "action_high"),
-)
 
 # A smaller machine may have as many to repeat a run of a larger one: their number decides the last bits of an update.
 THREADS_PER_CORE = 32  # threads of a process beyond which its number is taken for a mistake
@@ -265,6 +261,24 @@ def check_fits(cfg: RunConfig, spec: SpaceSpec, checkpoint: Checkpoint) -> None:
         raise ConfigError(differences)
 
 
+def check_spaces(path: Path, spec: SpaceSpec) -> None:
+    """Refuses to resume the run at `path` with other spaces than it recorded, naming every difference.
+
+    A checkpoint has their sizes alone. As many numbers in another shape or order, or within other bounds, are other
+    observations and actions than those that the networks and the replay hold. Raises `ConfigError`.
+    """
+    if not (path / "spaces.json").is_file():
+        return
+    before = read_spec(path)
+    differences = [
+        f"env.id: {name} is {getattr(before, name)} in the run {path}, {getattr(spec, name)} now: the spaces cannot"
+        " change when a run goes on"
+        for name in before.changed(spec)
+    ]
+    if differences:
+        raise ConfigError(differences)
+
+
 def find_teacher(plan: LaunchPlan, spec: SpaceSpec) -> int | None:
     """Returns the env step of the teacher's newest checkpoint; None if this host's learner needs no teacher.
 
@@ -331,7 +345,7 @@ def source_differences(path: Path, cfg: RunConfig, spec: SpaceSpec) -> list[str]
     return sizes + [
         f"env.id: {name} is {getattr(source_spec, name)} in the run {path}, {getattr(spec, name)} in this one:"
         " allowed the same"
-        for name in source_spec.changed(spec, SOURCE_SPACES)
+        for name in source_spec.changed(spec)
     ]
 
 

@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from offpolicy.config.schema import read_config
+from offpolicy.config.schema import read_config, read_spec
 from offpolicy.errors import ConfigError
 from offpolicy.logger.console import (
     STATUS_STYLES,
@@ -228,7 +228,8 @@ def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
         yield f"offpolicy resume {run}"
     if any(saved):
         yield f"offpolicy eval {run} --episodes 20"
-        yield f"offpolicy play {run} --video x.gif"
+        if _draws(run_dir):
+            yield f"offpolicy play {run} --video x.gif"
     env_id = _env_id(run_dir)
     if summary["updates"] and summary["timing"]["learner"] and env_id is not None:
         yield f"offpolicy explain {run}"
@@ -251,6 +252,14 @@ def _env_id(run_dir: Path) -> str | None:
         return read_config(run_dir).env.id
     except ConfigError:
         return None
+
+
+def _draws(run_dir: Path) -> bool:
+    """True unless the run has recorded that its environment makes no pictures."""
+    try:
+        return read_spec(run_dir).draws is not False
+    except ConfigError:
+        return True
 
 
 def _newest_beside(run_dir: Path) -> Path | None:

@@ -95,9 +95,15 @@ class SafeSink:
 
     def close(self) -> None:
         """Closes the sink if it has not failed; later calls are dropped."""
-        if self._sink is not None:
-            self._guard(lambda sink: sink.close())
-            self._sink = None
+        sink, self._sink = self._sink, None
+        if sink is None:
+            return
+        try:
+            sink.close()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # as in `_guard`; a second try would find it half closed
+            self._report(error)
 
     def _guard(self, call: Callable[[Sink], None]) -> None:
         sink = self._sink
@@ -110,14 +116,17 @@ class SafeSink:
             raise
         except BaseException as error:  # whatever a sink raises must not end hours of training: asyncio cancels so
             self._sink = None
-            self.num_dropped += 1
-            self._warn(disabled(self.name, error))
+            self._report(error)
             try:
                 sink.close()
             except KeyboardInterrupt:
                 raise
             except BaseException:  # reported above; closing only frees its descriptors
                 return
+
+    def _report(self, error: BaseException) -> None:
+        self.num_dropped += 1
+        self._warn(disabled(self.name, error))
 
 
 def disabled(name: str, error: BaseException) -> str:

@@ -24,6 +24,7 @@ ROLLOUTS = ("algo.epochs=2", "algo.num_minibatches=2", "env.num_envs=2", "rollou
 HAND = (
     *("algo=hora", "env=hand_rotation", "algo.encoder_dims=[8]", "algo.latent_dim=3", "env.kwargs.num_threads=1"),
     *("env.num_envs=4", "rollout.length=8", "algo.num_minibatches=2", "algo.epochs=1", "eval.episodes=0"),
+    "eval.every=0",
 )
 
 

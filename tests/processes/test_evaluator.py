@@ -92,7 +92,8 @@ def cost_ms(run: Run) -> tuple[float, float]:
     return float(wall_ms), float(evaluation_ms)
 
 
-NONE, BY_THE_SIDE, IN_LINE = ("eval.episodes=0",), ("eval.episodes=1", "eval.beside=true"), ("eval.episodes=1",)
+NONE = ("eval.episodes=0", "eval.every=0")  # SLEEPING has another eval.every, which would be refused
+BY_THE_SIDE, IN_LINE = ("eval.episodes=1", "eval.beside=true"), ("eval.episodes=1",)
 
 
 @pytest.mark.alone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from offpolicy.checkpoint import CheckpointStore
+from offpolicy.checkpoint.manifest import fingerprint
 from offpolicy.children import SPIN_ROUNDS
-from offpolicy.config.schema import RunConfig, write_config
+from offpolicy.config.schema import RunConfig, read_spec, write_config
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.launch import preflight
@@ -113,6 +115,34 @@ def test_an_option_that_nothing_reads_is_refused_at_a_resume_where_it_is_given(
         train.resume(tmp_path, {"eval": {"hook": "hooks:score", "episodes": 0}})
     assert train.resume(tmp_path, {"eval": {"episodes": 0}}) == 0
     assert launched[0].eval.hook == "hooks:draw"
+
+
+CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # before, now, refusal
+    "shape": ({"action_shape": (6,)}, {"action_shape": (2, 3)}, r"action_shape is \(6,\) .* \(2, 3\) now"),
+    "bounds": ({}, {"action_high": (2.0,) * 6}, r"action_high is \(1\.0, .* \(2\.0, "),
+    "order of a Dict": (
+        {"obs_keys": ("a", "b"), "obs_shapes": ((8,), (9,))}, {"obs_keys": ("b", "a"), "obs_shapes": ((9,), (8,))},
+        "obs_keys is .* obs_shapes is ",
+    ),
+    "a shape that was not recorded": ({}, {"action_shape": (2, 3)}, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_a_run_does_not_go_on_with_other_spaces_of_the_same_size(tmp_path: Path, change: str) -> None:
+    """It went on, and recorded the new ones as its own: a policy of other actions."""
+    before, now, refusal = CHANGED[change]
+    old, new = replace(SPEC, **before), replace(SPEC, **now)
+    write_config(tmp_path, config(), old)
+    state = STATE | {"fingerprint": fingerprint(config(), old)}
+    run: Any = SimpleNamespace(path=tmp_path, checkpoint=SimpleNamespace(path=tmp_path, json=lambda _: state))
+    plan: Any = SimpleNamespace(cfg=config())
+    if refusal:
+        with pytest.raises(ConfigError, match=f"(?s){refusal}.*the spaces cannot change when a run goes on"):
+            train._run_config(plan, run, new)
+    else:
+        train._run_config(plan, run, new)
+    assert read_spec(tmp_path) == (old if refusal else new)
 
 
 @pytest.mark.parametrize("runner", ["single_gpu", "double_buffer", "multi_gpu", "appo"])

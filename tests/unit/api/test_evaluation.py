@@ -20,6 +20,7 @@ from offpolicy.errors import ConfigError
 from offpolicy.types import Episodes
 
 MakeRun = Callable[..., Path]
+ONE_RUN = "a directory, latest, the beginning of a run's name, or a TrainedRun"
 
 
 @pytest.fixture
@@ -87,6 +88,13 @@ def test_random_actions_need_a_label_beside_them(asked: list[Any]) -> None:
         evaluate("y", random=True)
 
 
+@pytest.mark.parametrize(("run", "got"), [(None, "None"), (3, "a int"), ([None], "None"), ({"x": 3}, "a int")])
+def test_what_is_no_run_is_not_evaluated(asked: list[Any], run: Any, got: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        evaluate(run)
+    assert (caught.value.problems, asked) == ((f"run: got {got}, allowed {ONE_RUN}",), [])
+
+
 @pytest.mark.parametrize("episodes", [0, -1])
 def test_bad_input_is_refused_before_anything_is_read(asked: list[Any], episodes: int) -> None:
     with pytest.raises(ConfigError, match=rf"episodes: got {episodes}, allowed a whole number in \[1, inf\)"):
@@ -148,7 +156,10 @@ def test_labels_of_a_comparison_may_have_seeds(asked: list[Any], monkeypatch: py
         (Path("a/x"), "run: got one, allowed a list or a mapping of two or more: compare([run, other])"),
         ({"one": "a/x", "two": []}, "run: got none with the label 'two', allowed one or more"),
         ({1: "a/x", "1": "y"}, "run: the label '1' is given twice; write another one"),
-        (["a/x", 3], "run: got a int, allowed a directory, latest, the beginning of a run's name, or a TrainedRun"),
+        (None, "run: got None, allowed a list or a mapping of two or more: compare([run, other])"),
+        (3, "run: got a int, allowed a list or a mapping of two or more: compare([run, other])"),
+        ({"one": "a/x", "two": None}, f"run: got None, allowed {ONE_RUN}"),
+        (["a/x", 3], f"run: got a int, allowed {ONE_RUN}"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_by_name(asked: list[Any], runs: Any, problem: str) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpolicy.api.acting import load
 from offpolicy.api.runs import TrainedRun
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import write_config
-from offpolicy.errors import ConfigError
+from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.types import SpaceSpec
 
 RECORDS: list[dict[str, Any]] = [
@@ -79,6 +80,20 @@ def test_a_run_is_found_from_another_working_directory(run: TrainedRun, monkeypa
 def test_a_directory_without_a_configuration_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="allowed the directory of a run"):
         TrainedRun.read(tmp_path)
+
+
+@pytest.mark.parametrize(("given", "got"), [(None, "None"), (b"run", "a bytes")])
+def test_what_is_no_run_is_neither_read_nor_loaded(given: Any, got: str) -> None:
+    """It ended in a `TypeError` of `os.fspath`."""
+    for call in (TrainedRun.read, load):
+        with pytest.raises(ConfigError, match=f"^run: got {got}, allowed a directory, latest, the beginning of a run"):
+            call(given)
+
+
+def test_a_run_that_was_read_is_a_run(run: TrainedRun) -> None:
+    assert TrainedRun.read(run) == run
+    with pytest.raises(CheckpointError, match=f"^run: {run.run_dir}/checkpoints holds no usable checkpoint"):
+        load(run)
 
 
 def test_a_frame_is_made_of_the_curves(run: TrainedRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from offpolicy.commands.jobs import (
     Job,
     LocalJob,
     LocalLauncher,
+    NotSubmitted,
     SlurmJob,
     SlurmLauncher,
     check_slurm,
@@ -72,10 +73,27 @@ def test_a_process_is_stopped_as_a_user_would(local: LocalLauncher, tmp_path: Pa
     assert job.poll() == 143
 
 
-def test_a_process_that_the_kernel_holds_is_given_up(tmp_path: Path) -> None:
-    held = HeldProcess()
-    LocalJob(held, tmp_path, stop_s=0.5).stop()  # type: ignore[arg-type]  # a fake process
-    assert (held.was_killed, held.limits_s) == (True, [0.5, 30.0])
+class SteppedWatch:
+    """A stopwatch that shows the seconds of `now_s`."""
+
+    now_s = 0.0
+
+    def elapsed_s(self) -> float:
+        return self.now_s
+
+
+@pytest.mark.parametrize(("asked_s_ago", "rest_s"), [(0.0, 60.0), (25.0, 35.0), (90.0, 0.0)])
+def test_the_time_to_stop_begins_when_a_process_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_s_ago: float, rest_s: float
+) -> None:
+    """What the kernel holds after that is given up."""
+    watch, held = SteppedWatch(), HeldProcess()
+    monkeypatch.setattr(module, "Stopwatch", lambda: watch)
+    job = LocalJob(held, tmp_path, stop_s=60.0)  # type: ignore[arg-type]  # a fake process
+    job.ask_to_stop()
+    watch.now_s = asked_s_ago
+    job.stop()
+    assert (held.was_killed, held.num_signals, held.limits_s) == (True, 1, [rest_s, 30.0])
 
 
 @pytest.fixture
@@ -159,6 +177,23 @@ def test_a_job_that_is_gone_without_a_code_is_lost(submitted: Path, tmp_path: Pa
     assert polls == [None] * (module.LOST_POLLS - 1) + [1]
 
 
+def test_a_job_that_is_lost_has_no_error_of_the_job_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs append to the file, so that one which SLURM requeues keeps its lines."""
+    (tmp_path / "slurm.json").write_text('{"job": "7"}')
+    (tmp_path / "err").write_text("offpolicy: an earlier job said why\n")
+    monkeypatch.setattr(module, "_slurm", lambda *command: "8\n" if command[0] == "sbatch" else "")
+    job = SlurmLauncher([], poll_s=0.0).start(["fake=0"], tmp_path)
+    assert [job.poll() for _ in range(module.LOST_POLLS)][-1] == 1
+    assert job.last_error() == "job 8 of SLURM is gone and left no exit code"
+
+
+def test_without_sbatch_no_job_is_said_to_be_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would fail one trial after the other."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="there is no sbatch here"):
+        SlurmLauncher([]).start(["fake=0"], tmp_path / "a")
+
+
 def test_a_job_that_was_cancelled_and_still_saves_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +232,7 @@ def test_the_directory_of_a_job_may_have_any_name(submitted: Path, tmp_path: Pat
 
 
 def test_what_sbatch_refuses_is_said(submitted: Path, tmp_path: Path) -> None:
-    with pytest.raises(OffPolicyError, match="invalid partition specified: none"):
+    with pytest.raises(NotSubmitted, match="invalid partition specified: none"):
         SlurmLauncher(["--partition=none"]).start(["fake=0"], tmp_path / "a")
 
 

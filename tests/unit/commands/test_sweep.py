@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import yaml
 
 from offpolicy import cli
 from offpolicy.commands import sweep as module
+from offpolicy.commands.jobs import NotSubmitted
 from offpolicy.commands.sweep import SweepOptions, final_return, sweep
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import ConfigError, OffPolicyError, RunDirBusyError
@@ -30,6 +31,7 @@ class FakeJob:
 
     def __init__(self, code: int, launcher: FakeLauncher) -> None:
         self._code, self._launcher, self._polls, self.was_stopped = code, launcher, 0, False
+        self.num_asked_before = 0  # runs that had been asked to stop when this one was waited for
         launcher.running += 1
         launcher.most = max(launcher.most, launcher.running)
 
@@ -39,8 +41,11 @@ class FakeJob:
             self._launcher.running -= 1
         return self._code if self._polls >= 2 else None
 
+    def ask_to_stop(self) -> None:
+        self._launcher.num_asked += 1
+
     def stop(self) -> None:
-        self.was_stopped = True
+        self.was_stopped, self.num_asked_before = True, self._launcher.num_asked
         self._launcher.running -= 1
 
     def last_error(self) -> str:
@@ -54,7 +59,7 @@ class FakeLauncher:
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome, self.started = outcome, list[tuple[tuple[str, ...], Path]]()
-        self.jobs, self.running, self.most = list[FakeJob](), 0, 0
+        self.jobs, self.running, self.most, self.num_asked = list[FakeJob](), 0, 0, 0
 
     def start(self, words: Sequence[str], directory: Path) -> FakeJob:
         self.started.append((tuple(words), directory))
@@ -154,6 +159,57 @@ def test_jobs_of_slurm_have_the_cores_of_their_node_and_not_of_this_machine(monk
     assert elsewhere == [True, False]
 
 
+class FullQueue(FakeLauncher):
+    """Takes no jobs of some numbers, from 1 on, as SLURM does where a user has too many."""
+
+    def __init__(self, refused: Collection[int]) -> None:
+        super().__init__(near)
+        self.refused, self.num_asked_for = refused, 0
+
+    def start(self, words: Sequence[str], directory: Path) -> FakeJob:
+        self.num_asked_for += 1
+        if self.num_asked_for in self.refused:
+            raise NotSubmitted("sbatch: error: QOSMaxSubmitJobPerUserLimit")
+        return super().start(words, directory)
+
+
+def on_slurm(monkeypatch: pytest.MonkeyPatch, launcher: FakeLauncher) -> None:
+    monkeypatch.setattr(module, "check_slurm", lambda: None)
+    monkeypatch.setattr(module, "SlurmLauncher", lambda options: launcher)
+
+
+def test_a_job_that_slurm_does_not_take_fails_its_trial_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended the sweep, with the jobs of all other trials."""
+    launcher = FullQueue(refused=(4, 6))
+    on_slurm(monkeypatch, launcher)
+    assert swept(trials=4, launcher="slurm") == 0
+    out = capsys.readouterr().out
+    why = "failed: seed 2 was not submitted: sbatch: error: QOSMaxSubmitJobPerUserLimit"
+    assert f"trial 1: {why}" in out
+    assert f"trial 2: {why}" in out
+    assert "trial 0: return -" in out
+    assert "trial 3: return -" in out
+    assert [job.was_stopped for job in launcher.jobs].count(True) == 2  # the first seeds of those that failed
+
+
+def test_slurm_that_takes_no_job_ends_the_sweep_before_it_has_failed_all_trials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launcher = FullQueue(refused=range(3, 100))
+    on_slurm(monkeypatch, launcher)
+    with pytest.raises(OffPolicyError, match="the sweep stops, as 3 jobs in a row were not submitted: sbatch: error"):
+        swept(trials=50, launcher="slurm")
+    assert launcher.num_asked_for == 5
+
+
+def test_the_first_job_that_slurm_does_not_take_ends_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_slurm(monkeypatch, FullQueue(refused=(1,)))
+    with pytest.raises(OffPolicyError, match="as no trial has gone well: seed 1 was not submitted: sbatch: error"):
+        swept(launcher="slurm")
+
+
 def test_a_trial_that_is_worse_is_stopped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     launcher = launched(monkeypatch, lambda gamma, seed: (0, [-1.0] * 3 if len(launcher.jobs) < 8 else [-999.0] * 3))
     assert swept(trials=6, jobs=1, seeds=2) == 0
@@ -185,13 +241,25 @@ def test_a_run_that_cannot_be_stopped_is_named_and_the_others_are(
         raise OffPolicyError("scancel 7: Invalid job id specified")
 
     def interrupt(seconds: float) -> None:
-        monkeypatch.setattr(launcher.jobs[0], "stop", refuse)
+        monkeypatch.setattr(launcher.jobs[0], "ask_to_stop", refuse)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module.time, "sleep", interrupt)
     assert swept(jobs=3) == 130
     assert [job.was_stopped for job in launcher.jobs] == [False, True, True]
     assert "trial 0: seed 1 was not stopped: scancel 7: Invalid job id specified" in capsys.readouterr().out
+
+
+def test_all_runs_are_asked_to_stop_before_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may take a minute to save: eight runs took eight minutes to stop, one after the other."""
+    launcher = launched(monkeypatch, near)
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.time, "sleep", interrupt)
+    assert swept(jobs=5) == 130
+    assert [job.num_asked_before for job in launcher.jobs] == [5] * 5
 
 
 def test_ctrl_c_stops_the_runs_and_the_same_command_goes_on(

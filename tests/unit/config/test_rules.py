@@ -365,6 +365,10 @@ def test_values_below_env_kwargs_are_those_of_json() -> None:
             {"eval": {"beside": True, "episodes": 0}},
             "eval.beside: got 'true', allowed nothing with eval.episodes=0: there is no evaluation",
         ),
+        (
+            {"eval": {"every": 1_000, "episodes": 0}},
+            "eval.every: got 1000, allowed nothing with eval.episodes=0: there is no evaluation",
+        ),
         ({"eval": {"post_queue": 3}}, "eval.post_queue: got 3, allowed nothing without eval.hook"),
         ({"eval": {"video_mb": 3}}, "eval.video_mb: got 3, allowed nothing without eval.video=true"),
         (
@@ -403,7 +407,7 @@ def test_an_option_that_nothing_would_read_is_refused_where_it_was_given(raw: di
         appo(algo={"target_kl": 7, "lr_schedule": "kl_adaptive", "rho_clip": 2}),
         {"replay": {"slots": 3, "newest": True, "device_share": 0.1}},  # auto may choose any source
         {"collect": {"band": 3, "mode": "free"}},
-        {"eval": {"beside": False, "episodes": 0}},  # as it is then
+        {"eval": {"beside": False, "every": 0, "episodes": 0}},  # as it is then
         {"eval": {"every": 19_999}, "stop": {"reward": 1.5, "patience": 3}},
     ],
     ids=str,

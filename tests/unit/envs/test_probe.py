@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs import probe as probe_module
+from offpolicy.envs.make import makes_pictures
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.envs.vector import make_vector
 from offpolicy.errors import ConfigError, EnvFailure, HangError
@@ -36,8 +39,23 @@ def test_a_known_id_and_a_module_form_pass_in_process() -> None:
 def test_the_spaces_come_back_as_the_vector_gives_them() -> None:
     expected = SpaceSpec(3, 1, (-2.0,), (2.0,), max_episode_steps=50, action_shape=(1,))
     cfg = EnvConfig(id="Pendulum-v1", kwargs={"max_episode_steps": 50})
-    assert probe(cfg) == expected
+    assert probe(cfg) == replace(expected, draws=True)
     assert make_vector(cfg).spec == expected
+
+
+@pytest.mark.mp
+def test_an_environment_without_render_modes_makes_no_pictures() -> None:
+    assert probe(toy("PointMass-v0")).draws is False
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [({"render_modes": ["human", "rgb_array"]}, True), ({"render_modes": ["human"]}, False), ({}, False),
+     ({"render_modes": None}, False), (None, False)],
+)  # fmt: skip
+def test_only_the_render_mode_of_pictures_makes_pictures(metadata: Any, expected: bool) -> None:
+    env: Any = SimpleNamespace(metadata=metadata)
+    assert makes_pictures(env) is expected
 
 
 @pytest.mark.mp

@@ -171,6 +171,22 @@ def test_a_run_that_saved_only_its_start_has_nothing_to_evaluate(run: Path, make
     assert not [command for command in typed if command.startswith(("offpolicy eval", "offpolicy play"))]
 
 
+@pytest.mark.parametrize(("text", "is_offered"), [
+    ('{"obs_dim": 2, "action_dim": 1, "action_low": [0], "action_high": [1], "draws": false}', False),
+    ('{"obs_dim": 2, "action_dim": 1, "action_low": [0], "action_high": [1], "draws": true}', True),
+    ('{"obs_dim": 2, "action_dim": 1, "action_low": [0], "action_high": [1]}', True),  # of an older version
+    ('{"of another program": 1}', True),
+    ("[]", True),
+])  # fmt: skip
+def test_a_film_is_not_offered_of_an_environment_that_makes_no_pictures(
+    run: Path, make_snapshot: Any, text: str, is_offered: bool
+) -> None:
+    (run / "spaces.json").write_text(text)
+    typed = commands(printed(summary_of(make_snapshot(1000))))
+    assert (f"offpolicy play {run} --video x.gif" in typed) == is_offered
+    assert f"offpolicy eval {run} --episodes 20" in typed
+
+
 def test_no_word_of_a_shell_is_broken(tmp_path: Path, make_snapshot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("one two three " * 8, "long" * 30):

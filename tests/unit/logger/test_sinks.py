@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +90,24 @@ def test_a_failed_sink_is_closed_at_once_and_its_missed_calls_are_counted() -> N
         sink.write({"env_steps": steps})
     assert inner.calls == ["write 0", "write 1", "close"]
     assert (sink.is_enabled, sink.num_dropped) == (False, 4)
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), asyncio.CancelledError(), KeyboardInterrupt()])
+def test_a_sink_that_fails_in_its_end_is_closed_once(error: BaseException) -> None:
+    """It was closed again, half closed as it was."""
+
+    class Fails(ListSink):
+        def close(self) -> None:
+            self.calls.append("close")
+            raise error
+
+    inner, warnings = Fails(), list[str]()
+    sink = SafeSink("cloud", inner, warnings.append)
+    with pytest.raises(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else contextlib.nullcontext():
+        sink.close()
+    sink.close()
+    assert inner.calls == ["close"]
+    assert len(warnings) == sink.num_dropped == (not isinstance(error, KeyboardInterrupt))
 
 
 def test_a_sink_that_would_end_the_process_is_disabled_like_others() -> None:

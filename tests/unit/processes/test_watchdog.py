@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from offpolicy.config.usable import specs
 from offpolicy.processes.control_page import CollectorWord, ControlPage, EvaluatorWord, RankWord
-from offpolicy.processes.watchdog import Watchdog
+from offpolicy.processes.watchdog import WORKER_GRACE_S, Watchdog
 
 STEP_S = 10.0  # env.step_timeout_s
 START_S = 120.0  # runner.start_timeout_s
@@ -75,6 +76,10 @@ def test_busy_child_without_progress_is_hung_after_the_limit_of_its_role(role: s
 @pytest.mark.parametrize(("role", "limit_s"), [("collector", 120), ("learner", 600), ("evaluator", 120)])
 def test_child_that_starts_has_time_for_its_imports(role: str, limit_s: int) -> None:
     assert Bench().seconds_until_hung(role) == (limit_s + 1, limit_s)
+
+
+def test_the_help_of_the_timeout_says_the_grace_after_it() -> None:
+    assert f"else {WORKER_GRACE_S:g} s later" in specs()["env.step_timeout_s"].limits["doc"]
 
 
 def test_a_start_has_more_time_on_a_loaded_machine_and_names_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
