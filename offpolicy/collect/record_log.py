@@ -15,21 +15,25 @@ class RecordLog:
 
     def __init__(self, path: Path, last_step: int, warn: Callable[[str], None]) -> None:
         """`last_step`: lines of later env steps are superseded. `warn` gets the first failure."""
-        self._name, self._warn = path.name, warn
+        self._path, self._last_step, self._warn = path, last_step, warn
         self._has_warned = False
         self._file: JsonlFile | None = None
         try:
-            self._file = JsonlFile(path, last_step)
+            self._open()
         except OSError as error:
             self._warn_once(error)
 
     def append(self, record: Record) -> None:
-        """Writes a line, if that is possible."""
+        """Writes a line, if that is possible; a file that could not be opened is tried again."""
         try:
-            if self._file is not None:
-                self._file.append(record)
+            self._open().append(record)
         except OSError as error:
             self._warn_once(error)
+
+    def _open(self) -> JsonlFile:
+        if self._file is None:
+            self._file = JsonlFile(self._path, self._last_step)
+        return self._file
 
     def close(self) -> None:
         """Closes the file; a second call does nothing."""
@@ -39,5 +43,5 @@ class RecordLog:
 
     def _warn_once(self, error: OSError) -> None:
         if not self._has_warned:
-            self._warn(f"{self._name} cannot be written: {error}; its lines are dropped while that is so")
+            self._warn(f"{self._path.name} cannot be written: {error}; its lines are dropped while that is so")
         self._has_warned = True

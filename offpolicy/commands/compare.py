@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from rich.text import Text
 
@@ -55,7 +56,8 @@ def compare(
     if png:
         write_output("--png", png, picture)
     if markdown:
-        link = Path(os.path.relpath(png, markdown.parent)).as_posix() if png else None
+        # Encoded: Markdown ends a link at a space, and at a bracket.
+        link = quote(os.fsencode(os.path.relpath(png, markdown.parent))) if png else None
         write_output("--markdown", markdown, pages.markdown(report, link))
     if html:
         write_output("--html", html, pages.html(report, picture))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +62,45 @@ def check_video(path: Path) -> None:
         raise ConfigError(f"--video: got {str(path)!r}, allowed a file name that ends in {', '.join(known)}")
     if kind in WITH_FFMPEG and importlib.util.find_spec("imageio_ffmpeg") is None:
         raise ConfigError(f"--video: {kind} needs imageio-ffmpeg: pip install 'offpolicy[video]', or write a .gif")
-    is_new = not path.exists()
     try:
-        path.open("ab").close()
+        place = path.resolve()  # unlinked below, and a link stays
+        is_new = not place.exists()
+        place.open("ab").close()
     except OSError as error:
         raise ConfigError(f"--video: got {str(path)!r}, allowed a file that can be written: {error.strerror}") from None
     if is_new:
-        path.unlink()
+        place.unlink()
 
 
 def _write(film: Film, path: Path) -> int:
-    """Writes the pictures into the file as they are made and returns how many."""
+    """Writes the pictures into the file and returns how many. What it raises leaves the file as it was."""
+    try:
+        with _replacing(path) as new:
+            return _write_pictures(film, new)
+    except OSError as error:
+        raise SaveError(f"{path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Yields a new file of the same ending that replaces `path`, or what it links to, when the block ends.
+
+    A pipe or a device is yielded itself. Raises OSError.
+    """
+    place = path.resolve()
+    if place.exists() and not place.is_file():
+        yield place
+        return
+    new = place.with_name(f".video-{os.getpid()}{place.suffix}")  # the ending names the format
+    try:
+        yield new
+        new.replace(place)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _write_pictures(film: Film, path: Path) -> int:
+    """Writes the pictures into the file as they are made and returns how many. Raises OSError."""
     import imageio.v2 as imageio
 
     is_gif = path.suffix.lower() == ".gif"
@@ -78,13 +108,15 @@ def _write(film: Film, path: Path) -> int:
     stride = gif.stride if is_gif else 1
     timing: dict[str, Any] = {"duration": gif.delays_ms, "loop": 0} if is_gif else {"fps": film.fps}
     count = 0
+    writer: Any = imageio.get_writer(path, **timing)  # Any: imageio's type leaves append_data out
     try:
-        writer: Any = imageio.get_writer(path, **timing)  # Any: imageio's type leaves append_data out
-        with writer:
-            for picture in film:
-                if count % stride == 0:
-                    writer.append_data(picture)
-                count += 1
-    except OSError as error:
-        raise SaveError(f"{path}: {error.strerror or error}") from error
+        for picture in film:
+            if count % stride == 0:
+                writer.append_data(picture)
+            count += 1
+    except BaseException:  # imageio's own `with` closes nothing then, and its ffmpeg goes on
+        with contextlib.suppress(Exception):
+            writer.close()
+        raise
+    writer.close()
     return count

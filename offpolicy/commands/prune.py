@@ -29,7 +29,7 @@ def prune(runs: Sequence[Path], *, keep: int, is_dry: bool) -> int:
     for run in dict.fromkeys(map(_run_of_all_hosts, runs)):
         parts = (path for path in sorted(run.glob("host-*")) if HOST_DIR.fullmatch(path.name))
         hosts = (path for path in parts if any((path / CHECKPOINTS).glob("step-*")))
-        paths = [path for path in (run, *hosts) if (path / CHECKPOINTS).is_dir()]
+        paths = [path for path in (run, *hosts) if (path / CHECKPOINTS).is_dir()] or [run]
         # Locked, or a run that goes on might resume from what is being removed; to look harms nothing.
         with contextlib.ExitStack() as locks:
             for path in () if is_dry else paths:

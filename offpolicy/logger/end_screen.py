@@ -11,6 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -294,7 +295,7 @@ def _typed(command: str) -> list[str]:
     """
     lines: list[str] = []
     for word in map(shlex.quote, shlex.split(command)):
-        if lines and len(lines[-1]) + 1 + len(word) <= COMMAND_WIDTH:
+        if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= COMMAND_WIDTH:
             lines[-1] += f" {word}"
         else:
             lines.append(word)
@@ -320,8 +321,8 @@ def _short(text: str) -> str:
 
 
 def _num_rows(line: Line) -> int:
-    return -(-len(line[1]) // (WIDTH - NAME_WIDTH))
+    return -(-cell_len(line[1]) // (WIDTH - NAME_WIDTH))
 
 
 def _typed_rows(lines: Sequence[str]) -> int:
-    return sum(-(-(NEXT_WIDTH + len(line)) // WIDTH) for line in lines)
+    return sum(-(-(NEXT_WIDTH + cell_len(line)) // WIDTH) for line in lines)

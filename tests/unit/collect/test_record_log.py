@@ -25,3 +25,15 @@ def test_a_refusal_is_said_once(tmp_path: Path) -> None:
     log.close()
     assert len(warnings) == 1
     assert warnings[0].startswith("log.jsonl cannot be written:")
+
+
+def test_a_file_that_could_not_be_opened_is_written_once_it_can(tmp_path: Path) -> None:
+    path, warnings = tmp_path / "later" / "log.jsonl", list[str]()
+    log = RecordLog(path, 0, warnings.append)
+    log.append({"env_steps": 1})
+    path.parent.mkdir()
+    for env_steps in (2, 3):
+        log.append({"env_steps": env_steps})
+    log.close()
+    assert [json.loads(line)["env_steps"] for line in path.read_text().splitlines()] == [2, 3]
+    assert len(warnings) == 1

@@ -143,6 +143,12 @@ def test_markdown_links_its_picture_from_where_it_lies_itself(
         assert f"]({link})" in Path(page).read_text()
 
 
+def test_markdown_links_a_picture_whose_name_has_spaces_and_brackets(make_run: MakeRun, tmp_path: Path) -> None:
+    runs, page = [str(make_run("one")), str(make_run("two"))], tmp_path / "c.md"
+    compare(runs, png=tmp_path / "a (2) ü.png", markdown=page)
+    assert "![time per iteration and learning curves](a%20%282%29%20%C3%BC.png)" in page.read_text()
+
+
 def test_a_picture_without_matplotlib_is_refused_first_with_the_extra(make_run: MakeRun, tmp_path: Path) -> None:
     words = [str(make_run("one")), str(make_run("two")), "--png", str(tmp_path / "x.png")]
     code = "import sys; sys.modules['matplotlib'] = None; from offpolicy.cli import main; sys.exit(main(sys.argv[1:]))"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from offpolicy.commands.play import check_video, play
+from offpolicy.commands.play import _write, check_video, play
 from offpolicy.commands.saved_run import PolicyChoice
-from offpolicy.errors import ConfigError
+from offpolicy.errors import ConfigError, EnvFailure
 
 
 def test_another_ending_is_refused_before_the_run_is_read(tmp_path: Path) -> None:
@@ -45,3 +47,42 @@ def test_without_a_display_a_file_is_asked_for(tmp_path: Path, monkeypatch: pyte
 def test_trying_a_file_leaves_nothing_behind(tmp_path: Path) -> None:
     check_video(tmp_path / "x.gif")
     assert list(tmp_path.iterdir()) == []
+
+
+class BrokenFilm:
+    """A film that ends with an error after its second picture."""
+
+    fps = 30.0
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from np.zeros((2, 16, 16, 3), np.uint8)
+        raise EnvFailure("fails in step")
+
+
+class ShortFilm(BrokenFilm):
+    """A film of two pictures."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from np.zeros((2, 16, 16, 3), np.uint8)
+
+
+@pytest.mark.parametrize("name", ["x.gif", "x.mp4"])
+def test_a_film_that_fails_leaves_the_earlier_one(tmp_path: Path, name: str) -> None:
+    if name.endswith(".mp4"):
+        pytest.importorskip("imageio_ffmpeg")
+    (tmp_path / name).write_bytes(b"the earlier one")
+    for path in (tmp_path / name, tmp_path / f"new-{name}"):
+        with pytest.raises(EnvFailure, match="fails in step"):
+            _write(BrokenFilm(), path)  # type: ignore[arg-type]  # a film of these pictures
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_bytes() == b"the earlier one"
+
+
+def test_a_film_is_written_to_what_a_link_names(tmp_path: Path) -> None:
+    (tmp_path / "link.gif").symlink_to(tmp_path / "film.gif")
+    for _ in range(2):
+        check_video(tmp_path / "link.gif")
+        assert _write(ShortFilm(), tmp_path / "link.gif") == 2  # type: ignore[arg-type]  # a film of these pictures
+        assert (tmp_path / "link.gif").is_symlink()
+        assert (tmp_path / "film.gif").read_bytes().startswith(b"GIF8")
+    assert len(list(tmp_path.iterdir())) == 2

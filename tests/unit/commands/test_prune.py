@@ -80,6 +80,19 @@ def test_a_run_without_a_good_checkpoint_keeps_all(run: Path, capsys: pytest.Cap
     assert "no good checkpoint, so nothing is removed" in capsys.readouterr().out
 
 
+def test_a_run_that_never_saved_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prune([tmp_path], keep=1, is_dry=False)
+    assert "no good checkpoint, so nothing is removed" in capsys.readouterr().out
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_run_in_progress_that_has_not_saved_yet_is_refused(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path)
+    with pytest.raises(RunDirBusyError, match="is in use by pid"):
+        prune([tmp_path], keep=1, is_dry=False)
+    lock.release()
+
+
 def test_a_run_in_progress_is_refused(run: Path) -> None:
     lock = RunLock(run)
     with pytest.raises(RunDirBusyError, match="is in use by pid"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from offpolicy import cli
@@ -74,6 +75,18 @@ def test_the_screen_of_a_full_run_fits_a_terminal(
     assert len(lines) <= MOST_ROWS
     assert max(map(len, lines)) <= 80
     assert lines[0] == f"{status} after 2,000 env steps, 1,000 updates, 0:08"
+
+
+def test_the_screen_of_a_run_with_a_name_of_wide_characters_fits_a_terminal(
+    tmp_path: Path, make_snapshot: Any, evaluation: EvalResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Path("runs") / ("实验" * 14)  # 56 columns in 28 characters
+    (run / "checkpoints/step-000000001500").mkdir(parents=True)
+    for name in ("config.yaml", "events.out.tfevents.1"):
+        (run / name).write_text("{}\n")
+    lines = printed(summary_of(make_snapshot(1000), last_eval=evaluation), run)
+    assert sum(max(1, -(-cell_len(line) // 80)) for line in lines) <= MOST_ROWS
 
 
 def test_a_resumed_run_says_from_where_on_its_time_counts(run: Path, make_snapshot: Any) -> None:
