@@ -3,10 +3,41 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from offpolicy.errors import ConfigError
+from offpolicy.run_names import find_run
+
+
+@runtime_checkable
+class HasRunDir(Protocol):
+    """A run as an object: a `TrainedRun`."""
+
+    @property
+    def run_dir(self) -> Path:
+        """Its directory."""
+        ...
+
+
+AnyRun = str | Path | HasRunDir
+
+
+def path_of(run: object) -> Path:
+    """Returns the directory of a run that a program names. Raises `ConfigError` where it names none, or several."""
+    if isinstance(run, HasRunDir):
+        return run.run_dir
+    if isinstance(run, str | Path):
+        return find_run(run)
+    allowed = "a directory, latest, the beginning of a run's name, or a TrainedRun"
+    raise ConfigError(f"run: got {kind(run)}, allowed {allowed}")
+
+
+def kind(given: object) -> str:
+    """Returns what a program has given in place of something else: None, or its type."""
+    return "None" if given is None else f"a {type(given).__name__}"
 
 
 def whole_number(name: str, given: object, least: int) -> int:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offpolicy.api.arguments import AnyRun, path_of
 from offpolicy.config.schema import RunConfig, read_config
 from offpolicy.errors import ConfigError
 from offpolicy.logger.summary import SUMMARY, known_summary
-from offpolicy.run_names import find_run, is_of_earlier_start
+from offpolicy.run_names import is_of_earlier_start
 from offpolicy.types import Float64
 
 if TYPE_CHECKING:
@@ -101,24 +102,6 @@ class TrainedRun:
         evaluation = self.summary.get("eval") or {}
         known += [f"mean_reward={evaluation['mean_reward']!r}"] if "mean_reward" in evaluation else []
         return f"TrainedRun({', '.join([repr(str(self.run_dir)), *known])})"
-
-
-AnyRun = str | Path | TrainedRun
-
-
-def path_of(run: object) -> Path:
-    """Returns the directory of a run that a program names. Raises `ConfigError` where it names none, or several."""
-    if isinstance(run, TrainedRun):
-        return run.run_dir
-    if isinstance(run, str | Path):
-        return find_run(run)
-    allowed = "a directory, latest, the beginning of a run's name, or a TrainedRun"
-    raise ConfigError(f"run: got {kind(run)}, allowed {allowed}")
-
-
-def kind(given: object) -> str:
-    """Returns what a program has given in place of something else: None, or its type."""
-    return "None" if given is None else f"a {type(given).__name__}"
 
 
 def plain_value(value: Any) -> Any:  # Any: a value of a Python program, and one of the configuration
