@@ -25,8 +25,8 @@ from offpolicy.nets.policy import make_policy
 from offpolicy.protocols import Exchange
 from offpolicy.types import HISTORY, OBS, PRIVILEGED, Rollouts, SpaceSpec
 
-METRICS = {"step": ("latent_loss",), "rollout": ("latent_explained", "learning_rate")}
-ACTION_METRICS = {"action": ("action_kl",)}
+ACTION = "action"  # the metrics of the action loss, where it has a weight
+METRICS = {"step": ("latent_loss",), ACTION: ("action_kl",), "rollout": ("latent_explained", "learning_rate")}
 MIN_VARIANCE = 1e-8
 
 
@@ -57,7 +57,9 @@ class Adaptation:
         normalizer = self.policy.normalizer
         # The teacher's statistics stay: the trunk and the encoder were trained with them.
         self._history = None if normalizer is None else normalizer.part(spec.columns(HISTORY))
-        self.metrics = MetricSums({**METRICS, **(ACTION_METRICS if algo.action_coef else {})}, device)
+        self.metrics = MetricSums(
+            {group: METRICS[group] for group in METRICS if group != ACTION or algo.action_coef}, device
+        )
         self.optimizer_step = OptimizerStep(device, exchange)
         self.generator = seeds.generator(device)
         self._algo = algo
@@ -108,7 +110,7 @@ class Adaptation:
             with torch.no_grad():
                 taught = self._actor.act_by(rows.obs, rows.latent)
             action_kl = action_loss(taught, self._actor.act_by(rows.obs, inferred), rows.weight)
-            self.metrics.add("action", (action_kl.detach(),))
+            self.metrics.add(ACTION, (action_kl.detach(),))
             loss = torch.add(error, action_kl, alpha=self._algo.action_coef)
         self.optimizer_step.minimize(Loss(loss, self._optimizer, self._algo.max_grad_norm))
         return error.detach()
