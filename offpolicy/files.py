@@ -235,10 +235,12 @@ def _mend(path: Path, last_step: float, last_updates: float) -> None:
             (kept if is_kept else superseded).append(line + b"\n")
     if superseded:
         fault.hit("record.mend")
-        with path.with_name(f"{path.stem}.superseded{path.suffix}").open("ab") as file:
-            file.write(b"".join(superseded))
-            file.flush()
-            os.fsync(file.fileno())
+        with path.with_name(f"{path.stem}.superseded{path.suffix}").open("a+b") as file:
+            file.seek(0)
+            if not file.read().endswith(b"".join(superseded)):  # as after a start whose next write was refused
+                file.write(b"".join(superseded))
+                file.flush()
+                os.fsync(file.fileno())
     if b"".join(kept) != b"\n".join(lines):
         atomic_write(path, b"".join(kept), durable=True)
 

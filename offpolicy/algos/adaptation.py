@@ -1,14 +1,12 @@
 """HORA's second stage (arXiv:2210.04887, section 3.2): a student learns the teacher's latent from its own history.
 
 The student acts, so that it learns on the states that it visits (DAgger, arXiv:1011.0686); for each of them the frozen
-encoder computes the true latent from what only the simulation knows. Only the adaptation module learns. Beside the
-latent it may learn to act as the teacher would (arXiv:2010.11251, section "Student policy").
+encoder computes the true latent from what only the simulation knows. Only the adaptation module learns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,33 +16,18 @@ from offpolicy.algos.learners import Absorb, minibatches
 from offpolicy.algos.losses import masked_mean
 from offpolicy.algos.optim import GuardedAdam, LearningRate, Loss, OptimizerStep
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.distributions import PolicyDistribution, kl_divergence
 from offpolicy.nets.hora import PrivilegedEncoder, StudentActor
 from offpolicy.nets.normalizer import RunningMoments, weighted_moments
 from offpolicy.nets.policy import make_policy
 from offpolicy.protocols import Exchange
 from offpolicy.types import HISTORY, OBS, PRIVILEGED, Rollouts, SpaceSpec
 
-ACTION = "action"  # the metrics of the action loss, where it has a weight
-METRICS = {"step": ("latent_loss",), ACTION: ("action_kl",), "rollout": ("latent_explained", "learning_rate")}
+METRICS = {"step": ("latent_loss",), "rollout": ("latent_explained", "learning_rate")}
 MIN_VARIANCE = 1e-8
 
 
-class Lessons(NamedTuple):
-    """Transitions to learn from, with observations as the networks see them."""
-
-    obs: Tensor  # [M, O]
-    history: Tensor  # [M, F D]
-    latent: Tensor  # [M, L], the teacher's
-    weight: Tensor  # [M], 0 where a row is no transition
-
-    def rows(self, index: Tensor) -> Lessons:
-        """Returns those of the transitions `index` [n]."""
-        return Lessons(*(field[index] for field in self))
-
-
 class Adaptation:
-    """Stage 2: the error of the inferred latent, and of the action by it, every transition once per epoch."""
+    """Stage 2: mean squared error of the inferred latent, every transition once per epoch."""
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> None:
         seeds = Seeds(seed)
@@ -52,14 +35,11 @@ class Adaptation:
             self.policy = make_policy(algo, spec).to(device)
             self._encoder = PrivilegedEncoder(algo, spec).to(device)
         assert isinstance(self.policy.actor, StudentActor)  # true by algo.stage; narrows the union
-        self._actor = self.policy.actor
-        self._module = self._actor.adaptation
+        self._module = self.policy.actor.adaptation
         normalizer = self.policy.normalizer
         # The teacher's statistics stay: the trunk and the encoder were trained with them.
         self._history = None if normalizer is None else normalizer.part(spec.columns(HISTORY))
-        self.metrics = MetricSums(
-            {group: METRICS[group] for group in METRICS if group != ACTION or algo.action_coef}, device
-        )
+        self.metrics = MetricSums(METRICS, device)
         self.optimizer_step = OptimizerStep(device, exchange)
         self.generator = seeds.generator(device)
         self._algo = algo
@@ -70,16 +50,16 @@ class Adaptation:
     def learn(self, rollouts: Rollouts, absorb: Absorb) -> int:
         """Makes `epochs` passes over the transitions in `num_minibatches` shuffled parts each; returns the steps."""
         self._lr.follow_progress(rollouts.progress, rollouts.env_steps)
-        raw = rollouts.obs[:-1].flatten(0, 1)
-        lessons = self._prepare(raw, rollouts.is_valid.flatten())
+        raw, weight = rollouts.obs[:-1].flatten(0, 1), rollouts.is_valid.flatten()
+        history, latent = self._prepare(raw)
         errors: list[Tensor] = []  # per minibatch, summed over its transitions
         for _ in range(self._algo.epochs):
-            for index in minibatches(len(raw), self._algo.num_minibatches, self.generator):
-                rows = lessons.rows(index)
-                errors.append(self._step(rows) * rows.weight.sum())
+            for index in minibatches(len(weight), self._algo.num_minibatches, self.generator):
+                loss = self._step(history[index], latent[index], weight[index])
+                errors.append(loss * weight[index].sum())
         first_epoch = torch.stack(errors[: self._algo.num_minibatches]).sum()
-        self._measure(first_epoch / lessons.weight.sum().clamp(min=1.0), lessons)
-        absorb(HISTORY, weighted_moments(raw[:, self._module.columns], lessons.weight))
+        self._measure(first_epoch / weight.sum().clamp(min=1.0), latent, weight)
+        absorb(HISTORY, weighted_moments(raw[:, self._module.columns], weight))
         return self._algo.epochs * self._algo.num_minibatches
 
     def tensor_groups(self) -> TensorGroups:
@@ -94,31 +74,21 @@ class Adaptation:
         return {} if self._history is None else {HISTORY: self._history}
 
     @torch.no_grad()
-    def _prepare(self, raw: Tensor, weight: Tensor) -> Lessons:
-        """Returns what is learned from raw observations [M, all] of weight [M]."""
+    def _prepare(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns histories [M, F D] as the module sees them and the latents [M, L] to infer from them."""
         obs = self.policy.normalize(raw)
-        own, history = obs[:, self._actor.obs_columns].contiguous(), obs[:, self._module.columns].contiguous()
-        return Lessons(own, history, self._encoder.forward(obs), weight)
+        return obs[:, self._module.columns].contiguous(), self._encoder.forward(obs)
 
-    def _step(self, rows: Lessons) -> Tensor:
-        """Makes one step down the loss; returns the latent's error [] before it."""
-        inferred = self._module.infer(rows.history)
-        error = latent_loss(inferred, rows.latent, rows.weight)
-        self.metrics.add("step", (error.detach(),))
-        loss = error
-        if self._algo.action_coef:
-            with torch.no_grad():
-                taught = self._actor.act_by(rows.obs, rows.latent)
-            action_kl = action_loss(taught, self._actor.act_by(rows.obs, inferred), rows.weight)
-            self.metrics.add(ACTION, (action_kl.detach(),))
-            loss = torch.add(error, action_kl, alpha=self._algo.action_coef)
+    def _step(self, history: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
+        """Makes one step down the loss; returns the loss [] before it."""
+        loss = latent_loss(self._module.infer(history), latent, weight)
+        self.metrics.add("step", (loss.detach(),))
         self.optimizer_step.minimize(Loss(loss, self._optimizer, self._algo.max_grad_norm))
-        return error.detach()
+        return loss.detach()
 
     @torch.no_grad()
-    def _measure(self, error: Tensor, lessons: Lessons) -> None:
+    def _measure(self, error: Tensor, latent: Tensor, weight: Tensor) -> None:
         """Adds the explained share of the latent's variance; `error` [] is the first epoch's, before each step."""
-        weight, latent = lessons.weight, lessons.latent
         mean = (weight[:, None] * latent).sum(dim=0) / weight.sum().clamp(min=1.0)
         variance = latent_loss(mean.expand_as(latent), latent, weight).clamp(min=MIN_VARIANCE)
         self.metrics.add("rollout", (1.0 - error / variance, self._lr.value))
@@ -127,11 +97,6 @@ class Adaptation:
 def latent_loss(inferred: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
     """mean((e_hat - e)^2) over dimensions and over rows of weight 1. [M, L], [M, L], [M] -> []."""
     return masked_mean((inferred - latent).square().mean(dim=-1), weight)
-
-
-def action_loss(taught: PolicyDistribution, own: PolicyDistribution, weight: Tensor) -> Tensor:
-    """mean(KL(teacher || student)) over rows of weight 1, in nats: of distributions of M states, [M] -> []."""
-    return masked_mean(kl_divergence(taught, own), weight)
 
 
 @torch.no_grad()

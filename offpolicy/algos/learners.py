@@ -158,7 +158,7 @@ class CriticTrainer:
         self._max_grad_norm = algo.max_grad_norm
 
     def target_q(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Returns the target critics' values. [B, O], [B, A] -> [C, B]."""
+        """Returns the target critics' values. [B, O], [B, A] -> [C, B]. Not between `q` and `pull_back`."""
         return self.target.module.forward(obs, action)
 
     def q(self, obs: Tensor, action: Tensor) -> Tensor:

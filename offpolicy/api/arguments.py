@@ -27,7 +27,7 @@ AnyRun = str | Path | HasRunDir
 
 def path_of(run: object) -> Path:
     """Returns the directory of a run that a program names. Raises `ConfigError` where it names none, or several."""
-    if isinstance(run, HasRunDir):
+    if isinstance(run, HasRunDir) and isinstance(run.run_dir, Path):  # a configuration's is text, or None
         return run.run_dir
     if isinstance(run, str | Path):
         return find_run(run)

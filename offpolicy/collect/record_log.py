@@ -16,7 +16,7 @@ class RecordLog:
     def __init__(self, path: Path, last_step: int, warn: Callable[[str], None]) -> None:
         """`last_step`: lines of later env steps are superseded. `warn` gets the first failure."""
         self._path, self._last_step, self._warn = path, last_step, warn
-        self._has_warned = False
+        self._has_warned = self._is_closed = False
         self._file: JsonlFile | None = None
         try:
             self._open()
@@ -24,7 +24,9 @@ class RecordLog:
             self._warn_once(error)
 
     def append(self, record: Record) -> None:
-        """Writes a line, if that is possible; a file that could not be opened is tried again."""
+        """Writes a line, if that is possible; a file that could not be opened is tried again, a closed one is not."""
+        if self._is_closed:
+            return
         try:
             self._open().append(record)
         except OSError as error:
@@ -37,6 +39,7 @@ class RecordLog:
 
     def close(self) -> None:
         """Closes the file; a second call does nothing."""
+        self._is_closed = True
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -62,14 +62,15 @@ def check_video(path: Path) -> None:
         raise ConfigError(f"--video: got {str(path)!r}, allowed a file name that ends in {', '.join(known)}")
     if kind in WITH_FFMPEG and importlib.util.find_spec("imageio_ffmpeg") is None:
         raise ConfigError(f"--video: {kind} needs imageio-ffmpeg: pip install 'offpolicy[video]', or write a .gif")
+    place = _place_of(path)
+    is_device = place.exists() and not place.is_file()
+    trial = place if is_device else _new_file(place, path)
     try:
-        place = path.resolve()  # unlinked below, and a link stays
-        is_new = not place.exists()
-        place.open("ab").close()
+        trial.open("ab").close()
+        if not is_device:
+            trial.unlink()
     except OSError as error:
         raise ConfigError(f"--video: got {str(path)!r}, allowed a file that can be written: {error.strerror}") from None
-    if is_new:
-        place.unlink()
 
 
 def _write(film: Film, path: Path) -> int:
@@ -81,17 +82,27 @@ def _write(film: Film, path: Path) -> int:
         raise SaveError(f"{path}: {error.strerror or error}") from error
 
 
+def _place_of(path: Path) -> Path:
+    """Returns the file that is written: of a link what it names, of one that names itself the link."""
+    return Path(os.path.realpath(path))
+
+
+def _new_file(place: Path, path: Path) -> Path:
+    """Returns a hidden file beside the place. It ends as `path` does: the ending names the format."""
+    return place.with_name(f".video-{os.getpid()}{path.suffix}")
+
+
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """Yields a new file of the same ending that replaces `path`, or what it links to, when the block ends.
 
     A pipe or a device is yielded itself. Raises OSError.
     """
-    place = path.resolve()
+    place = _place_of(path)
     if place.exists() and not place.is_file():
-        yield place
+        yield path
         return
-    new = place.with_name(f".video-{os.getpid()}{place.suffix}")  # the ending names the format
+    new = _new_file(place, path)
     try:
         yield new
         new.replace(place)

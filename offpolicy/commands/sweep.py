@@ -234,7 +234,8 @@ class Sweep:
             shares = {"threads.learner": max(cores // self.num_jobs, 1), "threads.collector": 1}
             self._words += [f"{key}={share}" for key, share in shares.items() if key not in given]
         self._active: list[ActiveTrial] = []
-        self._num_refused = 0  # jobs in a row that SLURM did not take
+        self._num_refused = 0  # jobs in a row that SLURM did not take although none of ours ran
+        self._has_to_wait = False  # the last job was not taken while others of ours ran
         self._watch, self._console = Stopwatch(), plain_console()
 
     def run(self) -> int:
@@ -288,15 +289,21 @@ class Sweep:
         return each
 
     def _start(self, each: ActiveTrial) -> bool:
-        """Starts the next run of a trial. False if it is not submitted, which fails the trial alone.
+        """Starts the next run of a trial. False if it is not submitted.
 
-        Raises `OffPolicyError` where that was so for `MOST_REFUSED` in a row: SLURM would fail all that are left.
+        While other runs go on, it is tried again: a user may have as many jobs as SLURM allows. Else that fails the
+        trial. Raises `OffPolicyError` where `MOST_REFUSED` fail so in a row: SLURM would fail all that are left.
         """
         seed = len(each.jobs)
         words = [*self._read_words(self._words, each.values), f"seed={self._cfg.seed + seed}"]
         try:
             each.jobs[seed] = self._launcher.start(words, each.directory / f"seed-{seed}")
         except NotSubmitted as error:
+            if any(other.running for other in self._active):
+                if not self._has_to_wait:
+                    self._say(each, f"seed {self._cfg.seed + seed} waits until another run has ended: {error}")
+                self._has_to_wait = True
+                return False
             self._num_refused += 1
             self._fail(each, f"seed {self._cfg.seed + seed} was not submitted: {error}")
             if self._num_refused == MOST_REFUSED:
@@ -304,7 +311,7 @@ class Sweep:
                     f"the sweep stops, as {MOST_REFUSED} jobs in a row were not submitted: {error}"
                 ) from error
             return False
-        self._num_refused = 0
+        self._num_refused, self._has_to_wait = 0, False
         self._say(each, f"seed {self._cfg.seed + seed} starts: {shlex.join(words_of(each.values))}")
         return True
 

@@ -230,10 +230,6 @@ class AlgoConfig:
     )  # fmt: skip
     latent_dim: int = option(8, "numbers that the privileged information is squeezed into", ge=1, le=1024, only=HORA)
     encoder_dims: tuple[int, ...] = option((256, 128), "units of the encoder's hidden layers", ge=1, only=HORA)
-    action_coef: float = option(
-        0.0, "stage=adapt: weight of KL(teacher || student), in nats, beside the latent's error", ge=0.0,
-        only=(HORA_ADAPT,),
-    )  # fmt: skip
 
     @property
     def is_adapting(self) -> bool:

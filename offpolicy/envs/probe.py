@@ -66,7 +66,8 @@ def try_out(request: dict[str, Any]) -> dict[str, Any]:  # Any: JSON values
     _, info = adapter.reset(seed=0)
     if not info:
         info = adapter.step(action[0])[4]
+    draws = makes_pictures(env)
     adapter.close()
     if FAILURE_KEY in info:
         raise EnvFailure(info[FAILURE_KEY])
-    return dataclasses.asdict(dataclasses.replace(codec.spec, draws=makes_pictures(env)))
+    return dataclasses.asdict(dataclasses.replace(codec.spec, draws=draws))

@@ -147,7 +147,8 @@ class FusedMlp:
     """C perceptrons of equal layers on one input, given in parts side by side: [..., I_1], ... -> [C, ..., O].
 
     The output is fresh memory. What a forward pass keeps for its backward pass is not: another forward pass of as many
-    rows overwrites it, and the backward pass of the first then raises `RuntimeError`, as autograd does. The calls:
+    rows overwrites it, as one of its target does. The backward pass of the first then raises `RuntimeError`, as
+    autograd does. The calls:
 
     - `net(...)`: in a graph of autograd, or without one under `no_grad`; `frozen`: in a graph of the inputs alone.
     - `evaluate`, then `pull_back` or `pull_back_to_input`: without autograd, from the last `evaluate`.
@@ -248,7 +249,11 @@ class FusedMlp:
         return Memory(self.layers, shared, rows)
 
     def infer(self, parts: Sequence[Tensor]) -> Tensor:
-        """Returns the outputs of a pass of which nothing is kept. [B, I_1], ... -> [C, B, O]."""
+        """Returns the outputs of a pass of which nothing is kept. [B, I_1], ... -> [C, B, O].
+
+        That of a target overwrites what its source has kept: call it before the source's `evaluate`, or after
+        `pull_back`.
+        """
         rows = parts[0].shape[0]
         kept = self._workspace.by_rows.get(rows)
         if kept is None:

@@ -106,7 +106,7 @@ class StudentActor(nn.Module):
         super().__init__()
         self.adaptation = AdaptationModule(algo, spec)
         self.trunk = _trunk(algo, spec)
-        self.obs_columns = spec.columns(OBS)
+        self._obs = spec.columns(OBS)
 
     def distribution(self, obs: Tensor) -> PolicyDistribution:
         """[B, all] -> a distribution of actions [B, A]."""
@@ -121,13 +121,9 @@ class StudentActor(nn.Module):
         action = self.act(obs)
         return action, action.new_zeros(action.shape[:-1])
 
-    def act_by(self, obs: Tensor, latent: Tensor) -> PolicyDistribution:
-        """The trunk's distributions of actions by a given latent. [B, O], [B, L] -> of B states."""
-        return self.trunk.distribution(torch.cat((obs, latent), dim=-1))
-
     def _trunk_input(self, obs: Tensor) -> Tensor:
         """Returns the input of the trunk. [B, all] -> [B, O + L]."""
-        return torch.cat((obs[..., self.obs_columns], self.adaptation(obs)), dim=-1)
+        return torch.cat((obs[..., self._obs], self.adaptation(obs)), dim=-1)
 
 
 def _trunk(algo: AlgoConfig, spec: SpaceSpec) -> TrunkActor:

@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from offpolicy.algos.adaptation import Adaptation, Lessons, action_loss, adopt_teacher, latent_loss
+from offpolicy.algos.adaptation import Adaptation, adopt_teacher, latent_loss
 from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.learners import RolloutLearner, minibatches
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.distributions import DiagonalGaussian, kl_divergence
 from offpolicy.nets.hora import StudentActor
 from offpolicy.protocols import Exchange
 from offpolicy.types import Rollouts, SpaceSpec
@@ -24,7 +23,6 @@ RolloutsOf = Callable[..., Rollouts]
 
 CPU = torch.device("cpu")
 SHAPES: dict[str, tuple[int, ...]] = {"obs": (3,), "privileged": (2,), "proprio_hist": (25, 2)}
-MODULES = ("per_frame.0", "per_frame.2", "over_time.0", "over_time.2", "over_time.4", "head")
 NUM_VALID = 30  # of 8 steps of 4 environments
 
 
@@ -211,10 +209,9 @@ def test_learning_normalises_as_acting_did() -> None:
     algorithm.policy.normalizer.mean.fill_(2.0)
     algorithm.policy.normalizer.var.fill_(4.0)
     raw = torch.linspace(-1.0, 5.0, 4 * 55).view(4, 55)
-    lessons = algorithm._prepare(raw, torch.ones(4))
-    assert torch.allclose(lessons.obs, (raw[:, OBS] - 2.0) / 2.0)
-    assert torch.allclose(lessons.history, (raw[:, HISTORY] - 2.0) / 2.0)
-    assert torch.allclose(lessons.latent, algorithm._encoder((raw - 2.0) / 2.0), atol=1e-6)
+    history, latent = algorithm._prepare(raw)
+    assert torch.allclose(history, (raw[:, HISTORY] - 2.0) / 2.0)
+    assert torch.allclose(latent, algorithm._encoder((raw - 2.0) / 2.0), atol=1e-6)
 
 
 def test_without_normalisation_there_is_no_normaliser(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
@@ -290,9 +287,9 @@ class Picked(Adaptation):
 
     picked: tuple[list[float], ...] = ()
 
-    def _step(self, rows: Lessons) -> Tensor:
-        self.picked = (*self.picked, rows.history[:, 0].tolist())
-        return super()._step(rows)
+    def _step(self, history: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
+        self.picked = (*self.picked, history[:, 0].tolist())
+        return super()._step(history, latent, weight)
 
 
 def test_each_epoch_shuffles_all_rows_into_equal_minibatches(student_rollouts: RolloutsOf) -> None:
@@ -328,8 +325,7 @@ def test_max_grad_norm_clips_the_gradient(student_of: LearnerOf, student_rollout
 def test_latent_explained_is_one_minus_error_over_variance() -> None:
     algorithm = algorithm_of(latent_dim=2)
     latent = torch.tensor([[0.6, 0.0], [0.2, 0.4], [9.0, 9.0]])
-    nothing = torch.empty(3, 0)
-    algorithm._measure(torch.tensor(0.14), Lessons(nothing, nothing, latent, torch.tensor([1.0, 1.0, 0.0])))
+    algorithm._measure(torch.tensor(0.14), latent, torch.tensor([1.0, 1.0, 0.0]))
     totals = algorithm.metrics.totals()
     explained = totals.sums[totals.names.index("latent_explained")]
     assert explained == pytest.approx(1.0 - 0.14 / 0.04)  # 0.04 is the variance around (0.4, 0.2)
@@ -338,8 +334,7 @@ def test_latent_explained_is_one_minus_error_over_variance() -> None:
 def test_latent_explained_is_zero_for_the_mean(student_rollouts: RolloutsOf) -> None:
     algorithm = algorithm_of(num_minibatches=1)
     rollouts = student_rollouts(RolloutLearner(algorithm, SoloExchange()))
-    valid = rollouts.obs[:-1][rollouts.is_valid == 1.0]
-    latent = algorithm._prepare(valid, torch.ones(len(valid))).latent
+    _, latent = algorithm._prepare(rollouts.obs[:-1][rollouts.is_valid == 1.0])
     torch.nn.init.zeros_(algorithm._module.head.weight)
     with torch.no_grad():
         algorithm._module.head.bias.copy_(latent.mean(dim=0).atanh())
@@ -356,43 +351,6 @@ def test_latent_explained_is_measured_before_learning(student_of: LearnerOf, stu
 def test_latent_explained_is_that_of_the_first_epoch(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
     once, often = (student_of(lr=1e-2, epochs=epochs) for epochs in (1, 5))
     assert first_explained(once, student_rollouts(once)) == first_explained(often, student_rollouts(often))
-
-
-@pytest.mark.parametrize("num_actions", [0, 3])
-def test_the_action_loss_descends_the_kl_beside_the_latents_error(num_actions: int, rollouts_of: RolloutsOf) -> None:
-    spec = spec_of("proprio_hist", "obs", "privileged", num_actions=num_actions)
-    options = {"spec": spec, "num_minibatches": 1, "epochs": 1, "max_grad_norm": None, "lr": 1e-2}
-    algorithm, written = algorithm_of(**options, action_coef=0.5), algorithm_of(**options)
-    rollouts = rollouts_of(algorithm.policy, 0, spec=spec)
-    lessons = algorithm._prepare(rollouts.obs[:-1].flatten(0, 1), rollouts.is_valid.flatten())
-    actor, weight = written.policy.actor, lessons.weight
-    assert isinstance(actor, StudentActor)
-    inferred, valid = actor.adaptation.infer(lessons.history), weight == 1.0
-    error = (inferred - lessons.latent).square().mean(dim=1)[valid].mean()
-    taught, own = (actor.trunk.distribution(torch.cat((lessons.obs, part), 1)) for part in (lessons.latent, inferred))
-    kl = kl_divergence(taught, own)[valid].mean()  # of networks of the same seed
-    gradients = torch.autograd.grad(error + 0.5 * kl, list(actor.adaptation.parameters()))
-    before = {name: tensor.clone() for name, tensor in algorithm.tensor_groups().networks.items()}
-    algorithm.learn(rollouts, no_normalizer)
-    found = algorithm._optimizer.gradients.values()
-    assert all(torch.allclose(ours, wanted, atol=1e-6) for ours, wanted in zip(found, gradients, strict=True))
-    after = algorithm.tensor_groups().networks
-    changed = {name for name, tensor in before.items() if not torch.equal(tensor, after[name])}
-    assert {name.rsplit(".", 1)[0] for name in changed} <= {f"policy.actor.adaptation.{n}" for n in MODULES}
-    totals = algorithm.metrics.totals()
-    sums = dict(zip(totals.names, totals.sums, strict=True))
-    assert sums["action_kl"] == pytest.approx(kl.item(), rel=1e-5)
-    assert sums["latent_loss"] == pytest.approx(error.item(), rel=1e-5)
-
-
-def test_without_the_action_loss_there_is_no_metric_of_it(student_of: LearnerOf) -> None:
-    assert "action_kl" not in student_of().read_metrics().names
-
-
-def test_the_action_loss_is_the_kl_of_rows_of_weight_one() -> None:
-    taught = DiagonalGaussian(torch.tensor([[1.0, 0.0], [5.0, 5.0]]), torch.zeros(2, 2))
-    own = DiagonalGaussian(torch.tensor([[0.0, 2.0], [0.0, 0.0]]), torch.zeros(2, 2))
-    assert float(action_loss(taught, own, torch.tensor([1.0, 0.0]))) == 2.5
 
 
 class Mirror:

@@ -109,6 +109,10 @@ def test_many_environments_do_what_separate_ones_do() -> None:
     for one, other in zip(*(steps for _, steps in both), strict=True):
         for ours, theirs in zip(one[:4], other[:4], strict=True):
             assert np.allclose(ours, theirs)
+    mask = {"reset_mask": np.array([True, False, True, False])}
+    obs, (anew, _) = both[0][1][-1][0], together.reset(options=mask)
+    assert np.allclose(anew[[1, 3]], obs[[1, 3]])
+    assert np.allclose(anew, separate.reset(options=mask)[0])
 
 
 @pytest.mark.parametrize("algo", ["sac", "td3"])

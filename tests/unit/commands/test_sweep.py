@@ -160,15 +160,15 @@ def test_jobs_of_slurm_have_the_cores_of_their_node_and_not_of_this_machine(monk
 
 
 class FullQueue(FakeLauncher):
-    """Takes no jobs of some numbers, from 1 on, as SLURM does where a user has too many."""
+    """Takes no job while `most_jobs` run, as SLURM does where a user has too many, nor one of some numbers, from 1."""
 
-    def __init__(self, refused: Collection[int]) -> None:
+    def __init__(self, refused: Collection[int] = (), most_jobs: int = 1000) -> None:
         super().__init__(near)
-        self.refused, self.num_asked_for = refused, 0
+        self.refused, self.most_jobs, self.num_asked_for = refused, most_jobs, 0
 
     def start(self, words: Sequence[str], directory: Path) -> FakeJob:
         self.num_asked_for += 1
-        if self.num_asked_for in self.refused:
+        if self.running >= self.most_jobs or self.num_asked_for in self.refused:
             raise NotSubmitted("sbatch: error: QOSMaxSubmitJobPerUserLimit")
         return super().start(words, directory)
 
@@ -178,30 +178,25 @@ def on_slurm(monkeypatch: pytest.MonkeyPatch, launcher: FakeLauncher) -> None:
     monkeypatch.setattr(module, "SlurmLauncher", lambda options: launcher)
 
 
-def test_a_job_that_slurm_does_not_take_fails_its_trial_alone(
+def test_jobs_beyond_those_that_slurm_allows_wait(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It ended the sweep, with the jobs of all other trials."""
-    launcher = FullQueue(refused=(4, 6))
+    """They ended the sweep, with the jobs of all other trials."""
+    launcher = FullQueue(most_jobs=1)
     on_slurm(monkeypatch, launcher)
-    assert swept(trials=4, launcher="slurm") == 0
+    assert swept(trials=6, launcher="slurm", jobs=4) == 0
     out = capsys.readouterr().out
-    why = "failed: seed 2 was not submitted: sbatch: error: QOSMaxSubmitJobPerUserLimit"
-    assert f"trial 1: {why}" in out
-    assert f"trial 2: {why}" in out
-    assert "trial 0: return -" in out
-    assert "trial 3: return -" in out
-    assert [job.was_stopped for job in launcher.jobs].count(True) == 2  # the first seeds of those that failed
+    assert "failed" not in out
+    assert "waits until another run has ended: sbatch: error: QOSMaxSubmitJobPerUserLimit" in out
+    assert launcher.most == 1
+    assert not any(job.was_stopped for job in launcher.jobs)
 
 
-def test_slurm_that_takes_no_job_ends_the_sweep_before_it_has_failed_all_trials(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    launcher = FullQueue(refused=range(3, 100))
+def test_slurm_that_takes_no_job_any_more_ends_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = FullQueue(refused=range(5, 10_000))
     on_slurm(monkeypatch, launcher)
     with pytest.raises(OffPolicyError, match="the sweep stops, as 3 jobs in a row were not submitted: sbatch: error"):
         swept(trials=50, launcher="slurm")
-    assert launcher.num_asked_for == 5
 
 
 def test_the_first_job_that_slurm_does_not_take_ends_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
