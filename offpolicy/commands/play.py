@@ -64,11 +64,13 @@ def check_video(path: Path) -> None:
         raise ConfigError(f"--video: {kind} needs imageio-ffmpeg: pip install 'offpolicy[video]', or write a .gif")
     place = _place_of(path)
     is_device = place.exists() and not place.is_file()
-    trial = place if is_device else _new_file(place, path)
+    new = _new_file(place, path)
     try:
-        trial.open("ab").close()
+        if place.exists():  # one that may not be written is not replaced either
+            place.open("ab").close()
         if not is_device:
-            trial.unlink()
+            new.open("ab").close()
+            new.unlink()
     except OSError as error:
         raise ConfigError(f"--video: got {str(path)!r}, allowed a file that can be written: {error.strerror}") from None
 

@@ -377,3 +377,21 @@ def test_an_output_to_standard_output_comes_between_what_is_printed(tmp_path: Pa
         subprocess.run([sys.executable, "-c", script], stdout=out, check=True, cwd=tmp_path, env=environment)
     assert (tmp_path / "out").read_text() == "before\npage after\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "out"]
+
+
+def test_a_start_whose_second_write_is_refused_supersedes_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"env_steps": 10}\n{"env_steps": 20}\n')
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr("offpolicy.files.atomic_write", full)
+            with pytest.raises(OSError, match="No space"):
+                JsonlFile(path, 10)
+    JsonlFile(path, 10).close()
+    assert steps_in(tmp_path / "metrics.superseded.jsonl") == [20]

@@ -15,7 +15,7 @@ import pytest
 from offpolicy.api.acting import load
 from offpolicy.api.runs import TrainedRun
 from offpolicy.config.overrides import load_config
-from offpolicy.config.schema import write_config
+from offpolicy.config.schema import RunConfig, write_config
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.types import SpaceSpec
 
@@ -82,7 +82,7 @@ def test_a_directory_without_a_configuration_is_refused(tmp_path: Path) -> None:
         TrainedRun.read(tmp_path)
 
 
-@pytest.mark.parametrize(("given", "got"), [(None, "None"), (b"run", "a bytes")])
+@pytest.mark.parametrize(("given", "got"), [(None, "None"), (b"run", "a bytes"), (RunConfig(), "a RunConfig")])
 def test_what_is_no_run_is_neither_read_nor_loaded(given: Any, got: str) -> None:
     """It ended in a `TypeError` of `os.fspath`."""
     for call in (TrainedRun.read, load):

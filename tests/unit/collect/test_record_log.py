@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from offpolicy.collect.record_log import RecordLog
 
 
@@ -37,3 +39,12 @@ def test_a_file_that_could_not_be_opened_is_written_once_it_can(tmp_path: Path) 
     log.close()
     assert [json.loads(line)["env_steps"] for line in path.read_text().splitlines()] == [2, 3]
     assert len(warnings) == 1
+
+
+def test_what_comes_after_the_end_is_dropped_and_moves_nothing_away(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    log = RecordLog(path, 0, pytest.fail)
+    log.append({"env_steps": 1})
+    log.close()
+    log.append({"env_steps": 2})
+    assert [json.loads(line)["env_steps"] for line in path.read_text().splitlines()] == [1]

@@ -86,3 +86,10 @@ def test_a_film_is_written_to_what_a_link_names(tmp_path: Path) -> None:
         assert (tmp_path / "link.gif").is_symlink()
         assert (tmp_path / "film.gif").read_bytes().startswith(b"GIF8")
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_name_that_was_given_decides_the_format(tmp_path: Path) -> None:
+    (tmp_path / "link.gif").symlink_to(tmp_path / "film")
+    check_video(tmp_path / "link.gif")
+    assert _write(ShortFilm(), tmp_path / "link.gif") == 2  # type: ignore[arg-type]  # a film of these pictures
+    assert (tmp_path / "film").read_bytes().startswith(b"GIF8")
