@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple
 from itertools import product
 from pathlib import Path
@@ -26,6 +26,7 @@ from offpolicy.timing.attainable import remembered_attainable
 from offpolicy.timing.chrome_trace import NoProfiler, Profiler
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.batch_sources import Replay, source_identity
+from offpolicy.training.bound_learner import BoundLearner
 from offpolicy.training.checkpointer import Checkpointer
 from offpolicy.training.device_exchange import ExchangeOutsideTrain
 from offpolicy.training.evaluators import AsyncEvaluator, EarlyStop, Evaluator, InlineEvaluator, PeriodicEvaluation
@@ -84,11 +85,13 @@ def train_rank(
             publisher.publish()
         flops = measure_flops(rank)
         reporter = Reporter(state, health, profiler)
-        tuner = with_virtual_speedup(state, make_tuner(state))
+        bound = BoundLearner(learner, may_bind=rank.device.type == "cpu" and rank.num_ranks == 1)
+        bound.use_threads(torch.get_num_threads())
+        tuner = with_virtual_speedup(state, make_tuner(state, bound.use_threads))
         send_hello(state, flops)
         parts = Parts(
             source=source,
-            learner=learner,
+            learner=bound,
             device_timer=rank.device_timer,
             publisher=publisher,
             evaluator=evaluation,
@@ -134,8 +137,8 @@ def periodic_evaluation(
     return PeriodicEvaluation(rank, ranks.collectives, evaluator, last_step, publish_averaged)
 
 
-def make_tuner(state: RankState) -> SpeedTuner | NoTuner:
-    """Returns the tuner of threads and mode.
+def make_tuner(state: RankState, use_threads: Callable[[int], None]) -> SpeedTuner | NoTuner:
+    """Returns the tuner of threads and mode. `use_threads` sets the number of threads.
 
     What is configured is fixed; so are the threads on a GPU, and both with several ranks.
     """
@@ -150,7 +153,7 @@ def make_tuner(state: RankState) -> SpeedTuner | NoTuner:
         choice.setting = None
 
     def apply(setting: Setting) -> None:
-        torch.set_num_threads(setting.threads)
+        use_threads(setting.threads)
         if len(modes) > 1 and isinstance(source, RateLimitedSource):
             source.set_mode(setting.mode)
 

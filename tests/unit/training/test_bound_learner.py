@@ -1,0 +1,179 @@
+"""The two threads of an update have a core each; whatever else the process does has both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from offpolicy.training.bound_learner import BoundLearner, bind_threads, libgomp, run_in_threads
+
+
+class Recorder:
+    """A learner whose updates note on which cores each of OpenMP's threads may run."""
+
+    def __init__(self) -> None:
+        self.cpus: dict[int, set[int]] = {}
+        self.during: Callable[[], None] = lambda: None
+
+    def update(self, batch: object, /) -> None:
+        self.cpus = cpus_of_threads()
+        self.during()
+
+
+def cpus_of_threads() -> dict[int, set[int]]:
+    """Returns the cores of this thread, 0, and of the other one of OpenMP's threads, 1."""
+    found: dict[int, set[int]] = {}
+    run_in_threads(2, lambda number: found.__setitem__(number, os.sched_getaffinity(0)))
+    return found
+
+
+@pytest.fixture
+def two_cores() -> Iterator[set[int]]:
+    """Lets this thread use two cores, and torch two threads, in one test."""
+    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    if len(before) < 2:
+        pytest.skip("this process may use one core")
+    if libgomp() is None:
+        pytest.skip("torch does not use libgomp here")
+    cpus = set(sorted(before)[:2])
+    os.sched_setaffinity(0, cpus)
+    bind_threads([cpus] * 2)
+    yield cpus
+    os.sched_setaffinity(0, before)
+    bind_threads([before] * 2)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+def test_each_thread_of_an_update_has_a_core_and_everything_else_has_both(
+    two_cores: set[int], recorder: Recorder
+) -> None:
+    first, second = sorted(two_cores)
+    bound = BoundLearner(recorder)
+    bound.use_threads(2)
+    assert torch.get_num_threads() == 2
+    assert cpus_of_threads() == {0: two_cores, 1: {second}}
+    bound.update(None)
+    assert recorder.cpus == {0: {first}, 1: {second}}
+    assert cpus_of_threads() == {0: two_cores, 1: {second}}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_another_number_of_threads_is_not_bound(threads: int, two_cores: set[int], recorder: Recorder) -> None:
+    bound = BoundLearner(recorder)
+    bound.use_threads(2)
+    bound.use_threads(threads)
+    bound.update(None)
+    assert recorder.cpus == {0: two_cores, 1: two_cores}
+    assert torch.get_num_threads() == threads
+
+
+def test_nothing_is_bound_where_the_process_may_use_one_core(two_cores: set[int], recorder: Recorder) -> None:
+    os.sched_setaffinity(0, only := {min(two_cores)})
+    bind_threads([only] * 2)
+    bound = BoundLearner(recorder)
+    bound.use_threads(2)
+    bound.update(None)
+    assert recorder.cpus == {0: only, 1: only}
+    assert os.sched_getaffinity(0) == only
+
+
+def test_nothing_is_bound_where_it_must_not_be(two_cores: set[int], recorder: Recorder) -> None:
+    bound = BoundLearner(recorder, may_bind=False)
+    bound.use_threads(2)
+    bound.update(None)
+    assert recorder.cpus == {0: two_cores, 1: two_cores}
+
+
+def test_both_threads_follow_when_somebody_takes_a_core_from_the_process(
+    two_cores: set[int], recorder: Recorder
+) -> None:
+    bound = BoundLearner(recorder)
+    bound.use_threads(2)
+    os.sched_setaffinity(0, only := {min(two_cores)})
+    bound.update(None)
+    assert recorder.cpus == {0: only, 1: only}
+    os.sched_setaffinity(0, two_cores)
+    bound.update(None)
+    assert os.sched_getaffinity(0) == two_cores
+
+
+def test_the_cores_are_given_back_when_an_update_fails(two_cores: set[int], recorder: Recorder) -> None:
+    def fail() -> None:
+        raise RuntimeError("the loss is not finite")
+
+    bound = BoundLearner(recorder)
+    bound.use_threads(2)
+    recorder.during = fail
+    with pytest.raises(RuntimeError, match="not finite"):
+        bound.update(None)
+    assert os.sched_getaffinity(0) == two_cores
+
+
+def test_updates_go_on_where_the_kernel_refuses(
+    two_cores: set[int], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_pid: int, _cpus: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "sched_setaffinity", refuse)
+        bound = BoundLearner(recorder)
+        bound.use_threads(2)
+        bound.update(None)
+    assert recorder.cpus == {0: two_cores, 1: two_cores}
+
+
+def test_updates_go_on_where_the_kernel_refuses_later(
+    two_cores: set[int], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_pid: int, _cpus: object) -> None:
+        raise OSError(22, "Invalid argument")
+
+    bound = BoundLearner(recorder)
+    bound.use_threads(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "sched_setaffinity", refuse)
+        bound.update(None)
+    assert recorder.cpus[0] == two_cores
+
+
+def test_updates_go_on_without_libgomp(
+    two_cores: set[int], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("offpolicy.training.bound_learner.libgomp", lambda: None)
+        bound = BoundLearner(recorder)
+        bound.use_threads(2)
+    bound.update(None)
+    assert recorder.cpus == {0: two_cores, 1: two_cores}
+
+
+def test_a_released_thread_may_use_both_cores(two_cores: set[int], recorder: Recorder) -> None:
+    bound = BoundLearner(recorder)
+    bound.use_threads(2)
+    bound.release()
+    assert cpus_of_threads() == {0: two_cores, 1: two_cores}
+
+
+def test_the_libgomp_of_torch_comes_before_others(tmp_path: Path) -> None:
+    wheel, other = tmp_path / "torch" / "libgomp.so.1", tmp_path / "libgomp-a1b2.so.1"
+    wheel.parent.mkdir()
+    wheel.touch()
+    other.touch()
+    maps = tmp_path / "maps"
+    gone = f"7f10-7f20 r-xp 00000000 fe:00 42 {tmp_path}/libgomp-gone.so.1"
+    maps.write_text(f"{gone}\n7f00-7f10 r-xp 00000000 fe:00 41 {other}\n7f20-7f30 r-xp 00000000 fe:00 43 {wheel}\n")
+    assert libgomp(maps, wheel.parent) == str(wheel)
+    assert libgomp(maps, tmp_path / "elsewhere") == str(other)
+    maps.write_text("7f00-7f10 rw-p 00000000 00:00 0 [heap]\n")
+    assert libgomp(maps) is None
+    assert libgomp(tmp_path / "nothing") is None
