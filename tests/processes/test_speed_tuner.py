@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,6 +56,23 @@ def test_a_fixed_number_of_threads_stays(start_run: StartRun) -> None:
     run = start_run("threads.learner=1", "total_timesteps=300")
     assert "fastest: " not in run.finish()[1]
     assert run.summary()["threads"] == {"learner": 1, "collector": 1}
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two threads need two cores")
+def test_the_second_thread_of_two_keeps_the_second_of_two_cores(start_run: StartRun) -> None:
+    before = os.sched_getaffinity(0)
+    cpus = sorted(before)[:2]
+    os.sched_setaffinity(0, cpus)  # the run inherits it
+    try:
+        run = start_run("threads.learner=2", "total_timesteps=1000000")
+    finally:
+        os.sched_setaffinity(0, before)
+    run.wait_for_updates()
+    learner = run.pid_of("learner")
+    tasks = [task for task in Path(f"/proc/{learner}/task").iterdir() if task.name != str(learner)]
+    masks = [os.sched_getaffinity(int(task.name)) for task in tasks]
+    run.signal(signal.SIGTERM)
+    assert [mask for mask in masks if len(mask) == 1] == [{cpus[1]}]
 
 
 @contextmanager
