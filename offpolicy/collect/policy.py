@@ -12,7 +12,7 @@ import torch
 from offpolicy.collect.repeated_noise import RepeatedNoise
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.errors import NumericsError
-from offpolicy.nets.few_rows import FewRows, can_act
+from offpolicy.nets.explorer import Explorer, can_explore
 from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size
 from offpolicy.processes.handshake import steps_per_collector
 from offpolicy.processes.mailbox import Mailbox
@@ -68,7 +68,7 @@ class CollectorPolicy:
         self._exploration, self._spec = exploration, spec
         self._flat = np.zeros(flat_size(policy), dtype=np.float32)
         adopt_flat(policy, self._flat)
-        self._few_rows: dict[int, FewRows] = {}  # by rows
+        self._explorers: dict[int, Explorer] = {}  # by rows
         self.policy_rng = torch.Generator()
         self.version = 0  # version of the weights it acts with; 0: none were published yet
         self.reseed(seed, *path)
@@ -106,10 +106,10 @@ class CollectorPolicy:
         if self.repeated_noise is not None:
             noise = self.repeated_noise.draw(len(obs), self.policy_rng)
             return PolicyOutput(self._policy.act_with_noise(torch.from_numpy(obs), noise).numpy(), None, self.version)
-        if can_act(self._policy, len(obs)):
-            if len(obs) not in self._few_rows:
-                self._few_rows[len(obs)] = FewRows(self._policy, len(obs), self._spec.action_dim)
-            return PolicyOutput(self._few_rows[len(obs)].explore(obs, self.policy_rng), None, self.version)
+        if can_explore(self._policy):
+            if len(obs) not in self._explorers:
+                self._explorers[len(obs)] = Explorer(self._policy, len(obs), self._spec.action_dim)
+            return PolicyOutput(self._explorers[len(obs)].explore(obs, self.policy_rng), None, self.version)
         with torch.inference_mode():
             drawn, log_prob = self._policy.sample(torch.from_numpy(obs), self.policy_rng)
         return PolicyOutput(drawn.numpy(), None if log_prob is None else log_prob.numpy(), self.version)

@@ -14,7 +14,7 @@ from offpolicy.collect.policy import CollectorPolicy, Exploration, noise_schedul
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.errors import NumericsError
-from offpolicy.nets.few_rows import FewRows
+from offpolicy.nets.explorer import Explorer
 from offpolicy.nets.normalizer import block_moments
 from offpolicy.nets.policy import flat_size, flatten_into, make_policy
 from offpolicy.processes.mailbox import Mailbox
@@ -73,7 +73,7 @@ def test_the_newest_weights_are_acted_with_from_the_next_refresh_on() -> None:
     policy.refresh()
     choice = policy.act(obs, 100)
     assert (policy.version, choice.version) == (1, 1)
-    assert np.array_equal(choice.action, FewRows(newer, 1, 2).explore(obs, torch.Generator()))
+    assert np.array_equal(choice.action, Explorer(newer, 1, 2).explore(obs, torch.Generator()))
     np.testing.assert_allclose(choice.action, newer.act(torch.from_numpy(obs)).numpy(), rtol=0.0, atol=1e-6)
 
 

@@ -16,7 +16,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.nets.critics import make_critic
 from offpolicy.nets.encoders import EncodedInput
-from offpolicy.nets.few_rows import can_act
+from offpolicy.nets.explorer import can_explore
 from offpolicy.nets.policy import Policy, flat_size, flatten_into, load_flat, make_policy
 from offpolicy.plugins import NETWORKS
 from offpolicy.types import Batch, Batches, Direction, SpaceSpec
@@ -144,7 +144,7 @@ def test_a_critics_action_passes_by_the_encoder() -> None:
 
 
 def test_no_fused_kernel_is_taken_for_the_whole() -> None:
-    assert not can_act(policy(), 1)
+    assert not can_explore(policy())
 
 
 @pytest.mark.parametrize("name", ["sac", "td3", "appo"])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.few_rows import can_act
+from offpolicy.nets.explorer import can_explore
 from offpolicy.nets.policy import (
     Policy,
     adopt_flat,
@@ -84,7 +84,7 @@ def test_a_policy_from_the_block_acts_bit_for_bit_alike() -> None:
         assert torch.equal(sender.act(obs), receiver.act(obs))
         assert torch.equal(sender.act(obs), mapped.act(obs))
         assert flat_view(sender) is None  # the statistics lie elsewhere
-        assert not can_act(sender, 1)
+        assert not can_explore(sender)
 
 
 def test_log_stds_are_bounded() -> None:
