@@ -30,6 +30,7 @@ try:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
+    from matplotlib.transforms import Bbox
 except ImportError as error:
     raise ConfigError(f"pictures need matplotlib: pip install 'offpolicy[plot]' ({error})") from None
 
@@ -73,10 +74,21 @@ def picture_file(figure: Figure, *, is_svg: bool) -> bytes:
     out = io.BytesIO()
     with rc_context({"svg.hashsalt": "offpolicy", "svg.fonttype": "none"}):  # text stays text
         if is_svg:
+            _settle(figure)
             FigureCanvasSVG(figure).print_figure(out, format="svg", metadata={"Date": None, "Creator": None})
         else:
             FigureCanvasAgg(figure).print_figure(out, format="png", metadata={"Software": None})
     return out.getvalue()
+
+
+def _settle(figure: Figure) -> None:
+    """Fixes the places of the axes, rounded: the last bits of a layout differ between processes, and with them ids."""
+    if figure.get_layout_engine() is None:
+        return
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        axes.set_position(Bbox.from_bounds(*(round(bound, 6) for bound in axes.get_position().bounds)))
 
 
 def _plain(label: str) -> str:

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from offpolicy.analysis import plots
 from offpolicy.analysis.plots import Segment, Track, aligned, clipped, curves_file, tracks_of, typical_window
@@ -129,3 +130,14 @@ def test_curves_are_interpolated_over_the_range_that_all_have() -> None:
 def test_one_curve_keeps_its_points() -> None:
     steps, values = aligned([(np.array([1.0, 2.0, 9.0]), np.array([3.0, 4.0, 5.0]))], end=5.0)
     assert (steps.tolist(), values.tolist()) == ([1.0, 2.0], [[3.0, 4.0]])
+
+
+def test_the_axes_of_a_picture_have_rounded_places() -> None:
+    """The last bits of a layout differ between processes: a committed picture would not be made again."""
+    figure = Figure(figsize=(3, 2), layout="constrained")
+    for axes in figure.subplots(2, 1):
+        axes.set_title("a title")
+    plots.picture_file(figure, is_svg=True)
+    places = [bound for axes in figure.axes for bound in axes.get_position().bounds]
+    assert len(set(places)) > 4  # the layout has placed them
+    assert places == pytest.approx([round(place, 6) for place in places], abs=1e-15)
