@@ -68,6 +68,7 @@ class CollectorPolicy:
         self._exploration, self._spec = exploration, spec
         self._flat = np.zeros(flat_size(policy), dtype=np.float32)
         adopt_flat(policy, self._flat)
+        self._can_explore = can_explore(policy)
         self._explorers: dict[int, Explorer] = {}  # by rows
         self.policy_rng = torch.Generator()
         self.version = 0  # version of the weights it acts with; 0: none were published yet
@@ -106,7 +107,7 @@ class CollectorPolicy:
         if self.repeated_noise is not None:
             noise = self.repeated_noise.draw(len(obs), self.policy_rng)
             return PolicyOutput(self._policy.act_with_noise(torch.from_numpy(obs), noise).numpy(), None, self.version)
-        if can_explore(self._policy):
+        if self._can_explore:
             if len(obs) not in self._explorers:
                 self._explorers[len(obs)] = Explorer(self._policy, len(obs), self._spec.action_dim)
             return PolicyOutput(self._explorers[len(obs)].explore(obs, self.policy_rng), None, self.version)

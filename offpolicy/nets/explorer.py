@@ -2,12 +2,12 @@
 
 For few rows most of torch's time is the overhead of its calls. SAC's action of one HalfCheetah observation takes 50 us
 in torch's modules and 17 us in numpy, of 4 rows 62 and 23 (two hidden layers of 256, one thread of an AMD EPYC,
-medians). Beyond, torch multiplies, into memory of its own, and numpy does the rest: of 16 rows 397 us and 218, of 64
-rows 582 and 348, behind another program in the caches (an Intel Xeon, medians).
+medians). For more rows torch multiplies, into memory that stays, and numpy does the rest: of 16 rows 397 us in modules
+and 218 here, of 64 rows 582 and 348, repeated with other data in the caches (an Intel Xeon, medians).
 
-OpenBLAS has a kernel for small products, on one thread; it leaves both at `MAX_PRODUCT`. Larger ones are slower than
-torch's (5 to 8 rows of 256, 2 of 512: up to three times) and take threads that `threads.collector` does not grant: with
-the other cores in use an action of 8 rows took 8 ms. The noise comes from torch's generator: the same draws.
+OpenBLAS has a kernel for small products, on one thread; products beyond `MAX_PRODUCT` have neither: they are slower
+than torch's (5 to 8 rows of 256, 2 of 512: up to three times) and take threads that `threads.collector` does not grant.
+With the other cores in use an action of 8 rows took 8 ms. The noise comes from torch's generator: the same draws.
 """
 
 from __future__ import annotations

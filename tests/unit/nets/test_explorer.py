@@ -115,3 +115,13 @@ def test_numpy_multiplies_small_products_alone() -> None:
 def test_other_actors_are_left_to_their_modules() -> None:
     assert can_explore(policy_of())
     assert not can_explore(make_policy(AlgoConfig(name="appo"), SPEC))
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+@pytest.mark.parametrize("rows", [4, 16])
+def test_an_action_is_not_overwritten_by_the_next_one(name: str, rows: int) -> None:
+    explorer, generator = Explorer(policy_of(name), rows, 2), torch.Generator().manual_seed(5)
+    first = explorer.explore(np.zeros((rows, 3), np.float32), generator)
+    kept = first.copy()
+    explorer.explore(np.ones((rows, 3), np.float32), generator)
+    np.testing.assert_array_equal(first, kept)

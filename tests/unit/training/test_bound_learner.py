@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from offpolicy.training.bound_learner import BoundLearner, bind_threads, libgomp, run_in_threads
+from offpolicy.training.bound_learner import BoundLearner, can_bind, libgomp, run_in_threads, second_thread
 
 
 class Recorder:
@@ -31,6 +31,14 @@ def cpus_of_threads() -> dict[int, set[int]]:
     return found
 
 
+def bind_both(cpus: set[int]) -> None:
+    """As `taskset --all-tasks` does."""
+    second = second_thread()
+    assert second is not None
+    assert can_bind(0, cpus)
+    assert can_bind(second, cpus)
+
+
 @pytest.fixture
 def two_cores() -> Iterator[set[int]]:
     """Lets this thread use two cores, and torch two threads, in one test."""
@@ -40,11 +48,9 @@ def two_cores() -> Iterator[set[int]]:
     if libgomp() is None:
         pytest.skip("torch does not use libgomp here")
     cpus = set(sorted(before)[:2])
-    os.sched_setaffinity(0, cpus)
-    bind_threads([cpus] * 2)
+    bind_both(cpus)
     yield cpus
-    os.sched_setaffinity(0, before)
-    bind_threads([before] * 2)
+    bind_both(before)
     torch.set_num_threads(threads)
 
 
@@ -62,6 +68,7 @@ def test_each_thread_of_an_update_has_a_core_and_everything_else_has_both(
     assert torch.get_num_threads() == 2
     assert cpus_of_threads() == {0: two_cores, 1: {second}}
     bound.update(None)
+    bound.update(None)
     assert recorder.cpus == {0: {first}, 1: {second}}
     assert cpus_of_threads() == {0: two_cores, 1: {second}}
 
@@ -77,8 +84,7 @@ def test_another_number_of_threads_is_not_bound(threads: int, two_cores: set[int
 
 
 def test_nothing_is_bound_where_the_process_may_use_one_core(two_cores: set[int], recorder: Recorder) -> None:
-    os.sched_setaffinity(0, only := {min(two_cores)})
-    bind_threads([only] * 2)
+    bind_both(only := {min(two_cores)})
     bound = BoundLearner(recorder)
     bound.use_threads(2)
     bound.update(None)
@@ -103,7 +109,29 @@ def test_both_threads_follow_when_somebody_takes_a_core_from_the_process(
     assert recorder.cpus == {0: only, 1: only}
     os.sched_setaffinity(0, two_cores)
     bound.update(None)
-    assert os.sched_getaffinity(0) == two_cores
+    assert recorder.cpus == {0: {min(two_cores)}, 1: {max(two_cores)}}
+
+
+@pytest.mark.parametrize("kept", [min, max])
+def test_cores_that_somebody_chooses_during_an_update_stay(
+    kept: Callable[[set[int]], int], two_cores: set[int], recorder: Recorder
+) -> None:
+    bound = BoundLearner(recorder)
+    bound.use_threads(2)
+    bound.update(None)
+    recorder.during = lambda: bind_both({kept(two_cores)})
+    bound.update(None)
+    recorder.during = lambda: None
+    bound.update(None)
+    assert recorder.cpus == {0: {kept(two_cores)}, 1: {kept(two_cores)}}
+    assert os.sched_getaffinity(0) == {kept(two_cores)}
+
+
+def test_the_first_update_may_use_all_cores_because_it_compiles(two_cores: set[int], recorder: Recorder) -> None:
+    bound = BoundLearner(recorder)
+    bound.use_threads(2)
+    bound.update(None)
+    assert recorder.cpus == {0: two_cores, 1: {max(two_cores)}}
 
 
 def test_the_cores_are_given_back_when_an_update_fails(two_cores: set[int], recorder: Recorder) -> None:
@@ -112,6 +140,7 @@ def test_the_cores_are_given_back_when_an_update_fails(two_cores: set[int], reco
 
     bound = BoundLearner(recorder)
     bound.use_threads(2)
+    bound.update(None)
     recorder.during = fail
     with pytest.raises(RuntimeError, match="not finite"):
         bound.update(None)
@@ -140,6 +169,7 @@ def test_updates_go_on_where_the_kernel_refuses_later(
 
     bound = BoundLearner(recorder)
     bound.use_threads(2)
+    bound.update(None)
     with monkeypatch.context() as patched:
         patched.setattr(os, "sched_setaffinity", refuse)
         bound.update(None)
@@ -170,10 +200,17 @@ def test_the_libgomp_of_torch_comes_before_others(tmp_path: Path) -> None:
     wheel.touch()
     other.touch()
     maps = tmp_path / "maps"
-    gone = f"7f10-7f20 r-xp 00000000 fe:00 42 {tmp_path}/libgomp-gone.so.1"
-    maps.write_text(f"{gone}\n7f00-7f10 r-xp 00000000 fe:00 41 {other}\n7f20-7f30 r-xp 00000000 fe:00 43 {wheel}\n")
+    maps.write_text(f"7f00-7f10 r-xp 00000000 fe:00 41 {other}\n7f20-7f30 r-xp 00000000 fe:00 43 {wheel}\n")
     assert libgomp(maps, wheel.parent) == str(wheel)
+    link = tmp_path / "link"
+    link.symlink_to(wheel.parent)
+    assert libgomp(maps, link) == str(wheel)
+    assert libgomp(maps, tmp_path / "elsewhere") is None  # which of them is torch's is not known
+    maps.write_text(f"7f00-7f10 r-xp 00000000 fe:00 41 {other}\n")
     assert libgomp(maps, tmp_path / "elsewhere") == str(other)
+    intel = tmp_path / "libiomp5.so"
+    maps.write_text(f"7f00-7f10 r-xp 00000000 fe:00 41 {other}\n7f20-7f30 r-xp 00000000 fe:00 42 {intel}\n")
+    assert libgomp(maps, tmp_path / "elsewhere") is None
     maps.write_text("7f00-7f10 rw-p 00000000 00:00 0 [heap]\n")
     assert libgomp(maps) is None
     assert libgomp(tmp_path / "nothing") is None
