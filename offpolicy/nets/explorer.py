@@ -33,9 +33,6 @@ NUMPY_ACTIVATIONS: Mapping[type[nn.Module], Callable[[Float32], object]] = {  # 
 }
 
 
-ACTIVATION_MODULES = {nn.ReLU, nn.ELU, nn.SiLU, nn.Tanh}  # of `nets/mlp.py`: they change the values, not the shape
-
-
 class Explorer:
     """Explores as `policy.sample` does, for `num_rows` observations, with the policy's parameters where they lie."""
 
@@ -108,8 +105,7 @@ def can_explore(policy: Policy) -> bool:
     if not isinstance(policy.actor, SquashedGaussianActor | DeterministicActor):
         return False
     body = policy.actor.body
-    kinds = [type(layer) for layer in body.children()] if type(body) is Mlp else []
-    return set(kinds[::2]) == {nn.Linear} and set(kinds[1::2]) <= ACTIVATION_MODULES
+    return isinstance(body, Mlp) and len(body) == 2 * len(linears_of(body)) - 1  # no layer norm
 
 
 def multiplies_in_numpy(body: nn.Sequential, num_rows: int) -> bool:

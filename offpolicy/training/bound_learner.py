@@ -64,7 +64,7 @@ class BoundLearner:
     def use_threads(self, threads: int) -> None:
         """Makes torch use so many threads, and binds them where they are two on two cores."""
         torch.set_num_threads(threads)
-        self.release()
+        self._release()
         self._cpus = os.sched_getaffinity(0)
         if not self._may_bind or not threads == len(self._cpus) == BOUND_THREADS:
             return
@@ -73,14 +73,14 @@ class BoundLearner:
         if self._second is not None and can_bind(self._second, {second_cpu}):
             self._own_cpus, self._second_cpus = {first_cpu}, {second_cpu}
 
-    def release(self) -> None:
+    def _release(self) -> None:
         """Lets OpenMP's thread run on all cores of this process again."""
         self._own_cpus = ()
         if self._second is not None:
             can_bind(self._second, os.sched_getaffinity(0))
 
     def _follow(self) -> None:
-        """Binds anew, or not at all, where somebody else has chosen the cores: of the main thread, or of all."""
+        """Binds again, or not at all, where somebody else has chosen the cores: of the main thread, or of all."""
         is_other = os.sched_getaffinity(0) != self._cpus
         if self._own_cpus and self._second is not None:
             with contextlib.suppress(OSError):

@@ -12,6 +12,7 @@ from torch import nn
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import DeterministicActor, SquashedGaussianActor
 from offpolicy.nets.explorer import MAX_ROWS, Explorer, can_explore, multiplies_in_numpy
+from offpolicy.nets.mlp import mlp
 from offpolicy.nets.normalizer import block_moments
 from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.types import SpaceSpec
@@ -70,10 +71,11 @@ def test_the_largest_products_are_those_of_torch_and_take_one_thread(width: int,
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("normalize_obs", [False, True])
-def test_a_bad_observation_gives_no_warning(bad: float, normalize_obs: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("rows", [2, 16])
+def test_a_bad_observation_gives_no_warning(bad: float, normalize_obs: bool, rows: int) -> None:  # noqa: FBT001
     policy = policy_of(normalize_obs=normalize_obs)
-    obs = np.full((2, 3), bad, np.float32)
-    action = Explorer(policy, 2, 2).explore(obs, torch.Generator().manual_seed(5))
+    obs = np.full((rows, 3), bad, np.float32)
+    action = Explorer(policy, rows, 2).explore(obs, torch.Generator().manual_seed(5))
     theirs, _ = policy.sample(torch.from_numpy(obs), torch.Generator().manual_seed(5))
     np.testing.assert_allclose(action, theirs.numpy(), rtol=0.0, atol=2e-6)
 
@@ -104,17 +106,17 @@ def test_numpy_multiplies_small_products_alone() -> None:
     assert not multiplies_in_numpy(body_of(policy_of()), MAX_ROWS + 1)
     assert not multiplies_in_numpy(body_of(policy_of(activation="silu")), 1)
     for width, rows in ((256, 4), (512, 1)):
-        policy = policy_of(width=width)
-        assert (multiplies_in_numpy(body_of(policy), rows), multiplies_in_numpy(body_of(policy), rows + 1)) == (
-            True,
-            False,
-        )
+        body = body_of(policy_of(width=width))
+        assert (multiplies_in_numpy(body, rows), multiplies_in_numpy(body, rows + 1)) == (True, False)
     assert not multiplies_in_numpy(body_of(policy_of(width=1024)), 1)
 
 
 def test_other_actors_are_left_to_their_modules() -> None:
     assert can_explore(policy_of())
     assert not can_explore(make_policy(AlgoConfig(name="appo"), SPEC))
+    actor = DeterministicActor(3, 2, (32, 24), "relu", 0.1)
+    actor.body = mlp(3, (32, 24), 2, "relu", layer_norm=True)
+    assert not can_explore(Policy(actor, None))
 
 
 @pytest.mark.parametrize("name", ["sac", "td3"])

@@ -31,6 +31,12 @@ def cpus_of_threads() -> dict[int, set[int]]:
     return found
 
 
+def update_twice(bound: BoundLearner) -> None:
+    """The first update is not bound."""
+    bound.update(None)
+    bound.update(None)
+
+
 def bind_both(cpus: set[int]) -> None:
     """As `taskset --all-tasks` does."""
     second = second_thread()
@@ -67,8 +73,7 @@ def test_each_thread_of_an_update_has_a_core_and_everything_else_has_both(
     bound.use_threads(2)
     assert torch.get_num_threads() == 2
     assert cpus_of_threads() == {0: two_cores, 1: {second}}
-    bound.update(None)
-    bound.update(None)
+    update_twice(bound)
     assert recorder.cpus == {0: {first}, 1: {second}}
     assert cpus_of_threads() == {0: two_cores, 1: {second}}
 
@@ -78,7 +83,7 @@ def test_another_number_of_threads_is_not_bound(threads: int, two_cores: set[int
     bound = BoundLearner(recorder)
     bound.use_threads(2)
     bound.use_threads(threads)
-    bound.update(None)
+    update_twice(bound)
     assert recorder.cpus == {0: two_cores, 1: two_cores}
     assert torch.get_num_threads() == threads
 
@@ -87,7 +92,7 @@ def test_nothing_is_bound_where_the_process_may_use_one_core(two_cores: set[int]
     bind_both(only := {min(two_cores)})
     bound = BoundLearner(recorder)
     bound.use_threads(2)
-    bound.update(None)
+    update_twice(bound)
     assert recorder.cpus == {0: only, 1: only}
     assert os.sched_getaffinity(0) == only
 
@@ -95,7 +100,7 @@ def test_nothing_is_bound_where_the_process_may_use_one_core(two_cores: set[int]
 def test_nothing_is_bound_where_it_must_not_be(two_cores: set[int], recorder: Recorder) -> None:
     bound = BoundLearner(recorder, may_bind=False)
     bound.use_threads(2)
-    bound.update(None)
+    update_twice(bound)
     assert recorder.cpus == {0: two_cores, 1: two_cores}
 
 
@@ -105,7 +110,7 @@ def test_both_threads_follow_when_somebody_takes_a_core_from_the_process(
     bound = BoundLearner(recorder)
     bound.use_threads(2)
     os.sched_setaffinity(0, only := {min(two_cores)})
-    bound.update(None)
+    update_twice(bound)
     assert recorder.cpus == {0: only, 1: only}
     os.sched_setaffinity(0, two_cores)
     bound.update(None)
@@ -157,7 +162,7 @@ def test_updates_go_on_where_the_kernel_refuses(
         patched.setattr(os, "sched_setaffinity", refuse)
         bound = BoundLearner(recorder)
         bound.use_threads(2)
-        bound.update(None)
+        update_twice(bound)
     assert recorder.cpus == {0: two_cores, 1: two_cores}
 
 
@@ -183,15 +188,8 @@ def test_updates_go_on_without_libgomp(
         patched.setattr("offpolicy.training.bound_learner.libgomp", lambda: None)
         bound = BoundLearner(recorder)
         bound.use_threads(2)
-    bound.update(None)
+    update_twice(bound)
     assert recorder.cpus == {0: two_cores, 1: two_cores}
-
-
-def test_a_released_thread_may_use_both_cores(two_cores: set[int], recorder: Recorder) -> None:
-    bound = BoundLearner(recorder)
-    bound.use_threads(2)
-    bound.release()
-    assert cpus_of_threads() == {0: two_cores, 1: two_cores}
 
 
 def test_the_libgomp_of_torch_comes_before_others(tmp_path: Path) -> None:
