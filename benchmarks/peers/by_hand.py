@@ -26,6 +26,7 @@ from torch.nn import functional as F
 from benchmarks.peers.control import Batch, Trainer, run_program, separate_envs
 from offpolicy.envs.batched.vector import TaskVector
 from offpolicy.envs.vectorization import task_of
+from offpolicy.nets.activations import RELU
 from offpolicy.nets.products import products_of_layer
 from offpolicy.onednn import chosen_library
 
@@ -97,8 +98,8 @@ class Nets:
         hidden, _ = self._kept(self._rows)
         below = inputs.expand(len(self.weights[0]), -1, -1)
         for layer, activations in enumerate(hidden):
-            self._products[layer].forward(self.biases[layer], below, self.weights[layer], activations)
-            below = activations.relu_()
+            weight_t = self.weights[layer].mT
+            below = self._products[layer].forward(self.biases[layer], below, weight_t, RELU, activations)
         head, bias = self.weights[-1], self.biases[-1]
         return torch.baddbmm(bias, head, below.mT).mT if self.sizes[-1] == 1 else torch.baddbmm(bias, below, head.mT)
 
@@ -131,7 +132,7 @@ class Nets:
         if layer == 0 and self._first is not None:
             self._weight_gradients[0].copy_(torch.bmm(below.mT, above, out=self._first).mT)
         else:
-            self._products[layer].to_weights(above, below, self._weight_gradients[layer])
+            self._products[layer].to_weights(above.mT, below, self._weight_gradients[layer])
         torch.sum(above, dim=1, keepdim=True, out=self._bias_gradients[layer])
 
     def _kept(self, rows: int) -> tuple[list[Tensor], list[Tensor]]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from offpolicy.algos.optim import GuardedAdam, OptimizerStep
 from offpolicy.errors import CheckpointError
+from offpolicy.nets.grad_mode import no_grad
 from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import Policy
 from offpolicy.protocols import Exchange
@@ -80,7 +81,7 @@ class MetricSums:
         self.add_to_sums(measured)
         self.count(measured)
 
-    @torch.no_grad()
+    @no_grad
     def add_to_sums(self, measured: Measured) -> None:
         """As `add_all` on the device alone: an update that is replayed or compiled does not count."""
         if tuple(measured) == tuple(self._sizes):

@@ -13,9 +13,11 @@ from offpolicy.algos.base_learner import Algorithm, BaseLearner, Measured
 from offpolicy.algos.losses import critic_error, critic_loss, critic_loss_gradient, polyak_update
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, is_replayed
 from offpolicy.config.sections import AlgoConfig
+from offpolicy.nets.constants import mean
 from offpolicy.nets.critics import TwinCritic
 from offpolicy.nets.flat import join
 from offpolicy.nets.fusing import differentiable, fuse
+from offpolicy.nets.grad_mode import no_grad
 from offpolicy.nets.normalizer import block_moments
 from offpolicy.nets.policy import has_statistics
 from offpolicy.protocols import Exchange
@@ -182,7 +184,7 @@ class CriticTrainer:
         """As `action_gradient`, for the last `q1`. [B] -> [B, A]."""
         return self._first.pull_back_to_input(d_q1[None, :, None], self.online.obs_dim)
 
-    @torch.no_grad()
+    @no_grad
     def step(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Makes one update towards target_q [B]. Returns critic_loss, q_mean and target_q_mean, on the device."""
         q = self.q(batch.obs, batch.action)
@@ -193,7 +195,7 @@ class CriticTrainer:
             self.pull_back(critic_loss_gradient(error), batch.action)
 
         self._optimizer_step.minimize(Loss(loss, self.optimizer, self._max_grad_norm, write_gradient))
-        return loss, q.mean(), target_q.mean()
+        return loss, mean(q), mean(target_q)
 
 
 # Gives the normaliser of that name the moments of fresh rows of this rank, with those of all ranks: at once, or where

@@ -13,6 +13,9 @@ import functools
 import torch
 from torch import Tensor
 
+from offpolicy.nets.constants import constant, mean
+from offpolicy.nets.grad_mode import no_grad
+
 
 def check_shapes(legends: str, **tensors: Tensor) -> None:
     """`check_shapes("CB B", q=q, target_q=target_q)`: one word per tensor, the same letter is the same size.
@@ -55,18 +58,18 @@ def critic_error(q: Tensor, target_q: Tensor) -> Tensor:
 def critic_loss(error: Tensor) -> Tensor:
     """sum_i mean_B (Q_i - y)^2, TD3 (arXiv:1802.09477) algorithm 1; SAC (arXiv:1812.05905) eq. 5 times 2. -> []."""
     errors = error.flatten()
-    return torch.dot(errors, errors) / error.shape[1]
+    return torch.dot(errors, errors) * constant(1.0 / error.shape[1], error)
 
 
 def critic_loss_gradient(error: Tensor) -> Tensor:
     """By q: 2 (Q_i - y) / B. -> [C, B]."""
-    return error * (2.0 / error.shape[1])
+    return error * constant(2.0 / error.shape[1], error)
 
 
 def sac_actor_loss(min_q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
     """mean_B (alpha log pi(a|s) - min_i Q_i(s, a)), a reparameterised, SAC (arXiv:1812.05905) eq. 9. [B], [B], []."""
     check_shapes("B B", min_q=min_q, log_prob=log_prob)
-    return -torch.addcmul(min_q, alpha, log_prob, value=-1.0).mean()
+    return mean(torch.addcmul(min_q, alpha, log_prob, value=-1.0), -1.0)
 
 
 def sac_actor_loss_gradients(q: Tensor, smallest: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,7 +79,8 @@ def sac_actor_loss_gradients(q: Tensor, smallest: Tensor, alpha: Tensor) -> tupl
     """
     check_shapes("CB B", q=q, smallest=smallest)
     num_rows = q.shape[1]
-    return torch.zeros_like(q).scatter_(0, smallest[None], -1.0 / num_rows), (alpha / num_rows).expand(num_rows)
+    d_q = torch.zeros_like(q).scatter_(0, smallest[None], -1.0 / num_rows)
+    return d_q, (alpha * constant(1.0 / num_rows, alpha)).expand(num_rows)
 
 
 def expected_soft_value(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
@@ -154,10 +158,10 @@ def td3_actor_loss_gradient(q1: Tensor) -> Tensor:
     return torch.full_like(q1, -1.0 / len(q1))
 
 
+@no_grad
 def polyak_update(target: Tensor, source: Tensor, tau: float) -> None:
     """Averages in place: target <- (1 - tau) target + tau source. Both [P]."""
-    with torch.no_grad():
-        target.lerp_(source, tau)
+    target.lerp_(source, tau)
 
 
 def masked_mean(values: Tensor, weight: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ class Temperature:
         self.log_alpha = nn.Parameter(torch.tensor(math.log(algo.init_alpha), device=device))
         parameters, lr = {"log_alpha": self.log_alpha}, algo.value(algo.alpha_lr, 0)
         self.optimizer = GuardedAdam(parameters, lr, guard, is_replayed=is_replayed(algo, device))
+        self._log_alpha = self.log_alpha.detach()  # where the optimiser has moved it
         self.is_tuned = algo.auto_alpha
         self._target_entropy = torch.zeros((), device=device)  # a tensor, because updates may be replayed
         self._entropy_in_force = 0.0  # its number
@@ -47,7 +48,7 @@ class Temperature:
     @property
     def alpha(self) -> Tensor:
         """The temperature, without gradient. []."""
-        return self.log_alpha.detach().exp()
+        return self._log_alpha.exp()
 
     def follow_schedules(self, env_steps: int) -> None:
         """Sets scheduled options to their values at an env step of the run."""

@@ -31,6 +31,7 @@ from offpolicy.nets.actors import (
     squashed_sample,
     squashed_sample_gradient,
 )
+from offpolicy.nets.constants import mean
 from offpolicy.nets.critics import DiscreteTwinCritic, TwinCritic, taken
 from offpolicy.nets.plain import Differentiable
 from offpolicy.types import Batch, SpaceSpec
@@ -81,7 +82,7 @@ class SampledActions:
     def next_value(self, batch: Batch, alpha: Tensor, *, has_actor_step: bool) -> Tensor:
         """See `SoftActions`."""
         if has_actor_step:
-            output = self._body.evaluate(batch.obs, constant=batch.next_obs)[0]
+            output = self._body.evaluate_after(batch.next_obs, batch.obs)[0]
             noise = output.new_empty(len(output), output.shape[1] // 2)
             for half in noise.chunk(2):  # one after the other, so that the first is what it is without an actor step
                 half.normal_(generator=self._generator)
@@ -104,7 +105,7 @@ class SampledActions:
             d_action = self.critic.action_gradient(d_q)
             self._body.pull_back(squashed_sample_gradient(sample, d_action, d_log_prob)[None])
 
-        return ActorLoss(sac_actor_loss(min_q, sample.log_prob, alpha), -sample.log_prob.mean(), write_gradient)
+        return ActorLoss(sac_actor_loss(min_q, sample.log_prob, alpha), mean(sample.log_prob, -1.0), write_gradient)
 
 
 class DiscreteCriticTrainer(CriticTrainer):
@@ -147,7 +148,7 @@ class AllActions:
     def next_value(self, batch: Batch, alpha: Tensor, *, has_actor_step: bool) -> Tensor:
         """See `SoftActions`."""
         if has_actor_step:
-            outputs = self._body.evaluate(batch.obs, constant=batch.next_obs)[0]
+            outputs = self._body.evaluate_after(batch.next_obs, batch.obs)[0]
             next_log_probs, log_probs = outputs.log_softmax(dim=-1).chunk(2)
             self._evaluated = batch.obs, log_probs
         else:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from offpolicy.config.sections import AlgoConfig
+from offpolicy.nets.constants import constant
 from offpolicy.nets.distributions import Categorical, DiagonalGaussian, MultiCategorical, PolicyDistribution, drawn
 from offpolicy.nets.mlp import Mlp, mlp, orthogonal_
 from offpolicy.nets.residual import ResidualNet
@@ -37,7 +38,7 @@ def squashed_gaussian_log_prob(pre_tanh: Tensor, noise: Tensor, log_std: Tensor)
     """
     half_softplus = functional.softplus(pre_tanh, beta=-2.0)  # -softplus(-2 u) / 2
     per_dim = torch.addcmul(log_std, noise, noise, value=0.5).sub(pre_tanh, alpha=2.0).add(half_softplus, alpha=4.0)
-    return -_LOG_DENSITY_CONSTANT * pre_tanh.shape[-1] - per_dim.sum(dim=-1)
+    return constant(-_LOG_DENSITY_CONSTANT * pre_tanh.shape[-1], pre_tanh) - per_dim.sum(dim=-1)
 
 
 class SquashedSample(NamedTuple):
@@ -45,7 +46,7 @@ class SquashedSample(NamedTuple):
 
     action: Tensor  # [B, A]
     log_prob: Tensor  # [B]
-    output: Tensor  # [B, 2 A] of the network: mean and log std, not clamped
+    raw_log_std: Tensor  # [B, A] not clamped
     std: Tensor  # [B, A]
     noise: Tensor  # [B, A] unit
 
@@ -57,12 +58,12 @@ class SquashedSample(NamedTuple):
 
 def squashed_sample(output: Tensor, noise: Tensor) -> SquashedSample:
     """Returns actions [B, A] and log-probabilities [B] of a network's output [B, 2 A], with unit noise [B, A]."""
-    mean, log_std = output.chunk(2, dim=-1)
-    log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+    mean, raw_log_std = output.chunk(2, dim=-1)
+    log_std = raw_log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
     std = log_std.exp()
     pre_tanh = torch.addcmul(mean, std, noise)
     log_prob = squashed_gaussian_log_prob(pre_tanh, noise, log_std)
-    return SquashedSample(pre_tanh.tanh(), log_prob, output, std, noise)
+    return SquashedSample(pre_tanh.tanh(), log_prob, raw_log_std, std, noise)
 
 
 def squashed_sample_gradient(sample: SquashedSample, d_action: Tensor, d_log_prob: Tensor) -> Tensor:
@@ -71,13 +72,14 @@ def squashed_sample_gradient(sample: SquashedSample, d_action: Tensor, d_log_pro
     By da/du = 1 - a^2, d log p/du = 2 a, du/d log std = std noise and d log p/d log std = -1; of a log
     std at its bounds or beyond, where autograd's clamp passes it on at the bounds, 0.
     """
-    d_output = torch.empty_like(sample.output)
+    num_rows, action_dim = sample.action.shape
+    d_output = sample.action.new_empty(num_rows, 2 * action_dim)
     d_mean, d_log_std = d_output.chunk(2, dim=-1)
     torch.ops.aten.tanh_backward.grad_input(d_action, sample.action, grad_input=d_mean)
     d_mean.addcmul_(d_log_prob[:, None], sample.action, value=2.0)
     torch.mul(d_mean, sample.std, out=d_log_std).mul_(sample.noise).sub_(d_log_prob[:, None])
-    log_std = sample.output.chunk(2, dim=-1)[1]
-    torch.ops.aten.hardtanh_backward.grad_input(d_log_std, log_std, LOG_STD_MIN, LOG_STD_MAX, grad_input=d_log_std)
+    bounds = LOG_STD_MIN, LOG_STD_MAX
+    torch.ops.aten.hardtanh_backward.grad_input(d_log_std, sample.raw_log_std, *bounds, grad_input=d_log_std)
     return d_output
 
 

@@ -12,35 +12,19 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from offpolicy.nets.activations import FUSED_ACTIVATIONS
 from offpolicy.nets.products import products_of_layer
 from offpolicy.onednn import BLAS
 
-_aten = torch.ops.aten
 NARROW = 4  # outputs per input of a first layer whose gradient the CPU makes transposed
 KEPT_SIZES = 4  # numbers of rows that memory is kept for
-
-
-class Activation(NamedTuple):
-    """An activation whose derivative is a function of its result; both work in place."""
-
-    apply: Callable[[Tensor], Tensor]
-    differentiate: Callable[[Tensor, Tensor], Tensor]  # gradient of the result, and the result, to that of the input
-
-
-FUSED_ACTIVATIONS: Mapping[type[nn.Module], Activation] = {
-    nn.ReLU: Activation(torch.relu_, lambda d, h: _aten.threshold_backward.grad_input(d, h, 0, grad_input=d)),
-    nn.Tanh: Activation(torch.tanh_, lambda d, h: _aten.tanh_backward.grad_input(d, h, grad_input=d)),
-    nn.ELU: Activation(
-        nn.functional.elu_, lambda d, h: _aten.elu_backward.grad_input(d, 1.0, 1.0, 1.0, True, h, grad_input=d)
-    ),
-}
 
 
 class BatchMemory:
@@ -48,7 +32,7 @@ class BatchMemory:
 
     def __init__(self) -> None:
         self.passes: dict[tuple[FusedMlp, int], Memory] = {}  # by network and first differentiated row
-        self.scratch: dict[FusedMlp, list[Tensor]] = {}
+        self.scratch: dict[FusedMlp, tuple[Inputs, list[Tensor]]] = {}
         self._blocks: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
     def block(self, name: str, shape: tuple[int, int, int], like: Tensor) -> Tensor:
@@ -118,17 +102,48 @@ class Layer:
         return LayerGradients(torch.empty_like(self.weight), torch.empty_like(self.bias))
 
 
+class Inputs:
+    """Rows [B, I] as the input of C networks.
+
+    The views of kept memory, here and in `Memory`, are made once: a new one costs what a small kernel does. Code that
+    torch.compile makes gets new ones: it has no CUDA graph for what writes one of several inputs in the same memory.
+    """
+
+    def __init__(self, rows: Tensor, num_nets: int) -> None:
+        self.rows, self.num_nets = rows, num_nets
+        self._below = rows.expand(num_nets, -1, -1)
+        self._below_t = self._below.mT
+
+    @property
+    def below(self) -> Tensor:
+        """The rows for each network. [C, B, I]."""
+        return self.rows.expand(self.num_nets, -1, -1) if torch.compiler.is_compiling() else self._below
+
+    @property
+    def below_t(self) -> Tensor:
+        """These transposed. [C, I, B]."""
+        return self.below.mT if torch.compiler.is_compiling() else self._below_t
+
+    def filled(self, parts: Sequence[Tensor]) -> Inputs:
+        """Returns parts [B, I_k] side by side: in the memory of this input if there are several."""
+        if len(parts) == 1:
+            return Inputs(parts[0] if parts[0].stride(1) == 1 else parts[0].contiguous(), self.num_nets)
+        torch.cat(tuple(parts), dim=1, out=self.rows)
+        return self
+
+
 class Memory:
     """The memory of one pass of B rows through the layers: what the backward pass reads, and what it writes."""
 
     def __init__(self, layers: Sequence[Layer], shared: BatchMemory, rows: int) -> None:
         like, (first, *others) = layers[0].weight, layers
-        self.inputs = like.new_empty((1, rows, first.num_inputs))
+        self.inputs = Inputs(like.new_empty((rows, first.num_inputs)), first.num_nets)
         self.hidden = [like.new_empty((layer.num_nets, rows, layer.num_outputs)) for layer in layers[:-1]]
         self.gradients = [
             shared.block(f"gradient {i % 2}", (layer.num_nets, rows, layer.num_inputs), like)
             for i, layer in enumerate(others)
         ]
+        self._gradients_t = [block.mT for block in self.gradients]
         # With few inputs a BLAS on the CPU makes the transposed gradient of the weights in half the time.
         is_narrow = like.device.type == "cpu" and NARROW * first.num_inputs <= first.num_outputs
         shape = (first.num_nets, first.num_inputs, first.num_outputs)
@@ -137,10 +152,16 @@ class Memory:
     def rows_from(self, start: int) -> Memory:
         """Returns the same memory without what it has for the rows before `start`."""
         part = copy.copy(self)
+        part.inputs = Inputs(self.inputs.rows[start:], self.inputs.num_nets)
         part.hidden, part.gradients = (
             [block[:, start:] for block in blocks] for blocks in (self.hidden, self.gradients)
         )
+        part._gradients_t = [block.mT for block in part.gradients]
         return part
+
+    def gradient_t(self, layer: int) -> Tensor:
+        """Returns the gradient of the products of a layer but the last, transposed. [C, out, B]."""
+        return self.gradients[layer].mT if torch.compiler.is_compiling() else self._gradients_t[layer]
 
 
 class FusedMlp:
@@ -171,7 +192,7 @@ class FusedMlp:
         # The network that this one, its target, follows: `infer` writes where its passes keep their activations, which
         # are in the processor's caches.
         self.source: FusedMlp | None = None
-        self._evaluated: tuple[Tensor, Memory]
+        self._evaluated: tuple[Inputs, Memory]
         self._version: int | None = None  # of the activations of the last `evaluate`; None: traced, where it is unknown
 
     def __deepcopy__(self, memo: object) -> None:
@@ -197,24 +218,23 @@ class FusedMlp:
             output = self.infer(rows)
         return output if len(lead) == 1 else output.reshape(-1, *lead, output.shape[-1])
 
-    def evaluate(self, *parts: Tensor, constant: Tensor | None = None) -> Tensor:
-        """Returns the outputs outside of autograd, and keeps what `pull_back` needs. [B, I_1], ... -> [C, B, O].
+    def evaluate(self, *parts: Tensor) -> Tensor:
+        """Returns the outputs outside of autograd, and keeps what `pull_back` needs. [B, I_1], ... -> [C, B, O]."""
+        memory = self.memory(parts[0].shape[0])
+        return self._evaluate(memory.inputs.filled(parts), memory)
 
-        Inputs `constant` [N, I] are evaluated in the same pass, but not differentiated: -> [C, N + B, O], theirs first.
-        """
-        num_rows = parts[0].shape[0]
-        if constant is None:
-            memory = self.memory(num_rows)
-            inputs = side_by_side(parts, memory.inputs)
-            self._evaluated = inputs, memory
-        else:
-            start = constant.shape[0]
-            memory = self.memory(start + num_rows)
-            inputs = memory.inputs
-            inputs[0, :start].copy_(constant)
-            torch.cat(parts, dim=1, out=inputs[0, start:])
-            self._evaluated = inputs[:, start:], self.memory(start + num_rows, start)
+    def evaluate_after(self, constant: Tensor, inputs: Tensor) -> Tensor:
+        """As `evaluate`, of rows [N, I] that are not differentiated and then of others [B, I]. -> [C, N + B, O]."""
+        start, rows = len(constant), len(constant) + len(inputs)
+        memory, differentiated = self.memory(rows), self.memory(rows, start)
+        torch.cat((constant, inputs), out=memory.inputs.rows)
+        output = self._evaluate(memory.inputs, memory)
+        self._evaluated = differentiated.inputs, differentiated
+        return output
+
+    def _evaluate(self, inputs: Inputs, memory: Memory) -> Tensor:
         output = self.forward(inputs, memory.hidden)
+        self._evaluated = inputs, memory
         self._version = None if torch.compiler.is_compiling() else memory.hidden[0]._version
         return output
 
@@ -227,7 +247,7 @@ class FusedMlp:
         above = self.backward(d_output, *self._last_pass(), None)
         return self.input_gradient(above, start, self.layers[0].num_inputs - start)
 
-    def _last_pass(self) -> tuple[Tensor, Memory]:
+    def _last_pass(self) -> tuple[Inputs, Memory]:
         """Returns what `evaluate` kept. Raises `RuntimeError` if another pass has overwritten it."""
         is_known = not torch.compiler.is_compiling() and self._version is not None
         if is_known and self._evaluated[1].hidden[0]._version != self._version:
@@ -254,46 +274,46 @@ class FusedMlp:
         That of a target overwrites what its source has kept: call it before the source's `evaluate`, or after
         `pull_back`.
         """
-        rows = parts[0].shape[0]
+        rows = len(parts[0])
         kept = self._workspace.by_rows.get(rows)
         if kept is None:
-            inputs, *hidden = self._make_scratch(BatchMemory(), rows)
+            inputs, hidden = self._make_scratch(BatchMemory(), rows)
         elif self.source is not None and (self.source, 0) in kept.passes:
             memory = kept.passes[self.source, 0]
             inputs, hidden = memory.inputs, memory.hidden
         else:
             if self not in kept.scratch:
                 kept.scratch[self] = self._make_scratch(kept, rows)
-            inputs, *hidden = kept.scratch[self]
-        return self.forward(side_by_side(parts, inputs), hidden)
+            inputs, hidden = kept.scratch[self]
+        return self.forward(inputs.filled(parts), hidden)
 
-    def _make_scratch(self, shared: BatchMemory, rows: int) -> list[Tensor]:
+    def _make_scratch(self, shared: BatchMemory, rows: int) -> tuple[Inputs, list[Tensor]]:
         """Returns memory for inputs and activations, two in turns."""
         first = self.layers[0]
-        inputs = shared.block("inputs", (1, rows, first.num_inputs), first.weight)
-        return [inputs, *self._hidden_scratch(shared, rows)]
+        (block,) = shared.block("inputs", (1, rows, first.num_inputs), first.weight)
+        return Inputs(block, first.num_nets), self._hidden_scratch(shared, rows)
 
     def _hidden_scratch(self, shared: BatchMemory, rows: int) -> list[Tensor]:
         shapes = [(layer.num_nets, rows, layer.num_outputs) for layer in self.layers[:-1]]
         return [shared.block(f"hidden {i % 2}", shape, self.layers[0].weight) for i, shape in enumerate(shapes)]
 
-    def forward(self, inputs: Tensor, hidden: Sequence[Tensor]) -> Tensor:
-        """Fills the activations `hidden`; returns the outputs. [1, B, I] -> [C, B, O]."""
-        below = inputs.expand(self.layers[0].num_nets, -1, -1)
+    def forward(self, inputs: Inputs, hidden: Sequence[Tensor]) -> Tensor:
+        """Fills the activations `hidden`; returns the outputs. -> [C, B, O]."""
+        below = inputs.below
         for layer, activations in zip(self.layers, hidden, strict=False):
-            layer.products.forward(layer.bias, below, layer.weight, activations)
-            below = self.activation.apply(activations)
+            below = layer.products.forward(layer.bias, below, layer.weight_t, self.activation, activations)
         return self.layers[-1].outputs(below)
 
     def backward(
-        self, d_output: Tensor, inputs: Tensor, memory: Memory, gradients: Sequence[LayerGradients] | None
+        self, d_output: Tensor, inputs: Inputs, memory: Memory, gradients: Sequence[LayerGradients] | None
     ) -> Tensor:
         """Fills the `gradients`, if any; returns that of the products of the first layer. [C, B, O] -> [C, B, H]."""
         above = d_output
         for i in range(len(self.layers) - 1, 0, -1):
             layer, below, gradient = self.layers[i], memory.hidden[i - 1], memory.gradients[i - 1]
             if gradients is not None:
-                layer.products.to_weights(above, below, gradients[i].weight)
+                above_t = d_output.mT if above is d_output else memory.gradient_t(i)
+                layer.products.to_weights(above_t, below, gradients[i].weight)
                 torch.sum(above, dim=1, keepdim=True, out=gradients[i].bias)
             above = self.activation.differentiate(layer.products.to_inputs(above, layer.weight, gradient), below)
         if gradients is not None:
@@ -307,13 +327,12 @@ class FusedMlp:
         return by_network[0] if self.layers[0].num_nets == 1 else by_network.sum(dim=0)
 
 
-def fill_first(layer: Layer, gradients: LayerGradients, above: Tensor, inputs: Tensor, memory: Memory) -> None:
-    """Fills the gradients of the first layer from that of its products. [C, B, H], [1, B, I]."""
-    below = inputs.expand(above.shape[0], -1, -1)
+def fill_first(layer: Layer, gradients: LayerGradients, above: Tensor, inputs: Inputs, memory: Memory) -> None:
+    """Fills the gradients of the first layer from that of its products, which is in the memory. [C, B, H]."""
     if memory.first_gradient is None:
-        layer.products.to_weights(above, below, gradients.weight)
+        layer.products.to_weights(memory.gradient_t(0), inputs.below, gradients.weight)
     else:
-        gradients.weight.copy_(torch.bmm(below.mT, above, out=memory.first_gradient).mT)
+        gradients.weight.copy_(torch.bmm(inputs.below_t, above, out=memory.first_gradient).mT)
     torch.sum(above, dim=1, keepdim=True, out=gradients.bias)
 
 
@@ -326,11 +345,11 @@ class _Fused(torch.autograd.Function):
         if not any(ctx.needs_input_grad):
             return net.infer(parts)
         memory = net.memory(parts[0].shape[0])
-        inputs = side_by_side(parts, memory.inputs)
+        inputs = memory.inputs.filled(parts)
         output = net.forward(inputs, memory.hidden)
         ctx.net, ctx.memory, ctx.widths = net, memory, [part.shape[1] for part in parts]
         # Saved, so that autograd sees when they are overwritten before the backward pass.
-        ctx.save_for_backward(inputs, *memory.hidden, *(layer.weight for layer in net.layers))
+        ctx.save_for_backward(inputs.rows, *memory.hidden, *(layer.weight for layer in net.layers))
         return output
 
     @staticmethod
@@ -341,7 +360,7 @@ class _Fused(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         (d_output,) = grad_outputs
         net: FusedMlp = ctx.net
-        inputs = ctx.saved_tensors[0]
+        inputs = Inputs(ctx.saved_tensors[0], ctx.memory.inputs.num_nets)
         wanted = ctx.needs_input_grad[2:]
         by_input, by_parameter = wanted[: len(ctx.widths)], wanted[len(ctx.widths) :]
         # Fresh memory: autograd adds up the gradients of several passes, and may differentiate without stepping.
@@ -360,14 +379,6 @@ def parameters_gradients(layers: Sequence[LayerGradients]) -> list[Tensor]:
     """Returns the gradients as `FusedMlp.parameters` are ordered: network by network."""
     num_nets = layers[0].weight.shape[0]
     return [part for i in range(num_nets) for layer in layers for part in (layer.weight[i], layer.bias[i, 0])]
-
-
-def side_by_side(parts: Sequence[Tensor], memory: Tensor) -> Tensor:
-    """Returns parts [B, I_k] as one input [1, B, I], in the `memory` [1, B, I] if there are several."""
-    if len(parts) == 1:
-        return (parts[0] if parts[0].stride(1) == 1 else parts[0].contiguous())[None]
-    torch.cat(tuple(parts), dim=1, out=memory[0])
-    return memory
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:

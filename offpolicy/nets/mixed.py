@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from offpolicy.nets.fused import (
     BatchMemory,
     FusedMlp,
+    Inputs,
     Layer,
     LayerGradients,
     Memory,
@@ -77,23 +78,22 @@ class MixedMlp(FusedMlp):
         self._rounded = [part for layer in self._middle for part in (layer.weight, layer.bias)]
         self._exact = [part for layer in self.layers[1:-1] for part in (layer.weight, layer.bias)]
 
-    def forward(self, inputs: Tensor, hidden: Sequence[Tensor]) -> Tensor:
-        """Fills `hidden`; returns the outputs. [1, B, I] -> [C, B, O].
+    def forward(self, inputs: Inputs, hidden: Sequence[Tensor]) -> Tensor:
+        """Fills `hidden`; returns the outputs. -> [C, B, O].
 
         `hidden` is the first activations in float32, those of each hidden layer in bfloat16, the last in float32.
         """
         torch._foreach_copy_(self._rounded, self._exact)  # optimiser, Polyak step or checkpoint may have moved them
         first, last = self.layers[0], self.layers[-1]
         exact, below, *others, top = hidden
-        first.products.forward(first.bias, inputs.expand(first.num_nets, -1, -1), first.weight, exact)
-        below.copy_(self.activation.apply(exact))
+        below.copy_(first.products.forward(first.bias, inputs.below, first.weight_t, self.activation, exact))
         for layer, activations in zip(self._middle, others, strict=True):
             torch.baddbmm(layer.bias, below, layer.weight_t, out=activations)
             below = self.activation.apply(activations)
         return last.outputs(top.copy_(below))
 
     def backward(
-        self, d_output: Tensor, inputs: Tensor, memory: Memory, gradients: Sequence[LayerGradients] | None
+        self, d_output: Tensor, inputs: Inputs, memory: Memory, gradients: Sequence[LayerGradients] | None
     ) -> Tensor:
         """See `FusedMlp.backward`."""
         assert isinstance(memory, MixedMemory)  # made by `_new_memory`

@@ -15,11 +15,12 @@ class Differentiable(Protocol):
     Of shapes, I is the width of the input, I_k of its parts, O of the output.
     """
 
-    def evaluate(self, *parts: Tensor, constant: Tensor | None = None) -> Tensor:
-        """Returns the outputs, and keeps what a call below needs. [B, I_1], ... -> [C, B, O].
+    def evaluate(self, *parts: Tensor) -> Tensor:
+        """Returns the outputs, and keeps what a pull-back needs. [B, I_1], ... -> [C, B, O]."""
+        ...
 
-        Inputs `constant` [N, I] are evaluated too, but not differentiated: -> [C, N + B, O], theirs first.
-        """
+    def evaluate_after(self, constant: Tensor, inputs: Tensor) -> Tensor:
+        """As `evaluate`, of rows [N, I] that are not differentiated and then of others [B, I]. -> [C, N + B, O]."""
         ...
 
     def pull_back(self, d_output: Tensor) -> None:
@@ -42,15 +43,18 @@ class PlainMlp:
     def __deepcopy__(self, memo: object) -> None:
         """A copy of a network has parameters of its own, which this object does not know."""
 
-    def evaluate(self, *parts: Tensor, constant: Tensor | None = None) -> Tensor:
+    def evaluate(self, *parts: Tensor) -> Tensor:
         """See `Differentiable`."""
         with torch.enable_grad():
             self._inputs = torch.cat([part.detach().requires_grad_() for part in parts], dim=1)
             self._output = self._outputs(self._inputs)
-        if constant is None:
-            return self._output.detach()
+        return self._output.detach()
+
+    def evaluate_after(self, constant: Tensor, inputs: Tensor) -> Tensor:
+        """See `Differentiable`."""
+        output = self.evaluate(inputs)
         with torch.no_grad():
-            return torch.cat((self._outputs(constant), self._output), dim=1)
+            return torch.cat((self._outputs(constant), output), dim=1)
 
     def _outputs(self, inputs: Tensor) -> Tensor:
         """[B, I] -> [C, B, O]."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from offpolicy.nets.activations import Activation
 from offpolicy.onednn import ONEDNN, chosen_library, multiply
 
 FEWEST_WEIGHTS = 128 * 128  # of a layer; with 256 rows two of fewer are as fast by the BLAS in one call
@@ -23,25 +24,25 @@ class Products:
     All networks are one call: two threads share it without waiting for each other.
     """
 
-    def forward(self, bias: Tensor, below: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-        """Biases and products. [C, 1, out], [C, B, in], [C, out, in] -> [C, B, out]."""
-        return torch.baddbmm(bias, below, weight.mT, out=out)
+    def forward(self, bias: Tensor, below: Tensor, weight_t: Tensor, activation: Activation, out: Tensor) -> Tensor:
+        """The activations of biases and products. [C, 1, out], [C, B, in], [C, in, out] -> [C, B, out]."""
+        return activation.apply(torch.baddbmm(bias, below, weight_t, out=out))
 
     def to_inputs(self, above: Tensor, weight: Tensor, out: Tensor) -> Tensor:
         """The gradient of the inputs from that of the products. [C, B, out], [C, out, in] -> [C, B, in]."""
         return torch.bmm(above, weight, out=out)
 
-    def to_weights(self, above: Tensor, below: Tensor, out: Tensor) -> Tensor:
-        """The gradient of the weights from that of the products. [C, B, out], [C, B, in] -> [C, out, in]."""
-        return torch.bmm(above.mT, below, out=out)
+    def to_weights(self, above_t: Tensor, below: Tensor, out: Tensor) -> Tensor:
+        """The gradient of the weights from that of the products. [C, out, B], [C, B, in] -> [C, out, in]."""
+        return torch.bmm(above_t, below, out=out)
 
 
 class CpuProducts(Products):
     """As `Products`, of a CPU, where a product that begins with its biases copies them row by row first."""
 
-    def forward(self, bias: Tensor, below: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+    def forward(self, bias: Tensor, below: Tensor, weight_t: Tensor, activation: Activation, out: Tensor) -> Tensor:
         """See `Products`. The biases are added last, in half the time of that copy."""
-        return torch.bmm(below, weight.mT, out=out).add_(bias)
+        return activation.add_and_apply(torch.bmm(below, weight_t, out=out), bias)
 
 
 class OneDnnProducts(CpuProducts):
@@ -51,13 +52,13 @@ class OneDnnProducts(CpuProducts):
     gets the BLAS.
     """
 
-    def forward(self, bias: Tensor, below: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+    def forward(self, bias: Tensor, below: Tensor, weight_t: Tensor, activation: Activation, out: Tensor) -> Tensor:
         """See `Products`."""
         if torch.compiler.is_compiling():
-            return super().forward(bias, below, weight, out)
-        for rows, matrix, offset, result in zip(below, weight, bias, out, strict=True):
-            result.copy_(multiply(rows, matrix.t(), offset[0]))
-        return out
+            return super().forward(bias, below, weight_t, activation, out)
+        for rows, matrix, offset, result in zip(below, weight_t, bias, out, strict=True):
+            result.copy_(multiply(rows, matrix, offset[0]))
+        return activation.apply(out)
 
     def to_inputs(self, above: Tensor, weight: Tensor, out: Tensor) -> Tensor:
         """See `Products`."""
@@ -67,12 +68,12 @@ class OneDnnProducts(CpuProducts):
             result.copy_(multiply(rows, matrix))
         return out
 
-    def to_weights(self, above: Tensor, below: Tensor, out: Tensor) -> Tensor:
+    def to_weights(self, above_t: Tensor, below: Tensor, out: Tensor) -> Tensor:
         """See `Products`."""
         if torch.compiler.is_compiling():
-            return super().to_weights(above, below, out)
-        for left, right, result in zip(above, below, out, strict=True):
-            result.copy_(multiply(left.t(), right))
+            return super().to_weights(above_t, below, out)
+        for left, right, result in zip(above_t, below, out, strict=True):
+            result.copy_(multiply(left, right))
         return out
 
 

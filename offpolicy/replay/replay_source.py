@@ -156,6 +156,7 @@ class ReplaySource(RateLimitedSource):
         )
         self._staging, self._copy_stream = StagingBlock(values), CopyStream(spec.device, StreamSync(spec.device))
         self._staged = tuple(map(spec.layout.split, values)) if spec.device.type == "cpu" else ()
+        self._views: dict[int, tuple[Tensor, Float32]] = {}  # of the rows of so many updates, for torch and for NumPy
 
     @property
     def samples(self) -> int:
@@ -171,14 +172,19 @@ class ReplaySource(RateLimitedSource):
 
     def wait_batch(self) -> None:
         """Nothing is prefetched; only a new cycle of demonstrations is prepared."""
-        self._sampler.prepare(self.num_due)
+        if self._sampler.has_preparation:
+            self._sampler.prepare(self.num_due)
 
     def sample(self) -> Tensor:
         """Returns rows [U, B, W] for the updates that are due now."""
         self._copy_stream.block_until(self._staging.copied)  # it was, where the loop waits behind every update
-        rows = self._staging.values[: self.num_due]
-        self._ages.add(self._sampler.fill(rows.numpy().reshape(-1, self._spec.layout.width)))
-        self.updates += len(rows)
+        num_due = self.num_due
+        if num_due not in self._views:
+            block = self._staging.values[:num_due]
+            self._views[num_due] = block, block.numpy().reshape(-1, self._spec.layout.width)
+        rows, array = self._views[num_due]
+        self._ages.add(self._sampler.fill(array))
+        self.updates += num_due
         self.gather_fresh()
         return rows
 

@@ -246,14 +246,24 @@ class SampleAges:
     def __init__(self, rings: Sequence[Ring]) -> None:
         self._rings = tuple(rings)
         self.samples = 0
-        self.age_sum = 0.0  # in transitions, over `samples`
+        self._age_sum = 0.0  # in transitions, of those that were converted
+        self._rows = 0  # ages in rows of the own ring, which were not
+
+    @property
+    def age_sum(self) -> float:
+        """Ages over `samples`, in transitions; those since the last call by the share of transitions of now."""
+        self._age_sum += len(self._rings) * share_of_transitions(self._rings) * self._rows
+        self._rows = 0
+        return self._age_sum
 
     def add(self, draw: Draw) -> None:
         """Counts rows that are handed out now."""
-        newest = np.array([ring.committed for ring in self._rings])
         self.samples += len(draw.position)
-        share = share_of_transitions(self._rings)
-        self.age_sum += len(self._rings) * share * float((newest[draw.ring] - draw.position).sum())
+        if len(self._rings) == 1:
+            newest = len(draw.position) * self._rings[0].committed
+        else:
+            newest = int(np.array([ring.committed for ring in self._rings])[draw.ring].sum())
+        self._rows += newest - int(draw.position.sum())
 
 
 def share_of_transitions(rings: Sequence[Ring]) -> float:

@@ -15,7 +15,7 @@ from offpolicy.algos.optim import (
     OptimizerStep,
     SoloExchange,
     clip,
-    norms_of,
+    squared_norms_of,
 )
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
@@ -168,13 +168,13 @@ def test_only_the_parameters_of_the_optimiser_are_differentiated() -> None:
 
 def test_clipping_scales_a_gradient_to_the_norm() -> None:
     gradient = torch.tensor([3.0, 4.0])
-    clip(gradient, norms_of((gradient,))[0], 1.0)
+    clip(gradient, squared_norms_of((gradient,))[0], 1.0)
     assert gradient.tolist() == pytest.approx([0.6, 0.8], rel=1e-5)
 
 
 def test_clipping_leaves_a_small_gradient_alone() -> None:
     gradient = torch.tensor([0.3, 0.4])
-    clip(gradient, norms_of((gradient,))[0], 1.0)
+    clip(gradient, squared_norms_of((gradient,))[0], 1.0)
     assert gradient.tolist() == pytest.approx([0.3, 0.4])
 
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from offpolicy.algos.optim import DivergenceGuard, GuardedAdam
 from offpolicy.config.rules import BF16_ACTIVATIONS
+from offpolicy.nets.activations import FUSED_ACTIVATIONS
 from offpolicy.nets.flat import join, views
-from offpolicy.nets.fused import FUSED_ACTIVATIONS, FusedMlp, Layer, Workspace, can_fuse, stacked
+from offpolicy.nets.fused import FusedMlp, Layer, Workspace, can_fuse, stacked
 from offpolicy.nets.mlp import ACTIVATIONS, mlp
 
 activations = pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
@@ -138,11 +139,11 @@ def test_memory_of_an_inference_with_constant_rows_serves_later_passes_too() -> 
     net = FusedMlp(nets, memory, Workspace())
     rows, constant, slope = torch.randn(7, 5), torch.randn(2, 5), torch.randn(1, 7, 2)
     with torch.inference_mode():
-        net.evaluate(rows, constant=constant)
+        net.evaluate_after(constant, rows)
         net.pull_back(slope)
     expected = [gradient.clone() for gradient in memory.values()]
     with torch.no_grad():
-        net.evaluate(rows, constant=constant)
+        net.evaluate_after(constant, rows)
         net.pull_back(slope)
     assert all(torch.equal(*both) for both in zip(memory.values(), expected, strict=True))
 
@@ -179,10 +180,10 @@ def test_an_update_takes_no_memory_of_the_size_of_its_activations() -> None:
     net, inputs = fused(nets_of(2, hidden=(64, 64))), parts(rows=100)
     torch.autograd.grad(net(*inputs).sum(), net.parameters)
     memory = net.memory(100)
-    kept = [tensor.data_ptr() for tensor in (memory.inputs, *memory.hidden, *memory.gradients)]
+    kept = [tensor.data_ptr() for tensor in (memory.inputs.rows, *memory.hidden, *memory.gradients)]
     torch.autograd.grad(net(*inputs).sum(), net.parameters)
     again = net.memory(100)
-    assert [tensor.data_ptr() for tensor in (again.inputs, *again.hidden, *again.gradients)] == kept
+    assert [tensor.data_ptr() for tensor in (again.inputs.rows, *again.hidden, *again.gradients)] == kept
 
 
 def test_rows_may_have_several_leading_dimensions_and_any_strides() -> None:

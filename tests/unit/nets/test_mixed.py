@@ -81,9 +81,9 @@ def test_constant_rows_are_evaluated_but_not_differentiated() -> None:
     mixed.evaluate(rows)
     mixed.pull_back(slope)
     expected = [*(gradient.clone() for gradient in gradients.values()), mixed.pull_back_to_input(slope, 0)]
-    output = mixed.evaluate(rows, constant=constant)
+    output = mixed.evaluate_after(constant, rows)
     assert torch.allclose(output, mixed.evaluate(torch.cat((constant, rows))), atol=STEP)
-    mixed.evaluate(rows, constant=constant)
+    mixed.evaluate_after(constant, rows)
     mixed.pull_back(slope)
     found = [*gradients.values(), mixed.pull_back_to_input(slope, 0)]
     assert all(torch.allclose(*both, rtol=STEP, atol=STEP) for both in zip(found, expected, strict=True))

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
+from offpolicy.nets.activations import RELU
 from offpolicy.nets.fused import FusedMlp, Workspace
 from offpolicy.nets.mlp import mlp
 from offpolicy.nets.products import CpuProducts, Linear, OneDnnProducts, Products, choose_products, products_of_layer
@@ -55,9 +56,9 @@ def all_three(products: Products, of: dict[str, Tensor]) -> list[Tensor]:
     shapes = [(num_nets, ROWS, OUTPUTS), (num_nets, ROWS, INPUTS), (num_nets, OUTPUTS, INPUTS)]
     forward, to_inputs, to_weights = (torch.full(shape, float("nan")) for shape in shapes)
     results = [
-        products.forward(of["bias"], of["below"], of["weight"], forward),
+        products.forward(of["bias"], of["below"], of["weight"].mT, RELU, forward),
         products.to_inputs(of["above"], of["weight"], to_inputs),
-        products.to_weights(of["above"], of["below"], to_weights),
+        products.to_weights(of["above"].mT, of["below"], to_weights),
     ]
     assert results[0] is forward
     assert results[1] is to_inputs
