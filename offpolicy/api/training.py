@@ -72,7 +72,7 @@ def _tree_of(values: Mapping[str, Any]) -> dict[str, Any]:  # Any: checked with 
 
 def train(
     *overrides: str | RunConfig,
-    callbacks: Sequence[Callback | str] = (),
+    callbacks: Sequence[Callback | str] | None = (),
     trust: bool = False,
     **values: Any,  # Any: checked with all others
 ) -> TrainedRun:
@@ -95,7 +95,7 @@ def train(
     with _signals_of_caller():
         words = [word for word in overrides if isinstance(word, str)]
         config = configs[0] if configs else configure(*words, trust=trust, **values)
-        own = [load_callback(one) if isinstance(one, str) else checked(one) for one in callbacks]
+        own = [load_callback(one) if isinstance(one, str) else checked(one) for one in _several(callbacks)]
         ended = train_module().train_run(config, own)
     run = TrainedRun(ended.path.absolute())
     if ended.code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
@@ -104,6 +104,16 @@ def train(
         cause = "no reason is known" if ended.failure is None else ended.failure.cause
         raise error_of(ended.code, f"{cause}\nwhat the processes printed: {shown_path(run.run_dir / 'train.log')}")
     return run
+
+
+def _several(callbacks: object) -> Sequence[Any]:  # Any: checked one by one
+    """Returns what was given as a sequence; None is an empty one. Raises `ConfigError` for a single callback."""
+    if callbacks is None:
+        return ()
+    if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
+        given = repr(callbacks) if isinstance(callbacks, str) else f"a {type(callbacks).__name__}"
+        raise ConfigError(f"callbacks: got {given}, allowed a list, callbacks=[...]")
+    return callbacks
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ CHILD = (
 
 
 class NotSubmitted(OffPolicyError):
-    """SLURM has refused a job, or did not answer in time."""
+    """SLURM has refused a job, or did not answer in time; or this machine has refused a process."""
 
 
 class Job(Protocol):
@@ -79,19 +79,25 @@ class LocalLauncher:
         self._stop_s = stop_s
 
     def start(self, words: Sequence[str], directory: Path) -> LocalJob:
-        """Starts a child process, in a session of its own: Ctrl-C ends this process first, which stops the run."""
-        directory.mkdir(parents=True, exist_ok=True)
+        """Starts a child process, in a session of its own: Ctrl-C ends this process first, which stops the run.
+
+        Raises `NotSubmitted` where the system has no room for it: on the disk, or for another process.
+        """
         root = str(Path(offpolicy.__file__).parents[1])
         command = [sys.executable, "-P", "-c", CHILD, root, str(os.getpid()), *words, _run_dir(directory)]
-        with (directory / OUT).open("ab") as out, (directory / ERR).open("wb") as err:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-                env=os.environ | {TRIAL: "1"},
-            )
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            with (directory / OUT).open("ab") as out, (directory / ERR).open("wb") as err:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=True,
+                    env=os.environ | {TRIAL: "1"},
+                )
+        except OSError as error:
+            raise NotSubmitted(f"{directory}: a process cannot be started: {error.strerror}") from error
         return LocalJob(process, directory, self._stop_s)
 
 

@@ -26,13 +26,13 @@ def play(path: Path, choice: PolicyChoice, *, video: Path | None, episodes: int)
 
     What is missing is said before the policy is loaded.
     """
-    if video is None:
-        check_display(path)
-    else:
+    if video is not None:
         check_video(video)
     draw_without_window()
     run = SavedRun.find(path, choice)
     check_drawing(run.env.id)
+    if video is None:
+        check_display(path)
     seed = run.cfg.seed if choice.seed is None else choice.seed
     mode = FILE if video else WINDOW
     film = Film(run.actor(choice.device), run.env, episodes=episodes, seed=seed, mode=mode)

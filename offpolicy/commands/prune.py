@@ -10,7 +10,7 @@ from pathlib import Path
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, check_content
 from offpolicy.errors import SaveError
-from offpolicy.launch.run_dir import HOST_DIR
+from offpolicy.launch.run_dir import HOST_DIR, other_hosts
 from offpolicy.launch.run_lock import RunLock
 from offpolicy.logger.console import plain_console, shown_path
 from offpolicy.number_text import counted
@@ -27,8 +27,7 @@ def prune(runs: Sequence[Path], *, keep: int, is_dry: bool) -> int:
     """
     console = plain_console()
     for run in dict.fromkeys(map(_run_of_all_hosts, runs)):
-        parts = (path for path in sorted(run.glob("host-*")) if HOST_DIR.fullmatch(path.name))
-        hosts = (path for path in parts if any((path / CHECKPOINTS).glob("step-*")))
+        hosts = (path for path in other_hosts(run) if any((path / CHECKPOINTS).glob("step-*")))
         paths = [path for path in (run, *hosts) if (path / CHECKPOINTS).is_dir()] or [run]
         # Locked, or a run that goes on might resume from what is being removed; to look harms nothing.
         with contextlib.ExitStack() as locks:

@@ -28,6 +28,10 @@ NO_LIMIT = 2**31 - 1  # steps of an episode that no episode has; the largest num
 MAX_EPISODE_STEPS = 10_000  # of an evaluation, or for `collect.hook`, in an environment without a time limit
 _LOG = logging.getLogger(__name__)
 _SEEN_WARNINGS: set[str] = set()
+_RUNNING_STATISTICS: Mapping[Any, str] = {  # Any: both are generic; with what to write instead
+    gymnasium.wrappers.NormalizeObservation: "write algo.normalize_obs=true",
+    gymnasium.wrappers.NormalizeReward: "scale rewards by a number, TransformReward",
+}
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -86,7 +90,24 @@ def _wrapped(target: str, env: Env) -> Env:
         raise ConfigError(
             f"env.wrappers: {target} returned a {type(wrapped).__name__}, allowed a gymnasium.Env around the one given"
         )
+    _refuse_running_statistics(target, wrapped, env)
     return wrapped
+
+
+def _refuse_running_statistics(target: str, wrapped: Env, inner: Env) -> None:
+    """Raises `ConfigError` for wrappers around `inner` whose statistics no checkpoint holds.
+
+    A policy that was trained with them would be evaluated, played and exported without them.
+    """
+    layer = wrapped
+    while layer is not inner and isinstance(layer, gymnasium.Wrapper):
+        for kind, instead in _RUNNING_STATISTICS.items():
+            if isinstance(layer, kind) and layer.update_running_mean:
+                raise ConfigError(
+                    f"env.wrappers: {target} adds a {kind.__name__} that goes on learning: its statistics are of one"
+                    f" environment and are not saved with the policy; {instead}, or set its update_running_mean=False"
+                )
+        layer = layer.env
 
 
 def _find_own_modules() -> None:

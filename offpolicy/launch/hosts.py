@@ -18,7 +18,15 @@ from offpolicy.distributed.host_info import HostInfo, require_interface
 from offpolicy.distributed.rendezvous import Proposal, agree
 from offpolicy.envs.vectorization import resolve_vectorization
 from offpolicy.errors import ConfigError, RunDirBusyError
-from offpolicy.launch.run_dir import RunDir, TakenError, WhileReading, default_run_dir, next_free, refuse_file
+from offpolicy.launch.run_dir import (
+    RunDir,
+    TakenError,
+    WhileReading,
+    default_run_dir,
+    next_free,
+    other_hosts,
+    refuse_file,
+)
 from offpolicy.launch.run_lock import has_same_parent
 from offpolicy.timing.clock import wall_clock_stamp
 
@@ -121,12 +129,12 @@ def plan_launch(cfg: RunConfig, host: HostInfo) -> LaunchPlan:
 
 
 def _proposal(cfg: RunConfig, run_dir: Path, host: HostInfo) -> Proposal:
-    own_dir = host_dir(run_dir, host.index)
+    own_dir, parts = host_dir(run_dir, host.index), (run_dir, *other_hosts(run_dir))
     return Proposal(
         config={key: value for key, value in flatten(cfg.to_mapping()).items() if key not in LOCAL_KEYS},
         run_dir=str(run_dir),
         steps=[checkpoint.env_steps for checkpoint in run_store(own_dir).usable()],
-        found=sorted(map(str, (*run_dir.glob(f"{CHECKPOINTS}/step-*"), *run_dir.glob(f"host-*/{CHECKPOINTS}/step-*")))),
+        found=sorted(str(step) for part in parts for step in part.glob(f"{CHECKPOINTS}/step-*")),
         is_restart=has_same_parent(own_dir),
     )
 

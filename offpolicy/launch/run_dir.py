@@ -141,6 +141,11 @@ def refuse_file(path: Path) -> None:
         )
 
 
+def other_hosts(run_dir: Path) -> list[Path]:
+    """Returns the parts of a run that are those of every host but the first, in the order of their names."""
+    return sorted(path for path in run_dir.glob("host-*") if HOST_DIR.fullmatch(path.name))
+
+
 def default_run_dir(root: Path, algo: str, env_id: str, stamp: str, seed: int) -> Path:
     """Returns `<root>/<algo>/<env id>/<stamp>-s<seed>`, with `-2`, `-3`, ... appended if taken. Creates nothing."""
     safe_env_id = re.sub(r"^\.+|[^A-Za-z0-9._-]", "_", env_id)

@@ -230,3 +230,12 @@ def test_callbacks_are_objects_or_names_and_are_checked(monkeypatch: pytest.Monk
     assert type(runner.callbacks[1]).__name__ == "Kept"
     with pytest.raises(ConfigError, match="which has no on_record"):
         run_with(monkeypatch, Runner(), callbacks=[object()])
+
+
+def test_no_callbacks_may_be_none_and_a_single_one_is_asked_for_in_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = Runner()
+    run_with(monkeypatch, runner, callbacks=None)
+    assert runner.callbacks == []
+    for given, named in ((Kept(), "a Kept"), ("module:Kept", "'module:Kept'"), (iter([Kept()]), "a list_iterator")):
+        with pytest.raises(ConfigError, match=rf"^callbacks: got {named}, allowed a list, callbacks=\[\.\.\.\]$"):
+            run_with(monkeypatch, Runner(), callbacks=given)

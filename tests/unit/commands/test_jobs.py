@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +58,21 @@ def waited(condition: Callable[[], bool], timeout_s: float = 30.0) -> bool:
 def local(monkeypatch: pytest.MonkeyPatch) -> LocalLauncher:
     monkeypatch.setattr(module, "CHILD", FAKE)
     return LocalLauncher()
+
+
+def test_a_process_that_the_system_refuses_was_not_submitted(
+    local: LocalLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotSubmitted, match="file/a: a process cannot be started: Not a directory"):
+        local.start(["fake=0"], tmp_path / "file" / "a")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(module.subprocess, "Popen", refuse)
+    with pytest.raises(NotSubmitted, match="Resource temporarily unavailable"):
+        local.start(["fake=0"], tmp_path / "a")
 
 
 @pytest.mark.parametrize("code", [0, 65])

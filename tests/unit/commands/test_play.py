@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from offpolicy.commands.play import _write, check_video, play
-from offpolicy.commands.saved_run import PolicyChoice
+from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.errors import ConfigError, EnvFailure
 
 
@@ -40,7 +41,13 @@ def test_without_a_display_a_file_is_asked_for(tmp_path: Path, monkeypatch: pyte
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     choice = PolicyChoice(seed=None, step=None, device="cpu", overrides={})
+    saved = SimpleNamespace(cfg=SimpleNamespace(seed=1), env=SimpleNamespace(id="HalfCheetah-v5"))
+    monkeypatch.setattr(SavedRun, "find", lambda *_: saved)
     with pytest.raises(ConfigError, match=r"no window can be opened here; write offpolicy play '.*/my run' --video"):
+        play(tmp_path / "my run", choice, video=None, episodes=1)
+    saved.env.id = "Pendulum-v1"
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match="Pendulum-v1 is drawn by pygame"):  # no file could be written either
         play(tmp_path / "my run", choice, video=None, episodes=1)
 
 

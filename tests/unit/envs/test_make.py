@@ -163,6 +163,10 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "def lost(env):\n    return None\n"
         "def broken(env):\n    raise ValueError('no hinge')\n"
         "number = 3\n"
+        "def normalized(env):\n    return doubled(gymnasium.wrappers.NormalizeObservation(env))\n"
+        "def scaled(env):\n    return gymnasium.wrappers.NormalizeReward(env)\n"
+        "def frozen(env):\n    env = gymnasium.wrappers.NormalizeObservation(env)\n"
+        "    env.update_running_mean = False\n    return env\n"
     )
     (tmp_path / "mine_wrappers.py").write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -183,6 +187,11 @@ def test_the_first_wrapper_is_the_innermost() -> None:
 
 
 @pytest.mark.usefixtures("mine")
+def test_statistics_that_stay_as_they_are_may_normalise() -> None:
+    assert wrapped_reward("frozen", "doubled") == 2 * wrapped_reward()
+
+
+@pytest.mark.usefixtures("mine")
 @pytest.mark.parametrize(
     ("target", "problem"),
     [
@@ -190,6 +199,9 @@ def test_the_first_wrapper_is_the_innermost() -> None:
         ("mine_wrappers:halved", "mine_wrappers holds nothing of that name"),
         ("mine_wrappers:number", "mine_wrappers holds a int of that name"),
         ("mine_wrappers:lost", "returned a NoneType, allowed a gymnasium.Env around the one given"),
+        ("mine_wrappers:normalized", "a NormalizeObservation that goes on learning: its statistics are of one"),
+        ("mine_wrappers:normalized", "not saved with the policy; write algo.normalize_obs=true, or set its update_run"),
+        ("mine_wrappers:scaled", "not saved with the policy; scale rewards by a number, TransformReward, or"),
     ],
 )
 def test_a_wrapper_that_cannot_be_used_is_refused(target: str, problem: str) -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from offpolicy.checkpoint import Checkpoint, CheckpointStore
+from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import RunConfig, read_config, write_config
 from offpolicy.distributed.host_info import HostInfo
@@ -262,6 +262,10 @@ def test_a_host_proposes_the_checkpoints_of_its_own_part(
         for index in (0, 1)
     ]
     assert [one.steps for one in proposed] == [[20, 40], [20]]
+    for part in (*parts, "host-1-old", "host-"):  # of the last two, nobody's
+        (tmp_path / part / CHECKPOINTS / "step-20").mkdir(parents=True, exist_ok=True)
+    hosts.plan_launch(replace(RunConfig(), run_dir=str(tmp_path)), HostInfo(index=0, num_hosts=2))
+    assert proposed[-1].found == [str(tmp_path / part / CHECKPOINTS / "step-20") for part in (".", "host-1")]
     assert [(plan.cfg.run_dir, plan.start_step) for plan in plans] == [
         (str(tmp_path), 20),
         (str(tmp_path / "host-1"), 20),
