@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.packages import package_advice
@@ -28,10 +29,6 @@ NO_LIMIT = 2**31 - 1  # steps of an episode that no episode has; the largest num
 MAX_EPISODE_STEPS = 10_000  # of an evaluation, or for `collect.hook`, in an environment without a time limit
 _LOG = logging.getLogger(__name__)
 _SEEN_WARNINGS: set[str] = set()
-_RUNNING_STATISTICS: Mapping[Any, str] = {  # Any: both are generic; with what to write instead
-    gymnasium.wrappers.NormalizeObservation: "write algo.normalize_obs=true",
-    gymnasium.wrappers.NormalizeReward: "scale rewards by a number, TransformReward",
-}
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -101,12 +98,13 @@ def _refuse_running_statistics(target: str, wrapped: Env, inner: Env) -> None:
     """
     layer = wrapped
     while layer is not inner and isinstance(layer, gymnasium.Wrapper):
-        for kind, instead in _RUNNING_STATISTICS.items():
-            if isinstance(layer, kind) and layer.update_running_mean:
-                raise ConfigError(
-                    f"env.wrappers: {target} adds a {kind.__name__} that goes on learning: its statistics are of one"
-                    f" environment and are not saved with the policy; {instead}, or set its update_running_mean=False"
-                )
+        if isinstance(layer, NormalizeObservation | NormalizeReward) and layer.update_running_mean:
+            is_obs = isinstance(layer, NormalizeObservation)
+            instead = "write algo.normalize_obs=true" if is_obs else "scale rewards by a number, TransformReward"
+            raise ConfigError(
+                f"env.wrappers: {target} adds a {type(layer).__name__} that goes on learning: its statistics are of one"
+                f" environment and are not saved with the policy; {instead}, or set its update_running_mean=False"
+            )
         layer = layer.env
 
 

@@ -26,8 +26,9 @@ class Activation(NamedTuple):
 def add_relu(products: Tensor, bias: Tensor) -> Tensor:
     """Returns max(products + bias, 0) in place, by one pass over the memory. [C, B, out], [C, 1, out].
 
-    Infinity becomes the greatest finite number: a loss or a norm that it reaches overflows again. What the kernel does
-    for less than whole vectors of a processor makes 0 of NaN: there are two passes over rows that end in less.
+    Infinity becomes the greatest finite number. What that reaches overflows in a loss or a norm, but behind a tanh or a
+    minimum of critics it may reach none; parameters, which a guard keeps finite, make none of finite observations. What
+    the kernel does for less than whole vectors of a processor makes 0 of NaN: rows that end in less get two passes.
     """
     if _ADD_RELU is None or products.shape[-1] % WHOLE_VECTORS or torch.compiler.is_compiling():
         return products.add_(bias).relu_()

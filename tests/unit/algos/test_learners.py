@@ -178,16 +178,18 @@ BAD_FIELDS = ["obs", "action", "reward", "next_obs", "discount"]
 
 
 @both
+@pytest.mark.parametrize("hidden_dims", [(16,), (64, 32)], ids=str)  # of the second biases and ReLU are one pass
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
 @pytest.mark.parametrize("field", BAD_FIELDS)
-def test_a_bad_number_changes_no_parameter_and_trips_the_guard(
-    name: str, field: str, learner_of: LearnerOf, batch_of: BatchOf
+def test_a_bad_number_changes_no_parameter_and_trips_the_guard(  # noqa: PLR0913, PLR0917  # cases and fixtures
+    name: str, field: str, number: float, hidden_dims: tuple[int, ...], learner_of: LearnerOf, batch_of: BatchOf
 ) -> None:
-    learner = learner_of(name, policy_delay=2)
+    learner = learner_of(name, policy_delay=2, hidden_dims=hidden_dims)
     learner.update(Batches(tuple(batch_of(seed) for seed in range(3)), None))
     before = learner.state().tensors
     assert not learner.has_diverged()
     bad = getattr(batch_of(3), field).clone()
-    bad[2] = float("nan")
+    bad[2] = number
     learner.update(Batches((batch_of(3, **{field: bad}), batch_of(4)), None))
     after = learner.state().tensors
     kept = ("policy.", "critic.", "log_alpha", "actor_optimizer.", "critic_optimizer.", "alpha_optimizer.")
