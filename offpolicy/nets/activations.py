@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,9 +12,8 @@ from torch import Tensor, nn
 
 _aten = torch.ops.aten
 _ADD_RELU: Any = getattr(torch, "_add_relu_", None)  # Any: torch declares no type; private, so a torch may be without
-
-
-WHOLE_VECTORS = 32  # numbers: two of AVX-512
+STRIDE = 32  # numbers that the kernel reads at once, at most: two vectors of AVX-512
+GRAIN = 32768  # numbers of which a thread gets a share; at::internal::GRAIN_SIZE
 
 
 class Activation(NamedTuple):
@@ -26,14 +27,24 @@ class Activation(NamedTuple):
 def add_relu(products: Tensor, bias: Tensor) -> Tensor:
     """Returns max(products + bias, 0) in place, by one pass over the memory. [C, B, out], [C, 1, out].
 
-    Infinity becomes the greatest finite number. What that reaches overflows in a loss or a norm, but behind a tanh or a
-    minimum of critics it may reach none; parameters, which a guard keeps finite, make none of finite observations. What
-    the kernel does for less than whole vectors of a processor makes 0 of NaN: rows that end in less get two passes.
+    NaN stays NaN. Infinity becomes the greatest finite number, which overflows again in a loss or a norm, but may stay
+    finite behind a tanh or a minimum of critics: a guard trips later then. Finite observations and parameters, which a
+    guard keeps finite, come nowhere near it.
     """
-    if _ADD_RELU is None or products.shape[-1] % WHOLE_VECTORS or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not _is_one_pass(products.numel(), bias.shape[-1], torch.get_num_threads()):
         return products.add_(bias).relu_()
     result: Tensor = _ADD_RELU(products, bias)
     return result
+
+
+@functools.lru_cache(maxsize=256)
+def _is_one_pass(size: int, width: int, num_threads: int) -> bool:
+    """True if the kernel reads rows of `width` in whole strides: of numbers that are left over it makes 0 of NaN.
+
+    Threads get equal shares of all numbers, so that one may begin within a row.
+    """
+    num_shares = min(num_threads, math.ceil(size / GRAIN))
+    return _ADD_RELU is not None and width % STRIDE == 0 and size % (num_shares * STRIDE) == 0
 
 
 RELU = Activation(torch.relu_, add_relu, lambda d, h: _aten.threshold_backward.grad_input(d, h, 0, grad_input=d))

@@ -1,7 +1,7 @@
-"""Numbers as tensors that are made once.
+"""Numbers as tensors that are made once, and means by them, for what SAC and TD3 do in every update.
 
-A Python number in an operation becomes a tensor of float64, which is converted: 4 us, as much as a small operation
-takes. Means are products with a constant: `torch.mean` takes three times as long on a CPU.
+A Python number in an operation becomes a tensor of float64, which is converted: that takes as long as a small
+operation. `torch.mean` is a sum, a conversion and a division; a product with a constant is one operation.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class BatchMemory:
 
     def __init__(self) -> None:
         self.passes: dict[tuple[FusedMlp, int], Memory] = {}  # by network and first differentiated row
-        self.scratch: dict[FusedMlp, tuple[Inputs, list[Tensor]]] = {}
+        self.scratch: dict[FusedMlp, tuple[NetInput, list[Tensor]]] = {}
         self._blocks: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
     def block(self, name: str, shape: tuple[int, int, int], like: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class Layer:
         return LayerGradients(torch.empty_like(self.weight), torch.empty_like(self.bias))
 
 
-class Inputs:
+class NetInput:
     """Rows [B, I] as the input of C networks.
 
     The views of kept memory, here and in `Memory`, are made once: a new one costs what a small kernel does. Code that
@@ -124,10 +124,10 @@ class Inputs:
         """These transposed. [C, I, B]."""
         return self.below.mT if torch.compiler.is_compiling() else self._below_t
 
-    def filled(self, parts: Sequence[Tensor]) -> Inputs:
+    def filled(self, parts: Sequence[Tensor]) -> NetInput:
         """Returns parts [B, I_k] side by side: in the memory of this input if there are several."""
         if len(parts) == 1:
-            return Inputs(parts[0] if parts[0].stride(1) == 1 else parts[0].contiguous(), self.num_nets)
+            return NetInput(parts[0] if parts[0].stride(1) == 1 else parts[0].contiguous(), self.num_nets)
         torch.cat(tuple(parts), dim=1, out=self.rows)
         return self
 
@@ -137,7 +137,7 @@ class Memory:
 
     def __init__(self, layers: Sequence[Layer], shared: BatchMemory, rows: int) -> None:
         like, (first, *others) = layers[0].weight, layers
-        self.inputs = Inputs(like.new_empty((rows, first.num_inputs)), first.num_nets)
+        self.inputs = NetInput(like.new_empty((rows, first.num_inputs)), first.num_nets)
         self.hidden = [like.new_empty((layer.num_nets, rows, layer.num_outputs)) for layer in layers[:-1]]
         self.gradients = [
             shared.block(f"gradient {i % 2}", (layer.num_nets, rows, layer.num_inputs), like)
@@ -152,7 +152,7 @@ class Memory:
     def rows_from(self, start: int) -> Memory:
         """Returns the same memory without what it has for the rows before `start`."""
         part = copy.copy(self)
-        part.inputs = Inputs(self.inputs.rows[start:], self.inputs.num_nets)
+        part.inputs = NetInput(self.inputs.rows[start:], self.inputs.num_nets)
         part.hidden, part.gradients = (
             [block[:, start:] for block in blocks] for blocks in (self.hidden, self.gradients)
         )
@@ -192,7 +192,7 @@ class FusedMlp:
         # The network that this one, its target, follows: `infer` writes where its passes keep their activations, which
         # are in the processor's caches.
         self.source: FusedMlp | None = None
-        self._evaluated: tuple[Inputs, Memory]
+        self._evaluated: tuple[NetInput, Memory]
         self._version: int | None = None  # of the activations of the last `evaluate`; None: traced, where it is unknown
 
     def __deepcopy__(self, memo: object) -> None:
@@ -223,16 +223,16 @@ class FusedMlp:
         memory = self.memory(parts[0].shape[0])
         return self._evaluate(memory.inputs.filled(parts), memory)
 
-    def evaluate_after(self, constant: Tensor, inputs: Tensor) -> Tensor:
+    def evaluate_after(self, before: Tensor, inputs: Tensor) -> Tensor:
         """As `evaluate`, of rows [N, I] that are not differentiated and then of others [B, I]. -> [C, N + B, O]."""
-        start, rows = len(constant), len(constant) + len(inputs)
+        start, rows = len(before), len(before) + len(inputs)
         memory, differentiated = self.memory(rows), self.memory(rows, start)
-        torch.cat((constant, inputs), out=memory.inputs.rows)
+        torch.cat((before, inputs), out=memory.inputs.rows)
         output = self._evaluate(memory.inputs, memory)
         self._evaluated = differentiated.inputs, differentiated
         return output
 
-    def _evaluate(self, inputs: Inputs, memory: Memory) -> Tensor:
+    def _evaluate(self, inputs: NetInput, memory: Memory) -> Tensor:
         output = self.forward(inputs, memory.hidden)
         self._evaluated = inputs, memory
         self._version = None if torch.compiler.is_compiling() else memory.hidden[0]._version
@@ -247,7 +247,7 @@ class FusedMlp:
         above = self.backward(d_output, *self._last_pass(), None)
         return self.input_gradient(above, start, self.layers[0].num_inputs - start)
 
-    def _last_pass(self) -> tuple[Inputs, Memory]:
+    def _last_pass(self) -> tuple[NetInput, Memory]:
         """Returns what `evaluate` kept. Raises `RuntimeError` if another pass has overwritten it."""
         is_known = not torch.compiler.is_compiling() and self._version is not None
         if is_known and self._evaluated[1].hidden[0]._version != self._version:
@@ -287,17 +287,17 @@ class FusedMlp:
             inputs, hidden = kept.scratch[self]
         return self.forward(inputs.filled(parts), hidden)
 
-    def _make_scratch(self, shared: BatchMemory, rows: int) -> tuple[Inputs, list[Tensor]]:
+    def _make_scratch(self, shared: BatchMemory, rows: int) -> tuple[NetInput, list[Tensor]]:
         """Returns memory for inputs and activations, two in turns."""
         first = self.layers[0]
         (block,) = shared.block("inputs", (1, rows, first.num_inputs), first.weight)
-        return Inputs(block, first.num_nets), self._hidden_scratch(shared, rows)
+        return NetInput(block, first.num_nets), self._hidden_scratch(shared, rows)
 
     def _hidden_scratch(self, shared: BatchMemory, rows: int) -> list[Tensor]:
         shapes = [(layer.num_nets, rows, layer.num_outputs) for layer in self.layers[:-1]]
         return [shared.block(f"hidden {i % 2}", shape, self.layers[0].weight) for i, shape in enumerate(shapes)]
 
-    def forward(self, inputs: Inputs, hidden: Sequence[Tensor]) -> Tensor:
+    def forward(self, inputs: NetInput, hidden: Sequence[Tensor]) -> Tensor:
         """Fills the activations `hidden`; returns the outputs. -> [C, B, O]."""
         below = inputs.below
         for layer, activations in zip(self.layers, hidden, strict=False):
@@ -305,7 +305,7 @@ class FusedMlp:
         return self.layers[-1].outputs(below)
 
     def backward(
-        self, d_output: Tensor, inputs: Inputs, memory: Memory, gradients: Sequence[LayerGradients] | None
+        self, d_output: Tensor, inputs: NetInput, memory: Memory, gradients: Sequence[LayerGradients] | None
     ) -> Tensor:
         """Fills the `gradients`, if any; returns that of the products of the first layer. [C, B, O] -> [C, B, H]."""
         above = d_output
@@ -327,7 +327,7 @@ class FusedMlp:
         return by_network[0] if self.layers[0].num_nets == 1 else by_network.sum(dim=0)
 
 
-def fill_first(layer: Layer, gradients: LayerGradients, above: Tensor, inputs: Inputs, memory: Memory) -> None:
+def fill_first(layer: Layer, gradients: LayerGradients, above: Tensor, inputs: NetInput, memory: Memory) -> None:
     """Fills the gradients of the first layer from that of its products, which is in the memory. [C, B, H]."""
     if memory.first_gradient is None:
         layer.products.to_weights(memory.gradient_t(0), inputs.below, gradients.weight)
@@ -360,7 +360,7 @@ class _Fused(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         (d_output,) = grad_outputs
         net: FusedMlp = ctx.net
-        inputs = Inputs(ctx.saved_tensors[0], ctx.memory.inputs.num_nets)
+        inputs = NetInput(ctx.saved_tensors[0], ctx.memory.inputs.num_nets)
         wanted = ctx.needs_input_grad[2:]
         by_input, by_parameter = wanted[: len(ctx.widths)], wanted[len(ctx.widths) :]
         # Fresh memory: autograd adds up the gradients of several passes, and may differentiate without stepping.

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from offpolicy.nets.fused import (
     BatchMemory,
     FusedMlp,
-    Inputs,
     Layer,
     LayerGradients,
     Memory,
+    NetInput,
     Workspace,
     can_fuse,
     fill_first,
@@ -78,7 +78,7 @@ class MixedMlp(FusedMlp):
         self._rounded = [part for layer in self._middle for part in (layer.weight, layer.bias)]
         self._exact = [part for layer in self.layers[1:-1] for part in (layer.weight, layer.bias)]
 
-    def forward(self, inputs: Inputs, hidden: Sequence[Tensor]) -> Tensor:
+    def forward(self, inputs: NetInput, hidden: Sequence[Tensor]) -> Tensor:
         """Fills `hidden`; returns the outputs. -> [C, B, O].
 
         `hidden` is the first activations in float32, those of each hidden layer in bfloat16, the last in float32.
@@ -93,7 +93,7 @@ class MixedMlp(FusedMlp):
         return last.outputs(top.copy_(below))
 
     def backward(
-        self, d_output: Tensor, inputs: Inputs, memory: Memory, gradients: Sequence[LayerGradients] | None
+        self, d_output: Tensor, inputs: NetInput, memory: Memory, gradients: Sequence[LayerGradients] | None
     ) -> Tensor:
         """See `FusedMlp.backward`."""
         assert isinstance(memory, MixedMemory)  # made by `_new_memory`

@@ -19,7 +19,7 @@ class Differentiable(Protocol):
         """Returns the outputs, and keeps what a pull-back needs. [B, I_1], ... -> [C, B, O]."""
         ...
 
-    def evaluate_after(self, constant: Tensor, inputs: Tensor) -> Tensor:
+    def evaluate_after(self, before: Tensor, inputs: Tensor) -> Tensor:
         """As `evaluate`, of rows [N, I] that are not differentiated and then of others [B, I]. -> [C, N + B, O]."""
         ...
 
@@ -50,11 +50,11 @@ class PlainMlp:
             self._output = self._outputs(self._inputs)
         return self._output.detach()
 
-    def evaluate_after(self, constant: Tensor, inputs: Tensor) -> Tensor:
+    def evaluate_after(self, before: Tensor, inputs: Tensor) -> Tensor:
         """See `Differentiable`."""
         output = self.evaluate(inputs)
         with torch.no_grad():
-            return torch.cat((self._outputs(constant), output), dim=1)
+            return torch.cat((self._outputs(before), output), dim=1)
 
     def _outputs(self, inputs: Tensor) -> Tensor:
         """[B, I] -> [C, B, O]."""

@@ -214,7 +214,7 @@ class PrefetchSource(RateLimitedSource):
 
     @property
     def sample_age_sum(self) -> float:
-        return self._ages.age_sum
+        return self._ages.convert()
 
     has_batch_wait = True
 

@@ -164,7 +164,7 @@ class ReplaySource(RateLimitedSource):
 
     @property
     def sample_age_sum(self) -> float:
-        return self._ages.age_sum
+        return self._ages.convert()
 
     @property
     def has_batch_wait(self) -> bool:

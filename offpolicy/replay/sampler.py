@@ -249,9 +249,11 @@ class SampleAges:
         self._age_sum = 0.0  # in transitions, of those that were converted
         self._rows = 0  # ages in rows of the own ring, which were not
 
-    @property
-    def age_sum(self) -> float:
-        """Ages over `samples`, in transitions; those since the last call by the share of transitions of now."""
+    def convert(self) -> float:
+        """Returns the sum of the ages over `samples`, in transitions.
+
+        Those of rows since the last call are converted by the share of transitions of now.
+        """
         self._age_sum += len(self._rings) * share_of_transitions(self._rings) * self._rows
         self._rows = 0
         return self._age_sum

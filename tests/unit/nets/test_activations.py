@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import nn
@@ -35,7 +37,7 @@ def test_the_derivative_is_that_of_autograd(kind: type[nn.Module]) -> None:
 
 
 @widths
-def test_what_is_no_number_stays_so_and_infinity_stays_too_large_to_be_squared(width: int) -> None:
+def test_nan_stays_and_infinity_stays_too_large_to_be_squared(width: int) -> None:
     """A guard looks at losses and norms: it must find what went wrong below."""
     zeros = torch.zeros(2, 1, width)
     assert add_relu(torch.full((2, 5, width), float("nan")), zeros).isnan().all()
@@ -43,12 +45,41 @@ def test_what_is_no_number_stays_so_and_infinity_stays_too_large_to_be_squared(w
     assert add_relu(torch.full((2, 5, width), float("inf")), zeros).square().isinf().all()
 
 
-@pytest.mark.parametrize("is_compiled", [False, True])
-def test_without_the_kernel_the_same_is_made_of_two(monkeypatch: pytest.MonkeyPatch, is_compiled: bool) -> None:  # noqa: FBT001
-    products, bias = torch.randn(2, 5, 17), torch.randn(2, 1, 17)
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Puts the number of threads back."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 4])
+@pytest.mark.parametrize("shape", [(1, 1025, 64), (1, 2051, 32), (2, 256, 256), (2, 400, 96), (3, 341, 128)], ids=str)
+def test_nan_stays_where_threads_share_a_row(shape: tuple[int, int, int], num_threads: int) -> None:
+    """More numbers than one thread takes: a share may end anywhere."""
+    torch.set_num_threads(num_threads)
+    num_nets, _, width = shape
+    assert add_relu(torch.full(shape, float("nan")), torch.zeros(num_nets, 1, width)).isnan().all()
+    assert add_relu(torch.zeros(shape), torch.full((num_nets, 1, width), float("nan"))).isnan().all()
+
+
+class Refusing:
+    """The kernel, which must not be called."""
+
+    def __call__(self, *_: object) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("reason", ["no kernel", "compiled"])
+def test_without_the_kernel_the_same_is_made_of_two(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    products, bias = torch.randn(2, 5, 64), torch.randn(2, 1, 64)
     expected = RELU.add_and_apply(products.clone(), bias)
-    if is_compiled:
-        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    else:
+    if reason == "no kernel":
         monkeypatch.setattr(activations, "_ADD_RELU", None)
+        activations._is_one_pass.cache_clear()
+    else:
+        monkeypatch.setattr(activations, "_ADD_RELU", Refusing())
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert torch.equal(RELU.add_and_apply(products, bias), expected)
+    activations._is_one_pass.cache_clear()

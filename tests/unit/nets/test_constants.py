@@ -29,7 +29,7 @@ def test_a_mean_is_that_of_torch(shape: tuple[int, ...], factor: float, dtype: t
     assert torch.allclose(mean(values.mT if values.ndim > 1 else values), values.mean(), atol=1e-6)
 
 
-def test_what_is_no_number_makes_the_mean_none() -> None:
+def test_a_mean_with_nan_is_nan() -> None:
     assert mean(torch.tensor([1.0, float("nan")])).isnan()
     assert mean(torch.tensor([1.0, float("inf")])).isinf()
 

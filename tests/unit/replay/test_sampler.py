@@ -156,18 +156,18 @@ def test_an_age_is_what_was_written_to_all_rings_up_to_the_hand_out() -> None:
     ages = SampleAges(rings)
     draw = Draw(np.array([0, 1, 1]), np.array([4, 4, 0]))
     ages.add(draw)
-    assert (ages.samples, ages.age_sum) == (3, 2.0 * (1 + 1 + 5))
+    assert (ages.samples, ages.convert()) == (3, 2.0 * (1 + 1 + 5))
     for ring in rings:
         ring.append(rows(5, 1))
     ages.add(draw)
-    assert (ages.samples, ages.age_sum) == (6, 2.0 * (1 + 1 + 5) + 2.0 * (2 + 2 + 6))
+    assert (ages.samples, ages.convert()) == (6, 2.0 * (1 + 1 + 5) + 2.0 * (2 + 2 + 6))
 
 
 def test_the_age_in_one_ring_is_counted_in_rows_written_since() -> None:
     ring = make_ring(16, 1)
     ages = SampleAges([ring])
     ages.add(sampler(ring).fill(np.empty((5, WIDTH), dtype=np.float32)))
-    assert (ages.samples, ages.age_sum) == (5, 5.0)
+    assert (ages.samples, ages.convert()) == (5, 5.0)
 
 
 def ring_of_short_episodes(seed: int, chance_of_end: float, n_step: int = 1, dtype: str = "float32") -> ReplayRing:
@@ -358,4 +358,4 @@ def test_an_age_is_in_transitions_where_every_second_row_is_none() -> None:
     ring = ring_of_short_episodes(0, 1.0)
     ages = SampleAges([ring])
     ages.add(Draw(np.array([0]), np.array([ring.committed - 20])))
-    assert ages.age_sum == pytest.approx(10, abs=1)
+    assert ages.convert() == pytest.approx(10, abs=1)
