@@ -261,7 +261,7 @@ class FusedMlp:
             with torch.inference_mode(False):  # as in `BatchMemory.block`
                 new = self.memory(rows).rows_from(start) if start else self._new_memory(kept, rows)
             kept.passes[self, start] = new
-            if start:  # batches of the rows that are differentiated may come without constant ones, too
+            if start:  # batches of the rows that are differentiated may come without those before them, too
                 self._workspace.keep(rows - start)
         return kept.passes[self, start]
 

@@ -181,7 +181,7 @@ BAD_FIELDS = ["obs", "action", "reward", "next_obs", "discount"]
 @pytest.mark.parametrize("hidden_dims", [(16,), (64, 32)], ids=str)  # of the second biases and ReLU are one pass
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 @pytest.mark.parametrize("field", BAD_FIELDS)
-def test_a_bad_number_changes_no_parameter_and_trips_the_guard(  # noqa: PLR0913, PLR0917  # cases and fixtures
+def test_a_bad_number_changes_no_parameter_and_trips_the_guard(  # noqa: PLR0913  # cases and fixtures
     name: str, field: str, number: float, hidden_dims: tuple[int, ...], learner_of: LearnerOf, batch_of: BatchOf
 ) -> None:
     learner = learner_of(name, policy_delay=2, hidden_dims=hidden_dims)
