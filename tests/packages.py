@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from offpolicy import plugins
+
 
 def make_package(site: Path, name: str, text: str, entry_points: Mapping[str, str]) -> None:
     """Installs a module of `text` in the directory `site`, version 1.2, with lines `name = target` by group."""
@@ -16,3 +18,4 @@ def make_package(site: Path, name: str, text: str, entry_points: Mapping[str, st
     groups = "\n".join(f"[{group}]\n{lines}\n" for group, lines in entry_points.items())
     (metadata / "entry_points.txt").write_text(groups)
     importlib.invalidate_caches()
+    plugins.installed.cache_clear()

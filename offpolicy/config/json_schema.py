@@ -8,6 +8,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from offpolicy.config.parsing import hints_of
 from offpolicy.config.rules import owners
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.sections import RunSections
@@ -38,12 +39,12 @@ def json_schema(section: str | None = None) -> Schema:
 
 def section_names() -> tuple[str, ...]:
     """Returns the names of the sections of a configuration."""
-    hints = typing.get_type_hints(RunSections)
+    hints = hints_of(RunSections)
     return tuple(name for name, hint in hints.items() if dataclasses.is_dataclass(hint))
 
 
 def _object(cls: Any) -> Schema:  # Any: one of our configuration dataclasses
-    hints = typing.get_type_hints(cls)
+    hints = hints_of(cls)
     properties = {}
     for spec in dataclasses.fields(cls):
         hint = hints[spec.name]

@@ -9,7 +9,9 @@ stage_env is loaded where there is one for the algorithm (and its stage) and the
 
 from __future__ import annotations
 
+import copy
 import difflib
+import functools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -323,6 +325,15 @@ def _choice(group: str, value: Any, names: Sequence[str]) -> str | None:
 
 def _composed(groups: Mapping[str, str | None]) -> dict[str, Any]:
     """Returns the chosen files of conf/, merged by Hydra. Raises `ConfigError` when one of them is broken."""
+    home = conf_dir()
+    files = tuple((str(path), path.stat().st_mtime_ns) for path in sorted(home.rglob("*.yaml")))
+    return copy.deepcopy(_composed_once(home, files, tuple(_hydra_words(groups))))
+
+
+@functools.lru_cache(maxsize=128)  # Hydra takes 70 ms, and a sweep asks for every trial
+def _composed_once(home: Path, files: tuple[tuple[str, int], ...], words: tuple[str, ...]) -> dict[str, Any]:
+    """Composes `home` by Hydra's `words`. `files`, with their times of change, are in the key of the cache alone."""
+    del files
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
@@ -330,10 +341,10 @@ def _composed(groups: Mapping[str, str | None]) -> dict[str, Any]:
     from yaml import YAMLError
 
     try:
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            tree = compose("config", _hydra_words(groups))
+        with initialize_config_dir(str(home), version_base="1.3"):
+            tree = compose("config", list(words))
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        raise ConfigError(f"{conf_dir()}: {error}") from error
+        raise ConfigError(f"{home}: {error}") from error
     return _mapping(OmegaConf.to_container(tree))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import re
 import sys
@@ -22,6 +23,13 @@ KEY_ALLOWED = "letters of a to z, digits, _ and -, in parts that begin with a le
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.([A-Za-z_][A-Za-z0-9_-]*|0|[1-9][0-9]*))*")
 _BARE = re.compile(r"[A-Za-z0-9_/+.%*@?|:-]+")
 _NUMBER_OR_KEYWORD = re.compile(r"[+-]?[0-9._]*([0-9]|[0-9.]e[+-]?[0-9_]+|inf|nan)|true|false|null", re.IGNORECASE)
+
+
+# Any: a type, or what a union is
+@functools.cache  # reading the text of annotations takes as long as all else that `build` does
+def hints_of(cls: Any) -> Mapping[str, Any]:
+    """Returns the types of the fields of a dataclass."""
+    return MappingProxyType(typing.get_type_hints(cls))
 
 
 def option(default: Any, doc: str, **limits: Any) -> Any:  # Any: dataclasses.field is typed as the field's own type
@@ -51,7 +59,7 @@ def build(  # noqa: PLR0913  # what is parsed, and what it is held against
     if not isinstance(raw, Mapping):
         problems.append(f"{prefix.rstrip('.')}: got {raw!r}, allowed a mapping of {', '.join(_names(cls))}")
         return cls()
-    hints = typing.get_type_hints(cls)
+    hints = hints_of(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # cls is one of our dataclasses
     problems += [_unknown(prefix, key, fields, known) for key in raw if key not in fields]
     problems += [
@@ -201,7 +209,7 @@ def _names(cls: Any) -> dict[str, None]:
 def keys_of(cls: Any, prefix: str = "", chosen: Mapping[type, type] = MappingProxyType({})) -> list[str]:
     """Returns every dotted key of a configuration; `chosen` as for `build`."""
     keys: list[str] = []
-    hints = typing.get_type_hints(cls)
+    hints = hints_of(cls)
     for name, hint in ((spec.name, hints[spec.name]) for spec in dataclasses.fields(cls)):
         section = chosen.get(hint, hint)
         is_section = dataclasses.is_dataclass(section)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offpolicy.config.chosen import Classes
-from offpolicy.config.parsing import as_override, build, is_within, keys_of, nested
+from offpolicy.config.parsing import as_override, build, hints_of, is_within, keys_of, nested
 from offpolicy.config.sections import AlgoConfig, AlgorithmInfo, RunSections
 
 KWARGS = "env.kwargs"  # arguments of the environment: below it, any key may be
@@ -42,7 +42,7 @@ def specs(chosen: Classes = ()) -> Mapping[str, Spec]:
 
 # Any: one of the configuration's dataclasses
 def _specs(cls: Any, prefix: str, chosen: Mapping[type, type]) -> typing.Iterator[tuple[str, Spec]]:
-    hints, defaults = typing.get_type_hints(cls), cls()
+    hints, defaults = hints_of(cls), cls()
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
         if dataclasses.is_dataclass(hint):

@@ -44,7 +44,7 @@ SMALLEST: Mapping[str, tuple[ModuleType, dict[str, Any]]] = {
     "saves": (saves, {"CAPACITY": 100_000, "NEW_ROWS": (50_000, 100_000)}),
     "handshake": (handshake, {"CALLS": 1}),
     "updates": (updates, {"CALLS": 2, "FLOOR_CALLS": 1, "SAMPLES": 1}),
-    "collector": (collector_step, {"STEPS": 2, "MANY_STEPS": 2}),
+    "collector": (collector_step, {"STEPS": 2, "UPDATED_STEPS": 2, "MANY_STEPS": 2}),
     "environments": (
         environments,
         {"NUM_ENVS": (1, 2), "NUM_ENVS_OF_OTHERS": (2,), "ENV_STEPS": 4, "ENV_STEPS_OF_OTHERS": 4},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,29 @@ def tiny_conf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_command_line_beats_experiment_beats_env_beats_algo_beats_default(tokens: list[str]) -> None:
     algo = load_config(tokens).algo
     assert (algo.batch_size, algo.tau, algo.gamma, algo.actor_lr, algo.critic_lr) == (256, 0.1, 0.2, 0.3, 0.4)
+
+
+@pytest.mark.usefixtures("tiny_conf")
+def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    assert load_config([]).algo.tau == 0.1
+    (tmp_path / "algo/a.yaml").write_text("tau: 0.5")
+    os.utime(tmp_path / "algo/a.yaml", ns=(0, 1))
+    assert load_config([]).algo.tau == 0.5
+    (tmp_path / "env/e.yaml").unlink()
+    (tmp_path / "env/d.yaml").write_text("# @package _global_\nalgo: {tau: 0.7}")
+    assert load_config(["env=d"]).algo.tau == 0.7
+
+
+def test_what_somebody_does_to_a_configuration_is_in_no_other() -> None:
+    words = ["env=hand_rotation"]
+    kwargs = load_config(words).env.kwargs
+    assert kwargs
+    before = copy.deepcopy(kwargs)
+    for value in kwargs.values():
+        if isinstance(value, list):
+            value.clear()
+    kwargs.clear()
+    assert load_config(words).env.kwargs == before
 
 
 @pytest.fixture
