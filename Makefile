@@ -197,7 +197,7 @@ bench-tables: $(VENV)/.installed $(PEER_STAMPS) ## all of docs/benchmarks.md, in
 bench-page: $(VENV)/.plot ## docs/benchmarks.md with its pictures, from the committed results
 	@$(BIN)/python -m benchmarks.page
 
-learning-curves: $(VENV)/.installed ## train every preset with several seeds, hours in all [only=sac-halfcheetah seeds=1 jobs=2 budget=480]
+learning-curves: $(VENV)/.installed ## train every preset with several seeds, hours in all [only=sac-halfcheetah seeds=1 jobs=2 budget=480 again=runs/again]
 	@$(BIN)/python -m benchmarks.learning $(call GIVEN_OPTIONS)
 
 learning-page: $(VENV)/.plot ## docs/learning.md with its curves, from the committed results

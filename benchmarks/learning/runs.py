@@ -28,9 +28,14 @@ STOP_S = 120.0  # until a run that was asked to stop is killed: its last checkpo
 class StudyRun:
     """One seed of a study. Its directory stays, so that the next call goes on where this one stopped."""
 
-    def __init__(self, study: Study, seed: int, raw: Raw | None, directory: Path | None = None) -> None:
-        """`raw`: what was written down of it before; `directory`: where all runs are, if not in `runs/` of the tree."""
-        self.study, self.seed = study, seed
+    def __init__(
+        self, study: Study, seed: int, raw: Raw | None, directory: Path | None = None, home: Path | None = None
+    ) -> None:
+        """`raw`: what was written down of it before; `directory`: where all runs are, if not in `runs/` of the tree.
+
+        `home`: where results are written, if not with the published ones.
+        """
+        self.study, self.seed, self.home = study, seed, home
         self.path = (directory or DIRECTORY) / study.key / f"seed-{seed}"
         self.raw: Raw = raw or {"status": UNFINISHED, "wall_s": 0.0, "calls": []}
         self._process: subprocess.Popen[bytes] | None = None
@@ -59,7 +64,7 @@ class StudyRun:
         facts = facts_now("learning")
         self.raw["calls"].append({key: facts[key] for key in ("commit", "started", "hardware", "versions")})
         # Now, not at the end: the call after one that was killed must know what its checkpoints are of.
-        save_run(self.study, self.seed, self.raw)
+        save_run(self.study, self.seed, self.raw, self.home)
         self._began_s = time.monotonic()
         self._log = open(self.path.with_suffix(".log"), "ab")  # noqa: SIM115  # closed when the process has ended
         self._process = subprocess.Popen(

@@ -43,6 +43,7 @@ class FakeRun:
 
     def __init__(self, name: str, looks: int, events: list[str], status: str = "finished") -> None:
         self.study, self.seed, self.name = PENDULUM, 1, name
+        self.home: Path | None = None
         self._looks, self._events = looks, events
         self.raw = {"status": status, "wall_s": 1.0, "calls": [CALL], "evaluations": [], "final": {"mean": 1.0}}
 
@@ -293,6 +294,45 @@ def test_a_failed_run_is_tried_again_where_its_study_is_named(monkeypatch: pytes
     assert asked == ["sac-pendulum/1"]
 
 
+@pytest.mark.usefixtures("results_directory", "signal_handlers", "no_pause")
+def test_published_runs_are_made_anew_in_a_directory_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command that the README names to repeat a number did nothing: the number was there."""
+    monkeypatch.setattr(learning, "_look_at_policies", lambda study, console: None)
+    monkeypatch.setattr(learning, "BY_KEY", {PENDULUM.key: PENDULUM})
+    for seed in (1, 2, 3):
+        save_run(PENDULUM, seed, finished(-150.0 - seed))
+    before = path_of(PENDULUM.key).read_text()
+    assert learning.main(["--only", "small"]) == 0
+    assert "small: all runs are in" in (shown := capsys.readouterr().out)
+    assert "make learning-curves only=small again=runs/again" in shown
+
+    events, asked = list[str](), list[Path]()
+
+    def short(study: Study, seed: int, raw: Any, directory: Path, home: Path) -> FakeRun:
+        asked.append(directory)
+        run = FakeRun(f"{study.key}/{seed}", 0, events)
+        run.seed, run.home = seed, home
+        return run
+
+    monkeypatch.setattr(learning, "StudyRun", short)
+    again = tmp_path / "again"
+    words = ["--only", "small", "--seeds", "2", "--again", str(again)]
+    assert learning.main(words) == 0
+    assert "small/1: finished, return 1.0 after 10,000 env steps (published: -151.0)" in capsys.readouterr().out
+    assert asked == [again, again]
+    assert list(runs_of(PENDULUM, again)) == [1, 2]
+    assert path_of(PENDULUM.key).read_text() == before, "the published results stay"
+    assert learning.main(words) == 0
+    assert asked == [again, again], "what is finished there is not made a third time"
+    assert f"small: all runs are in {again}" in capsys.readouterr().out
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        learning.main(["--again", str(tmp_path / "file")])
+    assert "allowed a directory, such as runs/again" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("results_directory", "signal_handlers")
 def test_sigterm_ends_it_as_ctrl_c_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "_look_at_policies", lambda study, console: None)
@@ -381,11 +421,15 @@ def test_a_run_that_says_why_it_failed_is_quoted(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.usefixtures("results_directory")
-def test_a_run_is_written_down_when_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", [None, "again"])
+def test_a_run_is_written_down_when_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
     stand_in(monkeypatch, "")
-    run = StudyRun(PENDULUM, 1, None, tmp_path)
+    home = None if name is None else tmp_path / name
+    run = StudyRun(PENDULUM, 1, None, tmp_path, home)
     run.start()
-    kept = runs_of(PENDULUM)[1]
+    kept = runs_of(PENDULUM, home)[1]
     run.finish()
     assert kept["status"] == "unfinished"
     assert [call["commit"] for call in kept["calls"]] == [run.raw["calls"][0]["commit"]]
