@@ -50,6 +50,7 @@ class Child:
     error: dict[str, Any] = field(default_factory=dict)  # its error message, JSON
     is_killed: bool = False  # by the supervisor, so its end is no failure
     killed_s: float | None = None  # when it was sent SIGKILL first
+    is_reaped: bool = False  # its descriptors are closed
     has_finished: bool = False  # its main function has returned; exit code 0 alone may be an environment's `os._exit`
 
     @property
@@ -222,6 +223,7 @@ class ChildProcesses:
         while child.messages in self._selector.get_map() and self.read(child):
             pass
         self._close_descriptors(child)
+        child.is_reaped = True
         return code
 
     def remove(self, child: Child) -> None:

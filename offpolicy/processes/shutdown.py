@@ -31,6 +31,7 @@ class Shutdown:
         self._children, self._control, self._wake_events = children, control, wake_events
         self._failures, self._watchdog, self._elapsed_s, self._timeout_s = failures, watchdog, elapsed_s, timeout_s
         self._deadline_s: float | None = None
+        self._is_hastened = False  # a learner is lost, so nothing will be saved
 
     @property
     def has_begun(self) -> bool:
@@ -55,6 +56,7 @@ class Shutdown:
     def hasten(self, timeout_s: float) -> None:
         """Brings the deadline forward to `timeout_s` from now, if it is later."""
         self._deadline_s = min(self._deadline_s or math.inf, self._elapsed_s() + timeout_s)
+        self._is_hastened = True
 
     def check(self, pause_s: float) -> None:
         """Kills what stands still or outlives the deadline, and half-way to it collectors that do not answer.
@@ -66,7 +68,8 @@ class Shutdown:
         self._deadline_s += pause_s
         self._kill_frozen()
         left_s = self._deadline_s - self._elapsed_s()
-        if left_s < self._timeout_s / 2 and self.level == Stop.FINISH:  # the learner can still save
+        can_save = self.level == Stop.FINISH and not self._is_hastened
+        if left_s < self._timeout_s / 2 and can_save:
             for child in self._children:
                 if not child.is_learner and not self._control.is_waiting(child.role, child.index):
                     self._kill_late(child, "was busy half-way to the deadline of the stop")

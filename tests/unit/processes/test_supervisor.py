@@ -112,6 +112,33 @@ def test_a_rank_that_runs_on_is_not_waited_for_where_another_one_has_lost_it() -
     assert (failure.index, failure.cause) == (0, "PeerLostError: lost rank 1")
 
 
+def test_of_two_ranks_that_have_lost_a_third_and_are_both_dead_each_is_reaped_once() -> None:
+    """The second was reaped for the sake of the first, and the first again for the sake of the second."""
+    with Stage("learner-0", "learner-1", "collector-0") as stage:
+
+        def lose() -> None:
+            stage.crash("learner-0", LOST, 70)
+            stage.crash("learner-1", LOST, 70)
+
+        failure = stage.run({1: lose, 4: lambda: stage.follow("collector-0")})
+    assert failure is not None
+    assert (failure.role, failure.exit_code, failure.cause) == ("learner", 70, "PeerLostError: lost rank 1")
+
+
+def test_a_collector_in_a_long_step_has_the_time_of_the_ranks_that_notice_a_loss() -> None:
+    """It was killed at once, as half-way to the deadline of a stop; nothing is saved that would need it."""
+    with Stage("learner-0", "learner-1", "collector-0") as stage:
+        seen = list[int | None]()
+
+        def look() -> None:
+            seen.append(stage.processes["collector-0"].poll())
+
+        stage.processes["learner-1"].exit(-9)
+        stage.run({1: look, 2: lambda: stage.crash("learner-0", LOST, 70), 3: lambda: stage.follow("collector-0")})
+        assert seen == [None]
+        assert stage.messages == []
+
+
 def test_a_process_that_fails_after_everything_was_saved_is_the_failure() -> None:
     with Stage("learner-0", "collector-0") as stage:
         failure = stage.run({0: exit_of(stage, "learner-0"), 2: lambda: stage.crash("collector-0", CRASH)})
