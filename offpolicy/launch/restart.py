@@ -7,6 +7,7 @@ from pathlib import Path
 
 from offpolicy.checkpoint import Checkpoint, SharedState, run_store
 from offpolicy.checkpoint.replay_rows import has_replay
+from offpolicy.collect.evaluations import read_scores
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import CheckpointError
 from offpolicy.training.worker import WorkerSpec
@@ -47,7 +48,18 @@ def started_again(job: WorkerSpec, checkpoint: Checkpoint | None, learner_restar
         job,
         start_step=step or 0,
         checkpoint=step,
-        last_eval_step=0 if checkpoint is None else SharedState.of(checkpoint).last_eval_step,
+        last_eval_step=_last_evaluation(job, checkpoint),
         learner_restarts=learner_restarts,
         keeps_rows=keeps_others(job.cfg) and has_rows,
     )
+
+
+def _last_evaluation(job: WorkerSpec, checkpoint: Checkpoint | None) -> int:
+    """Returns the env steps of the last evaluation that is not made again.
+
+    Where the others stay env steps go on, and all that is recorded stays, but for an evaluation of the goal: the final
+    policy is another one.
+    """
+    saved = 0 if checkpoint is None else SharedState.of(checkpoint).last_eval_step
+    recorded = [score.env_steps for score in read_scores(Path(job.run_dir))] if keeps_others(job.cfg) else []
+    return max([saved, *(steps for steps in recorded if steps < job.cfg.total_timesteps)])

@@ -60,11 +60,16 @@ class PeriodicEvaluation:
         evaluator: Evaluator | None,
         last_step: int,
         publish_averaged: Callable[[], None],
+        owed_until: int = 0,
     ) -> None:
-        """`publish_averaged` makes the ranks' networks equal and publishes them, where they may differ."""
+        """`publish_averaged` makes the ranks' networks equal and publishes them, where they may differ.
+
+        `owed_until`: env steps whose updates learners owe that have begun again beside the others.
+        """
         self._rank, self._collectives, self._evaluator = rank, collectives, evaluator
         self._publish_averaged = publish_averaged
         self._last_step, self._evaluated_step, self._every = last_step, -1, rank.cfg.eval.every
+        self._owed_until = owed_until
 
     @property
     def last_result_step(self) -> int:
@@ -80,11 +85,11 @@ class PeriodicEvaluation:
         """True if a multiple of `eval.every` env steps was passed since the last time.
 
         That of the whole budget is left to `run_last`: the learner may have updates to make still, and what comes after
-        the collectors' last step is in none of their rates.
+        the collectors' last step is in none of their rates. Learners that owe updates make them first.
         """
         every, steps = self._every, self._collectives.env_steps
         is_last = steps >= self._rank.cfg.total_timesteps
-        return every > 0 and not is_last and steps // every > self._last_step // every
+        return every > 0 and not is_last and steps > self._owed_until and steps // every > self._last_step // every
 
     def run(self) -> None:
         """Evaluates."""

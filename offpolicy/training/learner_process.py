@@ -74,7 +74,7 @@ def train_rank(
             rank.warn(warning)
     rank.ledger.skip(idle_phases(source, ranks.world.num_ranks))
     publisher = WeightPublisher(rank, learner)
-    evaluation = periodic_evaluation(rank, ranks, learner, publisher, start.last_eval_step)
+    evaluation = periodic_evaluation(rank, ranks, learner, publisher, start)
     with contextlib.closing(source), contextlib.closing(evaluation), contextlib.ExitStack() as exits:
         health = HealthCheck(rank.cfg, learner, ranks)
         checkpointer = exits.enter_context(
@@ -121,20 +121,21 @@ def idle_phases(source: StatefulBatchSource[Any], num_ranks: int) -> list[Learne
 
 
 def periodic_evaluation(
-    rank: RankContext, ranks: LearnerRanks, learner: BaseLearner, publisher: WeightPublisher, last_step: int
+    rank: RankContext, ranks: LearnerRanks, learner: BaseLearner, publisher: WeightPublisher, start: TrainingStart
 ) -> PeriodicEvaluation:
     """Returns the evaluation of this rank: rank 0 evaluates itself, or has the evaluator process do it."""
     evaluator: Evaluator | None = None
     if rank.rank == 0 and rank.cfg.eval.episodes:
         make = AsyncEvaluator if rank.job.plan.has_evaluator else InlineEvaluator
-        evaluator = make(rank, publisher, last_step)
+        evaluator = make(rank, publisher, start.last_eval_step)
 
     def publish_averaged() -> None:
         if ranks.average_every:  # the networks that are evaluated are those that are saved
             learner.settle()
             publisher.publish()
 
-    return PeriodicEvaluation(rank, ranks.collectives, evaluator, last_step, publish_averaged)
+    collectives, last_step = ranks.collectives, start.last_eval_step
+    return PeriodicEvaluation(rank, collectives, evaluator, last_step, publish_averaged, start.granted_steps)
 
 
 def make_tuner(state: RankState, use_threads: Callable[[int], None]) -> SpeedTuner | NoTuner:

@@ -56,6 +56,7 @@ class TrainingStart:
     learning_start: LearningStart
     updates: int
     last_eval_step: int
+    granted_steps: int  # up to which collectors may go that have stayed while learners began again; else 0
     metrics: MetricTotals
     checkpoint: Checkpoint | None
     teacher: str | None  # the teacher that the run started from, as its checkpoints say
@@ -73,13 +74,13 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
     """
     job = rank.job
     first_step = first_learning_step(rank.cfg, job.host.num_hosts)
-    start, last_eval_step, has_rows = LearningStart(first_step, 0), 0, False
+    start, last_eval_step, has_rows = LearningStart(first_step, 0), job.last_eval_step, False
     checkpoint, teacher = None, None
     if job.checkpoint is not None:
         checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint)
         state = SharedState.of(checkpoint)
         check_start(rank, checkpoint, state)
-        start, last_eval_step = LearningStart(*state.start), state.last_eval_step
+        start, last_eval_step = LearningStart(*state.start), max(state.last_eval_step, last_eval_step)
         has_rows, teacher = has_replay(checkpoint) or job.keeps_rows, state.teacher
         if rank.rank == 0:
             load_learner(learner, checkpoint, state)
@@ -93,19 +94,20 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
     elif job.init_step is not None and rank.rank == 0:
         learner.adopt(_tensors_of(Path(job.cfg.init_from or ""), job.init_step, rank)[1])
     metrics = learner.read_metrics()
-    facts = (learner.num_updates, start.env_steps, start.updates, last_eval_step, has_rows)
+    granted_steps = rank.control.leader.get(RankWord.GRANTED) * len(rank.control.collectors)
+    facts = (learner.num_updates, start.env_steps, start.updates, last_eval_step, granted_steps, has_rows)
     table = ranks.world.gather((*facts, *metrics.sums, *metrics.counts))
-    updates, start_steps, start_updates, last_eval_step = (int(value) for value in table[0, :4])
+    updates, start_steps, start_updates, last_eval_step, granted_steps = map(int, table[0, :5])
     sums, counts = np.split(table[0, len(facts) :], 2)
     ranks.broadcast(list(learner.start_tensors().values()))
     learner.num_updates = updates
     rank.words.set(RankWord.UPDATES, updates)
     start = LearningStart(start_steps, start_updates)
-    if job.start_step and not rank.cfg.algo.learns_from_rollouts and not table[:, 4].all():
+    if job.start_step and not rank.cfg.algo.learns_from_rollouts and not table[:, 5].all():
         # The rings of a host are empty: gather `learning_starts` new rows first, and owe nothing for those before.
         start = LearningStart(job.start_step + first_step, updates)
     totals = MetricTotals(metrics.names, sums, counts)
-    return TrainingStart(start, updates, last_eval_step, totals, checkpoint, teacher)
+    return TrainingStart(start, updates, last_eval_step, granted_steps, totals, checkpoint, teacher)
 
 
 def _tensors_of(run: Path, env_steps: int, rank: RankContext) -> tuple[int, dict[str, Tensor]]:

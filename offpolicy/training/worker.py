@@ -45,7 +45,7 @@ class WorkerSpec:
     start_step: int  # env steps of the checkpoint that the run continues; 0: a fresh run
     checkpoint: int | None  # `start_step` if this host has a checkpoint of it
     store_port: int  # of the store through which the ranks find each other
-    last_eval_step: int = 0  # env steps of the last evaluation that the checkpoint knows the result of
+    last_eval_step: int = 0  # env steps of the last evaluation that is not made again
     init_step: int | None = None  # env steps of the checkpoint of `init_from` to start from; None: none is needed
     teacher_step: int | None = None  # env steps of the teacher's checkpoint to start from; None: none is needed
     trace_dir: str | None = None  # directory of the trace's tracks; None: the run is not traced

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
+from offpolicy.collect.evaluations import Evaluations, read_scores
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import CheckpointError
 from offpolicy.launch import restart
 from offpolicy.launch.restart import keeps_others, newest_checkpoint, started_again
 from offpolicy.training.worker import HostPlan, WorkerSpec
-from offpolicy.types import SpaceSpec
+from offpolicy.types import EvalResult, SpaceSpec
 from tests.hostile import rewrite
 
 SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))
@@ -74,6 +75,23 @@ def test_learners_continue_from_the_newest_checkpoint(tmp_path: Path) -> None:
     again = started_again(job, newest_checkpoint(job)[0], 1)
     assert (again.start_step, again.checkpoint, again.keeps_rows) == (80, 80, True)
     assert not started_again(job_of(tmp_path, mode="alternate"), newest_checkpoint(job)[0], 1).keeps_rows
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("overlap", 19_999), ("alternate", 40)])
+def test_evaluations_beyond_the_checkpoint_stay_where_env_steps_go_on(tmp_path: Path, mode: str, kept: int) -> None:
+    """They were moved away, and nothing made them again: the collectors are beyond."""
+    with CheckpointStore(tmp_path / CHECKPOINTS).begin(50) as draft:
+        draft.add_json("state", STATE | {"env_steps": 50, "last_eval_step": 40})
+    job = job_of(tmp_path, mode=mode)
+    evaluations = Evaluations(tmp_path, job.kept_eval_step, job.cfg.stop, print)
+    for steps in (40, 80, 19_999, 20_000):  # the last is the goal: that of another final policy
+        evaluations.add(EvalResult(steps, 1.0, 0.0, 1.0, 3), {})
+    evaluations.close()
+    again = started_again(job, newest_checkpoint(job)[0], 1)
+    assert (again.start_step, again.kept_eval_step) == (50, kept)
+    Evaluations(tmp_path, again.kept_eval_step, job.cfg.stop, print).close()
+    assert [score.env_steps for score in read_scores(tmp_path)] == [one for one in (40, 80, 19_999) if one <= kept]
+    assert started_again(job, None, 1).kept_eval_step == (kept if mode == "overlap" else 0)
 
 
 def test_damaged_checkpoints_are_named(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def make_rank(tmp_path: Any) -> MakeRank:
         host: HostInfo | None = None,
         start_step: int = 0,
         checkpoint: int | None = None,
-        teacher_step: int | None = None,
+        last_eval_step: int = 0,
         has_evaluator: bool = False,
         spec: SpaceSpec | None = None,
         **tree: Any,
@@ -103,7 +103,7 @@ def make_rank(tmp_path: Any) -> MakeRank:
         cfg = RunConfig.from_mapping({"device": "cpu", **tree})
         plan = HostPlan(has_evaluator, learner_threads=1, collector_threads=1)
         job = WorkerSpec(
-            cfg, spec or SPEC, plan, host or HostInfo(), str(tmp_path), start_step, checkpoint, 0, teacher_step, None
+            cfg, spec or SPEC, plan, host or HostInfo(), str(tmp_path), start_step, checkpoint, 0, last_eval_step
         )
         control = ControlPage(
             memoryview(bytearray(ControlPage.nbytes(8, 8))), cfg.runner.world_size, cfg.collect.num_collectors

@@ -44,11 +44,18 @@ class FakeEvaluator:
 
 
 def evaluation(
-    make_rank: MakeRank, evaluator: Any, world: Any = None, *, index: int = 0, last_step: int = 0, **tree: Any
+    make_rank: MakeRank,
+    evaluator: Any,
+    world: Any = None,
+    *,
+    index: int = 0,
+    last_step: int = 0,
+    owed_until: int = 0,
+    **tree: Any,
 ) -> tuple[PeriodicEvaluation, Any]:
     world = world or FakeWorld()
     rank = make_rank(index=index, **tree)
-    return PeriodicEvaluation(rank, ranks_of(world).collectives, evaluator, last_step, lambda: None), world
+    return PeriodicEvaluation(rank, ranks_of(world).collectives, evaluator, last_step, lambda: None, owed_until), world
 
 
 def test_an_evaluation_is_due_at_every_multiple_passed(make_rank: MakeRank) -> None:
@@ -58,6 +65,16 @@ def test_an_evaluation_is_due_at_every_multiple_passed(make_rank: MakeRank) -> N
         run_if_due(periodic)
     assert evaluator.asked == [205, 460]
     assert periodic.last_result_step == 460
+
+
+def test_learners_that_have_begun_again_make_the_updates_that_they_owe_first(make_rank: MakeRank) -> None:
+    """The networks of the checkpoint were evaluated as those of the present env step."""
+    evaluator = FakeEvaluator()
+    tree = {"every": 100, "episodes": 1}
+    periodic, world = evaluation(make_rank, evaluator, last_step=100, owed_until=205, eval=tree)
+    for world.env_steps in (203, 205, 206, 299, 300):
+        run_if_due(periodic)
+    assert evaluator.asked == [206, 300]
 
 
 @pytest.mark.parametrize("tree", [{"every": 0, "episodes": 1}, {"every": 100, "episodes": 0}])

@@ -63,7 +63,7 @@ def save(
     """A checkpoint of a learner that has done five updates; returns the learner."""
     learner = tiny_learner(rank)
     learner.num_updates = 5
-    start = TrainingStart(LearningStart(4, 0), 0, 0, learner.read_metrics(), None, "runs/teacher, env step 9")
+    start = TrainingStart(LearningStart(4, 0), 0, 0, 0, learner.read_metrics(), None, "runs/teacher, env step 9")
     state = replace(state_of(rank, learner, start, drawn=drawn), choice=choice or Choice())
     state.ranks.world.env_steps = env_steps  # type: ignore[misc]  # a fake world
     with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps) as draft:
@@ -89,6 +89,14 @@ def test_a_resumed_run_starts_where_its_checkpoint_was_saved(make_rank: MakeRank
         assert torch.equal(tensor, saved.start_tensors()[name]), name
 
 
+def test_learners_that_begin_again_know_what_was_evaluated_and_granted_meanwhile(make_rank: MakeRank) -> None:
+    save(make_rank(**TINY))
+    rank = make_rank(start_step=40, checkpoint=40, last_eval_step=60, **TINY)
+    rank.control.leader.set(RankWord.GRANTED, 70)
+    start = load_start(rank, ranks_of(FakeWorld()), tiny_learner(rank))
+    assert (start.last_eval_step, start.granted_steps) == (60, 70 * len(rank.control.collectors))
+
+
 def test_the_updates_of_a_checkpoint_are_announced_at_once(make_rank: MakeRank) -> None:
     save(make_rank(**TINY))
     rank = make_rank(start_step=40, checkpoint=40, **TINY)
@@ -101,7 +109,7 @@ def test_without_saved_rows_on_any_host_learning_starts_again_after_new_ones(mak
 
     def other_host_without_rows(own: Float64) -> list[Float64]:
         row = own.copy()
-        row[4] = 0.0
+        row[5] = 0.0
         return [row]
 
     rank = make_rank(start_step=40, checkpoint=40, **TINY)
@@ -302,7 +310,7 @@ def test_whatever_the_files_say_training_goes_on_from_sound_numbers_or_not_at_al
     rank = make_rank(start_step=40, checkpoint=40, spec=spec, **tree)
     learner = learner_of(rank)
     learner.num_updates = 5
-    start = TrainingStart(LearningStart(4, 0), 0, 0, learner.read_metrics(), None, None)
+    start = TrainingStart(LearningStart(4, 0), 0, 0, 0, learner.read_metrics(), None, None)
     saver = hostile_state(rank, learner, start)
     with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(40) as draft:
         rows = None if rank.cfg.algo.learns_from_rollouts else RowSaver(saver.rings).capture()
@@ -397,7 +405,7 @@ def test_a_collector_that_comes_back_while_the_learner_copies_its_part_leaves_th
 ) -> None:
     rank = make_rank(start_step=40, checkpoint=40, **TINY)
     learner = tiny_learner(rank)
-    start = TrainingStart(LearningStart(4, 0), 0, 0, learner.read_metrics(), None, None)
+    start = TrainingStart(LearningStart(4, 0), 0, 0, 0, learner.read_metrics(), None, None)
     state = state_of(rank, learner, start)
     state.ranks.world.env_steps = 40  # type: ignore[misc]  # a fake world
     rows = RowSaver(state.rings).capture()
@@ -414,7 +422,7 @@ def test_networks_with_nan_in_them_are_refused_by_name(make_rank: MakeRank) -> N
     name = next(iter(learner.start_tensors()))
     with torch.no_grad():
         learner.start_tensors()[name].fill_(float("nan"))
-    start = TrainingStart(LearningStart(4, 0), 0, 0, learner.read_metrics(), None, None)
+    start = TrainingStart(LearningStart(4, 0), 0, 0, 0, learner.read_metrics(), None, None)
     state = state_of(rank, learner, start)
     state.ranks.world.env_steps = 40  # type: ignore[misc]  # a fake world
     with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(40) as draft:
