@@ -59,7 +59,7 @@ def build(  # noqa: PLR0913  # what is parsed, and what it is held against
     if not isinstance(raw, Mapping):
         problems.append(f"{prefix.rstrip('.')}: got {raw!r}, allowed a mapping of {', '.join(_names(cls))}")
         return cls()
-    hints = hints_of(cls)
+    hints = hints_of(cls)  # type: ignore[arg-type]  # a class can be hashed
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # cls is one of our dataclasses
     problems += [_unknown(prefix, key, fields, known) for key in raw if key not in fields]
     problems += [

@@ -272,8 +272,9 @@ class PrefetchSource(RateLimitedSource):
         return Request(num_batches, bounds, self.next_needed)
 
     def _postponed(self) -> list[Request]:
-        """Returns the requests for the free slots that have none yet."""
-        return [self._new_request() for _ in range(len(self._free) - len(self._resumed))]
+        """Returns the requests that lack for the free slots; of the newest rows, only for the next iteration's."""
+        num_wanted = min(len(self._free), 1) if self._plan.newest else len(self._free)
+        return [self._new_request() for _ in range(num_wanted - len(self._resumed))]
 
     def random_state(self) -> dict[str, Any]:
         """Returns the sampler's stream and the open requests: a new source hands out the same batches."""

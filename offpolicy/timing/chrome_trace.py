@@ -159,20 +159,20 @@ def _arrows(numbered: Sequence[tuple[int, ThreadTrack]], start_ns: int) -> Itera
 
 
 class Profiler:
-    """Profiles `count` iterations from iteration `first` on and writes the result into `directory`.
+    """Profiles the `count` iterations after iteration `at` and writes the result into `directory`.
 
     A profile that cannot be made or written is a warning, and nothing is profiled from there on.
     """
 
-    def __init__(self, directory: Path, first: int, count: int, warn: Callable[[str], None]) -> None:
-        self._path, self._first, self._last, self._warn = directory / PROFILE, first, first + count, warn
+    def __init__(self, directory: Path, at: int, count: int, warn: Callable[[str], None]) -> None:
+        self._path, self._at, self._last, self._warn = directory / PROFILE, at, at + count, warn
         self._iteration = 0
         self._running: torch.profiler.profile | None = None
 
     def step(self) -> None:
-        """Counts an iteration that has ended; begins with the first one of the window and writes after its last."""
+        """Counts an iteration that has ended; begins before the first one of the window and writes after its last."""
         self._iteration += 1
-        if self._iteration == self._first:
+        if self._iteration == self._at:
             with self._warned_of():
                 self._start()
         elif self._iteration == self._last:

@@ -68,8 +68,10 @@ class Checkpointer:
         self._writing: tuple[Save, Future[None]] | None = None
         self._is_requested = self._must_save = self._has_failed = False
         self._saved: tuple[int, int, int] | None = None  # progress of the newest checkpoint that this process has saved
-        self._uncommon: int | None = None  # env steps of a checkpoint of this host that some other one lacks, if any
         self._saved_step = state.rank.job.start_step  # of the newest checkpoint that this rank knows of
+        # Env steps of a checkpoint of this host that some other one lacks, if any: an earlier start may have left it.
+        has_peers = self._rank.is_leader and not self._rank.job.host.is_alone
+        self._uncommon = self._store.newest_beyond(self._saved_step) if has_peers else None
         self.last_step = state.rank.job.start_step  # of the last save, also of one that failed
 
     def is_due(self) -> bool:

@@ -165,15 +165,21 @@ def test_a_prefetched_batch_holds_the_rows_of_the_instant_it_was_asked_for(
     assert newest_seen > 0
 
 
-def test_the_newest_rows_can_always_be_drawn_where_they_are_demanded(make_source: MakeSource) -> None:
+@pytest.mark.parametrize(("num_slots", "is_crowded"), [(2, False), (3, False), (3, True), (4, True)])
+def test_the_newest_rows_can_always_be_drawn_where_they_are_demanded(
+    make_source: MakeSource, num_slots: int, is_crowded: bool
+) -> None:
+    """With three slots and packing behind the grant, requests of an iteration before were used: a row was missing."""
     world = World()
-    source = make_source(world, newest=True)
+    source = make_source(world, newest=True, num_slots=num_slots, is_crowded=is_crowded)
     for iteration in range(50):
         take(source)
         request = source._in_use.request
         assert request.bounds is not None
         assert request.bounds.last == (11 + iteration,)
-        assert len(source._packer._todo) == 1  # asked for, and not drawn before the row is there
+        source.release()
+        (asked_for,) = source._packer._todo  # and not drawn before the row is there
+        assert asked_for.request.env_steps == 12 + iteration
         world.collect(1)
 
 

@@ -119,7 +119,7 @@ def test_a_trace_stays_below_what_was_allowed_however_long_the_run(tmp_path: Pat
 
 
 def test_an_operation_lies_where_the_clock_saw_it(tmp_path: Path) -> None:
-    profiler = Profiler(tmp_path, first=2, count=1, warn=pytest.fail)
+    profiler = Profiler(tmp_path, at=2, count=1, warn=pytest.fail)
     matrix = torch.ones(300, 300)
     profiler.step()
     profiler.step()  # the window begins
@@ -137,7 +137,7 @@ def test_an_operation_lies_where_the_clock_saw_it(tmp_path: Path) -> None:
 
 
 def test_a_run_that_ends_inside_the_window_leaves_what_was_seen(tmp_path: Path) -> None:
-    profiler = Profiler(tmp_path, first=1, count=100, warn=pytest.fail)
+    profiler = Profiler(tmp_path, at=1, count=100, warn=pytest.fail)
     profiler.step()
     torch.ones(3).sum()
     profiler.close()
@@ -147,7 +147,7 @@ def test_a_run_that_ends_inside_the_window_leaves_what_was_seen(tmp_path: Path) 
 
 
 def test_the_window_has_so_many_iterations(tmp_path: Path) -> None:
-    profiler = Profiler(tmp_path, first=2, count=3, warn=pytest.fail)
+    profiler = Profiler(tmp_path, at=2, count=3, warn=pytest.fail)
     for index in range(8):
         torch.ones(index + 1).cumsum(0)
         profiler.step()
@@ -158,7 +158,7 @@ def test_the_window_has_so_many_iterations(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ends_by", ["step", "close"])
 def test_a_profile_without_a_directory_is_a_warning(tmp_path: Path, ends_by: str) -> None:
     warnings: list[str] = []
-    profiler = Profiler(tmp_path / "deleted", first=1, count=1, warn=warnings.append)
+    profiler = Profiler(tmp_path / "deleted", at=1, count=1, warn=warnings.append)
     profiler.step()
     getattr(profiler, ends_by)()
     profiler.step()
@@ -173,7 +173,7 @@ def test_a_full_disk_leaves_no_part_of_a_profile(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", refuse)
     warnings: list[str] = []
-    profiler = Profiler(tmp_path, first=1, count=1, warn=warnings.append)
+    profiler = Profiler(tmp_path, at=1, count=1, warn=warnings.append)
     profiler.step()
     profiler.step()
     assert len(warnings) == 1
@@ -190,7 +190,7 @@ def test_a_profiler_that_torch_refuses_is_a_warning(
     monkeypatch.setattr(torch.profiler.profile, "start", lambda _: None)
     monkeypatch.setattr(torch.profiler.profile, method, refuse)
     warnings: list[str] = []
-    profiler = Profiler(tmp_path, first=1, count=1, warn=warnings.append)
+    profiler = Profiler(tmp_path, at=1, count=1, warn=warnings.append)
     profiler.step()
     profiler.step()
     assert warnings == ["timing.profile_at: there is no profile.json: RuntimeError: another profiler is active"]

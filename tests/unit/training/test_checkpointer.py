@@ -268,7 +268,7 @@ def test_rank_0_commits_only_what_all_other_hosts_have(make_rank: MakeRank) -> N
 
 
 def test_another_host_keeps_its_old_checkpoints_until_rank_0_has_the_new_one(make_rank: MakeRank) -> None:
-    rank = make_rank(host=HostInfo(index=1, num_hosts=2))
+    rank = make_rank(start_step=20, host=HostInfo(index=1, num_hosts=2))
     for env_steps in (10, 20):
         with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps) as draft:
             draft.add_json("state", {})
@@ -298,6 +298,22 @@ def test_a_checkpoint_that_rank_0_could_not_make_is_replaced_by_the_next_on_the_
             saver.run_last(is_complete=True)
         found.append([int(name.removeprefix("step-")) for name in saved(rank)])
     assert found == kept
+
+
+def test_what_another_host_lacked_before_a_restart_is_none_of_those_to_keep(make_rank: MakeRank) -> None:
+    """This host had saved 200 when the other died; both go on from 100, and the next save is of an earlier step."""
+    rank = make_rank(start_step=100, host=HostInfo(index=1, num_hosts=2), checkpoint={"keep": 2})
+    for env_steps in (100, 200):
+        with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps) as draft:
+            draft.add_json("state", {})
+    world = FakeWorld(2, lambda own: [np.zeros_like(own)])
+    saver, _ = checkpointer(rank, world)
+    found = []
+    for world.env_steps in (150, 170, 210):
+        leave_snapshots(rank)
+        saver.run_last(is_complete=True)
+        found.append([int(name.removeprefix("step-")) for name in saved(rank)])
+    assert found == [[100, 150], [150, 170], [170, 210]]
 
 
 def test_collectors_that_never_started_leave_the_old_checkpoint_the_newest(make_rank: MakeRank) -> None:
