@@ -12,8 +12,10 @@ import signal
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
+from offpolicy.collect.evaluations import read_scores
 from tests.processes.conftest import ENDLESS, FINISHED, LiveRun, StartRun, find_process, replay_bytes
 from tests.processes.test_appo import TINY_APPO
 from tests.processes.test_restarts import COUNTER, PATIENCE_S, check_goes_on, check_rows
@@ -68,7 +70,8 @@ def check_account(summary: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", ["single_gpu", "double_buffer", "multi_gpu"])
 def test_a_killed_learner_comes_back_to_the_replay_in_memory(start_run: StartRun, traces: Any, runner: str) -> None:
-    run = start_run(*COUNTER, *RUNNERS[runner], "total_timesteps=1500", "checkpoint.every=200")
+    evaluated = ("eval.every=50", "eval.episodes=1", "eval.beside=false")
+    run = start_run(*COUNTER, *RUNNERS[runner], *evaluated, "total_timesteps=1500", "checkpoint.every=200")
     run.wait_for_updates()
     kill_learner(run)  # before the first checkpoint, or soon after
     wait_for_steps(run, 300)
@@ -80,7 +83,11 @@ def test_a_killed_learner_comes_back_to_the_replay_in_memory(start_run: StartRun
     assert (summary["learner_restarts"], summary["restarts"]) == (2, 0)
     assert (summary["env_steps"], summary["updates"]) == (1500, 1400)
     assert run.records()[-1]["train/restarts"] == 2
-    assert not (run.directory / "metrics.superseded.jsonl").exists()  # no env step is made again
+    for name in ("metrics", "evaluations"):
+        assert not (run.directory / f"{name}.superseded.jsonl").exists()  # no env step is made again
+    steps = [score.env_steps for score in read_scores(run.directory)]
+    assert len(steps) > 15
+    assert max(np.diff(steps)) < 200  # the last save before a death may be 200 env steps back
     check_account(summary)
     check_records(run)
     check_rows(run)
