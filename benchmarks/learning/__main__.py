@@ -4,8 +4,8 @@ It makes the runs that benchmarks/results/learning lacks. With `again` it makes 
 results lie in that directory, and each return is shown beside the published one. Studies come in a stated order, those
 of `only` in the order in which it names them. Runs stand beside each other, each with one thread. When the budget is
 spent, or at Ctrl-C or SIGTERM, they save a checkpoint and stop: exit code 75 says that more is left, and the same
-command goes on. A run that failed is tried again where `only` names its study. Then `make learning-page` writes
-docs/learning.md.
+command goes on. A run that failed is tried again where `only` names its study. Without `again`, `make learning-page`
+writes docs/learning.md then.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from benchmarks.children import stop_at_sigterm, wide_console
 from benchmarks.journal import MORE_LEFT, Budget
 from benchmarks.learning.nothing_learnt import POLICIES, policies
 from benchmarks.learning.results import path_of, policies_of, runs_of, save_policies, save_run
-from benchmarks.learning.runs import FAILED, FINISHED, UNFINISHED, StudyRun
+from benchmarks.learning.runs import DIRECTORY, FAILED, FINISHED, UNFINISHED, StudyRun
 from benchmarks.learning.studies import BY_KEY, STUDIES, Study
-from benchmarks.results import REPOSITORY
+from benchmarks.results import REPOSITORY, RESULTS
 from offpolicy.errors import EXIT_INTERRUPTED
 
 POLL_S = 0.5
@@ -36,17 +36,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     budget, console = Budget(arguments.budget, wait_s=0.0), wide_console()
     studies = [BY_KEY[key] for key in arguments.only or BY_KEY]
     due = {UNFINISHED, FAILED} if arguments.only else {UNFINISHED}
-    home: Path | None = arguments.again
+    results_dir: Path | None = arguments.again
     stop_at_sigterm()
     for study in studies:
         _look_at_policies(study, console)
     waiting = list[StudyRun]()
     for study in studies:
-        known, seeds = runs_of(study, home), range(1, min(study.seeds, arguments.seeds) + 1)
+        known, seeds = runs_of(study, results_dir), range(1, min(study.seeds, arguments.seeds) + 1)
         left = [seed for seed in seeds if known.get(seed, {}).get("status", UNFINISHED) in due]
-        waiting += [StudyRun(study, seed, known.get(seed), home, home) for seed in left]
+        waiting += [StudyRun(study, seed, known.get(seed), results_dir, results_dir) for seed in left]
         if arguments.only and not left:
-            _say_that_all_is_there(study, home, console)
+            _say_that_all_is_there(study, results_dir, console)
     try:
         left = do(waiting, arguments.jobs, budget, console)
     except KeyboardInterrupt:
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     failed = [
         f"{study.key}/{seed}: {run['reason']}"
         for study in studies
-        for seed, run in runs_of(study, home).items()
+        for seed, run in runs_of(study, results_dir).items()
         if run["status"] == FAILED
     ]
     for line in failed:
@@ -97,24 +97,26 @@ def do(waiting: list[StudyRun], jobs: int, budget: Budget, console: Console) -> 
 def _written(run: StudyRun, console: Console) -> bool:
     """Ends a run, keeps and shows what it has. Returns whether there is nothing left to do of it."""
     run.finish()
-    save_run(run.study, run.seed, run.raw, run.home)
+    save_run(run.study, run.seed, run.raw, run.results_dir)
     status, curve = run.raw["status"], run.raw.get("evaluations") or [[0.0, float("nan")]]
     steps, value = curve[-1]
     if status == FINISHED:
         steps, value = run.study.env_steps, run.raw["final"]["mean"]
     text = run.raw.get("reason", f"return {value:,.1f} after {steps:,.0f} env steps")
-    if run.home is not None and (published := runs_of(run.study).get(run.seed, {}).get("final")):
+    if run.results_dir is not None and (published := runs_of(run.study).get(run.seed, {}).get("final")):
         text += f" (published: {published['mean']:,.1f})"
     console.print(f"{run.name}: {status}, {text}, {run.raw['wall_s'] / 60:.1f} min", markup=False, highlight=False)
     return bool(status != UNFINISHED)
 
 
-def _say_that_all_is_there(study: Study, home: Path | None, console: Console) -> None:
+def _say_that_all_is_there(study: Study, results_dir: Path | None, console: Console) -> None:
     """Says where the results of a study are that somebody has asked for, and how to make them anew."""
-    how = f"; to make them anew: make learning-curves only={study.key} again=runs/again" if home is None else ""
-    path = path_of(study.key, home)
+    names = ",".join(filter(None, (study.teacher, study.key)))
+    how = f"; to make them anew: make learning-curves only={names} again=runs/again" if results_dir is None else ""
+    path = path_of(study.key, results_dir)
     where = path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path
-    console.print(f"{study.key}: all runs are in {where}{how}", markup=False, highlight=False, soft_wrap=True)
+    text = f"{study.key}: the runs that were asked for are in {where}{how}"
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _look_at_policies(study: Study, console: Console) -> None:
@@ -148,8 +150,9 @@ def _count(text: str) -> int:
 
 def _directory(text: str) -> Path:
     path = Path(text).resolve()
-    if not text or (path.exists() and not path.is_dir()):
-        raise argparse.ArgumentTypeError(f"got {text!r}, allowed a directory, such as runs/again")
+    is_taken = any(path.is_relative_to(kept) for kept in (DIRECTORY, RESULTS))
+    if not text or is_taken or (path.exists() and not path.is_dir()):
+        raise argparse.ArgumentTypeError(f"got {text!r}, allowed a directory of its own, such as runs/again")
     return path
 
 

@@ -13,25 +13,25 @@ Raw = dict[str, Any]  # Any: the JSON data of one run
 NOTHING_LEARNT = "nothing-learnt"
 
 
-def path_of(name: str, home: Path | None = None) -> Path:
-    """Where the data of a study are: in `home`, or with the published results."""
-    return (home or results.RESULTS / "learning") / f"{name}.json"
+def path_of(name: str, results_dir: Path | None = None) -> Path:
+    """Where the data of a study are: in `results_dir`, or with the published results."""
+    return (results_dir or results.RESULTS / "learning") / f"{name}.json"
 
 
-def runs_of(study: Study, home: Path | None = None) -> dict[int, Raw]:
+def runs_of(study: Study, results_dir: Path | None = None) -> dict[int, Raw]:
     """The runs of a study by seed; none of another configuration than the study has today."""
-    found = _read(path_of(study.key, home))
+    found = _read(path_of(study.key, results_dir))
     if not agree(found.get("configuration", {}), study.configuration()):
         return {}
     return {int(seed): run for seed, run in found.get("runs", {}).items()}
 
 
-def save_run(study: Study, seed: int, run: Raw, home: Path | None = None) -> None:
+def save_run(study: Study, seed: int, run: Raw, results_dir: Path | None = None) -> None:
     """Writes the file of a study with this run in place of what it had of the seed."""
-    runs = {**runs_of(study, home), seed: run}
+    runs = {**runs_of(study, results_dir), seed: run}
     by_seed = {str(number): runs[number] for number in sorted(runs)}
     content = {"command": study.command, "configuration": study.configuration(), "runs": by_seed}
-    _write(path_of(study.key, home), content)
+    _write(path_of(study.key, results_dir), content)
 
 
 def policies_of(env_id: str) -> dict[str, Raw]:

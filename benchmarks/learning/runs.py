@@ -29,13 +29,13 @@ class StudyRun:
     """One seed of a study. Its directory stays, so that the next call goes on where this one stopped."""
 
     def __init__(
-        self, study: Study, seed: int, raw: Raw | None, directory: Path | None = None, home: Path | None = None
+        self, study: Study, seed: int, raw: Raw | None, directory: Path | None = None, results_dir: Path | None = None
     ) -> None:
         """`raw`: what was written down of it before; `directory`: where all runs are, if not in `runs/` of the tree.
 
-        `home`: where results are written, if not with the published ones.
+        `results_dir`: where results are written, if not with the published ones.
         """
-        self.study, self.seed, self.home = study, seed, home
+        self.study, self.seed, self.results_dir = study, seed, results_dir
         self.path = (directory or DIRECTORY) / study.key / f"seed-{seed}"
         self.raw: Raw = raw or {"status": UNFINISHED, "wall_s": 0.0, "calls": []}
         self._process: subprocess.Popen[bytes] | None = None
@@ -64,7 +64,7 @@ class StudyRun:
         facts = facts_now("learning")
         self.raw["calls"].append({key: facts[key] for key in ("commit", "started", "hardware", "versions")})
         # Now, not at the end: the call after one that was killed must know what its checkpoints are of.
-        save_run(self.study, self.seed, self.raw, self.home)
+        save_run(self.study, self.seed, self.raw, self.results_dir)
         self._began_s = time.monotonic()
         self._log = open(self.path.with_suffix(".log"), "ab")  # noqa: SIM115  # closed when the process has ended
         self._process = subprocess.Popen(

@@ -141,11 +141,9 @@ class CheckpointStore:
         """Returns the directories of all checkpoints of earlier steps, good or not, newest first."""
         return [path for path, steps in self._discover() if steps < env_steps and _STEP.fullmatch(path.name)]
 
-    def newest_beyond(self, env_steps: int) -> int | None:
-        """Returns the env steps of the newest checkpoint of later steps, good or not; None where there is none."""
-        return next(
-            (steps for path, steps in self._discover() if steps > env_steps and _STEP.fullmatch(path.name)), None
-        )
+    def steps_beyond(self, env_steps: int) -> set[int]:
+        """Returns the env steps of all checkpoints of later steps, good or not."""
+        return {steps for path, steps in self._discover() if steps > env_steps and _STEP.fullmatch(path.name)}
 
     def remove(self, paths: list[Path]) -> None:
         """Removes checkpoints, each as a whole; files that others share stay with those. Raises `OSError`."""

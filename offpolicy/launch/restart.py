@@ -57,7 +57,7 @@ def started_again(job: WorkerSpec, checkpoint: Checkpoint | None, learner_restar
 def _last_evaluation(job: WorkerSpec, checkpoint: Checkpoint | None) -> int:
     """Returns the env steps of the last evaluation that is not made again.
 
-    Where the others stay env steps go on, and all that is recorded stays, but for an evaluation of the goal: the final
+    Where the others stay env steps go on, and all that is recorded stays, but for an evaluation at the goal: the final
     policy is another one.
     """
     saved = 0 if checkpoint is None else SharedState.of(checkpoint).last_eval_step

@@ -50,7 +50,7 @@ class Child:
     error: dict[str, Any] = field(default_factory=dict)  # its error message, JSON
     is_killed: bool = False  # by the supervisor, so its end is no failure
     killed_s: float | None = None  # when it was sent SIGKILL first
-    is_reaped: bool = False  # its descriptors are closed
+    is_closed: bool = False  # its descriptors are
     has_finished: bool = False  # its main function has returned; exit code 0 alone may be an environment's `os._exit`
 
     @property
@@ -223,7 +223,6 @@ class ChildProcesses:
         while child.messages in self._selector.get_map() and self.read(child):
             pass
         self._close_descriptors(child)
-        child.is_reaped = True
         return code
 
     def remove(self, child: Child) -> None:
@@ -273,6 +272,9 @@ class ChildProcesses:
         self._close_descriptors(child)
 
     def _close_descriptors(self, child: Child) -> None:
+        if child.is_closed:
+            return
+        child.is_closed = True
         for fd in (child.pidfd, child.messages):
             if fd in self._selector.get_map():
                 self._selector.unregister(fd)

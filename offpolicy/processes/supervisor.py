@@ -176,9 +176,9 @@ class Supervisor:
         words.set(CollectorWord.IS_GONE, 1)
 
     def _reap_cause(self, child: Child) -> None:
-        """Reaps a dead learner rank before `child`, which exited because it had lost that one, or a third as it did."""
+        """Reaps a dead learner rank before `child`, which exited because it had lost a rank: maybe that one."""
         for other in self.children.learners:
-            if not other.is_reaped and other.process.poll() is not None:
+            if not other.is_closed and other.process.poll() is not None:
                 self._reap(other)
                 return
 

@@ -272,7 +272,7 @@ class PrefetchSource(RateLimitedSource):
         return Request(num_batches, bounds, self.next_needed)
 
     def _postponed(self) -> list[Request]:
-        """Returns the requests that lack for the free slots; of the newest rows, only for the next iteration's."""
+        """Returns the requests that the free slots still need; of the newest rows, only the next iteration's."""
         num_wanted = min(len(self._free), 1) if self._plan.newest else len(self._free)
         return [self._new_request() for _ in range(num_wanted - len(self._resumed))]
 

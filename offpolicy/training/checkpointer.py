@@ -69,9 +69,9 @@ class Checkpointer:
         self._is_requested = self._must_save = self._has_failed = False
         self._saved: tuple[int, int, int] | None = None  # progress of the newest checkpoint that this process has saved
         self._saved_step = state.rank.job.start_step  # of the newest checkpoint that this rank knows of
-        # Env steps of a checkpoint of this host that some other one lacks, if any: an earlier start may have left it.
+        # Env steps of checkpoints of this host that some other one lacks: an earlier start may have left them.
         has_peers = self._rank.is_leader and not self._rank.job.host.is_alone
-        self._uncommon = self._store.newest_beyond(self._saved_step) if has_peers else None
+        self._uncommon = self._store.steps_beyond(self._saved_step) if has_peers else set[int]()
         self.last_step = state.rank.job.start_step  # of the last save, also of one that failed
 
     def is_due(self) -> bool:
@@ -172,17 +172,16 @@ class Checkpointer:
         self._in_turn(lambda: self._commit(save), is_mine=self._rank.is_leader and not is_first)
         self._in_turn(lambda: self._commit(save), is_mine=is_first)
         if save is not None:
-            self._uncommon = None
+            self._uncommon.clear()
             self._store.retire(save.env_steps)  # now that every host has it
             self._report(save)
 
     def _commit(self, save: Save | None) -> None:
         if save is not None:
             save.commit(self._store, self._rows)
-            if self._uncommon not in (None, save.env_steps):
-                self._store.discard(self._uncommon)  # the new one has links to its rows
-            if save.env_steps != self._saved_step:  # else it has replaced one that all have
-                self._uncommon = save.env_steps
+            for env_steps in self._uncommon - {save.env_steps}:
+                self._store.discard(env_steps)  # the new one has links to its rows
+            self._uncommon = {save.env_steps} - {self._saved_step}  # of which it may have replaced one that all have
 
     def _write(self, save: Save) -> None:
         """Runs in the thread beside training."""

@@ -60,16 +60,16 @@ class PeriodicEvaluation:
         evaluator: Evaluator | None,
         last_step: int,
         publish_averaged: Callable[[], None],
-        owed_until: int = 0,
+        is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
         """`publish_averaged` makes the ranks' networks equal and publishes them, where they may differ.
 
-        `owed_until`: env steps whose updates learners owe that have begun again beside the others.
+        `is_behind` says whether learners that have begun again still owe updates that others had made before them.
         """
         self._rank, self._collectives, self._evaluator = rank, collectives, evaluator
         self._publish_averaged = publish_averaged
         self._last_step, self._evaluated_step, self._every = last_step, -1, rank.cfg.eval.every
-        self._owed_until = owed_until
+        self._is_behind = is_behind
 
     @property
     def last_result_step(self) -> int:
@@ -78,8 +78,11 @@ class PeriodicEvaluation:
 
     @property
     def stops_early(self) -> bool:
-        """True on rank 0 once the results so far end the run (`stop.*`); the other ranks agree with it."""
-        return self._evaluator is not None and self._evaluator.stops_early
+        """True on rank 0 once the results so far end the run (`stop.*`); the other ranks agree with it.
+
+        Not before the networks are again as far as those that had these results.
+        """
+        return self._evaluator is not None and self._evaluator.stops_early and not self._is_behind()
 
     def is_due(self) -> bool:
         """True if a multiple of `eval.every` env steps was passed since the last time.
@@ -89,7 +92,7 @@ class PeriodicEvaluation:
         """
         every, steps = self._every, self._collectives.env_steps
         is_last = steps >= self._rank.cfg.total_timesteps
-        return every > 0 and not is_last and steps > self._owed_until and steps // every > self._last_step // every
+        return every > 0 and not is_last and steps // every > self._last_step // every and not self._is_behind()
 
     def run(self) -> None:
         """Evaluates."""

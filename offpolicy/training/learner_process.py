@@ -134,8 +134,10 @@ def periodic_evaluation(
             learner.settle()
             publisher.publish()
 
-    collectives, last_step = ranks.collectives, start.last_eval_step
-    return PeriodicEvaluation(rank, collectives, evaluator, last_step, publish_averaged, start.granted_steps)
+    def is_behind() -> bool:
+        return learner.num_updates < start.lost_updates
+
+    return PeriodicEvaluation(rank, ranks.collectives, evaluator, start.last_eval_step, publish_averaged, is_behind)
 
 
 def make_tuner(state: RankState, use_threads: Callable[[int], None]) -> SpeedTuner | NoTuner:

@@ -43,7 +43,7 @@ class FakeRun:
 
     def __init__(self, name: str, looks: int, events: list[str], status: str = "finished") -> None:
         self.study, self.seed, self.name = PENDULUM, 1, name
-        self.home: Path | None = None
+        self.results_dir: Path | None = None
         self._looks, self._events = looks, events
         self.raw = {"status": status, "wall_s": 1.0, "calls": [CALL], "evaluations": [], "final": {"mean": 1.0}}
 
@@ -305,15 +305,15 @@ def test_published_runs_are_made_anew_in_a_directory_of_their_own(
         save_run(PENDULUM, seed, finished(-150.0 - seed))
     before = path_of(PENDULUM.key).read_text()
     assert learning.main(["--only", "small"]) == 0
-    assert "small: all runs are in" in (shown := capsys.readouterr().out)
+    assert "small: the runs that were asked for are in" in (shown := capsys.readouterr().out)
     assert "make learning-curves only=small again=runs/again" in shown
 
     events, asked = list[str](), list[Path]()
 
-    def short(study: Study, seed: int, raw: Any, directory: Path, home: Path) -> FakeRun:
+    def short(study: Study, seed: int, raw: Any, directory: Path, results_dir: Path) -> FakeRun:
         asked.append(directory)
         run = FakeRun(f"{study.key}/{seed}", 0, events)
-        run.seed, run.home = seed, home
+        run.seed, run.results_dir = seed, results_dir
         return run
 
     monkeypatch.setattr(learning, "StudyRun", short)
@@ -326,11 +326,22 @@ def test_published_runs_are_made_anew_in_a_directory_of_their_own(
     assert path_of(PENDULUM.key).read_text() == before, "the published results stay"
     assert learning.main(words) == 0
     assert asked == [again, again], "what is finished there is not made a third time"
-    assert f"small: all runs are in {again}" in capsys.readouterr().out
+    assert f"small: the runs that were asked for are in {again}" in capsys.readouterr().out
+
+
+def test_runs_are_made_anew_neither_over_the_published_results_nor_over_the_runs_of_the_checkout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SystemExit):
-        learning.main(["--again", str(tmp_path / "file")])
-    assert "allowed a directory, such as runs/again" in capsys.readouterr().err
+    for taken in (tmp_path / "file", runs.DIRECTORY, runs.DIRECTORY / "x", path_of("x").parent, ""):
+        with pytest.raises(SystemExit):
+            learning.main(["--again", str(taken)])
+        assert "allowed a directory of its own, such as runs/again" in capsys.readouterr().err
+
+
+def test_of_a_student_the_teacher_is_made_anew_too(capsys: pytest.CaptureFixture[str]) -> None:
+    learning._say_that_all_is_there(BY_KEY["hora-student"], None, Console(width=200))
+    assert "only=hora-teacher,hora-student again=runs/again" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("results_directory", "signal_handlers")
@@ -426,10 +437,10 @@ def test_a_run_is_written_down_when_it_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
 ) -> None:
     stand_in(monkeypatch, "")
-    home = None if name is None else tmp_path / name
-    run = StudyRun(PENDULUM, 1, None, tmp_path, home)
+    results_dir = None if name is None else tmp_path / name
+    run = StudyRun(PENDULUM, 1, None, tmp_path, results_dir)
     run.start()
-    kept = runs_of(PENDULUM, home)[1]
+    kept = runs_of(PENDULUM, results_dir)[1]
     run.finish()
     assert kept["status"] == "unfinished"
     assert [call["commit"] for call in kept["calls"]] == [run.raw["calls"][0]["commit"]]

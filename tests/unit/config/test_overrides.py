@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from offpolicy.config import overrides
 from offpolicy.config.overrides import config_file, load_config, load_values, read_words
 from offpolicy.config.parsing import KEY_ALLOWED
 from offpolicy.config.schema import RunConfig
@@ -90,21 +91,6 @@ def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "algo/a.yaml").write_text("tau: 0.5")
     os.utime(tmp_path / "algo/a.yaml", ns=(0, 1))
     assert load_config([]).algo.tau == 0.5
-    (tmp_path / "env/e.yaml").unlink()
-    (tmp_path / "env/d.yaml").write_text("# @package _global_\nalgo: {tau: 0.7}")
-    assert load_config(["env=d"]).algo.tau == 0.7
-
-
-def test_what_somebody_does_to_a_configuration_is_in_no_other() -> None:
-    words = ["env=hand_rotation"]
-    kwargs = load_config(words).env.kwargs
-    assert kwargs
-    before = copy.deepcopy(kwargs)
-    for value in kwargs.values():
-        if isinstance(value, list):
-            value.clear()
-    kwargs.clear()
-    assert load_config(words).env.kwargs == before
 
 
 @pytest.fixture
@@ -117,6 +103,25 @@ def tiny_pair(tiny_conf: None, tmp_path: Path) -> None:
     (tmp_path / "algo_env/a_e.yaml").write_text(
         "# @package _global_\nalgo: {gamma: 0.25, actor_lr: 0.25, critic_lr: 0.25}"
     )
+
+
+@pytest.mark.usefixtures("tiny_pair")
+def test_a_file_that_comes_or_goes_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "algo_env/a_e.yaml"
+    text = file.read_text()
+    for exists in (True, False, True):
+        file.unlink(missing_ok=True)
+        if exists:
+            file.write_text(text)
+        assert load_config([]).algo.gamma == (0.25 if exists else 0.2)
+
+
+def test_what_somebody_does_to_a_composed_tree_is_in_no_other() -> None:
+    groups = {"env": "hand_rotation"}
+    tree = overrides._composed(groups)
+    before = copy.deepcopy(tree)
+    tree["env"]["kwargs"]["groups"].clear()
+    assert overrides._composed(groups) == before != tree
 
 
 @pytest.mark.usefixtures("tiny_pair")

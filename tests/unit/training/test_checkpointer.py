@@ -301,10 +301,10 @@ def test_a_checkpoint_that_rank_0_could_not_make_is_replaced_by_the_next_on_the_
 
 
 def test_what_another_host_lacked_before_a_restart_is_none_of_those_to_keep(make_rank: MakeRank) -> None:
-    """This host had saved 200 when the other died; both go on from 100, and the next save is of an earlier step."""
+    """This host had saved 180 and 200 when the other died; both go on from 100, and the next save is of 150."""
     rank = make_rank(start_step=100, host=HostInfo(index=1, num_hosts=2), checkpoint={"keep": 2})
-    for env_steps in (100, 200):
-        with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps) as draft:
+    for env_steps in (100, 180, 200):  # it died again before it had removed what it had saved before
+        with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps, retires=False) as draft:
             draft.add_json("state", {})
     world = FakeWorld(2, lambda own: [np.zeros_like(own)])
     saver, _ = checkpointer(rank, world)

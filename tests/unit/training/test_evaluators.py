@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,12 +50,12 @@ def evaluation(
     *,
     index: int = 0,
     last_step: int = 0,
-    owed_until: int = 0,
+    is_behind: Callable[[], bool] = lambda: False,
     **tree: Any,
 ) -> tuple[PeriodicEvaluation, Any]:
     world = world or FakeWorld()
     rank = make_rank(index=index, **tree)
-    return PeriodicEvaluation(rank, ranks_of(world).collectives, evaluator, last_step, lambda: None, owed_until), world
+    return PeriodicEvaluation(rank, ranks_of(world).collectives, evaluator, last_step, lambda: None, is_behind), world
 
 
 def test_an_evaluation_is_due_at_every_multiple_passed(make_rank: MakeRank) -> None:
@@ -68,13 +68,15 @@ def test_an_evaluation_is_due_at_every_multiple_passed(make_rank: MakeRank) -> N
 
 
 def test_learners_that_have_begun_again_make_the_updates_that_they_owe_first(make_rank: MakeRank) -> None:
-    """The networks of the checkpoint were evaluated as those of the present env step."""
-    evaluator = FakeEvaluator()
+    """The networks of the checkpoint were evaluated as those of the present env step, and could end the run."""
+    evaluator, is_behind = FakeEvaluator(), True
+    evaluator.stops_early = True
     tree = {"every": 100, "episodes": 1}
-    periodic, world = evaluation(make_rank, evaluator, last_step=100, owed_until=205, eval=tree)
-    for world.env_steps in (203, 205, 206, 299, 300):
+    periodic, world = evaluation(make_rank, evaluator, last_step=100, is_behind=lambda: is_behind, eval=tree)
+    for world.env_steps, is_behind in ((203, True), (203, True), (204, False), (299, False), (300, False)):
         run_if_due(periodic)
-    assert evaluator.asked == [206, 300]
+        assert periodic.stops_early != is_behind
+    assert evaluator.asked == [204, 300]
 
 
 @pytest.mark.parametrize("tree", [{"every": 0, "episodes": 1}, {"every": 100, "episodes": 0}])

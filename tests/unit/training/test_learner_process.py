@@ -12,13 +12,14 @@ import torch
 from offpolicy.algos.flops import Work
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.processes.control_page import RankWord
+from offpolicy.replay.rate_limiter import LearningStart
 from offpolicy.timing.attainable import Attainable
 from offpolicy.timing.chrome_trace import NoProfiler, Profiler
 from offpolicy.training import learner_process
 from offpolicy.training.device_exchange import ExchangeOutsideTrain
 from offpolicy.training.evaluators import AsyncEvaluator, InlineEvaluator
 from offpolicy.training.learner_process import build_learner, make_profiler, periodic_evaluation, send_hello, train_rank
-from offpolicy.training.resume import RankState, load_start
+from offpolicy.training.resume import RankState, TrainingStart, load_start
 from offpolicy.training.speed_tuner import Setting
 from offpolicy.training.weight_publisher import WeightPublisher
 from offpolicy.types import Batch, Batches, Direction, Product
@@ -38,9 +39,12 @@ def test_rank_0_evaluates_itself_unless_a_process_does(
     rank.child.wake_event = lambda name: None  # type: ignore[method-assign, return-value, assignment]  # a fake child
     learner = tiny_learner(rank)
     publisher = WeightPublisher(rank, learner)
-    evaluation = periodic_evaluation(rank, ranks_of(FakeWorld()), learner, publisher, 0)
+    start = TrainingStart(LearningStart(4, 0), 5, 0, 30, learner.read_metrics(), None, None)
+    evaluation = periodic_evaluation(rank, ranks_of(FakeWorld()), learner, publisher, start)
     evaluator = evaluation._evaluator
     assert evaluator is None if kind is None else type(evaluator) is kind
+    for learner.num_updates, is_behind in ((29, True), (30, False)):
+        assert evaluation._is_behind() == is_behind
     evaluation.close()
 
 
