@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from offpolicy.errors import ConfigError
 
-GROUPS = ALGOS, NETWORKS, ENVS, SINKS = tuple(f"offpolicy.{kind}" for kind in ("algos", "networks", "envs", "sinks"))
+ALGOS, NETWORKS, ENVS, SINKS = (f"offpolicy.{kind}" for kind in ("algos", "networks", "envs", "sinks"))
 T = TypeVar("T")
 
 

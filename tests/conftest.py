@@ -137,11 +137,13 @@ def run_cli(traces: Traces, tmp_path: Path) -> RunCli:
 
 @pytest.fixture(autouse=True)
 def _own_plugins() -> Iterator[None]:
-    """Leaves no plug-in of a test to the next; `make_package` makes them known. Looking for them takes 10 ms."""
+    """Leaves no plug-in of a test to the next; `make_package` makes them known. To look for them is slow."""
     yield
     plugins, sections = sys.modules.get("offpolicy.plugins"), sys.modules.get("offpolicy.config.sections")
-    if plugins is not None and any(map(plugins.installed, plugins.GROUPS)):
-        plugins.installed.cache_clear()
+    if plugins is not None:
+        groups = (plugins.ALGOS, plugins.NETWORKS, plugins.ENVS, plugins.SINKS)
+        if any(map(plugins.installed, groups)):
+            plugins.installed.cache_clear()
     if sections is not None:
         sections.algorithm_info.cache_clear()
     for name in ("plugs", "encs", "encs_modules"):

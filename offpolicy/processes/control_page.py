@@ -25,7 +25,7 @@ class RankWord(IntEnum):
     VERSION = 5  # [leader] newest published weights
     SNAPSHOT_REQUEST = 6  # [leader] number of collector snapshots requested
     SNAPSHOT_RELEASE = 7  # [leader] snapshots after which the collectors may resume
-    LOST_UPDATES = 8  # [rank] most updates that one had done in whose place this one began, beside the collectors
+    MOST_UPDATES = 8  # [rank] most updates done before it began again beside the collectors
 
 
 class CollectorWord(IntEnum):

@@ -60,7 +60,7 @@ class PeriodicEvaluation:
         evaluator: Evaluator | None,
         last_step: int,
         publish_averaged: Callable[[], None],
-        is_behind: Callable[[], bool] = lambda: False,
+        is_behind: Callable[[], bool],
     ) -> None:
         """`publish_averaged` makes the ranks' networks equal and publishes them, where they may differ.
 

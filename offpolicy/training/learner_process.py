@@ -135,7 +135,7 @@ def periodic_evaluation(
             publisher.publish()
 
     def is_behind() -> bool:
-        return learner.num_updates < start.lost_updates
+        return learner.num_updates < start.most_updates
 
     return PeriodicEvaluation(rank, ranks.collectives, evaluator, start.last_eval_step, publish_averaged, is_behind)
 

@@ -56,7 +56,7 @@ class TrainingStart:
     learning_start: LearningStart
     updates: int
     last_eval_step: int
-    lost_updates: int  # that learners had made who died, where the others have stayed: until then some are owed
+    most_updates: int  # done by learners that died where the others have stayed, 0 elsewhere: until then some are owed
     metrics: MetricTotals
     checkpoint: Checkpoint | None
     teacher: str | None  # the teacher that the run started from, as its checkpoints say
@@ -74,13 +74,13 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
     """
     job = rank.job
     first_step = first_learning_step(rank.cfg, job.host.num_hosts)
-    start, last_eval_step, has_rows = LearningStart(first_step, 0), job.last_eval_step, False
+    start, has_rows = LearningStart(first_step, 0), False
     checkpoint, teacher = None, None
     if job.checkpoint is not None:
         checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint)
         state = SharedState.of(checkpoint)
         check_start(rank, checkpoint, state)
-        start, last_eval_step = LearningStart(*state.start), max(state.last_eval_step, last_eval_step)
+        start = LearningStart(*state.start)
         has_rows, teacher = has_replay(checkpoint) or job.keeps_rows, state.teacher
         if rank.rank == 0:
             load_learner(learner, checkpoint, state)
@@ -94,11 +94,11 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
     elif job.init_step is not None and rank.rank == 0:
         learner.adopt(_tensors_of(Path(job.cfg.init_from or ""), job.init_step, rank)[1])
     metrics = learner.read_metrics()
-    lost_updates = max(rank.words.get(RankWord.LOST_UPDATES), rank.words.get(RankWord.UPDATES))
-    rank.words.set(RankWord.LOST_UPDATES, lost_updates)  # it may die again before it has made them
-    facts = (learner.num_updates, start.env_steps, start.updates, last_eval_step, lost_updates, has_rows)
+    most_updates = max(rank.words.get(RankWord.MOST_UPDATES), rank.words.get(RankWord.UPDATES))
+    rank.words.set(RankWord.MOST_UPDATES, most_updates)  # it may die again before it has made them
+    facts = (learner.num_updates, start.env_steps, start.updates, job.last_eval_step, most_updates, has_rows)
     table = ranks.world.gather((*facts, *metrics.sums, *metrics.counts))
-    updates, start_steps, start_updates, last_eval_step, lost_updates = map(int, table[0, :5])
+    updates, start_steps, start_updates, last_eval_step, most_updates = map(int, table[0, :5])
     sums, counts = np.split(table[0, len(facts) :], 2)
     ranks.broadcast(list(learner.start_tensors().values()))
     learner.num_updates = updates
@@ -106,9 +106,9 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
     start = LearningStart(start_steps, start_updates)
     if job.start_step and not rank.cfg.algo.learns_from_rollouts and not table[:, 5].all():
         # The rings of a host are empty: gather `learning_starts` new rows first, and owe nothing for those before.
-        start, lost_updates = LearningStart(job.start_step + first_step, updates), 0
+        start, most_updates = LearningStart(job.start_step + first_step, updates), 0
     totals = MetricTotals(metrics.names, sums, counts)
-    return TrainingStart(start, updates, last_eval_step, lost_updates, totals, checkpoint, teacher)
+    return TrainingStart(start, updates, last_eval_step, most_updates, totals, checkpoint, teacher)
 
 
 def _tensors_of(run: Path, env_steps: int, rank: RankContext) -> tuple[int, dict[str, Tensor]]:

@@ -216,7 +216,9 @@ def test_ranks_that_may_differ_are_averaged_and_published_before_an_evaluation(m
     world, evaluator = FakeWorld(), FakeEvaluator()
     collectives = Collectives(world, make_rank().ledger)
     rank = make_rank(eval={"every": 10, "episodes": 1})
-    periodic = PeriodicEvaluation(rank, collectives, evaluator, 0, lambda: calls.append(f"before {evaluator.asked}"))
+    periodic = PeriodicEvaluation(
+        rank, collectives, evaluator, 0, lambda: calls.append(f"before {evaluator.asked}"), lambda: False
+    )
     world.env_steps = 10
     run_if_due(periodic)
     assert calls == ["before []"]

@@ -80,7 +80,7 @@ def test_a_fresh_run_starts_with_nothing(make_rank: MakeRank) -> None:
 
 def test_a_resumed_run_starts_where_its_checkpoint_was_saved(make_rank: MakeRank) -> None:
     saved = save(make_rank(**TINY))
-    rank = make_rank(start_step=40, checkpoint=40, **TINY)
+    rank = make_rank(start_step=40, checkpoint=40, last_eval_step=20, **TINY)
     learner = tiny_learner(rank)
     start = load_start(rank, ranks_of(FakeWorld()), learner)
     assert (start.learning_start, start.updates, start.last_eval_step) == (LearningStart(4, 0), 5, 20)
@@ -95,10 +95,10 @@ def test_learners_that_begin_again_know_what_was_evaluated_and_how_far_the_dead_
     rank.words.set(RankWord.UPDATES, 30)
     for updates_before_the_next_death in (7, 8):
         start = load_start(rank, ranks_of(FakeWorld()), tiny_learner(rank))
-        assert (start.last_eval_step, start.lost_updates, start.updates) == (60, 30, 5)
+        assert (start.last_eval_step, start.most_updates, start.updates) == (60, 30, 5)
         rank.words.set(RankWord.UPDATES, updates_before_the_next_death)
     rank.words.set(RankWord.UPDATES, 31)
-    assert load_start(rank, ranks_of(FakeWorld()), tiny_learner(rank)).lost_updates == 31
+    assert load_start(rank, ranks_of(FakeWorld()), tiny_learner(rank)).most_updates == 31
 
 
 def test_the_updates_of_a_checkpoint_are_announced_at_once(make_rank: MakeRank) -> None:
@@ -120,7 +120,7 @@ def test_without_saved_rows_on_any_host_learning_starts_again_after_new_ones(mak
     rank.words.set(RankWord.UPDATES, 30)  # of one that died: it owes nothing for rows that are not there
     world = FakeWorld(2, other_host_without_rows)
     start = load_start(rank, ranks_of(world), tiny_learner(rank))
-    assert (start.learning_start, start.lost_updates) == (LearningStart(44, 5), 0)
+    assert (start.learning_start, start.most_updates) == (LearningStart(44, 5), 0)
 
 
 def test_random_streams_continue_where_the_checkpoint_has_them(make_rank: MakeRank) -> None:
