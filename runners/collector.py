@@ -86,6 +86,7 @@ def main(child: ChildContext) -> None:
         ledger=ledger,
         take_snapshot=lambda: collector.take_snapshot(progress),
         skip_bad_rows=lambda error, outcome: collector.bad_rows.skip(error, outcome, progress),
+        replace_bad_obs=lambda: collector.bad_rows.replace_obs(progress),
         rollouts=collector.writer if isinstance(collector.writer, RolloutWriter) else None,
         hook=collector.make_hook(),
     )
@@ -104,13 +105,14 @@ class Collector:
 
     def __init__(self, child: ChildContext, job: WorkerSpec) -> None:
         self._child, self._job = child, job
-        self.num_collectors = job.cfg.collect.num_collectors * job.host.num_hosts
-        self.number = job.host.index * job.cfg.collect.num_collectors + child.index
-        self.env = make_vector(job.cfg.env, num_threads=job.plan.env_threads)
-        self.tracker = EpisodeTracker(self.env.num_envs, first_index=self.number * self.env.num_envs)
-        self.episodes = Ring(child.block(f"episodes-{child.index}"), EPISODE_COLUMNS, np.float64)
         self.control = control_page(child.block("control"), job.cfg)
         self._words = self.control.collectors[child.index]
+        self.num_collectors = job.cfg.collect.num_collectors * job.host.num_hosts
+        self.number = job.host.index * job.cfg.collect.num_collectors + child.index
+        self._has_begun = False  # True: the time of a start is over, and each step has its own
+        self.env = make_vector(job.cfg.env, on_progress=self._note_progress, num_threads=job.plan.env_threads)
+        self.tracker = EpisodeTracker(self.env.num_envs, first_index=self.number * self.env.num_envs)
+        self.episodes = Ring(child.block(f"episodes-{child.index}"), EPISODE_COLUMNS, np.float64)
         self.before = counts_before(job, self.control)
         self.policy = self._make_policy()
         self.writer = self._make_writer(self.control)
@@ -159,6 +161,7 @@ class Collector:
             reports.publish(CollectorTotals(None, **self._counters(progress)))
         self._words.set(CollectorWord.ENV_STEPS, progress.env_steps)
         self._words.set(CollectorWord.HAS_BEGUN, 1)
+        self._has_begun = True
         self._send_hello(progress)
         return progress
 
@@ -177,6 +180,7 @@ class Collector:
             progress.vector_steps, progress.policy_steps = before.vector_steps, before.policy_steps
             progress.policy_lag_sum = before.policy_lag_sum
         self._words.set(CollectorWord.ENV_STEPS, env_steps)
+        self._has_begun = True
         self._send_hello(progress)
         if path:
             self.policy.reseed(seed, *self._path, *path)
@@ -185,6 +189,11 @@ class Collector:
             text = f"collector {self._child.index} continues: not bitwise from {at}, as its episodes start anew{lost}"
             self._warn(text)
         return progress
+
+    def _note_progress(self) -> None:
+        """Says that the next environment of a vector step has its turn: the time of a step is that of one."""
+        if self._has_begun:
+            self._words.bump(CollectorWord.PROGRESS)
 
     def _warn(self, text: str) -> None:
         self._child.send("warning", text=text)

@@ -126,7 +126,7 @@ def _rows(name: str, given: Any, shape: tuple[int, ...]) -> tuple[Float32, bool]
     if is_other:
         got = f"a {type(given).__name__}" if not array.size else f"an array of the shape {array.shape}"
         raise ConfigError(f"{name}: got {got}, allowed {list(shape)} or [N, {', '.join(map(str, shape))}]")
-    return array.reshape(-1, size), not is_many
+    return array.reshape(len(array) if is_many else 1, size), not is_many
 
 
 def _part(obs: Any, name: str) -> Any:  # Any: not checked yet

@@ -17,7 +17,7 @@ from offpolicy.envs.vector import VectorAdapter
 from offpolicy.errors import NumericsError
 from offpolicy.processes.control_page import CollectorWord, ControlPage
 from offpolicy.seeding import env_seed
-from offpolicy.types import StepOutcome
+from offpolicy.types import Bool, Float32, StepOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +52,50 @@ class BadRows:
         Raises `NumericsError` beyond the limit. Bad transitions count as rows of autoreset: they are none. Where single
         environments cannot be reset, the episodes of all of them end, and none of them is recorded.
         """
-        texts = [self._write_file(row, progress) for row in error.rows]
-        num_bad = self.count_of_host()
-        if num_bad > self.limit:
-            raise NumericsError(texts[0]) from None
-        for nth, text in enumerate(texts, num_bad - len(texts) + 1):
-            self.warn(f"{text}; skipped, {nth} of env.max_bad_rows={self.limit}")
-        where = np.zeros(self.env.num_envs, np.bool_)
-        where[list(error.envs) if self.env.can_reset_some else slice(None)] = True
-        envs = np.flatnonzero(where).tolist()
+        self._count(error.rows, progress)
         # The vector steps tell this step from any other, also after a resume; the env steps may stand still.
         seed = env_seed(self.seed, "bad_row", self.number, progress.env_steps, progress.vector_steps)
-        obs = self.env.reset_some(seed, range(len(where)), where) if self.env.can_reset_some else self.env.reset(seed)
-        self.writer.abandon(envs)
-        self.tracker.ep_return[where], self.tracker.ep_length[where] = 0.0, 0
+        where, obs = self._begin_episodes(error.envs, seed)
         return outcome._replace(
             next_obs=np.where(where[:, None], obs, outcome.next_obs),
             terminated=outcome.terminated & ~where,
             truncated=outcome.truncated & ~where,
             is_valid=outcome.is_valid & ~where,
         )
+
+    def replace_obs(self, progress: Progress) -> None:
+        """Begins other episodes where the first observation in `progress.obs` holds NaN or Inf, until it does not.
+
+        Each such beginning counts as a bad transition. Raises `NumericsError` beyond the limit.
+        """
+        attempt = 0
+        while envs := np.flatnonzero(~np.isfinite(progress.obs).all(axis=1)).tolist():
+            self._count([BadRow(env, {"obs": progress.obs[env].tolist()}) for env in envs], progress)
+            seed = env_seed(self.seed, "bad_first_obs", self.number, progress.env_steps, progress.vector_steps, attempt)
+            where, obs = self._begin_episodes(envs, seed)
+            progress.obs = np.where(where[:, None], obs, progress.obs)
+            attempt += 1
+
+    def _count(self, rows: Sequence[BadRow], progress: Progress) -> None:
+        """Counts bad transitions and writes them to files. Raises `NumericsError` beyond the limit."""
+        texts = [self._write_file(row, progress) for row in rows]
+        num_bad = self.count_of_host()
+        if num_bad > self.limit:
+            raise NumericsError(texts[0]) from None
+        for nth, text in enumerate(texts, num_bad - len(texts) + 1):
+            self.warn(f"{text}; skipped, {nth} of env.max_bad_rows={self.limit}")
+
+    def _begin_episodes(self, envs: Sequence[int], seed: int) -> tuple[Bool, Float32]:
+        """Begins episodes in `envs`, or in all that can only be reset together.
+
+        Returns where they have begun [N], and observations [N, O].
+        """
+        where = np.zeros(self.env.num_envs, np.bool_)
+        where[list(envs) if self.env.can_reset_some else slice(None)] = True
+        obs = self.env.reset_some(seed, range(len(where)), where) if self.env.can_reset_some else self.env.reset(seed)
+        self.writer.abandon(np.flatnonzero(where).tolist())
+        self.tracker.ep_return[where], self.tracker.ep_length[where] = 0.0, 0
+        return where, obs
 
     def count_of_host(self) -> int:
         """Returns the bad transitions of all collectors of this host, those before a resume among them.

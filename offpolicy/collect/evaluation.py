@@ -16,7 +16,7 @@ from offpolicy.collect.policy import random_actions, require_sound
 from offpolicy.collect.post import Episode
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import with_time_limit
-from offpolicy.envs.vector import make_vector
+from offpolicy.envs.vector import VectorAdapter, make_vector
 from offpolicy.errors import EnvFailure
 from offpolicy.nets.policy import Policy
 from offpolicy.seeding import env_seed, generator
@@ -34,9 +34,8 @@ class Vector(Protocol):
     """The environments of an evaluation: a `VectorAdapter` or a fake of one."""
 
     num_envs: int
-    can_reset_some: bool
 
-    def reset(self, seed: int, first: int = 0) -> Float32: ...
+    def reset(self, seed: int) -> Float32: ...
 
     def reset_some(self, seed: int, numbers: list[int], where: Bool) -> Float32: ...
 
@@ -157,12 +156,8 @@ def run_episodes(
 ) -> Episodes:
     """Runs `episodes` complete episodes, each with its own seed; fewer if stopped."""
     callbacks = callbacks or EpisodeCallbacks()
-    limited = with_time_limit(env)
-    vectorization = "mujoco" if limited.vectorization == "mujoco" else "sync"
-    num_envs = min(episodes, MAX_EVAL_ENVS[vectorization])
     with callbacks.ledger.phase(EvaluatorPhase.ENV_RESET):
-        limited = dataclasses.replace(limited, vectorization=vectorization)
-        vector = make_vector(limited, num_envs, callbacks.should_stop)
+        vector = _make_vector(with_time_limit(env), episodes, callbacks.should_stop)
     with contextlib.ExitStack() as closing:
         closing.callback(vector.close)
         callbacks.on_spaces(vector.spec)
@@ -175,12 +170,22 @@ def run_episodes(
     return Episodes(*found[np.isfinite(found[:, 1])].T)  # those that have a length
 
 
+def _make_vector(env: EnvConfig, episodes: int, should_stop: Callable[[], bool]) -> VectorAdapter:
+    """Returns environments of which each takes a seed of its own: vectors that take one begin other episodes."""
+    for vectorization in ("mujoco", "sync") if env.vectorization == "mujoco" else ("sync",):
+        num_envs = min(episodes, MAX_EVAL_ENVS[vectorization])
+        vector = make_vector(dataclasses.replace(env, vectorization=vectorization), num_envs, should_stop)
+        if vector.can_reset_some:
+            break
+        vector.close()
+    return vector
+
+
 def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callbacks: EpisodeCallbacks) -> Float64:
     """Returns return, length and measure of every episode [E, 3]; NaN for one that was not finished.
 
-    Environment i runs the episodes i, i + N, i + 2N ...: which ones are run, and in which environment, does not depend
-    on which finishes first; that would favour short ones. It begins the next one at once; where the environments can
-    only be reset together (`can_reset_some` is False), once all have finished.
+    Environment i runs the episodes i, i + N, i + 2N ..., one after another: which ones are run, and in which
+    environment, does not depend on which finishes first; that would favour short ones.
     """
     phase, num_envs = callbacks.ledger.phase, vector.num_envs
     found = np.full((episodes, 3), np.nan)
@@ -202,16 +207,12 @@ def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callback
         if callbacks.on_end is not None and is_over.any():
             _call_on_end(callbacks, running, {env: int(number[env]) for env in np.flatnonzero(is_over).tolist()})
         is_running &= ~is_over
-        begins = is_over if vector.can_reset_some else np.full(num_envs, not is_running.any())
-        begins = begins & (number + num_envs < episodes)
+        begins = is_over & (number + num_envs < episodes)
         if begins.any() and not callbacks.should_stop():  # a stop does not wait for the reset of a slow environment
             number = np.where(begins, number + num_envs, number)
             is_running |= begins
             with phase(EvaluatorPhase.ENV_RESET):
-                if vector.can_reset_some:
-                    obs = vector.reset_some(seed, number.tolist(), begins)
-                else:
-                    obs = vector.reset(seed, int(number[0]))
+                obs = vector.reset_some(seed, number.tolist(), begins)
             running.begin(begins, obs, callbacks.clock.now_ns())
         callbacks.ledger.close()
     return found

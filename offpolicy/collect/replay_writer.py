@@ -115,8 +115,8 @@ class ReplayWriter:
         with np.errstate(over="ignore"):  # a reward beyond float32 is infinite, and a bad row
             tails[:, :-3], tails[:, -3], self._codes[:] = output.action, outcome.reward, 0
         goes_on = self._has_obs and _are_equal(self._ring.newest_obs(), obs)
-        was_sound, self._is_sound = self._is_sound and goes_on, _is_finite(outcome.next_obs)
-        is_sound = self._is_sound and _is_finite(tails) and (was_sound or _is_finite(obs))
+        was_sound, self._is_sound = self._is_sound and goes_on, is_finite(outcome.next_obs)
+        is_sound = self._is_sound and is_finite(tails) and (was_sound or is_finite(obs))
         bad = [] if is_sound else self._bad_rows(obs, output, outcome)
         if self._layout.obs_dtype != "float32":
             require_bytes(obs)
@@ -190,8 +190,8 @@ class ReplayWriter:
         self._is_continued = True
 
 
-def _is_finite(block: Float32) -> bool:
-    """False if a number is NaN or Inf."""
+def is_finite(block: Float32) -> bool:
+    """Returns whether every number is: False with NaN or Inf."""
     return bool(np.count_nonzero(np.isfinite(block)) == block.size)
 
 

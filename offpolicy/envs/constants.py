@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import pathlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
@@ -18,9 +18,10 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from offpolicy.envs.mujoco_state import is_mujoco
+from offpolicy.envs.mujoco_state import is_mujoco, models_digest
 
-Slot: TypeAlias = tuple[str, int | str]  # closure 0, default 1, keyword "x" or field "x" of a function
+# closure 0, default 1, keyword "x" or field "x" of a function; generator 0 of a space
+Slot: TypeAlias = tuple[str, int | str]
 
 _RENDERERS = "gymnasium.envs.mujoco.mujoco_rendering"
 
@@ -30,22 +31,27 @@ class NotPlainError(Exception):
 
 
 def fingerprint(value: Any) -> str | None:
-    """Returns a short text that differs where a constant does; None for what is no constant.
-
-    Raises `NotPlainError` for a space that has drawn random samples.
-    """
+    """Returns a short text that differs where a constant does; None for what is no constant."""
     for kinds, text_of in _TEXTS:
         if isinstance(value, kinds):
             return text_of(value)
-    is_rendering = type(value).__module__ == _RENDERERS
-    return f"object {type(value).__qualname__}" if is_rendering or is_mujoco(value, "MjModel") else None
+    if is_mujoco(value, "MjModel"):
+        return f"object MjModel {models_digest([value])}"
+    return f"object {type(value).__qualname__}" if type(value).__module__ == _RENDERERS else None
 
 
-def slots_of(function: FunctionType) -> list[tuple[Slot, Any]]:
+def slots_of(holder: FunctionType | gymnasium.Space[Any]) -> list[tuple[Slot, Any]]:
     """Returns what a function holds besides its code, if it is a closure or was made inside another function.
 
-    Raises `NotPlainError` for a closure over a name that has no value yet.
+    Of a space: its random generator and those of the spaces in it, if there is one; Gymnasium makes them when somebody
+    seeds or samples the space, and when a wrapper stacks it. Raises `NotPlainError` for a closure over a name that has
+    no value yet.
     """
+    if isinstance(holder, gymnasium.Space):
+        generators = [part._np_random for part in _parts(holder)]
+        is_used = any(generator is not None for generator in generators)
+        return [(("generator", index), generator) for index, generator in enumerate(generators) if is_used]
+    function = holder
     if function.__closure__ is None and "<locals>" not in function.__qualname__:
         return []  # its defaults are the module's
     try:
@@ -59,9 +65,16 @@ def slots_of(function: FunctionType) -> list[tuple[Slot, Any]]:
     return slots + [(("field", name), value) for name, value in vars(function).items()]
 
 
-def write_slots(function: FunctionType, slots: Iterable[tuple[Slot, Any]]) -> None:
-    """Writes what `slots_of` returned. Raises `ValueError` if this function has other slots."""
+def write_slots(holder: FunctionType | gymnasium.Space[Any], slots: Iterable[tuple[Slot, Any]]) -> None:
+    """Writes what `slots_of` returned. Raises `ValueError` if this function or space has other slots."""
     values = dict(slots)
+    if isinstance(holder, gymnasium.Space):
+        for part, generator in zip(_parts(holder), values.values(), strict=True):
+            if not isinstance(generator, np.random.Generator | None):
+                raise ValueError(f"expected the generator of a space, got {type(generator).__name__}")
+            part._np_random = generator  # type: ignore[assignment]  # None: it has none yet
+        return
+    function = holder
     own = [slot for slot, _ in slots_of(function)]
     if set(own) != set(values):
         raise ValueError(f"{function.__qualname__} holds {sorted(map(str, own))}, not {sorted(map(str, values))}")
@@ -94,10 +107,18 @@ def _constant_text(value: Any) -> str:
     return f"tuple {[_constant_text(item) for item in value]}" if isinstance(value, tuple) else repr(value)
 
 
+def _parts(space: gymnasium.Space[Any]) -> Iterator[gymnasium.Space[Any]]:
+    """Yields a space and all that are in it, such as those of a Dict, a Sequence or a Graph."""
+    yield space
+    for value in vars(space).values():
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+        for part in inner:
+            if isinstance(part, gymnasium.Space):
+                yield from _parts(part)
+
+
 def _space_digest(space: gymnasium.Space[Any]) -> str:
     """Returns a digest of a space and of those in it, with every bound."""
-    if space._np_random is not None:
-        raise NotPlainError("has drawn random samples of its own")
     parts = [type(space).__qualname__, str(space.dtype), str(space.shape)]
     if isinstance(space, gymnasium.spaces.Box):
         parts += [space.low.tobytes().hex(), space.high.tobytes().hex()]

@@ -36,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 class EnvAdapter(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
     """One environment behind a fixed interface. It is constructed by `open`, or by the first reset.
 
-    `on_progress` is called before each construction and each reset.
+    `on_progress` is called before each construction, reset and step.
     """
 
     def __init__(
@@ -102,6 +102,8 @@ class EnvAdapter(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
     def step(self, action: NDArray[np.floating[Any]]) -> tuple[Float32, float, bool, bool, dict[str, Any]]:
         """One transition. action: [A] in the environment's bounds."""
         assert self.env is not None, "reset comes first"
+        if self.on_progress is not None:
+            self.on_progress()
         self.episode_step += 1
         self.last_action = action
         try:
@@ -159,8 +161,16 @@ def codec_of(env: Env) -> Codec:
 
 
 def digest_of(env: Env) -> str | None:
-    """Returns the fingerprint of an environment's MuJoCo models; None without any."""
-    return models_digest([value for value in vars(env.unwrapped).values() if is_mujoco(value, "MjModel")])
+    """Returns the fingerprint of the MuJoCo models of an environment and its wrappers; None without any.
+
+    They are found as attributes. Those in a list or another object are constants of a saved state (`constants.py`).
+    """
+    models, layer = [], env
+    while True:
+        models += [value for value in vars(layer).values() if is_mujoco(value, "MjModel")]
+        if not isinstance(layer, gymnasium.Wrapper):
+            return models_digest(models)
+        layer = layer.env
 
 
 def _check_length(call: str, result: Any, length: int, form: str) -> None:
@@ -185,5 +195,13 @@ def _episode_info(info: Any, measure: str | None) -> dict[str, float]:
         return {}
     success = next((info[name] for name in SUCCESS_NAMES if name in info), None)
     found = {SUCCESS_KEY: success, MEASURE_KEY: info.get(measure)}
-    arrays = {key: np.asarray(value) for key, value in found.items()}
+    arrays = {key: as_array(value) for key, value in found.items()}
     return {key: float(a.reshape(-1)[0]) for key, a in arrays.items() if a.size == 1 and a.dtype.kind in "fiub"}
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """Returns what an info holds as an array; an empty one for what is none, such as a ragged list."""
+    try:
+        return np.asarray(value)
+    except Exception:  # of the user's own class, too
+        return np.empty(0)

@@ -57,6 +57,7 @@ def make_env(cfg: EnvConfig) -> Env:
     except (Exception, SystemExit) as error:
         raise _construction_problem(cfg, spec, creator, error) from error
     try:
+        _refuse_running_statistics(f"env.id: the registration of {cfg.id}", env, env.unwrapped)
         for target in cfg.wrappers:
             env = _wrapped(target, env)
     except (ConfigError, EnvFailure):
@@ -87,11 +88,11 @@ def _wrapped(target: str, env: Env) -> Env:
         raise ConfigError(
             f"env.wrappers: {target} returned a {type(wrapped).__name__}, allowed a gymnasium.Env around the one given"
         )
-    _refuse_running_statistics(target, wrapped, env)
+    _refuse_running_statistics(f"env.wrappers: {target}", wrapped, env)
     return wrapped
 
 
-def _refuse_running_statistics(target: str, wrapped: Env, inner: Env) -> None:
+def _refuse_running_statistics(adder: str, wrapped: Env, inner: Env) -> None:
     """Raises `ConfigError` for wrappers around `inner` whose statistics no checkpoint holds.
 
     A policy that was trained with them would be evaluated, played and exported without them.
@@ -102,7 +103,7 @@ def _refuse_running_statistics(target: str, wrapped: Env, inner: Env) -> None:
             is_obs = isinstance(layer, NormalizeObservation)
             instead = "write algo.normalize_obs=true" if is_obs else "scale rewards by a number, TransformReward"
             raise ConfigError(
-                f"env.wrappers: {target} adds a {type(layer).__name__} that goes on learning: its statistics are of one"
+                f"{adder} adds a {type(layer).__name__} that goes on learning: its statistics are of one"
                 f" environment and are not saved with the policy; {instead}, or set its update_running_mean=False"
             )
         layer = layer.env

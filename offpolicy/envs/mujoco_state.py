@@ -3,7 +3,8 @@
 `mjSTATE_INTEGRATION` (time, positions, velocities, activations, warm start, controls, applied forces, ...) determines
 the next `mj_step`. But environments also read derived quantities before they step (Humanoid: the centre of mass; Ant:
 contact forces), and after a step those are one substep behind the positions, so recomputing them changes the result.
-They are therefore saved too and written over what `mj_forward` computes.
+They are therefore saved too and written over what `mj_forward` computes. Contacts and constraints (`data.contact`,
+`efc_*`) are not: a restored environment that reads them before it steps sees those of the restored positions.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -128,12 +129,13 @@ class Encoder:
         return len(self.nodes) - 1
 
     def _contents(self, container: Any, place: Place) -> JSON:
-        """Returns references to what is in a container, or in a function: its closure and its defaults."""
-        if isinstance(container, FunctionType):
+        """Returns references to what is in a container, or what `slots_of` a function or a space holds."""
+        if isinstance(container, FunctionType | gymnasium.Space):
             values = [
                 [*slot, self._reference(value, (place, InFunction(*slot)))] for slot, value in slots_of(container)
             ]
-            cells = [self._cells.setdefault(id(cell), len(self._cells)) for cell in container.__closure__ or ()]
+            closure = getattr(container, "__closure__", None) or ()
+            cells = [self._cells.setdefault(id(cell), len(self._cells)) for cell in closure]
             return [values, cells]
         if isinstance(container, dict):
             pairs = [
@@ -191,16 +193,13 @@ class Encoder:
         return ["layer method", self._reference(value.__self__, place), name, mark]
 
     def _constant(self, value: Any, place: Place) -> int:
-        try:
-            mark, path = fingerprint(value), _path(place)
-        except NotPlainError as error:
-            raise NotPlainError(f"{_text(place)} {error}") from None
+        mark, path = fingerprint(value), _path(place)
         if mark is None:
             raise NotPlainError(f"{_text(place)} is {_kind_text(value)}")
         if path is None:
             raise NotPlainError(f"{_text(place)} is {_kind_text(value)}, which a restored environment cannot find")
         number = self._append(["same", [], mark, path])
-        if isinstance(value, FunctionType):
+        if isinstance(value, FunctionType) or isinstance(value, gymnasium.Space) and slots_of(value):
             self._unfilled.append((number, value, place))
         return number
 
@@ -243,7 +242,7 @@ class Decoder:
             raise ValueError(f"it holds what no environment saves: {error!r:.200}") from error
 
     def fill_functions(self) -> None:
-        """Writes what the restored side's own functions hold: their closures and defaults."""
+        """Writes what the restored side's own functions and spaces hold: closures, defaults and generators."""
         for function, slots in self._slots:
             write_slots(function, slots)
 
@@ -337,7 +336,7 @@ def _check_distinct(functions: list[tuple[FunctionType, list[int]]]) -> None:
 
 
 def _cells(function: FunctionType, numbers: list[int]) -> Iterable[tuple[int, CellType]]:
-    return zip(numbers, function.__closure__ or (), strict=True)
+    return zip(numbers, getattr(function, "__closure__", None) or (), strict=True)
 
 
 def _dtype(text: JSON) -> np.dtype[Any]:

@@ -229,6 +229,8 @@ def _capture_layer(layer: Env, position: tuple[int, int], encoder: Encoder) -> J
     if offers_state(layer):
         state["own"] = _capture_own(layer, attributes, encoder)
         attributes = {key: value for key, value in attributes.items() if key in _GENERATOR_NAMES}
+    elif slots := _slots_of_class(type(layer)):
+        raise NotPlainError(f"{name} keeps {', '.join(slots)} in __slots__, where nobody looks")
     data = {key: value for key, value in attributes.items() if is_mujoco(value, "MjData")}
     state["mujoco"] = {key: encoder.encode(save_data(value), (None, f"{name}.{key}")) for key, value in data.items()}
     state["values"] = {
@@ -256,6 +258,13 @@ def _restore_layer(layer: Env, saved: JSON, first: Decoder, second: Decoder) -> 
     for key, value in list(vars(layer).items()):
         if key not in kept and not _is_gymnasiums(layer, key, value) and fingerprint(value) is None:
             del vars(layer)[key]
+
+
+def _slots_of_class(cls: type) -> list[str]:
+    """Returns the names of a class and its bases that are not in the `__dict__` of its objects."""
+    found = [vars(base).get("__slots__", ()) for base in cls.__mro__]
+    names = [name for slots in found for name in ([slots] if isinstance(slots, str) else slots)]
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
 def _is_gymnasiums(layer: Env, name: str, value: Any) -> bool:

@@ -28,6 +28,7 @@ from offpolicy.envs.env_adapter import (
     SUCCESS_NAMES,
     EnvAdapter,
     EnvFactory,
+    as_array,
     codec_of,
 )
 from offpolicy.envs.make import NO_LIMIT, Env, failure_text, find_spec, known_kwargs, make_env
@@ -61,9 +62,18 @@ class VectorAdapter:
     After a failure only `close` may be called.
     """
 
-    def __init__(self, cfg: EnvConfig, codec: Codec, num_envs: int, stepper: Stepper, *, num_threads: int = 1) -> None:
+    def __init__(
+        self,
+        cfg: EnvConfig,
+        codec: Codec,
+        num_envs: int,
+        stepper: Stepper,
+        *,
+        num_threads: int = 1,
+        on_progress: Callable[[], object] | None = None,
+    ) -> None:
         self.cfg = cfg
-        self.num_threads = num_threads
+        self.num_threads, self._on_progress = num_threads, on_progress
         self.spec: SpaceSpec = codec.spec
         self.num_envs = num_envs
         self.stepper = stepper
@@ -75,9 +85,9 @@ class VectorAdapter:
         self._unknown: Float32 = np.full(num_envs, np.nan, np.float32)
         self._unknown.flags.writeable = False
 
-    def reset(self, seed: int, first: int = 0) -> Float32:
-        """Starts an episode everywhere; environment i gets seed number `first + i` of `seed`. Returns obs [N, O]."""
-        obs, infos = self.stepper.reset(seed=list(env_seeds(seed, self.num_envs, first)))
+    def reset(self, seed: int) -> Float32:
+        """Starts an episode everywhere; environment i gets seed number i of `seed`. Returns obs [N, O]."""
+        obs, infos = self.stepper.reset(seed=list(env_seeds(seed, self.num_envs)))
         _raise_failures(infos)
         self.was_done = np.zeros(self.num_envs, np.bool_)
         return np.array(obs)
@@ -114,7 +124,7 @@ class VectorAdapter:
     def renew(self) -> None:
         """Replaces the environments by new ones of the same configuration, to be reset. Raises as `make_vector`."""
         self.stepper.close()
-        self.stepper = make_vector(self.cfg, self.num_envs, num_threads=self.num_threads).stepper
+        self.stepper = make_vector(self.cfg, self.num_envs, self._on_progress, num_threads=self.num_threads).stepper
         self.was_done = np.zeros(self.num_envs, np.bool_)
 
     def close(self) -> None:
@@ -133,8 +143,8 @@ def make_vector(
 
     `num_threads` step EnvPool's environments, and Gymnasium's MuJoCo tasks with `env.vectorization=mujoco`; others
     choose their own.
-    With `env.vectorization=sync`, `on_progress` is called before each of them is constructed or reset: one after
-    another, they may take long together; with `mujoco` and `envpool`, before the one call that makes them all.
+    With `env.vectorization=sync`, `on_progress` is called before each of them is constructed, reset or stepped: one
+    after another, they may take long together; with `mujoco` and `envpool`, before the one call that makes them all.
 
     Raises `ConfigError` for what the configuration can mend (id, kwargs, spaces), `EnvFailure` for what it cannot.
     """
@@ -150,11 +160,12 @@ def make_vector(
             if on_progress is not None:
                 on_progress()
             native = NativeVector(cfg, codec, count, first, num_threads)
-            return VectorAdapter(cfg, codec, count, native, num_threads=num_threads)
+            return VectorAdapter(cfg, codec, count, native, num_threads=num_threads, on_progress=on_progress)
         envs = [EnvAdapter(cfg, index, count, codec, None if index else first, on_progress) for index in range(count)]
         for env in envs[1:]:
             undo.callback(env.close)
-        vector = VectorAdapter(cfg, codec, count, SyncVectorEnv([env.opened for env in envs], copy=False))
+        stepper = SyncVectorEnv([env.opened for env in envs], copy=False)
+        vector = VectorAdapter(cfg, codec, count, stepper, on_progress=on_progress)
         undo.pop_all()
     return vector
 
@@ -245,7 +256,7 @@ class NativeVector:
         named = {SUCCESS_KEY: SUCCESS_NAMES, MEASURE_KEY: (self._cfg.measure,) if self._cfg.measure else ()}
         for key, names in named.items():
             name = next((name for name in names if name in info), None)
-            values = np.asarray(None if name is None else info[name])
+            values = as_array(None if name is None else info[name])
             if values.size == self._num_envs and values.dtype.kind in "fiub":  # a number for each
                 found |= {key: values.reshape(-1), f"_{key}": done & info.get(f"_{name}", True)}
         return found

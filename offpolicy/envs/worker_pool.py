@@ -48,7 +48,8 @@ class Workers:
         self._is_first = True
         self._vec: AsyncVectorEnv[Any, Any] | None = None
         try:
-            self._vec = AsyncVectorEnv(factories, context=worker_context(), copy=False)
+            # No daemons: those may not start processes of their own, as a simulator may. `tie_to_parent` ends them.
+            self._vec = AsyncVectorEnv(factories, context=worker_context(), copy=False, daemon=False)
         except (EOFError, ConnectionError) as error:
             raise EnvFailure("an environment worker died while it started; its own message is on stderr") from error
 

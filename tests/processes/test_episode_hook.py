@@ -265,12 +265,12 @@ def test_a_hook_that_does_not_exist_is_refused(hook: str, cause: str) -> None:
 class Sleeping:
     """Eight environments that sleep together: the episode of number i lasts `lengths[i]` steps of `step_s`."""
 
-    num_envs, can_reset_some = 8, True
+    num_envs = 8
 
     def __init__(self, lengths: Sequence[int], step_s: float = 0.1) -> None:
         self.t, self._lengths, self._step_s = 0, np.array(lengths), step_s
 
-    def reset(self, seed: int, first: int = 0) -> np.ndarray:
+    def reset(self, seed: int) -> np.ndarray:
         return np.zeros((8, 1), np.float32)
 
     def reset_some(self, seed: int, numbers: list[int], where: np.ndarray) -> np.ndarray:

@@ -61,6 +61,17 @@ def failed_run(start_run: Any, traces: Traces, fail: str, code: int, words: list
     return run
 
 
+def test_slow_resets_of_one_vector_step_are_no_hang(start_run: Any) -> None:
+    """Four environments whose episodes end together: each answers in time, all of them take longer than one may."""
+    run: LiveRun = start_run(
+        *("env.id=offpolicy.envs.toy:SlowStep-v0", "env.kwargs.step_ms=0", "env.kwargs.reset_ms=2600"),
+        *("env.kwargs.max_episode_steps=10", "env.num_envs=4", "env.vectorization=sync", "env.step_timeout_s=1"),
+        *("total_timesteps=44", "algo.learning_starts=40", "eval.every=0", "eval.episodes=0"),
+    )
+    code, _, err = run.finish()
+    assert code == 0, err
+
+
 def test_an_environment_that_hangs_when_it_is_closed_does_not_hide_how_it_failed(
     start_run: Any, traces: Traces, tmp_path: Path
 ) -> None:

@@ -102,6 +102,12 @@ def test_parts_of_a_dict_observation_are_found_by_name_also_nested() -> None:
     assert policy({"b/c": np.stack([box] * 5), "a": np.zeros((5, 2))}).shape == (5, 1)
 
 
+def test_a_part_without_numbers_is_no_obstacle() -> None:
+    policy = loaded(SpaceSpec(3, 1, (-1.0,), (1.0,), obs_keys=("goal", "obs"), obs_shapes=((0,), (3,))))
+    assert policy({"goal": np.zeros(0), "obs": np.zeros(3)}).shape == (1,)
+    assert policy({"goal": np.zeros((5, 0)), "obs": np.zeros((5, 3))}).shape == (5, 1)
+
+
 def test_a_student_reads_its_past_from_the_observation() -> None:
     student = loaded(HORA, name="hora", stage="adapt")
     still, moved = ({"obs": np.ones(3), "proprio_hist": past} for past in (np.zeros((30, 3)), np.ones((30, 3))))

@@ -68,6 +68,31 @@ def test_each_step_with_bad_rows_begins_other_episodes_which_have_no_steps_yet(t
     assert bad.tracker.ep_length.tolist() == [0, 5, 0]
 
 
+def test_episodes_that_begin_with_nan_are_begun_again_until_they_do_not(tmp_path: Path) -> None:
+    bad, warnings = bad_rows_at(tmp_path, two_collectors())
+    env: Any = bad.env
+    seeds: list[int] = []
+
+    def reset_some(seed: int, numbers: Any, where: np.ndarray) -> np.ndarray:
+        seeds.append(seed)
+        assert where.tolist() == [False, True, False]
+        return np.full((3, 2), np.nan if len(seeds) == 1 else 7.0, np.float32)
+
+    env.reset_some = reset_some
+    progress = Progress(np.array([[1, 2], [3, np.inf], [5, 6]], np.float32), env_steps=40, vector_steps=9)
+    bad.replace_obs(progress)
+    assert progress.obs.tolist() == [[1, 2], [7, 7], [5, 6]]
+    assert len(set(seeds)) == 2
+    assert [text.rpartition(", ")[2] for text in warnings] == [f"{n} of env.max_bad_rows=10" for n in (1, 2)]
+    assert bad.tracker.ep_length.tolist() == [4, 0, 6]
+
+
+def test_an_episode_that_begins_with_nan_beyond_the_limit_is_an_error(tmp_path: Path) -> None:
+    bad, _ = bad_rows_at(tmp_path, two_collectors(), limit=0)
+    with pytest.raises(NumericsError, match="NaN or Inf in obs of environment 1 at env step 0"):
+        bad.replace_obs(Progress(np.array([[1, 2], [3, np.nan], [5, 6]], np.float32)))
+
+
 def test_a_disk_that_refuses_a_bad_row_costs_its_file_only(tmp_path: Path) -> None:
     control = two_collectors()
     bad, warnings = bad_rows_at(tmp_path / "missing", control)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import math
 import pathlib
 from collections.abc import Callable, Collection
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from offpolicy.envs.constants import NotPlainError, fingerprint, slots_of, types_of, write_slots
+from offpolicy.envs.constants import fingerprint, slots_of, types_of, write_slots
 
 
 def counter() -> Callable[..., int]:
@@ -60,11 +61,18 @@ def test_spaces_of_one_shape_and_other_bounds_differ() -> None:
     assert fingerprint(one) != fingerprint(other)
 
 
-def test_a_space_that_has_drawn_is_refused_also_inside_another() -> None:
-    space = spaces.Dict(a=spaces.Discrete(2))
-    space["a"].sample()
-    with pytest.raises(NotPlainError, match="has drawn random samples"):
-        fingerprint(space)
+def test_the_generators_of_a_space_and_of_those_inside_are_slots() -> None:
+    one, other = (spaces.Dict(a=spaces.Sequence(spaces.Discrete(1000)), b=spaces.Discrete(2)) for _ in range(2))
+    assert slots_of(one) == []
+    one["a"].sample()
+    assert fingerprint(one) == fingerprint(other)
+    write_slots(other, copy.deepcopy(slots_of(one)))
+    assert other["a"].sample() == one["a"].sample()
+
+
+def test_what_is_no_generator_of_a_space_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected the generator of a space, got int"):
+        write_slots(spaces.Discrete(2), [(("generator", 0), 7)])
 
 
 def test_a_closure_continues_in_another_function_of_the_same_code() -> None:

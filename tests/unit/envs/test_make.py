@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control import PendulumEnv
+from gymnasium.envs.registration import EnvSpec
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs import make as make_module
@@ -209,6 +210,23 @@ def test_a_wrapper_that_cannot_be_used_is_refused(target: str, problem: str) -> 
         make_env(EnvConfig(wrappers=(target,)))
     assert str(caught.value).startswith("env.wrappers: ")
     assert problem in str(caught.value)
+
+
+def normalized_pendulum() -> gymnasium.Env[Any, Any]:
+    return gymnasium.wrappers.NormalizeReward(gymnasium.make("Pendulum-v1"))
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_statistics_that_a_registration_adds_are_refused_too(monkeypatch: pytest.MonkeyPatch, is_listed: bool) -> None:
+    added = gymnasium.wrappers.NormalizeReward.wrapper_spec(gamma=0.9, epsilon=1e-8)
+    spec = (
+        EnvSpec("Scaled-v0", "gymnasium.envs.classic_control.pendulum:PendulumEnv", additional_wrappers=(added,))
+        if is_listed
+        else EnvSpec("Scaled-v0", normalized_pendulum)
+    )
+    monkeypatch.setitem(gymnasium.registry, "Scaled-v0", spec)
+    with pytest.raises(ConfigError, match="env.id: the registration of Scaled-v0 adds a NormalizeReward that goes on"):
+        make_env(EnvConfig(id="Scaled-v0"))
 
 
 @pytest.mark.usefixtures("mine")

@@ -109,6 +109,18 @@ def test_a_reset_in_mid_episode_restarts_every_environment() -> None:
     assert row.next_obs[:, 1].tolist() == [1, 1]
 
 
+def test_each_environment_of_a_vector_step_is_progress_also_in_renewed_ones() -> None:
+    counts = list[int]()
+    envs = make_vector(EnvConfig(id="offpolicy.envs.toy:Counter-v0", num_envs=3), on_progress=lambda: counts.append(1))
+    made = len(counts)
+    envs.reset(1)
+    roll(envs, 2)
+    assert len(counts) == made + 3 + 2 * 3
+    envs.renew()
+    envs.reset(1)
+    assert len(counts) == 2 * made + 3 + 2 * 3 + 3
+
+
 @pytest.mark.parametrize("key", ["is_success", "success"])
 def test_success_is_reported_at_an_episodes_end_and_only_there(key: str) -> None:
     envs = toy("Counter-v0", num_envs=1, terminate_at=2, success_key=key)
@@ -118,8 +130,8 @@ def test_success_is_reported_at_an_episodes_end_and_only_there(key: str) -> None
     assert (success[1], success[4]) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize("given", [float("inf"), float("nan"), 1e39])
-def test_a_success_that_is_no_finite_number_is_unknown(given: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("given", [float("inf"), float("nan"), 1e39, [[1], [1, 0]]])
+def test_a_success_that_is_no_finite_number_is_unknown(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     info = {"success": given, "distance": given}
     monkeypatch.setattr(Counter, "step", lambda *_: (np.zeros(3), 1.0, True, False, info))
     envs = make_vector(EnvConfig(id="offpolicy.envs.toy:Counter-v0", measure="distance"))

@@ -37,6 +37,21 @@ gymnasium.register("Printing-v0", Printing, max_episode_steps=20)
 """
 
 
+PARENT = """
+import multiprocessing, gymnasium
+from offpolicy.envs.toy import PointMass
+
+class Parent(PointMass):
+    def reset(self, **options):
+        process = multiprocessing.get_context("fork").Process(target=int)
+        process.start()
+        process.join()
+        return super().reset(**options)
+
+gymnasium.register("Parent-v0", Parent, max_episode_steps=20)
+"""
+
+
 @contextmanager
 def workers(
     name: str, num_envs: int, vectorization: str = "async", step_timeout_s: float = 20.0, **kwargs: Any
@@ -111,6 +126,14 @@ def test_what_an_environment_prints_to_a_full_disk_is_no_failure(
     with closing(make_vector(cfg)) as envs:
         envs.reset(1)
         assert np.isfinite(envs.step(zeros(envs)).reward).all()
+
+
+def test_an_environment_may_start_processes_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "parents.py").write_text(PARENT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with closing(make_vector(EnvConfig(id="parents:Parent-v0", vectorization="async"))) as envs:
+        assert envs.reset(1).shape == (1, 4)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's log of the error
