@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from offpolicy import __version__
 from offpolicy.commands.runners import train_module
-from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
+from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE_CLOSED, ConfigError, OffPolicyError, SaveError
 from offpolicy.files import too_long
 from offpolicy.number_text import counted
 from offpolicy.run_names import LATEST, ROOT, find_run
-from offpolicy.start import drop_refused, interrupts_exit, open_streams
+from offpolicy.start import drop_refused, interrupts_exit, open_streams, stop_refused
 
 if TYPE_CHECKING:
     from offpolicy.config.schema import RunConfig
@@ -32,12 +32,31 @@ NO_PREFIX = "\0"  # keeps argparse from taking `--seed 3` for an option: our own
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code."""
+    """Runs one command and returns its exit code.
+
+    A reader who leaves early ends it as the signal SIGPIPE would; a stdout that takes nothing else fails it.
+    """
     words = sys.argv[1:] if argv is None else list(argv)
+    with interrupts_exit():
+        open_streams()
+        drop_refused("stderr")  # the last line, on a full disk: the exit code says it too
+        why_refused = stop_refused("stdout")
+    code = EXIT_OK
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+    except OSError:
+        if (refused := why_refused()) is None:
+            raise
+        if code == EXIT_OK and not isinstance(refused, BrokenPipeError):
+            sys.stderr.write(f"offpolicy: stdout: {refused.strerror}\n")
+        return code or (EXIT_PIPE_CLOSED if isinstance(refused, BrokenPipeError) else SaveError.exit_code)
+    return code
+
+
+def _run(words: Sequence[str]) -> int:
     try:
         with interrupts_exit():
-            open_streams()
-            drop_refused("stderr")  # the last line, on a full disk: the exit code says it too
             arguments = _parse(words or ["--help"])
         return int(arguments.command(arguments))
     except ConfigError as error:

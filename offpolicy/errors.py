@@ -128,4 +128,5 @@ EXIT_OK = 0
 EXIT_CRASH_LOOP = 70  # a collector, or the learners, died again and again
 EXIT_UNJUDGED = 75  # a condition of `compare --fail-on` could not be judged
 EXIT_INTERRUPTED = 130
+EXIT_PIPE_CLOSED = 141  # who read the output has left; as after SIGPIPE
 EXIT_TERMINATED = 143

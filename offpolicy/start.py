@@ -42,12 +42,18 @@ def open_streams() -> None:
 
 
 class _LossyFile(io.FileIO):
-    """A file for text that may be lost: what cannot be written counts as written."""
+    """A file for text that may be lost: what cannot be written counts as written, `raises` or not the first time."""
+
+    refused: OSError | None = None  # why something was lost
+    raises = False
 
     def write(self, content: Any, /) -> int:  # Any: bytes, in any kind of buffer
         try:
             return super().write(content)
-        except OSError:
+        except OSError as error:
+            is_first, self.refused = self.refused is None, error
+            if is_first and self.raises:
+                raise
             return len(content)
 
 
@@ -58,12 +64,31 @@ def drop_refused(*names: str) -> None:
     stream that a program has put in the place of Python's own stays as it is.
     """
     for name in names:
-        stream = getattr(sys, name)
-        if stream is None or stream is not getattr(sys, f"__{name}__"):
-            continue
-        file = io.BufferedWriter(_LossyFile(stream.fileno(), "w", closefd=False))
-        is_by_line = stream.line_buffering or stream.write_through
-        setattr(sys, name, io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=is_by_line))
+        _replace(name)
+
+
+def stop_refused(name: str) -> Callable[[], OSError | None]:
+    """Makes the first text that stdout or stderr refuses an `OSError`, and drops what comes after it.
+
+    Returns what returns that error, None while there is none: other `OSError`s are of other files.
+    """
+    file = _replace(name)
+    if file is None:
+        return lambda: None
+    file.raises = True
+    return lambda: file.refused
+
+
+def _replace(name: str) -> _LossyFile | None:
+    """Puts another stream in the place of Python's own, and returns its file; None where a program has its own."""
+    stream = getattr(sys, name)
+    if stream is None or stream is not getattr(sys, f"__{name}__"):
+        return None
+    file = _LossyFile(stream.fileno(), "w", closefd=False)
+    is_by_line = stream.line_buffering or stream.write_through
+    buffer = io.BufferedWriter(file)
+    setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=is_by_line))
+    return file
 
 
 @contextlib.contextmanager

@@ -61,7 +61,8 @@ def _independent(run: RunRecords, key: str, rows: NDArray[np.int64]) -> Values:
     if key == TRAINING and len(rows) and np.isfinite(episodes[rows]).all():
         kept: list[int] = []
         for row in rows[::-1]:
-            if not kept or episodes[kept[-1]] - episodes[row] >= EPISODES_OF_A_MEAN:
+            apart = EPISODES_OF_A_MEAN if not kept else episodes[kept[-1]] - episodes[row]
+            if apart >= EPISODES_OF_A_MEAN or apart < 0.0:  # a start of the run counts, and averages, from its own on
                 kept.append(int(row))
         chosen = found[kept[::-1]]
     elif key == TRAINING and len(rows):

@@ -77,7 +77,7 @@ def _outcome(runs: Sequence[ReportedRun]) -> str:
         "env steps/s": lambda run: _known(run.summary, "rates", "steps_per_sec"),
         "final return": _final_return,
         "train, % of the learner's wall": _train_percent,
-        "bottleneck": lambda run: run.verdicts[-1].label if run.verdicts else NO_VALUE,
+        "bottleneck": lambda run: run.bottleneck or NO_VALUE,
     }
     head = ["", *(escape(run.label) for run in runs)]
     table = _table(head, ([name, *map(cell, runs)] for name, cell in rows.items()), "text")

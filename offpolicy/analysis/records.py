@@ -26,11 +26,20 @@ from tensorboard.util import tensor_util
 
 from offpolicy.analysis.bootstrap import Values
 from offpolicy.errors import ConfigError
-from offpolicy.logger.metrics import COMPOSITES, METRICS, MetricClass, Vocabulary, vocabulary_of
+from offpolicy.logger.metrics import COMPOSITES, METRICS, ROLLOUT_KEY, MetricClass, Vocabulary, vocabulary_of
 from offpolicy.types import Float64
 
 JSONL, EVENT_FILES = "metrics.jsonl", "events.out.tfevents.*"
 WORLD_SIZE = "distributed/world_size"  # UniLab's number of learner ranks
+OWN_VOCABULARY = "offpolicy"
+# The counter by whose growth the values of a unit are weighted; others by `wall_s`. Vector steps are not recorded.
+WEIGHED_BY = {
+    "ms/iteration": "iteration",
+    "ms/vector step": "env_steps",
+    "ms/env step": "env_steps",
+    "updates/env step": "env_steps",
+}
+CAPACITIES = ("perf/collector_capacity", "perf/learner_capacity")
 FOREIGN_WARMUP = 0.1  # fraction of the records of a trainer that does not say when learning began
 HEADER, FOOTER = 12, 4  # bytes around an event: its length with a checksum, and the checksum of the event
 BEGINNING = 1024  # bytes; the version of an event file and the start of a session take less than a hundred
@@ -63,18 +72,41 @@ class RunRecords:
         return float(self.columns["env_steps"][-1])
 
     def steady(self, key: str) -> Values:
-        """Returns the values of a phase or rate after the warm-up, weighted by their windows."""
+        """Returns the values of a phase or rate after the warm-up, weighted by what they divide by in their windows.
+
+        So their mean is that of all windows together.
+        """
+        if key == ROLLOUT_KEY and self.vocabulary.name == OWN_VOCABULARY:
+            return self._rollouts()
         value, weight = self._column(key), np.ones(len(self.is_steady))
         like = COMPOSITES[key][1][0] if key in COMPOSITES else key  # a sum is measured as its parts are
         unit, kind = (METRICS[like].unit, METRICS[like].kind) if like in METRICS else ("", None)
-        over = {"ms/iteration": "iteration", "ms/vector step": "env_steps"}.get(unit, "wall_s")
-        if unit and over in self.columns:  # the amount of what `unit` divides by in each record's window
+        over = "env_steps" if key in CAPACITIES else WEIGHED_BY.get(unit, "wall_s")
+        if unit and over in self.columns:
             grown = np.diff(self.columns[over], prepend=0.0)
             if over == "wall_s" and kind is MetricClass.RATE:
                 grown = self._without_the_end(grown)
-            weight = np.where(np.isfinite(grown) & (grown > 0.0), grown, 0.0 if over == "iteration" else 1.0)
+            if key in CAPACITIES:  # env steps per active second: the active seconds
+                grown = grown / np.where(value > 0.0, value, np.nan)
+            is_nothing = 0.0 if over == "iteration" or key in CAPACITIES else 1.0
+            weight = np.where(np.isfinite(grown) & (grown > 0.0), grown, is_nothing)
         rows = self.is_steady & ~np.isnan(value)
         return Values(value[rows], weight[rows])
+
+    def _rollouts(self) -> Values:
+        """Returns the mean wall of a rollout between the records that have one, weighted by the rollouts.
+
+        A record holds the time of its window by the rollouts that were finished in it. Windows in which none was belong
+        to the rollouts after them.
+        """
+        value, window_s = self._column(ROLLOUT_KEY), np.diff(self.columns["wall_s"], prepend=0.0)
+        rows = np.flatnonzero(self.is_steady & (value > 0.0) & (window_s > 0.0))
+        if not len(rows):
+            known = self.is_steady & ~np.isnan(value)
+            return Values(value[known], np.ones(int(known.sum())))
+        since_s = np.cumsum(np.where(self.is_steady, window_s, 0.0))[rows]
+        count = window_s[rows] / value[rows]  # but for the unit
+        return Values(value[rows] * np.diff(since_s, prepend=0.0) / window_s[rows], count)
 
     def _without_the_end(self, window_s: Float64) -> Float64:
         """Returns the seconds of windows [R] without those of the last evaluation and checkpoint of each process.

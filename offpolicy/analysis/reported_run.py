@@ -42,6 +42,13 @@ class ReportedRun:
     finished: FinishedRun | None
     problem: str
     verdicts: tuple[VerdictChange, ...]
+    last_label: str = ""  # of the last record that has a verdict
+
+    @property
+    def bottleneck(self) -> str:
+        """What the summary says of the whole run; before its end, what its last record says. Empty if unknown."""
+        found = self.summary.get("bottleneck")
+        return f"{found['verdict']}({found['phase']})".removesuffix("()") if found else self.last_label
 
     def account(self, side: str) -> dict[str, float]:
         """Returns each phase of a side in ms, the mean after the warm-up; empty where it was not timed."""
@@ -91,22 +98,25 @@ def _read(label: str, path: Path) -> ReportedRun:
         problem = f"run: {finished.went_on}"
         finished = None
     summary = finished.summary if finished is not None else last_summary(path)
-    return ReportedRun(label, read_run(path), flat_config(path), summary, finished, problem, _verdicts(path / JSONL))
+    verdicts, last = _verdicts(path / JSONL)
+    return ReportedRun(label, read_run(path), flat_config(path), summary, finished, problem, verdicts, last)
 
 
-def _verdicts(path: Path) -> tuple[VerdictChange, ...]:
-    """Returns the verdicts of the records, each where its side or phase is another one than before."""
+def _verdicts(path: Path) -> tuple[tuple[VerdictChange, ...], str]:
+    """Returns the verdicts of the records, each where its side or phase is another one than before, and the last."""
     changes: list[VerdictChange] = []
+    last = ""
     for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
         try:
             record = json.loads(line)
         except ValueError:  # a torn line
             continue
         label = record.get("perf/bottleneck")
+        last = label or last
         if label and (not changes or _cause(label) != _cause(changes[-1].label)):
             reason = record.get("perf/bottleneck_reason", "")
             changes.append(VerdictChange(int(record["env_steps"]), label, reason))
-    return tuple(changes)
+    return tuple(changes), last
 
 
 def _cause(label: str) -> str:

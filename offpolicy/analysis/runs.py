@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offpolicy.analysis.records import RunRecords, read_run
+from offpolicy.analysis.records import OWN_VOCABULARY, RunRecords, read_run
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.schema import read_values
 from offpolicy.errors import ConfigError
@@ -212,7 +212,7 @@ def warnings(compared: Sequence[LabelledRuns]) -> list[str]:
     lines += [f"{label}: no config.yaml, so its settings are not compared" for label in bare]
     for labelled in compared:
         label, vocabulary = labelled.label, labelled.runs[0].vocabulary
-        lines += [f"{label} is read as {vocabulary.name}"] if vocabulary.name != "offpolicy" else []
+        lines += [f"{label} is read as {vocabulary.name}"] if vocabulary.name != OWN_VOCABULARY else []
         lines += [f"warning: x axis of {label} is iterations: curves left out"] if not labelled.has_env_steps else []
         lines += [f"{label}: {note}" for note in labelled.runs[0].notes]
     return lines

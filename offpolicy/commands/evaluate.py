@@ -26,11 +26,12 @@ from offpolicy.errors import ConfigError
 from offpolicy.export.exported import ExportedPolicy
 from offpolicy.files import JsonlFile
 from offpolicy.logger.console import UNKNOWN, plain_console
-from offpolicy.number_text import counted
-from offpolicy.types import Episodes
+from offpolicy.number_text import counted, three_digits
+from offpolicy.types import Episodes, Float64
 
 RANDOM = "random"
 LARGE = 1000.0  # value from which a table shows no decimals
+SMALL = 0.995  # value below which it shows three digits
 
 
 def evaluate(paths: Mapping[str, Path], choice: PolicyChoice, *, episodes: int, with_random: bool = False) -> int:
@@ -127,9 +128,17 @@ def _record(
 def _summary(result: Mapping[str, Any]) -> Table:
     table = Table(show_header=False)
     for name, value in result.items():
-        text = f"{value:z,.2f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+        text = (
+            _float_text(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+        )
         table.add_row(name, str(value) if name == "seed" else text)  # a seed is to be typed again
     return table
+
+
+def _value_text(value: Any) -> str:  # Any: a value of the record
+    if isinstance(value, float):
+        return three_digits(value) if 0.0 < abs(value) < SMALL else f"{value:z,.2f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def comparison(labelled: Mapping[str, Episodes], measure: str | None) -> RenderableType:
@@ -137,22 +146,23 @@ def comparison(labelled: Mapping[str, Episodes], measure: str | None) -> Rendera
     names = ["return", *([measure] if measure else [])]
     columns = {label: (one.ep_return, one.measure)[: len(names)] for label, one in labelled.items()}
     (first, references), *others = columns.items()
+    digits = [_digits(column) for column in zip(*columns.values(), strict=True)]
     results = _table("policy", *names, "length")
     for label, values in columns.items():
-        known = [column[~np.isnan(column)] for column in values]
-        means = [_interval_text(mean_interval(column)) if column.size else UNKNOWN for column in known]
+        known = zip([column[~np.isnan(column)] for column in values], digits, strict=True)
+        means = [_interval_text(mean_interval(column), each) if column.size else UNKNOWN for column, each in known]
         results.add_row(label, *means, f"{labelled[label].length.mean():.1f}")
     against = _table(f"against {first}", "of", f"{first} - it", f"it / {first}")
     against.columns[1].justify = "left"
     for label, values in others:
-        for name, reference, column in zip(names, references, values, strict=True):
+        for name, reference, column, each in zip(names, references, values, digits, strict=True):
             both = ~np.isnan(reference + column)  # an environment may report a measure of some episodes only
             if not both.any():
                 against.add_row(label, name, UNKNOWN, UNKNOWN)
                 continue
             difference = mean_interval(reference[both] - column[both])
             ratio = ratio_interval(column[both], reference[both])
-            against.add_row(label, name, _interval_text(difference), _interval_text(ratio, digits=2))
+            against.add_row(label, name, _interval_text(difference, each), _interval_text(ratio, 2))
     count = len(references[0])
     bounds = "[95 % bootstrap interval over episodes]" if count > 1 else "one says nothing of their spread"
     note = f"{counted(count, 'episode')} each, begun alike for all; {bounds}"
@@ -167,7 +177,14 @@ def _table(first: str, *others: str) -> Table:
     return table
 
 
-def _interval_text(interval: Interval, digits: int = 1) -> str:
+def _digits(columns: Sequence[Float64]) -> int:
+    """Returns the decimals of a quantity of some policies: one, and more where the largest mean would not be seen."""
+    known = [float(np.abs(np.nanmean(column))) for column in columns if not np.isnan(column).all()]
+    largest = max(known, default=0.0)
+    return 2 - math.floor(math.log10(largest)) if 0.0 < largest < SMALL else 1
+
+
+def _interval_text(interval: Interval, digits: int) -> str:
     """Returns value and bounds, if there are any, without decimals where they are large."""
     has_bounds = not math.isnan(interval.low)
     decimals = digits if max(map(abs, interval if has_bounds else interval[:1])) < LARGE else 0

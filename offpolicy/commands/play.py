@@ -39,10 +39,10 @@ def play(path: Path, choice: PolicyChoice, *, video: Path | None, episodes: int)
     doing = "filming" if video else "showing"
     with contextlib.closing(film), Console(stderr=True).status(Text(f"{doing} {run.env.id}")):
         run.require_spaces(film.spec)
-        count = _write(film, video) if video else sum(1 for _ in film)
+        drawn, count = _write(film, video) if video else (pictures := sum(1 for _ in film), pictures)
     returns = ", ".join(return_text(value, ",") for value in film.returns)
     plain_console().print(
-        f"{video or run.env.id}: {counted(count, 'picture')}, {count / film.fps:.1f} s; returns {returns}",
+        f"{video or run.env.id}: {counted(count, 'picture')}, {drawn / film.fps:.1f} s; returns {returns}",
         soft_wrap=True,
     )
     return 0
@@ -75,8 +75,11 @@ def check_video(path: Path) -> None:
         raise ConfigError(f"--video: got {str(path)!r}, allowed a file that can be written: {error.strerror}") from None
 
 
-def _write(film: Film, path: Path) -> int:
-    """Writes the pictures into the file and returns how many. What it raises leaves the file as it was."""
+def _write(film: Film, path: Path) -> tuple[int, int]:
+    """Writes the pictures into the file; what it raises leaves the file as it was.
+
+    Returns how many the environment has drawn, and how many of them the file holds.
+    """
     try:
         with _replacing(path) as new:
             return _write_pictures(film, new)
@@ -112,24 +115,25 @@ def _replacing(path: Path) -> Iterator[Path]:
         new.unlink(missing_ok=True)
 
 
-def _write_pictures(film: Film, path: Path) -> int:
-    """Writes the pictures into the file as they are made and returns how many. Raises OSError."""
+def _write_pictures(film: Film, path: Path) -> tuple[int, int]:
+    """Writes the pictures into the file as they are made. Returns as `_write`. Raises OSError."""
     import imageio.v2 as imageio
 
     is_gif = path.suffix.lower() == ".gif"
     gif = GifTiming.of(film.fps)
     stride = gif.stride if is_gif else 1
     timing: dict[str, Any] = {"duration": gif.delays_ms, "loop": 0} if is_gif else {"fps": film.fps}
-    count = 0
+    drawn = count = 0
     writer: Any = imageio.get_writer(path, **timing)  # Any: imageio's type leaves append_data out
     try:
         for picture in film:
-            if count % stride == 0:
+            if drawn % stride == 0:
                 writer.append_data(picture)
-            count += 1
+                count += 1
+            drawn += 1
     except BaseException:  # imageio's own `with` closes nothing then, and its ffmpeg goes on
         with contextlib.suppress(Exception):
             writer.close()
         raise
     writer.close()
-    return count
+    return drawn, count

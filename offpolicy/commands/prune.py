@@ -23,9 +23,9 @@ def prune(runs: Sequence[Path], *, keep: int, is_dry: bool) -> int:
     the parts of all. The newest good checkpoint and `checkpoints/best` always stay, and so does whatever cannot be
     read: nobody knows what it is worth. Rows of the replay that a kept checkpoint shares with a removed one stay with
     it. Raises `RunDirBusyError` for a run in progress, `SaveError` where the disk refuses; then the runs before it are
-    pruned.
+    pruned. Raises `OSError` at the end if its lines could not be printed.
     """
-    console = plain_console()
+    console, refused = plain_console(), None
     for run in dict.fromkeys(map(_run_of_all_hosts, runs)):
         hosts = (path for path in other_hosts(run) if any((path / CHECKPOINTS).glob("step-*")))
         paths = [path for path in (run, *hosts) if (path / CHECKPOINTS).is_dir()] or [run]
@@ -34,7 +34,12 @@ def prune(runs: Sequence[Path], *, keep: int, is_dry: bool) -> int:
             for path in () if is_dry else paths:
                 locks.enter_context(_locked(path))
             for line in _prune_run(paths, keep=keep, is_dry=is_dry):
-                console.print(line, soft_wrap=True)
+                try:
+                    console.print(line, soft_wrap=True)
+                except OSError as error:  # the runs that are left are pruned all the same
+                    refused = error
+    if refused is not None:
+        raise refused
     return 0
 
 

@@ -18,7 +18,7 @@ from offpolicy.analysis.space import OWN_KEYS, Parameter, Space, Value, read_spa
 from offpolicy.collect.evaluations import read_scores
 from offpolicy.commands.compare import compare
 from offpolicy.commands.jobs import RUN, Job, Launcher, LocalLauncher, NotSubmitted, SlurmLauncher, check_slurm
-from offpolicy.commands.sweep_study import Row, SweepStudy
+from offpolicy.commands.sweep_study import Row, SweepStudy, database_errors
 from offpolicy.config.overrides import config_file, load_config, parse_overrides, read_words
 from offpolicy.config.parsing import as_override, flatten, is_within, merge, nested
 from offpolicy.config.rules import unread_options
@@ -98,11 +98,12 @@ def sweep(file: Path, words: Sequence[str], options: SweepOptions) -> int:
     lock = RunLock(out)
     try:
         words = with_kept_source(words, out)
-        study = SweepStudy(out, space, [*words, f"seeds={options.seeds}"], prunes=options.prunes)
-        default = _default(space, cfg)
-        if all(each.key in default and each.holds(default[each.key]) for each in space.parameters):
-            study.suggest_first(default)
-        return Sweep(study, cfg, words, options, out).run()
+        with database_errors(out):
+            study = SweepStudy(out, space, [*words, f"seeds={options.seeds}"], prunes=options.prunes)
+            default = _default(space, cfg)
+            if all(each.key in default and each.holds(default[each.key]) for each in space.parameters):
+                study.suggest_first(default)
+            return Sweep(study, cfg, words, options, out).run()
     finally:
         lock.release()
 

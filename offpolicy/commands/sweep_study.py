@@ -5,9 +5,10 @@ Needs optuna, which is an extra: `pip install 'offpolicy[sweep]'`.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,13 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.exceptions import StorageInternalError
 from optuna.trial import Trial, TrialState
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from offpolicy.analysis.space import Parameter, Space, Value, is_same, words_of
-from offpolicy.errors import ConfigError
+from offpolicy.errors import ConfigError, SaveError
 
 DATABASE, NAME, DIGEST, WHY = "study.db", "sweep", "digest", "why"
 BUSY_S = 60.0  # seconds to wait for another process that writes the study
@@ -47,15 +50,33 @@ class Row:
     why: str = ""
 
 
+@contextlib.contextmanager
+def database_errors(directory: Path) -> Iterator[None]:
+    """Raises `SaveError` for what the disk, or another program, does to the file of the study in the block."""
+    try:
+        yield
+    except (SQLAlchemyError, StorageInternalError) as error:
+        cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+        reason = cause.orig if isinstance(cause, DBAPIError) else cause or error
+        raise SaveError(
+            f"{directory / DATABASE}: {reason}; the trials so far are in the runs' directories, and in that file as far"
+            " as it can be read"
+        ) from error
+
+
 class SweepStudy:
-    """Optuna's study in the directory of a sweep, new or continued."""
+    """Optuna's study in the directory of a sweep, new or continued. Its calls raise as `database_errors`."""
 
     def __init__(self, directory: Path, space: Space, words: Sequence[str], *, prunes: bool) -> None:
-        """Opens the study. Raises `ConfigError` if the directory holds that of another space or command."""
+        """Opens the study. Raises `ConfigError` if the file is none, or that of another space or command."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._study = optuna.create_study(
-            study_name=NAME, storage=_storage(directory / DATABASE), direction="maximize", load_if_exists=True
-        )
+        try:
+            self._study = optuna.create_study(
+                study_name=NAME, storage=_storage(directory / DATABASE), direction="maximize", load_if_exists=True
+            )
+        except DBAPIError as error:
+            file = directory / DATABASE
+            raise ConfigError(f"--out: {file} cannot be opened: {error.orig}; write another --out") from error
         digest = space.digest(words)
         known = self._study.user_attrs.get(DIGEST)
         if known not in (None, digest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shlex
@@ -110,9 +111,16 @@ def shown_path(path: Path) -> str:
     return shlex.quote(os.path.relpath(whole, here) if whole.is_relative_to(here) else str(whole))
 
 
+class _CommandConsole(Console):
+    """A reader who leaves early is an error, for the command to decide about; rich would end the process with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def plain_console() -> Console:
     """Returns the console of a command: a label or path is printed as it is, `[red]` no style and `:word:` no emoji."""
-    return Console(markup=False, highlight=False, emoji=False)
+    return _CommandConsole(markup=False, highlight=False, emoji=False)
 
 
 def plain_text(*parts: RenderableType, width: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from offpolicy.timing.clock import Clock, MonotonicClock
 
 READINGS = 20_000
+PART = 500  # readings in a row: long enough for a clock of coarse steps, short enough to be undisturbed
 SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 
 
@@ -19,7 +21,7 @@ class ClockCheck:
 
     source: str  # the kernel's name for it, such as tsc; unknown where it does not tell
     resolution_ns: float  # as the interpreter states it
-    reading_ns: float  # duration of one reading, mean over the series
+    reading_ns: float  # duration of one reading, mean over the fastest part of the series: others may have the core
     step_ns: int  # the smallest step that was seen; 0 if the clock stood still
     backward_steps: int  # readings below the one before; more than 0 breaks the account
 
@@ -33,10 +35,18 @@ def check_clock(clock: Clock | None = None, readings: int = READINGS, source: Pa
     return ClockCheck(
         source=_source(source),
         resolution_ns=time.get_clock_info("perf_counter").resolution * 1e9,
-        reading_ns=(series[-1] - series[0]) / max(len(steps), 1),
+        reading_ns=_reading_ns(series),
         step_ns=min(forward, default=0),
         backward_steps=sum(step < 0 for step in steps),
     )
+
+
+def _reading_ns(series: Sequence[int]) -> float:
+    """Returns the least mean of `PART` steps in a row; of a shorter series, the mean of all."""
+    part = min(PART, len(series) - 1)
+    if part < 1:
+        return 0.0
+    return min(series[end] - series[end - part] for end in range(part, len(series), part)) / part
 
 
 def _source(file: Path) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -313,3 +316,14 @@ def test_help_comes_at_once(run_cli: Any) -> None:
 @pytest.mark.parametrize("argv", [["nosuch"], ["eval"], ["eval", "x", "--episodes", "0"]])
 def test_a_wrong_command_exits_2(run_cli: Any, argv: list[str]) -> None:
     assert run_cli(argv).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("sink", "code", "said"),
+    [("> /dev/full", 74, "offpolicy: stdout: No space left on device\n"), ("| exit 0", 141, "")],
+)
+def test_an_output_that_nobody_takes_is_told_in_a_line_or_the_exit_code(sink: str, code: int, said: str) -> None:
+    command = f'set -o pipefail; (sleep 0.2; "$PY" -m offpolicy schema) {sink}'
+    environment = {**os.environ, "PY": sys.executable}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (code, said)

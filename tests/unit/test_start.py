@@ -134,6 +134,28 @@ def test_what_a_full_disk_refuses_is_dropped_and_changes_no_exit_code(unbuffered
     assert written.stdout.replace("x", "") == "out \nbytes"
 
 
+STOPPING = """
+import sys
+from offpolicy.start import stop_refused
+why_refused = stop_refused("stdout")
+assert why_refused() is None
+try:
+    print("out", flush=True)
+except OSError as error:
+    assert error is why_refused()
+    print("dropped", flush=True)
+    sys.exit(74)
+"""
+
+
+def test_the_first_text_that_stdout_refuses_is_an_error_and_the_rest_is_dropped(tmp_path: Path) -> None:
+    (tmp_path / "stopping.py").write_text(STOPPING)
+    command = f'"$PY" {tmp_path}/stopping.py'
+    refused = shell(f"{command} > /dev/full")
+    assert (refused.returncode, refused.stderr) == (74, "")
+    assert (shell(command).returncode, shell(command).stdout) == (0, "out\n")
+
+
 def test_a_stream_of_the_programs_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     own = io.StringIO()
     for stream in (own, None):

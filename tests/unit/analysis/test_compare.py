@@ -93,6 +93,17 @@ def test_returns_a_hundred_episodes_apart_are_drawn(make_run: MakeRun) -> None:
     assert found[1].verdict == "noise"
 
 
+def test_returns_before_a_resume_are_drawn_too(make_run: MakeRun) -> None:
+    """The episodes are counted anew from there."""
+    path = make_run("resumed", count=80, returns=np.arange(80.0))
+    records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    counts = [50.0 * (index if index < 76 else index - 76) for index in range(80)]
+    lines = [json.dumps(each | {"rollout/episodes": count}) for each, count in zip(records, counts, strict=True)]
+    (path / "metrics.jsonl").write_text("\n".join(lines))
+    found = rows(read(path, f"again={path}"))["training return, end"].cells
+    assert found[0].value == np.arange(79.0, 59.0, -2.0).mean()
+
+
 def test_returns_are_drawn_though_the_first_records_have_no_mean_yet(make_run: MakeRun) -> None:
     path, key = make_run("late", count=80, returns=np.arange(80.0)), "rollout/ep_rew_mean"
     records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]

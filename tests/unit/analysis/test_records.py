@@ -139,11 +139,32 @@ def test_an_evaluation_counts_once_and_where_its_policy_was(tmp_path: Path) -> N
 
 
 def test_a_phase_is_weighed_by_iterations_and_a_rate_by_seconds(tmp_path: Path) -> None:
-    rows = [record(10), record(20, perf__iter_ms=1.0, perf__utd=1.0), record(60, perf__iter_ms=2.0, perf__utd=1.0)]
+    rows = [record(steps, perf__iter_ms=1.0, perf__utd=1.0, perf__samples_per_sec=9.0) for steps in (10, 20, 60)]
     rows = [row | {"iteration": row["env_steps"] ** 2, "train/n_updates": 1.0} for row in rows]
     run = write(tmp_path, *rows)
     assert run.steady("perf/iter_ms").weight.tolist() == [300.0, 3200.0]
-    assert run.steady("perf/utd").weight.tolist() == [1.0, 4.0]
+    assert run.steady("perf/samples_per_sec").weight.tolist() == [1.0, 4.0]
+    assert run.steady("perf/utd").weight.tolist() == [10.0, 40.0]  # updates per env step
+
+
+@pytest.mark.parametrize("key", ["perf/collector_capacity", "perf/learner_capacity"])
+def test_a_capacity_is_all_env_steps_by_all_active_seconds(tmp_path: Path, key: str) -> None:
+    """900 env steps in 0.9 active seconds, and then in 9: 1,800 in 9.9."""
+    rows = [record(900.0 * number, train__n_updates=1.0) for number in range(4)]
+    rows[2] |= {key: 1000.0}
+    rows[3] |= {key: 100.0}
+    assert write(tmp_path, *rows).steady(key).mean == pytest.approx(1800 / 9.9)
+
+
+def test_a_rollout_is_all_time_by_all_rollouts(tmp_path: Path) -> None:
+    """Rollouts of 1.5 s and records each second: a window holds one rollout or none, and once two of 0.5 s."""
+    ends = [0, 1, 1, 0, 1, 0, 1, 2]  # rollouts that ended in each window
+    rows = [record(10.0 * number, train__n_updates=1.0) for number in range(1, len(ends) + 2)]
+    for row, count in zip(rows[1:], ends, strict=True):
+        row |= {"timing/collector_rollout_ms": 1000.0 / count} if count else {}
+    found = write(tmp_path, *rows).steady("timing/collector_rollout_ms")
+    assert found.mean == pytest.approx(1000.0 * len(ends) / sum(ends))
+    assert len(found.value) == np.count_nonzero(ends)
 
 
 def test_the_evaluation_at_the_end_of_a_process_weighs_no_rate(tmp_path: Path) -> None:

@@ -69,6 +69,16 @@ def test_a_verdict_is_listed_where_its_cause_changes(tmp_path: Path) -> None:
     assert [tuple(change) for change in run.verdicts] == expected
 
 
+def test_the_bottleneck_of_a_run_is_that_of_its_summary_and_before_its_end_the_last(tmp_path: Path) -> None:
+    labels = ["learner(train 51%)", "learner(train 94%)"]
+    path = recorded_run(tmp_path / "a", *(record(n, **{"perf/bottleneck": each}) for n, each in enumerate(labels, 1)))
+    (run,) = read_reported([str(path)])
+    assert run.bottleneck == "learner(train)"
+    (path / "summary.json").unlink()
+    (run,) = read_reported([str(path)])
+    assert run.bottleneck == "learner(train 94%)"
+
+
 def test_a_run_that_has_not_ended_has_records_and_says_what_it_lacks(tmp_path: Path) -> None:
     path = recorded_run(tmp_path / "a")
     (path / "summary.json").unlink()

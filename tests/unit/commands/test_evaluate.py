@@ -46,6 +46,12 @@ def test_what_is_measured_stands_beside_the_return() -> None:
     assert [line.split()[1] for line in lines if line.split()[:1] == ["b"]][1:] == ["return", "way"]
 
 
+def test_small_returns_are_told_apart() -> None:
+    lines = shown({"a": episodes(0.021, 0.023, 0.022), "b": episodes(0.041, 0.043, 0.042)})
+    assert any(line.split()[:2] == ["a", "0.0220"] for line in lines)
+    assert any(line.split()[:3] == ["b", "return", "-0.0200"] for line in lines)
+
+
 def test_the_table_fits_80_columns_with_large_numbers() -> None:
     rng = np.random.default_rng(0)
     many = {name: episodes(*rng.normal(-12345.6, 900.0, 20)) for name in ("reference", "another", "random")}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +57,20 @@ def test_rows_that_a_kept_checkpoint_shares_stay_with_it_and_free_nothing(run: P
     prune([run], keep=1, is_dry=False)
     (left,) = CheckpointStore(run / "checkpoints").usable()
     assert left.rows("replay-0-000000000000000", 4).shape == (50, 4)
+
+
+class Closed(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_a_reader_who_leaves_does_not_stop_the_work(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run / "again").mkdir()
+    shutil.copytree(run / "checkpoints", run / "again" / "checkpoints", symlinks=True)
+    monkeypatch.setattr("sys.stdout", Closed())
+    with pytest.raises(BrokenPipeError):
+        prune([run, run / "again"], keep=1, is_dry=False)
+    assert names(run / "again") == names(run) == ["best", "step-000000000030"]
 
 
 def test_a_dry_run_removes_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
+from optuna.exceptions import StorageInternalError
+from sqlalchemy.exc import OperationalError
 
 from offpolicy.analysis.space import Parameter, Space
-from offpolicy.commands.sweep_study import STARTUP_TRIALS, SweepStudy
-from offpolicy.errors import ConfigError
+from offpolicy.commands.sweep_study import STARTUP_TRIALS, SweepStudy, database_errors
+from offpolicy.errors import ConfigError, SaveError
 
 GAMMA = Parameter("algo.gamma", (), 0.9, 0.99)
 DIMS = Parameter("algo.hidden_dims", ((64, 64), (256, 256)))
@@ -104,6 +107,26 @@ def test_a_directory_of_another_sweep_is_refused(tmp_path: Path, space: Space, w
     opened(tmp_path)
     with pytest.raises(ConfigError, match="--out: .* holds a sweep of another space or command"):
         opened(tmp_path, space, words)
+
+
+def test_a_file_that_is_no_study_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "study.db").write_bytes(b"garbage" * 100)
+    with pytest.raises(ConfigError, match="--out: .*study.db cannot be opened: file is not a database; write another"):
+        opened(tmp_path)
+
+
+def test_a_disk_that_refuses_the_study_is_named(tmp_path: Path) -> None:
+    study = opened(tmp_path)
+    (tmp_path / "study.db").write_bytes(b"garbage" * 100)
+    with pytest.raises(SaveError, match="study.db: file is not a database"), database_errors(tmp_path):
+        study.ask()
+
+
+def test_what_optuna_says_of_a_commit_is_shown_as_what_the_disk_said(tmp_path: Path) -> None:
+    error = StorageInternalError("An exception is raised during the commit.")
+    error.__cause__ = OperationalError("INSERT ...", {}, sqlite3.OperationalError("disk is full"))
+    with pytest.raises(SaveError, match="study.db: disk is full; the trials so far"), database_errors(tmp_path):
+        raise error
 
 
 @pytest.mark.parametrize("prunes", [True, False])

@@ -23,6 +23,12 @@ def test_the_smallest_step_and_the_cost_of_a_reading_are_seen() -> None:
     assert found.reading_ns == 160 / 3
 
 
+def test_a_pause_in_the_series_does_not_make_the_clock_slow() -> None:
+    """Another program had the core for 70 ms."""
+    instants = [50 * number + (70_000_000 if number > 800 else 0) for number in range(2_000)]
+    assert check_clock(Scripted(*instants), readings=2_000).reading_ns == 50.0
+
+
 def test_a_clock_that_steps_back_is_caught() -> None:
     assert check_clock(Scripted(100, 90, 200, 150), readings=4).backward_steps == 2
 
