@@ -128,10 +128,7 @@ def _record(
 def _summary(result: Mapping[str, Any]) -> Table:
     table = Table(show_header=False)
     for name, value in result.items():
-        text = (
-            _float_text(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-        )
-        table.add_row(name, str(value) if name == "seed" else text)  # a seed is to be typed again
+        table.add_row(name, str(value) if name == "seed" else _value_text(value))  # a seed is to be typed again
     return table
 
 

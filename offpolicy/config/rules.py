@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import types
 from collections import Counter
@@ -338,11 +339,7 @@ def _replay_problems(cfg: RunSections) -> list[str]:
             f"replay.capacity: got {cfg.replay.capacity}, allowed at least 2 * collect.num_collectors * env.num_envs *"
             f" algo.n_step = {2 * step_rows}: one vector step must not recycle half of a ring"
         )
-    if cfg.algo.learning_starts >= cfg.total_timesteps:
-        problems.append(
-            f"algo.learning_starts: got {cfg.algo.learning_starts}, allowed less than"
-            f" total_timesteps={cfg.total_timesteps}: no update would ever happen; {_shorter_start(cfg)}"
-        )
+    problems += _first_update_problems(cfg, step_rows)
     if cfg.algo.batch_size % cfg.runner.world_size:
         problems.append(
             f"algo.batch_size: got {cfg.algo.batch_size}, allowed a multiple of"
@@ -358,6 +355,26 @@ def _replay_problems(cfg: RunSections) -> list[str]:
             "algo.compile: got graph, allowed off, auto or reduce-overhead with device=cpu: CUDA alone captures graphs"
         )
     return problems + impossible_compile(cfg, cfg.runner.world_size) + _precision_problems(cfg.algo)
+
+
+def _first_update_problems(cfg: RunSections, step_rows: int) -> list[str]:
+    """Refuses a run that ends before its first update. `step_rows`: transitions until all have a row of n steps."""
+    total, starts, utd = cfg.total_timesteps, cfg.algo.learning_starts, cfg.algo.utd
+    first = max(starts, step_rows) + math.ceil(1.0 / utd)
+    if starts >= total:
+        return [
+            f"algo.learning_starts: got {starts}, allowed less than total_timesteps={total}: no update would ever"
+            f" happen; {_shorter_start(cfg)}"
+        ]
+    if first <= total:
+        return []
+    because = f"algo.learning_starts={starts} and 1 / algo.utd ({utd:g})"
+    if step_rows > starts:
+        because = "algo.n_step steps of env.num_envs * collect.num_collectors environments"
+    return [
+        f"total_timesteps: got {total}, allowed at least {first}, the env step of the first update: it comes after"
+        f" {because}"
+    ]
 
 
 def _precision_problems(algo: AlgoConfig) -> list[str]:

@@ -130,7 +130,9 @@ class AlgoConfig:
     )
     network: NetworkConfig = field(default_factory=NetworkConfig)
     normalize_obs: bool = option(False, "normalise observations with running statistics")
-    max_grad_norm: float | None = option(None, "clip each loss's gradient norm to this; null: no clipping", gt=0.0)
+    max_grad_norm: float | None = option(
+        None, "clip the gradient norm of actor and of critics to this; null: no clipping", gt=0.0
+    )
     # SAC, TD3 and FlashSAC
     tau: float = option(0.005, "Polyak coefficient of the target networks", gt=0.0, le=1.0, only=FROM_REPLAY)
     batch_size: int = option(256, "rows per gradient update", ge=1, only=FROM_REPLAY)

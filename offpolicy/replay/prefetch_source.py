@@ -19,6 +19,7 @@ from torch import Tensor
 
 from offpolicy.errors import HangError
 from offpolicy.protocols import DeviceSync, StepCount, StepGate
+from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.sampler import SampleAges, Sampler
@@ -42,6 +43,16 @@ class PrefetchSpec:
     prefetch: bool = True  # False: batches are asked for only when they are needed, and exactly as many
     newest: bool = False  # an iteration's batches may be drawn only once the rows it needs have landed
     is_crowded: Callable[[], bool] = lambda: False  # True while a thread that packs takes a core from the update
+
+
+def rows_recycled_while_open(limiter: RateLimiter, num_rings: int, num_slots: int) -> int:
+    """Returns how many rows of a ring may be recycled, at most, between a request and the packing of its batches.
+
+    In that time the learner uses up the other slots, and a resumed one has begun an iteration. There may be as many
+    rows of autoreset as transitions, where episodes have one step.
+    """
+    ahead = (num_slots + 1) * limiter.chunk + limiter.lead
+    return 2 * -(-ahead // num_rings)
 
 
 class Packer:
@@ -205,7 +216,7 @@ class PrefetchSource(RateLimitedSource):
         for slot in slots:
             slot.last_use = packer.copy_stream.learner_mark()  # its memory may have been in use until here
         self._in_use, self._free = slots[0], deque(slots[1:])
-        self._resumed: deque[Request] = deque()  # requests that were not submitted yet
+        self._requests: deque[Request] = deque()  # requests that are not submitted yet
         self._is_postponed = False  # True from a sample to the release behind it, if packing waits for that
 
     @property
@@ -238,14 +249,14 @@ class PrefetchSource(RateLimitedSource):
         if self._plan.newest:
             self._in_use.drop_rest()  # the next iteration needs newer rows
         self._is_postponed = self._plan.prefetch and self._plan.is_crowded()
-        if not self._is_postponed:
+        if self._is_postponed:  # asked for now: the grant of another rank lets newer rows in before this one's release
+            self._requests.extend(self._postponed())
+        else:
             self._submit_ahead()  # last: once the packer is awake, the two threads take turns with the interpreter
         return rows
 
     def release(self) -> None:
         """Grants the collectors what the next iteration needs, and has batches packed that were not yet asked for."""
-        if self._is_postponed:
-            self._resumed.extend(self._postponed())  # of the rows there are before the grant
         super().release()
         if self._is_postponed:
             self._is_postponed = False
@@ -258,9 +269,9 @@ class PrefetchSource(RateLimitedSource):
 
     def _submit(self) -> None:
         """Submits a free slot with a request that was open when the run was saved, else with a new one."""
-        sampler, request = self._packer.sampler, self._resumed.popleft() if self._resumed else None
+        sampler, request = self._packer.sampler, self._requests.popleft() if self._requests else None
         if request is None or (request.bounds is not None and not sampler.has_written(request.bounds)):
-            self._resumed.clear()
+            self._requests.clear()
             request = self._new_request()
         slot = self._free.popleft()
         slot.accept(request)
@@ -274,13 +285,12 @@ class PrefetchSource(RateLimitedSource):
     def _postponed(self) -> list[Request]:
         """Returns the requests that the free slots still need; of the newest rows, only the next iteration's."""
         num_wanted = min(len(self._free), 1) if self._plan.newest else len(self._free)
-        return [self._new_request() for _ in range(num_wanted - len(self._resumed))]
+        return [self._new_request() for _ in range(num_wanted - len(self._requests))]
 
     def random_state(self) -> dict[str, Any]:
         """Returns the sampler's stream and the open requests: a new source hands out the same batches."""
         state = self._packer.random_state(self._in_use)
-        if self._is_postponed:  # what `release` will ask for
-            state["requests"] += [request.to_json() for request in (*self._resumed, *self._postponed())]
+        state["requests"] += [request.to_json() for request in self._requests]  # what is not submitted yet
         return state | self.returns_state()
 
     def set_random_state(self, state: dict[str, Any]) -> None:
@@ -293,7 +303,7 @@ class PrefetchSource(RateLimitedSource):
             raise fields.refused("requests", f"a list of at most replay.slots={self._plan.num_slots} requests")
         limiter = self._spec.rate_limiter
         limits = RequestLimits(limiter.max_updates, len(self._rings), limiter.total)
-        self._resumed.extend(Request.from_json(request, limits) for request in requests)
+        self._requests.extend(Request.from_json(request, limits) for request in requests)
 
     def packer_account(self) -> Account | None:
         return self._packer.account()

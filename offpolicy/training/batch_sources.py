@@ -14,7 +14,7 @@ from offpolicy.processes.control_page import RankWord
 from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.demonstration_sampler import DemoShare, EndlessRows, MixedSampler, ResidentDemos
 from offpolicy.replay.demonstrations import demonstration_rows, read_demos
-from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
+from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec, rows_recycled_while_open
 from offpolicy.replay.rate_limiter import make_rate_limiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
 from offpolicy.replay.resident_source import (
@@ -74,9 +74,9 @@ class Replay:
         )
         return cls(rank, ranks, rings, demonstrations(rank), source_spec, start.updates)
 
-    def sampler(self) -> Sampler:
-        """Returns a sampler on the host."""
-        rng, guard = self.rank.replay_generator(), GUARD_ROWS * self.rank.cfg.env.num_envs
+    def sampler(self, more_guard: int = 0) -> Sampler:
+        """Returns a sampler on the host, which keeps `more_guard` rows more away from the write head."""
+        rng, guard = self.rank.replay_generator(), GUARD_ROWS * self.rank.cfg.env.num_envs + more_guard
         weights = self.age_weights()
         replay = (
             UniformSampler(self.rings, rng, guard=guard)
@@ -151,7 +151,11 @@ def prefetch_source(replay: Replay) -> PrefetchSource:
     if (delays := thread_delays(rank.child, rank.cfg, f"packer-{index}")) is not None:
         ledger = DelayedLedger(PackerPhase, delays, None, track, has_histogram=False)
     copies, device_sync = rank.device_timer.background_copies(), rank.new_device_sync()
-    packer = Packer(replay.sampler(), gate, rank.device, ledger, copies=copies, device_sync=device_sync)
+    num_rings = len(replay.rings) * rank.job.host.num_hosts
+    # An episode's end recycles as many vector steps as an n-step row spans.
+    more_guard = rank.cfg.algo.n_step * rank.cfg.env.num_envs
+    more_guard += rows_recycled_while_open(replay.source_spec.rate_limiter, num_rings, options.slots)
+    packer = Packer(replay.sampler(more_guard), gate, rank.device, ledger, copies=copies, device_sync=device_sync)
     return PrefetchSource(spec, replay.rings, packer, rank.gate, replay.ranks.world, replay.updates)
 
 

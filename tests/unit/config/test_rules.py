@@ -29,6 +29,27 @@ def test_a_hook_is_a_module_and_a_function(section: str, hook: str) -> None:
     assert problem == f"{section}.hook: got {hook!r}, allowed module:function, such as hooks:draw, or null"
 
 
+@pytest.mark.parametrize(
+    ("raw", "first", "because"),
+    [
+        ({"total_timesteps": 1100, "algo": {"utd": 0.001, "learning_starts": 1000}}, 2000, "1 / algo.utd"),
+        ({"algo": {"utd": 5e-5}}, 21_000, "1 / algo.utd"),
+        (
+            {"total_timesteps": 10_000, "algo": {"n_step": 5}, "env.num_envs": 256, "collect.num_collectors": 8},
+            10_241,
+            "algo.n_step steps of env.num_envs",
+        ),
+    ],
+)
+def test_a_run_that_ends_before_its_first_update_is_refused(raw: dict[str, Any], first: int, because: str) -> None:
+    """It would complete, with networks that have learnt nothing."""
+    raw = nested(raw)
+    (problem,) = problems(raw)
+    assert problem.startswith(f"total_timesteps: got {raw.get('total_timesteps', 20_000)}, allowed at least {first}, ")
+    assert because in problem
+    RunConfig.from_mapping({**raw, "total_timesteps": first})
+
+
 @pytest.mark.parametrize("key", ["run_dir", "teacher", "init_from", "replay.demos"])
 def test_a_path_with_a_name_that_is_too_long_is_refused(key: str) -> None:
     found = problems(nested({key: f"runs/{256 * 'x'}/y"}))

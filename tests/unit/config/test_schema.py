@@ -49,10 +49,10 @@ def valid_trees() -> st.SearchStrategy[dict[str, Any]]:
             "utd": st.floats(0.01, 64.0),
             "hidden_dims": st.lists(st.integers(1, 4096), min_size=1, max_size=4),
             "max_grad_norm": st.one_of(st.none(), st.floats(1e-6, 1e6)),
-            "learning_starts": st.integers(1, 19_999),
+            "learning_starts": st.integers(1, 19_900),
         },
     )
-    env = st.fixed_dictionaries({}, optional={"kwargs": kwargs, "num_envs": st.integers(1, 65536)})
+    env = st.fixed_dictionaries({}, optional={"kwargs": kwargs, "num_envs": st.integers(1, 16384)})
     return st.fixed_dictionaries({"algo": algo, "env": env}, optional={"seed": st.integers(0, 2**31 - 1)})
 
 

@@ -15,8 +15,8 @@ import torch
 
 from offpolicy.errors import ConfigError, HangError
 from offpolicy.replay import prefetch_source as prefetch
-from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
-from offpolicy.replay.rate_limiter import RateLimiter
+from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec, rows_recycled_while_open
+from offpolicy.replay.rate_limiter import LearningStart, RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
@@ -224,7 +224,7 @@ def test_where_packing_takes_a_core_from_the_update_it_begins_behind_the_grant(m
     assert source._packer.is_idle
 
     def grant(env_steps: int) -> None:
-        asked.append(len(source._resumed))
+        asked.append(len(source._requests))
         world.collect(5)
 
     world.grant = grant  # type: ignore[method-assign]
@@ -495,6 +495,68 @@ def test_a_resumed_source_hands_out_the_batches_the_interrupted_one_would_have(
         assert torch.equal(take(resumed), batches)
         resumed.release()
         again.collect(1)
+
+
+@pytest.mark.parametrize("num_slots", [1, 2, 12])
+def test_at_a_low_utd_a_resumed_source_draws_no_row_that_is_recycled_before_it_packs(
+    make_source: MakeSource, num_slots: int
+) -> None:
+    """The ring is full, and the collector writes twenty rows between two updates."""
+    limiter = RateLimiter.of("alternate", 0.05, 1, band=0, start=LearningStart(1100, 0), total=10**6)
+    options = {"num_slots": num_slots, "rate_limiter": limiter}
+    guard = 8 + rows_recycled_while_open(limiter, 1, num_slots)
+
+    def made(collected: int) -> tuple[World, PrefetchSource]:
+        world = World(capacity=4 * guard + 100)
+        for _ in range(collected):
+            world.collect(1)
+        sampler = UniformSampler(world.rings, np.random.default_rng(0), guard)
+        return world, make_source(world, sampler=sampler, **options)
+
+    def iterate(world: World, source: PrefetchSource) -> torch.Tensor:
+        rows = take(source)
+        wait_until_packed(source)
+        source.release()
+        world.collect(limiter.chunk)
+        return rows
+
+    world, source = made(3_000)
+    for _ in range(12):
+        iterate(world, source)
+    take(source)
+    wait_until_packed(source)
+    state, updates, written = json.loads(json.dumps(source.random_state())), source.updates, world.rings[0].committed
+    source.release()
+    world.collect(limiter.chunk)
+    expected = [iterate(world, source) for _ in range(2 * num_slots + 2)]
+
+    again, resumed = made(written - 11)
+    resumed.set_random_state(state)
+    resumed.updates = updates
+    resumed.release()
+    again.collect(limiter.chunk)
+    for rows in expected:
+        assert torch.equal(iterate(again, resumed), rows)
+
+
+def test_a_rank_that_releases_after_the_leader_asked_before_its_grant(make_source: MakeSource) -> None:
+    """Where cores are few, packing begins behind the release; the rows are those that all ranks have agreed on."""
+    world = World()
+    source = make_source(world, is_crowded=True)
+    take(source)
+    world.collect(5)  # as the leader's grant lets the collector do
+    source.release()
+    assert int(take(source).max()) < 11
+
+
+def test_requests_that_are_not_submitted_yet_are_saved(make_source: MakeSource) -> None:
+    world = World()
+    source = make_source(world)
+    take(source)
+    state = source.random_state()
+    resumed = make_source(world)
+    resumed.set_random_state(state)
+    assert resumed.random_state()["requests"] == state["requests"]
 
 
 def test_the_saved_stream_is_that_of_the_first_batch_still_to_come(make_source: MakeSource) -> None:
