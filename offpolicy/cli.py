@@ -7,6 +7,7 @@ runners are found by name: the library does not depend on them.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import sys
@@ -45,13 +46,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _run(words)
         sys.stdout.flush()
-    except OSError:
-        if (refused := why_refused()) is None:
+    except SystemExit as leaving:  # of argparse, which drops what it cannot print
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        if why_refused() is None:
             raise
-        if code == EXIT_OK and not isinstance(refused, BrokenPipeError):
-            sys.stderr.write(f"offpolicy: stdout: {refused.strerror}\n")
-        return code or (EXIT_PIPE_CLOSED if isinstance(refused, BrokenPipeError) else SaveError.exit_code)
-    return code
+        code = leaving.code if isinstance(leaving.code, int) else EXIT_OK
+    except OSError as error:
+        if error is not why_refused():
+            raise
+    else:
+        return code
+    return code or _told(why_refused())
+
+
+def _told(refused: OSError | None) -> int:
+    """Says why stdout took nothing, unless its reader has left, and returns the exit code."""
+    if isinstance(refused, BrokenPipeError):
+        return EXIT_PIPE_CLOSED
+    sys.stderr.write(f"offpolicy: stdout: {refused.strerror if refused else 'refused'}\n")
+    return SaveError.exit_code
 
 
 def _run(words: Sequence[str]) -> int:

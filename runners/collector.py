@@ -86,7 +86,6 @@ def main(child: ChildContext) -> None:
         ledger=ledger,
         take_snapshot=lambda: collector.take_snapshot(progress),
         skip_bad_rows=lambda error, outcome: collector.bad_rows.skip(error, outcome, progress),
-        replace_bad_obs=lambda: collector.bad_rows.replace_obs(progress),
         rollouts=collector.writer if isinstance(collector.writer, RolloutWriter) else None,
         hook=collector.make_hook(),
     )
@@ -156,6 +155,7 @@ class Collector:
                 )
                 text = f"the continuation is not bitwise: {why_not}; episodes start anew{lost}"
                 self._warn(text)
+        self.bad_rows.replace_obs(progress)
         self.writer.begin(progress.env_steps)
         if job.start_step:
             reports.publish(CollectorTotals(None, **self._counters(progress)))
@@ -179,6 +179,7 @@ class Collector:
         if before is not None and env_steps:  # else it begins as that one did, whose steps are made again
             progress.vector_steps, progress.policy_steps = before.vector_steps, before.policy_steps
             progress.policy_lag_sum = before.policy_lag_sum
+        self.bad_rows.replace_obs(progress)
         self._words.set(CollectorWord.ENV_STEPS, env_steps)
         self._has_begun = True
         self._send_hello(progress)

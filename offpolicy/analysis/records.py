@@ -33,13 +33,19 @@ JSONL, EVENT_FILES = "metrics.jsonl", "events.out.tfevents.*"
 WORLD_SIZE = "distributed/world_size"  # UniLab's number of learner ranks
 OWN_VOCABULARY = "offpolicy"
 # The counter by whose growth the values of a unit are weighted; others by `wall_s`. Vector steps are not recorded.
-WEIGHED_BY = {
+WEIGHED_BY_UNIT = {
     "ms/iteration": "iteration",
     "ms/vector step": "env_steps",
     "ms/env step": "env_steps",
     "updates/env step": "env_steps",
 }
-CAPACITIES = ("perf/collector_capacity", "perf/learner_capacity")
+WEIGHED_BY_KEY = {"perf/sample_age": "train/n_updates", "perf/policy_lag": "env_steps"}
+# Amounts per active second, by what they count: their weight are the active seconds.
+PER_ACTIVE_SECOND = {
+    "perf/collector_capacity": "env_steps",
+    "perf/learner_capacity": "env_steps",
+    "perf/flops_per_sec": "train/n_updates",
+}
 FOREIGN_WARMUP = 0.1  # fraction of the records of a trainer that does not say when learning began
 HEADER, FOOTER = 12, 4  # bytes around an event: its length with a checksum, and the checksum of the event
 BEGINNING = 1024  # bytes; the version of an event file and the start of a session take less than a hundred
@@ -74,21 +80,22 @@ class RunRecords:
     def steady(self, key: str) -> Values:
         """Returns the values of a phase or rate after the warm-up, weighted by what they divide by in their windows.
 
-        So their mean is that of all windows together.
+        So their mean is that of all windows together. What a record does not tell the amount of is weighted by seconds.
         """
         if key == ROLLOUT_KEY and self.vocabulary.name == OWN_VOCABULARY:
             return self._rollouts()
         value, weight = self._column(key), np.ones(len(self.is_steady))
         like = COMPOSITES[key][1][0] if key in COMPOSITES else key  # a sum is measured as its parts are
         unit, kind = (METRICS[like].unit, METRICS[like].kind) if like in METRICS else ("", None)
-        over = "env_steps" if key in CAPACITIES else WEIGHED_BY.get(unit, "wall_s")
+        known = PER_ACTIVE_SECOND | WEIGHED_BY_KEY
+        over = known[key] if key in known else WEIGHED_BY_UNIT.get(unit, "wall_s")
         if unit and over in self.columns:
             grown = np.diff(self.columns[over], prepend=0.0)
             if over == "wall_s" and kind is MetricClass.RATE:
                 grown = self._without_the_end(grown)
-            if key in CAPACITIES:  # env steps per active second: the active seconds
+            if key in PER_ACTIVE_SECOND:
                 grown = grown / np.where(value > 0.0, value, np.nan)
-            is_nothing = 0.0 if over == "iteration" or key in CAPACITIES else 1.0
+            is_nothing = 1.0 if over in ("env_steps", "wall_s") and key not in PER_ACTIVE_SECOND else 0.0
             weight = np.where(np.isfinite(grown) & (grown > 0.0), grown, is_nothing)
         rows = self.is_steady & ~np.isnan(value)
         return Values(value[rows], weight[rows])
@@ -99,7 +106,8 @@ class RunRecords:
         A record holds the time of its window by the rollouts that were finished in it. Windows in which none was belong
         to the rollouts after them.
         """
-        value, window_s = self._column(ROLLOUT_KEY), np.diff(self.columns["wall_s"], prepend=0.0)
+        value = self._column(ROLLOUT_KEY)
+        window_s = self._without_the_end(np.diff(self.columns["wall_s"], prepend=0.0))
         rows = np.flatnonzero(self.is_steady & (value > 0.0) & (window_s > 0.0))
         if not len(rows):
             known = self.is_steady & ~np.isnan(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,9 +54,9 @@ class BadRows:
         environments cannot be reset, the episodes of all of them end, and none of them is recorded.
         """
         self._count(error.rows, progress)
-        # The vector steps tell this step from any other, also after a resume; the env steps may stand still.
-        seed = env_seed(self.seed, "bad_row", self.number, progress.env_steps, progress.vector_steps)
-        where, obs = self._begin_episodes(error.envs, seed)
+        where, obs = self._begin_episodes(error.envs, "bad_row", progress)
+        self.writer.abandon(np.flatnonzero(where).tolist())
+        self.tracker.ep_return[where], self.tracker.ep_length[where] = 0.0, 0
         return outcome._replace(
             next_obs=np.where(where[:, None], obs, outcome.next_obs),
             terminated=outcome.terminated & ~where,
@@ -64,17 +65,14 @@ class BadRows:
         )
 
     def replace_obs(self, progress: Progress) -> None:
-        """Begins other episodes where the first observation in `progress.obs` holds NaN or Inf, until it does not.
+        """Begins other episodes where the first observations of a process, in `progress`, hold NaN or Inf.
 
-        Each such beginning counts as a bad transition. Raises `NumericsError` beyond the limit.
+        Each counts as a bad transition. Raises `NumericsError` beyond the limit.
         """
-        attempt = 0
-        while envs := np.flatnonzero(~np.isfinite(progress.obs).all(axis=1)).tolist():
+        if envs := _bad_envs(progress.obs):
             self._count([BadRow(env, {"obs": progress.obs[env].tolist()}) for env in envs], progress)
-            seed = env_seed(self.seed, "bad_first_obs", self.number, progress.env_steps, progress.vector_steps, attempt)
-            where, obs = self._begin_episodes(envs, seed)
+            where, obs = self._begin_episodes(envs, "bad_first_obs", progress)
             progress.obs = np.where(where[:, None], obs, progress.obs)
-            attempt += 1
 
     def _count(self, rows: Sequence[BadRow], progress: Progress) -> None:
         """Counts bad transitions and writes them to files. Raises `NumericsError` beyond the limit."""
@@ -85,17 +83,29 @@ class BadRows:
         for nth, text in enumerate(texts, num_bad - len(texts) + 1):
             self.warn(f"{text}; skipped, {nth} of env.max_bad_rows={self.limit}")
 
-    def _begin_episodes(self, envs: Sequence[int], seed: int) -> tuple[Bool, Float32]:
-        """Begins episodes in `envs`, or in all that can only be reset together.
+    def _begin_episodes(self, envs: Sequence[int], stream: str, progress: Progress) -> tuple[Bool, Float32]:
+        """Begins episodes in `envs`, or in all that can only be reset together, until none begins with NaN or Inf.
 
         Returns where they have begun [N], and observations [N, O].
         """
         where = np.zeros(self.env.num_envs, np.bool_)
         where[list(envs) if self.env.can_reset_some else slice(None)] = True
-        obs = self.env.reset_some(seed, range(len(where)), where) if self.env.can_reset_some else self.env.reset(seed)
-        self.writer.abandon(np.flatnonzero(where).tolist())
-        self.tracker.ep_return[where], self.tracker.ep_length[where] = 0.0, 0
-        return where, obs
+        # The vector steps tell this step from any other, also after a resume; the env steps may stand still.
+        path = (stream, self.number, progress.env_steps, progress.vector_steps)
+        obs = self._reset(where, env_seed(self.seed, *path))
+        for attempt in itertools.count():
+            again = np.zeros_like(where)
+            again[_bad_envs(np.where(where[:, None], obs, 0.0))] = True
+            if not again.any():
+                return where, obs
+            rows = [BadRow(env, {"obs": obs[env].tolist()}) for env in np.flatnonzero(again).tolist()]
+            self._count(rows, progress)
+            obs = self._reset(again, env_seed(self.seed, *path, attempt))
+        raise AssertionError("it counts without end")
+
+    def _reset(self, where: Bool, seed: int) -> Float32:
+        """Begins episodes `where` [N], or all; returns observations [N, O]."""
+        return self.env.reset_some(seed, range(len(where)), where) if self.env.can_reset_some else self.env.reset(seed)
 
     def count_of_host(self) -> int:
         """Returns the bad transitions of all collectors of this host, those before a resume among them.
@@ -118,3 +128,9 @@ class BadRows:
         except OSError as error:
             return f"{text}; {path} cannot be written: {error.strerror}"
         return f"{text}; see {path}"
+
+
+def _bad_envs(obs: Float32) -> list[int]:
+    """Returns the environments whose observation holds NaN or Inf. obs: [N, O]."""
+    found: list[int] = np.flatnonzero(~np.isfinite(obs).all(axis=1)).tolist()
+    return found

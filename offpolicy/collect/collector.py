@@ -10,7 +10,7 @@ import numpy as np
 
 from offpolicy.collect.episodes import EpisodeTracker, pack_episodes
 from offpolicy.collect.policy import CollectorPolicy
-from offpolicy.collect.replay_writer import BadRowError, Writer, is_finite
+from offpolicy.collect.replay_writer import BadRowError, Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.collect.training_hook import TrainingHook
 from offpolicy.envs.vector import VectorAdapter
@@ -50,8 +50,6 @@ class CollectorParts:
     take_snapshot: Callable[[], OSError | None]  # returns what the disk refused
     # Raises beyond `env.max_bad_rows`; returns the step as it goes on, without the bad transitions.
     skip_bad_rows: Callable[[BadRowError, StepOutcome], StepOutcome]
-    # Raises beyond it, too; begins other episodes where `progress.obs` holds NaN or Inf.
-    replace_bad_obs: Callable[[], object]
     rollouts: RolloutWriter | None = None  # the writer again, for its counts; None where it writes replay rows
     hook: TrainingHook | None = None
 
@@ -173,8 +171,6 @@ def step(parts: CollectorParts) -> None:
             if parts.writer.wants_fresh_policy(policy.version) and policy.refresh():
                 parts.ledger.mark(Mark.APPLIED, policy.version)
     with phase(CollectorPhase.ACTION_SELECT):
-        if not is_finite(progress.obs):  # an episode has begun so: the policy's action would be NaN, too
-            parts.replace_bad_obs()
         output = policy.act(progress.obs, progress.env_steps)
     with phase(CollectorPhase.ENV_STEP):
         outcome = parts.env.step(output.action)

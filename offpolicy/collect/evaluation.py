@@ -46,7 +46,8 @@ class Vector(Protocol):
 class EpisodeCallbacks:
     """Functions that are called while episodes run, and the facts about the policy that their `Episode` holds."""
 
-    should_stop: Callable[[], bool] = lambda: False  # at every vector step, and as each environment is made or reset
+    # At every vector step, and as each environment is made or, with `sync`, reset or stepped.
+    should_stop: Callable[[], bool] = lambda: False
     on_spaces: Callable[[SpaceSpec], object] = lambda spec: None  # before the first reset, with the environments' own
     on_end: Callable[[Episode, Interval], None] | None = None  # at the end of each episode, with its time
     on_pause: Callable[[Interval], None] | None = None  # after the calls of `on_end` of one vector step, with theirs

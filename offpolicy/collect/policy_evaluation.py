@@ -31,7 +31,7 @@ HOOK_NAMES = ("hook", *Mark)  # names of the records of the hook's trace track
 class EvaluationContext:
     """The services of the process that evaluates."""
 
-    should_stop: Callable[[], bool]  # asked at every vector step
+    should_stop: Callable[[], bool]  # asked as that of `EpisodeCallbacks`
     warn: Callable[[str], None]  # gets the first failure of the hook, and of writing the episode log
     ledger: TimeAccount = field(default_factory=NullLedger)
     hook_trace: TraceTrack | None = None

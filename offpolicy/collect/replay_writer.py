@@ -115,8 +115,8 @@ class ReplayWriter:
         with np.errstate(over="ignore"):  # a reward beyond float32 is infinite, and a bad row
             tails[:, :-3], tails[:, -3], self._codes[:] = output.action, outcome.reward, 0
         goes_on = self._has_obs and _are_equal(self._ring.newest_obs(), obs)
-        was_sound, self._is_sound = self._is_sound and goes_on, is_finite(outcome.next_obs)
-        is_sound = self._is_sound and is_finite(tails) and (was_sound or is_finite(obs))
+        was_sound, self._is_sound = self._is_sound and goes_on, _is_finite(outcome.next_obs)
+        is_sound = self._is_sound and _is_finite(tails) and (was_sound or _is_finite(obs))
         bad = [] if is_sound else self._bad_rows(obs, output, outcome)
         if self._layout.obs_dtype != "float32":
             require_bytes(obs)
@@ -163,13 +163,14 @@ class ReplayWriter:
         self._has_obs = True
 
     def _bad_rows(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome) -> list[BadRow]:
-        """Returns the valid transitions with NaN or Inf."""
+        """Returns the valid transitions with NaN or Inf, and the rows of autoreset with which an episode begins so."""
         with np.errstate(over="ignore"):
             reward = outcome.reward.astype(np.float32)
         columns = {"obs": obs, "next_obs": outcome.next_obs, "action": output.action, "reward": reward}
         fields = {name: values.reshape(len(obs), -1) for name, values in columns.items()}
         is_sound = np.all([np.isfinite(values).all(axis=1) for values in fields.values()], axis=0)
-        found = np.flatnonzero(outcome.is_valid & ~is_sound)
+        begins_soundly = np.isfinite(outcome.next_obs).all(axis=1)
+        found = np.flatnonzero(np.where(outcome.is_valid, ~is_sound, ~begins_soundly))
         return [BadRow(int(env), {name: values[env].tolist() for name, values in fields.items()}) for env in found]
 
     def abandon(self, envs: Sequence[int]) -> None:
@@ -190,8 +191,8 @@ class ReplayWriter:
         self._is_continued = True
 
 
-def is_finite(block: Float32) -> bool:
-    """Returns whether every number is: False with NaN or Inf."""
+def _is_finite(block: Float32) -> bool:
+    """False if a number is NaN or Inf."""
     return bool(np.count_nonzero(np.isfinite(block)) == block.size)
 
 

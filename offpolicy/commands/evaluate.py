@@ -175,9 +175,8 @@ def _table(first: str, *others: str) -> Table:
 
 
 def _digits(columns: Sequence[Float64]) -> int:
-    """Returns the decimals of a quantity of some policies: one, and more where the largest mean would not be seen."""
-    known = [float(np.abs(np.nanmean(column))) for column in columns if not np.isnan(column).all()]
-    largest = max(known, default=0.0)
+    """Returns the decimals of a quantity of some policies: one, and more where even the largest value is small."""
+    largest = max((float(np.nanmax(np.abs(column))) for column in columns if not np.isnan(column).all()), default=0.0)
     return 2 - math.floor(math.log10(largest)) if 0.0 < largest < SMALL else 1
 
 

@@ -25,6 +25,7 @@ from offpolicy.config.sections import (
     ReplayConfig,
     RunSections,
     TimingConfig,
+    exact_utd,
 )
 from offpolicy.files import too_long
 
@@ -360,20 +361,20 @@ def _replay_problems(cfg: RunSections) -> list[str]:
 def _first_update_problems(cfg: RunSections, step_rows: int) -> list[str]:
     """Refuses a run that ends before its first update. `step_rows`: transitions until all have a row of n steps."""
     total, starts, utd = cfg.total_timesteps, cfg.algo.learning_starts, cfg.algo.utd
-    first = max(starts, step_rows) + math.ceil(1.0 / utd)
     if starts >= total:
         return [
             f"algo.learning_starts: got {starts}, allowed less than total_timesteps={total}: no update would ever"
             f" happen; {_shorter_start(cfg)}"
         ]
+    first = max(starts, step_rows) + math.ceil(1 / exact_utd(utd))
     if first <= total:
         return []
-    because = f"algo.learning_starts={starts} and 1 / algo.utd ({utd:g})"
+    until = "algo.learning_starts"
     if step_rows > starts:
-        because = "algo.n_step steps of env.num_envs * collect.num_collectors environments"
+        until = "algo.n_step * env.num_envs * collect.num_collectors"
     return [
-        f"total_timesteps: got {total}, allowed at least {first}, the env step of the first update: it comes after"
-        f" {because}"
+        f"total_timesteps: got {total}, allowed at least {first}, the env step of the first update:"
+        f" {until} = {max(starts, step_rows)} and 1 / algo.utd = {math.ceil(1 / exact_utd(utd))}"
     ]
 
 

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
 from typing import Any, Literal
 
 from offpolicy import plugins
@@ -114,6 +115,17 @@ def algorithm_info(name: str, stage: str = "") -> AlgorithmInfo:
         return info
     foreign = AlgorithmInfo(name, PolicyKind.STOCHASTIC, REPLAY_CURVES)
     return next((info for info in found if info.stage == stage), found[0] if found else foreign)
+
+
+SMALL_DENOMINATOR = 10_000  # of `algo.utd` as a fraction: 1/3 is meant by 0.33333
+ALIKE = 1e-4  # relative error of such a fraction, at most; else it may have the denominator below
+LARGEST_DENOMINATOR = 10_000_000
+
+
+def exact_utd(utd: float) -> Fraction:
+    """Returns the updates per env step as the fraction that is meant."""
+    ratio = Fraction(utd).limit_denominator(SMALL_DENOMINATOR)
+    return ratio if abs(float(ratio) - utd) <= ALIKE * utd else Fraction(utd).limit_denominator(LARGEST_DENOMINATOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

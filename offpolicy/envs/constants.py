@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import pathlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
@@ -38,6 +38,11 @@ def fingerprint(value: Any) -> str | None:
     if is_mujoco(value, "MjModel"):
         return f"object MjModel {models_digest([value])}"
     return f"object {type(value).__qualname__}" if type(value).__module__ == _RENDERERS else None
+
+
+def is_same(value: Any, mark: Any) -> bool:
+    """True if the fingerprint of a value is `mark`. A mark of an earlier version tells a model's type alone."""
+    return fingerprint(value) == mark or (mark == "object MjModel" and is_mujoco(value, "MjModel"))
 
 
 def slots_of(holder: FunctionType | gymnasium.Space[Any]) -> list[tuple[Slot, Any]]:
@@ -69,10 +74,7 @@ def write_slots(holder: FunctionType | gymnasium.Space[Any], slots: Iterable[tup
     """Writes what `slots_of` returned. Raises `ValueError` if this function or space has other slots."""
     values = dict(slots)
     if isinstance(holder, gymnasium.Space):
-        for part, generator in zip(_parts(holder), values.values(), strict=True):
-            if not isinstance(generator, np.random.Generator | None):
-                raise ValueError(f"expected the generator of a space, got {type(generator).__name__}")
-            part._np_random = generator  # type: ignore[assignment]  # None: it has none yet
+        _write_generators(list(_parts(holder)), values)
         return
     function = holder
     own = [slot for slot, _ in slots_of(function)]
@@ -89,6 +91,16 @@ def write_slots(holder: FunctionType | gymnasium.Space[Any], slots: Iterable[tup
     defaults = tuple(values[slot] for slot in own if slot[0] == "default")
     if defaults:
         function.__defaults__ = defaults
+
+
+def _write_generators(spaces: list[gymnasium.Space[Any]], values: Mapping[Slot, Any]) -> None:
+    if set(values) != {("generator", index) for index in range(len(spaces))}:
+        raise ValueError(f"{len(spaces)} spaces in one hold {sorted(map(str, values))}")
+    for index, space in enumerate(spaces):
+        generator = values["generator", index]
+        if not isinstance(generator, np.random.Generator | None):
+            raise ValueError(f"expected the generator of a space, got {type(generator).__name__}")
+        space._np_random = generator  # type: ignore[assignment]  # None: it has none yet
 
 
 def _code_digest(function: FunctionType) -> str:

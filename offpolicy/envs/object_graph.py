@@ -23,9 +23,10 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from offpolicy.envs.constants import NotPlainError, fingerprint, slots_of, types_of, write_slots
+from offpolicy.envs.constants import NotPlainError, fingerprint, is_same, slots_of, types_of, write_slots
 
 JSON: TypeAlias = Any  # Any: JSON has no closed type in Python's typing
+Holder: TypeAlias = FunctionType | gymnasium.Space[Any]  # of what `slots_of` returns
 Place: TypeAlias = tuple[Any, Any]  # (the place of what holds it, or None; the key in there)
 
 _BIG_INT = 2**53  # beyond this some JSON readers round
@@ -47,8 +48,8 @@ class Attribute(NamedTuple):
     name: str
 
 
-class InFunction(NamedTuple):
-    """A later step: what a function holds, or what a method belongs to."""
+class InHolder(NamedTuple):
+    """A later step: what a function or a space holds, or what a method belongs to."""
 
     kind: str
     key: int | str
@@ -118,7 +119,7 @@ class Encoder:
             return self._append(["seeds", *numbers, facts["pool_size"], facts["n_children_spawned"]])
         if isinstance(value, BuiltinFunctionType | MethodType) and type(value.__self__) in _HAVE_METHODS:
             return self._append(
-                ["method", self._reference(value.__self__, (place, InFunction("owner", 0))), value.__name__]
+                ["method", self._reference(value.__self__, (place, InHolder("owner", 0))), value.__name__]
             )
         if isinstance(value, MethodType) and self._is_layer(value.__self__):
             return self._append(self._layer_method(value, place))
@@ -131,11 +132,8 @@ class Encoder:
     def _contents(self, container: Any, place: Place) -> JSON:
         """Returns references to what is in a container, or what `slots_of` a function or a space holds."""
         if isinstance(container, FunctionType | gymnasium.Space):
-            values = [
-                [*slot, self._reference(value, (place, InFunction(*slot)))] for slot, value in slots_of(container)
-            ]
-            closure = getattr(container, "__closure__", None) or ()
-            cells = [self._cells.setdefault(id(cell), len(self._cells)) for cell in closure]
+            values = [[*slot, self._reference(value, (place, InHolder(*slot)))] for slot, value in slots_of(container)]
+            cells = [self._cells.setdefault(id(cell), len(self._cells)) for cell in _closure(container)]
             return [values, cells]
         if isinstance(container, dict):
             pairs = [
@@ -214,7 +212,7 @@ class Encoder:
 class Decoder:
     """The inverse of `Encoder`. `find` returns what the restored side has itself: by a path, or by a known reference.
 
-    Raises `ValueError` for content that no encoder writes. Only `fill_functions` changes anything of the restored side.
+    Raises `ValueError` for content that no encoder writes. Only `fill_holders` changes anything of the restored side.
     """
 
     def __init__(self, nodes: list[JSON], memory: NDArray[np.uint8], find: Callable[[JSON], Any]) -> None:
@@ -241,7 +239,7 @@ class Decoder:
         except _FOREIGN_ERRORS as error:
             raise ValueError(f"it holds what no environment saves: {error!r:.200}") from error
 
-    def fill_functions(self) -> None:
+    def fill_holders(self) -> None:
         """Writes what the restored side's own functions and spaces hold: closures, defaults and generators."""
         for function, slots in self._slots:
             write_slots(function, slots)
@@ -281,8 +279,9 @@ class Decoder:
                 return _layer_method(self.decode(layer), name, mark)
             case ["same", _, mark, path]:
                 found = self._find(path)
-                if fingerprint(found) != mark:
-                    raise ValueError(f"{'.'.join(map(str, path))} was {mark}, this is {_kind_text(found)}")
+                if not is_same(found, mark):
+                    is_now = fingerprint(found) or _kind_text(found)
+                    raise ValueError(f"{'.'.join(map(str, path))} was {mark}, this is {is_now}")
                 return found
         return self._make_generator(node)
 
@@ -326,17 +325,22 @@ _EMPTY: dict[str, Callable[[JSON], Any]] = {
 }
 
 
-def _check_distinct(functions: list[tuple[FunctionType, list[int]]]) -> None:
-    """Raises `ValueError` unless functions and cells here are shared as the saved ones were: a cell has one number."""
-    pairs = {(number, id(cell)) for function, cells in functions for number, cell in _cells(function, cells)}
-    counts = {len(functions) - len({id(function) for function, _ in functions})}
+def _check_distinct(holders: list[tuple[Holder, list[int]]]) -> None:
+    """Raises `ValueError` unless holders and cells here are shared as the saved ones were: a cell has one number."""
+    pairs = {
+        (number, id(cell))
+        for holder, numbers in holders
+        for number, cell in zip(numbers, _closure(holder), strict=True)
+    }
+    counts = {len(holders) - len({id(holder) for holder, _ in holders})}
     counts |= {len(pairs) - len({pair[side] for pair in pairs}) for side in (0, 1)}
     if counts != {0}:
-        raise ValueError("its functions share other closures now")
+        raise ValueError("its functions or spaces share other things now")
 
 
-def _cells(function: FunctionType, numbers: list[int]) -> Iterable[tuple[int, CellType]]:
-    return zip(numbers, getattr(function, "__closure__", None) or (), strict=True)
+def _closure(holder: Holder) -> Iterable[CellType]:
+    """Returns the cells of a function's closure; a space has none."""
+    return (holder.__closure__ or ()) if isinstance(holder, FunctionType) else ()
 
 
 def _dtype(text: JSON) -> np.dtype[Any]:
@@ -436,7 +440,7 @@ def _text(place: Place) -> str:
 def _key_text(key: Any, *, is_first: bool) -> str:
     if type(key) is Attribute:
         return f"{key.type_name}.{key.name}"
-    if type(key) is InFunction:
+    if type(key) is InHolder:
         return f" {key.kind} {key.key}"
     return str(key) if is_first else f"[{key!r:.40}]"
 
@@ -448,7 +452,7 @@ def _path(place: Place) -> list[JSON] | None:
     first: type | None = None
     while rest is not None:
         rest, key = rest
-        if type(key) not in (int, str, Attribute, InFunction):
+        if type(key) not in (int, str, Attribute, InHolder):
             return None
         steps.append(list(key) if isinstance(key, tuple) else key)
         first = type(key)

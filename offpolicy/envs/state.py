@@ -108,7 +108,7 @@ def _restore(vector: VectorAdapter, state: EnvState) -> Float32:
     stepper = _sync_vector(vector)
     obs = _shaped(state.arrays["vector/obs"], stepper._observations)
     first, second = decoder(), decoder()
-    first.fill_functions()
+    first.fill_holders()
     for env, own, saved in zip(envs, layers, state.meta["envs"], strict=True):
         _restore_env(env, own, saved, first, second)
     # Gymnasium's own memory: which environments the next step resets, and the last observations.
@@ -230,7 +230,7 @@ def _capture_layer(layer: Env, position: tuple[int, int], encoder: Encoder) -> J
         state["own"] = _capture_own(layer, attributes, encoder)
         attributes = {key: value for key, value in attributes.items() if key in _GENERATOR_NAMES}
     elif slots := _slots_of_class(type(layer)):
-        raise NotPlainError(f"{name} keeps {', '.join(slots)} in __slots__, where nobody looks")
+        raise NotPlainError(f"{name} keeps {', '.join(slots)} in __slots__, which a checkpoint does not save")
     data = {key: value for key, value in attributes.items() if is_mujoco(value, "MjData")}
     state["mujoco"] = {key: encoder.encode(save_data(value), (None, f"{name}.{key}")) for key, value in data.items()}
     state["values"] = {

@@ -156,8 +156,9 @@ def clock_findings(clock: ClockCheck) -> Iterator[Finding]:
         fix = "the time account is wrong here; boot with a stable clocksource"
         yield Finding(HOST, "clock", f"{text}, {clock.backward_steps} backwards", Level.BAD, fix)
     elif clock.reading_ns > SLOW_READING_NS:
-        cause = "every reading is a system call: boot with clocksource=tsc" if clock.source != "tsc" else "slow for tsc"
-        fix = f"{cause}, or train with timing.enabled=false"
+        fix = "every reading is a system call: boot with clocksource=tsc, or train with timing.enabled=false"
+        if clock.source == "tsc":
+            fix = "the host of this virtual machine answers every reading: train with timing.enabled=false"
         yield Finding(HOST, "clock", text, Level.SLOW, fix)
     else:
         yield Finding(HOST, "clock", text)

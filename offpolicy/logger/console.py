@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, TextIO
@@ -115,7 +115,9 @@ class _CommandConsole(Console):
     """A reader who leaves early is an error, for the command to decide about; rich would end the process with 1."""
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        error = sys.exception()  # rich calls this where it has caught it
+        assert error is not None
+        raise error
 
 
 def plain_console() -> Console:

@@ -18,10 +18,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from offpolicy.config.schema import RunConfig
+from offpolicy.config.sections import exact_utd
 
-SMALL_DENOMINATOR = 10_000  # of `algo.utd` as a fraction: 1/3 is meant by 0.33333
-ALIKE = 1e-4  # relative error of such a fraction, at most; else it may have the denominator below
-LARGEST_DENOMINATOR = 10_000_000
 MAX_UPDATES_PER_ITERATION = 64  # bounds the rows gathered at once and the time until a stop request is seen
 
 
@@ -52,9 +50,7 @@ class RateLimiter:
     @classmethod
     def of(cls, mode: str, utd: float, num_envs: int, *, band: int, start: LearningStart, total: int) -> RateLimiter:
         """Returns the limiter of a mode. A chunk is what an iteration needs: a vector step, or more if utd is low."""
-        ratio = Fraction(utd).limit_denominator(SMALL_DENOMINATOR)
-        if abs(float(ratio) - utd) > ALIKE * utd:
-            ratio = Fraction(utd).limit_denominator(LARGEST_DENOMINATOR)
+        ratio = exact_utd(utd)
         chunk = max(num_envs, math.ceil(1 / ratio))
         return cls(
             utd=ratio,

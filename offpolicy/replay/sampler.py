@@ -95,7 +95,8 @@ class UniformSampler:
             # `oldest` before `committed`: then first <= last, however far the writer gets in between.
             oldest, newest = ring.oldest, ring.committed
             # Rows about to be recycled are not drawn while there are plenty of others: a redraw would be likely.
-            is_full = oldest > 0 or newest + 2 * self._guard > ring.capacity  # or will be, before a batch is copied
+            # A ring that is nearly full recycles before a batch is copied.
+            is_full = oldest > 0 or ring.num_transitions + 2 * self._guard > ring.max_transitions
             guard = self._guard if is_full and newest - oldest > 4 * self._guard else 0
             first.append(oldest + guard)
             last.append(newest)

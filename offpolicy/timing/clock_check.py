@@ -11,7 +11,7 @@ from pathlib import Path
 from offpolicy.timing.clock import Clock, MonotonicClock
 
 READINGS = 20_000
-PART = 500  # readings in a row: long enough for a clock of coarse steps, short enough to be undisturbed
+PART = 500  # readings in a row: short enough that some of these parts are undisturbed
 SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 
 
@@ -42,11 +42,11 @@ def check_clock(clock: Clock | None = None, readings: int = READINGS, source: Pa
 
 
 def _reading_ns(series: Sequence[int]) -> float:
-    """Returns the least mean of `PART` steps in a row; of a shorter series, the mean of all."""
-    part = min(PART, len(series) - 1)
-    if part < 1:
-        return 0.0
-    return min(series[end] - series[end - part] for end in range(part, len(series), part)) / part
+    """Returns the least mean of `PART` steps in a row; the mean of all of a short series or of a clock so coarse."""
+    parts = [series[end] - series[end - PART] for end in range(PART, len(series), PART)]
+    if parts and min(parts) > 0:
+        return min(parts) / PART
+    return (series[-1] - series[0]) / max(len(series) - 1, 1)
 
 
 def _source(file: Path) -> str:

@@ -319,11 +319,21 @@ def test_a_wrong_command_exits_2(run_cli: Any, argv: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "unbuffered"), [("schema", ""), ("--help", ""), ("--help", "1"), ("eval --help", ""), ("--version", "")]
+)
+@pytest.mark.parametrize(
     ("sink", "code", "said"),
     [("> /dev/full", 74, "offpolicy: stdout: No space left on device\n"), ("| exit 0", 141, "")],
 )
-def test_an_output_that_nobody_takes_is_told_in_a_line_or_the_exit_code(sink: str, code: int, said: str) -> None:
-    command = f'set -o pipefail; (sleep 0.2; "$PY" -m offpolicy schema) {sink}'
-    environment = {**os.environ, "PY": sys.executable}
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=environment)
+def test_an_output_that_nobody_takes_is_told_in_a_line_or_the_exit_code(
+    command: str, unbuffered: str, sink: str, code: int, said: str
+) -> None:
+    script = f'set -o pipefail; (sleep 0.2; "$PY" -m offpolicy {command}) {sink}'
+    environment = {**os.environ, "PY": sys.executable, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (code, said)
+
+
+def test_an_error_of_another_file_is_not_taken_for_one_of_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PermissionError):
+        run_with(monkeypatch, Runners(PermissionError(13, "another file")), "train")

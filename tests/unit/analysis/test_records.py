@@ -147,10 +147,10 @@ def test_a_phase_is_weighed_by_iterations_and_a_rate_by_seconds(tmp_path: Path) 
     assert run.steady("perf/utd").weight.tolist() == [10.0, 40.0]  # updates per env step
 
 
-@pytest.mark.parametrize("key", ["perf/collector_capacity", "perf/learner_capacity"])
-def test_a_capacity_is_all_env_steps_by_all_active_seconds(tmp_path: Path, key: str) -> None:
-    """900 env steps in 0.9 active seconds, and then in 9: 1,800 in 9.9."""
-    rows = [record(900.0 * number, train__n_updates=1.0) for number in range(4)]
+@pytest.mark.parametrize("key", ["perf/collector_capacity", "perf/learner_capacity", "perf/flops_per_sec"])
+def test_what_is_per_active_second_is_all_by_all_active_seconds(tmp_path: Path, key: str) -> None:
+    """900 env steps in 0.9 active seconds, and then in 9: 1,800 in 9.9. FLOP are those of as many updates."""
+    rows = [record(900.0 * number, train__n_updates=900.0 * number + 1.0) for number in range(4)]
     rows[2] |= {key: 1000.0}
     rows[3] |= {key: 100.0}
     assert write(tmp_path, *rows).steady(key).mean == pytest.approx(1800 / 9.9)
@@ -165,6 +165,9 @@ def test_a_rollout_is_all_time_by_all_rollouts(tmp_path: Path) -> None:
     found = write(tmp_path, *rows).steady("timing/collector_rollout_ms")
     assert found.mean == pytest.approx(1000.0 * len(ends) / sum(ends))
     assert len(found.value) == np.count_nonzero(ends)
+    rows = [{**row, "perf/steps_per_sec": 10.0} for row in rows]
+    rows[-1]["wall_s"] += 60.0  # the final evaluation
+    assert write(tmp_path, *rows).steady("timing/collector_rollout_ms").mean == pytest.approx(found.mean)
 
 
 def test_the_evaluation_at_the_end_of_a_process_weighs_no_rate(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,23 +69,50 @@ def test_each_step_with_bad_rows_begins_other_episodes_which_have_no_steps_yet(t
     assert bad.tracker.ep_length.tolist() == [0, 5, 0]
 
 
-def test_episodes_that_begin_with_nan_are_begun_again_until_they_do_not(tmp_path: Path) -> None:
+class Beginning:
+    """Three environments; the first resets give NaN."""
+
+    num_envs = 3
+
+    def __init__(self, num_bad: int, *, can_reset_some: bool) -> None:
+        self.num_bad, self.can_reset_some = num_bad, can_reset_some
+        self.seeds, self.where = list[int](), list[list[bool]]()
+
+    def reset(self, seed: int) -> np.ndarray:
+        self.seeds.append(seed)
+        obs = np.full((3, 2), 7.0, np.float32)
+        obs[1] = np.nan if len(self.seeds) <= self.num_bad else 7.0
+        return obs
+
+    def reset_some(self, seed: int, numbers: Any, where: np.ndarray) -> np.ndarray:
+        self.where.append(where.tolist())
+        return self.reset(seed)
+
+
+@pytest.mark.parametrize(("can_reset_some", "expected"), [(True, [1, 7, 1]), (False, [7, 7, 7])])
+def test_episodes_that_begin_with_nan_are_begun_again_until_they_do_not(
+    tmp_path: Path, can_reset_some: bool, expected: list[int]
+) -> None:
+    """Where all can only be reset together, the episodes of all end with the row, and none is glued to another."""
     bad, warnings = bad_rows_at(tmp_path, two_collectors())
-    env: Any = bad.env
-    seeds: list[int] = []
+    env = Beginning(2, can_reset_some=can_reset_some)
+    bad = replace(bad, env=env)  # type: ignore[arg-type]
+    outcome = OUTCOME._replace(is_valid=np.ones(3, np.bool_))
+    found = bad.skip(BadRowError([BadRow(1, {"obs": [float("nan")]})]), outcome, Progress(NUMBERS, env_steps=40))
+    assert found.next_obs[:, 0].tolist() == expected
+    assert found.is_valid.tolist() == [value == 1 for value in expected]
+    assert len(set(env.seeds)) == 3
+    assert env.where == ([[False, True, False]] * 3 if can_reset_some else [])
+    assert [text.rpartition(", ")[2] for text in warnings] == [f"{n} of env.max_bad_rows=10" for n in (1, 2, 3)]
 
-    def reset_some(seed: int, numbers: Any, where: np.ndarray) -> np.ndarray:
-        seeds.append(seed)
-        assert where.tolist() == [False, True, False]
-        return np.full((3, 2), np.nan if len(seeds) == 1 else 7.0, np.float32)
 
-    env.reset_some = reset_some
-    progress = Progress(np.array([[1, 2], [3, np.inf], [5, 6]], np.float32), env_steps=40, vector_steps=9)
-    bad.replace_obs(progress)
+def test_a_process_begins_without_nan(tmp_path: Path) -> None:
+    bad, warnings = bad_rows_at(tmp_path, two_collectors())
+    env = Beginning(1, can_reset_some=True)
+    progress = Progress(np.array([[1, 2], [3, np.inf], [5, 6]], np.float32))
+    replace(bad, env=env).replace_obs(progress)  # type: ignore[arg-type]
     assert progress.obs.tolist() == [[1, 2], [7, 7], [5, 6]]
-    assert len(set(seeds)) == 2
-    assert [text.rpartition(", ")[2] for text in warnings] == [f"{n} of env.max_bad_rows=10" for n in (1, 2)]
-    assert bad.tracker.ep_length.tolist() == [4, 0, 6]
+    assert len(warnings) == len(set(env.seeds)) == 2
 
 
 def test_an_episode_that_begins_with_nan_beyond_the_limit_is_an_error(tmp_path: Path) -> None:

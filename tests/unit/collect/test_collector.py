@@ -120,7 +120,6 @@ def make(reports: Reports | None = None, gate: Gate | None = None, **parts: Any)
         "ledger": NullLedger(),
         "take_snapshot": lambda: None,
         "skip_bad_rows": never_bad,
-        "replace_bad_obs": lambda: pytest.fail("the observations are sound"),
     }
     return CollectorParts(**{**defaults, **parts})
 
@@ -151,24 +150,6 @@ def test_a_step_moves_the_observation_and_counts_transitions() -> None:
     parts = make()
     step(parts)
     assert (parts.progress.env_steps, parts.progress.vector_steps, parts.progress.obs.tolist()) == (2, 1, [[1.0]] * 2)
-
-
-def test_the_policy_acts_on_no_observation_that_is_nan() -> None:
-    parts: CollectorParts
-    acted_on = []
-
-    def act(obs: np.ndarray, env_steps: int) -> PolicyOutput:
-        acted_on.append(obs.tolist())
-        return PolicyOutput(obs, None, 1)
-
-    def replace_bad_obs() -> None:
-        parts.progress.obs = np.zeros((2, 1), np.float32)
-
-    policy, progress = Policy(), Progress(obs=np.array([[1.0], [np.nan]], np.float32))
-    policy.act = act  # type: ignore[method-assign]
-    parts = make(policy=policy, progress=progress, replace_bad_obs=replace_bad_obs)
-    step(parts)
-    assert acted_on == [[[0.0], [0.0]]]
 
 
 def test_the_sound_rows_of_a_step_with_bad_ones_count_as_env_steps() -> None:

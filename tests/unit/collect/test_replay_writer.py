@@ -68,6 +68,17 @@ def test_reset_rows_are_neither_stored_nor_counted() -> None:
     assert stored(ring) == [(10.0, 11.0, 1.0, 0.0, 0.0, 0.5)]
 
 
+def test_an_episode_that_begins_with_nan_is_refused_though_its_row_is_no_transition() -> None:
+    writer, ring = make(num_envs=2)
+    with pytest.raises(BadRowError, match="NaN or Inf in next_obs of environment 0") as caught:
+        feed(writer, [1.0, 10.0], outcome([float("nan"), 11.0], is_valid=[False, True]))
+    assert (caught.value.envs, caught.value.num_stored) == ((0,), 1)
+    assert stored(ring) == [(10.0, 11.0, 1.0, 0.0, 0.0, 0.5)]
+    writer, _ = make()
+    reset = outcome([2.0], is_valid=[False], reward=[float("nan")])
+    assert feed(writer, [1.0], reset) == 0  # what else such a row holds is nothing
+
+
 def test_a_bad_row_is_refused_and_the_sound_rows_of_the_step_are_kept() -> None:
     writer, ring = make(num_envs=2)
     with pytest.raises(BadRowError, match="NaN or Inf in reward of environment 1") as caught:

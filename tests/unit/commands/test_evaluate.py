@@ -50,6 +50,8 @@ def test_small_returns_are_told_apart() -> None:
     lines = shown({"a": episodes(0.021, 0.023, 0.022), "b": episodes(0.041, 0.043, 0.042)})
     assert any(line.split()[:2] == ["a", "0.0220"] for line in lines)
     assert any(line.split()[:3] == ["b", "return", "-0.0200"] for line in lines)
+    lines = shown({"a": episodes(-8.0, 8.00001), "b": episodes(1.0, 2.0)})
+    assert any(line.split()[:2] == ["a", "0.0"] for line in lines)
 
 
 def test_the_table_fits_80_columns_with_large_numbers() -> None:

@@ -32,12 +32,17 @@ def test_a_hook_is_a_module_and_a_function(section: str, hook: str) -> None:
 @pytest.mark.parametrize(
     ("raw", "first", "because"),
     [
-        ({"total_timesteps": 1100, "algo": {"utd": 0.001, "learning_starts": 1000}}, 2000, "1 / algo.utd"),
-        ({"algo": {"utd": 5e-5}}, 21_000, "1 / algo.utd"),
+        (
+            {"total_timesteps": 1100, "algo": {"utd": 0.001}},
+            2000,
+            "algo.learning_starts = 1000 and 1",
+        ),
+        ({"total_timesteps": 1048, "algo": {"utd": 1 / 49}}, 1049, "and 1 / algo.utd = 49"),
+        ({"algo": {"utd": 5e-5}}, 21_000, "and 1 / algo.utd = 20000"),
         (
             {"total_timesteps": 10_000, "algo": {"n_step": 5}, "env.num_envs": 256, "collect.num_collectors": 8},
             10_241,
-            "algo.n_step steps of env.num_envs",
+            "algo.n_step * env.num_envs * collect.num_collectors = 10240 and 1 / algo.utd = 1",
         ),
     ],
 )

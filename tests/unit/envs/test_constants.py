@@ -73,6 +73,8 @@ def test_the_generators_of_a_space_and_of_those_inside_are_slots() -> None:
 def test_what_is_no_generator_of_a_space_is_refused() -> None:
     with pytest.raises(ValueError, match="expected the generator of a space, got int"):
         write_slots(spaces.Discrete(2), [(("generator", 0), 7)])
+    with pytest.raises(ValueError, match="1 spaces in one hold"):
+        write_slots(spaces.Discrete(2), [(("generator", 3), None)])
 
 
 def test_a_closure_continues_in_another_function_of_the_same_code() -> None:

@@ -59,6 +59,18 @@ def test_rows_about_to_be_recycled_are_left_out() -> None:
     assert min(drawn(sampler(make_ring(64, 100), guard=8), 4000)) == 36 + 8
 
 
+@pytest.mark.parametrize("num_transitions", [80, 95, 100])
+def test_of_a_replay_that_is_nearly_full_the_rows_about_to_be_recycled_are_left_out_too(num_transitions: int) -> None:
+    """It has room for many more rows than it keeps transitions."""
+    scene = Scene(np.random.default_rng(0), 1, 1, 100, "float32")
+    while scene.ring.num_written < num_transitions:
+        scene.step(0.05, 0.0)
+    bounds = UniformSampler([scene.ring], np.random.default_rng(1), guard=20).bounds()
+    for _ in range(20):
+        scene.step(0.05, 0.0)
+    assert scene.ring.oldest <= bounds.first[0] <= 25
+
+
 def test_one_ring_draws_the_rows_it_always_drew() -> None:
     """Literals: a run that was saved continues bit for bit."""
     full = sampler(make_ring(64, 100), guard=8)

@@ -29,6 +29,11 @@ def test_a_pause_in_the_series_does_not_make_the_clock_slow() -> None:
     assert check_clock(Scripted(*instants), readings=2_000).reading_ns == 50.0
 
 
+def test_a_clock_of_coarse_steps_is_as_slow_as_all_its_readings() -> None:
+    instants = [4_000_000 * (number // 4_000) for number in range(8_001)]
+    assert check_clock(Scripted(*instants), readings=8_001).reading_ns == 1_000.0
+
+
 def test_a_clock_that_steps_back_is_caught() -> None:
     assert check_clock(Scripted(100, 90, 200, 150), readings=4).backward_steps == 2
 
