@@ -118,8 +118,9 @@ def _against_baseline(name: str, student: Policy, baseline: Policy) -> str:
     more = over_seeds(student.rotation, baseline.rotation)
     text = f"The student turns the object by {more.value:.1f} rad more than the {name}"
     if not np.isfinite(more.low):
-        return f"{text} (one seed: no interval)."
-    return f"{text} (95 % over seeds: {more.low:.1f} to {more.high:.1f})."
+        return f"{text} (one seed: no interval, so the bar is open)."
+    verdict = "reached" if more.low > 0.0 else "**missed**"
+    return f"{text} (95 % over seeds: {more.low:.1f} to {more.high:.1f}; bar: all above 0, {verdict})."
 
 
 def over_seeds(values: Float64, others: Float64) -> Interval:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -93,15 +92,14 @@ class BadRows:
         # The vector steps tell this step from any other, also after a resume; the env steps may stand still.
         path = (stream, self.number, progress.env_steps, progress.vector_steps)
         obs = self._reset(where, env_seed(self.seed, *path))
-        for attempt in itertools.count():
+        attempt = 0
+        while bad := _bad_envs(np.where(where[:, None], obs, 0.0)):
+            self._count([BadRow(env, {"obs": obs[env].tolist()}) for env in bad], progress)
             again = np.zeros_like(where)
-            again[_bad_envs(np.where(where[:, None], obs, 0.0))] = True
-            if not again.any():
-                return where, obs
-            rows = [BadRow(env, {"obs": obs[env].tolist()}) for env in np.flatnonzero(again).tolist()]
-            self._count(rows, progress)
+            again[bad] = True
             obs = self._reset(again, env_seed(self.seed, *path, attempt))
-        raise AssertionError("it counts without end")
+            attempt += 1
+        return where, obs
 
     def _reset(self, where: Bool, seed: int) -> Float32:
         """Begins episodes `where` [N], or all; returns observations [N, O]."""

@@ -51,6 +51,9 @@ def test_the_bars_are_said_to_be_reached_or_missed() -> None:
     assert "In return the teacher has 7.0 times what the best gait has (bar 1.5, reached)." in text
     assert "The student keeps 90.9% of the teacher's rotation (bar 85%, reached)." in text
     assert "by 8.5 rad more than the baseline, observes the joints (95 % over seeds: " in text
+    assert "; bar: all above 0, reached)" in text
+    equal = conclusions({"teacher": TEACHER, "student": STUDENT, "baseline, x": TEACHER}, SCRIPTED)
+    assert "; bar: all above 0, **missed**)" in " ".join(equal.split())
     gait = {"gait, rotation": {"net_rotation": 9.0, "mean": -1.0}}
     poor = " ".join(conclusions({"teacher": TEACHER, "student": BLIND}, gait).split())
     assert "In rotation the teacher has 1.2 times what the best gait has (bar 1.5, **missed**)." in poor
@@ -66,7 +69,7 @@ def test_an_interval_over_seeds_holds_the_difference_and_needs_two_seeds() -> No
     assert found.high - found.low > 2.0  # three seeds say little
     assert np.isnan(over_seeds(np.array([3.0]), BLIND.rotation).low)
     alone = conclusions({"teacher": TEACHER, "student": policy([9.0], [9.0]), "baseline, x": BLIND}, {})
-    assert "by 7.5 rad more than the baseline, x (one seed: no interval)." in " ".join(alone.split())
+    assert "by 7.5 rad more than the baseline, x (one seed: no interval, so the bar is open)." in " ".join(alone.split())
 
 
 def test_a_student_is_held_against_the_teacher_of_its_own_seed() -> None:

@@ -244,7 +244,8 @@ def test_an_observation_that_is_acted_on_is_looked_at_unless_a_sound_step_led_to
     if before == "another one":
         feed(writer, [1.0], outcome([2.0]))
     elif before == "the same, of autoreset":
-        assert feed(writer, [1.0], outcome([number], is_valid=[False])) == 0
+        with pytest.raises(BadRowError, match="NaN or Inf in next_obs of environment 0"):
+            feed(writer, [1.0], outcome([number], is_valid=[False]))
     num_written = ring.num_written
     with pytest.raises(BadRowError, match="NaN or Inf in obs of environment 0"):
         feed(writer, [number], outcome([3.0]))
