@@ -69,7 +69,9 @@ def test_an_interval_over_seeds_holds_the_difference_and_needs_two_seeds() -> No
     assert found.high - found.low > 2.0  # three seeds say little
     assert np.isnan(over_seeds(np.array([3.0]), BLIND.rotation).low)
     alone = conclusions({"teacher": TEACHER, "student": policy([9.0], [9.0]), "baseline, x": BLIND}, {})
-    assert "by 7.5 rad more than the baseline, x (one seed: no interval, so the bar is open)." in " ".join(alone.split())
+    assert "by 7.5 rad more than the baseline, x (one seed: no interval, so the bar is open)." in " ".join(
+        alone.split()
+    )
 
 
 def test_a_student_is_held_against_the_teacher_of_its_own_seed() -> None:
