@@ -151,10 +151,12 @@ def prefetch_source(replay: Replay) -> PrefetchSource:
     if (delays := thread_delays(rank.child, rank.cfg, f"packer-{index}")) is not None:
         ledger = DelayedLedger(PackerPhase, delays, None, track, has_histogram=False)
     copies, device_sync = rank.device_timer.background_copies(), rank.new_device_sync()
-    num_rings = len(replay.rings) * rank.job.host.num_hosts
-    # An episode's end recycles as many vector steps as an n-step row spans.
-    more_guard = rank.cfg.algo.n_step * rank.cfg.env.num_envs
-    more_guard += rows_recycled_while_open(replay.source_spec.rate_limiter, num_rings, options.slots)
+    more_guard = 0
+    if options.prefetch:  # else a batch is packed before the collectors go on
+        num_rings = len(replay.rings) * rank.job.host.num_hosts
+        # An episode's end recycles as many vector steps as an n-step row spans.
+        more_guard = rank.cfg.algo.n_step * rank.cfg.env.num_envs
+        more_guard += rows_recycled_while_open(replay.source_spec.rate_limiter, num_rings, options.slots)
     packer = Packer(replay.sampler(more_guard), gate, rank.device, ledger, copies=copies, device_sync=device_sync)
     return PrefetchSource(spec, replay.rings, packer, rank.gate, replay.ranks.world, replay.updates)
 

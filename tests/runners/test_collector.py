@@ -36,7 +36,9 @@ def two_collectors() -> ControlPage:
 def second_collector(control: ControlPage, bad_rows: tuple[int, int] = (0, 0)) -> Any:
     """A collector, number 1 of the run, of which only its counts are there; `bad_rows` of the checkpoint."""
     parts = Collector.__new__(Collector)
-    bad = SimpleNamespace(begin=lambda: control.collectors[1].set(CollectorWord.BAD_ROWS, bad_rows[1]))
+    bad = SimpleNamespace(
+        begin=lambda: control.collectors[1].set(CollectorWord.BAD_ROWS, bad_rows[1]), replace_obs=lambda progress: None
+    )
     fakes: dict[str, Any] = {
         "_child": FakeChild(), "_job": SimpleNamespace(cfg=RunConfig.from_mapping({})), "number": 1,
         "control": control, "_words": control.collectors[1], "bad_rows": bad,

@@ -174,7 +174,8 @@ def test_one_hand_begins_an_episode_as_if_it_were_alone_and_the_others_do_not_no
         each.step(action)
     assert vector.can_reset_some
     obs = vector.reset_some(5, [0, 8, 0], np.array([False, True, False]))
-    assert np.array_equal(obs[1:2], alone.reset(5, first=8))
+    alone.reset(5)
+    assert np.array_equal(obs[1:2], alone.reset_some(5, [8], np.array([True])))
     after, usual = vector.step(action), undisturbed.step(action)
     assert np.array_equal(after.next_obs[[0, 2]], usual.next_obs[[0, 2]])
     assert np.array_equal(after.next_obs[1:2], alone.step(action[1:2]).next_obs)
