@@ -49,22 +49,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as leaving:  # of argparse, which drops what it cannot print
         with contextlib.suppress(OSError):
             sys.stdout.flush()
-        if why_refused() is None:
+        if (refused := why_refused()) is None:
             raise
         code = leaving.code if isinstance(leaving.code, int) else EXIT_OK
     except OSError as error:
         if error is not why_refused():
             raise
+        refused = error
     else:
         return code
-    return code or _told(why_refused())
+    return code or _told(refused)
 
 
-def _told(refused: OSError | None) -> int:
+def _told(refused: OSError) -> int:
     """Says why stdout took nothing, unless its reader has left, and returns the exit code."""
     if isinstance(refused, BrokenPipeError):
         return EXIT_PIPE_CLOSED
-    sys.stderr.write(f"offpolicy: stdout: {refused.strerror if refused else 'refused'}\n")
+    sys.stderr.write(f"offpolicy: stdout: {refused.strerror}\n")
     return SaveError.exit_code
 
 

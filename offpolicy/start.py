@@ -42,7 +42,7 @@ def open_streams() -> None:
 
 
 class _LossyFile(io.FileIO):
-    """A file for text that may be lost: what cannot be written counts as written, `raises` or not the first time."""
+    """A file for text that may be lost: what cannot be written counts as written, but the first time if it `raises`."""
 
     refused: OSError | None = None  # why something was lost
     raises = False
@@ -70,7 +70,7 @@ def drop_refused(*names: str) -> None:
 def stop_refused(name: str) -> Callable[[], OSError | None]:
     """Makes the first text that stdout or stderr refuses an `OSError`, and drops what comes after it.
 
-    Returns what returns that error, None while there is none: other `OSError`s are of other files.
+    Returns a function that returns that error, None while there is none: other `OSError`s are of other files.
     """
     file = _replace(name)
     if file is None:

@@ -42,7 +42,7 @@ class ReportedRun:
     finished: FinishedRun | None
     problem: str
     verdicts: tuple[VerdictChange, ...]
-    last_label: str = ""  # of the last record that has a verdict
+    last_label: str  # of the last record that has a verdict
 
     @property
     def bottleneck(self) -> str:

@@ -55,7 +55,6 @@ class BadRows:
         self._count(error.rows, progress)
         where, obs = self._begin_episodes(error.envs, "bad_row", progress)
         self.writer.abandon(np.flatnonzero(where).tolist())
-        self.tracker.ep_return[where], self.tracker.ep_length[where] = 0.0, 0
         return outcome._replace(
             next_obs=np.where(where[:, None], obs, outcome.next_obs),
             terminated=outcome.terminated & ~where,
@@ -89,6 +88,7 @@ class BadRows:
         """
         where = np.zeros(self.env.num_envs, np.bool_)
         where[list(envs) if self.env.can_reset_some else slice(None)] = True
+        self.tracker.ep_return[where], self.tracker.ep_length[where] = 0.0, 0
         # The vector steps tell this step from any other, also after a resume; the env steps may stand still.
         path = (stream, self.number, progress.env_steps, progress.vector_steps)
         obs = self._reset(where, env_seed(self.seed, *path))

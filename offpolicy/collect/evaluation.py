@@ -16,7 +16,7 @@ from offpolicy.collect.policy import random_actions, require_sound
 from offpolicy.collect.post import Episode
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import with_time_limit
-from offpolicy.envs.vector import VectorAdapter, make_vector
+from offpolicy.envs.vector import VectorAdapter, make_vector, takes_a_seed_each
 from offpolicy.errors import EnvFailure
 from offpolicy.nets.policy import Policy
 from offpolicy.seeding import env_seed, generator
@@ -173,13 +173,9 @@ def run_episodes(
 
 def _make_vector(env: EnvConfig, episodes: int, should_stop: Callable[[], bool]) -> VectorAdapter:
     """Returns environments of which each takes a seed of its own: vectors that take one begin other episodes."""
-    for vectorization in ("mujoco", "sync") if env.vectorization == "mujoco" else ("sync",):
-        num_envs = min(episodes, MAX_EVAL_ENVS[vectorization])
-        vector = make_vector(dataclasses.replace(env, vectorization=vectorization), num_envs, should_stop)
-        if vector.can_reset_some:
-            break
-        vector.close()
-    return vector
+    vectorization = "mujoco" if env.vectorization == "mujoco" and takes_a_seed_each(env) else "sync"
+    num_envs = min(episodes, MAX_EVAL_ENVS[vectorization])
+    return make_vector(dataclasses.replace(env, vectorization=vectorization), num_envs, should_stop)
 
 
 def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callbacks: EpisodeCallbacks) -> Float64:

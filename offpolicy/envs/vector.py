@@ -176,6 +176,16 @@ def env_seeds(seed: int, num_envs: int, first: int = 0) -> tuple[int, ...]:
     return tuple(base + first + index for index in range(num_envs))
 
 
+def takes_a_seed_each(cfg: EnvConfig) -> bool:
+    """True if the environments of `env.vectorization=mujoco` can be reset one by one, each with a seed of its own.
+
+    A vector says so in the metadata of its class; a batch of Gymnasium's MuJoCo tasks always can.
+    """
+    entry = find_spec(cfg.id).vector_entry_point
+    creator = load_env_creator(entry) if isinstance(entry, str) else entry
+    return creator is None or bool(getattr(creator, "metadata", {}).get(RESET_MASK, False))
+
+
 def _raise_failures(infos: dict[str, Any]) -> None:
     if FAILURE_KEY not in infos:
         return

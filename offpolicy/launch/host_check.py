@@ -158,7 +158,7 @@ def clock_findings(clock: ClockCheck) -> Iterator[Finding]:
     elif clock.reading_ns > SLOW_READING_NS:
         fix = "every reading is a system call: boot with clocksource=tsc, or train with timing.enabled=false"
         if clock.source == "tsc":
-            fix = "the host of this virtual machine answers every reading: train with timing.enabled=false"
+            fix = "reading it is slow here, as where a virtual machine traps it: train with timing.enabled=false"
         yield Finding(HOST, "clock", text, Level.SLOW, fix)
     else:
         yield Finding(HOST, "clock", text)

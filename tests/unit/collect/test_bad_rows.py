@@ -104,6 +104,7 @@ def test_episodes_that_begin_with_nan_are_begun_again_until_they_do_not(
     assert len(set(env.seeds)) == 3
     assert env.where == ([[False, True, False]] * 3 if can_reset_some else [])
     assert [text.rpartition(", ")[2] for text in warnings] == [f"{n} of env.max_bad_rows=10" for n in (1, 2, 3)]
+    assert [f"episode step {step}, " in text for text, step in zip(warnings, (5, 0, 0), strict=True)] == [True] * 3
 
 
 def test_a_process_begins_without_nan(tmp_path: Path) -> None:
