@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from offpolicy.collect.episode_hook import Interval
 from offpolicy.collect.policy import random_actions, require_sound
@@ -17,8 +18,9 @@ from offpolicy.collect.post import Episode
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import with_time_limit
 from offpolicy.envs.vector import VectorAdapter, make_vector, takes_a_seed_each
-from offpolicy.errors import EnvFailure
+from offpolicy.errors import EnvFailure, NumericsError
 from offpolicy.nets.policy import Policy
+from offpolicy.number_text import counted
 from offpolicy.seeding import env_seed, generator
 from offpolicy.timing.clock import Clock, MonotonicClock
 from offpolicy.timing.phases import EvaluatorPhase
@@ -28,6 +30,10 @@ from offpolicy.types import Bool, Episodes, EvalResult, Float32, Float64, SpaceS
 # Most environments side by side: those that are stepped in one call cost little more when they are many.
 MAX_EVAL_ENVS = {"sync": 16, "mujoco": 128}
 Actor = Callable[[Float32], Float32]  # observations [N, O] to actions [N, A]
+
+
+class BadObsError(NumericsError):
+    """An episode of an evaluation goes on with NaN or Inf: no policy can act on it."""
 
 
 class Vector(Protocol):
@@ -89,6 +95,10 @@ class EpisodeAccumulator:
             for env in np.flatnonzero(is_running):
                 self._steps[env].append((action[env], float(outcome.reward[env])))
                 self._obs[env].append(outcome.next_obs[env])
+
+    def num_steps(self, env: int) -> int:
+        """Returns the steps of the running episode."""
+        return int(self._length[env])
 
     def result(self, env: int) -> Float64:
         """Returns return, length and measure of the episode that has just ended there [3]."""
@@ -155,7 +165,10 @@ def random_actor(spec: SpaceSpec, seed: int) -> Actor:
 def run_episodes(
     act: Actor, env: EnvConfig, *, episodes: int, seed: int, callbacks: EpisodeCallbacks | None = None
 ) -> Episodes:
-    """Runs `episodes` complete episodes, each with its own seed; fewer if stopped."""
+    """Runs `episodes` complete episodes, each with its own seed; fewer if stopped.
+
+    Raises `EnvFailure`, `BadObsError`, and what `act` raises.
+    """
     callbacks = callbacks or EpisodeCallbacks()
     with callbacks.ledger.phase(EvaluatorPhase.ENV_RESET):
         vector = _make_vector(with_time_limit(env), episodes, callbacks.should_stop)
@@ -182,7 +195,7 @@ def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callback
     """Returns return, length and measure of every episode [E, 3]; NaN for one that was not finished.
 
     Environment i runs the episodes i, i + N, i + 2N ..., one after another: which ones are run, and in which
-    environment, does not depend on which finishes first; that would favour short ones.
+    environment, does not depend on which finishes first; that would favour short ones. Raises `BadObsError`.
     """
     phase, num_envs = callbacks.ledger.phase, vector.num_envs
     found = np.full((episodes, 3), np.nan)
@@ -193,7 +206,7 @@ def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callback
     running = EpisodeAccumulator(obs, callbacks.clock.now_ns(), keeps_steps=callbacks.on_end is not None)
     while is_running.any() and not callbacks.should_stop():
         with phase(EvaluatorPhase.ACTION_SELECT):
-            action = act(obs)
+            action = act(_sound_obs(obs, is_running, number, running))
         with phase(EvaluatorPhase.ENV_STEP):
             outcome = vector.step(action)
         obs = outcome.next_obs
@@ -213,6 +226,20 @@ def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callback
             running.begin(begins, obs, callbacks.clock.now_ns())
         callbacks.ledger.close()
     return found
+
+
+def _sound_obs(obs: Float32, is_running: Bool, number: NDArray[np.int64], running: EpisodeAccumulator) -> Float32:
+    """Returns the observations [N, O], with zeros for NaN and Inf of environments whose last episode is over.
+
+    `number`: the episode of each environment [N]. Raises `BadObsError` for NaN or Inf of an episode that runs.
+    """
+    is_sound = np.isfinite(obs)
+    if is_sound.all():
+        return obs
+    for env in np.flatnonzero(is_running & ~is_sound.all(axis=1)).tolist():
+        where = f"episode {number[env]} of the evaluation, after {counted(running.num_steps(env), 'step')}"
+        raise BadObsError(f"NaN or Inf in an observation of the environment: {where}")
+    return np.where(is_sound, obs, np.float32(0.0))
 
 
 def _call_on_end(callbacks: EpisodeCallbacks, running: EpisodeAccumulator, index_of: dict[int, int]) -> None:

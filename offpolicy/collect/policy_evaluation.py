@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import numpy as np
 
 from offpolicy.checkpoint.formats import Array
 from offpolicy.collect.episode_hook import STOPPED, EpisodeHook, HookConfig, HookResult, Interval
-from offpolicy.collect.evaluation import EpisodeCallbacks, evaluate
+from offpolicy.collect.evaluation import BadObsError, EpisodeCallbacks, evaluate
 from offpolicy.collect.post import Episode
 from offpolicy.collect.record_log import Record, RecordLog
 from offpolicy.config.schema import RunConfig
@@ -82,7 +83,10 @@ class PolicyEvaluation:
             self._log.close()
 
     def evaluate(self, flat: Float32, env_steps: int, policy_version: int) -> EvalResult | None:
-        """Evaluates the flat policy [P]; None if stopped. Raises `EnvFailure`, `NumericsError`."""
+        """Evaluates the flat policy [P]; None if stopped. Raises `EnvFailure`, `NumericsError`.
+
+        Where the run skips bad transitions, an evaluation whose observations hold NaN or Inf has the mean return NaN.
+        """
         cfg, context, failures_before = self._cfg, self._context, self.post_failures
         self._records, self._rollouts, self._hook_runs, self._pauses = {}, [], [], []
         with context.ledger.phase(EvaluatorPhase.WEIGHT_APPLY):
@@ -96,7 +100,13 @@ class PolicyEvaluation:
             ledger=context.ledger,
             close_failed=context.close_failed,
         )
-        result = evaluate(self._policy, cfg.env, episodes=cfg.eval.episodes, seed=cfg.seed, callbacks=callbacks)
+        try:
+            result = evaluate(self._policy, cfg.env, episodes=cfg.eval.episodes, seed=cfg.seed, callbacks=callbacks)
+        except BadObsError as error:
+            if cfg.env.max_bad_rows == 0:
+                raise
+            context.warn(f"{error}; env.max_bad_rows={cfg.env.max_bad_rows} lets the run go on without a result")
+            result = EvalResult(env_steps, math.nan, math.nan, math.nan, 0, policy_version)
         if self._hook is not None:
             with context.ledger.phase(EvaluatorPhase.POST_BACKPRESSURE):
                 self._hook.drain()

@@ -59,7 +59,7 @@ class RunEvaluation:
         return self._evaluation.post_failures
 
     def evaluate(self, flat: Float32, env_steps: int, policy_version: int) -> EvalResult | None:
-        """Evaluates the flat policy [P]; None if stopped. Raises `EnvFailure`."""
+        """Evaluates the flat policy [P]; None if stopped. Raises `EnvFailure`, `NumericsError`."""
         result = self._evaluation.evaluate(flat, env_steps, policy_version)
         if result is not None:
             self._send("eval", **result._asdict())

@@ -28,6 +28,7 @@ from offpolicy.launch.run_dir import (
     refuse_file,
 )
 from offpolicy.launch.run_lock import has_same_parent
+from offpolicy.replay.rate_limiter import first_update_step
 from offpolicy.timing.clock import wall_clock_stamp
 
 # Configuration keys that may differ between the hosts of a run.
@@ -81,6 +82,12 @@ def follow_launcher(cfg: RunConfig) -> HostInfo:
         raise ConfigError(
             f"algo.batch_size: got {cfg.algo.batch_size}, allowed a multiple of the {num_ranks} learner ranks of all"
             " hosts: each takes an equal part of the batch"
+        )
+    if (first := first_update_step(cfg, host.num_hosts)) > cfg.total_timesteps:
+        raise ConfigError(
+            f"total_timesteps: got {cfg.total_timesteps}, allowed at least {first}, the env step of the first update"
+            f" of {host.num_hosts} hosts: collect.num_collectors={cfg.collect.num_collectors} and"
+            f" env.num_envs={cfg.env.num_envs} are those of each host"
         )
     if cfg.timing.virtual_speedup and num_ranks > 1:
         raise ConfigError(

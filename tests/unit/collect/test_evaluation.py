@@ -15,6 +15,7 @@ from gymnasium.vector import VectorEnv
 from offpolicy.collect.episode_hook import Interval
 from offpolicy.collect.evaluation import (
     MAX_EVAL_ENVS,
+    BadObsError,
     EpisodeAccumulator,
     EpisodeCallbacks,
     deterministic_actor,
@@ -355,3 +356,43 @@ def test_an_episode_that_would_never_end_is_cut(monkeypatch: pytest.MonkeyPatch)
     endless = dataclasses.replace(POINT_MASS, kwargs={"max_episode_steps": -1})
     found = run_episodes(lambda obs: np.zeros((len(obs), 2), np.float32), endless, episodes=3, seed=1)
     assert found.length.tolist() == [12.0, 12.0, 12.0]
+
+
+class Failing(Scripted):
+    """The observation of environment `where` is NaN from its step `at` on."""
+
+    def __init__(self, lengths: Sequence[int], num_envs: int, where: int, at: int) -> None:
+        super().__init__(lengths, num_envs)
+        self.where, self.at = where, at
+
+    def obs(self) -> np.ndarray:
+        obs = super().obs()
+        obs[self.where] = np.nan if self.num_steps >= self.at else obs[self.where]
+        return obs
+
+
+@pytest.mark.parametrize(("at", "text"), [(0, "0 steps"), (1, "1 step"), (3, "3 steps")])
+def test_an_episode_that_goes_on_with_nan_is_an_error_and_nobody_acts_on_it(at: int, text: str) -> None:
+    seen: list[np.ndarray] = []
+
+    def act(obs: np.ndarray) -> np.ndarray:
+        seen.append(obs)
+        return stay(obs)
+
+    with pytest.raises(BadObsError, match=rf"episode 1 of the evaluation, after {text}$"):
+        step_episodes(act, Failing([9, 9], 2, where=1, at=at), 2, 0, EpisodeCallbacks())
+    assert len(seen) == at
+    assert all(np.isfinite(obs).all() for obs in seen)
+
+
+def test_what_is_observed_after_the_last_episode_of_an_environment_is_no_error_and_nobody_acts_on_it() -> None:
+    seen: list[np.ndarray] = []
+
+    def act(obs: np.ndarray) -> np.ndarray:
+        seen.append(obs)
+        return stay(obs)
+
+    found = step_episodes(act, Failing([5, 2], 2, where=1, at=2), 2, 0, EpisodeCallbacks())
+    assert found[:, 0].tolist() == [5.0, 2.0]
+    assert [obs[1, 0] for obs in seen] == [1.0, 1.0, 0.0, 0.0, 0.0]
+    assert seen[-1].dtype == np.float32

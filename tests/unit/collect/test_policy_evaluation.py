@@ -13,6 +13,7 @@ import pytest
 
 from offpolicy.collect import policy_evaluation
 from offpolicy.collect.episode_hook import STOPPED, HookConfig, HookResult, Interval
+from offpolicy.collect.evaluation import BadObsError
 from offpolicy.collect.policy_evaluation import EPISODES_FILE, EvaluationContext, PolicyEvaluation, overlap
 from offpolicy.collect.post import Episode
 from offpolicy.config.schema import RunConfig
@@ -184,3 +185,23 @@ def test_an_episode_that_stood_still_for_the_hook_was_not_played_meanwhile() -> 
     assert overlap(played, posts) == 80 / 120
     assert overlap(played, posts, spans((50, 110), (130, 170))) == 20 / 70
     assert overlap(spans((0, 50)), spans((50, 110)), spans((0, 50))) is None
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+def test_nan_in_an_evaluation_ends_a_run_only_where_no_bad_transition_is_skipped(
+    limit: int, tmp_path: Path, warnings: list[str]
+) -> None:
+    faulty = {"id": "offpolicy.envs.toy:Faulty-v0", "kwargs": {"fail": "nan_obs", "at": 3}, "max_bad_rows": limit}
+    cfg = RunConfig.from_mapping({"env": faulty, "eval": {"episodes": 2}})
+    made = PolicyEvaluation(
+        cfg, SpaceSpec(2, 1, (-1.0,), (1.0,)), tmp_path, 0, EvaluationContext(lambda: False, warnings.append)
+    )
+    if limit == 0:
+        with pytest.raises(BadObsError):
+            evaluate(made, 100)
+        return
+    result = evaluate(made, 100)
+    assert np.isnan(result.mean_reward)
+    assert (result.env_steps, result.episodes, made.episodes) == (100, 0, 0)
+    (warning,) = warnings
+    assert "episode 0 of the evaluation, after 3 steps; env.max_bad_rows=2 lets the run go on" in warning

@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,22 @@ def test_several_ranks_have_no_virtual_speedup() -> None:
     cfg = RunConfig.from_mapping({**config(0.25).to_mapping(), "timing": {"virtual_speedup": True}})
     with pytest.raises(ConfigError, match="allowed false with 4 learner ranks"):
         hosts.follow_launcher(cfg)
+
+
+@pytest.mark.parametrize(
+    ("algo", "rest", "first"),
+    [
+        ({"batch_size": 16, "learning_starts": 10, "n_step": 3, "utd": 0.1}, {}, 4 * 3 * 2 * 5 + 10),
+        ({"name": "appo", "num_minibatches": 1}, {"rollout": {"length": 8}}, 4 * 8 * 2 * 5),
+    ],
+)
+def test_a_run_of_which_all_hosts_together_make_no_update_is_refused(algo: Any, rest: Any, first: int) -> None:
+    keys = {"env": {"num_envs": 5}, "collect": {"num_collectors": 2}, "run_dir": "run", "device": "cpu", **rest}
+    runner = {"name": "appo" if algo.get("name") == "appo" else "multi_gpu", "world_size": 1, "interface": "lo"}
+    mapping = {"algo": algo, "runner": runner, **keys}
+    assert hosts.follow_launcher(RunConfig.from_mapping({**mapping, "total_timesteps": first})).num_hosts == 4
+    with pytest.raises(ConfigError, match=f"total_timesteps: got {first - 1}, allowed at least {first}, .* of 4 hosts"):
+        hosts.follow_launcher(RunConfig.from_mapping({**mapping, "total_timesteps": first - 1}))
 
 
 def test_hosts_have_no_memory_in_common() -> None:
