@@ -110,6 +110,26 @@ def interrupts_exit() -> Iterator[None]:
                 signal.signal(number, before[number])
 
 
+class StopSignal(KeyboardInterrupt):
+    """SIGTERM or SIGHUP, where they end a command as Ctrl-C does."""
+
+
+@contextlib.contextmanager
+def stops_interrupt() -> Iterator[None]:
+    """Lets SIGTERM and SIGHUP raise `StopSignal`, as Ctrl-C raises `KeyboardInterrupt`: children are to be stopped.
+
+    Where a signal is ignored or handled by the caller, nothing changes.
+    """
+    ours = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, _raise)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def cleaned_up(clean_up: Callable[[], object]) -> Iterator[None]:
     """Lets a signal that ends the process, see `interrupts_exit`, call `clean_up` first, in the signal's handler."""
@@ -133,3 +153,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(Exception):
             clean_up()
     os._exit(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    raise StopSignal(signal.Signals(number).name)

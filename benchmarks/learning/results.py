@@ -11,6 +11,7 @@ from benchmarks.learning.studies import Study, agree
 
 Raw = dict[str, Any]  # Any: the JSON data of one run
 NOTHING_LEARNT = "nothing-learnt"
+INFERENCE = "hand-inference"
 
 
 def path_of(name: str, results_dir: Path | None = None) -> Path:
@@ -44,6 +45,16 @@ def save_policies(env_id: str, policies: dict[str, Raw]) -> None:
     """Writes what policies that learn nothing earn in an environment, beside those that are there."""
     found = _read(path_of(NOTHING_LEARNT))
     _write(path_of(NOTHING_LEARNT), dict(sorted({**found, env_id: {**found.get(env_id, {}), **policies}}.items())))
+
+
+def inference() -> Raw:
+    """What the joints of the hand tell, see `hand_inference`; empty where nobody has looked."""
+    return _read(path_of(INFERENCE))
+
+
+def save_inference(found: Raw) -> None:
+    """Writes it down."""
+    _write(path_of(INFERENCE), found)
 
 
 def _read(path: Path) -> Raw:

@@ -227,5 +227,5 @@ def fingerprint(cfg: RunConfig, spec: SpaceSpec) -> dict[str, Any]:
         "algo.n_step": algo.n_step,
         "algo.gamma": algo.gamma,
         "env observation size": spec.obs_dim,
-        "env action size": spec.num_actions or spec.nvec or spec.action_dim,
+        "env action size": spec.num_actions or list(spec.nvec) or spec.action_dim,
     }

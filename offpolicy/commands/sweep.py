@@ -24,7 +24,7 @@ from offpolicy.config.parsing import as_override, flatten, is_within, merge, nes
 from offpolicy.config.rules import unread_options
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.usable import specs
-from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError
+from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, ConfigError, OffPolicyError
 from offpolicy.files import atomic_write
 from offpolicy.launch.preflight import preflight
 from offpolicy.launch.run_lock import RunLock
@@ -32,6 +32,7 @@ from offpolicy.logger.console import plain_console
 from offpolicy.logger.summary import known_summary
 from offpolicy.machine import num_usable_cores
 from offpolicy.number_text import counted, return_text
+from offpolicy.start import StopSignal, stops_interrupt
 from offpolicy.timing.clock import Stopwatch
 
 SOURCE = "source.yaml"  # the copy of what `config=` names; a `config.yaml` would make the directory a run
@@ -98,7 +99,7 @@ def sweep(file: Path, words: Sequence[str], options: SweepOptions) -> int:
     lock = RunLock(out)
     try:
         words = with_kept_source(words, out)
-        with database_errors(out):
+        with database_errors(out), stops_interrupt():
             study = SweepStudy(out, space, [*words, f"seeds={options.seeds}"], prunes=options.prunes)
             default = _default(space, cfg)
             if all(each.key in default and each.holds(default[each.key]) for each in space.parameters):
@@ -240,7 +241,7 @@ class Sweep:
         self._watch, self._console = Stopwatch(), plain_console()
 
     def run(self) -> int:
-        """Runs to the end, and prints the result. Ctrl-C stops the runs, which a later call continues."""
+        """Runs to the end, and prints the result. Ctrl-C or SIGTERM stop the runs, which a later call continues."""
         self._active = [self._activate(trial) for trial in self._study.begun()]
         for each in self._active:
             self._say(each, "goes on")
@@ -254,7 +255,7 @@ class Sweep:
             if not isinstance(error, KeyboardInterrupt):
                 raise
             self._console.print(f"interrupted: the same command goes on; {self._out} keeps the trials", soft_wrap=True)
-            return EXIT_INTERRUPTED
+            return EXIT_TERMINATED if isinstance(error, StopSignal) else EXIT_INTERRUPTED
         return self._conclude()
 
     def _activate(self, trial: Any) -> ActiveTrial:  # Any: an Optuna trial

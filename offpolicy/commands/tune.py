@@ -33,12 +33,13 @@ from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.envs.vectorization import resolve_vectorization
-from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError, SaveError
+from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, OffPolicyError, SaveError
 from offpolicy.files import output_file
 from offpolicy.launch.preflight import cuda_memory, preflight
 from offpolicy.launch.resources import has_gpu, learner_threads, plan_host
 from offpolicy.logger.console import plain_console
 from offpolicy.machine import num_usable_cores
+from offpolicy.start import StopSignal, stops_interrupt
 from offpolicy.timing.clock import Stopwatch
 
 KEPT_AS_IT_IS = "algo, runner, seed and all other keys: a trial is the same run in every other way"
@@ -70,11 +71,12 @@ def tune(words: Sequence[str], options: TuneOptions) -> int:
     with tempfile.TemporaryDirectory(prefix="offpolicy-tune-") as directory:
         search = _search(cfg, words, held, Path(directory), watch, options, console)
         try:
-            tuning = search.run()
-        except KeyboardInterrupt:
+            with stops_interrupt():
+                tuning = search.run()
+        except KeyboardInterrupt as error:
             console.print("interrupted: nothing is written")
             _print(console, search.result, held)
-            return EXIT_INTERRUPTED
+            return EXIT_TERMINATED if isinstance(error, StopSignal) else EXIT_INTERRUPTED
         except TrialFailed as failure:
             raise OffPolicyError(f"the run cannot be tuned, its first trial failed: {failure}") from None
     _print(console, tuning, held)

@@ -12,7 +12,7 @@ import pytest
 
 from offpolicy.checkpoint import CheckpointStore
 from tests.hostile import rewrite
-from tests.processes.conftest import killed_and_resumed, replay_bytes
+from tests.processes.conftest import TINY, killed_and_resumed, replay_bytes
 
 pytestmark = pytest.mark.mp
 COMPARED = ("learner.safetensors", "collector-0.safetensors")
@@ -38,6 +38,22 @@ def test_a_run_killed_and_resumed_is_bitwise_the_uninterrupted_one(start_run: An
     options = (*VARIANTS[variant], "total_timesteps=700", "checkpoint.every=100")
     whole, again, _ = killed_and_resumed(start_run, *options)
     assert saved_files(again) == saved_files(whole)
+
+
+@pytest.mark.parametrize(
+    "options", [("env.num_envs=2",), pytest.param(("runner=double_buffer",), marks=pytest.mark.slow)]
+)
+def test_a_run_that_is_complete_and_goes_on_is_bitwise_the_longer_one(start_run: Any, options: tuple[str, ...]) -> None:
+    """The last rows of a run were drawn as if its replay were about to recycle others, which it never did."""
+    common = ("algo.n_step=3", "collect.mode=alternate", "eval.episodes=0", *options)
+    longer = start_run(*common, "total_timesteps=500", "run_dir=longer")
+    assert longer.finish()[0] == 0
+    for command in (("train", *TINY, *common, "run_dir=shorter", "total_timesteps=400"), ("resume", "shorter")):
+        words = ("total_timesteps=500",) if command[0] == "resume" else ()
+        run = start_run(*words, command=command)
+        assert run.finish()[0] == 0
+    first, second = (longer.directory.parent / name / "checkpoints/step-000000000500" for name in ("longer", "shorter"))
+    assert saved_files(first) == saved_files(second)
 
 
 def require_difference(start_run: Any, directory: Path, change: Callable[[dict[str, Any]], None]) -> None:

@@ -34,7 +34,12 @@ def test_a_tune_measures_real_runs_and_train_takes_what_it_wrote(run_cli: Any, t
     assert run_cli(["train", *words, *run]).returncode == 0
 
 
-def test_ctrl_c_ends_the_trial_and_writes_nothing(start_run: StartRun, traces: Traces, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "expected"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
+def test_a_stop_ends_the_trial_and_writes_nothing(
+    number: signal.Signals, expected: int, start_run: StartRun, traces: Traces, tmp_path: Path
+) -> None:
     tune = start_run(command=("tune", *SMALL))
 
     def has_learner() -> bool:
@@ -43,9 +48,9 @@ def test_ctrl_c_ends_the_trial_and_writes_nothing(start_run: StartRun, traces: T
         return False
 
     tune.wait_until(has_learner, 40.0)
-    tune.signal(signal.SIGINT)
+    tune.signal(number)
     code, out, err = tune.finish()
-    assert (code, err) == (130, "")
+    assert (code, err) == (expected, "")
     assert "interrupted: nothing is written" in out
     assert list(tmp_path.iterdir()) == []
     traces.assert_none()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import random
@@ -221,8 +222,11 @@ def fingerprint_of(**sections: Any) -> dict[str, Any]:
     return fingerprint(RunConfig.from_mapping(sections), SPEC)
 
 
-def test_a_fingerprint_is_json_data() -> None:
-    assert json.loads(json.dumps(fingerprint_of(**HORA))) == fingerprint_of(**HORA)
+@pytest.mark.parametrize("actions", [{}, {"num_actions": 3}, {"nvec": (3, 2, 4)}])
+def test_a_fingerprint_is_json_data(actions: dict[str, Any]) -> None:
+    """A run with MultiDiscrete actions could never be resumed: a tuple is no list."""
+    found = fingerprint(RunConfig.from_mapping(HORA), dataclasses.replace(SPEC, **actions))
+    assert json.loads(json.dumps(found)) == found
 
 
 @pytest.mark.parametrize("algo", [{"name": "td3"}, {"hidden_dims": [64]}, {"n_step": 3}, {"gamma": 0.9}])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -243,6 +245,19 @@ def test_a_run_that_cannot_be_stopped_is_named_and_the_others_are(
     assert swept(jobs=3) == 130
     assert [job.was_stopped for job in launcher.jobs] == [False, True, True]
     assert "trial 0: seed 1 was not stopped: scancel 7: Invalid job id specified" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_end_stops_the_runs_as_ctrl_c_does(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They died with the sweep, without a checkpoint."""
+    launcher = launched(monkeypatch, near)
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: os.kill(os.getpid(), number))
+    assert swept(jobs=3) == 143
+    assert [job.was_stopped for job in launcher.jobs] == [True] * 3
+    assert "interrupted: the same command goes on" in capsys.readouterr().out
+    assert signal.getsignal(number) is signal.SIG_DFL
 
 
 def test_all_runs_are_asked_to_stop_before_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from offpolicy.analysis.tuning import Machine, Measured, TrialFailed
 from offpolicy.commands.trial import Trial
 from offpolicy.commands.tune import TuneOptions, learns_on_gpu, tries_settings, tune, tuning_table
 from offpolicy.config.overrides import load_config
-from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
+from offpolicy.errors import ConfigError, OffPolicyError
 from offpolicy.launch.preflight import Gpus
 from offpolicy.plugins import SINKS
 from tests.packages import make_package
@@ -110,8 +111,13 @@ def test_what_was_given_is_written_where_nothing_is_faster(
     assert "no change was faster" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_tune_shows_what_is_known_and_writes_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: TuneOptions
+    number: signal.Signals,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: TuneOptions,
 ) -> None:
     measured_as(monkeypatch, {})
     answers = [Measured((100.0,))]
@@ -119,10 +125,11 @@ def test_an_interrupted_tune_shows_what_is_known_and_writes_nothing(
     def measure(_: Trial) -> Measured:
         if answers:
             return answers.pop()
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), number)
+        raise AssertionError("the signal has ended nothing")
 
     monkeypatch.setattr(Trial, "measure", measure)
-    assert tune([], options) == EXIT_INTERRUPTED
+    assert tune([], options) == code
     out = capsys.readouterr().out
     assert "interrupted: nothing is written" in out
     assert "env steps per second" in out
