@@ -453,7 +453,9 @@ def _add_reproduce(commands: Any) -> None:
     text = "run a finished run again and compare the results: offpolicy reproduce RUN [key=value ...]"
     parser = commands.add_parser("reproduce", help=text, description=text)
     parser.add_argument("run", type=_existing_run, help="a run: its directory, the beginning of its name, or latest")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="keys to change, such as run_dir=runs/again")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="keys to change, such as run_dir=runs/again"
+    )
     parser.add_argument(TRUST, action="store_true", help="import code that lies in the run's directory")
     parser.set_defaults(command=_reproduce)
 
@@ -471,7 +473,7 @@ def _add_sweep(commands: Any) -> None:
     text = "search for the settings that learn best, in parallel: offpolicy sweep space.yaml algo=sac --trials 20"
     parser = commands.add_parser("sweep", help=text, description=text)
     parser.add_argument("space", type=Path, help="a YAML file of keys, each with what it may be (docs/sweeps.md)")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="what all trials have in common")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="what all trials have in common")
     parser.add_argument("--trials", type=_positive, default=20, help="settings to try (default: 20)")
     parser.add_argument(
         "--seeds",

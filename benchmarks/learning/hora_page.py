@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.learning.hand_gaits import TASKS
-from benchmarks.learning.results import Raw, policies_of, runs_of
+from benchmarks.learning.results import Raw, inference, policies_of, runs_of
 from benchmarks.learning.runs import FINISHED
 from benchmarks.learning.studies import BY_KEY
 from benchmarks.page import WIDTH, filled, table
@@ -134,6 +134,15 @@ def over_seeds(values: Float64, others: Float64) -> Interval:
     return difference_interval(drawn[0], drawn[1])
 
 
+def inference_table(found: Raw) -> str:
+    """What a network infers of each quantity from few frames and from many."""
+    if not found:
+        return NO_RUN
+    rows = [[what, *(f"{value:.2f}" for value in each.values())] for what, each in found["explained"].items()]
+    names = next(iter(found["explained"].values()))
+    return table(("explained variance", *names), rows)
+
+
 def provenance() -> str:
     """The machines and commits of the runs, and how long they took."""
     runs = {
@@ -162,6 +171,7 @@ def render() -> str:
     made = {
         "results": results_table(policies, scripted),
         "conclusions": conclusions(policies, scripted),
+        "inference": inference_table(inference()),
         "provenance": provenance(),
     }
     return filled(TEXT.read_text(), made)

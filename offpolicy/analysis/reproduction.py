@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,12 @@ class Circumstances:
         return found
 
 
-def why_not_bitwise(run: Path, cfg: RunConfig, changed: Sequence[str], *, has_gpu: bool, cores: int) -> list[str]:
+def why_not_bitwise(  # noqa: PLR0913  # what is known of the repetition, each needed
+    run: Path, cfg: RunConfig, changed: Sequence[str], *, has_gpu: bool, cores: int, has_evaluator: bool
+) -> list[str]:
     """Returns the reasons for which the repetition need not equal the run bit for bit, apart from circumstances.
 
-    `changed` are the keys that the command line gives.
+    `changed` are the keys whose values the command line changes; `has_evaluator`: evaluations run beside training.
     """
     summary = known_summary(run) or {}
     own = [key for key in changed if not is_within(key, HARMLESS)]
@@ -76,6 +79,9 @@ def why_not_bitwise(run: Path, cfg: RunConfig, changed: Sequence[str], *, has_gp
         f"collect.mode={cfg.collect.mode or cfg.collect_mode}: which weights acted depends on timing": (
             not cfg.takes_turns
         ),
+        "stop.reward, stop.patience: the env step of the end depends on when evaluations beside training are done": (
+            has_evaluator and cfg.stop.is_set
+        ),
         "a GPU promises no equal bits": bool(on_gpu),
         "threads.learner=auto: the number of threads that wins depends on the machine's load": (
             cfg.threads.learner == "auto" and cores > 1
@@ -85,6 +91,20 @@ def why_not_bitwise(run: Path, cfg: RunConfig, changed: Sequence[str], *, has_gp
         ),
     }
     return [reason for reason, holds in reasons.items() if holds]
+
+
+def changed_since(run: Path, inputs: Mapping[str, Sequence[Path]]) -> list[str]:
+    """Returns which files that a run has read were written after it had begun, in words. `inputs`: by key."""
+    started = _section(known_summary(run) or {}, "run", "started")
+    if not isinstance(started, str):
+        return []
+    began_s = datetime.fromisoformat(started).timestamp()
+    return [
+        f"{key}: {path} was written after the run had begun"
+        for key, paths in inputs.items()
+        for path in paths
+        if path.exists() and path.stat().st_mtime > began_s
+    ]
 
 
 def require_checkpoint(run: Path) -> None:

@@ -10,6 +10,7 @@ import math
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +138,7 @@ def _some(key: str, values: Any, where: str, problems: list[str]) -> Parameter |
     if not isinstance(values, list) or len(values) < 2:
         problems.append(f"{where}.values: got {values!r}, allowed a list of two or more values")
         return None
-    words = list(map(as_override, values))
-    if twice := [value for index, value in enumerate(values) if words[index] in words[:index]]:
+    if twice := [value for index, value in enumerate(values) if any(is_same(value, each) for each in values[:index])]:
         problems.append(f"{where}.values: got {twice[0]!r} twice, allowed each value once")
         return None
     return Parameter(key, tuple(tuple(each) if isinstance(each, list) else each for each in values))
@@ -167,6 +167,8 @@ def _range(key: str, raw: Mapping[str, Any], where: str, problems: list[str]) ->
         problems.append(f"{where}.log: got true, allowed with low above 0 and without step")
     if step is not None and not 0 < step <= high - low:
         problems.append(f"{where}.step: got {step:g}, allowed more than 0 and at most high - low")
+    elif step is not None and (Decimal(str(high)) - Decimal(str(low))) % Decimal(str(step)):
+        problems.append(f"{where}.step: got {step:g}, allowed one that divides high - low: high would never be tried")
     return None if len(problems) > before else Parameter(key, (), low, high, is_log, step, is_whole)
 
 

@@ -135,7 +135,9 @@ class CheckpointStore:
         for checkpoint in self._without_rows():
             if checkpoint.env_steps == env_steps:
                 return checkpoint
-        raise CheckpointError("\n".join(problems) or f"{self._root / step_name(env_steps)}: no such checkpoint")
+        there = ", ".join(sorted({str(steps) for _, steps in self._discover()}, key=int)) or "none"
+        missing = f"{self._root}: no checkpoint of env step {env_steps}, but of {there}"
+        raise CheckpointError("\n".join(problems) or missing)
 
     def older_than(self, env_steps: int) -> list[Path]:
         """Returns the directories of all checkpoints of earlier steps, good or not, newest first."""

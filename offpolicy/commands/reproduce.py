@@ -7,17 +7,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from offpolicy.analysis.reproduction import Circumstances, outcomes, require_checkpoint, why_not_bitwise
+from offpolicy.analysis.reproduction import (
+    Circumstances,
+    changed_since,
+    outcomes,
+    require_checkpoint,
+    why_not_bitwise,
+)
+from offpolicy.checkpoint import run_store
+from offpolicy.checkpoint.manifest import MANIFEST
+from offpolicy.commands.trust import named_modules
 from offpolicy.config.overrides import load_config, parse_overrides
 from offpolicy.config.parsing import as_override, flatten
-from offpolicy.config.schema import RunConfig
+from offpolicy.config.schema import RunConfig, read_values
+from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import EXIT_OK, ConfigError
-from offpolicy.launch.resources import has_gpu
+from offpolicy.launch.resources import has_gpu, plan_host
 from offpolicy.launch.run_dir import default_run_dir
 from offpolicy.logger.console import shown_path
 from offpolicy.logger.provenance import Provenance
 from offpolicy.machine import cpu_model, num_usable_cores, usable_cpus, versions
-from offpolicy.run_names import ROOT
+from offpolicy.run_names import ROOT, find_run
 from offpolicy.timing.clock import unix_s, wall_clock_stamp
 
 DIFFERS = 1  # exit code where equal bits were promised and are not there
@@ -63,9 +73,35 @@ def plan_reproduction(run: Path, words: Sequence[str]) -> Reproduction:
         cfg = replace(cfg, run_dir=str(default_run_dir(ROOT, cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed)))
     if Path(cfg.run_dir or "").exists():
         raise ConfigError(f"run_dir: got {cfg.run_dir!r}, allowed a directory that does not exist: the run begins anew")
-    changed = list(flatten(parse_overrides(words).values))
-    reasons = why_not_bitwise(run, cfg, changed, has_gpu=has_gpu(), cores=num_usable_cores())
+    reasons = why_not_bitwise(
+        run,
+        cfg,
+        _changed_keys(run, cfg, words),
+        has_gpu=has_gpu(),
+        cores=num_usable_cores(),
+        has_evaluator=plan_host(cfg, HostInfo()).has_evaluator,
+    )
+    reasons += changed_since(run, _inputs(run, cfg))
     return Reproduction(run, cfg, tuple(before.differences(_now())), tuple(reasons))
+
+
+def _changed_keys(run: Path, cfg: RunConfig, words: Sequence[str]) -> list[str]:
+    """Returns the given keys that have another value than in the run."""
+    values, before = flatten(cfg.to_mapping()), flatten(read_values(run / "config.yaml"))
+    return [key for key in flatten(parse_overrides(words).values) if key not in before or values[key] != before[key]]
+
+
+def _inputs(run: Path, cfg: RunConfig) -> dict[str, list[Path]]:
+    """Returns the files that the run reads beside its configuration, by key: modules, rows, networks of other runs."""
+    found: dict[str, list[Path]] = {}
+    for named in named_modules(run / "config.yaml"):
+        found.setdefault(named.key, []).extend(named.places)
+    if cfg.replay.demos is not None:
+        found["replay.demos"] = [Path(cfg.replay.demos)]
+    for key, source in (("teacher", cfg.teacher), ("init_from", cfg.init_from)):
+        if source is not None and (newest := run_store(find_run(source)).newest_valid(reads_rows=False)) is not None:
+            found[key] = [newest.path / MANIFEST]
+    return found
 
 
 def _now() -> Circumstances:

@@ -32,10 +32,12 @@ from offpolicy.logger.console import plain_console
 from offpolicy.logger.summary import known_summary
 from offpolicy.machine import num_usable_cores
 from offpolicy.number_text import counted, return_text
+from offpolicy.run_names import LATEST
 from offpolicy.start import StopSignal, stops_interrupt
 from offpolicy.timing.clock import Stopwatch
 
 SOURCE = "source.yaml"  # the copy of what `config=` names; a `config.yaml` would make the directory a run
+EPISODES = "eval.episodes"
 QUIET = ("log.panel=off", "log.tensorboard=false")
 MOST_SHOWN = 10  # trials in the table
 MOST_REFUSED = 3  # jobs in a row that SLURM does not take, each of which costs a trial
@@ -100,7 +102,7 @@ def sweep(file: Path, words: Sequence[str], options: SweepOptions) -> int:
     try:
         words = with_kept_source(words, out)
         with database_errors(out), stops_interrupt():
-            study = SweepStudy(out, space, [*words, f"seeds={options.seeds}"], prunes=options.prunes)
+            study = SweepStudy(out, space, [*_place_free(words), f"seeds={options.seeds}"], prunes=options.prunes)
             default = _default(space, cfg)
             if all(each.key in default and each.holds(default[each.key]) for each in space.parameters):
                 study.suggest_first(default)
@@ -124,6 +126,11 @@ def with_kept_source(words: Sequence[str], out: Path) -> list[str]:
         again = shlex.quote(f"config={as_override(str(kept))}")
         raise ConfigError(f"config: {file} is not what this sweep began with; write {again}, or another --out")
     return [*(word for word in words if not word.startswith("config=")), f"config={as_override(str(kept))}"]
+
+
+def _place_free(words: Sequence[str]) -> list[str]:
+    """Returns the words without the place of `SOURCE`: the sweep's directory may be moved."""
+    return [f"config={SOURCE}" if word.startswith("config=") else word for word in words]
 
 
 def _default(space: Space, cfg: RunConfig) -> dict[str, Value]:
@@ -152,18 +159,40 @@ def check_sweep(space: Space, words: Sequence[str], options: SweepOptions) -> Ru
         if is_within(key, (other,)) or is_within(other, (key,))
     ]
     problems += _sbatch_problems(options)
+    try:
+        cfg = _common(space, words)
+    except ConfigError as error:
+        raise ConfigError([*problems, *error.problems]) from None
+    evaluated = [
+        cfg.eval.episodes,
+        *(value for each in space.parameters if each.key == EPISODES for value in each.extremes),
+    ]
+    if 0 in evaluated:
+        problems.append(f"{EPISODES}: got 0, allowed 1 or more in a sweep: the final evaluation decides")
+    problems += [
+        f"{key}: got {source!r}, allowed the name of a run in a sweep: {LATEST} may be another one when it goes on"
+        for key, source in (("init_from", cfg.init_from), ("teacher", cfg.teacher))
+        if source is not None and Path(source).name == LATEST
+    ]
+    if not problems:
+        problems = [problem for each in space.parameters if (problem := _refused_always(cfg, space, each))]
+    if not problems:
+        problems = [problem for each in space.parameters if (problem := _unread(cfg, space, each))]
     if problems:
         raise ConfigError(problems)
-    cfg = _common(space, words)
-    if cfg.eval.episodes == 0:
-        raise ConfigError("eval.episodes: got 0, allowed 1 or more in a sweep: the final evaluation decides")
-    for each in space.parameters:  # rules that join keys refuse some values only with others: one end must do
-        refusals = [refusal for value in each.extremes if (refusal := _refusal(cfg, {each.key: value}))]
-        if len(refusals) == len(each.extremes):
-            raise ConfigError(refusals[0])
-    if problems := [problem for each in space.parameters if (problem := _unread(cfg, space, each))]:
-        raise ConfigError(problems)
     return cfg
+
+
+def _refused_always(cfg: RunConfig, space: Space, parameter: Parameter) -> str:
+    """Returns why a parameter cannot be used with any value; empty if one end of it can, beside some of the others.
+
+    Rules that join keys refuse some values only beside others.
+    """
+    others = [each for each in space.parameters if each is not parameter]
+    ends = [{each.key: each.extremes[end] for each in others} for end in (0, -1)]
+    beside = [{}, *({each.key: value} for each in others for value in each.extremes), *ends]
+    refusals = [_refusal(cfg, {**values, parameter.key: value}) for value in parameter.extremes for values in beside]
+    return refusals[0] if all(refusals) else ""
 
 
 def _unread(cfg: RunConfig, space: Space, parameter: Parameter) -> str:
@@ -242,9 +271,10 @@ class Sweep:
 
     def run(self) -> int:
         """Runs to the end, and prints the result. Ctrl-C or SIGTERM stop the runs, which a later call continues."""
-        self._active = [self._activate(trial) for trial in self._study.begun()]
-        for each in self._active:
-            self._say(each, "goes on")
+        for each in [self._activate(trial) for trial in self._study.begun()]:
+            if not self._is_refused(each):
+                self._active.append(each)
+                self._say(each, "goes on")
         try:
             while self._fill() or self._active:
                 time.sleep(self._launcher.poll_s)
@@ -283,12 +313,17 @@ class Sweep:
     def _begin(self) -> ActiveTrial | None:
         """Begins a trial; None for one whose values are refused together."""
         each = self._activate(self._study.ask())
-        if refusal := _refusal(self._cfg, each.values):
-            self._say(each, f"refused: {refusal}")
-            self._study.fail(each.trial, refusal)
+        if self._is_refused(each):
             return None
         self._active.append(each)
         return each
+
+    def _is_refused(self, each: ActiveTrial) -> bool:
+        """True for a trial whose values are refused together, which ends it."""
+        if refusal := _refusal(self._cfg, each.values):
+            self._say(each, f"refused: {refusal}")
+            self._study.fail(each.trial, refusal)
+        return bool(refusal)
 
     def _start(self, each: ActiveTrial) -> bool:
         """Starts the next run of a trial. False if it is not submitted.

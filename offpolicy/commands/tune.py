@@ -81,13 +81,22 @@ def tune(words: Sequence[str], options: TuneOptions) -> int:
             raise OffPolicyError(f"the run cannot be tuned, its first trial failed: {failure}") from None
     _print(console, tuning, held)
     best = [*words, *_overrides(tuning.values), *options.trust]
-    found = "" if tuning.values else "no change was faster, or not again when repeated: "
+    found = "" if tuning.values else f"{_why_none(tuning, options.minutes)}: "
     console.print(f"{found}{shlex.join(['offpolicy', 'train', *best])}", soft_wrap=True)
     _write(options.out, best)
     console.print(
         f"written: {options.out}, for `offpolicy train $(cat {shlex.quote(str(options.out))})`", soft_wrap=True
     )
     return 0
+
+
+def _why_none(tuning: Tuning, minutes: float) -> str:
+    """Returns why no setting is faster than the start."""
+    if len(tuning.rows) > 1:
+        return "no change was faster, or not again when repeated"
+    if "no time left" in tuning.not_tried.values():
+        return f"no change was tried: --minutes {minutes:g} leaves no time for one on this machine; give more"
+    return "no change was tried: none promises to be faster"
 
 
 def _check(options: TuneOptions) -> None:

@@ -555,21 +555,12 @@ class RunSections:
         return self.collect_mode == "alternate" and self.collect.mode != "auto"
 
     @property
-    def replay_rows(self) -> int:
-        """Rows of one collector's ring: its part of the capacity, but never more than the run can write."""
-        return min(self._ring_capacity, self._rows_written)
-
-    @property
-    def recycles_replay(self) -> bool:
-        """True if the run writes more rows than the replay keeps."""
-        return self._ring_capacity < self._rows_written
-
-    @property
-    def _ring_capacity(self) -> int:
+    def ring_capacity(self) -> int:
+        """One collector's part of the replay's capacity, in transitions."""
         return self.replay.capacity // self.collect.num_collectors
 
     @property
-    def _rows_written(self) -> int:
-        """The most rows that one collector can write."""
+    def replay_rows(self) -> int:
+        """Rows of one collector's ring: its part of the capacity, but never more than the run can write."""
         own_steps = -(-self.total_timesteps // self.collect.num_collectors)
-        return own_steps + self.env.num_envs * self.algo.n_step
+        return min(self.ring_capacity, own_steps + self.env.num_envs * self.algo.n_step)

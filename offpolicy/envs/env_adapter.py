@@ -18,7 +18,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.make import Env, failure_text, make_env
+from offpolicy.envs.make import Env, cause_of, failure_text, make_env
 from offpolicy.envs.mujoco_state import is_mujoco, models_digest
 from offpolicy.envs.spaces import Codec, describe
 from offpolicy.envs.worker_pool import tie_to_parent
@@ -136,9 +136,8 @@ class EnvAdapter(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
     def _failure(self, call: str, error: BaseException) -> str:
         action = "none" if self.last_action is None else np.array2string(self.last_action, max_line_width=1000)
         where = f"seed {self.seed}, episode step {self.episode_step}, last action {action}"
-        head = f"env {self.index} of {self.num_envs} ({self.cfg.id}) failed in {call}: {where}"
-        cause = str(error) if isinstance(error, EnvFailure | ConfigError) else failure_text(error)
-        return f"{head}\n{cause}"
+        head = f"env {self.index} of {self.num_envs} ({self.cfg.id}) failed in {call}: {where}: {cause_of(error)}"
+        return f"{head}\n{str(error) if isinstance(error, EnvFailure | ConfigError) else failure_text(error)}"
 
 
 class EnvFactory:

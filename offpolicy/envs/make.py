@@ -175,6 +175,12 @@ def _unknown_id(module: str, name: str) -> str:
     )
 
 
+def cause_of(error: BaseException) -> str:
+    """Returns class and first line of an error, for one line that says it all."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
 def failure_text(error: BaseException, skip: int = 1) -> str:
     """Returns the traceback as text, which crosses processes, without our own `skip` outermost frames."""
     frames: TracebackType | None = error.__traceback__

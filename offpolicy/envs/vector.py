@@ -31,7 +31,7 @@ from offpolicy.envs.env_adapter import (
     as_array,
     codec_of,
 )
-from offpolicy.envs.make import NO_LIMIT, Env, failure_text, find_spec, known_kwargs, make_env
+from offpolicy.envs.make import NO_LIMIT, Env, cause_of, failure_text, find_spec, known_kwargs, make_env
 from offpolicy.envs.pool import Pool
 from offpolicy.envs.spaces import Codec, action_map, describe
 from offpolicy.envs.vectorization import TOGETHER, resolve_vectorization, task_of, why_not_batched
@@ -293,7 +293,9 @@ class NativeVector:
         return flat
 
     def _failure(self, call: str, error: Exception) -> EnvFailure:
-        return EnvFailure(f"{self._num_envs} x {self._cfg.id} failed in {call}\n{failure_text(error)}")
+        return EnvFailure(
+            f"{self._num_envs} x {self._cfg.id} failed in {call}: {cause_of(error)}\n{failure_text(error)}"
+        )
 
 
 def _make_native(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) -> VectorEnv[Any, Any, Any]:

@@ -84,10 +84,15 @@ class UniformSampler:
     """Draws rows of the union of `rings` uniformly, with replacement, from the random stream `rng`.
 
     `guard` is the number of rows per ring that a writer may recycle before a batch is copied: those are not drawn.
+    `capacity` is from how many transitions on a ring recycles, if that is more than this one holds: a ring of a short
+    run has room for that run only, and never recycles. What is drawn does not depend on how long the run is to be.
     """
 
-    def __init__(self, rings: Sequence[Ring], rng: np.random.Generator, guard: int) -> None:
+    def __init__(
+        self, rings: Sequence[Ring], rng: np.random.Generator, guard: int, *, capacity: int | None = None
+    ) -> None:
         self._rings, self.rng, self._guard = tuple(rings), rng, guard
+        self._capacity = min(ring.max_transitions for ring in rings) if capacity is None else capacity
 
     def bounds(self) -> Bounds:
         first, last = [], []
@@ -96,7 +101,7 @@ class UniformSampler:
             oldest, newest = ring.oldest, ring.committed
             # Rows about to be recycled are not drawn while there are plenty of others: a redraw would be likely.
             # A ring that is nearly full recycles before a batch is copied.
-            is_full = oldest > 0 or ring.num_transitions + 2 * self._guard > ring.max_transitions
+            is_full = oldest > 0 or ring.num_transitions + 2 * self._guard > self._capacity
             guard = self._guard if is_full and newest - oldest > 4 * self._guard else 0
             first.append(oldest + guard)
             last.append(newest)
@@ -217,8 +222,16 @@ class UniformSampler:
 class AgeWeightedSampler(UniformSampler):
     """Draws rows with weights that fall with their age, each ring's newest readable row having the age 0."""
 
-    def __init__(self, rings: Sequence[Ring], rng: np.random.Generator, guard: int, weights: AgeWeights) -> None:
-        super().__init__(rings, rng, guard)
+    def __init__(
+        self,
+        rings: Sequence[Ring],
+        rng: np.random.Generator,
+        guard: int,
+        weights: AgeWeights,
+        *,
+        capacity: int | None = None,
+    ) -> None:
+        super().__init__(rings, rng, guard, capacity=capacity)
         self._weights = weights
 
     def describe(self) -> str:

@@ -75,17 +75,14 @@ class Replay:
         return cls(rank, ranks, rings, demonstrations(rank), source_spec, start.updates)
 
     def sampler(self, more_guard: int = 0) -> Sampler:
-        """Returns a sampler on the host, which keeps `more_guard` rows more away from the write head.
-
-        None are kept away where no row is recycled: what is drawn then does not depend on how long the run is to be.
-        """
+        """Returns a sampler on the host, which keeps `more_guard` rows more away from the write head."""
         cfg, rng = self.rank.cfg, self.rank.replay_generator()
-        guard = GUARD_ROWS * cfg.env.num_envs + more_guard if cfg.recycles_replay else 0
+        guard, capacity = GUARD_ROWS * cfg.env.num_envs + more_guard, cfg.ring_capacity
         weights = self.age_weights()
         replay = (
-            UniformSampler(self.rings, rng, guard=guard)
+            UniformSampler(self.rings, rng, guard, capacity=capacity)
             if weights is None
-            else AgeWeightedSampler(self.rings, rng, guard, weights)
+            else AgeWeightedSampler(self.rings, rng, guard, weights, capacity=capacity)
         )
         return replay if self.demos is None else MixedSampler(replay, self.demos)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from offpolicy.envs.batched.simulations import Array, Ids, SimulationFailure, Simulations
 from offpolicy.envs.batched.task import Info, Params, State, Task
-from offpolicy.envs.make import Env, failure_text
+from offpolicy.envs.make import Env, cause_of, failure_text
 from offpolicy.errors import EnvFailure
 from offpolicy.types import Bool
 
@@ -160,14 +160,14 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
         except EnvFailure:
             raise
         except Exception as error:
-            head = f"{self._named(0)} failed in {call}, with all others: {self._where(0, actions)}"
+            head = f"{self._named(0)} failed in {call}, with all others: {self._where(0, actions)}: {cause_of(error)}"
             raise EnvFailure(f"{head}\n{failure_text(error)}") from error
 
     def _failed(self, call: str, failure: SimulationFailure, actions: NDArray[Any] | None) -> EnvFailure:
         first, others = failure.ids[0], failure.ids[1:]
         also = f"(so did envs {others} in the same {call})\n" if others else ""
         head = f"{also}{self._named(first)} failed in {call}: {self._where(first, actions)}"
-        return EnvFailure(f"{head}\nMuJoCo: {failure.reason}")
+        return EnvFailure(f"{head}: MuJoCo: {failure.reason}")
 
     def observe(self) -> Array:
         """Returns the current observations."""

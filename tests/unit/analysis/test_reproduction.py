@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from offpolicy.analysis import reproduction
 from offpolicy.analysis.reproduction import (
     Circumstances,
     Outcome,
+    changed_since,
     episode_lines,
     num_starts,
     outcomes,
@@ -99,8 +101,16 @@ def test_uncommitted_changes_may_be_others_now() -> None:
     assert len(dirty.differences(dirty)) == 1
 
 
-def reasons(run: Path, *words: str, changed: tuple[str, ...] = (), has_gpu: bool = False, cores: int = 2) -> list[str]:
-    return why_not_bitwise(run, load_config(words), changed, has_gpu=has_gpu, cores=cores)
+def reasons(
+    run: Path,
+    *words: str,
+    changed: tuple[str, ...] = (),
+    has_gpu: bool = False,
+    cores: int = 2,
+    has_evaluator: bool = False,
+) -> list[str]:
+    cfg = load_config(words)
+    return why_not_bitwise(run, cfg, changed, has_gpu=has_gpu, cores=cores, has_evaluator=has_evaluator)
 
 
 def test_equal_bits_are_promised_with_threads_that_are_given(tmp_path: Path) -> None:
@@ -116,6 +126,8 @@ def test_equal_bits_are_promised_with_threads_that_are_given(tmp_path: Path) -> 
         (("threads.learner=1",), {"has_gpu": True}, "a GPU"),
         (("threads.learner=1", "algo.compile=reduce-overhead"), {}, "algo.compile"),
         (("threads.learner=1",), {"changed": ("algo.gamma", "run_dir")}, "algo.gamma: changed"),
+        (("threads.learner=1", "stop.reward=-9", "eval.every=500"), {"has_evaluator": True}, "stop.reward, stop.patie"),
+        (("threads.learner=1", "stop.patience=3", "eval.every=500"), {"has_evaluator": True}, "stop.reward, stop.pat"),
     ],
 )
 def test_every_reason_for_other_bits_is_named(
@@ -123,6 +135,27 @@ def test_every_reason_for_other_bits_is_named(
 ) -> None:
     (found,) = reasons(make(tmp_path / "a"), *words, **options)
     assert found.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("words", "has_evaluator"), [(("stop.reward=-9", "eval.every=500"), False), (("eval.every=500",), True)]
+)
+def test_a_stop_by_evaluations_that_training_waits_for_is_bitwise(
+    tmp_path: Path, words: tuple[str, ...], has_evaluator: bool
+) -> None:
+    assert reasons(make(tmp_path / "a"), "threads.learner=1", *words, has_evaluator=has_evaluator) == []
+
+
+def test_files_that_were_written_after_the_run_had_begun_are_named(tmp_path: Path) -> None:
+    run = make(tmp_path / "a", run={"started": "2026-11-23T06:29:21+00:00"})
+    began_s = 1_795_415_361
+    older, newer = tmp_path / "older.py", tmp_path / "newer.npz"
+    for path, written_s in ((older, began_s - 5), (newer, began_s + 5)):
+        path.touch()
+        os.utime(path, (written_s, written_s))
+    found = changed_since(run, {"env.id": [older, tmp_path / "gone.py"], "replay.demos": [newer]})
+    assert found == [f"replay.demos: {newer} was written after the run had begun"]
+    assert changed_since(make(tmp_path / "b"), {"replay.demos": [newer]}) == []  # it does not say when it began
 
 
 @pytest.mark.parametrize(("changes", "word"), [({"status": "interrupted"}, "interrupted"), ({"restarts": 1}, "died")])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.learning import hora_page
-from benchmarks.learning.hora_page import Policy, conclusions, over_seeds, results_table
+from benchmarks.learning.hora_page import Policy, conclusions, inference_table, over_seeds, results_table
 
 SCRIPTED = {
     "gait, rotation": {"net_rotation": 2.0, "mean": -5.0},
@@ -32,6 +32,12 @@ def test_only_finished_runs_are_judged() -> None:
     assert found.seeds == (1, 3)
     assert found.rotation.tolist() == [3.0, 3.0]
     assert found.ep_return.tolist() == [4.0, 4.0]
+
+
+def test_what_the_joints_tell_has_a_row_for_each_quantity() -> None:
+    found: Any = {"explained": {"mass": {"three frames": 0.571, "thirty frames": 0.719}}}
+    assert inference_table(found).splitlines()[-1] == "| mass | 0.57 | 0.72 |"
+    assert inference_table({}) == "*Not run yet.*"
 
 
 def test_the_table_has_every_policy_with_its_spread_and_seeds() -> None:

@@ -54,6 +54,7 @@ def test_the_same_configuration_runs_in_another_directory(run: Path, monkeypatch
     [
         (True, [], 0, "reproduced, bit for bit"),
         (False, [], 1, "NOT reproduced, though equal bits were promised"),
+        (False, ["algo.gamma=0.99", "seed=1"], 1, "NOT reproduced, though equal bits were promised"),
         (False, ["algo.gamma=0.9", "run_dir=my again"], 0, "other numbers; offpolicy compare first 'my again' says"),
     ],
 )
@@ -110,3 +111,19 @@ def test_a_run_of_any_name_is_reproduced(run: Path, name: str) -> None:
     """The user never wrote `config=`: its quotes are ours."""
     run.rename(run.with_name(name))
     assert command.plan_reproduction(Path(name), ["algo.gamma=0.9"]).cfg.algo.gamma == 0.9
+
+
+def test_what_the_run_read_and_was_written_since_takes_the_promise_away(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A teacher that went on, other demonstrations, an edited environment."""
+    judged(monkeypatch, Outcome("updates", False, "5"))
+    summary = {"status": "completed", **HERE, "run": {"git_commit": "c", "started": "2026-11-23T06:29:21+00:00"}}
+    (run / "summary.json").write_text(json.dumps(summary))
+    values = yaml.safe_load((run / "config.yaml").read_text())
+    values["env"] |= {"wrappers": ["mine_to_edit:Wrapper"]}
+    (run / "config.yaml").write_text(yaml.safe_dump(values) + START)
+    (tmp_path / "mine_to_edit.py").write_text("import gymnasium\nclass Wrapper(gymnasium.Wrapper): ...\n")
+    assert reproduce(run, [], lambda cfg: 0) == 0
+    place = tmp_path / "mine_to_edit.py"
+    assert f"not bitwise env.wrappers: {place} was written after the run had begun" in capsys.readouterr().out

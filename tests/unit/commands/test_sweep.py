@@ -18,6 +18,7 @@ from offpolicy import cli
 from offpolicy.commands import sweep as module
 from offpolicy.commands.jobs import NotSubmitted
 from offpolicy.commands.sweep import SweepOptions, final_return, sweep
+from offpolicy.commands.sweep_study import SweepStudy
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import ConfigError, OffPolicyError, RunDirBusyError
 from offpolicy.launch.run_lock import RunLock
@@ -422,6 +423,9 @@ def test_a_comparison_names_the_trials_that_it_holds(monkeypatch: pytest.MonkeyP
         (["algo.gamma=0.9"], "algo.gamma: given on the command line, not allowed: the space searches it"),
         (["eval.episodes=0"], "eval.episodes: got 0, allowed 1 or more in a sweep"),
         (["algo.tau=3"], "algo.tau: got 3, allowed a number"),
+        (["seed=3", "algo.bach=3"], "algo.bach: unknown key"),  # beside the seed, not after it
+        (["init_from=latest"], "init_from: got 'latest', allowed the name of a run in a sweep: latest may be another"),
+        (["algo=hora", "stage=adapt", "teacher=runs/latest"], "teacher: got 'runs/latest', allowed the name of a run"),
         (["algo.actor_lr={start:0.001,end:0.0}"], "actor_lr.start: given on the command line, not allowed: the space"),
         (["--trials", "0"], "--trials"),
         (["--sbatch=--partition=gpu"], "--sbatch: got '--partition=gpu', allowed with --launcher slurm"),
@@ -441,6 +445,50 @@ def test_bad_input_exits_2_before_any_run(
         code = int(refused.code or 0)
     assert (code, launcher.started) == (2, [])
     assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("starts", "totals"), [([100, 700], [600, 900]), ([900, 700], [800, 600])])
+def test_a_parameter_that_can_be_used_beside_another_one_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch, starts: list[int], totals: list[int]
+) -> None:
+    """Neither can beside the defaults: 1,000 steps before learning starts, which nobody gave."""
+    text = f"{SPACE}  algo.learning_starts: {{values: {starts}}}\n  total_timesteps: {{values: {totals}}}\n"
+    Path("space.yaml").write_text(text)
+    launcher = launched(monkeypatch, near)
+    assert swept(trials=8) == 0
+    assert launcher.started
+
+
+def test_no_trial_may_be_without_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("space.yaml").write_text(f"{SPACE}  eval.episodes: {{values: [0, 2]}}\n")
+    launched(monkeypatch, near)
+    with pytest.raises(ConfigError, match=r"eval.episodes: got 0, allowed 1 or more in a sweep"):
+        swept()
+
+
+def test_a_sweep_that_was_moved_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    launcher = launched(monkeypatch, near)
+    run = source_run(tmp_path / "runs/one", gamma=0.91)
+    words = ["sweep", "space.yaml", f"config={run}", "--trials"]
+    assert cli.main([*words, "2", "--out", "here"]) == 0
+    Path("here").rename("there")
+    assert cli.main([*words, "3", "--out", "there"]) == 0
+    assert len(launcher.started) == 3
+
+
+def test_a_trial_that_was_killed_before_its_values_were_refused_fails_when_the_sweep_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each call ended with the refusal, and none went on."""
+    Path("space.yaml").write_text(f"{SPACE}  algo.learning_starts: {{values: [600, 10]}}\n")
+    launched(monkeypatch, near)
+    with monkeypatch.context() as killed:
+        killed.setattr(SweepStudy, "fail", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        assert swept("total_timesteps=500", trials=8) == 143
+    assert "refused" in capsys.readouterr().out
+    assert swept("total_timesteps=500", trials=8) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert "refused: algo.learning_starts: got 600, allowed less than total_timesteps=500" in out[0]
 
 
 def test_a_space_whose_values_are_all_refused_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,9 +79,7 @@ def test_the_defaults_are_valid() -> None:
 def test_the_replay_never_allocates_more_rows_than_the_run_writes() -> None:
     config = RunConfig.from_mapping({"total_timesteps": 3000, "env": {"num_envs": 8}})
     assert config.replay_rows == 3008
-    assert not config.recycles_replay
-    smaller = RunConfig.from_mapping({"replay": {"capacity": 2000}})
-    assert (smaller.replay_rows, smaller.recycles_replay) == (2000, True)
+    assert RunConfig.from_mapping({"replay": {"capacity": 2000}}).replay_rows == 2000
 
 
 def test_the_collection_mode_defaults_to_the_runners() -> None:

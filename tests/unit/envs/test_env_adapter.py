@@ -42,7 +42,7 @@ def test_an_environment_that_raises_in_step_is_named_with_seed_step_and_action()
     envs.reset(1)
     text = failure_of(envs)
     assert text.startswith("env 2 of 4 (offpolicy.envs.toy:Faulty-v0) failed in step: ")
-    assert f"seed {seed}, episode step 3, last action [0.25]" in text
+    assert text.splitlines()[0].endswith(f"seed {seed}, episode step 3, last action [0.25]: ValueError: fails in step")
     assert 'raise ValueError("fails in step")' in text
     assert text.endswith("ValueError: fails in step")
 

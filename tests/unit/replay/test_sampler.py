@@ -71,6 +71,15 @@ def test_of_a_replay_that_is_nearly_full_the_rows_about_to_be_recycled_are_left_
     assert scene.ring.oldest <= bounds.first[0] <= 25
 
 
+def test_the_ring_of_a_short_run_keeps_no_row_back_near_its_end_as_it_will_recycle_none() -> None:
+    scene = Scene(np.random.default_rng(0), 1, 1, 100, "float32")
+    while scene.ring.num_written < 99:
+        scene.step(0.05, 0.0)
+    rng = np.random.default_rng(1)
+    assert UniformSampler([scene.ring], rng, guard=20, capacity=1_000).bounds().first == (0,)
+    assert UniformSampler([scene.ring], rng, guard=20, capacity=100).bounds().first == (20,)
+
+
 def test_one_ring_draws_the_rows_it_always_drew() -> None:
     """Literals: a run that was saved continues bit for bit."""
     full = sampler(make_ring(64, 100), guard=8)

@@ -103,13 +103,14 @@ def test_a_resident_copy_that_does_not_fit_is_refused(make_rank: MakeRank, monke
 
 
 def test_as_many_rows_of_every_environment_are_kept_away_from_the_write_head(make_rank: MakeRank) -> None:
-    sampler: Any = replay_of(make_rank(**SMALL, env={"num_envs": 3}, replay={"capacity": 90})).sampler()
+    sampler: Any = replay_of(make_rank(**SMALL, env={"num_envs": 3})).sampler()
     assert sampler._guard == 3 * GUARD_ROWS
 
 
-def test_where_nothing_is_recycled_no_row_is_kept_away(make_rank: MakeRank) -> None:
-    sampler: Any = replay_of(make_rank(**SMALL, env={"num_envs": 3}, replay={"capacity": 103})).sampler(more_guard=5)
-    assert sampler._guard == 0
+def test_the_ring_of_a_short_run_recycles_from_the_capacity_on_and_not_from_its_end(make_rank: MakeRank) -> None:
+    replay = replay_of(make_rank(**SMALL, replay={"capacity": 5_000}))
+    sampler: Any = replay.sampler()
+    assert (replay.rings[0].max_transitions, sampler._capacity) == (101, 5_000)
 
 
 def test_every_observation_is_taken_by_one_rank(make_rank: MakeRank) -> None:
