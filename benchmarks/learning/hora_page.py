@@ -140,7 +140,7 @@ def inference_table(found: Raw) -> str:
         return NO_RUN
     rows = [[what, *(f"{value:.2f}" for value in each.values())] for what, each in found["explained"].items()]
     names = next(iter(found["explained"].values()))
-    return table(("explained variance", *names), rows)
+    return table(("", *names), rows)
 
 
 def provenance() -> str:
