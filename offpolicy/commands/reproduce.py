@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from offpolicy.analysis.reproduction import (
     Circumstances,
@@ -68,6 +69,10 @@ def plan_reproduction(run: Path, words: Sequence[str]) -> Reproduction:
     """Returns what will be run, and what differs from before. Raises `ConfigError` or `CheckpointError`."""
     before = Circumstances.of_run(run)
     require_checkpoint(run)
+    given = parse_overrides(words)
+    if given.groups:
+        fix = "allowed single keys, such as algo.gamma=0.98: the groups are those of the run"
+        raise ConfigError([f"{name}: got {option!r}, {fix}" for name, option in given.groups.items()])
     cfg = load_config([f"config={as_override(str(run))}", *words])
     if cfg.run_dir is None:
         cfg = replace(cfg, run_dir=str(default_run_dir(ROOT, cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed)))
@@ -76,7 +81,7 @@ def plan_reproduction(run: Path, words: Sequence[str]) -> Reproduction:
     reasons = why_not_bitwise(
         run,
         cfg,
-        _changed_keys(run, cfg, words),
+        _changed_keys(run, cfg, given.values),
         has_gpu=has_gpu(),
         cores=num_usable_cores(),
         has_evaluator=plan_host(cfg, HostInfo()).has_evaluator,
@@ -85,10 +90,10 @@ def plan_reproduction(run: Path, words: Sequence[str]) -> Reproduction:
     return Reproduction(run, cfg, tuple(before.differences(_now())), tuple(reasons))
 
 
-def _changed_keys(run: Path, cfg: RunConfig, words: Sequence[str]) -> list[str]:
+def _changed_keys(run: Path, cfg: RunConfig, given: Mapping[str, Any]) -> list[str]:
     """Returns the given keys that have another value than in the run."""
     values, before = flatten(cfg.to_mapping()), flatten(read_values(run / "config.yaml"))
-    return [key for key in flatten(parse_overrides(words).values) if key not in before or values[key] != before[key]]
+    return [key for key in flatten(given) if key not in before or values[key] != before[key]]
 
 
 def _inputs(run: Path, cfg: RunConfig) -> dict[str, list[Path]]:

@@ -104,6 +104,11 @@ def test_a_directory_that_exists_is_refused_before_the_start(run: Path) -> None:
         reproduce(run, [f"run_dir={run}"], lambda cfg: pytest.fail("started"))
 
 
+def test_a_group_is_refused_in_the_users_words(run: Path) -> None:
+    with pytest.raises(ConfigError, match="^algo: got 'td3', allowed single keys, .* the groups are those of the run"):
+        reproduce(run, ["algo=td3"], lambda cfg: pytest.fail("started"))
+
+
 @pytest.mark.parametrize(
     "name", ["lr=0.1", "a,b", "copy (1)", "1e-3", "12", "true", "null", "1_000", "x y", "w'ö\"{z}"]
 )
