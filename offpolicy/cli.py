@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from offpolicy import __version__
 from offpolicy.commands.runners import train_module
-from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE_CLOSED, ConfigError, OffPolicyError, SaveError
+from offpolicy.errors import EXIT_OK, EXIT_PIPE_CLOSED, ConfigError, OffPolicyError, SaveError
 from offpolicy.files import too_long
 from offpolicy.number_text import counted
 from offpolicy.run_names import LATEST, ROOT, find_run
-from offpolicy.start import drop_refused, interrupts_exit, open_streams, stop_refused
+from offpolicy.start import drop_refused, interrupted_code, interrupts_exit, open_streams, stop_refused
 
 if TYPE_CHECKING:
     from offpolicy.config.schema import RunConfig
@@ -81,9 +81,9 @@ def _run(words: Sequence[str]) -> int:
     except OffPolicyError as error:
         sys.stderr.write(f"offpolicy: {error}\n")
         return error.exit_code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         sys.stderr.write("offpolicy: interrupted\n")
-        return EXIT_INTERRUPTED
+        return interrupted_code(error)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:

@@ -113,16 +113,25 @@ def interrupts_exit() -> Iterator[None]:
 class StopSignal(KeyboardInterrupt):
     """SIGTERM or SIGHUP, where they end a command as Ctrl-C does."""
 
+    exit_code = EXIT_TERMINATED
+
 
 @contextlib.contextmanager
 def stops_interrupt() -> Iterator[None]:
     """Lets SIGTERM and SIGHUP raise `StopSignal`, as Ctrl-C raises `KeyboardInterrupt`: children are to be stopped.
 
+    The first one counts, as a terminal that closes sends both: later ones do nothing, and Ctrl-C ends the stopping.
     Where a signal is ignored or handled by the caller, nothing changes.
     """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in ours:
+            signal.signal(each, signal.SIG_IGN)
+        raise StopSignal(signal.Signals(number).name)
+
     ours = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
     for number in ours:
-        signal.signal(number, _raise)
+        signal.signal(number, stop)
     try:
         yield
     finally:
@@ -155,5 +164,6 @@ def _exit(number: int, frame: FrameType | None) -> None:
     os._exit(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)
 
 
-def _raise(number: int, frame: FrameType | None) -> None:
-    raise StopSignal(signal.Signals(number).name)
+def interrupted_code(error: KeyboardInterrupt) -> int:
+    """Returns the exit code of a command that Ctrl-C or a `StopSignal` has ended."""
+    return error.exit_code if isinstance(error, StopSignal) else EXIT_INTERRUPTED

@@ -103,7 +103,7 @@ def changed_since(run: Path, inputs: Mapping[str, Sequence[Path]]) -> list[str]:
         f"{key}: {path} was written after the run had begun"
         for key, paths in inputs.items()
         for path in paths
-        if path.exists() and path.stat().st_mtime > began_s
+        if path.exists() and path.stat().st_mtime >= began_s + 1.0  # the start is known to a second
     ]
 
 

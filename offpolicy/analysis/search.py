@@ -17,6 +17,8 @@ EVALUATION_S = 2.0  # seconds between two evaluations in a trial of their placem
 REPEATED = 2  # trials at the end: start and result once more
 OTHER_PLACE = {"true": "false", "false": "true"}
 
+NO_TIME = "no time left"  # why something was not tried
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -122,7 +124,7 @@ class Search:
                 self.result.not_tried.pop(move.text, None)  # as it may have been, before another change
                 left.append((move, predicted))
         if left and not self._has_time(1 + REPEATED):
-            self.result.not_tried |= {move.text: "no time left" for move, _ in left}
+            self.result.not_tried |= {move.text: NO_TIME for move, _ in left}
             return None
         return max(left, key=lambda found: found[1] or 0.0, default=None)
 
@@ -146,7 +148,7 @@ class Search:
         assert self._evaluations is not None
         now, every = self._evaluations.beside, max(round(EVALUATION_S * best.rate), 1)
         if not self._has_time(2 + (REPEATED if self.result.values else 0)):
-            self.result.not_tried["eval.beside"] = "no time left"
+            self.result.not_tried["eval.beside"] = NO_TIME
             return
         first: Measured | None = None
         for beside in (now, OTHER_PLACE[now]):
@@ -161,7 +163,7 @@ class Search:
     def _repeat(self) -> None:
         """Measures start and result once more, one after the other; what is not faster again is not kept."""
         if not self._has_time(REPEATED):
-            self.result.not_tried["a repetition"] = "no time left"
+            self.result.not_tried["a repetition"] = NO_TIME
             return
         placed = {key: value for key, value in self.result.values.items() if key == "eval.beside"}
         chosen = {key: value for key, value in self.result.values.items() if key not in placed}

@@ -10,7 +10,7 @@ import math
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,7 @@ def _range(key: str, raw: Mapping[str, Any], where: str, problems: list[str]) ->
         problems.append(f"{where}.log: got true, allowed with low above 0 and without step")
     if step is not None and not 0 < step <= high - low:
         problems.append(f"{where}.step: got {step:g}, allowed more than 0 and at most high - low")
-    elif step is not None and (Decimal(str(high)) - Decimal(str(low))) % Decimal(str(step)):
+    elif step is not None and (Fraction(str(high)) - Fraction(str(low))) % Fraction(str(step)):
         problems.append(f"{where}.step: got {step:g}, allowed one that divides high - low: high would never be tried")
     return None if len(problems) > before else Parameter(key, (), low, high, is_log, step, is_whole)
 

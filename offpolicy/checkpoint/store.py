@@ -135,8 +135,8 @@ class CheckpointStore:
         for checkpoint in self._without_rows():
             if checkpoint.env_steps == env_steps:
                 return checkpoint
-        there = ", ".join(sorted({str(steps) for _, steps in self._discover()}, key=int)) or "none"
-        missing = f"{self._root}: no checkpoint of env step {env_steps}, but of {there}"
+        there = ", ".join(map(str, sorted({steps for _, steps in self._discover()})))
+        missing = f"{self._root}: got env step {env_steps}, " + (f"allowed {there}" if there else "and no checkpoint")
         raise CheckpointError("\n".join(problems) or missing)
 
     def older_than(self, env_steps: int) -> list[Path]:

@@ -13,14 +13,13 @@ import torch
 from numpy.typing import NDArray
 
 from offpolicy.collect.episode_hook import Interval
-from offpolicy.collect.policy import random_actions, require_sound
+from offpolicy.collect.policy import BadEpisodeError, random_actions, require_sound
 from offpolicy.collect.post import Episode
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import with_time_limit
 from offpolicy.envs.vector import VectorAdapter, make_vector, takes_a_seed_each
-from offpolicy.errors import EnvFailure, NumericsError
+from offpolicy.errors import EnvFailure
 from offpolicy.nets.policy import Policy
-from offpolicy.number_text import counted
 from offpolicy.seeding import env_seed, generator
 from offpolicy.timing.clock import Clock, MonotonicClock
 from offpolicy.timing.phases import EvaluatorPhase
@@ -30,10 +29,6 @@ from offpolicy.types import Bool, Episodes, EvalResult, Float32, Float64, SpaceS
 # Most environments side by side: those that are stepped in one call cost little more when they are many.
 MAX_EVAL_ENVS = {"sync": 16, "mujoco": 128}
 Actor = Callable[[Float32], Float32]  # observations [N, O] to actions [N, A]
-
-
-class BadObsError(NumericsError):
-    """An episode of an evaluation goes on with NaN or Inf: no policy can act on it."""
 
 
 class Vector(Protocol):
@@ -167,7 +162,7 @@ def run_episodes(
 ) -> Episodes:
     """Runs `episodes` complete episodes, each with its own seed; fewer if stopped.
 
-    Raises `EnvFailure`, `BadObsError`, and what `act` raises.
+    Raises `EnvFailure`, `BadEpisodeError`, and what `act` raises.
     """
     callbacks = callbacks or EpisodeCallbacks()
     with callbacks.ledger.phase(EvaluatorPhase.ENV_RESET):
@@ -195,7 +190,7 @@ def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callback
     """Returns return, length and measure of every episode [E, 3]; NaN for one that was not finished.
 
     Environment i runs the episodes i, i + N, i + 2N ..., one after another: which ones are run, and in which
-    environment, does not depend on which finishes first; that would favour short ones. Raises `BadObsError`.
+    environment, does not depend on which finishes first; that would favour short ones. Raises `BadEpisodeError`.
     """
     phase, num_envs = callbacks.ledger.phase, vector.num_envs
     found = np.full((episodes, 3), np.nan)
@@ -211,6 +206,8 @@ def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callback
             outcome = vector.step(action)
         obs = outcome.next_obs
         running.add(action, outcome, is_running)
+        if len(bad := np.flatnonzero(is_running & ~np.isfinite(outcome.reward))):
+            raise BadEpisodeError.of("a reward", int(number[bad[0]]), running.num_steps(bad[0]))
         is_over = (outcome.terminated | outcome.truncated) & is_running
         for env in np.flatnonzero(is_over).tolist():
             found[number[env]] = running.result(env)
@@ -231,14 +228,13 @@ def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callback
 def _sound_obs(obs: Float32, is_running: Bool, number: NDArray[np.int64], running: EpisodeAccumulator) -> Float32:
     """Returns the observations [N, O], with zeros for NaN and Inf of environments whose last episode is over.
 
-    `number`: the episode of each environment [N]. Raises `BadObsError` for NaN or Inf of an episode that runs.
+    `number`: the episode of each environment [N]. Raises `BadEpisodeError` for NaN or Inf of an episode that runs.
     """
     is_sound = np.isfinite(obs)
     if is_sound.all():
         return obs
-    for env in np.flatnonzero(is_running & ~is_sound.all(axis=1)).tolist():
-        where = f"episode {number[env]} of the evaluation, after {counted(running.num_steps(env), 'step')}"
-        raise BadObsError(f"NaN or Inf in an observation of the environment: {where}")
+    if len(bad := np.flatnonzero(is_running & ~is_sound.all(axis=1))):
+        raise BadEpisodeError.of("an observation", int(number[bad[0]]), running.num_steps(bad[0]))
     return np.where(is_sound, obs, np.float32(0.0))
 
 

@@ -16,6 +16,7 @@ from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
 from offpolicy.collect.evaluation import Actor
+from offpolicy.collect.policy import BadEpisodeError
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
 from offpolicy.envs.make import Env, find_spec, make_env, with_time_limit
@@ -101,18 +102,20 @@ class Film:
         return codec_of(self._env).spec
 
     def __iter__(self) -> Iterator[Picture]:
-        """Raises `EnvFailure` if the environment fails, in a step or in drawing."""
+        """Raises `EnvFailure` if the environment fails, in a step or in drawing, and `BadEpisodeError`."""
         codec = codec_of(self._env)
         adapter, actions = EnvAdapter(self._cfg, 0, 1, codec, self._env), action_map(codec)
         for seed in env_seeds(env_seed(self._seed, "evaluation"), self._episodes):
             obs, info = adapter.reset(seed=seed)
             _raise_failure(info)
             yield self._picture()
-            total, is_over = 0.0, False
+            total, is_over, num_steps = 0.0, False, 0
             while not is_over:
+                if not np.isfinite(obs).all():
+                    raise BadEpisodeError.of("an observation", len(self.returns), num_steps)
                 obs, reward, terminated, truncated, info = adapter.step(actions.apply(self._act(obs[None]))[0])
                 _raise_failure(info)
-                total, is_over = total + reward, terminated or truncated
+                total, is_over, num_steps = total + reward, terminated or truncated, num_steps + 1
                 yield self._picture()
             self.returns.append(total)
 

@@ -14,6 +14,7 @@ from offpolicy.config.sections import AlgoConfig
 from offpolicy.errors import NumericsError
 from offpolicy.nets.explorer import Explorer, can_explore
 from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size
+from offpolicy.number_text import counted
 from offpolicy.processes.handshake import steps_per_collector
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.seeding import generator, torch_seed
@@ -114,6 +115,16 @@ class CollectorPolicy:
         with torch.inference_mode():
             drawn, log_prob = self._policy.sample(torch.from_numpy(obs), self.policy_rng)
         return PolicyOutput(drawn.numpy(), None if log_prob is None else log_prob.numpy(), self.version)
+
+
+class BadEpisodeError(NumericsError):
+    """An environment gives NaN or Inf in an episode of an evaluation or a film."""
+
+    @classmethod
+    def of(cls, what: str, episode: int, num_steps: int) -> BadEpisodeError:
+        """`what` is an observation that must be acted on, or a reward; `num_steps` those of the episode so far."""
+        where = f"episode {episode} of the evaluation, after {counted(num_steps, 'step')}"
+        return cls(f"NaN or Inf in {what} of the environment: {where}")
 
 
 def require_sound(

@@ -12,7 +12,8 @@ import numpy as np
 
 from offpolicy.checkpoint.formats import Array
 from offpolicy.collect.episode_hook import STOPPED, EpisodeHook, HookConfig, HookResult, Interval
-from offpolicy.collect.evaluation import BadObsError, EpisodeCallbacks, evaluate
+from offpolicy.collect.evaluation import EpisodeCallbacks, evaluate
+from offpolicy.collect.policy import BadEpisodeError
 from offpolicy.collect.post import Episode
 from offpolicy.collect.record_log import Record, RecordLog
 from offpolicy.config.schema import RunConfig
@@ -85,7 +86,7 @@ class PolicyEvaluation:
     def evaluate(self, flat: Float32, env_steps: int, policy_version: int) -> EvalResult | None:
         """Evaluates the flat policy [P]; None if stopped. Raises `EnvFailure`, `NumericsError`.
 
-        Where the run skips bad transitions, an evaluation whose observations hold NaN or Inf has the mean return NaN.
+        Where the run skips bad transitions, an evaluation in which an environment gave NaN or Inf has the mean NaN.
         """
         cfg, context, failures_before = self._cfg, self._context, self.post_failures
         self._records, self._rollouts, self._hook_runs, self._pauses = {}, [], [], []
@@ -102,11 +103,11 @@ class PolicyEvaluation:
         )
         try:
             result = evaluate(self._policy, cfg.env, episodes=cfg.eval.episodes, seed=cfg.seed, callbacks=callbacks)
-        except BadObsError as error:
+        except BadEpisodeError as error:
             if cfg.env.max_bad_rows == 0:
                 raise
             context.warn(f"{error}; env.max_bad_rows={cfg.env.max_bad_rows} lets the run go on without a result")
-            result = EvalResult(env_steps, math.nan, math.nan, math.nan, 0, policy_version)
+            result = EvalResult(env_steps, math.nan, math.nan, math.nan, len(self._records), policy_version)
         if self._hook is not None:
             with context.ledger.phase(EvaluatorPhase.POST_BACKPRESSURE):
                 self._hook.drain()

@@ -28,7 +28,7 @@ from offpolicy.launch.run_dir import default_run_dir
 from offpolicy.logger.console import shown_path
 from offpolicy.logger.provenance import Provenance
 from offpolicy.machine import cpu_model, num_usable_cores, usable_cpus, versions
-from offpolicy.run_names import ROOT, find_run
+from offpolicy.run_names import ROOT
 from offpolicy.timing.clock import unix_s, wall_clock_stamp
 
 DIFFERS = 1  # exit code where equal bits were promised and are not there
@@ -100,12 +100,15 @@ def _inputs(run: Path, cfg: RunConfig) -> dict[str, list[Path]]:
     """Returns the files that the run reads beside its configuration, by key: modules, rows, networks of other runs."""
     found: dict[str, list[Path]] = {}
     for named in named_modules(run / "config.yaml"):
-        found.setdefault(named.key, []).extend(named.places)
+        if named.key in ("env.id", "env.wrappers"):  # hooks and callbacks change nothing that is learnt
+            found.setdefault(named.key, []).extend(named.places)
     if cfg.replay.demos is not None:
-        found["replay.demos"] = [Path(cfg.replay.demos)]
+        demos = Path(cfg.replay.demos)
+        found["replay.demos"] = [*demos.rglob("*")] if demos.is_dir() else [demos]
     for key, source in (("teacher", cfg.teacher), ("init_from", cfg.init_from)):
-        if source is not None and (newest := run_store(find_run(source)).newest_valid(reads_rows=False)) is not None:
-            found[key] = [newest.path / MANIFEST]
+        if source is not None:  # a run names the directory; where it is gone, the training says so
+            newest = run_store(Path(source)).newest_valid(reads_rows=False)
+            found[key] = [] if newest is None else [newest.path / MANIFEST]
     return found
 
 

@@ -24,7 +24,7 @@ from offpolicy.config.parsing import as_override, flatten, is_within, merge, nes
 from offpolicy.config.rules import unread_options
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.usable import specs
-from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, ConfigError, OffPolicyError
+from offpolicy.errors import EXIT_OK, ConfigError, OffPolicyError
 from offpolicy.files import atomic_write
 from offpolicy.launch.preflight import preflight
 from offpolicy.launch.run_lock import RunLock
@@ -33,11 +33,12 @@ from offpolicy.logger.summary import known_summary
 from offpolicy.machine import num_usable_cores
 from offpolicy.number_text import counted, return_text
 from offpolicy.run_names import LATEST
-from offpolicy.start import StopSignal, stops_interrupt
+from offpolicy.start import interrupted_code, stops_interrupt
 from offpolicy.timing.clock import Stopwatch
 
 SOURCE = "source.yaml"  # the copy of what `config=` names; a `config.yaml` would make the directory a run
 EPISODES = "eval.episodes"
+NO_EPISODES = f"{EPISODES}: got 0, allowed 1 or more in a sweep: the final evaluation decides"
 QUIET = ("log.panel=off", "log.tensorboard=false")
 MOST_SHOWN = 10  # trials in the table
 MOST_REFUSED = 3  # jobs in a row that SLURM does not take, each of which costs a trial
@@ -102,7 +103,8 @@ def sweep(file: Path, words: Sequence[str], options: SweepOptions) -> int:
     try:
         words = with_kept_source(words, out)
         with database_errors(out), stops_interrupt():
-            study = SweepStudy(out, space, [*_place_free(words), f"seeds={options.seeds}"], prunes=options.prunes)
+            common = [*_without_directory(words), f"seeds={options.seeds}"]
+            study = SweepStudy(out, space, common, prunes=options.prunes)
             default = _default(space, cfg)
             if all(each.key in default and each.holds(default[each.key]) for each in space.parameters):
                 study.suggest_first(default)
@@ -128,8 +130,8 @@ def with_kept_source(words: Sequence[str], out: Path) -> list[str]:
     return [*(word for word in words if not word.startswith("config=")), f"config={as_override(str(kept))}"]
 
 
-def _place_free(words: Sequence[str]) -> list[str]:
-    """Returns the words without the place of `SOURCE`: the sweep's directory may be moved."""
+def _without_directory(words: Sequence[str]) -> list[str]:
+    """Returns the words without the directory of `SOURCE`, which is the sweep's: that may be moved."""
     return [f"config={SOURCE}" if word.startswith("config=") else word for word in words]
 
 
@@ -159,21 +161,21 @@ def check_sweep(space: Space, words: Sequence[str], options: SweepOptions) -> Ru
         if is_within(key, (other,)) or is_within(other, (key,))
     ]
     problems += _sbatch_problems(options)
+    extremes = {each.key: each.extremes for each in space.parameters}
+    if 0 in extremes.get(EPISODES, ()):
+        problems.append(NO_EPISODES)
+    problems += [
+        f"{key}: got {value!r}, allowed the name of a run in a sweep: {LATEST} may be another one when it goes on"
+        for key in ("init_from", "teacher")
+        for value in extremes.get(key, (given.values.get(key),))
+        if isinstance(value, str) and Path(value).name == LATEST
+    ]
     try:
         cfg = _common(space, words)
     except ConfigError as error:
         raise ConfigError([*problems, *error.problems]) from None
-    evaluated = [
-        cfg.eval.episodes,
-        *(value for each in space.parameters if each.key == EPISODES for value in each.extremes),
-    ]
-    if 0 in evaluated:
-        problems.append(f"{EPISODES}: got 0, allowed 1 or more in a sweep: the final evaluation decides")
-    problems += [
-        f"{key}: got {source!r}, allowed the name of a run in a sweep: {LATEST} may be another one when it goes on"
-        for key, source in (("init_from", cfg.init_from), ("teacher", cfg.teacher))
-        if source is not None and Path(source).name == LATEST
-    ]
+    if cfg.eval.episodes == 0 and EPISODES not in extremes:
+        problems.append(NO_EPISODES)
     if not problems:
         problems = [problem for each in space.parameters if (problem := _refused_always(cfg, space, each))]
     if not problems:
@@ -191,8 +193,10 @@ def _refused_always(cfg: RunConfig, space: Space, parameter: Parameter) -> str:
     others = [each for each in space.parameters if each is not parameter]
     ends = [{each.key: each.extremes[end] for each in others} for end in (0, -1)]
     beside = [{}, *({each.key: value} for each in others for value in each.extremes), *ends]
-    refusals = [_refusal(cfg, {**values, parameter.key: value}) for value in parameter.extremes for values in beside]
-    return refusals[0] if all(refusals) else ""
+    tried = ({**values, parameter.key: value} for value in parameter.extremes for values in beside)
+    if any(not _refusal(cfg, values) for values in tried):
+        return ""
+    return _refusal(cfg, {parameter.key: parameter.extremes[0]})
 
 
 def _unread(cfg: RunConfig, space: Space, parameter: Parameter) -> str:
@@ -285,7 +289,7 @@ class Sweep:
             if not isinstance(error, KeyboardInterrupt):
                 raise
             self._console.print(f"interrupted: the same command goes on; {self._out} keeps the trials", soft_wrap=True)
-            return EXIT_TERMINATED if isinstance(error, StopSignal) else EXIT_INTERRUPTED
+            return interrupted_code(error)
         return self._conclude()
 
     def _activate(self, trial: Any) -> ActiveTrial:  # Any: an Optuna trial

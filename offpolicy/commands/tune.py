@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from offpolicy.analysis.search import EvaluationPlan, Row, Search, Tuning
+from offpolicy.analysis.search import NO_TIME, EvaluationPlan, Row, Search, Tuning
 from offpolicy.analysis.tuning import (
     BUSY,
     KEYS,
@@ -33,13 +33,13 @@ from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.envs.vectorization import resolve_vectorization
-from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, OffPolicyError, SaveError
+from offpolicy.errors import ConfigError, OffPolicyError, SaveError
 from offpolicy.files import output_file
 from offpolicy.launch.preflight import cuda_memory, preflight
 from offpolicy.launch.resources import has_gpu, learner_threads, plan_host
 from offpolicy.logger.console import plain_console
 from offpolicy.machine import num_usable_cores
-from offpolicy.start import StopSignal, stops_interrupt
+from offpolicy.start import interrupted_code, stops_interrupt
 from offpolicy.timing.clock import Stopwatch
 
 KEPT_AS_IT_IS = "algo, runner, seed and all other keys: a trial is the same run in every other way"
@@ -76,7 +76,7 @@ def tune(words: Sequence[str], options: TuneOptions) -> int:
         except KeyboardInterrupt as error:
             console.print("interrupted: nothing is written")
             _print(console, search.result, held)
-            return EXIT_TERMINATED if isinstance(error, StopSignal) else EXIT_INTERRUPTED
+            return interrupted_code(error)
         except TrialFailed as failure:
             raise OffPolicyError(f"the run cannot be tuned, its first trial failed: {failure}") from None
     _print(console, tuning, held)
@@ -94,7 +94,7 @@ def _why_none(tuning: Tuning, minutes: float) -> str:
     """Returns why no setting is faster than the start."""
     if len(tuning.rows) > 1:
         return "no change was faster, or not again when repeated"
-    if "no time left" in tuning.not_tried.values():
+    if NO_TIME in tuning.not_tried.values():
         return f"no change was tried: --minutes {minutes:g} leaves no time for one on this machine; give more"
     return "no change was tried: none promises to be faster"
 

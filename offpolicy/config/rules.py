@@ -358,6 +358,14 @@ def _replay_problems(cfg: RunSections) -> list[str]:
     return problems + impossible_compile(cfg, cfg.runner.world_size) + _precision_problems(cfg.algo)
 
 
+def first_update_step(cfg: RunSections, num_hosts: int = 1) -> int:
+    """Returns the env steps by which the first update is due; each of the hosts has the collectors of `cfg`."""
+    envs = cfg.env.num_envs * cfg.collect.num_collectors * num_hosts
+    if cfg.algo.learns_from_rollouts:
+        return cfg.rollout.length * envs
+    return max(cfg.algo.learning_starts, cfg.algo.n_step * envs) + math.ceil(1 / exact_utd(cfg.algo.utd))
+
+
 def _first_update_problems(cfg: RunSections, step_rows: int) -> list[str]:
     """Refuses a run that ends before its first update. `step_rows`: transitions until all have a row of n steps."""
     total, starts, utd = cfg.total_timesteps, cfg.algo.learning_starts, cfg.algo.utd
@@ -366,7 +374,7 @@ def _first_update_problems(cfg: RunSections, step_rows: int) -> list[str]:
             f"algo.learning_starts: got {starts}, allowed less than total_timesteps={total}: no update would ever"
             f" happen; {_shorter_start(cfg)}"
         ]
-    first = max(starts, step_rows) + math.ceil(1 / exact_utd(utd))
+    first = first_update_step(cfg)
     if first <= total:
         return []
     until = "algo.learning_starts"

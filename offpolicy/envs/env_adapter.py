@@ -136,8 +136,10 @@ class EnvAdapter(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
     def _failure(self, call: str, error: BaseException) -> str:
         action = "none" if self.last_action is None else np.array2string(self.last_action, max_line_width=1000)
         where = f"seed {self.seed}, episode step {self.episode_step}, last action {action}"
-        head = f"env {self.index} of {self.num_envs} ({self.cfg.id}) failed in {call}: {where}: {cause_of(error)}"
-        return f"{head}\n{str(error) if isinstance(error, EnvFailure | ConfigError) else failure_text(error)}"
+        head = f"env {self.index} of {self.num_envs} ({self.cfg.id}) failed in {call}: {where}"
+        if isinstance(error, EnvFailure | ConfigError):  # ours: where it was raised says nothing
+            return f"{head}: {error}"
+        return f"{head}: {cause_of(error)}\n{failure_text(error)}"
 
 
 class EnvFactory:

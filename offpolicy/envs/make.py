@@ -176,7 +176,7 @@ def _unknown_id(module: str, name: str) -> str:
 
 
 def cause_of(error: BaseException) -> str:
-    """Returns class and first line of an error, for one line that says it all."""
+    """Returns class and first line of an error."""
     first = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 

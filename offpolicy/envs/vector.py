@@ -190,8 +190,9 @@ def _raise_failures(infos: dict[str, Any]) -> None:
     if FAILURE_KEY not in infos:
         return
     failed = np.flatnonzero(infos[f"_{FAILURE_KEY}"]).tolist()
-    also = f"(so did envs {failed[1:]} in the same step)\n" if failed[1:] else ""
-    raise EnvFailure(also + infos[FAILURE_KEY][failed[0]])
+    head, newline, rest = infos[FAILURE_KEY][failed[0]].partition("\n")
+    also = f"\n(so did envs {failed[1:]} in the same step)" if failed[1:] else ""
+    raise EnvFailure(f"{head}{also}{newline}{rest}")
 
 
 @runtime_checkable

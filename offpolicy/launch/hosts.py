@@ -11,7 +11,7 @@ from offpolicy.checkpoint import CHECKPOINTS, run_store
 from offpolicy.children import die_with_parent
 from offpolicy.config.extensions import SinksConfig
 from offpolicy.config.parsing import flatten
-from offpolicy.config.rules import impossible_compile, impossible_share
+from offpolicy.config.rules import first_update_step, impossible_compile, impossible_share
 from offpolicy.config.schema import RunConfig, read_config
 from offpolicy.config.sections import RANK_RUNNERS
 from offpolicy.distributed.host_info import HostInfo, require_interface
@@ -28,7 +28,6 @@ from offpolicy.launch.run_dir import (
     refuse_file,
 )
 from offpolicy.launch.run_lock import has_same_parent
-from offpolicy.replay.rate_limiter import first_update_step
 from offpolicy.timing.clock import wall_clock_stamp
 
 # Configuration keys that may differ between the hosts of a run.

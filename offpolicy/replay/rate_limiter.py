@@ -113,9 +113,3 @@ def first_learning_step(cfg: RunConfig, num_hosts: int) -> int:
     if cfg.algo.learns_from_rollouts:
         return cfg.rollout.length * cfg.env.num_envs * num_collectors
     return max(cfg.algo.learning_starts, cfg.algo.n_step * cfg.env.num_envs * num_collectors)
-
-
-def first_update_step(cfg: RunConfig, num_hosts: int) -> int:
-    """Returns the env steps by which the first update is due."""
-    due = 0 if cfg.algo.learns_from_rollouts else math.ceil(1 / exact_utd(cfg.algo.utd))
-    return first_learning_step(cfg, num_hosts) + due

@@ -337,3 +337,12 @@ def test_an_output_that_nobody_takes_is_told_in_a_line_or_the_exit_code(
 def test_an_error_of_another_file_is_not_taken_for_one_of_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PermissionError):
         run_with(monkeypatch, Runners(PermissionError(13, "another file")), "train")
+
+
+@pytest.mark.parametrize(("command", "needed"), [("reproduce", "run"), ("sweep", "space")])
+def test_words_that_nobody_must_give_are_not_asked_for(
+    command: str, needed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command])
+    assert capsys.readouterr().err.endswith(f"error: the following arguments are required: {needed}\n")

@@ -165,9 +165,10 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
 
     def _failed(self, call: str, failure: SimulationFailure, actions: NDArray[Any] | None) -> EnvFailure:
         first, others = failure.ids[0], failure.ids[1:]
-        also = f"(so did envs {others} in the same {call})\n" if others else ""
-        head = f"{also}{self._named(first)} failed in {call}: {self._where(first, actions)}"
-        return EnvFailure(f"{head}: MuJoCo: {failure.reason}")
+        also = f"\n(so did envs {others} in the same {call})" if others else ""
+        reason, newline, rest = failure.reason.partition("\n")
+        head = f"{self._named(first)} failed in {call}: {self._where(first, actions)}: MuJoCo: {reason}"
+        return EnvFailure(f"{head}{also}{newline}{rest}")
 
     def observe(self) -> Array:
         """Returns the current observations."""

@@ -62,6 +62,7 @@ def test_ranges_and_values_are_read(tmp_path: Path) -> None:
         ({"parameters": {"algo.gamma": {"values": [0.9, 0.99, 0.9]}}}, "values: got 0.9 twice, allowed each value"),
         ({"parameters": {"algo.batch_size": {"values": [16, 16.0]}}}, "values: got 16.0 twice, allowed each value"),
         ({"parameters": {"algo.utd": {"low": 0.5, "high": 1.2, "step": 0.5}}}, "utd.step: got 0.5, allowed one that"),
+        ({"parameters": {"env.kwargs.x": {"low": 0.0, "high": 1.0e30, "step": 0.3}}}, "step: got 0.3, allowed one"),
         ({"parameters": {"algo.batch_size": {"low": 16, "high": 64, "step": 5}}}, "step: got 5, allowed one that"),
         ({"parameters": {"algo.hidden_dims": {"values": [[64], [64]]}}}, "values: got [64] twice, allowed each value"),
         ({"parameters": {"algo.gamma": {"values": [0.9]}}}, "algo.gamma.values: got [0.9], allowed a list of two"),

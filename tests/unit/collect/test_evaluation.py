@@ -15,7 +15,6 @@ from gymnasium.vector import VectorEnv
 from offpolicy.collect.episode_hook import Interval
 from offpolicy.collect.evaluation import (
     MAX_EVAL_ENVS,
-    BadObsError,
     EpisodeAccumulator,
     EpisodeCallbacks,
     deterministic_actor,
@@ -24,6 +23,7 @@ from offpolicy.collect.evaluation import (
     run_episodes,
     step_episodes,
 )
+from offpolicy.collect.policy import BadEpisodeError
 from offpolicy.collect.post import Episode
 from offpolicy.config.sections import AlgoConfig, EnvConfig
 from offpolicy.envs.toy import Counter
@@ -372,20 +372,20 @@ class Failing(Scripted):
 
 
 @pytest.mark.parametrize(("at", "text"), [(0, "0 steps"), (1, "1 step"), (3, "3 steps")])
-def test_an_episode_that_goes_on_with_nan_is_an_error_and_nobody_acts_on_it(at: int, text: str) -> None:
+def test_an_episode_that_goes_on_with_nan_is_an_error_and_no_policy_acts_on_it(at: int, text: str) -> None:
     seen: list[np.ndarray] = []
 
     def act(obs: np.ndarray) -> np.ndarray:
         seen.append(obs)
         return stay(obs)
 
-    with pytest.raises(BadObsError, match=rf"episode 1 of the evaluation, after {text}$"):
+    with pytest.raises(BadEpisodeError, match=rf"episode 1 of the evaluation, after {text}$"):
         step_episodes(act, Failing([9, 9], 2, where=1, at=at), 2, 0, EpisodeCallbacks())
     assert len(seen) == at
     assert all(np.isfinite(obs).all() for obs in seen)
 
 
-def test_what_is_observed_after_the_last_episode_of_an_environment_is_no_error_and_nobody_acts_on_it() -> None:
+def test_what_is_observed_after_the_last_episode_of_an_environment_is_no_error_and_no_policy_acts_on_it() -> None:
     seen: list[np.ndarray] = []
 
     def act(obs: np.ndarray) -> np.ndarray:
@@ -396,3 +396,22 @@ def test_what_is_observed_after_the_last_episode_of_an_environment_is_no_error_a
     assert found[:, 0].tolist() == [5.0, 2.0]
     assert [obs[1, 0] for obs in seen] == [1.0, 1.0, 0.0, 0.0, 0.0]
     assert seen[-1].dtype == np.float32
+
+
+@pytest.mark.parametrize("reward", [np.nan, np.inf])
+def test_a_reward_that_is_not_finite_is_an_error_but_for_one_after_the_last_episode(reward: float) -> None:
+    def vector(env: int) -> Scripted:
+        made = Scripted([1, 3], 2)
+        step = made.step
+
+        def fail(action: np.ndarray) -> StepOutcome:
+            outcome = step(action)
+            outcome.reward[env] = reward if made.num_steps == 2 else outcome.reward[env]
+            return outcome
+
+        made.step = fail  # type: ignore[method-assign]
+        return made
+
+    assert step_episodes(stay, vector(0), 2, 0, EpisodeCallbacks())[:, 0].tolist() == [1.0, 3.0]
+    with pytest.raises(BadEpisodeError, match="NaN or Inf in a reward .*: episode 1 of the evaluation, after 2 steps"):
+        step_episodes(stay, vector(1), 2, 0, EpisodeCallbacks())

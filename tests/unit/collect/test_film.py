@@ -12,6 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from offpolicy.collect.film import DEFAULT_FPS, WINDOW, Film, GifTiming, check_drawing
+from offpolicy.collect.policy import BadEpisodeError
 from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import ConfigError, EnvFailure
 
@@ -67,6 +68,20 @@ def test_the_policy_sees_the_observations_and_its_actions_are_scaled() -> None:
 
     list(Film(act, EnvConfig(id="PaintedForFilm-v0"), episodes=1, seed=1))
     assert seen == [0.0, 0.5, 0.5]
+
+
+def test_no_policy_acts_on_nan() -> None:
+    acted: list[float] = []
+
+    def act(obs: Any) -> Any:
+        acted.append(float(obs[0, 0]))
+        return np.full((1, 1), np.nan if acted[1:] else 0.5, np.float32)
+
+    film = Film(act, EnvConfig(id="PaintedForFilm-v0"), episodes=1, seed=1)
+    text = "an observation of the environment: episode 0 .*, after 2 steps"
+    with contextlib.closing(film), pytest.raises(BadEpisodeError, match=text):
+        list(film)
+    assert acted == [0.0, 0.5]
 
 
 def test_an_environment_that_draws_nothing_is_refused() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from offpolicy.collect import policy_evaluation
 from offpolicy.collect.episode_hook import STOPPED, HookConfig, HookResult, Interval
-from offpolicy.collect.evaluation import BadObsError
+from offpolicy.collect.policy import BadEpisodeError
 from offpolicy.collect.policy_evaluation import EPISODES_FILE, EvaluationContext, PolicyEvaluation, overlap
 from offpolicy.collect.post import Episode
 from offpolicy.config.schema import RunConfig
@@ -197,7 +197,7 @@ def test_nan_in_an_evaluation_ends_a_run_only_where_no_bad_transition_is_skipped
         cfg, SpaceSpec(2, 1, (-1.0,), (1.0,)), tmp_path, 0, EvaluationContext(lambda: False, warnings.append)
     )
     if limit == 0:
-        with pytest.raises(BadObsError):
+        with pytest.raises(BadEpisodeError):
             evaluate(made, 100)
         return
     result = evaluate(made, 100)

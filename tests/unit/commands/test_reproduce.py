@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -118,17 +119,71 @@ def test_a_run_of_any_name_is_reproduced(run: Path, name: str) -> None:
     assert command.plan_reproduction(Path(name), ["algo.gamma=0.9"]).cfg.algo.gamma == 0.9
 
 
-def test_what_the_run_read_and_was_written_since_takes_the_promise_away(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+class NewestOf:
+    """The checkpoints of a run that has one."""
+
+    def __init__(self, run: Path) -> None:
+        self.path = run / "checkpoints/step-000000000007"
+
+    def newest_valid(self, *, reads_rows: bool) -> NewestOf:
+        return self
+
+
+def make_inputs(where: Path) -> dict[str, tuple[str, object, Path]]:
+    """By case: the key of a run that reads it, its value, and the file that counts."""
+    (where / "mine_to_edit.py").write_text("import gymnasium\nclass Wrapper(gymnasium.Wrapper): ...\n")
+    (where / "demos.npz").touch()
+    (where / "minari/data").mkdir(parents=True)
+    (where / "minari/data/main_data.hdf5").touch()
+    source = where / "source"
+    manifest = source / "checkpoints/step-000000000007/MANIFEST.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.touch()
+    return {
+        "wrapper": ("env.wrappers", ["mine_to_edit:Wrapper"], where / "mine_to_edit.py"),
+        "demos": ("replay.demos", str(where / "demos.npz"), where / "demos.npz"),
+        "minari": ("replay.demos", str(where / "minari"), where / "minari/data/main_data.hdf5"),
+        "init_from": ("init_from", str(source), manifest),
+        "teacher": ("teacher", str(source), manifest),
+    }
+
+
+@pytest.mark.parametrize("case", ["wrapper", "demos", "minari", "init_from", "teacher"])
+@pytest.mark.parametrize("is_newer", [True, False])
+def test_a_file_that_the_run_read_and_that_was_written_since_takes_the_promise_away(
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    case: str,
+    is_newer: bool,
 ) -> None:
-    """A teacher that went on, other demonstrations, an edited environment."""
     judged(monkeypatch, Outcome("updates", False, "5"))
     summary = {"status": "completed", **HERE, "run": {"git_commit": "c", "started": "2026-11-23T06:29:21+00:00"}}
     (run / "summary.json").write_text(json.dumps(summary))
+    key, value, file = make_inputs(tmp_path)[case]
+    monkeypatch.setattr(command, "run_store", NewestOf)
+    written_s = 1_795_415_361 + (9 if is_newer else -9)
+    os.utime(file, (written_s, written_s))
     values = yaml.safe_load((run / "config.yaml").read_text())
-    values["env"] |= {"wrappers": ["mine_to_edit:Wrapper"]}
+    section, _, name = key.rpartition(".")
+    (values[section] if section else values)[name] = value
+    if case == "teacher":
+        values["algo"] |= {"name": "hora", "stage": "adapt"}
+        values["runner"]["name"] = "appo"
     (run / "config.yaml").write_text(yaml.safe_dump(values) + START)
-    (tmp_path / "mine_to_edit.py").write_text("import gymnasium\nclass Wrapper(gymnasium.Wrapper): ...\n")
-    assert reproduce(run, [], lambda cfg: 0) == 0
-    place = tmp_path / "mine_to_edit.py"
-    assert f"not bitwise env.wrappers: {place} was written after the run had begun" in capsys.readouterr().out
+    reproduce(run, [], lambda cfg: 0)
+    said = f"not bitwise {key}: {file} was written after the run had begun" in capsys.readouterr().out
+    assert said == is_newer
+
+
+@pytest.mark.parametrize(("beside", "code"), [("true", 0), ("false", 1)])
+def test_a_run_that_an_evaluation_beside_training_may_stop_promises_nothing(
+    run: Path, monkeypatch: pytest.MonkeyPatch, beside: str, code: int
+) -> None:
+    judged(monkeypatch, Outcome("updates", False, "5"))
+    values = load_config([
+        "threads.learner=1", "device=cpu", f"eval.beside={beside}", "eval.every=500", "stop.reward=-9"
+    ]).to_mapping()  # fmt: skip
+    (run / "config.yaml").write_text(yaml.safe_dump(values) + START)
+    assert reproduce(run, [], lambda cfg: 0) == code

@@ -252,8 +252,15 @@ def test_a_run_that_cannot_be_stopped_is_named_and_the_others_are(
 def test_a_signal_to_end_stops_the_runs_as_ctrl_c_does(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They died with the sweep, without a checkpoint."""
+    """They died with the sweep, without a checkpoint. A terminal that closes sends both signals."""
     launcher = launched(monkeypatch, near)
+    stop = FakeJob.stop
+
+    def stop_slowly(job: FakeJob) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        stop(job)
+
+    monkeypatch.setattr(FakeJob, "stop", stop_slowly)
     monkeypatch.setattr(module.time, "sleep", lambda seconds: os.kill(os.getpid(), number))
     assert swept(jobs=3) == 143
     assert [job.was_stopped for job in launcher.jobs] == [True] * 3
@@ -445,6 +452,28 @@ def test_bad_input_exits_2_before_any_run(
         code = int(refused.code or 0)
     assert (code, launcher.started) == (2, [])
     assert problem in capsys.readouterr().err
+
+
+def test_a_signal_before_the_first_run_has_the_same_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched(monkeypatch, near)
+    monkeypatch.setattr(SweepStudy, "suggest_first", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    assert cli.main(["sweep", "space.yaml"]) == 143
+
+
+def test_episodes_that_every_trial_has_may_be_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    launched(monkeypatch, near)
+    run = source_run(tmp_path / "runs/one", gamma=0.91)
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("  episodes: 10\n", "  episodes: 0\n"))
+    Path("space.yaml").write_text(f"{SPACE}  eval.episodes: {{values: [2, 4]}}\n")
+    assert swept(f"config={run}") == 0
+
+
+def test_a_searched_run_may_not_be_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched(monkeypatch, near)
+    Path("space.yaml").write_text(f"{SPACE}  init_from: {{values: [latest, runs/a]}}\n")
+    with pytest.raises(ConfigError, match="init_from: got 'latest', allowed the name of a run"):
+        swept()
 
 
 @pytest.mark.parametrize(("starts", "totals"), [([100, 700], [600, 900]), ([900, 700], [800, 600])])

@@ -136,6 +136,16 @@ def test_an_interrupted_tune_shows_what_is_known_and_writes_nothing(
     assert not options.out.exists()
 
 
+def test_a_tune_without_time_says_that_nothing_was_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: TuneOptions
+) -> None:
+    measured_as(monkeypatch, {})
+    assert tune(["algo=td3"], replace(options, minutes=1e-6)) == 0
+    out = capsys.readouterr().out
+    assert "no change was tried: --minutes 1e-06 leaves no time for one on this machine; give more" in out
+    assert "no change was faster" not in out
+
+
 def test_a_first_trial_that_fails_is_the_error_of_the_command(
     monkeypatch: pytest.MonkeyPatch, options: TuneOptions
 ) -> None:
