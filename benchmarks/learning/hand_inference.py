@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.children import wide_console
+from benchmarks.learning.hand_gaits import TASKS
 from benchmarks.learning.results import save_inference
 from offpolicy.collect.evaluation import Actor
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.envs.hand.env import HandRotationVector
 from offpolicy.envs.hand.rotation import HISTORY_FRAMES
+from offpolicy.errors import ConfigError
 from offpolicy.types import HISTORY, OBS, PRIVILEGED, Float32
 
 HANDS, STEPS, SEED = 256, 6_000, 70_000
@@ -110,9 +112,11 @@ def _standardised(values: Float32, is_other: np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def main(path: str, hands: int = HANDS, steps: int = STEPS) -> None:
-    """Measures, shows and writes down."""
+    """Measures the policy of a run of `env=hand_rotation`, shows the table and saves it for docs/hora.md."""
     run = SavedRun.find(Path(path), PolicyChoice(SEED, step=None, device="cpu", overrides={}))
-    rows = observed(run.actor("cpu"), tuple(run.env.kwargs["groups"]), hands=hands, steps=steps, every=EVERY)
+    if run.env.id != TASKS["rotation"]:
+        raise ConfigError(f"RUN: got a run of env.id={run.env.id}, allowed one of {TASKS['rotation']}")
+    rows = observed(run.actor("cpu"), run.spec.obs_keys, hands=hands, steps=steps, every=EVERY)
     is_other = rows.hand >= hands * (1.0 - OTHERS)
     found = {name: explained(rows.groups[group], rows.groups[PRIVILEGED], is_other) for name, group in INPUTS.items()}
     table = {
@@ -127,4 +131,6 @@ def main(path: str, hands: int = HANDS, steps: int = STEPS) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(f"usage: python -m {__spec__.name} RUN [hands [steps]]")
     main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -135,7 +135,7 @@ def over_seeds(values: Float64, others: Float64) -> Interval:
 
 
 def inference_table(found: Raw) -> str:
-    """What a network infers of each quantity from few frames and from many."""
+    """Returns the explained variance of each quantity, a column for each number of frames."""
     if not found:
         return NO_RUN
     rows = [[what, *(f"{value:.2f}" for value in each.values())] for what, each in found["explained"].items()]

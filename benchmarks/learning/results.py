@@ -48,12 +48,12 @@ def save_policies(env_id: str, policies: dict[str, Raw]) -> None:
 
 
 def inference() -> Raw:
-    """What the joints of the hand tell, see `hand_inference`; empty where nobody has looked."""
+    """What `hand_inference` has measured; empty where it was not run."""
     return _read(path_of(INFERENCE))
 
 
 def save_inference(found: Raw) -> None:
-    """Writes it down."""
+    """Writes what `hand_inference` has measured."""
     _write(path_of(INFERENCE), found)
 
 

@@ -186,9 +186,11 @@ def check_sweep(space: Space, words: Sequence[str], options: SweepOptions) -> Ru
 
 
 def _refused_always(cfg: RunConfig, space: Space, parameter: Parameter) -> str:
-    """Returns why a parameter cannot be used with any value; empty if one end of it can, beside some of the others.
+    """Returns why a parameter cannot be used with any value; empty if one end of it can.
 
-    Rules that join keys refuse some values only beside others.
+    Rules that join keys refuse some values only beside others. It counts as usable beside the values without a sweep,
+    beside an end of another parameter, and beside the first or the last ends of all: a trial that is refused costs
+    little, a space that is refused cannot be searched.
     """
     others = [each for each in space.parameters if each is not parameter]
     ends = [{each.key: each.extremes[end] for each in others} for end in (0, -1)]

@@ -488,6 +488,17 @@ def test_a_parameter_that_can_be_used_beside_another_one_is_not_refused(
     assert launcher.started
 
 
+def test_a_parameter_that_can_be_used_beside_two_others_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first update is due at env step 25,400, with the last value of each."""
+    totals = "[20000, 25500]"
+    lines = {"algo.utd": "[3.9e-5, 4.0e-5]", "algo.learning_starts": "[1400, 400]", "total_timesteps": totals}
+    text = "".join(f"  {key}: {{values: {values}}}\n" for key, values in lines.items())
+    Path("space.yaml").write_text(f"{SPACE}{text}")
+    launcher = launched(monkeypatch, near)
+    assert swept(trials=16) == 0
+    assert launcher.started
+
+
 def test_no_trial_may_be_without_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("space.yaml").write_text(f"{SPACE}  eval.episodes: {{values: [0, 2]}}\n")
     launched(monkeypatch, near)
