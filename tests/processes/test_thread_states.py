@@ -29,7 +29,7 @@ def blocked_pct(run: Run) -> float:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     """Twice the same run, once with such a thread."""
     told: dict[str, dict[str, Any]] = {"alone": {}, "beside": {"BURN_MS": "20"}}
-    steps = {"alone": "total_timesteps=2400", "beside": "total_timesteps=2000"}  # a hundred sampled iterations
+    steps = {"alone": "total_timesteps=2400", "beside": "total_timesteps=1600"}
     return {
         name: train(tmp_path_factory.mktemp(name), (POINT, "collect.mode=overlap", steps[name]), told[name])
         for name in told
