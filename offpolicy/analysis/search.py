@@ -16,7 +16,6 @@ from offpolicy.timing.phases import CollectorPhase
 EVALUATION_S = 2.0  # seconds between two evaluations in a trial of their placement
 REPEATED = 2  # trials at the end: start and result once more
 OTHER_PLACE = {"true": "false", "false": "true"}
-
 NO_TIME = "no time left"  # why something was not tried
 
 

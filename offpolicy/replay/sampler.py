@@ -92,16 +92,16 @@ class UniformSampler:
         self, rings: Sequence[Ring], rng: np.random.Generator, guard: int, *, capacity: int | None = None
     ) -> None:
         self._rings, self.rng, self._guard = tuple(rings), rng, guard
-        self._capacity = min(ring.max_transitions for ring in rings) if capacity is None else capacity
+        self._capacities = [ring.max_transitions if capacity is None else capacity for ring in self._rings]
 
     def bounds(self) -> Bounds:
         first, last = [], []
-        for ring in self._rings:
+        for ring, capacity in zip(self._rings, self._capacities, strict=True):
             # `oldest` before `committed`: then first <= last, however far the writer gets in between.
             oldest, newest = ring.oldest, ring.committed
             # Rows about to be recycled are not drawn while there are plenty of others: a redraw would be likely.
             # A ring that is nearly full recycles before a batch is copied.
-            is_full = oldest > 0 or ring.num_transitions + 2 * self._guard > self._capacity
+            is_full = oldest > 0 or ring.num_transitions + 2 * self._guard > capacity
             guard = self._guard if is_full and newest - oldest > 4 * self._guard else 0
             first.append(oldest + guard)
             last.append(newest)

@@ -464,7 +464,9 @@ def test_episodes_that_every_trial_has_may_be_searched(monkeypatch: pytest.Monke
     launched(monkeypatch, near)
     run = source_run(tmp_path / "runs/one", gamma=0.91)
     text = (run / "config.yaml").read_text()
+    assert load_config([f"config={run}"]).eval.episodes == 10
     (run / "config.yaml").write_text(text.replace("  episodes: 10\n", "  episodes: 0\n"))
+    assert load_config([f"config={run}"]).eval.episodes == 0
     Path("space.yaml").write_text(f"{SPACE}  eval.episodes: {{values: [2, 4]}}\n")
     assert swept(f"config={run}") == 0
 

@@ -110,7 +110,7 @@ def test_as_many_rows_of_every_environment_are_kept_away_from_the_write_head(mak
 def test_the_ring_of_a_short_run_recycles_from_the_capacity_on_and_not_from_its_end(make_rank: MakeRank) -> None:
     replay = replay_of(make_rank(**SMALL, replay={"capacity": 5_000}))
     sampler: Any = replay.sampler()
-    assert (replay.rings[0].max_transitions, sampler._capacity) == (101, 5_000)
+    assert (replay.rings[0].max_transitions, sampler._capacities) == (101, [5_000])
 
 
 def test_every_observation_is_taken_by_one_rank(make_rank: MakeRank) -> None:
