@@ -12,8 +12,10 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 TESTS = Path(__file__).resolve().parent
+NIGHTLY = " (nightly)"
 # The promises by subject, each with a name for the marker.
 PROMISES: dict[str, dict[str, str]] = {
     "Time account": {
@@ -61,7 +63,7 @@ PROMISES: dict[str, dict[str, str]] = {
         "vtrace-gae": "V-trace with rho = c = 1 and no lag equals GAE(lambda).",
         "ratio-one": "APPO's ratio is exactly 1 at no lag.",
         "appo-truncation": "APPO bootstraps truncations from V(final observation) inside the recursion.",
-        "ranks-together": "Ranks start identical, draw different rows, and decide together to step, skip, save or stop.",
+        "ranks-together": "Ranks start identical, draw different rows and decide together to step, skip, save or stop.",
     },
     "Commands": {
         "make": "`make train`, `make help` and the other targets pass any override through.",
@@ -98,29 +100,34 @@ def marked(tests: Path = TESTS) -> dict[str, list[str]]:
     found: defaultdict[str, list[str]] = defaultdict(list)
     for path in sorted(tests.rglob("test_*.py")):
         tree = ast.parse(path.read_text())
-        of_file = [mark for node in tree.body if _is_pytestmark(node) for mark in _marks(node)]
+        of_file = [mark for node in tree.body if _is_pytestmark(node) for mark in _marks(node.value)]
         for function in ast.walk(tree):
             if not isinstance(function, ast.FunctionDef) or not function.name.startswith("test"):
                 continue
             marks = [*of_file, *(mark for decorator in function.decorator_list for mark in _marks(decorator))]
             is_nightly = any(name in ("slow", "alone", "gpu") for name, _ in marks)
-            place = f"{path.relative_to(tests).as_posix()}::{function.name}{' (nightly)' * is_nightly}"
+            place = f"{path.relative_to(tests).as_posix()}::{function.name}{NIGHTLY * is_nightly}"
             for promise in dict.fromkeys(text for name, texts in marks if name == "promise" for text in texts):
                 found[promise].append(place)
     return dict(found)
 
 
-def _is_pytestmark(node: ast.stmt) -> bool:
+def _is_pytestmark(node: ast.stmt) -> TypeGuard[ast.Assign]:
     return isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "pytestmark" for t in node.targets)
 
 
-def _marks(node: ast.AST) -> Iterator[tuple[str, list[str]]]:
-    """Yields the names below `pytest.mark` in an expression, with the texts that they are called with."""
-    calls = {id(call.func): call for call in ast.walk(node) if isinstance(call, ast.Call)}
-    for part in ast.walk(node):
-        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Attribute) and part.value.attr == "mark":
-            arguments = calls[id(part)].args if id(part) in calls else []
-            yield part.attr, [a.value for a in arguments if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+def _marks(node: ast.expr) -> Iterator[tuple[str, list[str]]]:
+    """Yields the names below `pytest.mark` of a decorator or a list of marks, with the texts that they are called with.
+
+    Marks of single cases, in `pytest.param`, do not count: the others have them not.
+    """
+    if isinstance(node, ast.List | ast.Tuple):
+        for each in node.elts:
+            yield from _marks(each)
+        return
+    part, arguments = (node.func, node.args) if isinstance(node, ast.Call) else (node, [])
+    if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Attribute) and part.value.attr == "mark":
+        yield part.attr, [a.value for a in arguments if isinstance(a, ast.Constant) and isinstance(a.value, str)]
 
 
 def page() -> str:
@@ -131,7 +138,7 @@ def page() -> str:
         lines += [f"## {subject}", "", "| promise | tests |", "|---|---|"]
         for name, text in promises.items():
             cells = [
-                f"`{place}`" if not place.endswith(")") else f"`{place[:-10]}` (nightly)" for place in places[name]
+                f"`{place.removesuffix(NIGHTLY)}`{NIGHTLY * place.endswith(NIGHTLY)}" for place in places.get(name, ())
             ]
             lines.append(f"| **{name}**: {text} | {'<br>'.join(cells)} |")
         lines.append("")

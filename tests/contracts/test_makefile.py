@@ -42,36 +42,43 @@ def make(checkout: Path, *words: str, **environ: str) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "algo=td3",
-        "env=halfcheetah",
-        "env.num_envs=8",
-        "env.id=my_module:Hand-v0",
-        "algo.hidden_dims=[64,64]",
-        "env.kwargs={a: 1, b: [x, y]}",
-        "run_dir=/tmp/two  spaces",
-        "run_dir='quoted'",
-        'run_dir="a,b"',
-        "run_dir=$HOME/${oc.env:USER}/$(shell id)/`id`",
-        "run_dir=a;b|c&d<e>f*g?h#i%j\\k!",
-        "run_dir=a=b",
-        "run_dir=",
-        "+env.kwargs.x=1",
-        "++seed=1",
-        "~seed=1",
-        "word=1",
-        "args=1",
-    ],
+# As they are typed, and what the program gets.
+WORDS = (
+    *("algo=td3", "env=halfcheetah", "env.num_envs=8", "env.id=my_module:Hand-v0", "algo.hidden_dims=[64,64]"),
+    *("env.kwargs={a: 1, b: [x, y]}", "run_dir=/tmp/two  spaces", "run_dir='quoted'", 'run_dir="a,b"'),
+    *("run_dir=$HOME/${oc.env:USER}/$(shell id)/`id`", "run_dir=a;b|c&d<e>f*g?h#i%j\\k!", "run_dir=a=b", "run_dir="),
+    *("+env.kwargs.x=1", "++seed=1", "~seed=1", "word=1", "args=1"),
 )
-def test_a_word_reaches_the_trainer_unchanged(checkout: Path, word: str) -> None:
-    assert make(checkout, "train", word)["argv"] == ["train", word]
+COMMANDS = (
+    (["eval", "run=runs/a b", "episodes=3"], ["eval", "--episodes", "3", "runs/a b"]),
+    (["tensorboard", "port=7"], ["tensorboard", "--port", "7"]),
+    (["tensorboard", "runs=a b", "port=7"], ["tensorboard", "--port", "7", "a", "b"]),
+    (["list", "most=50"], ["list", "--most", "50"]),
+    (["doctor", "json=1"], ["doctor", "--json"]),
+    (["doctor", "json=0"], ["doctor"]),
+    (["tune", "algo=td3", "env.num_envs=2"], ["tune", "algo=td3", "env.num_envs=2"]),
+    (
+        ["compare", "runs=a=runs/x b=runs/y", "png=out file.png"],
+        ["compare", "--png", "out file.png", "a=runs/x", "b=runs/y"],
+    ),
+    (["explain", "run=runs/a b", "before=runs/c"], ["explain", "--before", "runs/c", "runs/a b"]),
+    (["trace", "run=runs/a", "svg=x.svg", "iterations=2"], ["trace", "--iterations", "2", "--svg", "x.svg", "runs/a"]),
+    (["train", "PYTHON=python3.12", "OFFPOLICY_PYTHON=python3.11"], ["train"]),  # the choice of Python is no override
+)
 
 
-def test_all_words_arrive_in_whatever_order(checkout: Path) -> None:
+@pytest.mark.promise("make")
+def test_a_word_reaches_the_trainer_unchanged(checkout: Path) -> None:
+    for word in WORDS:
+        assert make(checkout, "train", word)["argv"] == ["train", word]
     words = ["seed=3", "algo=td3", "env.kwargs.x=1", "total_timesteps=3000"]
     assert sorted(make(checkout, words[0], "train", *words[1:])["argv"]) == sorted(["train", *words])
+
+
+@pytest.mark.promise("make")
+def test_the_other_commands_take_their_options_as_words(checkout: Path) -> None:
+    for words, argv in COMMANDS:
+        assert make(checkout, *words)["argv"] == argv
 
 
 def test_the_words_do_not_become_environment_variables(checkout: Path) -> None:
@@ -86,64 +93,14 @@ def test_the_environment_does_not_become_overrides(checkout: Path) -> None:
     assert report["environ"]["device"] == "cuda"
 
 
-def test_the_choice_of_python_is_no_override(checkout: Path) -> None:
-    assert make(checkout, "train", "PYTHON=python3.12", "OFFPOLICY_PYTHON=python3.11")["argv"] == ["train"]
-
-
-def test_eval_and_tensorboard_take_their_options_as_words(checkout: Path) -> None:
-    report = make(checkout, "eval", "run=runs/a b", "episodes=3")
-    assert report["argv"] == ["eval", "--episodes", "3", "runs/a b"]
-    assert make(checkout, "tensorboard", "port=7")["argv"] == ["tensorboard", "--port", "7"]
-
-
-def test_list_and_doctor_take_their_options_as_words(checkout: Path) -> None:
-    assert make(checkout, "list", "most=50")["argv"] == ["list", "--most", "50"]
-    assert make(checkout, "doctor", "json=1")["argv"] == ["doctor", "--json"]
-    assert make(checkout, "doctor", "json=0")["argv"] == ["doctor"]
-
-
-def test_tune_takes_overrides_as_train_does(checkout: Path) -> None:
-    report = make(checkout, "tune", "algo=td3", "env.num_envs=2")
-    assert report["argv"] == ["tune", "algo=td3", "env.num_envs=2"]
-
-
 def test_chaos_takes_its_options_as_words(checkout: Path) -> None:
     shutil.copy(checkout / ".venv/bin/offpolicy", checkout / ".venv/bin/python")
     expected = ["-m", "tests.chaos", "--minutes", "2", "--seed", "3"]
     assert make(checkout, "chaos", "seed=3", "minutes=2")["argv"] == expected
 
 
-def test_compare_takes_runs_and_options_as_words(checkout: Path) -> None:
-    report = make(checkout, "compare", "runs=a=runs/x b=runs/y", "png=out file.png")
-    assert report["argv"] == ["compare", "--png", "out file.png", "a=runs/x", "b=runs/y"]
-
-
-def test_report_takes_runs_and_its_file(checkout: Path) -> None:
-    report = make(checkout, "report", "runs=a=runs/x b=runs/y", "html=out file.html")
-    assert report["argv"] == ["report", "--html", "out file.html", "a=runs/x", "b=runs/y"]
-
-
-def test_tensorboard_shows_the_runs_that_are_named(checkout: Path) -> None:
-    argv = ["tensorboard", "--port", "7"]
-    assert make(checkout, "tensorboard", "runs=a b", "port=7")["argv"] == [*argv, "a", "b"]
-    assert make(checkout, "tensorboard", "run=a b", "port=7")["argv"] == [*argv, "a b"]
-
-
+@pytest.mark.promise("make")
 def test_help_lists_every_command(checkout: Path) -> None:
     text = subprocess.run(["make"], cwd=checkout, capture_output=True, text=True, timeout=30, check=True).stdout
     phony = next(line for line in (checkout / "Makefile").read_text().splitlines() if line.startswith(".PHONY:"))
     assert [name for name in phony.split()[1:] if f"  make {name} " not in text] == []
-
-
-@pytest.mark.parametrize(
-    ("words", "argv"),
-    [
-        (["explain", "run=runs/a b", "before=runs/c"], ["explain", "--before", "runs/c", "runs/a b"]),
-        (
-            ["trace", "run=runs/a", "svg=x.svg", "iterations=2"],
-            ["trace", "--iterations", "2", "--svg", "x.svg", "runs/a"],
-        ),
-    ],
-)
-def test_a_run_is_explained_and_its_trace_read(checkout: Path, words: list[str], argv: list[str]) -> None:
-    assert make(checkout, *words)["argv"] == argv

@@ -110,23 +110,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess
     return run_dir, run_logger(run_dir, "offline")
 
 
+@pytest.mark.promise("metric-table")
 def test_the_documentation_page_is_the_generated_one() -> None:
     assert (REPOSITORY / "docs/metrics.md").read_text() == metrics_markdown(), (
         "run: python -m offpolicy.logger.metrics > docs/metrics.md"
     )
 
 
-def test_the_module_prints_the_page() -> None:
-    command = [sys.executable, "-m", "offpolicy.logger.metrics"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == metrics_markdown()
-
-
+@pytest.mark.promise("learner-phases", "collector-phases")
 def test_every_phase_of_the_vocabulary_has_a_key_a_row_and_a_meaning() -> None:
-    for phase in LearnerPhase:
-        assert METRICS[f"timing/learner_{phase}_ms"].kind is MetricClass.EXCLUSIVE
-    for phase in CollectorPhase:
-        assert METRICS[f"timing/collector_{phase}_ms"].kind is MetricClass.EXCLUSIVE
+    phases = [f"timing/learner_{phase}_ms" for phase in LearnerPhase]
+    phases += [f"timing/collector_{phase}_ms" for phase in CollectorPhase]
+    assert sorted(phases) == sorted(key for key, each in METRICS.items() if each.kind is MetricClass.EXCLUSIVE)
     for key in (
         [f"prefetch/{phase}_ms" for phase in PackerPhase]
         + [f"device/{span}_ms" for span in DeviceSpan]
@@ -135,28 +130,11 @@ def test_every_phase_of_the_vocabulary_has_a_key_a_row_and_a_meaning() -> None:
         + [f"rank/{phase}_{statistic}_ms" for phase in LearnerPhase for statistic in ("min", "mean", "max")]
     ):
         assert METRICS[key].kind is MetricClass.BACKGROUND
-    exclusive = [metric for metric in METRICS.values() if metric.kind is MetricClass.EXCLUSIVE]
-    assert len(exclusive) == len(LearnerPhase) + len(CollectorPhase)
 
 
 def test_no_metric_is_listed_twice_or_without_a_meaning() -> None:
     assert all(key == metric.key and metric.help.endswith(".") for key, metric in METRICS.items())
     assert all(metric.unit and metric.window and metric.reduction for metric in METRICS.values())
-
-
-@pytest.mark.parametrize(
-    ("phase", "old"),
-    [
-        (CollectorPhase.LEARNER_WAIT, "Learner Wait"),
-        (CollectorPhase.HANDSHAKE, "Handshake"),
-        (CollectorPhase.SNAPSHOT, "Snapshot"),
-        (CollectorPhase.POST_BACKPRESSURE, "Hook Wait"),
-    ],
-)
-def test_the_page_finds_a_row_of_the_panel_by_its_former_name(phase: CollectorPhase, old: str) -> None:
-    metric = METRICS[f"timing/collector_{phase}_ms"]
-    assert metric.row != old
-    assert f"Its row was {old}." in metric.help
 
 
 def test_every_metric_of_an_algorithm_is_in_the_table() -> None:
@@ -168,6 +146,7 @@ def test_an_unknown_key_is_named() -> None:
         require_known(["perf/utd", "rank/12/train_ms", "timing/learner_nap_ms", "rank/12/nap_ms"])
 
 
+@pytest.mark.promise("metric-names")
 def test_other_names_lead_to_names_of_today() -> None:
     foreign = COMPOSITES.keys() | FOREIGN.keys()
     for vocabulary in VOCABULARIES:
@@ -189,6 +168,7 @@ def test_the_whole_logger_runs_without_torch(finished: tuple[Path, subprocess.Co
     assert [name for name in names if name.startswith("events.out.tfevents.")]
 
 
+@pytest.mark.promise("metric-table")
 def test_every_key_of_a_written_record_is_in_the_table(
     finished: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
@@ -197,6 +177,7 @@ def test_every_key_of_a_written_record_is_in_the_table(
     assert {RANK_IN_KEY.sub("rank/<r>/", key) for key in set().union(*records)} == METRICS.keys()
 
 
+@pytest.mark.promise("plain-line")
 def test_stdout_without_a_terminal_has_one_line_per_interval(
     finished: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:

@@ -1,4 +1,4 @@
-"""The names in conf/ and the names in the dataclasses are the same names."""
+"""The names in conf/ and the names in the dataclasses are the same names, and every file composes to a run."""
 
 from __future__ import annotations
 
@@ -10,60 +10,50 @@ import pytest
 from offpolicy.config.overrides import conf_dir, group_options, load_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import RUNNER_DEFAULT_MODE, AlgoConfig, CollectConfig, RunnerConfig
+from offpolicy.envs.make import find_spec
+
+ENVIRONMENTS = [name for name in group_options()["env"] if name != "gym"]
 
 
-def choices(config: type[Any], name: str) -> tuple[str, ...]:
-    return next(spec.metadata["choices"] for spec in dataclasses.fields(config) if spec.name == name)
+def choices(config: type[Any], name: str) -> list[str]:
+    return sorted(next(spec.metadata["choices"] for spec in dataclasses.fields(config) if spec.name == name))
 
 
-def test_every_algorithm_has_a_file_and_every_file_an_algorithm() -> None:
-    assert sorted(group_options()["algo"]) == sorted(choices(AlgoConfig, "name"))
-
-
-def test_every_runner_has_a_file_and_every_file_a_runner() -> None:
-    assert sorted(group_options()["runner"]) == sorted(choices(RunnerConfig, "name"))
-
-
-def test_every_runner_has_a_default_collection_mode() -> None:
-    assert sorted(RUNNER_DEFAULT_MODE) == sorted(choices(RunnerConfig, "name"))
+def test_algorithms_and_runners_have_files_and_files_have_algorithms_and_runners() -> None:
+    assert sorted(group_options()["algo"]) == choices(AlgoConfig, "name")
+    assert sorted(group_options()["runner"]) == sorted(RUNNER_DEFAULT_MODE) == choices(RunnerConfig, "name")
     assert set(RUNNER_DEFAULT_MODE.values()) <= set(choices(CollectConfig, "mode"))
 
 
-@pytest.mark.parametrize("algo", group_options()["algo"])
-def test_an_algorithm_file_selects_the_algorithm_of_its_name(algo: str) -> None:
-    assert load_config([f"algo={algo}"]).algo.name == algo
+def test_a_file_selects_what_has_its_name() -> None:
+    for algo in group_options()["algo"]:
+        assert load_config([f"algo={algo}"]).algo.name == algo
+    for stage in group_options()["stage"]:
+        teacher = ["teacher=runs/teacher"] if stage == "adapt" else []
+        assert load_config(["algo=hora", "env=hand_rotation", f"stage={stage}", *teacher]).algo.stage == stage
+    for runner in group_options()["runner"]:
+        algo = "appo" if runner == "appo" else "sac"
+        assert load_config([f"runner={runner}", f"algo={algo}"]).runner.name == runner
 
 
-@pytest.mark.parametrize("stage", group_options()["stage"])
-def test_a_stage_file_selects_the_stage_of_its_name(stage: str) -> None:
-    teacher = ["teacher=runs/teacher"] if stage == "adapt" else []
-    assert load_config(["algo=hora", "env=hand_rotation", f"stage={stage}", *teacher]).algo.stage == stage
+@pytest.mark.promise("default-runner")
+def test_the_default_runner_fits_the_algorithm() -> None:
+    runners = {algo: load_config([f"algo={algo}"]).runner.name for algo in group_options()["algo"]}
+    assert runners == {algo: "appo" if algo in ("appo", "hora") else "single_gpu" for algo in runners}
 
 
-@pytest.mark.parametrize("runner", group_options()["runner"])
-def test_a_runner_file_selects_the_runner_of_its_name(runner: str) -> None:
-    algo = "appo" if runner == "appo" else "sac"
-    assert load_config([f"runner={runner}", f"algo={algo}"]).runner.name == runner
+@pytest.mark.slow
+def test_every_algorithm_can_be_tried_in_every_environment_for_a_few_thousand_steps() -> None:
+    for algo in group_options()["algo"]:
+        for env in ENVIRONMENTS:
+            assert load_config([f"algo={algo}", f"env={env}", "total_timesteps=5000"]).total_timesteps == 5000
 
 
-@pytest.mark.parametrize(
-    "choice",
-    [
-        f"{group}={option}"
-        for group in ("env", "logging", "experiment")
-        for option in group_options()[group]
-        if (group, option) != ("env", "gym")
-    ],
-)
-def test_every_file_of_a_group_composes_to_a_valid_run(choice: str) -> None:
-    config = load_config([choice])
-    assert RunConfig.from_mapping(config.to_mapping()) == config
-
-
-@pytest.mark.parametrize("env", [name for name in group_options()["env"] if name != "gym"])
-@pytest.mark.parametrize("algo", group_options()["algo"])
-def test_every_environment_can_be_tried_for_a_few_thousand_steps(env: str, algo: str) -> None:
-    assert load_config([f"algo={algo}", f"env={env}", "total_timesteps=5000"]).total_timesteps == 5000
+def test_every_file_of_a_group_composes_to_a_valid_run() -> None:
+    for group in ("env", "logging", "experiment"):
+        for option in set(group_options()[group]) - {"gym"}:
+            config = load_config([f"{group}={option}"])
+            assert RunConfig.from_mapping(config.to_mapping()) == config
 
 
 def test_a_file_for_an_algorithm_in_a_family_of_environments_is_named_after_both() -> None:
@@ -87,8 +77,6 @@ def test_conf_holds_values_only() -> None:
     assert [path.name for path in files if "_target_" in path.read_text()] == []
 
 
-@pytest.mark.parametrize("env", [name for name in group_options()["env"] if name != "gym"])
-def test_every_environment_file_names_a_registered_environment(env: str) -> None:
-    from offpolicy.envs.make import find_spec
-
-    assert find_spec(load_config([f"env={env}"]).env.id).max_episode_steps is not None
+def test_every_environment_file_names_a_registered_environment() -> None:
+    for env in ENVIRONMENTS:
+        assert find_spec(load_config([f"env={env}"]).env.id).max_episode_steps is not None

@@ -108,6 +108,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_new_algorithm_trains_after_five_edits(checkout: Path) -> None:
     options = ["total_timesteps=300", "algo.learning_starts=200", "eval.episodes=1", "threads.learner=1", "run_dir=run"]
     done = subprocess.run(

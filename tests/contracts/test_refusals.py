@@ -1,162 +1,42 @@
-"""Wrong values of every key, as they are typed: exit 2 at once, key and range in the text, no process, no directory."""
+"""Wrong values of every key, in files and as they are typed: refused with key and range, before anything starts."""
 
 from __future__ import annotations
 
-import gc
+import dataclasses
 import math
 import os
 import re
-import resource
 import subprocess
 import sys
-import time
+import types
+import typing
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 
-from offpolicy import cli
+from offpolicy.config.overrides import load_config
+from offpolicy.config.parsing import nested
+from offpolicy.config.schema import RunConfig, all_keys
+from offpolicy.errors import ConfigError
 from tests.conftest import REPOSITORY
-from tests.unit.config.test_sections import CHOSEN, LEAVES, NUMBERS, default_of, outside
 
-LIMIT_S = 1.5
-TOGETHER = 20  # wrong values in one command
 BOUNDS = ("ge", "gt", "le", "lt")
-LIMITED = [key for key in NUMBERS if LEAVES[key].limits.keys() & set(BOUNDS)]
-# Keys that name a group are answered with the group.
-GROUPS = ("algo.name", "runner.name", "algo.stage")
-KEYS = [key for key in LEAVES if key not in GROUPS]
-SLOW_FIXTURE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+# Values of other types, by the type of a key.
+OTHER_TYPES: dict[Any, tuple[Any, ...]] = {
+    bool: (3, 0.5, "t", [True]),
+    int: (True, 0.5, math.nan, math.inf, "t", [1]),
+    float: (True, math.nan, math.inf, -math.inf, "t", [1]),
+    str: (3, 0.5, ["t"]),
+    tuple: (3, "t", [64, "t"], [0.5], [True]),
+    dict: (3, "t", [1]),
+}
 # Texts that a grammar may stumble over.
 NASTY = (
-    "",
-    " ",
-    "???",
-    "${seed}",
-    "${nosuch}",
-    "${",
-    "[",
-    "]",
-    "{a:",
-    "'",
-    '"',
-    "\\",
-    "a=b",
-    "=",
-    ",",
-    "~",
-    "#",
-    "\n",
-    "é",
+    *("", " ", "???", "${seed}", "${nosuch}", "${", "[", "]", "{a:", "'", '"', "\\"),
+    *("a=b", "=", ",", "~", "#", "\n", "é", "a,b", "'a b", "1e400", "$(x)", "@"),
 )
-
-
-def typed(value: Any) -> str:
-    """A value in Hydra's grammar: texts are quoted, so that they stay texts."""
-    if isinstance(value, str):
-        # A backslash counts as one unless a quote, or another one, follows it.
-        return (
-            '"' + re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ("\\" if found[2] else "") + found[2], value) + '"'
-        )
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(map(typed, value)) + "]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{typed(item)}" for key, item in value.items()) + "}"
-    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
-
-
-TEXT = st.text("abx \"\\',:=[", min_size=1, max_size=6).map(lambda text: "t" + text)  # no word that is a choice
-NUMBERS_ONLY = st.one_of(st.integers(-(10**20), 10**20), st.floats(allow_subnormal=False))
-OTHER_TYPES: dict[Any, st.SearchStrategy[Any]] = {
-    bool: st.one_of(NUMBERS_ONLY, TEXT, st.just([True])),
-    int: st.one_of(st.booleans(), TEXT, st.sampled_from([0.5, math.nan, math.inf]), st.lists(st.integers())),
-    float: st.one_of(st.booleans(), TEXT, st.sampled_from([math.nan, math.inf, -math.inf]), st.lists(st.integers())),
-    str: st.one_of(NUMBERS_ONLY, st.lists(TEXT)),
-    tuple: st.one_of(NUMBERS_ONLY, TEXT, st.sampled_from([[], [64, "t"], [0.5], [True]])),
-    dict: st.one_of(NUMBERS_ONLY, TEXT, st.lists(st.integers())),
-}
-
-
-def wrong_value(key: str, draw: Any) -> Any:
-    """A value out of the key's range, of another type, no choice of it, or null where that means nothing."""
-    leaf = LEAVES[key]
-    kinds = [OTHER_TYPES[leaf.kind]]
-    if default_of(key) == ():  # a list of names, which may be empty
-        kinds = [kinds[0].filter(lambda value: value != [])]
-    if key in LIMITED:
-        kinds.append(outside(leaf.limits))
-    if key in CHOSEN:
-        kinds.append(TEXT)
-    if not leaf.is_optional:
-        kinds.append(st.none())
-    return draw(st.one_of(*kinds))
-
-
-@pytest.fixture
-def refusal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Any:  # Callable[[list[str]], tuple[int, str]]
-    """`refusal(words)`: exit code and text of `offpolicy train WORDS`, which may start and write nothing."""
-
-    def no_process(*_: Any, **__: Any) -> None:
-        raise AssertionError("a process is started")
-
-    monkeypatch.setattr(cli, "train_module", lambda: SimpleNamespace(train=lambda config, **_: 0))
-    monkeypatch.setattr(subprocess, "Popen", no_process)
-    monkeypatch.setattr(os, "fork", no_process)
-    monkeypatch.setattr(os, "posix_spawn", no_process)
-    monkeypatch.chdir(tmp_path)
-
-    def refuse(words: list[str]) -> tuple[int, str]:
-        # Only the command counts: not other threads of this process, and no collection of what other tests left.
-        gc.disable()
-        try:
-            begin_s = time.thread_time()
-            code = cli.main(["train", *words])
-            taken_s = time.thread_time() - begin_s
-        finally:
-            gc.enable()
-        assert taken_s < LIMIT_S
-        assert os.listdir() == []
-        return code, capsys.readouterr().err
-
-    refuse(["seed=1"])  # Hydra is imported
-    return refuse
-
-
-@settings(max_examples=6, suppress_health_check=SLOW_FIXTURE)
-@given(data=st.data())
-def test_wrong_values_of_all_keys_are_all_refused_with_key_and_range(refusal: Any, data: st.DataObject) -> None:
-    for first in range(0, len(KEYS), TOGETHER):
-        refuse_all(refusal, {key: wrong_value(key, data.draw) for key in KEYS[first : first + TOGETHER]})
-
-
-def refuse_all(refusal: Any, values: dict[str, Any]) -> None:
-    """Every value is refused in the one text, on a line of its own."""
-    code, said = refusal([f"{key}={typed(value)}" for key, value in values.items()])
-    assert code == 2
-    lines = {line.split(":")[0].strip(): line for line in said.splitlines()[1:]}
-    assert sorted(lines) == sorted(values)
-    for key, value in values.items():
-        assert f"{key}: got {value!r}" in lines[key]
-        limits = LEAVES[key].limits
-        assert key not in LIMITED or all(str(limits[bound]) in lines[key] for bound in BOUNDS if bound in limits)
-        assert all(choice in lines[key] for choice in limits.get("choices", ()))
-
-
-@settings(max_examples=40, suppress_health_check=SLOW_FIXTURE)
-@given(key=st.sampled_from(list(LEAVES)), text=st.one_of(st.text(max_size=8), st.sampled_from(NASTY)))
-def test_whatever_is_typed_is_taken_or_refused_with_its_key(refusal: Any, key: str, text: str) -> None:
-    assume("\0" not in text)  # which no command line holds
-    code, said = refusal([f"{key}={text}"])
-    assert code in (0, 2)
-    assert code == 0 or f"\n  {key}" in said
-    assert "Traceback" not in said
-
-
 # What the command does before it refuses: an audit hook writes it down.
 AUDIT = """
 import os, sys
@@ -168,34 +48,152 @@ sys.addaudithook(note)
 """
 
 
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """A key: its type, whether it may be null, and its limits."""
+
+    key: str
+    kind: Any
+    is_optional: bool
+    limits: dict[str, Any]
+
+    def wrong_values(self) -> Iterator[Any]:
+        """Values of other types, out of the range, no choice, and null where that means nothing."""
+        yield from OTHER_TYPES[self.kind]
+        if self.kind in (int, float):
+            low, high = (self.limits.get(a, self.limits.get(b)) for a, b in (("ge", "gt"), ("le", "lt")))
+            yield from [] if low is None else [math.ceil(low) - 1, *([low] if "gt" in self.limits else [])]
+            yield from [] if high is None else [math.floor(high) + 1, *([high] if "lt" in self.limits else [])]
+        if "choices" in self.limits:
+            yield self.limits["choices"][0] + "x"
+        if not self.is_optional:
+            yield None
+
+
+def leaves(cls: Any = RunConfig, prefix: str = "") -> Iterator[Leaf]:
+    hints = typing.get_type_hints(cls)
+    for spec in dataclasses.fields(cls):
+        hint = hints[spec.name]
+        if dataclasses.is_dataclass(hint):
+            yield from leaves(hint, f"{prefix}{spec.name}.")
+        else:
+            is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+            is_optional = types.NoneType in typing.get_args(hint)
+            kind = typing.get_args(hint)[0] if is_union else typing.get_origin(hint) or hint
+            yield Leaf(prefix + spec.name, kind, is_optional, dict(spec.metadata))
+
+
+LEAVES = {leaf.key: leaf for leaf in leaves()}
+
+
+def check_said(leaf: Leaf, value: Any, problem: str) -> None:
+    """Fails unless a refusal names the key, what was got, and what is allowed."""
+    assert problem.startswith(f"{leaf.key}: got {value!r}"), (leaf.key, value)
+    assert "allowed " in problem
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and leaf.kind in (int, float):
+        assert all(str(leaf.limits[bound]) in problem for bound in BOUNDS if bound in leaf.limits), problem
+    assert all(choice in problem for choice in leaf.limits.get("choices", ())), problem
+
+
+@pytest.mark.promise("refusals")
+def test_every_wrong_value_of_every_key_is_refused_with_key_and_range() -> None:
+    for key, leaf in LEAVES.items():
+        for value in leaf.wrong_values():
+            with pytest.raises(ConfigError) as caught:
+                RunConfig.from_mapping(nested({key: value}))
+            (problem,) = caught.value.problems
+            check_said(leaf, value, problem)
+
+
+def test_null_is_accepted_where_it_has_a_meaning() -> None:
+    for key, leaf in LEAVES.items():
+        value = RunConfig.from_mapping(nested({key: None})) if leaf.is_optional else None
+        for part in key.split(".") if leaf.is_optional else ():
+            value = getattr(value, part)
+        assert value is None
+
+
+@pytest.mark.promise("refusals")
+def test_a_typo_in_any_key_is_refused_with_the_key_that_was_meant() -> None:
+    for key in LEAVES:
+        typo = key + key[-1]
+        with pytest.raises(ConfigError) as caught:
+            RunConfig.from_mapping(nested({typo: 1}))
+        (problem,) = caught.value.problems
+        assert problem.startswith(f"{typo}: unknown key; did you mean {key}? known keys here: ")
+
+
+def test_a_choice_that_yaml_reads_as_a_bool_is_the_word() -> None:
+    for given, meant in ((True, "true"), (False, "false"), ("auto", "auto"), ("true", "true")):
+        assert RunConfig.from_mapping({"eval": {"beside": given}}).eval.beside == meant
+
+
+def test_every_key_is_documented() -> None:
+    assert [key for key, leaf in LEAVES.items() if not leaf.limits["doc"]] == []
+    assert all_keys() == list(LEAVES)
+
+
+def test_a_number_too_large_for_a_float_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^log\.every_s: got 1000"):
+        RunConfig.from_mapping({"log": {"every_s": 10**400}})
+
+
+def typed(value: Any) -> str:
+    """A value in Hydra's grammar: texts are quoted, so that they stay texts."""
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, list):
+        return "[" + ",".join(map(typed, value)) + "]"
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+
+
+@pytest.mark.promise("refusals")
+def test_wrong_values_that_are_typed_for_all_keys_are_all_refused_together() -> None:
+    """Keys that name a group are answered with the group."""
+    keys = [key for key in LEAVES if key not in ("algo.name", "runner.name", "algo.stage")]
+    wrong = {key: list(LEAVES[key].wrong_values()) for key in keys}
+    for turn in range(max(map(len, wrong.values()))):
+        values = {key: found[turn % len(found)] for key, found in wrong.items()}
+        with pytest.raises(ConfigError) as caught:
+            load_config([f"{key}={typed(value)}" for key, value in values.items()])
+        lines = {problem.split(":")[0]: problem for problem in caught.value.problems}
+        assert lines.keys() == values.keys()
+        for key, value in values.items():
+            check_said(LEAVES[key], value, lines[key])
+
+
+def refusals(words: list[str]) -> tuple[str, ...]:
+    try:
+        load_config(words)
+    except ConfigError as error:
+        return error.problems
+    return ()
+
+
+def test_whatever_is_typed_is_taken_or_refused_with_its_key() -> None:
+    for key in ("seed", "run_dir", "algo.hidden_dims", "log.panel", "env.kwargs", "env.kwargs.x", "env.id"):
+        for text in NASTY:
+            said = refusals([f"{key}={text}"])
+            assert not said or any(re.match(rf"{re.escape(key)}\b", problem) for problem in said), (key, text)
+
+
 @pytest.mark.mp
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("algo.gamma=2", "algo.gamma: got 2, allowed a number in [0.0, 1.0]"),
-        ("env.num_envs=0", "env.num_envs: got 0, allowed a whole number in [1, 65536]"),
-        ("log.panel=of", "log.panel: got 'of', allowed one of auto, on, off, full; did you mean off?"),
-        ("algo.hidden_dims=[]", "algo.hidden_dims: got [] (list), allowed a list of whole numbers in [1, inf)"),
-        ("device=gpu", "device: got 'gpu', allowed auto, cpu, cuda or cuda:<index>"),
-        ("seed=-1", "seed: got -1, allowed a whole number in [0, 2147483648)"),
-    ],
-)
-def test_the_command_refuses_before_it_starts_or_makes_anything(tmp_path: Path, word: str, said: str) -> None:
+@pytest.mark.promise("refusals")
+def test_the_command_refuses_all_at_once_before_it_starts_or_makes_anything(tmp_path: Path) -> None:
+    refused = {
+        "algo.gamma=2": "algo.gamma: got 2, allowed a number in [0.0, 1.0]",
+        "env.num_envs=0": "env.num_envs: got 0, allowed a whole number in [1, 65536]",
+        "log.panel=of": "log.panel: got 'of', allowed one of auto, on, off, full; did you mean off?",
+        "algo.hidden_dims=[]": "algo.hidden_dims: got [] (list), allowed a list of whole numbers in [1, inf)",
+        "sead=3": "sead: unknown key; did you mean seed?",
+    }
     (tmp_path / "audit").mkdir()
     (tmp_path / "audit" / "sitecustomize.py").write_text(AUDIT)
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}/audit:{REPOSITORY}"}
-    command = [sys.executable, "-m", "offpolicy.cli", "train", word, f"run_dir={tmp_path}/run"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "offpolicy.cli", "train", *refused, f"run_dir={tmp_path}/run"]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert [said for said in refused.values() if f"\n  {said}" not in done.stderr] == []
     assert "audit:" not in done.stderr
     assert os.listdir(tmp_path) == ["audit"]
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < LIMIT_S
-
-
-def test_an_example_is_typed_as_it_is() -> None:
-    assert typed(['a"b\\', 0.5, None]) == '["a\\"b\\\\",0.5,null]'
-    assert typed({"a": True}) == "{a:true}"
-    assert math.isnan(float(typed(math.nan)))

@@ -83,19 +83,17 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     return Installed(home, tmp_path_factory.mktemp("elsewhere"))
 
 
-def test_the_wheel_holds_one_package_with_conf_and_runners_inside(wheel: Path) -> None:
+@pytest.mark.promise("wheel")
+def test_the_wheel_holds_one_package_with_all_of_conf_and_runners_inside(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"offpolicy"}
-    package_data = {"offpolicy/py.typed", "offpolicy/logger/metrics.toml"}
-    assert package_data | {"offpolicy/conf/config.yaml", "offpolicy/runners/train.py"} <= set(names)
-
-
-def test_the_wheel_holds_every_file_of_conf_and_runners(wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
     files = [*(REPOSITORY / "conf").rglob("*.yaml"), *(REPOSITORY / "runners").rglob("*.py")]
-    assert [path for path in files if f"offpolicy/{path.relative_to(REPOSITORY)}" not in names] == []
+    inside = {f"offpolicy/{path.relative_to(REPOSITORY)}" for path in files}
+    assert (inside | {"offpolicy/py.typed", "offpolicy/logger/metrics.toml"}) - set(names) == set()
+    assert [name for name in names if {"test", "tests", "cache"} & set(name.split("/"))] == []
 
 
+@pytest.mark.slow
 def test_the_wheel_of_the_sdist_is_that_of_the_checkout(wheel: Path, source: Path, tmp_path: Path) -> None:
     with tarfile.open(build("sdist", source, tmp_path)) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
@@ -109,39 +107,22 @@ def test_the_wheel_of_the_sdist_is_that_of_the_checkout(wheel: Path, source: Pat
     assert first == second
 
 
-def test_the_wheel_holds_no_tests_and_no_caches(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
-    assert [name for name in names if "test" in name.split("/") or "tests" in name.split("/") or "cache" in name] == []
-
-
-def test_runners_are_importable_inside_the_package_only(installed: Installed) -> None:
-    code = "import offpolicy, offpolicy.runners; print(offpolicy.__file__)"
-    found = installed.run("python", "-c", code)
+@pytest.mark.slow
+def test_the_installed_commands_are_of_the_package_alone_and_refuse_a_wrong_configuration(installed: Installed) -> None:
+    found = installed.run("python", "-c", "import offpolicy, offpolicy.runners; print(offpolicy.__file__)")
     assert found.stdout.startswith(str(installed.home)), found.stderr
-    assert "No module named 'runners'" in installed.run("python", "-c", "import runners").stderr
-    assert "No module named 'conf'" in installed.run("python", "-c", "import conf").stderr
-
-
-def test_the_module_is_the_command(installed: Installed) -> None:
-    by_module, by_name = (
-        installed.run("python", "-m", "offpolicy", "--version"),
-        installed.run("offpolicy", "--version"),
-    )
-    assert (by_module.returncode, by_module.stdout) == (0, by_name.stdout)
-
-
-def test_the_installed_command_prints_completion_and_schema(installed: Installed) -> None:
-    assert "complete -o bashdefault -F _offpolicy offpolicy" in installed.run("offpolicy", "completion", "bash").stdout
-    assert json.loads(installed.run("offpolicy", "schema").stdout)["title"] == "offpolicy"
-
-
-def test_the_installed_command_refuses_a_wrong_configuration(installed: Installed) -> None:
+    for name in ("runners", "conf"):
+        assert f"No module named '{name}'" in installed.run("python", "-c", f"import {name}").stderr
+    version = installed.run("offpolicy", "--version")
+    assert installed.run("python", "-m", "offpolicy", "--version").stdout == version.stdout != ""
     result = installed.run("offpolicy", "train", "algo=sca")
     assert (result.returncode, list(installed.cwd.iterdir())) == (2, [])
     assert "allowed one of appo, flashsac, hora, sac, td3" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.mp
+@pytest.mark.promise("wheel")
 def test_the_installed_command_trains_outside_the_checkout(installed: Installed) -> None:
     budget = ["total_timesteps=500", "algo.learning_starts=100", "algo.hidden_dims=[32,32]", "algo.batch_size=32"]
     options = ["eval.episodes=1", "device=cpu", "run_dir=run"]
