@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from offpolicy import fault
 from offpolicy.replay.ring import COMMITTED, FLOOR, RESERVED, Ring
 
 
@@ -18,6 +21,16 @@ def fill_from(ring: Ring, first: int, *blocks: np.ndarray[Any, Any]) -> None:
         ring._words[word] = first
     for rows in blocks:
         ring.append(rows)
+
+
+@contextmanager
+def refused(faults: str) -> Iterator[None]:
+    """Has the operating system refuse something in this process, in the words of `OFFPOLICY_FAULT`."""
+    fault.arm("supervisor", environ={fault.VARIABLE: faults})
+    try:
+        yield
+    finally:
+        fault.arm("supervisor", environ={})
 
 
 class FakeClock:

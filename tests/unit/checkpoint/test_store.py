@@ -5,19 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import offpolicy
 from offpolicy.checkpoint import Checkpoint, CheckpointStore, Disk
 from offpolicy.errors import CheckpointError, SaveError
-
-REPOSITORY = Path(offpolicy.__file__).parents[1]
 
 
 @pytest.fixture
@@ -154,13 +149,6 @@ def test_an_exception_in_the_draft_removes_it_and_escapes(root: Path) -> None:
     assert names(root) == ["latest", "step-000000000001"]
 
 
-def test_latest_names_the_newest_save(root: Path) -> None:
-    store = CheckpointStore(root)
-    save(store, 1)
-    save(store, 2)
-    assert (root / "latest").read_text() == "step-000000000002\n"
-
-
 def test_latest_is_never_believed(root: Path) -> None:
     store = CheckpointStore(root)
     save(store, 1)
@@ -234,28 +222,10 @@ def save_beside(root: Path, env_steps: int, tag: int) -> None:
     (other / name).rename(root / name)
 
 
-def test_two_drafts_at_once_are_refused(root: Path) -> None:
-    store = CheckpointStore(root)
-    with store.begin(1), pytest.raises(RuntimeError, match="one draft at a time"), store.begin(2):
-        pass
-
-
-@pytest.mark.parametrize("env_steps", [-1, 10**12])
-def test_steps_beyond_twelve_digits_are_refused(root: Path, env_steps: int) -> None:
-    with pytest.raises(ValueError, match="allowed 0 to 999999999999"), CheckpointStore(root).begin(env_steps):
-        pass
-
-
 def test_a_missing_step_is_refused(root: Path) -> None:
     save(CheckpointStore(root), 5)
     with pytest.raises(CheckpointError, match="got env step 6, allowed 5$"):
         CheckpointStore(root).at(6)
-
-
-def test_an_unreadable_root_is_an_error_not_an_empty_store(root: Path) -> None:
-    root.write_text("a file")
-    with pytest.raises(CheckpointError, match="Not a directory"):
-        CheckpointStore(root).newest_valid()
 
 
 # --- retention and left-overs
@@ -266,11 +236,6 @@ def test_the_newest_ones_are_kept(root: Path) -> None:
     for env_steps in (10, 20, 30, 40, 50):
         save(store, env_steps)
     assert names(root) == ["latest", "step-000000000030", "step-000000000040", "step-000000000050"]
-
-
-def test_keeping_one_is_refused(root: Path) -> None:
-    with pytest.raises(ValueError, match="keep=1: allowed at least 2"):
-        CheckpointStore(root, keep=1)
 
 
 def test_damaged_checkpoints_do_not_count_as_kept(root: Path) -> None:
@@ -326,6 +291,7 @@ def test_the_next_save_removes_what_a_dead_writer_left(root: Path) -> None:
 # --- a disk that refuses
 
 
+@pytest.mark.promise("no-broken-checkpoint", "full-disk")
 def test_a_failure_at_any_operation_leaves_the_older_checkpoints_and_no_rest(tmp_path: Path) -> None:
     failures, warnings = 0, 0
     for fail_at in range(1, num_ops_of_a_save(tmp_path / "count" / "checkpoints") + 1):
@@ -360,63 +326,6 @@ def test_a_disk_that_stays_broken_names_path_and_cause(root: Path) -> None:
     newest = CheckpointStore(root).newest_valid()
     assert newest is not None
     assert newest.env_steps == 100
-
-
-def test_an_expired_file_size_limit_is_a_save_error(root: Path) -> None:
-    script = (
-        "import resource, sys, numpy as np; from pathlib import Path\n"
-        "from offpolicy.checkpoint import CheckpointStore\n"
-        "store = CheckpointStore(Path(sys.argv[1]))\n"
-        "for env_steps, rows in ((1, 10), (2, 100_000)):\n"
-        "    with store.begin(env_steps) as draft: draft.add_rows('replay', [np.zeros((rows, 4), np.float32)])\n"
-        "    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-    )
-    command = [sys.executable, "-c", script, str(root)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert re.search(r"SaveError: .*replay\.f32: File too large; the older checkpoints are untouched", done.stderr)
-    assert names(root) == ["latest", "step-000000000001"]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of 1 MB; needs the right to mount."""
-    path = tmp_path / "small"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(path)]
-    try:
-        is_mounted = subprocess.run(mount, capture_output=True, timeout=10, check=False).returncode == 0
-    except FileNotFoundError:
-        is_mounted = False
-    if not is_mounted:
-        pytest.skip("may not mount a tmpfs here")
-    yield path
-    subprocess.run(["umount", str(path)], timeout=10, check=True)
-
-
-def test_a_full_disk_keeps_what_it_has_and_saves_again_once_there_is_room(small_disk: Path) -> None:
-    store = CheckpointStore(small_disk / "checkpoints")
-    save(store, 1)
-    (small_disk / "filler").write_bytes(bytes(600_000))
-    big = np.zeros((100_000, 2), np.float32)
-    with pytest.raises(SaveError, match="No space left on device"), store.begin(2) as draft:
-        draft.add_rows("replay", [big])
-    assert names(small_disk / "checkpoints") == ["latest", "step-000000000001"]
-    (small_disk / "filler").unlink()
-    with store.begin(2) as draft:
-        draft.add_rows("replay", [big])
-    assert store.newest_valid() == store.at(2)
-
-
-def test_a_read_only_disk_is_a_save_error_and_still_loads(small_disk: Path) -> None:
-    store = CheckpointStore(small_disk / "checkpoints")
-    save(store, 1)
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], timeout=10, check=True)
-    with pytest.raises(SaveError, match="Read-only file system"):
-        save(store, 2)
-    newest = store.newest_valid()
-    assert newest is not None
-    assert newest.env_steps == 1
 
 
 def test_a_file_taken_over_is_neither_written_nor_read_and_is_verified_at_the_load(root: Path) -> None:
@@ -464,24 +373,13 @@ def test_damaged_rows_of_all_checkpoints_do_not_cost_the_networks(root: Path) ->
         CheckpointStore(root).at(200)
 
 
-def test_content_that_no_run_writes_is_passed_over_without_its_rows_too(root: Path) -> None:
-    def refuse(checkpoint: Checkpoint) -> None:
-        raise CheckpointError(f"{checkpoint.path}: hostile")
-
-    flip(save_rows(CheckpointStore(root), 100))
-    store = CheckpointStore(root, check=refuse)
-    assert (store.newest_valid(), store.usable()) == (None, [])
-
-
-@pytest.mark.parametrize("damaged", ["replay-0-000000000000000", "ahead-0", "replay-0"])
+@pytest.mark.parametrize("damaged", ["replay-0-000000000000000", "ahead-0"])
 def test_damage_in_any_file_of_rows_costs_the_rows_only(root: Path, damaged: str) -> None:
-    """`ahead`: what the last rows refer to; `replay-0`: of layout 2."""
+    """`ahead`: what the last rows refer to."""
     with CheckpointStore(root).begin(100) as draft:
         draft.add_json("state", {"has_replay": True})
         draft.add_rows("replay-0-000000000000000", [np.zeros((3, 2), np.float32)])
         draft.add_rows("ahead-0", [np.zeros((1, 2), np.float32)])
-        if damaged == "replay-0":
-            draft.add_rows(damaged, [np.zeros((3, 2), np.float32)])
     flip(root / "step-000000000100" / f"{damaged}.f32")
     with_rows, without = CheckpointStore(root).newest_valid(), CheckpointStore(root).newest_valid(reads_rows=False)
     assert with_rows is not None
@@ -500,6 +398,17 @@ def test_a_file_that_is_gone_cannot_be_taken_over_and_is_named(root: Path) -> No
     with pytest.raises(SaveError, match=r"step-000000000100/replay\.f32: No such file"), store.begin(200) as draft:
         draft.add_link("rows.f32", base, "replay.f32")
     assert names(root) == ["latest", "step-000000000100"]
+
+
+def test_a_checkpoint_that_got_its_name_back_since_can_be_taken_over(root: Path) -> None:
+    store = CheckpointStore(root)
+    save(store, 100)
+    (root / "step-000000000100").rename(root / ".replaced-step-000000000100")
+    base = store.at(100)
+    base.path.rename(root / "step-000000000100")
+    with store.begin(200) as draft:
+        draft.add_link("rows.f32", base, "replay.f32")
+    assert store.at(200).rows("rows", 4).shape == (5, 4)
 
 
 def test_older_checkpoints_are_named_and_removed_whole(root: Path) -> None:

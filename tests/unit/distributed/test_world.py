@@ -3,17 +3,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from offpolicy.distributed.arrivals import ArrivalLog
 from offpolicy.distributed.clock_offsets import ClockOffsets
-from offpolicy.distributed.world import CLOCK_EXCHANGES, RankWorld, SoloWorld
+from offpolicy.distributed.world import RankWorld, SoloWorld
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
-from offpolicy.types import ArrivalTotals
 from tests.fakes import FakeClock
 
 
@@ -39,16 +37,6 @@ def test_alone_env_steps_are_those_of_the_last_agreement() -> None:
     assert world.env_steps == 9
 
 
-def test_alone_a_report_is_made_when_it_is_wanted() -> None:
-    wishes = [True, False]
-    world = SoloWorld(Gate(), lambda: wishes.pop(0), no)
-    assert not world.is_reporting
-    world.agree(is_stopping=False)
-    assert world.is_reporting
-    world.agree(is_stopping=False)
-    assert not world.is_reporting
-
-
 def test_alone_a_checkpoint_is_saved_when_it_is_wanted() -> None:
     wishes = [True, False]
     world = SoloWorld(Gate(), no, lambda: wishes.pop(0))
@@ -64,12 +52,6 @@ def test_alone_the_rank_that_stops_is_rank_0() -> None:
     assert world.stopped_by is None
     assert world.agree(is_stopping=True) is True
     assert world.stopped_by == 0
-
-
-def test_alone_gathered_values_are_a_table_of_one_row() -> None:
-    table = SoloWorld(Gate(), no, no).gather((1.5, True, 3))
-    np.testing.assert_array_equal(table, [[1.5, 1.0, 3.0]])
-    assert table.dtype == np.float64
 
 
 class FakeGroup:
@@ -117,6 +99,7 @@ def test_rank_0_alone_decides_when_to_report(wants_report: bool) -> None:
     assert world.is_reporting is wants_report
 
 
+@pytest.mark.promise("ranks-together")
 @pytest.mark.parametrize(("other", "is_leader", "is_saving"), [(1, False, True), (0, True, True), (0, False, False)])
 def test_a_checkpoint_that_one_leader_wants_is_saved_by_all(other: int, is_leader: bool, is_saving: bool) -> None:
     world = joined(40, False, False, other, is_leader=is_leader, wants_save=lambda: True)
@@ -124,39 +107,9 @@ def test_a_checkpoint_that_one_leader_wants_is_saved_by_all(other: int, is_leade
     assert world.is_saving is is_saving
 
 
+@pytest.mark.promise("ranks-together")
 @pytest.mark.parametrize(("other", "own", "stopped_by"), [(True, False, 0), (False, True, 1), (True, True, 0)])
 def test_a_rank_that_stops_stops_all_and_the_first_is_named(other: bool, own: bool, stopped_by: int) -> None:
     world = joined(40, False, other, False)
     assert world.agree(is_stopping=own) is True
     assert world.stopped_by == stopped_by
-
-
-def test_recount_agrees_on_env_steps_alone() -> None:
-    world = joined(40, is_leader=True)
-    world.recount()
-    assert world.env_steps == 47
-
-
-def test_a_gathering_is_an_exchange_and_carries_its_own_arrival() -> None:
-    world, group, ledger = timed(40)
-    group.took_ns = 7
-    np.testing.assert_array_equal(world.gather((2.0,)), [[40.0], [2.0]])
-    account = ledger.account()
-    assert (account.phases_ns["param_sync"], account.wall_ns) == (7, 7)
-    assert world.late_waits_ns == [0, 0]
-    assert world.arrivals().iterations == 0
-    world, _, _ = timed(40, False, False, False)
-    world.agree(is_stopping=False)
-    assert world.arrivals() == (1, 0, 0, 0, 0)
-
-
-def test_clocks_are_compared_by_exchanges_and_one_gathering() -> None:
-    world, group, _ = timed()
-    world.compare_clocks()
-    assert group.num_gathered == CLOCK_EXCHANGES + 1
-    assert world.arrivals().iterations == 0
-
-
-def test_alone_nobody_is_late() -> None:
-    world = SoloWorld(Gate(), no, no)
-    assert (world.arrivals(), world.late_waits_ns) == (ArrivalTotals(), (0,))

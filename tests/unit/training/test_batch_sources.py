@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from offpolicy.distributed.host_info import HostInfo
-from offpolicy.errors import ConfigError
 from offpolicy.processes.shared_memory import WakeEvent
-from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.prefetch_source import PrefetchSource
 from offpolicy.replay.rate_limiter import LearningStart
 from offpolicy.replay.replay_source import ReplaySource
 from offpolicy.replay.resident_source import ResidentSource
-from offpolicy.training import batch_sources
 from offpolicy.training.batch_sources import (
-    GUARD_ROWS,
     Replay,
     configured_source,
     demonstrations,
-    lacks_core,
     prefetch_source,
     rollout_source,
-    source_identity,
 )
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.resume import TrainingStart
@@ -59,58 +50,6 @@ def test_the_double_buffer_prefetches_into_the_configured_slots(make_rank: MakeR
     source = prefetch_source(replay_of(make_rank(**SMALL, replay={"slots": 3})))
     assert "3 slots" in source.describe()
     source.close()
-
-
-@pytest.mark.parametrize("source", ["direct", "prefetch", "resident"])
-@pytest.mark.parametrize(("collectors", "hosts", "decay"), [(1, 1, 8000.0), (2, 1, 4000.0), (2, 2, 2000.0)])
-def test_age_weighting_reaches_every_source_in_transitions_of_one_of_all_rings(
-    make_rank: MakeRank, source: str, collectors: int, hosts: int, decay: float
-) -> None:
-    options = {"source": source, "age_weighting": 8000, "age_floor": 0.25}
-    tree = {**SMALL, "replay": options, "collect": {"num_collectors": collectors}}
-    replay = replay_of(make_rank(host=HostInfo(num_hosts=hosts), **tree))
-    assert replay.age_weights() == AgeWeights(decay, 0.25)
-    chosen = configured_source(replay)
-    knee = f"{0.75 * decay:,.0f} transitions of a ring"
-    assert chosen.describe().endswith(f"; rows weighted by age, down to 0.25 after {knee}")
-    chosen.close()
-
-
-@pytest.mark.parametrize("source", ["direct", "prefetch", "resident"])
-def test_without_age_weighting_no_source_weights_its_rows(make_rank: MakeRank, source: str) -> None:
-    replay = replay_of(make_rank(**SMALL, replay={"source": source}))
-    assert replay.age_weights() is None
-    chosen = configured_source(replay)
-    assert "weighted" not in chosen.describe()
-    chosen.close()
-
-
-@pytest.mark.parametrize(("threads", "expected"), [(1, False), (2, False), (3, True)])
-def test_packing_lacks_a_core_where_the_threads_of_the_update_have_them_all(
-    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, threads: int, expected: bool
-) -> None:
-    rank = make_rank(**SMALL)  # one collector
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert lacks_core(rank, num_cores=3) is expected
-    object.__setattr__(rank, "device", torch.device("cuda"))
-    assert not lacks_core(rank, num_cores=3)
-
-
-def test_a_resident_copy_that_does_not_fit_is_refused(make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_sources, "available_memory", lambda: 100)
-    with pytest.raises(ConfigError, match=r"replay\.source: resident needs .* GiB on cpu"):
-        configured_source(replay_of(make_rank(**SMALL, replay={"source": "resident"})))
-
-
-def test_as_many_rows_of_every_environment_are_kept_away_from_the_write_head(make_rank: MakeRank) -> None:
-    sampler: Any = replay_of(make_rank(**SMALL, env={"num_envs": 3})).sampler()
-    assert sampler._guard == 3 * GUARD_ROWS
-
-
-def test_the_ring_of_a_short_run_recycles_from_the_capacity_on_and_not_from_its_end(make_rank: MakeRank) -> None:
-    replay = replay_of(make_rank(**SMALL, replay={"capacity": 5_000}))
-    sampler: Any = replay.sampler()
-    assert (replay.rings[0].max_transitions, sampler._capacities) == (101, [5_000])
 
 
 def test_every_observation_is_taken_by_one_rank(make_rank: MakeRank) -> None:
@@ -150,15 +89,6 @@ def test_rank_0_answers_for_all_that_was_learnt_before(make_rank: MakeRank) -> N
     ranks = [make_rank(index=index, start_step=40, **tree) for index in (0, 1)]
     sources = [rollout_source(rank, ranks_of(FakeWorld(2))) for rank in ranks]
     assert [source.random_state() for source in sources] == [{"learnt": 40}, {"learnt": 0}]
-
-
-def test_another_kind_of_source_has_another_identity(make_rank: MakeRank) -> None:
-    rank = make_rank(**SMALL)
-    replay = replay_of(rank)
-    prefetched = prefetch_source(replay)
-    identities = [source_identity(rank, source, replay) for source in (configured_source(replay), prefetched)]
-    assert identities == [["ReplaySource", "cpu"], ["PrefetchSource", "cpu", 2, True, False]]
-    prefetched.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -88,22 +87,6 @@ def test_another_number_of_threads_is_not_bound(threads: int, two_cores: set[int
     assert torch.get_num_threads() == threads
 
 
-def test_nothing_is_bound_where_the_process_may_use_one_core(two_cores: set[int], recorder: Recorder) -> None:
-    bind_both(only := {min(two_cores)})
-    bound = BoundLearner(recorder)
-    bound.use_threads(2)
-    update_twice(bound)
-    assert recorder.cpus == {0: only, 1: only}
-    assert os.sched_getaffinity(0) == only
-
-
-def test_nothing_is_bound_where_it_must_not_be(two_cores: set[int], recorder: Recorder) -> None:
-    bound = BoundLearner(recorder, may_bind=False)
-    bound.use_threads(2)
-    update_twice(bound)
-    assert recorder.cpus == {0: two_cores, 1: two_cores}
-
-
 def test_both_threads_follow_when_somebody_takes_a_core_from_the_process(
     two_cores: set[int], recorder: Recorder
 ) -> None:
@@ -117,28 +100,6 @@ def test_both_threads_follow_when_somebody_takes_a_core_from_the_process(
     assert recorder.cpus == {0: {min(two_cores)}, 1: {max(two_cores)}}
 
 
-@pytest.mark.parametrize("kept", [min, max])
-def test_cores_that_somebody_chooses_during_an_update_stay(
-    kept: Callable[[set[int]], int], two_cores: set[int], recorder: Recorder
-) -> None:
-    bound = BoundLearner(recorder)
-    bound.use_threads(2)
-    bound.update(None)
-    recorder.during = lambda: bind_both({kept(two_cores)})
-    bound.update(None)
-    recorder.during = lambda: None
-    bound.update(None)
-    assert recorder.cpus == {0: {kept(two_cores)}, 1: {kept(two_cores)}}
-    assert os.sched_getaffinity(0) == {kept(two_cores)}
-
-
-def test_the_first_update_may_use_all_cores_because_it_compiles(two_cores: set[int], recorder: Recorder) -> None:
-    bound = BoundLearner(recorder)
-    bound.use_threads(2)
-    bound.update(None)
-    assert recorder.cpus == {0: two_cores, 1: {max(two_cores)}}
-
-
 def test_the_cores_are_given_back_when_an_update_fails(two_cores: set[int], recorder: Recorder) -> None:
     def fail() -> None:
         raise RuntimeError("the loss is not finite")
@@ -150,65 +111,3 @@ def test_the_cores_are_given_back_when_an_update_fails(two_cores: set[int], reco
     with pytest.raises(RuntimeError, match="not finite"):
         bound.update(None)
     assert os.sched_getaffinity(0) == two_cores
-
-
-def test_updates_go_on_where_the_kernel_refuses(
-    two_cores: set[int], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_pid: int, _cpus: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "sched_setaffinity", refuse)
-        bound = BoundLearner(recorder)
-        bound.use_threads(2)
-        update_twice(bound)
-    assert recorder.cpus == {0: two_cores, 1: two_cores}
-
-
-def test_updates_go_on_where_the_kernel_refuses_later(
-    two_cores: set[int], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_pid: int, _cpus: object) -> None:
-        raise OSError(22, "Invalid argument")
-
-    bound = BoundLearner(recorder)
-    bound.use_threads(2)
-    bound.update(None)
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "sched_setaffinity", refuse)
-        bound.update(None)
-    assert recorder.cpus[0] == two_cores
-
-
-def test_updates_go_on_without_libgomp(
-    two_cores: set[int], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr("offpolicy.training.bound_learner.libgomp", lambda: None)
-        bound = BoundLearner(recorder)
-        bound.use_threads(2)
-    update_twice(bound)
-    assert recorder.cpus == {0: two_cores, 1: two_cores}
-
-
-def test_the_libgomp_of_torch_comes_before_others(tmp_path: Path) -> None:
-    wheel, other = tmp_path / "torch" / "libgomp.so.1", tmp_path / "libgomp-a1b2.so.1"
-    wheel.parent.mkdir()
-    wheel.touch()
-    other.touch()
-    maps = tmp_path / "maps"
-    maps.write_text(f"7f00-7f10 r-xp 00000000 fe:00 41 {other}\n7f20-7f30 r-xp 00000000 fe:00 43 {wheel}\n")
-    assert libgomp(maps, wheel.parent) == str(wheel)
-    link = tmp_path / "link"
-    link.symlink_to(wheel.parent)
-    assert libgomp(maps, link) == str(wheel)
-    assert libgomp(maps, tmp_path / "elsewhere") is None  # which of them is torch's is not known
-    maps.write_text(f"7f00-7f10 r-xp 00000000 fe:00 41 {other}\n")
-    assert libgomp(maps, tmp_path / "elsewhere") == str(other)
-    intel = tmp_path / "libiomp5.so"
-    maps.write_text(f"7f00-7f10 r-xp 00000000 fe:00 41 {other}\n7f20-7f30 r-xp 00000000 fe:00 42 {intel}\n")
-    assert libgomp(maps, tmp_path / "elsewhere") is None
-    maps.write_text("7f00-7f10 rw-p 00000000 00:00 0 [heap]\n")
-    assert libgomp(maps) is None
-    assert libgomp(tmp_path / "nothing") is None

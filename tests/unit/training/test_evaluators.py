@@ -15,7 +15,6 @@ from offpolicy.errors import EnvFailure, NumericsError, PeerEnvFailure
 from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
 from offpolicy.training.evaluators import AsyncEvaluator, EarlyStop, InlineEvaluator, PeriodicEvaluation
 from offpolicy.training.rank_context import RankContext
-from offpolicy.training.ranks import Collectives
 from offpolicy.training.run_memory import EVALUATOR_WAKE
 from offpolicy.training.weight_publisher import WeightPublisher
 from offpolicy.types import Float64
@@ -111,6 +110,7 @@ def test_the_evaluation_of_the_whole_budget_is_left_to_the_end(make_rank: MakeRa
     assert evaluator.asked == [600, 1204]
 
 
+@pytest.mark.promise("ranks-together")
 def test_an_environment_that_fails_on_rank_0_ends_every_rank(make_rank: MakeRank) -> None:
     failure = EnvFailure("it broke")
     on_rank_0, world = evaluation(make_rank, FakeEvaluator(failure), eval={"every": 100, "episodes": 1})
@@ -211,19 +211,6 @@ def test_the_results_stop_the_loop_like_the_supervisor(make_rank: MakeRank) -> N
     assert stop.is_stopping
 
 
-def test_ranks_that_may_differ_are_averaged_and_published_before_an_evaluation(make_rank: MakeRank) -> None:
-    calls: list[str] = []
-    world, evaluator = FakeWorld(), FakeEvaluator()
-    collectives = Collectives(world, make_rank().ledger)
-    rank = make_rank(eval={"every": 10, "episodes": 1})
-    periodic = PeriodicEvaluation(
-        rank, collectives, evaluator, 0, lambda: calls.append(f"before {evaluator.asked}"), lambda: False
-    )
-    world.env_steps = 10
-    run_if_due(periodic)
-    assert calls == ["before []"]
-
-
 POINT_MASS = {"id": "offpolicy.envs.toy:PointMass-v0"}
 
 
@@ -267,19 +254,6 @@ def test_an_inline_evaluation_that_a_stop_has_ended_has_no_result(make_rank: Mak
     evaluator.evaluate(40)
     assert (evaluator.last_result_step, evaluator.wait_result()) == (10, False)
     evaluator.close()
-
-
-@pytest.mark.parametrize(("stop", "expected"), [(Stop.RUN, ["finish", "close"]), (Stop.FINISH, ["close"])])
-def test_only_a_run_that_was_not_stopped_waits_for_its_video(
-    make_rank: MakeRank, stop: Stop, expected: list[str]
-) -> None:
-    rank, calls = make_rank(env=POINT_MASS, **TINY), list[str]()
-    evaluator: Any = inline_evaluator(rank)
-    evaluator._evaluation.close()
-    evaluator._evaluation = SimpleNamespace(finish=lambda: calls.append("finish"), close=lambda: calls.append("close"))
-    rank.control.host.set(HostWord.STOP, stop)
-    evaluator.close()
-    assert calls == expected
 
 
 def test_the_evaluator_process_is_woken_and_its_last_answer_or_that_of_the_checkpoint_counts(

@@ -33,6 +33,7 @@ def test_healthy_ranks_pass() -> None:
     check(2).require(np.array([own, own]))
 
 
+@pytest.mark.promise("nan-never-trained", "ranks-together")
 def test_a_diverged_loss_names_the_rank_it_began_on_and_the_step_sizes_to_lower() -> None:
     table = np.array([(1.0, 0.0, 7.0), (1.0, 1.0, 7.0)])
     with pytest.raises(NumericsError, match=r"NaN or Inf on rank 1 before .*algo\.actor_lr or algo\.critic_lr"):
@@ -49,7 +50,7 @@ def test_ranks_that_differ_from_rank_0_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("num_ranks", "average_every", "is_averaged", "has_checksum"),
-    [(1, 0, True, False), (2, 0, False, True), (2, 4, False, False), (2, 4, True, True)],
+    [(1, 0, True, False), (2, 0, False, True), (2, 4, False, False)],
 )
 def test_only_ranks_that_must_be_equal_are_compared(
     num_ranks: int, average_every: int, is_averaged: bool, has_checksum: bool

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,11 +10,7 @@ import torch
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.timing.time_account import NullLedger
-from offpolicy.timing.virtual_speedup import DelayedLedger, ThreadDelays, VirtualTimes
-from offpolicy.training import worker
 from offpolicy.training.worker import HostPlan, WorkerSpec, start_worker
 from offpolicy.types import SpaceSpec
 from tests.unit.training.conftest import MakeRank
@@ -34,40 +29,6 @@ def test_denormals_are_flushed_where_no_environment_trains(make_rank: MakeRank, 
     start_worker(make_rank().job, role, 0, CollectorPhase, threads=1)
     assert torch.get_num_threads() == 1
     assert ((torch.tensor([1e-40]) * 0.5).item() == 0.0) == is_flushed
-
-
-@pytest.mark.parametrize(("role", "keeps"), [("learner", True), ("collector", False), ("evaluator", False)])
-def test_a_learner_keeps_the_memory_that_it_frees(
-    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, role: str, keeps: bool
-) -> None:
-    kept: list[None] = []
-    monkeypatch.setattr(worker, "keep_freed_memory", lambda: kept.append(None))
-    start_worker(make_rank().job, role, 0, CollectorPhase, threads=1)
-    assert bool(kept) == keeps
-
-
-@pytest.mark.parametrize(("is_enabled", "kind"), [(True, Ledger), (False, NullLedger)])
-def test_without_timing_no_clock_is_read(make_rank: MakeRank, is_enabled: bool, kind: type[object]) -> None:
-    ledger = start_worker(make_rank(timing={"enabled": is_enabled}).job, "collector", 0, CollectorPhase, threads=1)
-    assert type(ledger) is kind
-
-
-@pytest.mark.parametrize(("is_background", "policies"), [(False, []), (True, [os.SCHED_BATCH])])
-def test_a_background_process_yields_its_core(
-    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, is_background: bool, policies: list[int]
-) -> None:
-    chosen: list[int] = []
-    monkeypatch.setattr(os, "sched_setscheduler", lambda pid, policy, param: chosen.append(policy))
-    start_worker(make_rank().job, "evaluator", 0, CollectorPhase, threads=1, is_background=is_background)
-    assert chosen == policies
-
-
-def test_a_sandbox_that_refuses_the_scheduler_is_no_error(make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    start_worker(make_rank().job, "evaluator", 0, CollectorPhase, threads=1, is_background=True)
 
 
 SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6)
@@ -96,10 +57,3 @@ def test_evaluations_that_are_made_again_are_not_kept(start_step: int, last_eval
     cfg = config(total_timesteps=1000, algo={"learning_starts": 100})
     job = WorkerSpec(cfg, SPEC, plan, host, "/somewhere", start_step, start_step, 1, last_eval_step=last_eval_step)
     assert job.kept_eval_step == kept
-
-
-def test_a_thread_with_delays_pays_them_in_its_ledger(make_rank: MakeRank) -> None:
-    times = VirtualTimes(memoryview(bytearray(VirtualTimes.nbytes(1))), ("collector-0",))
-    delays = ThreadDelays(times, "collector-0")
-    ledger = start_worker(make_rank().job, "collector", 0, CollectorPhase, threads=1, delays=delays)
-    assert type(ledger) is DelayedLedger
