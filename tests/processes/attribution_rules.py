@@ -66,7 +66,7 @@ class Scene:
 def phases_of(record: Mapping[str, Any]) -> dict[str, float]:
     """All phases of a record; those of rank 1 from the mean over two ranks."""
     learner = {f"learner.{phase}": record[learner_key(phase)] for phase in LearnerPhase}
-    collector = {f"collector.{phase}": record[collector_key(phase)] for phase in CollectorPhase}
+    collector = {f"collector.{phase}": record.get(collector_key(phase), 0.0) for phase in CollectorPhase}
     packer = {f"packer.{phase}": record[prefetch_key(phase)] for phase in PackerPhase}
     means = {phase: record[rank_key(phase, "mean")] for phase in LearnerPhase}
     rank1 = {f"rank1.{phase}": 2 * mean - learner[f"learner.{phase}"] for phase, mean in means.items()}
@@ -203,6 +203,31 @@ def _with_what_waits_for_it(
         column: (low, high) if column == late else (low + moved.get(column, 0.0), high + moved.get(column, 0.0))
         for column, (low, high) in bands.items()
     }
+
+
+def links(scene: Scene, late: Collection[str]) -> set[str]:
+    """The phases in which the other processes wait for those that are late."""
+    return {
+        _where_it_waits(other, each, ("learner.param_sync", "rank1.param_sync"))
+        for each in late
+        for other in scene.tracks
+        if (other, each.split(".")[0]) in WAITS
+    }
+
+
+def sums_of(scene: Scene, stretch: Stretch) -> dict[str, float]:
+    """The milliseconds of every phase of the scene's tracks in all records of a stretch together."""
+    sums: dict[str, float] = {}
+    reported = 0  # iterations since the last report of the collector: it may come after the record was made
+    for record, iterations in zip(stretch.records, stretch.iterations, strict=True):
+        has_collector, reported = "perf/collector_cycle_ms" in record, reported + iterations
+        for column, ms in phases_of(record).items():
+            track = column.split(".")[0]
+            if track in scene.tracks:
+                times = iterations if track != "collector" else reported * scene.steps
+                sums[column] = sums.get(column, 0.0) + ms * times
+        reported = 0 if has_collector else reported
+    return sums
 
 
 def _times_per_iteration(scene: Scene, late: str, reports_per_iteration: float) -> float:

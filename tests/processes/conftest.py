@@ -45,7 +45,10 @@ LEAST_SHARE = 0.25  # of a second that counts, however many threads run: those o
 PACED = "ring.committed@role=collector:delay:3;rollout.committed@role=collector:delay:30"
 ENDLESS = ("total_timesteps=100000000", "replay.capacity=100000")
 # The run that tests share: bitwise repeatable, with checkpoints at 500, 1000 and 1100 env steps.
-FINISHED = ("total_timesteps=1100", "checkpoint.every=500", "collect.mode=alternate", "device=cpu")
+FINISHED = (
+    *("total_timesteps=1100", "checkpoint.every=500", "collect.mode=alternate", "device=cpu"),
+    *("algo.normalize_obs=true", "algo.n_step=3"),
+)
 
 
 def find_process(run_id: str, role: str, index: int = 0) -> int:
@@ -99,6 +102,7 @@ class LiveRun:
     process: subprocess.Popen[str]
     directory: Path
     run_id: str
+    out: str = ""  # what a run that several tests share has printed
 
     def wait_for_updates(self, timeout_s: float = 40.0) -> None:
         """Returns after the first record with updates."""
@@ -202,13 +206,13 @@ def start_run(traces: Traces, tmp_path: Path) -> Iterator[StartRun]:
 # -- runs that several tests share ------------------------------------------------------------------------------------
 
 
-def run_to_end(directory: Path, *overrides: str) -> LiveRun:
+def run_to_end(directory: Path, *overrides: str, command: tuple[str, ...] = ("train", *TINY)) -> LiveRun:
     """A tiny run that succeeded; `cache` beside it holds what it remembers of the machine."""
     traces = Traces()
     environ = {**traces.environ, "OFFPOLICY_CACHE": str(directory / "cache")}
-    run = launch(directory, environ, overrides)
+    run = launch(directory, environ, overrides, command)
     try:
-        code, _, err = run.finish(100.0)
+        code, run.out, err = run.finish(100.0)
     finally:
         run.process.kill()
     assert (code, err) == (0, "")
@@ -240,10 +244,25 @@ def killed_and_resumed(
     whole = start_run(*overrides, "run_dir=whole", command=command)
     code, output, _ = whole.finish()
     assert code == 0
+    again = kill_and_resume(start_run, whole, *overrides, command=command, at=2, before_resume=before_resume)
+    return last_checkpoint(whole), again, output
+
+
+def kill_and_resume(
+    start_run: StartRun,
+    whole: LiveRun,
+    *overrides: str,
+    command: tuple[str, ...] = ("train", *TINY),
+    at: int = 1,
+    before_resume: Callable[[], object] = lambda: None,
+) -> Path:
+    """Returns the last checkpoint of a run that is killed at checkpoint number `at`, counted from 1, and resumed; it
+    comes as far as `whole`.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(fault.VARIABLE, PACED)
         broken = start_run(*overrides, "run_dir=broken", command=command)
-    broken.wait_until(lambda: len(broken.checkpoints()) >= 2, timeout_s=40)
+    broken.wait_until(lambda: len(broken.checkpoints()) >= at, timeout_s=40)
     broken.signal(signal.SIGKILL)
     broken.finish()
     assert broken.checkpoints()[-1] < whole.checkpoints()[-1], "killed too late to prove anything"
@@ -253,8 +272,11 @@ def killed_and_resumed(
     assert "resuming at env step" in out
     assert "not bitwise" not in out
     assert broken.checkpoints()[-1] == whole.checkpoints()[-1]
-    first, second = (run.directory / "checkpoints" / run.checkpoints()[-1] for run in (whole, broken))
-    return first, second, output
+    return last_checkpoint(broken)
+
+
+def last_checkpoint(run: LiveRun) -> Path:
+    return run.directory / "checkpoints" / run.checkpoints()[-1]
 
 
 def replay_bytes(checkpoint: Path, ring: int = 0) -> bytes:

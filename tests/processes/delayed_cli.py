@@ -7,8 +7,6 @@ The learner processes are told in their environment what to do besides learning:
                      quarter of that, and so on
     SLOW_RANK        only that of this rank of the host; unset: of all of them
     UNPACK_TIMES     filling a batch decompresses a megabyte so many times besides
-    WATCH_ITERATIONS write `iterations-<rank>.json` into the run directory: for each iteration whether it ended with a
-                     report, and how many collectives it took
 
 Which part is late, in whatever process, and which phases are confused is read as
 `tests/processes/delay_injection.py` says.
@@ -17,13 +15,11 @@ Which part is late, in whatever process, and which phases are confused is read a
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
 import threading
 import time
 import zlib
-from pathlib import Path
 from typing import Any
 
 from offpolicy.config.schema import RunConfig
@@ -48,16 +44,7 @@ def learner_main(context: ChildContext) -> None:
     if "BURN_MS" in os.environ:
         threading.Thread(target=burn, args=(float(os.environ["BURN_MS"]),), name="burner", daemon=True).start()
     delay_injection.install(context)
-    if "WATCH_ITERATIONS" not in os.environ:
-        runner.learner_main(context)
-        return
-    iterations: list[dict[str, Any]] = []
-    watch_iterations(iterations)
-    try:
-        runner.learner_main(context)
-    finally:
-        path = Path(context.payload["run_dir"]) / f"iterations-{context.index}.json"
-        path.write_text(json.dumps(iterations))
+    runner.learner_main(context)
 
 
 def burn(burn_ms: float) -> None:
@@ -113,29 +100,6 @@ def slow_down_updates(delay_s: float) -> None:
         return step(*args)
 
     CriticTrainer.step = slow_step  # type: ignore[method-assign]
-
-
-def watch_iterations(iterations: list[dict[str, Any]]) -> None:
-    """Append an entry at the end of every iteration, which is where the reporter is called."""
-    from offpolicy.distributed.memory_group import MemoryGroup
-    from offpolicy.training.reporter import Reporter
-
-    swap, run_if_due = MemoryGroup._swap, Reporter.run_if_due
-    count = 0
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal count
-        count += 1
-        return swap(*args, **kwargs)
-
-    def watched(reporter: Reporter) -> None:
-        nonlocal count
-        run_if_due(reporter)
-        iterations.append({"is_reporting": reporter._world.is_reporting, "collectives": count})
-        count = 0
-
-    MemoryGroup._swap = counted  # type: ignore[method-assign]
-    Reporter.run_if_due = watched  # type: ignore[method-assign]
 
 
 def main() -> int:

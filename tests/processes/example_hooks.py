@@ -41,31 +41,6 @@ def die_at_1(given: Episode) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_after_100_ms(given: Episode) -> None:
-    time.sleep(0.1)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def die_with_a_child(given: Episode) -> None:
-    """The child lives on for a while, with all pipes of the worker."""
-    if os.fork() == 0:
-        time.sleep(5.0)
-        os._exit(0)
-    os._exit(7)
-
-
-def print_to_a_full_disk(given: Episode) -> None:
-    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
-    print("nobody reads this", flush=True)
-
-
 def hang(given: Episode) -> None:
     print("hanging", flush=True)
     threading.Event().wait()
-
-
-not_a_function = 3
-
-
-def exit_with_3(given: Episode) -> None:
-    raise SystemExit(3)

@@ -246,20 +246,7 @@ def poisoned(rank: Rank) -> Answer:
     return answer
 
 
-# -- what is gathered and agreed --------------------------------------------------------------------------------------
-
-VECTORS = ([1e300, -2.5, 2.0**53 - 1.0], [5e-324, 0.1, -(2.0**53) + 1.0])
-
-
-def gathered(rank: Rank) -> Answer:
-    own = torch.tensor(VECTORS[rank.index], dtype=torch.float64)
-    single = torch.tensor(VECTORS[rank.index]).float()
-    return {
-        "group": rank.group.gather(own).tolist(),
-        "exchange": rank.exchange.gather(single).tolist(),
-        "input": own.tolist(),
-        "single": single.tolist(),
-    }
+# -- what is agreed --------------------------------------------------------------------------------------
 
 
 class Gate:
@@ -291,39 +278,6 @@ def meetings(rank: Rank) -> Answer:
     return answer
 
 
-ROUNDS = 5
-
-
-def waiting_phases(rank: Rank) -> Answer:
-    """Where the time of an averaging goes, in ms, when rank 1 comes 100 ms late, and what the counts say.
-
-    The times are means over `ROUNDS`: one of them meets whatever else the machine does at that moment.
-    """
-    tensors = [torch.full((3, 2), 1.0 + rank.index), torch.tensor(5.0 - rank.index)]
-    world = rank.world()
-    rank.ledger.end_warmup()
-    world.agree(is_stopping=False)
-    before = world.arrivals()
-    for _ in range(ROUNDS):
-        with rank.ledger.phase(LearnerPhase.TRAIN):
-            time.sleep(0.1 * rank.index)
-            rank.exchange.average(tensors)
-    rank.ledger.close()
-    world.agree(is_stopping=False)
-    account = rank.ledger.account()
-    assert account is not None
-    return {
-        "tensors": [tensor.tolist() for tensor in tensors],
-        "ms": {str(phase): ns / 1e6 / ROUNDS for phase, ns in account.phases_ns.items()},
-        "late_ms": (world.arrivals().late_ns - before.late_ns) / 1e6 / ROUNDS,
-    }
-
-
-def threads() -> list[str]:
-    """The names of this process's threads."""
-    return sorted(Path(f"/proc/self/task/{name}/comm").read_text().strip() for name in os.listdir("/proc/self/task"))
-
-
 # -- processes --------------------------------------------------------------------------------------------------------
 
 CHECKS: dict[str, Callable[[Rank], Answer]] = {
@@ -335,18 +289,15 @@ CHECKS: dict[str, Callable[[Rank], Answer]] = {
     "averaged parameters": averaged_parameters,
     "common start": common_start,
     "poisoned": poisoned,
-    "gathered": gathered,
     "meetings": meetings,
-    "waiting phases": waiting_phases,
 }
 LOSS_TIMEOUT_S = 3.0
 
 
 def check_all(rank: Rank) -> Answer:
     answer = {name: check(rank) for name, check in CHECKS.items()}
-    before = threads()
     rank.group.close()
-    return answer | {"threads": {"before": before, "after": threads()}}
+    return answer
 
 
 def lose(rank: Rank, loser: int, end: Callable[[], None]) -> Answer:

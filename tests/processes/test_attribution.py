@@ -1,22 +1,23 @@
-"""The account is true: a delay of 25 ms, put into one phase at a time, is seen there, and elsewhere only as waiting.
+"""The account is true: a delay that is put into one phase at a time is seen there, and elsewhere only as waiting.
 
-The tables say what is late in which configuration; `attribution.WAITS` says who then waits for whom, and where. In
+The tables say what is late in which configuration; `attribution_rules.WAITS` says who then waits for whom, and where.
+What a change must pass injects seconds and looks at sums. The nightly tests inject 25 ms and look at every phase: in
 turns all others wait for the whole delay; where sides overlap, for what the late one's own waiting does not absorb.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.processes.attribution_rules import Scene, Tour, make_tour
-from tests.processes.delay_plan import SMALL
+from tests.processes.attribution_rules import Scene, Tour, links, make_tour, sums_of
+from tests.processes.delay_plan import SMALL, Stretch, run_covered
 from tests.processes.test_delays import POINT, SLOW_STEP, TWO_RANKS, train
 
-pytestmark = [pytest.mark.mp, pytest.mark.alone]
+pytestmark = pytest.mark.mp
 
 # Overrides.
 IN_TURNS, AT_ONCE = "collect.mode=alternate", "collect.mode=overlap"
@@ -75,12 +76,10 @@ SCENES: dict[str, Scene] = {
     "hora, teach":         Scene((*TEACH, IN_TURNS),                True, FEW, **TWO_STEPS_OF_FOUR),
     "hora, adapt":         Scene((*ADAPT, IN_TURNS),                True, FEW, **TWO_STEPS_OF_FOUR),
 }  # fmt: skip
-FAST = ("learner.train", "collector.env_step", "learner.weight_publish", "learner.replay_sample")
 
 # What was merged: the scene and the late phase that must tell.
 MERGED = {
     "rank_barrier into collector_wait": ("two ranks", "rank1.train"),  # as UniLab did (#642), and nothing noticed
-    "param_sync into train": ("two ranks", "learner.param_sync"),
     "h2d into replay_sample": ("single", "learner.h2d"),
 }
 
@@ -104,33 +103,96 @@ def tour_of(tmp_path_factory: pytest.TempPathFactory) -> TourOf:
     return tour
 
 
-@pytest.fixture(scope="module")
-def short_tour(tmp_path_factory: pytest.TempPathFactory) -> Tour:
-    """Four phases of the plainest configuration."""
-    return make_tour(tmp_path_factory.mktemp("tour"), SCENES["single"], FAST)
-
-
-def require_none(violations: list[str]) -> None:
-    assert not violations, "\n".join(violations)
-
-
-@pytest.mark.parametrize("late", FAST)
-def test_a_delay_is_seen_where_it_is_and_waited_for_where_it_must_be(short_tour: Tour, late: str) -> None:
-    require_none(short_tour.violations(late))
-
-
 @pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.promise("account-true")
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(("scene", "late"), [(name, late) for name, scene in SCENES.items() for late in scene.late])
 def test_every_phase_of_every_runner_holds_its_own_delay(tour_of: TourOf, scene: str, late: str) -> None:
-    require_none(tour_of(scene).violations(late))
+    violations = tour_of(scene).violations(late)
+    assert not violations, "\n".join(violations)
 
 
-@pytest.mark.parametrize(
-    "merged", [pytest.param(each, marks=() if each.startswith("h2d") else pytest.mark.slow) for each in MERGED]
-)
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.parametrize("merged", MERGED)
 def test_two_phases_that_are_merged_are_found_out(tmp_path: Path, merged: str) -> None:
     scene, late = MERGED[merged]
     tour = make_tour(tmp_path, SCENES[scene], [late], {"MERGE": merged})
     found = {violation.split(" ")[0] for violation in tour.violations(late)}
     assert {f"learner.{phase}" for phase in merged.split(" into ")} <= found
+
+
+# -- sums of seconds, for every change --------------------------------------------------------------------------------
+
+ITERATIONS, LATE_MS = 22, 100.0  # of a stretch, and per iteration: two seconds or more per stretch
+Late = Mapping[str, float]  # ms by phase; per vector step of a collector
+
+
+def both(*phases: str) -> dict[str, float]:
+    return dict.fromkeys(phases, LATE_MS)
+
+
+# What is late at a time. Two sides that overlap are late together, and neither waits for the other one for long.
+SUMS: dict[str, tuple[Scene, list[Late]]] = {
+    "single, overlap": (
+        SCENES["single, overlap"],
+        [
+            both("learner.train"),
+            both("collector.env_step"),
+            both("learner.train", "collector.env_step"),
+            both("learner.replay_sample", "collector.action_select"),
+            both("learner.h2d", "collector.replay_write"),
+            both("learner.weight_publish", "collector.weight_apply"),
+            both("learner.sync_coordination", "collector.handshake"),
+            both("learner.other", "collector.other"),
+        ],
+    ),
+    "packed ahead": (SCENES["packed ahead"], [both("packer.pack"), both("learner.train")]),
+    "two ranks": (SCENES["two ranks"], [both("rank1.train"), both("learner.train"), both("learner.param_sync")]),
+    "rollouts, free": (
+        SCENES["rollouts, free"],
+        [
+            {"learner.train": LATE_MS, "collector.env_step": LATE_MS / 2},
+            {"learner.weight_publish": LATE_MS, "collector.action_select": LATE_MS / 2},
+            {"learner.replay_sample": LATE_MS, "collector.replay_write": LATE_MS / 2},
+        ],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def stretches_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Stretch]]:
+    """`stretches_of(name)`: the stretches of one of SUMS, in one run that is made when it is first asked for."""
+    done: dict[str, list[Stretch]] = {}
+
+    def stretches(name: str) -> list[Stretch]:
+        if name not in done:
+            scene, plan = SUMS[name]
+            directory, words = tmp_path_factory.mktemp("sums"), (*scene.overrides, "log.every_s=0.1")
+            done[name] = run_covered(directory, words, [(late, ITERATIONS) for late in plan], scene.transitions)
+        return done[name]
+
+    return stretches
+
+
+@pytest.mark.promise("account-true", "learner-phases", "collector-phases", "verdict-right")
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        pytest.param(name, at, id=f"{name}: {' and '.join(late)}")
+        for name in SUMS
+        for at, late in enumerate(SUMS[name][1])
+    ],
+)
+def test_a_delay_is_seen_in_its_phase_and_in_no_other(
+    stretches_of: Callable[[str], list[Stretch]], name: str, number: int
+) -> None:
+    scene, plan = SUMS[name]
+    late, near = plan[number], [phase for each in plan[max(0, number - 1) : number + 2] for phase in each]
+    sums_ms, injected_ms = sums_of(scene, stretches_of(name)[number]), ITERATIONS * LATE_MS
+    assert {phase: ms for phase, ms in sums_ms.items() if phase in late and ms < 0.9 * injected_ms} == {}
+    elsewhere = sums_ms.keys() - {*near, *links(scene, near)}
+    assert {phase: sums_ms[phase] for phase in elsewhere if sums_ms[phase] > injected_ms / 4} == {}
+    if len(late) == 1:
+        assert {phase: sums_ms[phase] for phase in links(scene, late) if sums_ms[phase] < injected_ms / 2} == {}

@@ -5,21 +5,14 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
-import shutil
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from safetensors.numpy import load, save
 
-from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from tests.conftest import Traces
-from tests.processes.conftest import TINY, LiveRun, StartRun, replay_bytes, write_random_demos
+from tests.processes.conftest import TINY, LiveRun, StartRun, last_checkpoint, replay_bytes, write_random_demos
 from tests.processes.test_appo import TINY_APPO
 from tests.processes.test_hora import TEACH
 
@@ -73,10 +66,6 @@ def content(checkpoint: Path) -> dict[str, bytes]:
     return files | ({"replay": replay_bytes(checkpoint)} if has_rows else {})
 
 
-def last_checkpoint(run: LiveRun) -> Path:
-    return run.directory / CHECKPOINTS / run.checkpoints()[-1]
-
-
 def kill_at_random(run: LiveRun, traces: Traces, chance: random.Random) -> str:
     """Kills one process of a run, or all, some steps after a new checkpoint; returns what it did."""
     before, wanted = run.checkpoints(), chance.randrange(1, 5)
@@ -103,6 +92,7 @@ def _demos(tmp_path: Path) -> None:
     write_random_demos(tmp_path / "demos.npz", "Pendulum-v1")
 
 
+@pytest.mark.promise("exact-resume")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("algo", "env"), CELLS)
 def test_after_five_kills_at_random_points_a_run_ends_as_if_nothing_had_been(
@@ -123,91 +113,3 @@ def test_after_five_kills_at_random_points_a_run_ends_as_if_nothing_had_been(
     assert again.name == whole.name
     expected, found = content(whole), content(again)
     assert [name for name in expected | found if found.get(name) != expected.get(name)] == [], told
-
-
-# -- the negative control ---------------------------------------------------------------------------------------------
-
-Files = dict[str, bytes]
-
-
-def change_streams(files: Files, change: Callable[[dict[str, Any]], None]) -> None:
-    streams = json.loads(files["rank-0.json"])
-    change(streams)
-    files["rank-0.json"] = json.dumps(streams).encode()
-
-
-def forget_sampler(files: Files) -> None:
-    change_streams(files, lambda streams: streams["sampler"].update(state=str(2**70)))
-
-
-def forget_demos(files: Files) -> None:
-    change_streams(files, lambda streams: streams["sampler"]["demos"].update(taken=1))
-
-
-def forget_updates(files: Files) -> None:
-    fresh = torch.Generator().manual_seed(0).get_state().numpy().tobytes().hex()
-    change_streams(files, lambda streams: streams.update(updates=fresh))
-
-
-def forget_noise(files: Files) -> None:
-    """The random stream of the collector's policy."""
-    arrays = load(files["collector-0.safetensors"])
-    arrays["noise"] = torch.Generator().manual_seed(0).get_state().numpy()
-    files["collector-0.safetensors"] = save(arrays)
-
-
-def forget_held_noise(files: Files) -> None:
-    """The noise that FlashSAC's environments hold, and for how long."""
-    arrays = load(files["collector-0.safetensors"])
-    arrays |= {"held_noise": torch.zeros(2, 1).numpy(), "held_steps": torch.full((2,), 9).numpy()}
-    files["collector-0.safetensors"] = save(arrays)
-
-
-def forget_env(files: Files) -> None:
-    """The generators of the environments."""
-    text = files["collector-0.json"].decode()
-    files["collector-0.json"] = re.sub(r'("state": \{"state": "0x)..', r"\g<1>12", text).encode()
-    assert files["collector-0.json"].decode() != text
-
-
-def stop_in_the_middle(run: Path, change: Callable[[Files], None] | None) -> None:
-    """Leaves of a run what a kill in its middle would have; the checkpoint it goes on from goes through `change`."""
-    saved = sorted((run / CHECKPOINTS).glob("step-*"))
-    for path in saved[len(saved) // 2 :]:
-        shutil.rmtree(path)
-    if change is None:
-        return
-    store = CheckpointStore(run / CHECKPOINTS)
-    old = store.newest_valid()
-    assert old is not None
-    files = {path.name: path.read_bytes() for path in old.path.iterdir() if path.name != "MANIFEST.json"}
-    change(files)
-    with store.begin(old.env_steps) as draft:
-        for name, whole in files.items():
-            (draft.path / name).write_bytes(whole)
-
-
-@pytest.mark.parametrize(
-    ("algo", "env", "change"),
-    [
-        ("sac", "gymnasium", None),
-        *(("sac", "gymnasium", change) for change in (forget_sampler, forget_updates, forget_noise, forget_env)),
-        ("td3", "demos", forget_demos),
-        ("flashsac", "gymnasium", forget_held_noise),
-        ("td3", "hostile", forget_env),
-        ("appo", "gymnasium", forget_updates),
-        ("appo", "hostile", forget_env),
-        ("hora", "hand", forget_noise),
-        ("hora", "hostile-groups", forget_env),
-    ],
-)
-def test_one_random_stream_that_is_not_restored_is_caught(
-    start_run: StartRun, tmp_path: Path, algo: str, env: str, change: Callable[[Files], None] | None
-) -> None:
-    """The negative control; without a change the ends are equal."""
-    words = (*words_of(algo, env), "run_dir=run", "total_timesteps=1200")
-    whole = content(finish_exactly(start_run(command=words)))
-    stop_in_the_middle(tmp_path / "run", change)
-    again = content(finish_exactly(start_run(command=words)))
-    names = ["learner.safetensors", "collector-0.safetensors"]
-    assert [again[name] == whole[name] for name in names] == [change is None, change is None]

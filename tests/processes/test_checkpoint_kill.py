@@ -183,6 +183,7 @@ def run_script(name: str, base: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_random_kills_never_lose_an_acknowledged_save(tmp_path: Path) -> None:
     verdicts = run_script("random", tmp_path)
     assert len(verdicts) == NUM_RANDOM_KILLS
@@ -196,6 +197,7 @@ def test_random_kills_never_lose_an_acknowledged_save(tmp_path: Path) -> None:
         assert len(found["left_over"]) <= 2, "the next saver did not remove what the killed one left"
 
 
+@pytest.mark.promise("no-broken-checkpoint")
 def test_a_kill_before_any_operation_never_loses_an_acknowledged_save(tmp_path: Path) -> None:
     verdicts = run_script("every", tmp_path)
     assert len(verdicts) > 50

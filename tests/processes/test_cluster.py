@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import Traces
 from tests.processes.conftest import REPOSITORY, TINY, LiveRun
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.slow]
 DOCS = REPOSITORY / "docs/reliability.md"
 TRAIN = 'offpolicy train env=halfcheetah total_timesteps=1_000_000 run_dir="runs/job-$SLURM_JOB_ID"'
 
@@ -51,7 +51,6 @@ class Scheduler:
         return path.read_text().splitlines() if path.exists() else []
 
 
-@pytest.mark.slow
 def test_a_job_at_its_time_limit_is_requeued_and_goes_on_where_it_stopped(tmp_path: Path, traces: Traces) -> None:
     scheduler = Scheduler(tmp_path, traces)
     job = scheduler.start("total_timesteps=100000000 replay.capacity=100000")

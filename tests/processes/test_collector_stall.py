@@ -11,10 +11,11 @@ import pytest
 
 from tests.processes.conftest import ENDLESS, StartRun
 
-pytestmark = [pytest.mark.mp, pytest.mark.alone]
+pytestmark = pytest.mark.mp
 STALL_S = 3.0
 
 
+@pytest.mark.promise("account-true", "account-closes")
 @pytest.mark.parametrize("end", [signal.SIGKILL, pytest.param(signal.SIGCONT, marks=pytest.mark.slow)])
 def test_a_collector_that_stalls_is_waited_for_and_its_time_is_kept(start_run: StartRun, end: signal.Signals) -> None:
     """Frozen for 3 s; then killed, or thawed and the run stopped: whatever comes after, the summary has the 3 s."""
@@ -31,7 +32,7 @@ def test_a_collector_that_stalls_is_waited_for_and_its_time_is_kept(start_run: S
     longest_s = time.monotonic() - begin_s  # the learner waits until it hears of the collector's end
     assert run.summary()["status"] == ("interrupted" if end == signal.SIGCONT else "failed")
     phases_s = run.summary()["timing"]["learner"]["phases_s"]
-    assert STALL_S - 0.3 <= phases_s["collector_wait"] - usual_s <= longest_s + 0.3
+    assert STALL_S - 0.3 <= phases_s["collector_wait"] - usual_s <= longest_s + 1.0
     assert sum(phases_s.values()) - phases_s["warmup"] - phases_s["collector_wait"] < STALL_S
 
 

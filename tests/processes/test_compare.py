@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.slow]
 
 EVERY = ("env.id=offpolicy.envs.toy:PointMass-v0", "eval.episodes=1", "log.every_s=0.05", "threads.learner=1")
 REPLAY = (*EVERY, "total_timesteps=3000", "algo.learning_starts=30", "algo.hidden_dims=[16,16]", "algo.batch_size=16")
@@ -45,7 +45,6 @@ def compared(run_cli: Any, *words: str) -> list[str]:
     return lines
 
 
-@pytest.mark.slow
 def test_seeds_a_torn_record_event_files_and_a_run_of_appo_are_compared(run_cli: Any, tmp_path: Path) -> None:
     seeds = [train(run_cli, tmp_path / f"sac-{seed}", *REPLAY, f"seed={seed}") for seed in (1, 2)]
     copies = [events_of(run, tmp_path / f"events-{index}") for index, run in enumerate(seeds)]

@@ -120,7 +120,7 @@ def test_evaluating_beside_costs_the_learner_nothing_and_in_line_what_it_takes(
 # -- whatever happens -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.promise("last-words")
 def test_the_evaluators_death_ends_the_run_with_a_checkpoint_also_while_its_last_result_is_waited_for(
     start_run: Any, traces: Any
 ) -> None:
@@ -133,20 +133,6 @@ def test_the_evaluators_death_ends_the_run_with_a_checkpoint_also_while_its_last
     assert err.strip().splitlines()[-1].startswith("offpolicy: evaluator 0 (pid ")
     assert "killed by SIGKILL" in err
     assert (run.summary()["status"], run.checkpoints()) == ("failed", ["step-000000000120"])
-    traces.assert_none()
-    code, _, _ = start_run(command=("resume", "run")).finish()
-    assert (code, run.summary()["eval"]["episodes"]) == (0, 1)
-
-
-@pytest.mark.slow
-def test_the_evaluators_death_in_the_middle_ends_the_run(start_run: Any, traces: Any) -> None:
-    run = start_run(*BESIDE, *OFTEN, "total_timesteps=1000000")
-    run.wait_for_updates()
-    os.kill(run.pid_of("evaluator"), signal.SIGKILL)
-    code, _, err = run.finish(20)
-    assert code == 1
-    assert "evaluator 0" in err
-    assert len(run.checkpoints()) == 1
     traces.assert_none()
 
 
@@ -197,20 +183,6 @@ def test_a_stop_in_the_last_evaluation_is_an_interrupted_run_whose_resume_has_th
 
 
 @pytest.mark.slow
-def test_an_evaluation_in_line_that_a_stop_has_ended_is_made_up_for(start_run: Any, traces: Any) -> None:
-    steps = ("eval.every=40", "checkpoint.every=39", "env.kwargs.step_ms=60")
-    run = start_run(*BESIDE, *LONG_EVALUATION, "eval.beside=false", *steps)
-    run.wait_until(lambda: len(run.checkpoints()) > 0, 40)
-    time.sleep(1.0)  # the evaluation at 40 takes 6 s
-    run.signal(signal.SIGINT)
-    assert run.finish(20)[0] == 130
-    checkpoint = run.checkpoints()[-1]
-    state = json.loads((run.directory / "checkpoints" / checkpoint / "state.json").read_text())
-    assert (checkpoint, state["last_eval_step"]) == ("step-000000000040", 0)
-    traces.assert_none()
-
-
-@pytest.mark.slow
 def test_ranks_wait_for_a_last_result_that_takes_longer_than_they_wait_for_each_other(
     start_run: Any, traces: Any
 ) -> None:
@@ -235,21 +207,6 @@ def test_a_run_killed_in_its_last_evaluation_has_it_when_resumed(start_run: Any,
     resumed = start_run(command=("resume", "run"))
     assert resumed.finish()[0] == 0
     assert max(evaluations(resumed.records())) == 120
-
-
-@pytest.mark.slow
-def test_an_evaluation_that_a_checkpoint_did_not_know_the_result_of_is_made_up_for(start_run: Any, traces: Any) -> None:
-    run = start_run(*BESIDE, *LONG_EVALUATION, "env.kwargs.step_ms=30", "eval.every=60", "checkpoint.every=70")
-    run.wait_until(lambda: len(run.checkpoints()) > 0, 40)
-    run.signal(signal.SIGKILL)
-    run.finish()
-    [checkpoint] = run.checkpoints()
-    assert checkpoint < "step-000000000120", "killed too late to prove anything"
-    state = json.loads((run.directory / "checkpoints" / checkpoint / "state.json").read_text())
-    assert state["last_eval_step"] == 0  # the evaluation at 60 takes 3 s, the 10 steps to the checkpoint 0.3 s
-    assert start_run(command=("resume", "run")).finish()[0] == 0
-    assert run.records()[-1]["evaluator/episodes"] == 2  # that one, and the last
-    traces.assert_none()
 
 
 # -- the hook ---------------------------------------------------------------------------------------------------------
@@ -279,28 +236,7 @@ def test_a_hook_that_fails_is_counted_and_told_once_and_no_episode_is_lost(start
     traces.assert_none()
 
 
-def log_of(run: Any) -> str:
-    path = run.directory / "train.log"
-    return path.read_text() if path.exists() else ""
-
-
 @pytest.mark.slow
-def test_a_stop_does_not_wait_for_a_hook_in_line_either(start_run: Any, traces: Any) -> None:
-    run = start_run(
-        "eval.beside=false", "eval.every=100", "eval.hook=tests.processes.example_hooks:hang", "total_timesteps=100000"
-    )
-    run.wait_until(lambda: "hanging" in log_of(run), 40)
-    run.pid_of("post")
-    run.signal(signal.SIGINT)
-    started = time.monotonic()
-    assert run.finish(20)[0] == 130
-    assert time.monotonic() - started < 10.0  # the hook hangs for ever
-    episodes = lines_of(run.directory / "eval_episodes.jsonl")
-    assert sorted(each["index"] for each in episodes) == list(range(len(episodes)))  # all that were played, once
-    assert {each["post_error"] for each in episodes} == {"stopped"}
-    traces.assert_none()
-
-
 def test_a_hook_that_does_not_exist_is_refused_before_there_is_a_run(start_run: Any, traces: Any) -> None:
     run = start_run(*BESIDE, "eval.hook=tests.processes.example_hooks:nothing")
     code, _, err = run.finish()

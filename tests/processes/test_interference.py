@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.slow]
 
 SIMULATOR_ENV = """
 import subprocess
@@ -55,7 +55,6 @@ def simulated(tmp_path: Path, traces: Any) -> Iterator[str]:
             os.kill(int(pid), signal.SIGKILL)
 
 
-@pytest.mark.slow
 def test_a_simulator_that_is_ended_by_terminate_does_not_hold_up_the_run(start_run: Any, simulated: str) -> None:
     began = time.monotonic()
     code, _, err = start_run(simulated, "total_timesteps=300").finish()
@@ -63,7 +62,6 @@ def test_a_simulator_that_is_ended_by_terminate_does_not_hold_up_the_run(start_r
     assert time.monotonic() - began < 20.0
 
 
-@pytest.mark.slow
 def test_a_forgotten_program_that_holds_the_pipes_does_not_hold_up_the_end(start_run: Any, simulated: str) -> None:
     run = start_run(simulated, "env.kwargs.forget=true", "env.kwargs.fail_at=250", "eval.episodes=0")
     began = time.monotonic()
@@ -95,7 +93,6 @@ def _evaluates(run: Any) -> bool:
     return True
 
 
-@pytest.mark.slow
 def test_a_pause_of_everything_is_not_a_hang(start_run: Any, traces: Any) -> None:
     run = start_run("total_timesteps=100000000", "replay.capacity=100000", "env.step_timeout_s=1")
     run.wait_for_updates()

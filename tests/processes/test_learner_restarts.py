@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpolicy import fault
 from offpolicy.collect.evaluations import read_scores
-from tests.processes.conftest import ENDLESS, FINISHED, LiveRun, StartRun, find_process, replay_bytes
+from tests.processes.conftest import ENDLESS, FINISHED, PACED, LiveRun, StartRun, find_process, replay_bytes
 from tests.processes.test_appo import TINY_APPO
 from tests.processes.test_restarts import COUNTER, PATIENCE_S, check_goes_on, check_rows
 
@@ -67,8 +68,10 @@ def check_account(summary: dict[str, Any]) -> None:
     assert learner["wall_s"] == pytest.approx(sum(learner["phases_s"].values()) + learner["other_s"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("runner", ["single_gpu", "double_buffer", "multi_gpu"])
+@pytest.mark.promise("restart")
+@pytest.mark.parametrize(
+    "runner", ["single_gpu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("double_buffer", "multi_gpu"))]
+)
 def test_a_killed_learner_comes_back_to_the_replay_in_memory(start_run: StartRun, traces: Any, runner: str) -> None:
     evaluated = ("eval.every=50", "eval.episodes=1", "eval.beside=false")
     run = start_run(*COUNTER, *RUNNERS[runner], *evaluated, "total_timesteps=1500", "checkpoint.every=200")
@@ -94,12 +97,15 @@ def test_a_killed_learner_comes_back_to_the_replay_in_memory(start_run: StartRun
     traces.assert_none()
 
 
+@pytest.mark.promise("restart", "exact-resume")
 def test_a_killed_learner_of_alternate_changes_no_bit(start_run: StartRun, finished_run: LiveRun, traces: Any) -> None:
-    run = start_run(*FINISHED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(fault.VARIABLE, PACED)
+        run = start_run(*FINISHED)
     run.wait_until(lambda: len(run.checkpoints()) >= 1, PATIENCE_S)
     kill_learner(run)
     code, out, err = run.finish(PATIENCE_S)
-    assert (code, err) == (0, "")
+    assert (code, err.count("\n")) == (0, 1), err  # that a fault is injected
     assert "died at env step" in out
     assert "all processes start again at env step 500" in out
     assert "not bitwise" not in out

@@ -18,7 +18,7 @@ import yaml
 
 from tests.conftest import REPOSITORY, Traces
 
-pytestmark = [pytest.mark.mp, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.timeout(600)]
 
 EXAMPLES = ("tqc", "fourier", "sqlite_sink", "mlflow_sink")
 SMALL = ("algo.learning_starts=200", "eval.episodes=1", "threads.learner=1", "threads.collector=1", "run_dir=run")
@@ -112,7 +112,6 @@ def test_an_algorithm_a_network_an_environment_and_a_sink_train_together(cli: Cl
     assert "used the plug-in algos tqc of offpolicy-tqc 0.1.0; is it installed?" in gone.stderr
 
 
-@pytest.mark.slow
 def test_a_resume_under_another_version_says_so(cli: Cli, site: Path, tmp_path: Path) -> None:
     done = cli("train", "algo.network.name=fourier", *SMALL, "total_timesteps=230")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -147,7 +146,6 @@ def test_a_sink_that_fails_ends_nothing(cli: Cli) -> None:
     assert "is disabled for the rest of the run: OperationalError: unable to open database file" in done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of MLflow's own packages
 def test_a_run_and_its_resume_are_one_run_of_mlflow(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")

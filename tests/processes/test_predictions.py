@@ -14,7 +14,7 @@ from tests.conftest import RunCli
 from tests.processes.delay_plan import Plan, Stretch, run_plan
 from tests.processes.test_delays import POINT, SLOW_STEP, train
 
-pytestmark = [pytest.mark.mp, pytest.mark.alone]
+pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.alone]
 SLEEPS = (SLOW_STEP, "env.kwargs.step_ms=5", "total_timesteps=160")
 UPDATE = {"SLOW_UPDATE_MS": "20"}
 
@@ -30,8 +30,7 @@ def off_by(told: str) -> float:
     return float(found.group(1)) / 100.0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["overlap", pytest.param("alternate", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["overlap", "alternate"])
 def test_half_the_updates_give_what_was_predicted(run_cli: RunCli, tmp_path: Path, mode: str) -> None:
     words = (*SLEEPS, f"collect.mode={mode}", "total_timesteps=400")  # the shorter the run, the more its ends count
     train(tmp_path, (*words, "run_dir=before"), UPDATE)
@@ -41,7 +40,6 @@ def test_half_the_updates_give_what_was_predicted(run_cli: RunCli, tmp_path: Pat
     assert abs(off_by(done.stdout)) <= 0.1
 
 
-@pytest.mark.slow
 def test_another_mode_gives_what_was_predicted(run_cli: RunCli, tmp_path: Path) -> None:
     train(tmp_path, (*SLEEPS, "collect.mode=alternate", "run_dir=before"), UPDATE)
     train(tmp_path, (*SLEEPS, "collect.mode=overlap", "run_dir=after"), UPDATE)
@@ -75,7 +73,6 @@ def require_predicted(usual: Stretch, late: Stretch, delays_ms: tuple[float, flo
         assert min(collector, learner) != pytest.approx(thru, rel=0.1)
 
 
-@pytest.mark.slow
 def test_turns_of_two_late_sides_add_up_as_predicted(tmp_path: Path) -> None:
     usual, late = both_late(tmp_path, "alternate", [(16, 20)])
     require_predicted(usual, late, (16, 20), "alternate")
@@ -88,7 +85,6 @@ def sweep(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return mode, both_late(tmp_path_factory.mktemp(mode), mode, list(RATIOS.values()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ratio", RATIOS)
 def test_every_ratio_of_the_two_sides_gives_what_was_predicted(sweep: tuple[str, list[Stretch]], ratio: float) -> None:
     mode, (usual, *late) = sweep
@@ -121,7 +117,6 @@ REAL = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["alternate", "overlap", "free"])
 @pytest.mark.parametrize("case", REAL)
 def test_a_real_run_does_what_its_records_and_its_summary_predict(

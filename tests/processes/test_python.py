@@ -66,6 +66,7 @@ def test_every_block_of_the_page_runs(tmp_path: Path) -> None:
     assert float(out.splitlines()[-1]) > -2000
 
 
+@pytest.mark.promise("python")
 def test_the_readme_trains_loads_and_acts_in_at_most_six_lines(tmp_path: Path) -> None:
     (shown,) = python_of("README.md")
     lines = [line for line in shown.splitlines() if line]
@@ -74,5 +75,6 @@ def test_the_readme_trains_loads_and_acts_in_at_most_six_lines(tmp_path: Path) -
     run_python(f"{short}\nassert action.shape == (1,)\n{KEEPS_NOTHING}", tmp_path)
 
 
+@pytest.mark.promise("python")
 def test_ctrl_c_saves_and_raises(tmp_path: Path) -> None:
     assert "stopped interrupted 130 True" in run_python(INTERRUPTED + KEEPS_NOTHING, tmp_path)

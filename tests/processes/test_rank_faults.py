@@ -33,14 +33,13 @@ def learner_tensors(run: LiveRun, checkpoint: str) -> dict[str, Any]:
 # -- death and silence ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("cpu-ranks", "last-words")
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_rank_ends_the_run_and_is_named(start_run: Any, traces: Any, rank: int) -> None:
     run = start_run(*ENDLESS, *TWO, "runner.max_restarts=0")
     run.wait_for_updates()
     os.kill(run.pid_of("learner", rank), signal.SIGKILL)
-    killed_s = time.monotonic()
     code, _, err = run.finish(PATIENCE_S)
-    assert time.monotonic() - killed_s < 8.0
     assert code == 1
     assert last_line(err).startswith(f"offpolicy: learner {rank} (pid ")
     assert "killed by SIGKILL" in last_line(err)
@@ -49,6 +48,7 @@ def test_a_killed_rank_ends_the_run_and_is_named(start_run: Any, traces: Any, ra
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_frozen_rank_ends_the_run_and_is_named(start_run: Any, traces: Any, rank: int) -> None:
     run = start_run(*ENDLESS, *TWO, "runner.timeout_s=3")
@@ -107,33 +107,21 @@ def test_a_killed_collector_ends_the_run_with_a_checkpoint(start_run: Any, trace
 # -- stopping and resuming ---------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_saves_one_checkpoint_of_all_ranks(start_run: Any, traces: Any) -> None:
+@pytest.mark.promise("cpu-ranks", "ranks-together")
+def test_ctrl_c_saves_one_checkpoint_of_all_ranks_and_they_resume_there(start_run: Any, traces: Any) -> None:
     run = start_run(*ENDLESS, *TWO)
     run.wait_for_updates()
     run.signal(signal.SIGINT)
     code, _, err = run.finish(PATIENCE_S)
     assert (code, err) == (130, "")
+    stopped_at = run.summary()["env_steps"]
     [checkpoint] = run.checkpoints()
-    assert checkpoint == f"step-{run.summary()['env_steps']:012d}"
+    assert checkpoint == f"step-{stopped_at:012d}"
     saved = {path.name for path in (run.directory / "checkpoints" / checkpoint).iterdir()}
-    assert {
-        "rank-0.json",
-        "rank-1.json",
-        "replay-0-000000000000000.f32",
-        "replay-1-000000000000000.f32",
-        "collector-1.json",
-    } <= saved
+    replay = {f"replay-{index}-000000000000000.f32" for index in (0, 1)}
+    assert {"rank-0.json", "rank-1.json", "collector-1.json", *replay} <= saved
     assert list(run.directory.glob(".snapshot*")) == []
     traces.assert_none()
-
-
-@pytest.mark.slow
-def test_two_ranks_resume_where_ctrl_c_stopped_them(start_run: Any) -> None:
-    run = start_run(*ENDLESS, *TWO)
-    run.wait_for_updates()
-    run.signal(signal.SIGINT)
-    assert run.finish(PATIENCE_S)[0] == 130
-    stopped_at = run.summary()["env_steps"]
     goal = 2 * (stopped_at // 2) + 100
     resumed = start_run(f"total_timesteps={goal}", command=("resume", "run"))
     code, out, err = resumed.finish(PATIENCE_S)
@@ -144,6 +132,7 @@ def test_two_ranks_resume_where_ctrl_c_stopped_them(start_run: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.promise("exact-resume")
 def test_two_ranks_stopped_and_resumed_are_bitwise_the_uninterrupted_ones(start_run: Any, tmp_path: Path) -> None:
     options = (*TWO, "collect.mode=alternate", "algo.normalize_obs=true", "total_timesteps=800")
     assert start_run(*options, "run_dir=whole").finish(PATIENCE_S)[0] == 0
@@ -212,14 +201,12 @@ def test_a_full_disk_at_a_periodic_checkpoint_is_reported_and_survived(start_run
 # -- what is refused before anything starts ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "key"),
     [
-        (("runner=multi_gpu", "runner.world_size=0"), "runner.world_size"),
         (("runner=multi_gpu", "runner.world_size=3", "algo.batch_size=256"), "algo.batch_size"),
         (("runner=single_gpu", "runner.world_size=2"), "runner.world_size"),
-        (("runner=multi_gpu", "runner.backend=nccl", "device=cpu"), "runner.backend"),
-        (("replay.source=resident", "replay.device_share=0.0001", "total_timesteps=1000000"), "replay.source"),
         (("runner=multi_gpu", "runner.interface=nosuch"), "runner.interface"),
     ],
 )
@@ -227,10 +214,11 @@ def test_an_impossible_topology_is_refused_with_exit_2(start_run: Any, overrides
     run = start_run("device=cpu", *overrides)
     code, _, err = run.finish(PATIENCE_S)
     assert code == 2, err
-    assert f"{key}: got" in err or f"{key}: resident needs" in err
+    assert f"{key}: got" in err
     assert not run.directory.exists()
 
 
+@pytest.mark.slow
 def test_a_launcher_that_starts_several_supervisors_per_host_is_refused(
     start_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from offpolicy.envs.packages import package_of
 from offpolicy.envs.probe import probe
 from tests.processes.conftest import StartRun
 
-pytestmark = [pytest.mark.mp, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.timeout(900)]
 
 BROKEN_FROM = Version("3.12")  # MuJoCo with which the robots of gymnasium-robotics and metaworld are not constructed
 
@@ -68,7 +68,6 @@ def test_its_spaces_are_those_of_the_page(recipe: Recipe) -> None:
     assert (spec.obs_keys, spec.max_episode_steps) == (recipe.obs_keys, recipe.max_episode_steps)
 
 
-@pytest.mark.slow
 def test_it_trains(recipe: Recipe, start_run: StartRun) -> None:
     kwargs = [f"env.kwargs.{key}={value}" for key, value in recipe.kwargs.items()]
     run = start_run(f"env.id={recipe.env_id}", *kwargs, "total_timesteps=1500", "eval.episodes=1")
@@ -78,7 +77,6 @@ def test_it_trains(recipe: Recipe, start_run: StartRun) -> None:
     assert run.summary()["eval"]["episodes"] == 1
 
 
-@pytest.mark.slow
 def test_envpool_trains(start_run: StartRun) -> None:
     pytest.importorskip("envpool")
     run = start_run("env.id=HalfCheetah-v5", "env.vectorization=envpool", "env.num_envs=4", "total_timesteps=1500")

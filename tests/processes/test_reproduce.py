@@ -9,11 +9,10 @@ import pytest
 
 from tests.processes.conftest import TINY
 
-pytestmark = [pytest.mark.mp, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.timeout(300)]
 SMALL = (*TINY, "total_timesteps=400", "eval.episodes=1", "device=cpu", "threads.learner=1", "collect.mode=alternate")
 
 
-@pytest.mark.slow
 def test_a_run_is_reproduced_bit_for_bit_and_another_seed_is_not(run_cli: Any, tmp_path: Path) -> None:
     words = list({word.split("=")[0]: word for word in SMALL}.values())
     first = run_cli(["train", *words, "run_dir=first"], timeout=100)

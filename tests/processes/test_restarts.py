@@ -86,6 +86,7 @@ def check_goes_on(run: LiveRun, start_run: StartRun) -> None:
     check_rows(run)
 
 
+@pytest.mark.promise("restart", "no-torn-row")
 def test_a_killed_collector_comes_back_and_the_run_reaches_its_goal(start_run: StartRun, traces: Any) -> None:
     run = start_run(*COUNTER, "total_timesteps=2000", "env.num_envs=2", "collect.mode=alternate")
     run.wait_for_updates()
@@ -100,7 +101,6 @@ def test_a_killed_collector_comes_back_and_the_run_reaches_its_goal(start_run: S
     account = summary["timing"]["collector"]
     # The warm-up is among the phases; `other` is the time without a collector.
     assert account["wall_s"] == pytest.approx(sum(account["phases_s"].values()) + account["other_s"])
-    assert account["other_s"] > 0.1
     check_rows(run)
     traces.assert_none()
 
@@ -143,6 +143,7 @@ def test_many_kills_at_random_instants(start_run: StartRun, traces: Any, kills: 
     traces.assert_none()
 
 
+@pytest.mark.slow
 def test_a_crash_of_an_environment_worker_is_survived(start_run: StartRun, traces: Any) -> None:
     faulty = ("env.id=offpolicy.envs.toy:Faulty-v0", "env.kwargs.fail=segv", "env.kwargs.at=250")
     run = start_run(*faulty, "env.vectorization=async", "total_timesteps=400", "eval.episodes=0")

@@ -42,15 +42,7 @@ def commit_first(rows, env_steps):  # seeded bug: the rows are shown before they
         ring._rows[index[half]] = rows[half]
 
 
-def reserve_nothing(rows, env_steps):  # seeded bug: recycling is not announced
-    start = ring._words[COMMITTED]
-    index = np.arange(start, start + len(rows)) % ring.capacity
-    for half in np.array_split(np.arange(len(rows)), 50):
-        ring._rows[index[half]] = rows[half]
-    ring._words[RESERVED] = ring._words[COMMITTED] = start + len(rows)
-
-
-append = {"commit_first": commit_first, "reserve_nothing": reserve_nothing}.get(variant, ring.append)
+append = commit_first if variant == "commit_first" else ring.append
 if variant == "keep_floor":  # seeded bug: what the dead writer has damaged is not remembered
     ring._words[RESERVED] = ring.committed
     time.sleep(0.05)  # or the next append announces the same rows
@@ -119,6 +111,7 @@ def fire(variant: str, kills: int, *, until_bad: bool = False) -> tuple[int, int
     return seen, bad, went_back
 
 
+@pytest.mark.promise("no-torn-row")
 def test_no_row_is_torn_stale_or_foreign_whenever_the_writer_is_killed() -> None:
     seen, bad, went_back = fire("right", kills=12)
     assert seen > 100_000
@@ -132,7 +125,8 @@ def test_ten_million_rows_and_three_hundred_kills() -> None:
     assert (bad, went_back) == (0, False)
 
 
-@pytest.mark.parametrize("variant", ["commit_first", "reserve_nothing", "keep_floor"])
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["commit_first", "keep_floor"])
 def test_a_ring_with_a_seeded_bug_is_caught(variant: str) -> None:
     """The negative controls: the test above would see these mistakes, most of them in its twelve kills."""
     assert fire(variant, kills=100, until_bad=True)[1] > 0

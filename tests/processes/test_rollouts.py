@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -123,6 +123,7 @@ def identified(batch: Rollouts) -> Iterator[tuple[int, int, bool]]:
         yield collector, start // LAYOUT.length, is_sound
 
 
+@pytest.mark.promise("no-torn-row")
 @pytest.mark.parametrize(
     ("mode", "count"),
     [
@@ -151,31 +152,7 @@ class FreedTooSoon(RolloutRing):
         return stamp
 
 
-class TakenTwice(RolloutRing):
-    """Seeded bug: now and then a slot is not freed."""
-
-    def take(self, out: Float32) -> RolloutStamp:
-        stamp = self.head
-        out[...] = self._rows[self.taken % self.num_slots]
-        is_first_time, self._seen = self._seen != self.taken, self.taken
-        if self.taken % 100 != 99 or not is_first_time:
-            self.skip()
-        return stamp
-
-    _seen = -1
-
-
-@pytest.mark.parametrize("ring_class", [FreedTooSoon, TakenTwice])
-def test_a_ring_that_breaks_the_rule_is_caught(ring_class: type[RolloutRing]) -> None:
-    def is_caught() -> bool:
-        found = received(500, "free", ring_class)
-        numbers = [[number for which, number, _ in found if which == c] for c in range(NUM_COLLECTORS)]
-        in_order = all(own == list(range(len(own))) for own in numbers)
-        return not in_order or not all(is_sound for _, _, is_sound in found)
-
-    assert until(is_caught)
-
-
-def until(check: Callable[[], bool], tries: int = 5) -> bool:
-    """Whether a check comes out true; whether a race is lost is up to the scheduler, hence several tries."""
-    return any(check() for _ in range(tries))
+@pytest.mark.slow
+def test_a_ring_that_frees_its_slot_too_soon_is_caught() -> None:
+    """Whether a race is lost is up to the scheduler, hence several tries."""
+    assert any(not all(is_sound for _, _, is_sound in received(500, "free", FreedTooSoon)) for _ in range(5))

@@ -1,4 +1,4 @@
-"""Ctrl-C, TERM and kill -9: orderly stops, no orphans, nothing lost."""
+"""Signals: orderly stops, saves, kills, no orphans; and nothing is left of what an environment has started."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -17,32 +19,28 @@ import pytest
 from offpolicy.processes.run_signals import SECOND_S
 from tests.conftest import Traces
 from tests.full_pipe import FullPipe
-from tests.processes.conftest import ENDLESS, REPOSITORY, LiveRun, launch
+from tests.processes.conftest import ENDLESS, REPOSITORY, TINY, LiveRun, find_process, launch
 
 pytestmark = pytest.mark.mp
 
 
-def stop(run: LiveRun, traces: Traces, number: int) -> int:
+def stop(run: LiveRun, number: int) -> int:
     """Stops a run by a signal; checkpoint and summary are as they must be. Returns its env steps."""
-    run.wait_for_updates()
     run.signal(number)
-    asked = time.monotonic()
     assert run.finish()[0] == 128 + number
-    assert time.monotonic() - asked < 10.0
     summary = run.summary()
     assert (summary["status"], summary["exit_code"]) == ("interrupted", 128 + number)
-    assert run.checkpoints() == [f"step-{summary['env_steps']:012d}"]
-    traces.assert_none()
+    assert run.checkpoints()[-1] == f"step-{summary['env_steps']:012d}"
     return int(summary["env_steps"])
 
 
-@pytest.mark.slow
-def test_sigterm_saves_a_checkpoint_and_the_summary(start_run: Any, traces: Traces) -> None:
-    stop(start_run(*ENDLESS), traces, signal.SIGTERM)
-
-
+@pytest.mark.promise("exit-codes", "summary", "run-dir")
 def test_ctrl_c_saves_a_checkpoint_from_which_the_run_resumes(start_run: Any, traces: Traces) -> None:
-    stopped_at = stop(start_run(*ENDLESS), traces, signal.SIGINT)
+    run = start_run(*ENDLESS)
+    run.wait_for_updates()
+    stopped_at = stop(run, signal.SIGINT)
+    assert len(run.checkpoints()) == 1
+    traces.assert_none()
     resumed = start_run(f"total_timesteps={stopped_at + 200}", command=("resume", "run"))
     code, out, err = resumed.finish()
     assert (code, err) == (0, "")
@@ -68,6 +66,7 @@ def test_signals_after_the_end_of_a_run_change_neither_exit_code_nor_output(star
     assert (code, err, run.summary()["status"]) == (0, "", "completed")
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_a_second_ctrl_c_ends_the_run_within_a_second(start_run: Any, traces: Any) -> None:
     fault = (
@@ -90,16 +89,18 @@ def test_a_second_ctrl_c_ends_the_run_within_a_second(start_run: Any, traces: An
     traces.assert_none(grace_s=1.0)
 
 
-@pytest.mark.alone
-def test_killing_the_supervisor_leaves_no_orphan(start_run: Any, traces: Any) -> None:
+@pytest.mark.promise("no-orphan")
+@pytest.mark.parametrize("grace_s", [5.0, pytest.param(2.0, marks=[pytest.mark.slow, pytest.mark.alone])])
+def test_killing_the_supervisor_leaves_no_orphan(start_run: Any, traces: Any, grace_s: float) -> None:
     run = start_run(*ENDLESS)
     run.wait_for_updates()
-    assert len(traces.processes()) == 3
+    assert len(traces.processes()) >= 3
     run.signal(signal.SIGKILL)
     run.finish()
-    traces.assert_none(grace_s=2.0)
+    traces.assert_none(grace_s)
 
 
+@pytest.mark.promise("last-words", "no-silent-success")
 @pytest.mark.parametrize("role", [pytest.param("collector", marks=pytest.mark.slow), "learner"])
 def test_killing_a_child_ends_the_run_and_names_it(start_run: Any, traces: Any, role: str) -> None:
     run = start_run(*ENDLESS, "collect.max_restarts=0", "runner.max_restarts=0")
@@ -114,21 +115,100 @@ def test_killing_a_child_ends_the_run_and_names_it(start_run: Any, traces: Any, 
     traces.assert_none()
 
 
-def test_a_run_whose_output_nobody_reads_trains_and_saves_when_it_is_stopped(traces: Traces, tmp_path: Path) -> None:
-    pipe = FullPipe()
-    run = launch(tmp_path, traces.environ, ENDLESS, stdout=pipe.file)
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_frozen_collector_costs_ten_seconds_and_not_the_save(start_run: Any) -> None:
+    run = start_run(*ENDLESS)
+    run.wait_for_updates()
+    os.kill(run.pid_of("collector"), signal.SIGSTOP)
+    run.signal(signal.SIGTERM)
+    asked = time.monotonic()
+    code, out, err = run.finish()
+    assert code == 143, err
+    assert 9.0 < time.monotonic() - asked < 20.0
+    assert "collector 0" in out
+    assert "did not react for 10 s and was killed" in out
+    assert len(run.checkpoints()) == 1
+
+
+@pytest.mark.slow
+def test_the_learner_that_froze_is_named_when_a_stop_fails(start_run: Any, traces: Traces) -> None:
+    run = start_run(*ENDLESS)
+    run.wait_for_updates()
+    pid = find_process(traces.run_id, "learner")
+    os.kill(pid, signal.SIGSTOP)
+    run.signal(signal.SIGTERM)
+    code, _, err = run.finish(timeout_s=60.0)
+    assert code == 70
+    assert f"learner 0 (pid {pid})" in err
+
+
+# -- one run that takes several things in turn ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """An endless run under `nohup`, whose stdout is a full pipe that nobody reads."""
+
+    run: LiveRun
+    traces: Traces
+
+    def updates(self) -> float:
+        return float(self.run.records()[-1]["train/n_updates"])
+
+    def assert_goes_on(self) -> None:
+        before = self.updates()
+        self.run.wait_until(lambda: self.updates() > before, timeout_s=40)
+
+
+@pytest.fixture(scope="module")
+def unread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unread]:
+    directory, traces, pipe = tmp_path_factory.mktemp("unread"), Traces(), FullPipe()
+    process = subprocess.Popen(
+        ["nohup", sys.executable, "-m", "offpolicy.cli", "train", *TINY, *ENDLESS],
+        cwd=directory, env={**os.environ, "PYTHONPATH": str(REPOSITORY), **traces.environ},
+        stdin=subprocess.DEVNULL, stdout=pipe.file, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    run = LiveRun(process, directory / "run", traces.run_id)
     try:
         run.wait_for_updates()
-        run.signal(signal.SIGTERM)
-        code, _, err = run.finish()
+        yield Unread(run, traces)
     finally:
-        run.process.kill()
+        process.kill()
+        process.communicate()
         pipe.close()
-    assert (code, err) == (143, "")
-    summary = run.summary()
-    assert (summary["status"], summary["exit_code"]) == ("interrupted", 143)
-    assert run.checkpoints() == [f"step-{summary['env_steps']:012d}"]
+    traces.assert_none()
 
+
+def test_a_hangup_under_nohup_changes_nothing(unread: Unread) -> None:
+    for pid in unread.traces.processes():
+        os.kill(pid, signal.SIGHUP)
+    unread.assert_goes_on()
+
+
+def test_usr1_saves_a_checkpoint_and_the_run_goes_on(unread: Unread) -> None:
+    saved = len(unread.run.checkpoints())
+    for pid in unread.traces.processes():  # as `scancel --full` does: to all of them
+        os.kill(pid, signal.SIGUSR1)
+    unread.run.wait_until(lambda: len(unread.run.checkpoints()) > saved, timeout_s=40)
+    unread.assert_goes_on()
+
+
+@pytest.mark.promise("run-dir", "exit-codes")
+def test_a_run_directory_in_use_is_refused_and_the_first_run_continues(unread: Unread, traces: Traces) -> None:
+    second = launch(unread.run.directory.parent, traces.environ, ())
+    code, _, err = second.finish()
+    assert code == 73
+    assert f"pid {unread.run.process.pid}" in err
+    unread.assert_goes_on()
+
+
+def test_a_run_whose_output_nobody_reads_trains_and_saves_when_it_is_stopped(unread: Unread) -> None:
+    """The last one: it ends the run."""
+    stop(unread.run, signal.SIGTERM)
+
+
+# -- a resume that is stopped -----------------------------------------------------------------------------------------
 
 STOPPED = """
 import os, signal, sys
@@ -161,6 +241,7 @@ def resume_stopped(when: str, number: int, run: Path, traces: Traces) -> subproc
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stop_while_the_replay_is_read_ends_a_resume_at_once(
     finished_copy: Path, traces: Traces, number: int, code: int
@@ -182,4 +263,39 @@ def test_a_run_that_is_stopped_before_its_processes_starts_none(finished_copy: P
     summary = json.loads((finished_copy / "summary.json").read_text())
     assert (summary["status"], summary["exit_code"], summary["env_steps"]) == ("interrupted", 143, 1100)
     assert sorted((finished_copy / "checkpoints").glob("step-*")) == before
+    traces.assert_none()
+
+
+# -- what environments leave behind -----------------------------------------------------------------------------------
+
+LEAVING = """
+import multiprocessing, os, signal, subprocess, threading, gymnasium
+from offpolicy.envs.toy import PointMass
+
+class Leaving(PointMass):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        if os.environ.get("OFFPOLICY_RUN_ID"):
+            subprocess.Popen(["sleep", "300"])
+            subprocess.Popen(["sleep", "300"], start_new_session=True)
+            if os.fork() == 0:
+                os.execvp("sleep", ["sleep", "300"])
+            threading.Thread(target=threading.Event().wait).start()
+            multiprocessing.get_context("fork").Process(target=signal.pause).start()
+
+gymnasium.register("Leaving-v0", Leaving, max_episode_steps=20)
+"""
+
+
+@pytest.mark.promise("no-orphan")
+@pytest.mark.parametrize("end", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), None])
+def test_what_environments_have_started_ends_with_the_run(
+    start_run: Any, traces: Traces, tmp_path: Path, end: signal.Signals | None
+) -> None:
+    (tmp_path / "leaving.py").write_text(LEAVING)
+    run = start_run(*(ENDLESS if end else ()), "env.id=leaving:Leaving-v0")
+    if end:
+        run.wait_for_updates()
+        run.signal(end)
+    assert run.finish()[0] == (143 if end else 0)
     traces.assert_none()

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.processes.conftest import StartRun
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.slow]
 AUTO = ("threads.learner=auto", "total_timesteps=2200")  # 4 settings x at most 12 blocks of 40 iterations each
 BUSY = "while True: pass"
 NEEDS_TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is nothing to choose on one core")
@@ -38,7 +37,6 @@ def test_a_run_says_which_threads_and_mode_were_fastest_and_records_them(start_r
     assert run.records()[-1]["perf/learner_threads"] == threads
 
 
-@pytest.mark.slow
 @NEEDS_TWO_CORES
 def test_a_resumed_run_continues_with_the_threads_of_its_checkpoint(start_run: StartRun) -> None:
     first = start_run(*AUTO, "collect.mode=auto")
@@ -49,33 +47,6 @@ def test_a_resumed_run_continues_with_the_threads_of_its_checkpoint(start_run: S
     assert (code, err) == (0, "")
     assert "fastest: " not in out
     assert [again.summary()[key] for key in ("threads", "mode")] == chosen
-
-
-@pytest.mark.slow
-def test_a_fixed_number_of_threads_stays(start_run: StartRun) -> None:
-    run = start_run("threads.learner=1", "total_timesteps=300")
-    assert "fastest: " not in run.finish()[1]
-    assert run.summary()["threads"] == {"learner": 1, "collector": 1}
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two threads need two cores")
-def test_the_second_thread_of_two_keeps_the_second_of_two_cores(start_run: StartRun) -> None:
-    before = os.sched_getaffinity(0)
-    cpus = sorted(before)[:2]
-    os.sched_setaffinity(0, cpus)  # the run inherits it
-    try:
-        run = start_run("threads.learner=2", "total_timesteps=1000000")
-    finally:
-        os.sched_setaffinity(0, before)
-    run.wait_for_updates()
-    learner = run.pid_of("learner")
-    tasks = [task for task in Path(f"/proc/{learner}/task").iterdir() if task.name != str(learner)]
-    masks = []
-    for task in tasks:
-        with suppress(ProcessLookupError):  # it has ended meanwhile
-            masks.append(os.sched_getaffinity(int(task.name)))
-    run.signal(signal.SIGTERM)
-    assert {cpus[1]} in masks
 
 
 @contextmanager
@@ -90,7 +61,6 @@ def busy_programs(count: int) -> Iterator[None]:
             program.wait()
 
 
-@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) != 2, reason="the programs are as many as its cores")
@@ -107,7 +77,6 @@ def test_beside_two_busy_programs_auto_is_nearly_as_fast_as_one_thread(start_run
     assert thru["auto"] >= 0.7 * thru["1"], thru
 
 
-@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.timeout(600)
 @NEEDS_TWO_CORES

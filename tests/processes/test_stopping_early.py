@@ -45,16 +45,6 @@ def test_a_return_that_is_reached_ends_the_run_as_completed(start_run: StartRun,
     assert run.checkpoints() != []
 
 
-def test_a_rollout_learner_stops_early_too(start_run: StartRun) -> None:
-    options = ("rollout.length=16", "algo.num_minibatches=2", "algo.epochs=1", "algo.hidden_dims=[16,16]")
-    quiet = ("log.tensorboard=false", "threads.learner=1", "run_dir=run", "env.id=offpolicy.envs.toy:PointMass-v0")
-    command = ("train", "algo=appo", *options, *quiet, *EVERY, "eval.beside=false")
-    run = start_run("total_timesteps=100000000", "stop.patience=2", command=command)
-    code, _, err = run.finish_while_alive()
-    assert (code, err) == (0, "")
-    assert "without a better mean return than" in run.summary()["reason"]
-
-
 @pytest.mark.slow
 def test_a_resume_goes_on_only_with_other_values(start_run: StartRun, run_cli: RunCli) -> None:
     run = start_run(*EVERY, "stop.reward=-1e9")
@@ -82,6 +72,7 @@ def test_a_killed_run_has_the_best_policy_and_the_evaluations_of_one_that_was_no
     assert read_best(broken).sha256 == read_best(whole).sha256
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_the_networks_of_another(start_run: StartRun, finished_copy: Path, tmp_path: Path) -> None:
     finished_copy.rename(tmp_path / "source")
     options = ("init_from=source", "total_timesteps=110", "collect.mode=alternate", "device=cpu")

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from offpolicy.children import LONG_SPIN_ROUNDS, SPIN_ROUNDS
-from offpolicy.descendants import environment_of
+from offpolicy.fork_server import ForkServer, Preload
 from offpolicy.processes.child_processes import Start
 from offpolicy.processes.control_page import ControlPage
 from offpolicy.processes.supervisor import Supervisor, SupervisorConfig
 from offpolicy.timing.clock import Stopwatch
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.slow]
 
 
 class DeathFirst(selectors.DefaultSelector):
@@ -37,23 +36,12 @@ def log_fd() -> Iterator[int]:
 def test_a_death_reported_before_the_last_message_loses_neither(monkeypatch: pytest.MonkeyPatch, log_fd: int) -> None:
     monkeypatch.setattr(selectors, "DefaultSelector", DeathFirst)
     control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
-    with Supervisor(control, (), SupervisorConfig("test", log_fd, 20.0, Stopwatch().elapsed_s)) as supervisor:
+    with (
+        ForkServer(Preload([], []), os.environ, 3_000, 60.0) as server,
+        Supervisor(control, (), SupervisorConfig(server, log_fd, 20.0, Stopwatch().elapsed_s)) as supervisor,
+    ):
         pid = supervisor.spawn(Start("learner", 0, "offpolicy.no_such_module:main", {}, {}))
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # both events are ready
         supervisor.run(lambda: None, 60.0)
     assert supervisor.failure is not None
     assert supervisor.failure.cause.startswith("ModuleNotFoundError")
-
-
-@pytest.mark.parametrize("rounds", [SPIN_ROUNDS, LONG_SPIN_ROUNDS])
-def test_the_threads_of_children_spin_as_long_as_they_are_told(
-    monkeypatch: pytest.MonkeyPatch, log_fd: int, rounds: int
-) -> None:
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    monkeypatch.setenv("OFFPOLICY_FAULT", "child.start@role=learner:delay:1000")  # it lives while its memory is read
-    control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
-    with Supervisor(control, (), SupervisorConfig("test", log_fd, 20.0, Stopwatch().elapsed_s)) as supervisor:
-        pid = supervisor.spawn(Start("learner", 0, "offpolicy.no_such_module:main", {}, {}, rounds))
-        assert f"GOMP_SPINCOUNT={rounds}".encode() in environment_of(pid).split(b"\0")
-        supervisor.run(lambda: None, 60.0)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.processes.test_delays import POINT, Run, train
 
-pytestmark = [pytest.mark.mp, pytest.mark.alone]
+pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.alone]
 
 
 def mean(run: Run, key: str) -> float:

@@ -26,8 +26,9 @@ RUNNERS = {
     "multi_gpu": (POINT, *TWO_RANKS, "total_timesteps=600"),
     "appo": (*STEP, *ROLLOUTS, "total_timesteps=2500"),
 }
-SLOWER = [pytest.param(name, marks=pytest.mark.slow) for name in RUNNERS if name != "single_gpu"]
-pytestmark = [pytest.mark.mp, pytest.mark.alone, pytest.mark.parametrize("run", ["single_gpu", *SLOWER], indirect=True)]
+pytestmark = [
+    pytest.mark.mp, pytest.mark.slow, pytest.mark.alone, pytest.mark.parametrize("run", RUNNERS, indirect=True),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,6 @@ def test_next_to_nothing_is_outside_of_every_phase(run: Run) -> None:
         assert account["other_s"] >= 0.0
 
 
-@pytest.mark.slow
 def test_a_side_waits_for_the_other_one_only_while_that_one_works(run: Run) -> None:
     learner_waits = [share(record, "learner_collector_wait", "iter") for record in run.records]
     collector_waits = [share(record, "collector_learner_wait", "collector_cycle") for record in run.records]

@@ -61,7 +61,7 @@ def test_a_traced_run_writes_a_valid_trace_of_every_thread(
     assert "written: run.svg" in done.stdout
 
 
-@pytest.mark.slow
+@SLOW
 def test_a_killed_run_has_a_trace_and_the_resumed_run_another(
     start_run: StartRun, run_cli: RunCli, tmp_path: Path
 ) -> None:
@@ -85,7 +85,7 @@ def test_a_killed_run_has_a_trace_and_the_resumed_run_another(
     assert (again.returncode, json.loads((tmp_path / "run/trace.json").read_text())) == (0, first)
 
 
-@pytest.mark.slow
+@SLOW
 def test_evaluations_beside_and_their_hooks_are_in_the_trace(start_run: StartRun, tmp_path: Path) -> None:
     words = ("eval.beside=true", "eval.episodes=3", "eval.hook=tests.processes.example_hooks:take_100_ms")
     code, _, err = start_run(TRACED, *words).finish(100.0)
@@ -101,31 +101,6 @@ def test_evaluations_beside_and_their_hooks_are_in_the_trace(start_run: StartRun
 
 
 @SLOW
-def test_torch_profiler_is_in_the_same_timeline(start_run: StartRun, tmp_path: Path) -> None:
-    code, _, err = start_run(TRACED, "timing.profile_at=50", "timing.profile_iterations=5").finish()
-    assert (code, err) == (0, "")
-    events = json.loads((tmp_path / "run/trace.json").read_text())["traceEvents"]
-    learner = next(e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == "learner 0")
-    train = [(e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X" and e["name"] == "train"]
-    adam = [e for e in events if "_fused_adam" in e["name"] and e["ph"] == "X" and e["pid"] == learner]
-    assert len(adam) >= 5
-    slack_us = 100.0
-    assert all(any(begin - slack_us <= e["ts"] <= end + slack_us for begin, end in train) for e in adam)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((TRACED, "timing.enabled=false"), "timing.trace: got true, allowed false with timing.enabled=false"),
-        (("timing.profile_at=3",), "timing.profile_at: got 3, allowed 0 without timing.trace=true"),
-    ],
-)
-def test_an_impossible_trace_is_refused(run_cli: RunCli, words: tuple[str, ...], message: str) -> None:
-    done = run_cli(["train", *words])
-    assert done.returncode == 2
-    assert message in done.stderr
-
-
 @pytest.mark.usefixtures("finished_copy")
 def test_a_run_that_was_not_traced_is_named(run_cli: RunCli) -> None:
     done = run_cli(["trace", "run"])

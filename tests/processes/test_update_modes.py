@@ -6,7 +6,7 @@ import pytest
 
 from tests.processes.conftest import StartRun
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.slow]
 NO_GRAPH = "algo.compile=graph: off, graph is impossible: kernels are captured on CUDA only, and the device is cpu"
 
 
@@ -30,19 +30,6 @@ def test_a_graph_that_is_asked_for_on_a_cpu_is_refused_before_a_process_starts(s
     assert not run.directory.exists()
 
 
-@pytest.mark.slow
-def test_ranks_that_average_their_networks_choose_together(start_run: StartRun) -> None:
-    run = start_run(
-        "runner=multi_gpu", "runner.world_size=2", "runner.sync=parameters", "algo.compile=auto", "device=cpu"
-    )
-    code, out, err = run.finish()
-    assert (code, err) == (0, "")
-    (chosen,) = [line for line in out.splitlines() if line.startswith("algo.compile=auto: off, a CPU has no")]
-    assert f"learner rank 1: {chosen}" in out.splitlines()
-    assert run.summary()["compile"] == {"mode": "off", "reason": chosen}
-
-
-@pytest.mark.slow
 def test_a_resumed_run_keeps_the_mode_of_its_checkpoint(start_run: StartRun) -> None:
     first = start_run("algo.compile=auto", "total_timesteps=300", "device=cpu")
     assert first.finish()[0] == 0

@@ -13,7 +13,7 @@ import pytest
 
 from tests.processes.test_delays import SLOW_STEP, Run, train
 
-pytestmark = [pytest.mark.mp, pytest.mark.alone]
+pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.alone]
 BUSY = """
 import os, sys, time
 os.sched_setaffinity(0, {int(sys.argv[1])})
@@ -49,7 +49,6 @@ def bottleneck(run: Run) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("neighbours")
 def test_a_learner_whose_core_others_take_is_told_so(tmp_path: Path) -> None:
     words = ("env.id=offpolicy.envs.toy:PointMass-v0", "algo.hidden_dims=[256,256]", "algo.batch_size=256")
@@ -70,7 +69,6 @@ def test_resets_are_to_blame_where_they_take_the_time(tmp_path: Path) -> None:
     assert told["advice"][1].startswith("env.num_envs=4 env.vectorization=async: ")  # the others step meanwhile
 
 
-@pytest.mark.slow
 def test_the_verdicts_of_records_and_summary_agree_where_nothing_changes(tmp_path: Path) -> None:
     run = train(tmp_path, (SLOW_STEP, "env.kwargs.step_ms=20"), {})
     assert {record["perf/bottleneck"].partition(" ")[0] for record in run.records} == {"collector(env_step"}

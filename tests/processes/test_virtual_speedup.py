@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import RunCli
 from tests.processes.test_delays import SLOW_STEP, Run, train
 
-pytestmark = [pytest.mark.mp, pytest.mark.alone]
+pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.alone]
 
 STEP_MS, UPDATE_MS = 30, 20
 SLEEPS = (SLOW_STEP, "env.kwargs.reset_ms=0")
@@ -34,7 +34,6 @@ def expected(measured: Run, phase: str, factor: float) -> float:
     return float(section["steps_per_sec"] / cost)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", LENGTH)
 def test_halved_phases_give_what_was_measured_before(tmp_path: Path, mode: str) -> None:
     words = (*SLEEPS, *MEASURED, f"env.kwargs.step_ms={STEP_MS}", f"collect.mode={mode}", LENGTH[mode])
