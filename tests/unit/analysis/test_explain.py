@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,40 +28,10 @@ def test_a_change_that_is_no_what_if_is_refused(tmp_path: Path, overrides: tuple
         what_if_between(FinishedRun.read(before), FinishedRun.read(after))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "change"),
-    [
-        (("collect.mode=overlap",), (), "collect.mode=alternate"),
-        ((), ("collect.mode=overlap",), "collect.mode=overlap"),
-        ((), ("collect.mode=alternate", "algo.utd=0.5"), "algo.utd halved"),
-    ],
-)
-def test_a_mode_that_is_not_given_is_that_of_the_runner(
-    tmp_path: Path, old: tuple[str, ...], new: tuple[str, ...], change: str
-) -> None:
-    before, after = (
-        FinishedRun.read(finished_run(tmp_path / name, "collect.mode=null", *words))
-        for name, words in (("before", old), ("after", new))
-    )
-    assert what_if_between(before, after) == change
-
-
 def test_a_change_below_the_error_of_the_predictions_is_none(tmp_path: Path) -> None:
     rates = {"steps_per_sec": 95.0, "collector_capacity": 250.0, "learner_capacity": 100.0, "prediction_error": 0.05}
     run = FinishedRun.read(finished_run(tmp_path / "run", rates=rates))
     assert [run.gain_text(predicted) for predicted in (95.0, 98.0, 114.0, 76.0)] == ["none", "none", "+20%", "-20%"]
-
-
-@pytest.mark.parametrize("changes", [{"rates": {}}, {"timing": {"learner": None, "collector": None}}, {"timing": {}}])
-def test_a_summary_without_an_account_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="has no account to explain"):
-        FinishedRun.read(finished_run(tmp_path / "run", **changes))
-
-
-def test_a_run_whose_collector_never_reported_is_refused(tmp_path: Path) -> None:
-    run = finished_run(tmp_path / "run", learning={"collectors_s": [], "learner_s": {"train": 1.0}})
-    with pytest.raises(ConfigError, match="has no account to explain"):
-        FinishedRun.read(run)
 
 
 def test_a_run_that_has_not_ended_or_was_not_timed_is_refused(tmp_path: Path) -> None:

@@ -1,15 +1,29 @@
-"""A run as a page reports it: from whole files, and from those of a run that has not ended."""
+"""The page of runs, its charts, and the runs that it reports."""
 
 from __future__ import annotations
 
 import json
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from offpolicy.analysis.page import page
 from offpolicy.analysis.reported_run import read_reported
+from offpolicy.analysis.svg import (
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Line,
+    Piece,
+    lines_chart,
+    stacked_bars,
+)
 from tests.unit.analysis.finished_run import finished_run, goes_on_after_its_end
 
 
@@ -42,43 +56,6 @@ def test_the_account_is_the_mean_after_the_warm_up(tmp_path: Path) -> None:
     assert run.account("collector") == {"env_step": pytest.approx(3.0), "other": pytest.approx(1.0)}
 
 
-def test_the_account_over_time_is_in_percent_of_the_wall(tmp_path: Path) -> None:
-    rows = [record(number) for number in range(1, 241)]
-    (run,) = read_reported([str(recorded_run(tmp_path / "a", *rows))])
-    steps, percent = run.account_over_time("learner")
-    assert len(steps) == 60
-    assert (steps[0], steps[-1]) == (250.0, 23850.0)  # means over four records
-    np.testing.assert_allclose(percent["train"], 80.0)
-    np.testing.assert_allclose(percent["other"], 20.0)
-
-
-def test_a_record_without_times_is_left_out_of_the_account_over_time(tmp_path: Path) -> None:
-    rows = [{"env_steps": 50, "wall_s": 1.0}, *(record(number) for number in range(1, 13))]
-    (run,) = read_reported([str(recorded_run(tmp_path / "a", *rows))])
-    assert run.account_over_time("learner")[0][0] == 100.0
-
-
-def test_a_verdict_is_listed_where_its_cause_changes(tmp_path: Path) -> None:
-    labels = ["learner(train 94%)", "learner(train 80%)", "collector(env_step 70%)", "collector(env_step 71%)"]
-    rows = [
-        record(number, **{"perf/bottleneck": label, "perf/bottleneck_reason": f"reason {number}"})
-        for number, label in enumerate(labels, 1)
-    ]
-    (run,) = read_reported([str(recorded_run(tmp_path / "a", *rows))])
-    expected = [(100, "learner(train 94%)", "reason 1"), (300, "collector(env_step 70%)", "reason 3")]
-    assert [tuple(change) for change in run.verdicts] == expected
-
-
-def test_the_bottleneck_of_a_run_is_that_of_its_summary_and_before_its_end_the_last(tmp_path: Path) -> None:
-    labels = ["learner(train 51%)", "learner(train 94%)"]
-    path = recorded_run(tmp_path / "a", *(record(n, **{"perf/bottleneck": each}) for n, each in enumerate(labels, 1)))
-    (run,) = read_reported([str(path)])
-    assert run.bottleneck == "learner(train)"
-    (path / "summary.json").unlink()
-    (run,) = read_reported([str(path)])
-    assert run.bottleneck == "learner(train 94%)"
-
-
 def test_a_run_that_has_not_ended_has_records_and_says_what_it_lacks(tmp_path: Path) -> None:
     path = recorded_run(tmp_path / "a")
     (path / "summary.json").unlink()
@@ -88,15 +65,121 @@ def test_a_run_that_has_not_ended_has_records_and_says_what_it_lacks(tmp_path: P
     assert run.account("learner")
 
 
-def test_the_runs_of_one_label_are_numbered(tmp_path: Path) -> None:
-    paths = [recorded_run(tmp_path / name) for name in ("one", "two", "three")]
-    runs = read_reported([f"a={paths[0]}", f"a={paths[1]}", f"b={paths[2]}"])
-    assert [run.label for run in runs] == ["a 1", "a 2", "b"]
-
-
 def test_a_run_that_went_on_after_its_end_is_not_reported_with_the_outcome_of_an_earlier_start(tmp_path: Path) -> None:
     path = recorded_run(tmp_path / "a")
     goes_on_after_its_end(path)
     (run,) = read_reported([str(path)])
     assert (run.summary, run.finished) == ({}, None)
     assert run.problem == f"run: {path} was started again, and has not ended since"
+
+
+VOID = {"meta", "br", "img"}
+
+
+class Balance(HTMLParser):
+    """The tags that are open, and the names of all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def page_of(*words: str) -> str:
+    return page(read_reported(words))
+
+
+def with_curve(path: Path, *, gain: float) -> Path:
+    """A run whose evaluations rise, with the percentiles and versions that a run of today has."""
+    rows = [
+        record(number, **{"eval/mean_reward": gain * number, "eval/env_steps": 100 * number}) for number in range(1, 13)
+    ]
+    run = recorded_run(path, *rows)
+    summary = json.loads((run / "summary.json").read_text())
+    spread = {"whole": {"p50": 10.0, "p95": 12.5, "p99": 20.0, "max": 31.0}}
+    summary["timing"]["learner"]["spread_ms"] = spread
+    summary["versions"] = {"torch": "9.9.9"}
+    (run / "summary.json").write_text(json.dumps(summary))
+    return run
+
+
+def test_a_page_of_two_runs_has_every_section_and_needs_no_network(tmp_path: Path) -> None:
+    runs = [with_curve(tmp_path / name, gain=gain) for name, gain in (("one", 1.0), ("two", 2.0))]
+    text = page_of(f"slow={runs[0]}", f"fast={runs[1]}")
+    balance = Balance()
+    balance.feed(text)
+    assert balance.open == []
+    assert balance.seen.isdisjoint({"script", "link", "img", "iframe"})
+    assert re.findall(r"(?:https?:|src=|url\(|@import)", text) == []
+    for title in (
+        "Learning",
+        "Where the time went",
+        "The account over time",
+        "How even it was",
+        "Versions and machine",
+    ):
+        assert f"<h2>{title}</h2>" in text
+    assert text.count("<polyline") == 4  # two runs over env steps, and over wall time
+    assert "<td>12.50</td>" in text
+    assert "<td>9.9.9</td><td>9.9.9</td>" in text
+
+
+def test_numbers_are_those_of_the_run(tmp_path: Path) -> None:
+    text = page_of(str(with_curve(tmp_path / "one", gain=1.0)))
+    assert "<td>final return</td><td>12.0</td>" in text
+    assert "<td>train, % of the learner&#x27;s wall</td><td>80.0</td>" in text
+    assert "Train: 80.0 %" in text
+    assert "min(I, T): 100.0" in text
+    assert "<td>train 20 % faster</td><td>112</td><td>+18%</td>" in text
+
+
+def test_an_unfinished_run_says_so_instead_of_a_verdict(tmp_path: Path) -> None:
+    run = with_curve(tmp_path / "one", gain=1.0)
+    (run / "summary.json").unlink()
+    text = page_of(str(run))
+    assert "<td>not ended</td>" in text
+    assert "which is written when a run ends" in text
+    assert "What a change would bring" not in text
+
+
+def line(*points: tuple[float, float], name: str = "a") -> Line:
+    x, y = np.array(points).reshape(-1, 2).T
+    return Line(name, "#0072B2", x, y)
+
+
+def elements(svg: str, tag: str) -> list[ET.Element]:
+    return list(ET.fromstring(svg).iter(tag))
+
+
+def texts(svg: str) -> list[str]:
+    return [element.text or "" for element in elements(svg, "text")]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_points_without_a_place_are_left_out(bad: float) -> None:
+    whole = lines_chart([line((0.0, 1.0), (1.0, 2.0))], "x", "alt")
+    assert lines_chart([line((0.0, 1.0), (0.5, bad), (1.0, 2.0)), line((0.0, bad), name="b")], "x", "alt") == whole
+    assert lines_chart([line((0.0, bad))], "x", "alt") == ""
+
+
+def test_a_curve_reaches_from_its_first_to_its_last_value() -> None:
+    svg = lines_chart([line((0, -10), (50, 0), (100, 10))], "env steps", "return")
+    points = [tuple(map(float, point.split(","))) for point in elements(svg, "polyline")[0].attrib["points"].split()]
+    assert [x for x, _ in points] == [LEFT, (LEFT + WIDTH - RIGHT) / 2, WIDTH - RIGHT]
+    assert points[0][1] > points[1][1] > points[2][1]  # up is more
+    assert "env steps" in texts(svg)
+
+
+def test_names_are_escaped_and_long_labels_cut() -> None:
+    svg = stacked_bars({"<b>" + 80 * "x": [Piece("a&b", "#000000", 100.0)]}, '"<')
+    assert texts(svg)[0] == "<b>" + 56 * "x" + "…"
+    assert re.match(rf'<svg viewBox="0 0 {WIDTH:g} ', svg)
+    assert HEIGHT < WIDTH

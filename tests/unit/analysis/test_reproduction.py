@@ -17,7 +17,6 @@ from offpolicy.analysis.reproduction import (
     Outcome,
     changed_since,
     episode_lines,
-    num_starts,
     outcomes,
     require_checkpoint,
     why_not_bitwise,
@@ -67,11 +66,6 @@ def test_circumstances_are_those_of_the_summary(tmp_path: Path) -> None:
     assert Circumstances.of_run(make(tmp_path / "a")) == HERE
 
 
-def test_a_run_without_an_end_cannot_be_compared_with(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"has no summary\.json"):
-        Circumstances.of_run(tmp_path)
-
-
 def test_a_run_that_went_on_after_its_end_has_no_results_to_compare_with(tmp_path: Path) -> None:
     run = make(tmp_path / "a")
     goes_on_after_its_end(run)
@@ -94,11 +88,6 @@ def test_a_run_that_went_on_after_its_end_has_no_results_to_compare_with(tmp_pat
 )  # fmt: skip
 def test_what_differs_is_named_with_both_values(changes: dict[str, Any], words: list[str]) -> None:
     assert HERE.differences(replace(HERE, **changes)) == words
-
-
-def test_uncommitted_changes_may_be_others_now() -> None:
-    dirty = replace(HERE, commit="abc-dirty")
-    assert len(dirty.differences(dirty)) == 1
 
 
 def reasons(
@@ -137,15 +126,6 @@ def test_every_reason_for_other_bits_is_named(
     assert found.startswith(reason)
 
 
-@pytest.mark.parametrize(
-    ("words", "has_evaluator"), [(("stop.reward=-9", "eval.every=500"), False), (("eval.every=500",), True)]
-)
-def test_a_stop_by_evaluations_that_training_waits_for_is_bitwise(
-    tmp_path: Path, words: tuple[str, ...], has_evaluator: bool
-) -> None:
-    assert reasons(make(tmp_path / "a"), "threads.learner=1", *words, has_evaluator=has_evaluator) == []
-
-
 def test_files_that_were_written_after_the_run_had_begun_are_named(tmp_path: Path) -> None:
     run = make(tmp_path / "a", run={"started": "2026-11-23T06:29:21+00:00"})
     began_s = 1_795_415_361
@@ -164,11 +144,6 @@ def test_a_run_that_did_not_go_through_promises_nothing(tmp_path: Path, changes:
     assert word in found
 
 
-def test_keys_that_change_nothing_keep_the_promise(tmp_path: Path) -> None:
-    changed = ("run_dir", "log.every_s", "checkpoint.every")
-    assert reasons(make(tmp_path / "a"), "threads.learner=1", changed=changed) == []
-
-
 def test_a_run_without_a_checkpoint_has_no_parameters_to_compare_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,14 +153,6 @@ def test_a_run_without_a_checkpoint_has_no_parameters_to_compare_with(
         require_checkpoint(run)
     monkeypatch.setattr(reproduction, "run_store", lambda path: SavedTensors(1.0))
     require_checkpoint(run)
-
-
-def test_starts_are_counted_by_their_comments(tmp_path: Path) -> None:
-    run = make(tmp_path / "a")
-    assert num_starts(run) == 1
-    (run / "config.yaml").write_text(f"seed: 1\n{START}{START}")
-    assert num_starts(run) == 2
-    assert [each for each in reasons(run, "threads.learner=1") if "more than once" in each]
 
 
 def test_equal_runs_are_equal_in_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,11 +166,6 @@ def test_a_last_bit_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     found = results(monkeypatch, make(tmp_path / "a"), make(tmp_path / "b"), b=SavedTensors(1.0, last))
     assert not found["parameters"].is_equal
     assert "1 of 1 tensors differ, by at most 2.38e-07 (policy.weight)" in found["parameters"].text
-
-
-def test_other_shapes_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = results(monkeypatch, make(tmp_path / "a"), make(tmp_path / "b"), b=SavedTensors(1.0))
-    assert found["parameters"] == Outcome("parameters", False, "other tensors, or other shapes")
 
 
 def test_the_first_episode_that_differs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,14 +182,6 @@ def test_counts_and_evaluations_are_compared(tmp_path: Path, monkeypatch: pytest
     assert found["updates"].text == "500, again 499"
     assert not found["evaluation mean_reward"].is_equal
     assert found["evaluation std_reward"].is_equal
-
-
-def test_episodes_are_compared_in_the_order_of_env_steps(tmp_path: Path) -> None:
-    file = tmp_path / "episodes.jsonl"
-    file.write_text('{"env_steps": 4, "env_index": 1}\n{"env_steps": 4, "env_index": 0}\n{"env_steps": 2}\n')
-    assert [each["env_steps"] for each in episode_lines(file)] == [2, 4, 4]
-    assert episode_lines(file)[1]["env_index"] == 0
-    assert episode_lines(tmp_path / "none") == []
 
 
 def test_a_torn_line_of_an_episode_is_left_out(tmp_path: Path) -> None:

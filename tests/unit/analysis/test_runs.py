@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from offpolicy.analysis.runs import path_by_label, paths_by_label, read_runs, warnings
+from offpolicy.analysis.runs import paths_by_label, read_runs, warnings
 from offpolicy.errors import ConfigError
 
 MakeRun = Callable[..., Path]
@@ -34,19 +33,6 @@ def test_a_run_without_a_label_is_named_by_the_unique_end_of_its_path(make_run: 
     assert list(paths_by_label([str(path) for path in paths])) == ["x/run", "y/run", "z"]
 
 
-def test_a_run_without_a_label_never_joins_one_that_is_given(make_run: MakeRun) -> None:
-    one, other = make_run("p/x"), make_run("q/x2")
-    assert paths_by_label([f"x2={one}", str(other)]) == {"x2": [one], "q/x2": [other]}
-    assert paths_by_label([str(other), f"x2={one}"]) == {"q/x2": [other], "x2": [one]}
-
-
-def test_a_run_whose_every_name_is_a_label_needs_a_label(make_run: MakeRun) -> None:
-    path = make_run("x")
-    names = ["/".join(path.parts[-count:]) for count in range(1, len(path.parts))]
-    problem = refusal(*(f"{name}={path}" for name in names), path)
-    assert f"{path} needs a label: each part of its path is one already" in problem
-
-
 def test_a_directory_with_an_equals_sign_in_its_name_is_a_directory(make_run: MakeRun) -> None:
     path = make_run("lr=0.1")
     assert paths_by_label([str(path)]) == {"lr=0.1": [path]}
@@ -58,15 +44,6 @@ def test_one_run_twice_is_refused_but_under_two_labels(make_run: MakeRun) -> Non
     assert "is given twice" in refusal(path, path)
     assert "given twice under one label" in refusal(f"a={path}", f"a={path}", f"b={path}")
     assert len(read_runs([f"a={path}", f"b={path}"])) == 2
-
-
-def test_a_label_of_one_run_is_given_once(make_run: MakeRun) -> None:
-    one, two = make_run("x/run"), make_run("y/run")
-    assert path_by_label([f"a={one}", f"={two}"]) == {"a": one, "run": two}
-    assert path_by_label([str(one), str(two)]) == {"x/run": one, "y/run": two}
-    for words in ([f"a={one}", f"a={two}"], [str(one), str(one)]):
-        with pytest.raises(ConfigError, match="the label '.*' is given twice; write another one: other="):
-            path_by_label(words)
 
 
 def test_one_label_alone_is_refused(make_run: MakeRun) -> None:
@@ -93,18 +70,6 @@ def test_a_label_that_mixes_configurations_is_refused_by_the_key(make_run: MakeR
     assert "env.id Toy-v0, Other-v0" in problem
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"total_timesteps": 9}, {"teacher": "t"}, {"eval": {"episodes": 3}}, {"eval": {"every": 7}},
-        {"env": {"id": "Toy-v0", "kwargs": {}, "measure": "spin"}},
-    ],
-)  # fmt: skip
-def test_runs_that_differ_in_more_than_the_seed_are_no_seeds(make_run: MakeRun, changes: dict[str, Any]) -> None:
-    problem = refusal(f"a={make_run('one')}", f"a={make_run('other', changes=changes)}", f"b={make_run('two')}")
-    assert "the label 'a' mixes" in problem
-
-
 def test_where_a_run_lies_and_what_it_writes_may_differ_between_seeds(make_run: MakeRun) -> None:
     place = SECOND_SEED | {"log": {"every_s": 9.0}, "resume": "must", "checkpoint": {"every": 7, "keep": 3}}
     first, _ = read_runs([f"a={make_run('one')}", f"a={make_run('other', changes=place)}", f"b={make_run('two')}"])
@@ -118,10 +83,6 @@ def test_other_tasks_are_compared_with_a_warning_and_other_settings_are_listed(m
     assert "configuration (one, two): algo.gamma 0.99, 0.9" in lines
 
 
-def test_equal_configurations_need_no_note(make_run: MakeRun) -> None:
-    assert warnings(read_runs([str(make_run("one")), str(make_run("two", changes=SECOND_SEED))])) == []
-
-
 def test_threads_and_libraries_that_are_configured_or_ran_are_listed(make_run: MakeRun) -> None:
     one = make_run("one", changes={"threads": {"learner": None}})
     two = make_run("two", changes={"threads": {"learner": 1}})
@@ -133,18 +94,3 @@ def test_threads_and_libraries_that_are_configured_or_ran_are_listed(make_run: M
         "configuration (one, two): threads.learner auto, 1",
         "what ran (one, two): threads.learner 2, 1; products onednn, blas",
     ]
-
-
-def test_what_one_of_them_does_not_say_is_no_difference(make_run: MakeRun) -> None:
-    one, two = make_run("one"), make_run("two")
-    (one / "summary.json").write_text(json.dumps({"threads": {"learner": 2}}))  # as earlier versions wrote it
-    (two / "summary.json").write_text(json.dumps({"threads": {"learner": 2}, "products": "blas"}))
-    assert warnings(read_runs([str(one), str(two)])) == []
-
-
-def test_a_summary_without_threads_or_torn_says_nothing(make_run: MakeRun) -> None:
-    one, two, three = make_run("one"), make_run("two"), make_run("three")
-    (one / "summary.json").write_text('{"threads": {"learner": 2}}')
-    (two / "summary.json").write_text('{"threads": {"lea')
-    (three / "summary.json").write_text('{"status": "completed"}')
-    assert warnings(read_runs([str(one), str(two), str(three)])) == []

@@ -84,52 +84,12 @@ def test_a_key_that_is_written_twice_is_refused(tmp_path: Path) -> None:
         read_space(file)
 
 
-def test_a_key_beside_one_that_holds_it_is_refused(tmp_path: Path) -> None:
-    """One of the two would have replaced the other in each trial."""
-    file = tmp_path / "space.yaml"
-    file.write_text("parameters:\n  env.kwargs.g: {values: [1, 2]}\n  env.kwargs: {values: [{g: 3}, {g: 4}]}\n")
-    with pytest.raises(ConfigError, match=r"parameters.env.kwargs.g: not allowed beside parameters.env.kwargs, which"):
-        read_space(file)
-
-
 def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
     content = {"parameters": {"algo.gama": {}, "algo.tau": {"low": 1, "high": 0}, "seed": {"values": [1, 2]}}}
     with pytest.raises(ConfigError) as refused:
         read_space(written(tmp_path, content))
     assert len(refused.value.problems) == 3
     assert refused.value.problems[2].endswith("parameters.seed: not allowed, the sweep sets it")
-
-
-def test_arguments_of_the_environment_are_searched_too(tmp_path: Path) -> None:
-    parameters = {
-        "env.kwargs.g": {"values": [1.0, 10.0]},
-        "env.kwargs.size": {"low": 1, "high": 4},
-        "env.kwargs.nested.width": {"low": 1, "high": 4.0},
-    }
-    assert read_space(written(tmp_path, {"parameters": parameters})).parameters == (
-        Parameter("env.kwargs.g", (1.0, 10.0)),
-        Parameter("env.kwargs.size", (), 1, 4, is_whole=True),
-        Parameter("env.kwargs.nested.width", (), 1, 4),
-    )
-
-
-@pytest.mark.parametrize(
-    ("parameter", "value", "holds"),
-    [
-        (Parameter("x", (1, 2)), 2, True),
-        (Parameter("x", (1, 2)), 3, False),
-        (Parameter("x", (1, 2)), 2.0, True),
-        (Parameter("x", (1, 2)), True, False),
-        (Parameter("x", (), 1, 9, is_whole=True), 2.5, False),
-        (Parameter("x", (), 0.0, 1.0), 1.0, True),
-        (Parameter("x", (), 0.0, 1.0), 1.1, False),
-        (Parameter("x", (), 0.0, 1.0), None, False),
-        (Parameter("x", (), 1, 9, step=4, is_whole=True), 5, True),
-        (Parameter("x", (), 1, 9, step=4, is_whole=True), 6, False),
-    ],
-)
-def test_a_default_is_a_trial_where_the_space_holds_it(parameter: Parameter, value: Any, holds: bool) -> None:
-    assert parameter.holds(value) == holds
 
 
 def test_another_space_or_command_has_another_digest(tmp_path: Path) -> None:

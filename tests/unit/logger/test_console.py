@@ -1,32 +1,31 @@
+"""Plain lines, the numbers in them, and the view of a notebook."""
+
 from __future__ import annotations
 
 import io
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from rich.console import Group
 from rich.table import Table
-from rich.text import Text
 
 from offpolicy.logger.console import (
     PlainLines,
-    cores_text,
     count,
     duration,
     fixed,
     milliseconds,
-    percent,
     plain_console,
     plain_line,
     plain_text,
     rate,
-    significant,
 )
-from offpolicy.logger.metrics import METRICS, core_key
+from offpolicy.logger.notebook import NotebookView
+from offpolicy.logger.panel import open_view
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.types import EvalResult
 
@@ -43,6 +42,7 @@ EXAMPLE: Record = {
 }
 
 
+@pytest.mark.promise("plain-line")
 def test_the_plain_line_is_the_documented_one() -> None:
     assert plain_line(EXAMPLE, 20_000) == (
         "10% step=2000/20000 ret=-812.3 thru=151.2/s I=4100/s T=155.0/s wait=0.1ms utd=1.00 eta=1:58"
@@ -52,13 +52,6 @@ def test_the_plain_line_is_the_documented_one() -> None:
 
 def test_a_plain_line_leaves_out_what_is_not_known() -> None:
     assert plain_line({"env_steps": 0}, 20_000) == "0% step=0/20000"
-
-
-def test_a_pipe_gets_one_flushed_line_per_record(header: RunHeader) -> None:
-    reader, writer = os.pipe()
-    with os.fdopen(reader) as source, os.fdopen(writer, "w") as sink:
-        PlainLines(sink, header).record(EXAMPLE)
-        assert source.readline() == plain_line(EXAMPLE, 20_000) + "\n"
 
 
 def lines_of(header: RunHeader, *calls: tuple[str, object]) -> list[str]:
@@ -81,54 +74,11 @@ def test_what_is_waited_for_is_one_line_however_often_it_is_said(header: RunHead
     assert lines_of(header, *waits) == ["for learner 0", "for the first update"]
 
 
-def test_stopping_is_a_line(header: RunHeader) -> None:
-    assert lines_of(header, ("stopping", "stopping, saving")) == ["stopping, saving"]
-
-
-def test_a_long_command_of_the_summary_is_whole(header: RunHeader) -> None:
-    line = Text("offpolicy eval " + "long" * 40, no_wrap=True, overflow="ignore")
-    assert lines_of(header, ("finish", Group(line))) == [line.plain]
-
-
-def test_the_lines_know_a_header_that_has_changed(header: RunHeader) -> None:
-    stream = io.StringIO()
-    view = PlainLines(stream, header)
-    view.set_header(replace(header, total_timesteps=4000))
-    view.tick()
-    view.record(EXAMPLE)
-    assert stream.getvalue().startswith("50% step=2000/4000 ")
-
-
-def test_a_closed_pipe_never_raises(header: RunHeader) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "w") as sink:
-        view = PlainLines(sink, header)
-        view.record(EXAMPLE)
-        view.message("still here")
-        view.finish(Text("the end"))
-
-
-def test_a_closed_stream_never_raises(header: RunHeader) -> None:
-    stream = io.StringIO()
-    stream.close()
-    PlainLines(stream, header).record(EXAMPLE)
-
-
 def test_an_ascii_pipe_replaces_other_characters(header: RunHeader) -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     PlainLines(stream, header).message("Größe")
     assert raw.getvalue() == b"Gr??e\n"
-
-
-def test_a_stream_of_an_unknown_encoding_is_written(header: RunHeader) -> None:
-    class Strange(io.StringIO):
-        encoding = "klingon"
-
-    stream = Strange()
-    PlainLines(stream, header).message("Größe \udcff")
-    assert stream.getvalue() == "Größe ?\n"
 
 
 def test_an_error_of_a_stream_ends_the_lines_and_leaves_its_file_as_it_is(header: RunHeader, tmp_path: Path) -> None:
@@ -184,37 +134,6 @@ def test_durations_read_like_a_clock(seconds: float | None, expected: str) -> No
     assert duration(seconds) == expected
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(None, "-"), (151.23, "151.2"), (999.96, "1000"), (0.0123, "0.0123"), (0.0, "0.0"), (155.0, "155.0")],
-)
-def test_rates_have_one_decimal_below_a_thousand(value: float | None, expected: str) -> None:
-    assert rate(value) == expected
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(None, "-"), (0.0, "0.00"), (-812.34, "-812"), (3.1, "3.10"), (1.23e7, "1.23e7"), (-4.5e-9, "-4.50e-9")],
-)
-def test_losses_have_three_digits_and_fit_eight_characters(value: float | None, expected: str) -> None:
-    assert significant(value) == expected
-
-
-@pytest.mark.parametrize(("value", "expected"), [(0.1, "0.10"), (999.994, "999.99"), (999.996, "1,000")])
-def test_milliseconds_fit_their_column(value: float, expected: str) -> None:
-    assert milliseconds(value) == expected
-
-
-def test_cores_are_named_where_they_were_used_or_a_tick_has_taken_some_back() -> None:
-    used = {"learner": 0.98, "collector": 0.004, "others": -0.02}
-    learner, others = METRICS[core_key("learner")].row, METRICS[core_key("others")].row
-    assert cores_text(used, 2.0) == f"{learner} 0.98  {others} -0.02  of 2"
-
-
-def test_a_share_of_zero_or_of_what_is_not_known_is_a_dash() -> None:
-    assert (percent(0.0, 2.0), percent(0.5, 2.0), percent(1.0, 0.0), percent(None, 2.0)) == ("0.0%", "25.0%", "-", "-")
-
-
 def test_no_zero_is_negative() -> None:
     assert (fixed(-0.04, 1), count(-0.4), rate(-0.0), milliseconds(-0.001)) == ("0.0", "0", "0.0", "0.00")
 
@@ -228,3 +147,71 @@ def test_what_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixtur
     plain_console().print(ODD, table)
     assert capsys.readouterr().out.count(ODD) == 4
     assert plain_text(ODD, table, width=60).count(ODD) == 4
+
+
+HEADER = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="alternate", total_timesteps=1000)
+
+
+class Outputs:
+    """The outputs of a cell, each as the list of what it has shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[list[dict[str, str]]] = []
+
+    def __call__(self, obj: Any, *, raw: bool, display_id: bool) -> SimpleNamespace:
+        assert raw
+        assert display_id
+        own = [obj]
+        self.shown.append(own)
+        return SimpleNamespace(update=lambda obj, *, raw: own.append(obj))
+
+
+def test_records_share_one_output() -> None:
+    outputs = Outputs()
+    view = NotebookView(outputs, HEADER)
+    view.status("starting: waiting for learner 0")
+    view.record({"env_steps": 250.0})
+    view.record({"env_steps": 500.0, "rollout/ep_rew_mean": -3.5})
+    (shown,) = outputs.shown
+    assert "waiting for learner 0" in shown[0]["text/plain"]
+    assert '<progress value="500" max="1000"' in shown[-1]["text/html"]
+    assert shown[-1]["text/plain"].startswith("50% step=500/1000 ret=-3.50")
+
+
+def test_the_newest_messages_stand_below_and_are_escaped() -> None:
+    outputs = Outputs()
+    view = NotebookView(outputs, HEADER)
+    for number in range(8):
+        view.message(f"message <{number}>")
+    view.evaluation(EvalResult(500, -7.0, 1.0, 200.0, 3))
+    newest = outputs.shown[0][-1]
+    assert "message &lt;7&gt;" in newest["text/html"]
+    assert "evaluation step=500 ret=-7.00" in newest["text/plain"]
+    assert "message <1>" not in newest["text/plain"]
+
+
+def in_a_notebook(monkeypatch: pytest.MonkeyPatch, display: Any) -> None:
+    """This process is the kernel of a notebook."""
+    kernel = type("ZMQInteractiveShell", (), {})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=kernel))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))  # type: ignore[arg-type]
+
+
+def test_a_notebook_view_is_opened_unless_the_panel_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = Outputs()
+    in_a_notebook(monkeypatch, outputs)
+    stream = io.StringIO()
+    assert isinstance(open_view("off", stream, HEADER), PlainLines)
+    open_view("auto", stream, HEADER).status("starting")
+    assert len(outputs.shown) == 1
+
+
+def test_a_notebook_that_fails_leaves_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(obj: object, *, raw: bool, display_id: bool) -> None:
+        raise RuntimeError("no front end")
+
+    in_a_notebook(monkeypatch, fail)
+    stream = io.StringIO()
+    open_view("auto", stream, HEADER).message("hello")
+    assert "no front end" in stream.getvalue()
+    assert stream.getvalue().endswith("hello\n")

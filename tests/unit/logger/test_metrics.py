@@ -1,7 +1,8 @@
-"""The readers of both tables, on tables of a few lines; event files as each generation of trainers wrote them."""
+"""The table of metrics, and the keys of UniLab and other trainers that are read and written under its names."""
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,27 +12,23 @@ import pytest
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from offpolicy.analysis.records import RunRecords, read_run
+from offpolicy.analysis.records import RunRecords, read_run, records_of
 from offpolicy.logger.metrics import (
-    CHARTS,
     COLLECTOR_ROWS,
     LEARNER_ROWS,
     METRICS,
     PIPELINE_KEY,
-    Alias,
-    Metric,
-    MetricClass,
     collector_key,
     device_key,
     learner_key,
     prefetch_key,
     rank_key,
-    read_charts,
     read_metrics,
-    read_vocabularies,
     spread_key,
     vocabulary_of,
 )
+from offpolicy.logger.record import Record
+from offpolicy.logger.unilab import our_key, with_unilab_keys
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 
 GROUP = """
@@ -41,48 +38,10 @@ key = "some/{}_ms"
 defaults = { class = "rate", unit = "ms", window = "log interval", reduction = "rank 0" }
 [group.metrics]
 """
-PHASES = """
-[[group]]
-section = "Phases"
-key = "timing/collector_{}_ms"
-defaults = { class = "exclusive", unit = "ms", window = "log interval", reduction = "rank 0", help = "." }
-[group.metrics]
-""" + "\n".join(f"{phase} = {{ row = '{phase.upper()}' }}" for phase in CollectorPhase)
-EACH = """
-[[group]]
-section = "Each"
-key = "each/{phase}_{}"
-phases = "collector"
-whole = { cycle = "Cycle" }
-defaults = { class = "nested", unit = "ms", window = "log interval", reduction = "rank 0" }
-[group.metrics]
-min = { help = "{row}: least." }
-max = { help = "{row}: most." }
-"""
 
 
 def groups(table: str) -> list[dict[str, Any]]:
     return list(tomllib.loads(table)["group"])
-
-
-def test_a_metric_has_the_defaults_of_its_group() -> None:
-    table = GROUP + 'busy = { unit = "s", row = "Busy", help = """\nA text\nof two lines.""" }'
-    assert read_metrics(groups(table)) == {
-        "some/busy_ms": Metric(
-            "some/busy_ms", "Some", MetricClass.RATE, "s", "log interval", "rank 0", "A text of two lines.", "Busy"
-        )
-    }
-
-
-def test_a_group_over_phases_repeats_its_metrics_for_each_and_for_the_whole() -> None:
-    metrics = read_metrics(groups(PHASES + EACH))
-    each = [(key, metric.help) for key, metric in metrics.items() if key.startswith("each/")]
-    assert each[:2] == [
-        ("each/weight_apply_min", "WEIGHT_APPLY: least."),
-        ("each/weight_apply_max", "WEIGHT_APPLY: most."),
-    ]
-    assert each[-2:] == [("each/cycle_min", "Cycle: least."), ("each/cycle_max", "Cycle: most.")]
-    assert len(each) == 2 * (len(CollectorPhase) + 1)
 
 
 def test_a_key_listed_twice_is_refused() -> None:
@@ -91,6 +50,7 @@ def test_a_key_listed_twice_is_refused() -> None:
         read_metrics(groups(GROUP + line + GROUP + line))
 
 
+@pytest.mark.promise("metric-table")
 def test_every_phase_has_a_row() -> None:
     assert list(LEARNER_ROWS) == list(LearnerPhase)
     assert list(COLLECTOR_ROWS) == list(CollectorPhase)
@@ -100,23 +60,6 @@ def test_every_phase_has_a_row() -> None:
 def test_the_keys_of_phases_are_in_the_table() -> None:
     keys = {learner_key("train"), collector_key("env_step"), rank_key("train", "min"), prefetch_key("pack")}
     assert keys | {device_key("h2d"), spread_key("learner", "iter", "p50")} <= METRICS.keys()
-
-
-def test_every_chart_shows_something_and_every_curve_is_in_one() -> None:
-    assert all(keys for charts in CHARTS.values() for keys in charts.values())
-    shown = {key for name in ("Overview", "Learning") for keys in CHARTS[name].values() for key in keys}
-    assert shown >= {key for key, metric in METRICS.items() if metric.kind is MetricClass.CURVE}
-
-
-def test_a_title_with_a_place_in_it_is_one_chart_per_key() -> None:
-    metrics = read_metrics(groups(PHASES))
-    charts = read_charts({"{row}": ["*_env_step_ms", "*_snapshot_ms"], "{key}": ["*_other_ms"], "all": ["*"]}, metrics)
-    assert {title: keys for title, keys in charts.items() if title != "all"} == {
-        "ENV_STEP": ["timing/collector_env_step_ms"],
-        "SNAPSHOT": ["timing/collector_snapshot_ms"],
-        "timing/collector_other_ms": ["timing/collector_other_ms"],
-    }
-    assert len(charts["all"]) == len(CollectorPhase)
 
 
 E0 = {
@@ -196,16 +139,13 @@ def test_iter_ms_of_e0_is_the_pipeline_and_of_e1_the_wall(tmp_path: Path) -> Non
     assert value(recorded(second, E1), "perf/iter_ms") == 15.0
 
 
-def test_env_steps_come_from_the_axis_that_was_recorded(tmp_path: Path) -> None:
-    assert recorded(tmp_path, E0).last_env_steps == 512.0
-
-
 def test_the_return_is_the_mean_of_a_hundred_episodes(tmp_path: Path) -> None:
     run = recorded(tmp_path, E0)
     assert value(run, "rollout/ep_rew_mean") == 2.0
     assert not any(note.startswith("reward/mean ") for note in run.notes), "it is not read"
 
 
+@pytest.mark.promise("metric-names")
 @pytest.mark.parametrize(
     ("scalars", "key", "expected"),
     [
@@ -258,16 +198,85 @@ def test_a_vocabulary_is_recognised_by_its_marks(keys: tuple[str, ...], name: st
     assert vocabulary_of(keys).name == name
 
 
-def test_the_axis_of_rsl_rl_is_iterations() -> None:
-    assert not vocabulary_of(["Perf/total_fps"]).axis_is_env_steps
-    assert vocabulary_of(E5).axis_is_env_steps
+OURS: Record = {
+    "env_steps": 100.0,
+    "iteration": 10.0,
+    "wall_s": 1.0,
+    "timing/learner_collector_wait_ms": 1.5,
+    "timing/learner_replay_batch_wait_ms": 0.25,
+    "timing/learner_rank_barrier_ms": 0.5,
+    "timing/learner_sync_coordination_ms": 0.125,
+    "timing/learner_replay_sample_ms": 0.75,
+    "timing/learner_h2d_ms": 0.0625,
+    "timing/learner_train_ms": 6.0,
+    "timing/learner_weight_publish_ms": 0.375,
+    "timing/learner_checkpoint_ms": 0.0,
+    "timing/collector_weight_apply_ms": 0.1,
+    "timing/collector_action_select_ms": 0.2,
+    "timing/collector_env_step_ms": 0.3,
+    "timing/collector_replay_write_ms": 0.4,
+    "timing/collector_learner_wait_ms": 0.5,
+    "perf/iter_ms": 9.5625,
+    "perf/steps_per_sec": 105.0,
+    "perf/samples_per_sec": 26_880.0,
+    "perf/collector_capacity": 900.0,
+    "perf/bottleneck": "learner(train 63%)",
+    "rollout/ep_rew_mean": -150.0,
+    "train/critic_loss": 2.0,
+    "time/elapsed_s": 1.0,
+}
 
 
-def test_a_vocabulary_has_the_aliases_of_the_one_it_extends_without_those_it_drops() -> None:
-    first = {"name": "first", "marks": [["a", "b"]], "aliases": {"a": "x", "b": "y", "c": "z"}}
-    second = {"name": "second", "marks": [["c"]], "extends": "first", "drops": ["a"]}
-    second["aliases"] = {"b": {"key": "y", "scale": 2.0, "note": "in halves"}}
-    newest, oldest = read_vocabularies([second, first])
-    assert (newest.name, newest.marks) == ("second", (("c",),))
-    assert newest.aliases == {"b": Alias("y", "in halves", 2.0), "c": Alias("z")}
-    assert list(oldest.aliases) == ["a", "b", "c"]
+def run_of(path: Path, records: list[Record]) -> RunRecords:
+    path.mkdir()
+    (path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return read_run(path)
+
+
+@pytest.mark.promise("metric-names")
+def test_every_value_keeps_its_name_and_gets_unilabs() -> None:
+    found = with_unilab_keys(OURS)
+    assert found.items() >= OURS.items()
+    assert {key: found[key] for key in found.keys() - OURS.keys()} == {
+        "axis/env_steps_total": 100.0,
+        "axis/iteration": 10.0,
+        "timing/learner_wait_ms": 2.375,  # the four waits
+        "timing/learner_incremental_h2d_ms": 0.0625,
+        "timing/learner_weight_sync_ms": 0.375,
+        "timing/collector_weight_sync_ms": 0.1,
+        "timing/collector_mlp_infer_ms": 0.2,
+        "timing/collector_env_step_total_ms": 0.3,
+        "timing/collector_replay_ms": 0.4,
+        "timing/collector_sync_coordination_ms": 0.5,
+        "perf/collector_active_steps_per_sec": 900.0,
+        "perf/effective_samples_per_sec": 26_880.0,
+        "reward/mean": -150.0,
+        "reward/mean_ep100": -150.0,
+        "train/qf_loss": 2.0,
+    }
+
+
+def test_a_run_with_both_names_is_read_as_the_same_run(tmp_path: Path) -> None:
+    rows = [OURS | {"env_steps": 100.0 * k, "wall_s": float(k)} for k in range(1, 11)]
+    plain, both = run_of(tmp_path / "plain", rows), run_of(tmp_path / "both", [with_unilab_keys(row) for row in rows])
+    assert both.vocabulary.name == plain.vocabulary.name == "offpolicy"
+    assert (both.notes, both.unlike) == ((), frozenset())
+    for key, column in plain.columns.items():
+        np.testing.assert_array_equal(both.columns[key], column, err_msg=key)
+
+
+def test_unilabs_names_alone_are_read_as_our_numbers(tmp_path: Path) -> None:
+    """The inverse: what a dashboard of UniLab would show, read as compare reads a run of UniLab."""
+    added = [key for key in with_unilab_keys(OURS) if key not in OURS]
+    marks = ("timing/learner_checkpoint_ms", "time/elapsed_s")
+    row = {
+        key: value for key, value in with_unilab_keys(OURS).items() if key not in marks and not isinstance(value, str)
+    }
+    renamed = {our_key(key) for key in added} - {"env_steps"}
+    theirs = {key: value for key, value in row.items() if key not in renamed}
+    found = records_of(tmp_path, [theirs], None)
+    assert found.vocabulary.name == "UniLab E2 (from #639)"
+    assert found.columns["timing/collector_waits_ms"].tolist() == [0.5]  # theirs is the wait among others
+    for key, value in row.items():
+        if key in METRICS and key != "timing/collector_learner_wait_ms":
+            assert found.columns[key].tolist() == [value], key

@@ -1,22 +1,29 @@
+"""The panel on a terminal, its keys, and what takes its place where it fails."""
+
 from __future__ import annotations
 
 import io
 import os
 import pty
 import sys
+import termios
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from rich.console import Console, Group
+from rich.console import Console
 from rich.text import Text
 
 from offpolicy.logger.console import PlainLines
+from offpolicy.logger.keyboard import Keyboard
 from offpolicy.logger.panel import Panel, open_view
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.safe_view import SafeView
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.phases import LearnerPhase
+from offpolicy.types import EvalResult
 from tests.full_pipe import FullPipe
 from tests.unit.logger.terminal import Terminal
 
@@ -65,22 +72,6 @@ def test_a_resize_leaves_no_ghost(header: RunHeader, record: Record, width: int,
     assert [line.strip() for line in resized.terminal.ordinary] == [""]
 
 
-def test_a_terminal_of_the_same_size_is_not_drawn_again(screen: Screen, record: Record) -> None:
-    screen.panel.record(record)
-    screen.terminal.frame[0] = "still here"
-    screen.panel.tick()
-    assert screen.terminal.frame[0] == "still here"
-
-
-def test_the_panel_redraws_at_most_four_times_a_second(header: RunHeader, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=80, height=24, color_system=None)
-    panel = Panel(console, header)
-    for tick in range(20):
-        panel.record({**RECORD, "wall_s": tick * 0.05})
-    assert 4 <= stream.getvalue().count("sac | Pendulum-v1") <= 5
-
-
 def test_closing_gives_the_terminal_back_with_messages_and_the_last_frame(screen: Screen, record: Record) -> None:
     screen.panel.status("starting")
     screen.panel.message("run directory: here")
@@ -112,15 +103,6 @@ def test_the_last_frame_is_the_last_of_learning(screen: Screen, record: Record) 
     assert "Evaluation" not in shown
 
 
-def test_records_beyond_the_budget_are_still_of_learning(screen: Screen, record: Record) -> None:
-    screen.panel.message("warning: look here")
-    for seconds in range(1, 5):  # a learner that works off its debt
-        now = {**record, "env_steps": 20_000, "wall_s": 1.0 * seconds, "time/elapsed_s": 1.0 * seconds}
-        screen.panel.record({**now, "timing/learner_train_ms": 7.0 + seconds}, VERDICT)
-    assert "11.00" in screen.text
-    assert "warning" not in screen.text
-
-
 def test_all_messages_are_printed_at_the_end_and_no_path_is_cut(screen: Screen) -> None:
     for number in range(300):
         screen.panel.message(f"message {number}.")
@@ -130,33 +112,12 @@ def test_all_messages_are_printed_at_the_end_and_no_path_is_cut(screen: Screen) 
     assert "long/" * 40 in screen.left
 
 
-def test_a_long_command_below_the_last_frame_is_whole(screen: Screen) -> None:
-    line = Text("offpolicy eval " + "long" * 40, no_wrap=True, overflow="ignore")
-    screen.panel.finish(Group(line))
-    assert line.plain in screen.terminal.ordinary
-
-
-def test_an_activity_is_shown_while_it_lasts(screen: Screen) -> None:
-    screen.panel.record(RECORD)
-    screen.panel.activity("evaluating 10 episodes")
-    assert "evaluating 10 episodes" in screen.text
-    screen.panel.activity("")
-    assert "evaluating" not in screen.text
-
-
 def test_stopping_is_shown_at_once_and_stays(screen: Screen) -> None:
     screen.panel.record(RECORD)
     screen.panel.stopping("stopping, saving")
     assert "stopping, saving" in screen.text
     screen.panel.activity("saving a checkpoint")
     screen.panel.activity("")
-    assert "stopping, saving" in screen.text
-
-
-def test_stopping_is_shown_before_the_first_record(screen: Screen) -> None:
-    screen.panel.stopping("stopping, saving")
-    assert "stopping, saving" in screen.text
-    screen.panel.status("starting: waiting for learner 0")
     assert "stopping, saving" in screen.text
 
 
@@ -169,15 +130,6 @@ def test_a_message_of_two_lines_leaves_the_frame_its_height(screen: Screen) -> N
     assert "second 29" in screen.text
 
 
-def test_a_message_stands_in_the_panel_for_a_few_records(screen: Screen) -> None:
-    screen.panel.record({**RECORD, "wall_s": 1.0})
-    screen.panel.message("warning: look here")
-    assert "warning: look here" in screen.text
-    for wall_s in (2.0, 3.0, 4.0):
-        screen.panel.record({**RECORD, "wall_s": wall_s})
-    assert "warning" not in screen.text
-
-
 def test_a_status_is_shown_until_there_is_a_record(screen: Screen) -> None:
     screen.panel.status("collecting random steps 10/1000")
     assert "collecting random steps 10/1000" in screen.text
@@ -185,27 +137,6 @@ def test_a_status_is_shown_until_there_is_a_record(screen: Screen) -> None:
     screen.panel.status("too late")
     assert "10/1000" not in screen.text
     assert "too late" not in screen.text
-
-
-def test_a_device_chosen_by_the_learner_is_in_the_title(screen: Screen, header: RunHeader) -> None:
-    screen.panel.set_header(RunHeader(algo="td3", env_id="X", seed=1, mode="free", total_timesteps=9, device="cuda:0"))
-    screen.panel.record(RECORD)
-    assert "td3 | X | seed 1 | free | cuda:0" in screen.text
-
-
-def test_a_question_mark_shows_help_and_any_key_goes_back(header: RunHeader) -> None:
-    master, slave = pty.openpty()
-    with os.fdopen(slave, "r") as keys:
-        terminal = Terminal()
-        console = Console(file=terminal, force_terminal=True, width=80, height=24, color_system=None)
-        panel = Panel(console, header, keys)
-        panel.record(RECORD)
-        panel._keyboard.read = iter(("", "?", "", "x")).__next__  # type: ignore[method-assign]
-        for is_helping in (False, True, True, False):
-            panel.tick()
-            assert ("gradient updates still owed" in "\n".join(terminal.frame[2:9])) == is_helping
-        panel.close()
-    os.close(master)
 
 
 def test_a_closed_terminal_never_raises(header: RunHeader, record: Record) -> None:
@@ -220,6 +151,7 @@ def test_a_closed_terminal_never_raises(header: RunHeader, record: Record) -> No
     panel.close()
 
 
+@pytest.mark.promise("plain-line")
 def test_a_file_gets_plain_lines_and_a_terminal_a_panel(header: RunHeader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     for option in ("auto", "off", "full"):
@@ -228,15 +160,6 @@ def test_a_file_gets_plain_lines_and_a_terminal_a_panel(header: RunHeader, monke
     assert isinstance(open_view("auto", Terminal(), header), SafeView)
     assert isinstance(open_view("full", Terminal(), header), SafeView)
     assert isinstance(open_view("off", Terminal(), header), PlainLines)
-
-
-@pytest.mark.parametrize(("variable", "value"), [("TTY_COMPATIBLE", "0"), ("FORCE_COLOR", "")])
-def test_a_terminal_that_must_not_be_taken_for_one_gets_plain_lines(
-    header: RunHeader, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
-) -> None:
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv(variable, value)
-    assert isinstance(open_view("auto", Terminal(), header), PlainLines)
 
 
 class Tee:
@@ -250,38 +173,6 @@ class Tee:
 
     def flush(self) -> None:
         """Does nothing."""
-
-
-class RaisingTee(Tee):
-    """Raises errors of its own wherever it can."""
-
-    @property
-    def encoding(self) -> str:
-        raise RuntimeError("no encoding")
-
-    def write(self, text: str) -> None:
-        raise RuntimeError("no file")
-
-    def isatty(self) -> bool:
-        raise RuntimeError("no terminal")
-
-    def fileno(self) -> int:
-        raise RuntimeError("no descriptor")
-
-
-@pytest.mark.parametrize("option", ["auto", "on", "off", "full"])
-@pytest.mark.parametrize("stream", [None, Tee(), RaisingTee()], ids=lambda stream: type(stream).__name__)
-def test_whatever_a_program_has_as_its_stdout_does_not_end_a_run(
-    header: RunHeader, record: Record, monkeypatch: pytest.MonkeyPatch, stream: Tee | None, option: str
-) -> None:
-    monkeypatch.setattr(sys, "stdout", stream)
-    view = open_view(option, stream, header)  # type: ignore[arg-type]  # a stream
-    view.status("starting")
-    view.record(record)
-    view.stopping("stopping")
-    view.tick()
-    view.finish(Text("the end"))
-    view.close()
 
 
 @pytest.mark.parametrize("option", ["auto", "off", "full"])
@@ -318,52 +209,6 @@ def test_a_frame_that_cannot_be_built_leaves_plain_lines_and_the_terminal_as_it_
     assert left.index("run directory: here") < left.index("warning") < left.index("bottleneck=")
 
 
-class DeafTerminal:
-    """A terminal that takes nothing."""
-
-    encoding = "utf-8"
-
-    def write(self, text: str) -> int:
-        raise OSError("gone")
-
-    def flush(self) -> None:
-        """Does nothing."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_that_takes_nothing_keeps_its_echo(header: RunHeader, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[bool] = []  # True for every keyboard that is open
-    monkeypatch.setattr("offpolicy.logger.panel.Keyboard", lambda keys: FakeKeyboard(opened, keys))
-    view = open_view("on", DeafTerminal(), header)  # type: ignore[arg-type]  # a stream
-    for _ in range(3):
-        view.status("starting")
-    assert opened == [False]
-    view.close()
-
-
-class FakeKeyboard:
-    """Notes in a list whether it is open."""
-
-    def __init__(self, opened: list[bool], keys: object) -> None:
-        self.is_open = keys is not None
-        self._opened, self._index = opened, len(opened)
-        opened += [True] * self.is_open
-
-    def read(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        if self.is_open:
-            self.is_open = self._opened[self._index] = False
-
-
-def test_a_dumb_terminal_gets_plain_lines(header: RunHeader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(open_view("auto", Terminal(), header), PlainLines)
-
-
 def test_no_color_is_obeyed(header: RunHeader, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -374,12 +219,6 @@ def test_no_color_is_obeyed(header: RunHeader, record: Record, monkeypatch: pyte
     for color in range(30, 38):
         assert f"\x1b[{color}m" not in stream.getvalue()
         assert f";{color}m" not in stream.getvalue()
-
-
-def test_the_panel_gives_stdout_back(screen: Screen) -> None:
-    before = sys.stdout
-    screen.panel.record(RECORD)
-    assert sys.stdout is before
 
 
 def test_a_terminal_that_takes_nothing_stops_nobody_and_shows_the_newest_frame_once_it_does(header: RunHeader) -> None:
@@ -398,3 +237,95 @@ def test_a_terminal_that_takes_nothing_stops_nobody_and_shows_the_newest_frame_o
     said = pipe.close()
     assert [f"frame {number}" in said for number in (0, 5, 9)] == [True, False, True]
     assert said.rstrip().endswith("the last message")
+
+
+CALLS: dict[str, tuple[Any, ...]] = {
+    "record": ({"env_steps": 1}, None),
+    "last_record": ({"env_steps": 1},),
+    "status": ("starting",),
+    "set_header": (RunHeader(algo="sac", env_id="X", seed=1, mode="free", total_timesteps=9),),
+    "evaluation": (EvalResult(1, 2.0, 3.0, 4.0, 5),),
+    "activity": ("evaluating",),
+    "stopping": ("stopping",),
+    "message": ("hello",),
+    "tick": (),
+    "finish": (Text("the end"),),
+    "close": (),
+}
+
+
+class Recorder:
+    """A view that notes its calls, and raises in one of them."""
+
+    def __init__(self, failing: str = "") -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self._failing = failing
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*values: Any) -> None:
+            self.calls.append((name, values))
+            if name == self._failing:
+                raise ZeroDivisionError("a bug")
+
+        return call
+
+
+def test_a_view_that_raises_is_closed_and_plain_lines_go_on() -> None:
+    for name, values in CALLS.items():
+        panel, plain = Recorder(name), Recorder()
+        view = SafeView(panel, plain)
+        getattr(view, name)(*values)
+        view.status("later")
+        assert panel.calls[-1] == ("close", ())
+        warning = ("message", ("warning: the panel is disabled for the rest of the run: ZeroDivisionError: a bug",))
+        assert plain.calls[-3:] == [warning, (name, values), ("status", ("later",))]
+
+
+CHILD = """
+import sys, termios
+from offpolicy.logger.keyboard import Keyboard
+before = termios.tcgetattr(0)
+keys = Keyboard(sys.stdin)
+assert keys.is_open and keys.read() == ""
+print("ready", bool(termios.tcgetattr(0)[3] & termios.ECHO), bool(termios.tcgetattr(0)[3] & termios.ISIG), flush=True)
+found = ""
+while not found:
+    found = keys.read()
+keys.close()
+keys.close()
+print("read", found, termios.tcgetattr(0) == before, keys.read() == "", flush=True)
+"""
+
+
+def test_keys_are_read_without_echo_and_the_terminal_gets_its_settings_back() -> None:
+    pid, master = pty.fork()  # a session of its own: its terminal is in the foreground
+    if pid == 0:
+        root = str(Path(__file__).resolve().parents[3])
+        os.execve(sys.executable, [sys.executable, "-c", CHILD], {**os.environ, "PYTHONPATH": root})  # noqa: S606
+    with os.fdopen(master, "rb", buffering=0) as terminal:
+        said = b""
+        while b"ready" not in said or not said.endswith(b"\n"):
+            said += terminal.read(1024)
+        assert b"ready False True" in said
+        os.write(master, b"?")
+        while b"read" not in said.partition(b"ready")[2] or not said.endswith(b"\n"):
+            said += terminal.read(1024)
+        assert b"read ? True True" in said
+        assert os.waitpid(pid, 0)[1] == 0  # before the terminal is closed, which is a signal to its session
+
+
+def test_without_a_terminal_there_are_no_keys() -> None:
+    for stream in (None, io.StringIO("?")):
+        keys = Keyboard(stream)
+        assert (keys.is_open, keys.read()) == (False, "")
+        keys.close()
+
+
+def test_a_terminal_of_others_is_left_alone() -> None:
+    master, slave = pty.openpty()  # it controls no session of ours: this process is not in its foreground
+    with os.fdopen(slave) as stream:
+        before = termios.tcgetattr(stream.fileno())
+        keys = Keyboard(stream)
+        assert not keys.is_open
+        assert termios.tcgetattr(stream.fileno()) == before
+    os.close(master)

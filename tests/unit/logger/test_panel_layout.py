@@ -12,7 +12,7 @@ from offpolicy.logger.panel_layout import Room, render, render_help, render_stat
 from offpolicy.logger.panel_lines import LEGEND, Shown
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.timing.bottleneck import Advice, Bottleneck, Detail, Verdict
-from offpolicy.timing.phases import LearnerPhase, PackerPhase
+from offpolicy.timing.phases import LearnerPhase
 
 SIZES = [(80, 24), (160, 50), (100, 30), (60, 20), (80, 20), (60, 15), (100, 40), (120, 30), (250, 70)]
 SEVEN = ("Collector Wait", "Replay Batch Wait", "H2D Copy", "Rank Barrier", "Sync Coordination", "Train", "Param Sync")
@@ -40,17 +40,18 @@ def lines_of(
     return capture.get().rstrip("\n").split("\n")
 
 
-@pytest.mark.parametrize(("width", "height"), SIZES)
+@pytest.mark.promise("panel")
 @pytest.mark.parametrize("is_full", [False, True])
-def test_the_panel_never_exceeds_its_terminal(
-    record: Record, header: RunHeader, width: int, height: int, is_full: bool
-) -> None:
-    for known in ({}, LATE, ON_DEVICE, CORES, LATE | ON_DEVICE | CORES | EACH_RANK):
-        lines = lines_of(record | known, dataclasses.replace(header, world_size=2), width, height, is_full=is_full)
-        assert len(lines) <= height
-        assert {cell_len(line) for line in lines} == {width}
+def test_the_panel_never_exceeds_its_terminal(record: Record, header: RunHeader, is_full: bool) -> None:
+    two = dataclasses.replace(header, world_size=2)
+    for width, height in SIZES:
+        for known in ({}, LATE, ON_DEVICE, CORES, LATE | ON_DEVICE | CORES | EACH_RANK):
+            lines = lines_of(record | known, two, width, height, is_full=is_full)
+            assert len(lines) <= height
+            assert {cell_len(line) for line in lines} == {width}
 
 
+@pytest.mark.promise("panel")
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_what_people_look_at_and_the_rows_of_the_contract_stand_in_every_size(
     record: Record, header: RunHeader, width: int, height: int
@@ -83,20 +84,6 @@ def test_below_60_by_15_there_is_the_plain_line(record: Record, header: RunHeade
     assert max(map(cell_len, lines)) <= width
 
 
-@pytest.mark.parametrize(
-    ("width", "height", "expected"),
-    [
-        (80, 24, "│ Train                 6.10  92% ███▊ │"),
-        (80, 24, "│ Rank Barrier      one rank 0.0%      │"),
-        (60, 20, "│ Train                 6.10  92% ██████████████████████▏  │"),
-        (60, 20, "│ Collector:  "),
-        (160, 50, "because    it is busy "),
-    ],
-)
-def test_values_stand_in_their_rows(record: Record, header: RunHeader, width: int, height: int, expected: str) -> None:
-    assert expected in "\n".join(lines_of(record, header, width, height))
-
-
 @pytest.mark.parametrize("verdict", [VERDICT, dataclasses.replace(VERDICT, detail=Detail.LAUNCH_BOUND)])
 def test_only_the_row_of_the_bottleneck_is_highlighted(record: Record, header: RunHeader, verdict: Verdict) -> None:
     console = Console(width=80, height=24, color_system="standard", force_terminal=True)
@@ -104,16 +91,6 @@ def test_only_the_row_of_the_bottleneck_is_highlighted(record: Record, header: R
         console.print(render(shown_of(record, header, verdict), Room(80, 24)))
     lit = [line for line in capture.get().split("\n") if "\x1b[1;33m" in line]
     assert ["the learner" in line or line.find("Train ") > 0 for line in lit] == [True, True]
-
-
-def test_only_rows_without_time_are_dimmed(record: Record, header: RunHeader) -> None:
-    console = Console(width=80, height=24, color_system="standard", force_terminal=True)
-    with console.capture() as capture:
-        console.print(render(shown_of(record, header), Room(80, 24)))
-    drawn = capture.get()
-    assert "\x1b[90mParam Sync" in drawn
-    assert "Replay Sample" in drawn
-    assert "mReplay Sample" not in drawn  # no style before it
 
 
 LATE: Record = {
@@ -138,16 +115,6 @@ def test_two_ranks_add_a_line_and_no_other_line_is_lost(
         assert row in shown
 
 
-@pytest.mark.parametrize(("late", "shown"), [({"rank/late_ms": 0.1}, "none is late"), ({}, "(min/mean/max), -")])
-def test_where_none_is_late_beyond_chance_none_is_named(
-    record: Record, header: RunHeader, late: Record, shown: str
-) -> None:
-    waits = {key: value for key, value in LATE.items() if "late" not in key and "straggler" not in key}
-    known = {key: value for key, value in record.items() if not key.startswith("rank/")}
-    lines = lines_of(known | waits | late, dataclasses.replace(header, world_size=2), 80, 24)
-    assert shown in "\n".join(lines)
-
-
 EACH_RANK: Record = {
     f"rank/{rank}/{name}": value + rank
     for rank in range(2)
@@ -156,50 +123,6 @@ EACH_RANK: Record = {
         ("iter_ms", 8.0), ("late_ms", 0.0), ("cpu_pct", 97.0),
     )
 }  # fmt: skip
-OF_RANK_1 = "rank 1 train 7.50  collector wait 1.50  barrier 1.25  sync 1.75  wall 9.00  late 1.00  cpu 98.0%"
-
-
-@pytest.mark.parametrize(
-    ("width", "height", "is_shown"), [(100, 40, True), (160, 50, True), (99, 40, False), (100, 24, False)]
-)
-def test_a_broad_panel_has_a_line_for_every_rank_and_the_packer(
-    record: Record, header: RunHeader, width: int, height: int, is_shown: bool
-) -> None:
-    packer: Record = {f"prefetch/{phase}_ms": 1.5 for phase in PackerPhase}
-    lines = lines_of(record | LATE | EACH_RANK | packer, dataclasses.replace(header, world_size=2), width, height)
-    shown = "\n".join(lines)
-    assert OF_RANKS in shown
-    assert (OF_RANK_1 in shown, "packer request wait 1.50   rows wait 1.50" in shown) == (is_shown, is_shown)
-    assert len(lines) <= height
-    assert {cell_len(line) for line in lines} == {width}
-
-
-def test_without_a_packer_there_is_no_line_for_it(record: Record, header: RunHeader) -> None:
-    assert "packer" not in "\n".join(lines_of(record, header, 160, 50))
-
-
-def test_of_many_ranks_the_first_have_lines(record: Record, header: RunHeader) -> None:
-    each: Record = {f"rank/{rank}/iter_ms": 8.0 for rank in range(64)}
-    shown = "\n".join(lines_of(record | LATE | each, dataclasses.replace(header, world_size=64), 160, 50))
-    assert "rank 7 train" in shown
-    assert "rank 8 train" not in shown
-    assert "bottleneck" in shown
-
-
-def test_each_side_is_headed_by_the_cpu_time_of_its_own_process(record: Record, header: RunHeader) -> None:
-    text = "\n".join(lines_of({**record, "cpu/learner_pct": 97.0, "cpu/collector_pct": 31.0}, header, 160, 50))
-    heading = next(line for line in text.split("\n") if "Learner  " in line)
-    learner, collector = heading.index("97% of a core"), heading.index("31% of a core")
-    assert heading.index("Learner") < learner < heading.index("Collector") < collector
-
-
-def test_one_rank_adds_no_line(record: Record, header: RunHeader) -> None:
-    assert "barrier 0" not in "\n".join(lines_of(record, header, 160, 50))
-
-
-def test_a_rank_without_an_iteration_is_missing_from_the_line(record: Record, header: RunHeader) -> None:
-    lines = lines_of(record | LATE, dataclasses.replace(header, world_size=3), 80, 24)
-    assert "ranks 2 of 3: barrier 0.1/" in "\n".join(lines)
 
 
 ON_DEVICE: Record = {
@@ -219,13 +142,6 @@ CORES: Record = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (160, 50)])
-def test_the_machine_has_a_line(record: Record, header: RunHeader, width: int, height: int) -> None:
-    lines = "\n".join(lines_of(record | CORES, header, width, height))
-    assert "cpu 1.4 of 2 cores  memory 3.1 of 7.8 GiB" in lines
-    assert ("cores learner 0.98  openmp 0.31  idle 0.60  of 2" in lines) == (width == 160)
-
-
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 50)])
 def test_the_device_has_one_line_and_nothing_else_is_lost(
     record: Record, header: RunHeader, width: int, height: int
@@ -234,18 +150,6 @@ def test_the_device_has_one_line_and_nothing_else_is_lost(
     for text in (OF_DEVICE, *SEVEN, "Iter Wall", "Cycle", "utd", "thru", "bottleneck", "try"):
         assert text in shown
     assert "launch-bound" not in "\n".join(lines_of(record, header, width, height))
-
-
-def test_of_ranks_and_a_device_a_small_terminal_shows_the_ranks_and_keeps_the_advice(
-    record: Record, header: RunHeader
-) -> None:
-    two = dataclasses.replace(header, world_size=2)
-    small, large = ("\n".join(lines_of(record | LATE | ON_DEVICE, two, *size)) for size in ((80, 24), (160, 50)))
-    assert OF_RANKS in small
-    assert "try  " in small
-    assert OF_DEVICE not in small
-    assert OF_RANKS in large
-    assert OF_DEVICE in large
 
 
 def test_the_title_shows_collectors_and_an_unusual_runner(record: Record, header: RunHeader) -> None:

@@ -1,16 +1,19 @@
+"""The lines of the panel: rows of the account, rates, ranks, and the sentences on the bottleneck."""
+
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
+from offpolicy.logger.account_rows import COLLECTOR, LEARNER, Row, account_rows
+from offpolicy.logger.metrics import learner_key
 from offpolicy.logger.panel_lines import (
     LEGEND,
     Shown,
     advice_line,
     bottleneck_sentence,
-    fitting,
-    learning_pairs,
     machine_line,
     progress_text,
     rate_lines,
@@ -21,6 +24,7 @@ from offpolicy.logger.panel_lines import (
     verdict_lines,
 )
 from offpolicy.logger.record import Record, RunHeader
+from offpolicy.logger.sparkline import MOST_POINTS, History, sparkline
 from offpolicy.timing.bottleneck import WARMING_UP, Advice, Bottleneck, Detail, Verdict
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 
@@ -63,38 +67,12 @@ def test_the_speed_stands_with_its_course_and_what_it_could_be(header: RunHeader
     assert line == "thru           80.0 env steps/s  ▁█  pred 78.1 +-3%  75.0 updates/s"
 
 
-def test_the_speed_of_the_warm_up_is_not_in_the_curve(header: RunHeader) -> None:
-    shown = shown_after(header, {"perf/steps_per_sec": 9000.0}, {"perf/steps_per_sec": 75.0, "perf/iter_ms": 13.0})
-    assert list(shown.speeds.points) == [75.0]
-
-
 def test_the_time_left_is_shown_where_it_is_known(header: RunHeader) -> None:
     known: Record = {"env_steps": 10_000, "time/elapsed_s": 60.0, "time/eta_s": 65.0}
     assert progress_text(known, header) == " 50%  10,000 / 20,000 steps   elapsed 1:00   ETA 1:05"
     assert "ETA" not in progress_text({"env_steps": 0}, header)
     assert progress_text({"env_steps": 19_999}, header).startswith(" 99%")  # 100% is the end
     assert progress_text(known, header, is_narrow=True) == " 50%  10,000 / 20,000 steps   ETA 1:05"
-
-
-def test_the_end_changes_the_course_and_no_time(header: RunHeader) -> None:
-    shown = shown_after(header, {"env_steps": 10, "perf/steps_per_sec": 75.0, "perf/iter_ms": 13.0, "time/eta_s": 9.0})
-    shown.end_with({"env_steps": 20, "perf/steps_per_sec": 1.0, "perf/iter_ms": 500.0, "eval/mean_reward": -3.0})
-    assert shown.record == {
-        "env_steps": 20, "perf/steps_per_sec": 75.0, "perf/iter_ms": 13.0, "eval/mean_reward": -3.0
-    }  # fmt: skip
-    assert list(shown.speeds.points) == [75.0]
-    assert shown.best == (-3.0, 0.0)
-
-
-def test_what_once_held_a_number_keeps_its_row(header: RunHeader) -> None:
-    shown = shown_after(header, {"timing/learner_log_ms": 0.2}, {"timing/learner_log_ms": 0.0, "train/q_mean": 1.0})
-    assert shown.seen == {"timing/learner_log_ms", "train/q_mean"}
-
-
-def test_a_time_that_rounds_to_zero_has_not_been_seen(header: RunHeader) -> None:
-    times: Record = {"timing/learner_log_ms": 0.004, "timing/learner_other_ms": 0.006}
-    shown = shown_after(header, times | {"train/q_mean": -1e-9})
-    assert shown.seen == {"timing/learner_other_ms", "train/q_mean"}
 
 
 @pytest.mark.parametrize(
@@ -141,33 +119,12 @@ def test_one_advice_is_the_words_to_type() -> None:
     assert reason_lines(None) == []
 
 
-def test_contention_is_red() -> None:
-    contention = replace(VERDICT, bottleneck=Bottleneck.CONTENTION)
-    assert [str(verdict_lines(one)[0].spans[-1].style) for one in (VERDICT, contention)] == ["bold yellow", "bold red"]
-
-
 def test_rates_have_units(record: Record, header: RunHeader) -> None:
     rates, states = rate_lines(record, header, 80)
     assert rates.plain.endswith("env steps/s")
     assert states.plain == "utd 1.00  debt 0 updates  lag 0.5 versions  age 500 steps  replay 10% full"
     (both,) = rate_lines(record, header, 150)
     assert both.plain == f"{rates.plain}  {states.plain}"
-
-
-@pytest.mark.parametrize(("restarts", "text"), [(1, "learner restarted 1 time  utd"), (2, "learner restarted 2 times")])
-def test_restarts_of_learners_are_shown(record: Record, header: RunHeader, restarts: int, text: str) -> None:
-    assert rate_lines(record | {"train/restarts": restarts}, header, 80)[1].plain.startswith(text)
-
-
-def test_restarts_of_collectors_come_first_where_there_were_some(record: Record, header: RunHeader) -> None:
-    assert rate_lines(record | {"collect/restarts": 2}, header, 80)[1].plain.startswith("restarts 2  utd 1.00")
-
-
-def test_rollouts_have_their_age_duration_and_losses_instead_of_a_replay(record: Record, header: RunHeader) -> None:
-    lost: Record = {"perf/policy_lag_p95": 3.0, "perf/rollouts_dropped": 2, "perf/rollouts_too_old": 5}
-    both = rate_lines(record | lost | {"timing/collector_rollout_ms": 41.5}, replace(header, algo="appo"), 200)
-    assert "lag p95 3  rollout 41.50 ms  lost 7 rollouts" in both[0].plain
-    assert "replay" not in both[0].plain
 
 
 MACHINE: Record = {
@@ -185,15 +142,6 @@ def test_the_machine_has_a_line_and_a_gpu_its_numbers_where_there_is_one() -> No
     assert machine_line({}, 100) == []
 
 
-def test_metrics_are_those_that_the_run_has_unless_all_are_asked_for(record: Record, header: RunHeader) -> None:
-    td3 = {key: value for key, value in record.items() if key not in ("train/alpha_loss", "train/ent_coef")}
-    shown = shown_after(header, td3)
-    names = dict(learning_pairs(shown, is_full=False))
-    assert {"Actor Loss", "Critic Loss", "Q", "Updates", "Success"} <= set(names)
-    assert not {"Alpha Loss", "Ent Coef", "Entropy"} & set(names)
-    assert dict(learning_pairs(shown, is_full=True))["Alpha Loss"] == "-"
-
-
 def test_the_last_line_goes_through_the_legend_and_gives_way_to_what_happens(header: RunHeader) -> None:
     shown, said = Shown(header, has_help=True), []
     for _ in range(3 * len(LEGEND)):
@@ -207,16 +155,63 @@ def test_the_last_line_goes_through_the_legend_and_gives_way_to_what_happens(hea
     assert status_line(shown, 80).plain == "evaluating"
 
 
-@pytest.mark.parametrize("width", [56, 76])
-def test_every_line_of_the_legend_fits(header: RunHeader, width: int) -> None:
-    shown = Shown(header)
-    for _ in range(3 * len(LEGEND)):
-        assert status_line(shown, width).cell_len <= 76
-        shown.add({}, None)
+SEVEN = (
+    "Collector Wait",
+    "Replay Batch Wait",
+    "H2D Copy",
+    "Rank Barrier",
+    "Sync Coordination",
+    "Train",
+    "Param Sync",
+)
+SEEN = {learner_key("replay_sample"), learner_key("weight_publish"), learner_key("other")}
 
 
-def test_parts_without_room_are_left_out_from_the_end() -> None:
-    one, two = VERDICT.advice[0].text, VERDICT.advice[1].text
-    parts = [advice_line(VERDICT.advice[0]), advice_line(VERDICT.advice[1])]
-    assert fitting(parts, 20).plain == f"try        {one}"
-    assert two in fitting(parts, 100).plain
+def by_name(rows: list[Row]) -> dict[str, Row]:
+    return {row.name: row for row in rows}
+
+
+@pytest.mark.parametrize("room", [8, 9, 10, 11, 30])
+def test_the_rows_sum_to_the_wall_whatever_the_room(record: Record, header: RunHeader, room: int) -> None:
+    *rows, wall = account_rows(LEARNER, record, None, header, SEEN, room)
+    hidden = {8: 0.31 + 0.04}.get(room, 0.0)  # without room for another row
+    assert wall.is_wall
+    assert sum(row.ms or 0.0 for row in rows) + hidden == pytest.approx(wall.ms, abs=1e-6)
+
+
+def test_where_a_phase_cannot_occur_it_says_why(record: Record, header: RunHeader) -> None:
+    on_cpu = by_name(account_rows(LEARNER, record, None, replace(header, device="cpu"), SEEN, 30))
+    assert [on_cpu[name].note for name in SEVEN] == ["", "", "CPU", "one rank", "", "", "one rank"]
+    many = replace(header, device="cuda:0", world_size=2)
+    assert not any(row.note for row in account_rows(LEARNER, record, None, many, SEEN, 30))
+
+
+def test_a_phase_of_both_sides_is_marked_on_the_one_that_is_meant(record: Record, header: RunHeader) -> None:
+    verdict = Verdict(Bottleneck.COLLECTOR, CollectorPhase.OTHER, "")
+    learner, collector = (account_rows(side, record, verdict, header, SEEN, 30) for side in (LEARNER, COLLECTOR))
+    assert not any(row.is_bottleneck for row in learner)
+    assert [row.name for row in collector if row.is_bottleneck] == ["Other"]
+
+
+def test_a_curve_goes_from_the_lowest_to_the_highest_level() -> None:
+    assert sparkline([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline([7.0, 0.0], 8, ascii_only=True) == "#_"
+
+
+def test_a_long_history_keeps_its_course_in_few_points() -> None:
+    history = History()
+    for value in range(100_000):
+        history.add(float(value))
+    points = history.points
+    assert MOST_POINTS / 2 <= len(points) <= MOST_POINTS + 1
+    assert history.first == 0.0
+    assert sum(points) / len(points) == pytest.approx(50_000, rel=0.01)
+    assert list(points) == sorted(points)
+    assert points[-1] > 99_000
+
+
+def test_unknown_values_are_left_out() -> None:
+    history = History()
+    for value in (None, math.nan, 2.0, math.inf, 3.0):
+        history.add(value)
+    assert list(history.points) == [2.0, 3.0]

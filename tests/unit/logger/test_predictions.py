@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.logger.predictions import (
     FEWEST,
@@ -21,7 +20,7 @@ from offpolicy.logger.record import RunHeader
 from offpolicy.timing.bottleneck import PACK_BESIDE, PACK_IN_THREAD, Advice, Bottleneck, Verdict
 from offpolicy.timing.phases import CoreClass, LearnerPhase
 from offpolicy.timing.rates import Rates, compute_rates
-from offpolicy.types import Account, CoreTotals, DeviceTotals, Lateness, SchedulerStats, Snapshot, TaggedTime
+from offpolicy.types import Account, CoreTotals, DeviceTotals, SchedulerStats, Snapshot, TaggedTime
 from tests.unit.logger.conftest import MakeSnapshot
 
 MS = 1_000_000
@@ -53,6 +52,7 @@ def busy(snapshot: Snapshot, wall_ms: int, others_ms: int, num_cores: int = 2) -
     return replace(snapshot, cores=CoreTotals(wall_ms * MS, num_cores * wall_ms * MS, classes_ns))
 
 
+@pytest.mark.promise("verdict-right")
 @pytest.mark.parametrize(
     ("others_ms", "threads", "count", "is_advised"),
     [
@@ -103,40 +103,6 @@ def test_overlapping_is_not_advised_where_predictions_were_off_by_more(
 
 
 @pytest.mark.parametrize(
-    ("words", "mode"),
-    [
-        ([], "auto"),
-        (["runner=double_buffer", "collect.mode=alternate"], "auto"),
-        (["runner=multi_gpu", "collect.mode=alternate"], "overlap"),
-        (["algo=appo", "collect.mode=alternate"], "overlap"),
-        (["algo=hora", "collect.mode=alternate"], "overlap"),
-    ],
-)
-def test_a_runner_that_tries_no_modes_is_advised_to_overlap(
-    make_snapshot: MakeSnapshot, header: RunHeader, words: list[str], mode: str
-) -> None:
-    before, now = turns(make_snapshot)
-    cfg = load_config(words)
-    given = replace(header, learner_threads=1, runner=cfg.runner.name)
-    verdict = judge_window(before, now, compute_rates(before, now, "alternate"), given)
-    assert verdict is not None
-    first = possible_advice(verdict, cfg.to_mapping(), has_gpu=False).advice[0]
-    assert (first.key, first.value) == ("collect.mode", mode)
-
-
-def test_collectors_of_all_hosts_and_ranks_of_this_one_are_counted(
-    make_snapshot: MakeSnapshot, header: RunHeader
-) -> None:
-    before, now = turns(make_snapshot)
-    given = replace(header, learner_threads=1, num_hosts=2, world_size=2)
-    pipeline = window_pipeline(before, now, compute_rates(before, now, "alternate", 2), given)
-    assert pipeline is not None
-    assert pipeline.cores is not None
-    assert pipeline.num_collectors == 2 * header.num_collectors
-    assert pipeline.cores.num_ranks == 1
-
-
-@pytest.mark.parametrize(
     ("runner", "possible"),
     [
         ({"name": "single_gpu"}, ["collect.mode=auto", "runner.name=double_buffer", "replay.source=resident"]),
@@ -153,59 +119,6 @@ def test_no_advice_is_given_that_the_configuration_refuses(runner: dict[str, Any
     assert [f"{each.key}={each.value}" for each in found] == possible
 
 
-@pytest.mark.parametrize("has_device", [False, True])
-def test_beside_a_device_the_learner_takes_one_core_and_its_threads_are_not_tried(
-    make_snapshot: MakeSnapshot, header: RunHeader, has_device: bool
-) -> None:
-    before, now = busy(make_snapshot(500), 1000, 0), busy(make_snapshot(1000), 4000, 0)
-    device = DeviceTotals(*[0] * 5, iterations=1000, launch_bound=0, dropped=0) if has_device else None
-    now = replace(now, learners=(replace(now.learners[0], device=device),))
-    given, rates = replace(header, learner_threads=2), compute_rates(before, now, "alternate")
-    pipeline, verdict = window_pipeline(before, now, rates, given), judge_window(before, now, rates, given)
-    assert pipeline is not None
-    assert pipeline.cores is not None
-    assert verdict is not None
-    assert pipeline.cores.threads == (1 if has_device else 2)
-    assert ("threads.learner" in {advice.key for advice in verdict.advice}) is not has_device
-
-
-@pytest.mark.parametrize(("num_cores", "threads", "is_advised"), [(1, 1, False), (1, 2, True), (2, 1, True)])
-def test_threads_are_not_tried_where_there_is_one_core_for_the_one(
-    make_snapshot: MakeSnapshot, header: RunHeader, num_cores: int, threads: int, is_advised: bool
-) -> None:
-    before, now = busy(make_snapshot(500), 1000, 0, num_cores), busy(make_snapshot(1000), 4000, 0, num_cores)
-    rates = compute_rates(before, now, "alternate")
-    verdict = judge_window(before, now, rates, replace(header, learner_threads=threads))
-    assert verdict is not None
-    assert ("threads.learner" in {advice.key for advice in verdict.advice}) is is_advised
-
-
-def test_what_was_tried_is_preferred_to_what_products_take(header: RunHeader) -> None:
-    known = replace(header, flops_per_update=2e9, attainable_by_threads={1: 1e12, 2: 2e12})
-    assert known.update_s == pytest.approx({1: 0.002, 2: 0.001})
-    assert replace(known, tried_update_s={1: 0.010, 2: 0.007}).update_s == {1: 0.010, 2: 0.007}
-
-
-def test_an_env_step_costs_the_updates_that_it_brings_whatever_the_number_of_threads(
-    make_snapshot: MakeSnapshot, header: RunHeader
-) -> None:
-    before, now = busy(make_snapshot(500), 1000, 0), busy(make_snapshot(1000), 4000, 0)
-    rates = replace(compute_rates(before, now, "alternate"), utd=0.25)
-    given = replace(header, learner_threads=1, tried_update_s={1: 0.010, 2: 0.006})
-    pipeline = window_pipeline(before, now, rates, given)
-    assert pipeline is not None
-    assert pipeline.cores is not None
-    assert pipeline.cores.extra_s == pytest.approx({1: 0.0, 2: -0.001})
-
-
-def test_a_side_that_did_nothing_has_no_pipeline(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
-    now = make_snapshot(1000)
-    nothing = compute_rates(now, now, "alternate")
-    assert window_pipeline(now, now, nothing, header) is None
-    untimed = make_snapshot(1000, is_timed=False)
-    assert window_pipeline(None, untimed, compute_rates(None, untimed, "alternate"), header) is None
-
-
 @pytest.mark.parametrize(("iterations", "is_judged"), [(1000, True), (501, False)])
 def test_a_window_of_a_few_milliseconds_is_not_judged(
     make_snapshot: MakeSnapshot, header: RunHeader, iterations: int, *, is_judged: bool
@@ -214,14 +127,6 @@ def test_a_window_of_a_few_milliseconds_is_not_judged(
     before, now = make_snapshot(500), make_snapshot(iterations)
     rates = compute_rates(before, now, "alternate")
     assert (judge_window(before, now, rates, header) is not None) is is_judged
-
-
-def test_a_window_in_which_one_side_ran_for_a_few_milliseconds_is_not_judged(
-    make_snapshot: MakeSnapshot, header: RunHeader
-) -> None:
-    before, short, long = make_snapshot(500), make_snapshot(505), make_snapshot(1000)
-    now = replace(long, learners=short.learners)
-    assert judge_window(before, now, compute_rates(before, now, "alternate"), header) is None
 
 
 # -- what a window holds is the evidence of the right side ------------------------------------------------------------
@@ -263,6 +168,7 @@ def label_of(before: Snapshot, now: Snapshot, header: RunHeader) -> str:
     return verdict.label
 
 
+@pytest.mark.promise("verdict-right")
 @pytest.mark.parametrize(
     ("is_learners", "labels"),
     [
@@ -307,72 +213,6 @@ def test_launches_are_judged_by_the_iterations_of_the_window(
     assert label_of(*readings, header) == label
 
 
-@pytest.mark.parametrize(("rank", "is_named"), [(1, True), (0, False)])
-def test_rank_0_does_not_wait_for_itself(
-    make_snapshot: MakeSnapshot, header: RunHeader, rank: int, *, is_named: bool
-) -> None:
-    before, now = make_snapshot(500), make_snapshot(1000)
-    now = with_accounts(now, moved(now.learners[0].account, "train", "rank_barrier", 2000), now.collectors[0].account)
-    rates = compute_rates(before, now, "overlap")
-    verdict = judge_window(before, now, rates, replace(header, mode="overlap"), late=Lateness(rank, 4.0, 0.9))
-    assert verdict is not None
-    assert verdict.phase == "rank_barrier"
-    assert (f"rank {rank} arrives" in verdict.reason) is is_named
-
-
-@pytest.mark.parametrize(("others_ms", "is_advised"), [(4200, True), (4800, False)])
-def test_processes_are_advised_where_half_a_core_of_the_window_is_idle(
-    make_snapshot: MakeSnapshot, header: RunHeader, others_ms: int, *, is_advised: bool
-) -> None:
-    """3 s of two cores: 0.6 of a core is idle, or 0.4."""
-    before, now = busy(make_snapshot(500), 1000, 0), busy(bound_by_collector(make_snapshot(1000)), 4000, others_ms)
-    verdict = judge_window(before, now, compute_rates(before, now, "overlap"), replace(header, mode="overlap"))
-    assert verdict is not None
-    assert ("env.vectorization" in {advice.key for advice in verdict.advice}) is is_advised
-
-
-@pytest.mark.parametrize(
-    ("collectors", "threads", "ranks", "num_cores", "is_advised"),
-    [
-        (1, 2, 1, 2, True),  # three threads for two cores
-        (2, 1, 1, 2, True),
-        (1, 1, 2, 2, False),  # there is nothing to lower
-        (2, 1, 1, 3, False),  # a core for each
-        (2, 1, 2, 3, True),
-    ],
-)
-def test_fewer_collectors_are_advised_where_threads_of_both_sides_exceed_the_cores(  # noqa: PLR0913  # a run's numbers
-    make_snapshot: MakeSnapshot,
-    header: RunHeader,
-    collectors: int,
-    threads: int,
-    ranks: int,
-    num_cores: int,
-    *,
-    is_advised: bool,
-) -> None:
-    before, now = (
-        busy(make_snapshot(updates), wall_ms, 0, num_cores) for updates, wall_ms in ((500, 1000), (1000, 4000))
-    )
-    now = with_accounts(now, without_core(now.learners[0].account), now.collectors[0].account)
-    given = replace(header, num_collectors=collectors, collector_threads=threads, learner_threads=1, world_size=ranks)
-    verdict = judge_window(before, now, compute_rates(before, now, "alternate"), given)
-    assert verdict is not None
-    assert verdict.bottleneck == Bottleneck.CONTENTION
-    assert any(advice.text.startswith("lower threads.collector") for advice in verdict.advice) is is_advised
-
-
-def test_learners_of_other_hosts_take_no_core_of_this_one(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
-    """Two collectors and one rank for three cores, on either of two hosts."""
-    before, now = busy(make_snapshot(500), 1000, 0, 3), busy(make_snapshot(1000), 4000, 0, 3)
-    now = with_accounts(now, without_core(now.learners[0].account), now.collectors[0].account)
-    given = replace(header, num_collectors=2, learner_threads=1, world_size=2, num_hosts=2)
-    verdict = judge_window(before, now, compute_rates(before, now, "alternate", 2), given)
-    assert verdict is not None
-    assert verdict.bottleneck == Bottleneck.CONTENTION
-    assert not any(advice.text.startswith("lower threads.collector") for advice in verdict.advice)
-
-
 def test_where_another_rank_waits_for_its_collectors_these_bound_the_run(
     make_snapshot: MakeSnapshot, header: RunHeader
 ) -> None:
@@ -381,9 +221,3 @@ def test_where_another_rank_waits_for_its_collectors_these_bound_the_run(
     first = replace(rank, account=moved(rank.account, "train", "rank_barrier", 2900))
     before, now = replace(before, learners=before.learners * 2), replace(now, learners=(first, *now.learners))
     assert label_of(before, now, header) == "collector(env_step 91%)"
-
-
-def test_a_window_without_an_update_is_not_judged(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
-    before, now = make_snapshot(500), make_snapshot(1000)
-    now = replace(now, learners=(replace(now.learners[0], updates=500),))
-    assert judge_window(before, now, compute_rates(before, now, "alternate"), header) is None

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-import offpolicy
 from offpolicy import __version__
 from offpolicy.logger.provenance import Provenance, git_commit
 
@@ -39,14 +37,6 @@ def test_the_commit_is_that_of_the_working_directory(checkout: Path) -> None:
     assert git_commit(checkout) == f"{head}-dirty"
 
 
-def test_a_branch_whose_name_is_no_utf8_is_no_error(checkout: Path) -> None:
-    head = git(checkout, "rev-parse", "HEAD")
-    (checkout / ".git" / "HEAD").write_bytes(b"ref: refs/heads/caf\xe9\n")
-    os.makedirs(checkout / ".git" / "refs" / "heads", exist_ok=True)
-    Path(os.fsdecode(os.fsencode(checkout) + b"/.git/refs/heads/caf\xe9")).write_text(f"{head}\n")
-    assert git_commit(checkout) == head
-
-
 def test_without_a_checkout_or_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert git_commit(tmp_path) is None
     monkeypatch.setenv("PATH", "")
@@ -62,34 +52,11 @@ def test_the_section_can_be_typed_again(checkout: Path) -> None:
     assert len(section["load_before"]) == len(section["load_after"]) == 3
 
 
-def test_of_another_program_its_own_command_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["mytrain.py", "--task", "ant"])
-    monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python3", "mytrain.py", "--task", "ant"])
-    assert Provenance.of_this_process(0.0).command == "python3 mytrain.py --task ant"
-
-
-@pytest.mark.parametrize("program", ["/x/bin/offpolicy", str(Path(offpolicy.__file__).parent / "__main__.py")])
-def test_our_own_command_is_what_was_typed(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-    monkeypatch.setattr(sys, "argv", [program, "train", "seed=2"])
-    assert Provenance.of_this_process(0.0).command == "offpolicy train seed=2"
-
-
 def test_the_index_of_the_checkout_is_not_written(checkout: Path) -> None:
     os.utime(checkout / "code.py", (1e9, 1e9))  # another time stamp: git would refresh its index
     before = (checkout / ".git/index").read_bytes()
     git_commit(checkout)
     assert (checkout / ".git/index").read_bytes() == before
-
-
-def test_a_machine_that_says_neither_its_load_nor_the_directory_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise FileNotFoundError
-
-    monkeypatch.setattr(os, "getloadavg", fail)
-    monkeypatch.setattr(os, "getcwd", fail)
-    monkeypatch.setattr(Path, "cwd", fail)
-    section = Provenance.of_this_process(0.0, ["train"]).section()
-    assert [section[key] for key in ("directory", "load_before", "load_after")] == [None, None, None]
 
 
 @pytest.mark.parametrize("word", ["a\rb", "a\x85b", "a\u2028b", "a\x07b", "\ud800", "caf\u00e9"])
@@ -111,10 +78,3 @@ def test_each_start_is_a_comment_of_the_configuration(checkout: Path) -> None:
     assert yaml.safe_load(file.read_text()) == {"seed": 1}
     assert file.read_text().count(f"# offpolicy {__version__}, 1970-01-01T00:00:00+00:00 on ") == 2
     assert "\n# offpolicy train\n" in file.read_text()
-
-
-def test_a_configuration_that_is_no_text_is_left_as_it_is(checkout: Path) -> None:
-    file = checkout / "config.yaml"
-    file.write_bytes(b"seed: 1  # caf\xe9\n")
-    Provenance.of_this_process(0.0, ["train"]).note(file)
-    assert file.read_bytes() == b"seed: 1  # caf\xe9\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +11,9 @@ import pytest
 
 from offpolicy.distributed.arrivals import ArrivalLog
 from offpolicy.distributed.clock_offsets import ClockOffsets
-from offpolicy.logger.metrics import require_known
 from offpolicy.logger.predictions import judge_window
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
-from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_keys, rank_series, straggler
+from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_keys, straggler
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase, PackerPhase
 from offpolicy.timing.rates import compute_rates
@@ -85,62 +83,10 @@ def test_a_rank_within_the_margin_is_not_named(header: RunHeader, late_ms: float
     assert record["rank/late_ms"] == pytest.approx(late_ms)
 
 
-@pytest.mark.parametrize(
-    ("iterations", "share", "is_named"),
-    [(4, 1.0, True), (4, 0.75, False), (8, 0.875, True), (16, 0.875, False), (5000, 0.69, False), (5000, 0.71, True)],
-)
-def test_in_few_iterations_a_straggler_is_late_more_often(
-    header: RunHeader, iterations: int, share: float, is_named: bool
-) -> None:
-    record = record_of(header, late_rank(iterations, 0.0, 0.1), late_rank(iterations, 5.0, share))
-    assert ("rank/straggler" in record) is is_named
-
-
-@pytest.mark.parametrize(("late_ms", "is_named"), [(2.7, False), (2.9, True)])  # 2 % of 40 ms, times 3.5
-def test_in_few_iterations_a_straggler_is_later(header: RunHeader, late_ms: float, is_named: bool) -> None:
-    record = record_of(header, late_rank(4, 0.0, 0.0), late_rank(4, late_ms, 1.0))
-    assert ("rank/straggler" in record) is is_named
-
-
 def test_a_rank_that_paused_now_and_then_is_not_named(header: RunHeader) -> None:
     record = record_of(header, late_rank(50, 0.0, 0.1), late_rank(50, 5.0, 1.0, capped_ms=0.5))
     assert "rank/straggler" not in record
     assert record["rank/late_ms"] == pytest.approx(5.0)
-
-
-def test_a_rank_that_mostly_waits_for_something_else_delays_nobody(header: RunHeader) -> None:
-    waiting = dataclasses.replace(late_rank(50, 1.2, 1.0), account=account(50, train=20.0, collector_wait=130.0))
-    assert "rank/straggler" not in record_of(header, rank(50, **FAST), waiting)
-
-
-def test_the_error_of_the_clocks_is_in_the_record(header: RunHeader) -> None:
-    assert record_of(header, late_rank(50, 0.0, 0.1), late_rank(50, 0.0, 0.1))["rank/clock_error_ms"] == 0.03
-
-
-def test_ranks_are_compared_over_the_window_not_since_the_start(header: RunHeader) -> None:
-    before = (late_rank(100, 5.0, 1.0), late_rank(100, 0.0, 0.0))
-    after = (late_rank(200, 2.5, 0.5), late_rank(200, 2.5, 0.5))
-    record = record_of(header, *after, before=before)
-    assert (record["rank/straggler"], record["rank/late_ms"]) == (1, pytest.approx(5.0))
-
-
-def test_a_rank_without_an_iteration_is_left_out(header: RunHeader) -> None:
-    record = record_of(header, late_rank(50, 0.0, 0.1), late_rank(0, 0.0, 0.0), late_rank(50, 5.0, 0.94))
-    assert (record["rank/num"], record["rank/straggler"]) == (2, 2)
-    json.dumps(record, allow_nan=False)
-
-
-def test_a_round_before_the_first_report_of_a_rank_is_no_error(header: RunHeader) -> None:
-    assert "rank/straggler" not in record_of(header, rank(50, **FAST), rank(50, **SLOW))
-
-
-def test_a_window_without_any_iteration_has_no_phases_of_ranks(header: RunHeader) -> None:
-    record = record_of(header, rank(0), rank(0))
-    assert {key: value for key, value in record.items() if key.startswith("rank/")} == {"rank/num": 0}
-
-
-def test_ranks_weigh_equally_in_the_mean_of_a_phase(header: RunHeader) -> None:
-    assert record_of(header, rank(1, train=10.0), rank(99, train=20.0))["rank/train_mean_ms"] == pytest.approx(15.0)
 
 
 def with_packer(learner: LearnerTotals, slots: int) -> LearnerTotals:
@@ -161,22 +107,10 @@ def test_every_runner_has_the_same_keys(
     assert len([key for key in keys if key.startswith("rank/")]) == 3 * len(LearnerPhase) + 4
 
 
-def test_the_statistics_of_one_rank_are_its_values(record: Record) -> None:
-    for name in ("min", "mean", "max"):
-        assert record[f"rank/train_{name}_ms"] == record["timing/learner_train_ms"]
-    assert (record["rank/late_ms"], record["rank/late_share"], record["rank/num"]) == (0.0, 0.0, 1)
-    assert "rank/straggler" not in record
-
-
 def test_the_packer_is_timed_per_packed_batch(header: RunHeader) -> None:
     before, after = with_packer(rank(10, train=1.0), 30), with_packer(rank(20, train=1.0), 50)
     record = record_of(header, after, before=(before,))
     assert [record[f"prefetch/{phase}_ms"] for phase in PackerPhase] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-
-
-def test_a_packer_that_packed_nothing_in_the_window_has_no_means(header: RunHeader) -> None:
-    record = record_of(header, with_packer(rank(20, train=1.0), 30), before=(with_packer(rank(10, train=1.0), 30),))
-    assert not [key for key in record if key.startswith("prefetch/")]
 
 
 def losses(total: float, count: float, name: str = "critic_loss") -> MetricTotals:
@@ -189,29 +123,10 @@ def test_losses_of_ranks_are_weighted_by_their_counts(header: RunHeader) -> None
     assert record_of(header, *after, before=before)["train/critic_loss"] == 2.5  # (3 + 7) / (3 + 1), not (1 + 7) / 2
 
 
-def test_losses_of_ranks_are_joined_by_name(header: RunHeader) -> None:
-    record = record_of(header, rank(1, losses(6.0, 2.0)), rank(1, losses(8.0, 1.0, "actor_loss")))
-    assert (record["train/critic_loss"], record["train/actor_loss"]) == (3.0, 8.0)
-
-
-@pytest.mark.parametrize("unknown", [float("nan"), float("inf")])
-def test_a_nan_loss_of_one_rank_is_left_out(header: RunHeader, unknown: float) -> None:
-    record = record_of(header, rank(1, losses(6.0, 2.0)), rank(1, losses(unknown, 5.0)))
-    assert record["train/critic_loss"] == 3.0
-    assert "train/critic_loss" not in record_of(header, rank(1, losses(unknown, 2.0)))
-
-
 def test_a_rank_that_has_not_reported_since_a_resume_is_left_out(header: RunHeader) -> None:
     restored = losses(1000.0, 100.0)
     after = (rank(1, losses(1006.0, 102.0)), rank(0, losses(0.0, 0.0)))
     assert record_of(header, *after, before=(rank(0, restored), rank(0, restored)))["train/critic_loss"] == 3.0
-
-
-def test_updates_and_iterations_are_those_of_rank_0(header: RunHeader) -> None:
-    record = record_of(header, rank(50, **FAST), rank(70, **SLOW))
-    assert record["train/n_updates"] == 50
-    assert record["timing/learner_train_ms"] == pytest.approx(6.0)
-    assert record["perf/iter_ms"] == pytest.approx(46.0)
 
 
 def test_the_age_of_samples_is_weighted_by_their_number(header: RunHeader) -> None:
@@ -230,29 +145,6 @@ def test_the_verdict_names_the_rank_that_rank_0_waits_for(header: RunHeader, mak
     assert verdict is not None
     assert verdict.label == ("learner(rank_barrier 87%)" if late else "learner(train 80%)")
     assert ("rank 1 arrives 40.0 ms late, in 100% of the iterations" in verdict.reason) is bool(late)
-
-
-def test_rank_0_is_not_named_in_the_verdict_as_a_straggler(header: RunHeader, make_snapshot: Any) -> None:
-    late = dataclasses.replace(late_rank(50, 40.0, 1.0), account=account(50, train=1.0, rank_barrier=5.0))
-    snapshot = dataclasses.replace(make_snapshot(50), learners=(late, late_rank(50, 0.0, 0.0)))
-    rates, late_one = compute_rates(None, snapshot, header.mode), straggler(None, snapshot)
-    verdict = judge_window(None, snapshot, rates, header, late=late_one)
-    assert verdict is not None
-    assert verdict.label == "learner(rank_barrier 83%)"
-    assert "late" not in verdict.reason
-
-
-def test_every_rank_has_its_own_series(header: RunHeader, make_snapshot: Any) -> None:
-    def snapshot(iterations: int) -> Snapshot:
-        return Snapshot(0.0, 0, 0, (rank(iterations, **FAST), late_rank(iterations, 2.0, 0.9)), (), 0, 1, 0.0)
-
-    series = rank_series(snapshot(50), snapshot(100))
-    assert len(series) == 2 * (len(LearnerPhase) + 4)
-    assert (series["rank/0/rank_barrier_ms"], series["rank/1/rank_barrier_ms"]) == (40.0, 0.0)
-    assert (series["rank/0/iter_ms"], series["rank/0/late_ms"]) == (46.0, 0.0)
-    assert (series["rank/1/late_ms"], series["rank/1/late_share"]) == (pytest.approx(2.0), pytest.approx(0.9))
-    require_known(series)
-    assert rank_series(None, make_snapshot(50)) == {}
 
 
 # -- simulated ranks --------------------------------------------------------------------------------------------------
@@ -292,19 +184,19 @@ def simulated_record(rng: np.random.Generator, slower: Sequence[float]) -> Recor
     return dict(rank_keys(None, snapshot, straggler(None, snapshot)))
 
 
-@pytest.mark.parametrize("num_ranks", [2, 4, pytest.param(8, marks=pytest.mark.slow)])
-def test_of_equal_ranks_none_is_named_in_a_hundred_records(num_ranks: int) -> None:
+@pytest.mark.parametrize("num_ranks", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (4, 8))])
+def test_of_equal_ranks_none_is_named_in_forty_records(num_ranks: int) -> None:
     rng = np.random.default_rng(num_ranks)
-    records = [simulated_record(rng, (1.0,) * num_ranks) for _ in range(100)]
+    records = [simulated_record(rng, (1.0,) * num_ranks) for _ in range(40)]
     assert [record for record in records if "rank/straggler" in record] == []
 
 
-@pytest.mark.parametrize(("num_ranks", "slow"), [(2, 0), (2, 1), (4, 2), pytest.param(8, 7, marks=pytest.mark.slow)])
-def test_a_rank_slower_by_five_per_cent_is_named_in_95_of_a_hundred_records(num_ranks: int, slow: int) -> None:
-    rng = np.random.default_rng(num_ranks)
+@pytest.mark.parametrize("num_ranks", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (4, 8))])
+def test_a_rank_slower_by_five_per_cent_is_named_in_38_of_forty_records(num_ranks: int) -> None:
+    rng, slow = np.random.default_rng(num_ranks), num_ranks - 1
     slower = tuple(1.05 if index == slow else 1.0 for index in range(num_ranks))
-    records = [simulated_record(rng, slower) for _ in range(100)]
-    assert sum(record.get("rank/straggler") == slow for record in records) >= 95
+    records = [simulated_record(rng, slower) for _ in range(40)]
+    assert sum(record.get("rank/straggler") == slow for record in records) >= 38
 
 
 def named_by_second(*spells: tuple[float, int]) -> list[int | None]:
@@ -322,46 +214,16 @@ def named_by_second(*spells: tuple[float, int]) -> list[int | None]:
     return named[1:]
 
 
-def test_a_rank_that_was_late_for_two_seconds_is_not_named() -> None:
-    """What one core has to do besides changes from second to second."""
-    assert set(named_by_second((0.5, 10), (0.8, 2), (0.5, 10))) == {None}
-
-
 def test_a_rank_that_stays_late_is_named_until_it_is_hardly_late_any_more() -> None:
     named = named_by_second((0.9, 20), (0.65, 15), (0.5, 20))
     assert set(named[1:35]) == {1}  # in the disturbed spell, too, in which no rank would be named anew
     assert set(named[-10:]) == {None}
 
 
-def test_a_record_in_place_of_the_last_one_does_not_widen_the_window() -> None:
-    """Rank 1 is late in all of the many iterations of the second second, and in none of the few since."""
-    finder = StragglerFinder()
-
-    def at(second: float) -> Snapshot:
-        late = 0 if second < 2 else 10_000
-        iterations = late + round(20 * second)
-        ranks = (late_rank(iterations, 0.0, 0.0), late_rank(iterations, 3.0 * late / iterations, late / iterations))
-        return Snapshot(second, 0, 0, ranks, (), 0, 1, 0.0)
-
-    named = finder.observe(at(1.0), at(2.0))
-    assert named is not None
-    assert named.rank == 1
-    finder.observe(at(2.0), at(3.0))
-    finder.observe(at(1.0), at(3.5))
-    assert finder.observe(at(3.5), at(13.0)) is None  # the window of ten seconds begins at 2 s
-
-
 def window(own_ms: float, barrier_ms: float = 0.0, iterations: int = 10) -> Elapsed:
     phases_ns = {"train": round(own_ms * iterations * MS), "rank_barrier": round(barrier_ms * iterations * MS)}
     wall_ns = sum(phases_ns.values())
     return Elapsed(wall_ns, wall_ns, iterations, phases_ns, 0)
-
-
-def test_without_timing_there_is_no_straggler() -> None:
-    untimed = LearnerTotals(None, 1, 0, 0.0, NO_METRICS)
-    snapshot = Snapshot(0.0, 0, 0, (untimed, untimed), (), 0, 1, 0.0)
-    assert straggler(None, snapshot) is None
-    assert (rank_keys(None, snapshot), rank_series(None, snapshot)) == ({}, {})
 
 
 # A scripted watch: the own time of every rank in ms, one window every two seconds.
@@ -385,45 +247,10 @@ def test_a_rank_that_is_slow_for_a_minute_is_named_once() -> None:
     ]
 
 
-def test_a_rank_within_half_more_than_the_median_is_not_slow() -> None:
-    assert warnings_of(((10.0, 15.0, 10.0), 200)) == []
-
-
-@pytest.mark.parametrize("phase", ["replay_batch_wait", "replay_sample", "h2d", "train", "other"])
-def test_a_rank_is_slow_in_whatever_it_does_itself(phase: str) -> None:
-    watch, warnings = StragglerWatch(), []
-    for second in range(0, 70, 10):
-        work_ns = [{"train": 50 * MS}, {"train": 50 * MS, phase: (100 if phase == "train" else 50) * MS}]
-        windows = [Elapsed(sum(ns.values()), sum(ns.values()), 10, ns, 0) for ns in work_ns]
-        warnings += watch.observe(windows, second)
-    assert len(warnings) == 1
-
-
 def test_the_minute_restarts_after_a_recovery() -> None:
     assert warnings_of((LATE, 30), (EVEN, 1), (LATE, 30)) == []
-
-
-def test_there_is_another_warning_after_a_recovery() -> None:
-    assert len(warnings_of((LATE, 40), (EVEN, 1), (LATE, 40))) == 2
 
 
 def test_of_two_ranks_one_twice_as_slow_causes_a_warning() -> None:
     (warning,) = warnings_of(((20.0, 10.0), 40))
     assert "rank 0" in warning
-
-
-def test_a_window_without_an_iteration_does_not_restart_the_minute() -> None:
-    watch = StragglerWatch()
-    fast, slow, idle = window(10.0), window(20.0), window(0.0, iterations=0)
-    without_it, without_others, of_all = [fast, fast, idle], [idle, idle, slow], [fast, fast, slow]
-    warnings = []
-    for second in range(0, 60, 6):
-        warnings += (
-            watch.observe(of_all, second) + watch.observe(without_it, second) + watch.observe(without_others, second)
-        )
-    assert warnings == []
-    assert len(watch.observe(of_all, 60.0)) == 1
-
-
-def test_a_rank_alone_is_never_slow() -> None:
-    assert warnings_of(((20.0,), 100)) == []

@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from rich.console import Console
 
@@ -14,8 +12,7 @@ from offpolicy.errors import ConfigError
 from offpolicy.logger.end_screen import end_screen
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary, known_summary, read_summary, write_summary
-from offpolicy.timing.phases import CoreClass, LearnerPhase
-from offpolicy.timing.virtual_speedup import Measured
+from offpolicy.timing.phases import CoreClass
 from offpolicy.types import (
     Account,
     ArrivalTotals,
@@ -25,7 +22,6 @@ from offpolicy.types import (
     EvaluatorTotals,
     LearnerTotals,
     SchedulerStats,
-    SlowTime,
     Snapshot,
 )
 
@@ -47,6 +43,7 @@ def printed(summary: dict[str, Any], width: int = 80) -> list[str]:
     return capture.get().rstrip("\n").split("\n")
 
 
+@pytest.mark.promise("summary")
 def test_the_summary_has_exactly_the_documented_keys(make_snapshot: Any, evaluation: EvalResult) -> None:
     summary = summary_of(make_snapshot(1000), last_eval=evaluation)
     assert list(summary) == [
@@ -66,6 +63,7 @@ def test_the_summary_has_exactly_the_documented_keys(make_snapshot: Any, evaluat
     assert list(summary["hardware"]) == ["cpu", "cores", "gpu"]
 
 
+@pytest.mark.promise("account-closes")
 @pytest.mark.parametrize("side", ["learner", "collector"])
 def test_the_account_closes_over_the_whole_life_of_the_process(make_snapshot: Any, side: str) -> None:
     account = summary_of(make_snapshot(1000))["timing"][side]
@@ -74,6 +72,7 @@ def test_the_account_closes_over_the_whole_life_of_the_process(make_snapshot: An
     assert account["phases_s"]["warmup"] == 2.0
 
 
+@pytest.mark.promise("learner-phases", "collector-phases")
 def test_the_phases_are_the_frozen_ones_and_the_warmup(make_snapshot: Any) -> None:
     timing = summary_of(make_snapshot(1000))["timing"]
     assert list(timing["learner"]["phases_s"]) == [
@@ -87,6 +86,7 @@ def test_the_phases_are_the_frozen_ones_and_the_warmup(make_snapshot: Any) -> No
     assert timing["learner"]["phases_s"]["train"] == 6.1
 
 
+@pytest.mark.promise("collector-phases")
 def test_several_collectors_are_listed_not_summed(make_snapshot: Any) -> None:
     snapshot = make_snapshot(1000)
     timing = summary_of(dataclasses.replace(snapshot, collectors=snapshot.collectors * 2))["timing"]
@@ -121,57 +121,6 @@ def test_the_final_evaluation_is_in_the_account_and_not_in_rates_and_verdict(mak
     assert summary["bottleneck"]["phase"] == "train"
 
 
-def test_what_slow_iterations_take_longer_is_measured_against_iterations_alone(make_snapshot: Any) -> None:
-    """Ten slow iterations of 20 ms of `train`, where the mean one takes 6.1 ms; the final evaluation is in none."""
-    snapshot = ended(make_snapshot(1000), 60)
-    account = snapshot.learners[0].account
-    assert account is not None
-    slow = SlowTime(10, {**dict.fromkeys(account.phases_ns, 0), "train": 10 * 20_000_000})
-    learner = dataclasses.replace(snapshot.learners[0], account=dataclasses.replace(account, slow=slow))
-    slow_ms = summary_of(dataclasses.replace(snapshot, learners=(learner,)))["timing"]["learner"]["slow_ms"]
-    assert (slow_ms["train"], slow_ms["evaluation"]) == (pytest.approx(13.9), 0.0)
-
-
-def test_the_window_of_the_rates_is_in_the_summary_phase_by_phase(make_snapshot: Any) -> None:
-    learning = summary_of(ended(make_snapshot(1000), 60), make_snapshot(100))["learning"]
-    assert learning["learner_s"]["train"] == pytest.approx(0.0061 * 900)
-    assert sum(learning["learner_s"].values()) == pytest.approx(0.0066 * 900)
-    (collector,) = learning["collectors_s"]
-    assert collector["env_step"] == pytest.approx(0.0001 * 900)
-    assert sum(collector.values()) == pytest.approx(0.0066 * 900)
-
-
-def test_samples_and_costs_by_phase_are_of_the_run_since_the_baseline(make_snapshot: Any) -> None:
-    """Before it the learner took 310 us for a sample of no rows; since then twice as long as for an update."""
-    early, late = make_snapshot(500), make_snapshot(1000)
-    rank = late.learners[0]
-    phases_ns = {**rank.account.phases_ns, "train": 4_050_000_000, "replay_sample": 2_155_000_000 + 205_000_000}
-    account = dataclasses.replace(rank.account, phases_ns=phases_ns)
-    late = dataclasses.replace(late, learners=(dataclasses.replace(rank, account=account),))
-    early = dataclasses.replace(early, learners=(dataclasses.replace(early.learners[0], samples=0),))
-    summary = summary_of(late, early)
-    assert summary["rates"]["samples_per_sec"] == pytest.approx(256 * 1000 / 3.3)
-    costs, spent = summary["pipeline"]["learner_s"], summary["learning"]["learner_s"]
-    assert costs["replay_sample"] / costs["train"] == pytest.approx(spent["replay_sample"] / spent["train"])
-    assert spent["replay_sample"] > 2 * spent["train"]
-
-
-def test_a_rank_that_was_late_before_the_baseline_alone_is_not_named(make_snapshot: Any) -> None:
-    early = waiting(make_snapshot(500), 2_000_000_000, 100_000_000)
-    later = waiting(make_snapshot(1000), 4_400_000_000, 2_500_000_000)
-    same = [dataclasses.replace(rank, arrivals=early.learners[i].arrivals) for i, rank in enumerate(later.learners)]
-    summary = summary_of(dataclasses.replace(later, learners=tuple(same)), early)
-    assert summary["timing"]["straggler"] is None
-    assert summary["bottleneck"]["phase"] == "rank_barrier"
-    assert "arrives" not in summary["bottleneck"]["reason"]
-
-
-def test_a_phase_that_never_opened_has_no_percentiles(make_snapshot: Any) -> None:
-    spread = summary_of(make_snapshot(1000))["timing"]["learner"]["spread_ms"]
-    assert "param_sync" not in spread
-    assert spread["train"]["p50"] == pytest.approx(6.1, rel=0.03)
-
-
 def waiting(snapshot: Snapshot, *waits_ns: int) -> Snapshot:
     """One rank for each of `waits_ns`, which it spent in the barrier instead of in training."""
 
@@ -190,6 +139,7 @@ def waiting(snapshot: Snapshot, *waits_ns: int) -> Snapshot:
     return dataclasses.replace(snapshot, learners=tuple(map(learner, waits_ns)))
 
 
+@pytest.mark.promise("lanes-apart")
 def test_several_ranks_are_listed_not_summed(make_snapshot: Any) -> None:
     timing = summary_of(waiting(make_snapshot(1000), 3_000_000_000, 100_000_000))["timing"]
     assert [rank["phases_s"]["rank_barrier"] for rank in timing["learners"]] == [3.0, 0.1]
@@ -205,33 +155,12 @@ def test_the_end_screen_names_the_straggler(make_snapshot: Any) -> None:
     assert "barrier" not in "".join(printed(summary_of(make_snapshot(1000))))
 
 
-def test_of_equal_ranks_the_summary_names_none(make_snapshot: Any) -> None:
-    summary = summary_of(waiting(make_snapshot(1000), 0, 0))
-    assert summary["timing"]["straggler"] is None
-    assert "barrier 0.0/0.0/0.0 s (min/mean/max), none is late" in "\n".join(printed(summary))
-
-
-@pytest.mark.parametrize("account", [None, Account(0, 5, 0, {}, 0)])
-def test_a_rank_without_an_account_is_not_the_straggler(make_snapshot: Any, account: Account | None) -> None:
-    snapshot = waiting(make_snapshot(1000), 3_000_000_000, 0, 100_000_000)
-    first, second, third = snapshot.learners
-    absent = dataclasses.replace(second, account=account)
-    summary = summary_of(dataclasses.replace(snapshot, learners=(first, absent, third)))
-    assert "3: barrier 0.1/1.6/3.0 s (min/mean/max), rank 2 late 2.9 ms" in "\n".join(printed(summary))
-
-
 def test_a_rank_without_a_report_does_not_mean_untimed(make_snapshot: Any) -> None:
     snapshot = make_snapshot(0)
     silent = dataclasses.replace(snapshot.learners[0], account=None)
     summary = summary_of(dataclasses.replace(snapshot, learners=(snapshot.learners[0], silent)))
     assert summary["bottleneck"]["verdict"] == "warming up"
     assert summary["timing"]["learners"][1] is None
-
-
-def test_the_rates_are_of_all_hosts(make_snapshot: Any) -> None:
-    rates = summary_of(make_snapshot(1000), baseline=make_snapshot(100), num_hosts=2)["rates"]
-    assert rates["steps_per_sec"] == pytest.approx(2 * 900 / 5.94)
-    assert rates["utd"] == 0.5
 
 
 def test_rates_and_verdict_are_of_the_run_since_the_baseline(make_snapshot: Any) -> None:
@@ -250,6 +179,7 @@ def test_with_timing_off_the_account_is_null_and_the_rates_stay(make_snapshot: A
     assert not any("Learner" in line for line in printed(summary))  # nothing to show
 
 
+@pytest.mark.promise("summary")
 def test_a_crash_before_the_first_report_still_has_a_summary() -> None:
     nothing = Snapshot(0.5, 0, 0, (), (), 0, 20_000, 0.0)
     summary = summary_of(nothing, status="failed", exit_code=2, reason="learner 0: no such device")
@@ -274,11 +204,6 @@ def test_a_return_that_is_not_a_number_is_null(make_snapshot: Any, evaluation: E
     assert summary["eval"]["mean_reward"] is None
 
 
-def test_a_spread_that_is_not_a_number_is_null(make_snapshot: Any, evaluation: EvalResult) -> None:
-    summary = summary_of(make_snapshot(10), last_eval=evaluation._replace(std_reward=float("inf")))
-    assert summary["eval"] == {"mean_reward": -150.25, "std_reward": None, "episodes": 10}
-
-
 def test_how_the_run_ran_is_in_the_summary(make_snapshot: Any) -> None:
     header = dataclasses.replace(
         HEADER, learner_threads=2, collector_threads=3, update_mode="graph", update_reason="faster", products="oneDNN"
@@ -287,11 +212,6 @@ def test_how_the_run_ran_is_in_the_summary(make_snapshot: Any) -> None:
     assert summary["threads"] == {"learner": 2, "collector": 3}
     assert summary["compile"] == {"mode": "graph", "reason": "faster"}
     assert (summary["products"], summary["mode"]) == ("oneDNN", "alternate")
-
-
-def test_what_was_not_chosen_yet_is_null_or_off(make_snapshot: Any) -> None:
-    summary = summary_of(make_snapshot(10))
-    assert (summary["threads"]["learner"], summary["compile"]["mode"], summary["products"]) == (None, "off", None)
 
 
 def test_counts_and_times_of_the_run_are_those_of_its_last_snapshot(make_snapshot: Any) -> None:
@@ -310,29 +230,6 @@ def test_capacities_and_the_prediction_are_in_the_summary(make_snapshot: Any) ->
     assert rates["prediction_error"] == 0.04
 
 
-@pytest.mark.parametrize(
-    ("config", "has_gpu", "keys"),
-    [
-        ({}, False, ["threads.learner=auto", "lower algo.batch_size"]),
-        ({"threads": {"learner": "auto"}}, False, ["lower algo.batch_size"]),
-        ({}, True, ["threads.learner=auto", "device=cuda", "lower algo.batch_size"]),
-    ],
-)
-def test_advice_is_what_the_run_does_not_do_yet_and_its_machine_can(
-    make_snapshot: Any, config: dict[str, Any], has_gpu: bool, keys: list[str]
-) -> None:
-    header = dataclasses.replace(HEADER, has_gpu=has_gpu)
-    summary = build_summary(make_snapshot(1000), header, RESULT, baseline=make_snapshot(100), config_mapping=config)
-    assert [text.partition(":")[0] for text in summary["bottleneck"]["advice"]] == keys
-
-
-def test_the_hardware_is_that_of_this_process(make_snapshot: Any) -> None:
-    hardware = summary_of(make_snapshot(10), gpu="Some GPU")["hardware"]
-    assert hardware["cores"] == len(os.sched_getaffinity(0))
-    assert hardware["cpu"]
-    assert hardware["gpu"] == "Some GPU"
-
-
 def test_the_summary_file_is_replaced_whole(tmp_path: Path, make_snapshot: Any) -> None:
     path = tmp_path / "summary.json"
     write_summary(path, {"status": "failed"})
@@ -342,41 +239,12 @@ def test_the_summary_file_is_replaced_whole(tmp_path: Path, make_snapshot: Any) 
     assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
 
 
-def test_the_summary_is_on_the_disk_when_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[int] = []
-    monkeypatch.setattr("offpolicy.files.os.fsync", synced.append)
-    write_summary(tmp_path / "summary.json", {"status": "completed"})
-    assert len(synced) == 2  # the content, and its name
-
-
 def test_a_summary_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     write_summary(path, {"status": "completed"})
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_summary(path, {"wall_s": float("nan")})
     assert json.loads(path.read_text()) == {"status": "completed"}
-
-
-def test_samples_and_flops_per_second_are_in_the_summary_and_its_table(make_snapshot: Any) -> None:
-    active_s = 6.45e-3  # of 6.6 ms: without collector_wait and sync_coordination
-    summary = summary_of(make_snapshot(1000), baseline=make_snapshot(100), flops=active_s * 2.5e9)
-    assert summary["rates"]["samples_per_sec"] == pytest.approx(256 / 6.6e-3)
-    assert summary["rates"]["flops_per_sec"] == pytest.approx(2.5e9)
-    (line,) = [line for line in printed(summary) if line.startswith("learning")]
-    assert line.split(maxsplit=1)[1].rstrip() == "38788 samples/s  0.0025 TFLOP/s while active"
-
-
-def test_without_samples_or_flops_the_table_says_nothing_of_them(make_snapshot: Any) -> None:
-    summary = summary_of(make_snapshot(0))
-    assert (summary["rates"]["samples_per_sec"], summary["rates"]["flops_per_sec"]) == (None, None)
-    assert not any(line.startswith("learning") for line in printed(summary))
-
-
-def test_a_phase_that_most_runs_never_open_has_a_row_where_it_has_time(make_snapshot: Any) -> None:
-    snapshot = make_snapshot(1000)
-    assert not any("Episode Hook" in line for line in printed(summary_of(snapshot)))
-    snapshot.collectors[0].account.phases_ns["post_backpressure"] += 10**9
-    assert any("Episode Hook" in line and " 1.0 " in line for line in printed(summary_of(snapshot)))
 
 
 def test_the_summary_holds_the_account_of_the_evaluator_where_there_is_one(make_snapshot: Any) -> None:
@@ -403,49 +271,6 @@ def test_the_summary_holds_what_the_cores_did_over_the_whole_run(make_snapshot: 
     assert (cores["wall_s"], cores["capacity"], sum(cores["seconds"].values())) == (10.0, 2.0, 20.0)
     assert (cores["seconds"]["learner"], cores["seconds"]["collector"]) == (9.0, 0.0)
     assert cores["cpu_ms_per_env_step"] == 1300 * (10 - 4) / 500  # since the baseline, as the rates are
-
-
-def test_the_end_screen_has_a_line_on_the_cores(make_snapshot: Any) -> None:
-    lines = printed(summary_of(with_cores(make_snapshot(1000), 10)), width=120)
-    (line,) = [line for line in lines if line.startswith("cores")]
-    expected = "learner 0.90  openmp 0.40  others 0.30  idle 0.40  of 2; 6.50 ms of CPU per env step"
-    assert line.removeprefix("cores").strip() == expected
-
-
-def test_without_a_core_ledger_the_cores_are_null(make_snapshot: Any) -> None:
-    summary = summary_of(make_snapshot(1000))
-    assert summary["cores"] is None
-    assert not [line for line in printed(summary) if line.startswith("cores")]
-
-
-def test_a_run_that_ends_before_its_cores_were_read_twice_has_null_for_them(make_snapshot: Any) -> None:
-    unread = CoreTotals(0, 0, dict.fromkeys(map(str, CoreClass), 0))
-    assert summary_of(dataclasses.replace(make_snapshot(0), cores=unread))["cores"] is None
-
-
-def test_the_summary_holds_the_states_of_the_phases_that_were_sampled(make_snapshot: Any) -> None:
-    snapshot: Snapshot = make_snapshot(1000)
-    learner = snapshot.learners[0]
-    assert learner.account is not None
-    states = np.zeros((len(LearnerPhase), 3), np.int64)
-    states[list(LearnerPhase).index(LearnerPhase.TRAIN)] = [80 * 10**6, 40 * 10**6, 8 * 10**6]
-    timed = dataclasses.replace(learner, account=dataclasses.replace(learner.account, states=states))
-    summary = summary_of(dataclasses.replace(snapshot, learners=(timed,)))
-    shares = {"running": 0.5, "runnable": 0.1, "blocked": pytest.approx(0.4)}
-    assert summary["timing"]["learner"]["states"] == {"train": shares}
-    assert summary["timing"]["collector"]["states"] == {}
-
-
-def test_a_run_that_was_slowed_on_purpose_shows_what_faster_phases_gained(make_snapshot: Any) -> None:
-    gains = {"train": {"25": [1.1], "50": [1.4, 1.5, 1.6]}, "env_step": {"25": [], "50": [1.02, 1.02]}}
-    summary = summary_of(make_snapshot(1000), virtual_speedup=Measured(100.0, gains))
-    assert summary["virtual_speedup"]["steps_per_sec"] == 100.0
-    rows = [(row["phase"], row["percent"], row["blocks"]) for row in summary["virtual_speedup"]["gains"]]
-    assert rows == [("train", 25, 1), ("train", 50, 3), ("env_step", 50, 2)]
-    assert summary["virtual_speedup"]["gains"][1]["gain"] == pytest.approx(0.5)
-    text = " ".join(" ".join(printed(summary)).split())
-    assert "slowed on purpose, by timing.virtual_speedup" in text
-    assert "with 50 % less time: train +50%, env_step +2%; see offpolicy explain" in text
 
 
 @pytest.mark.parametrize("content", [None, b"{", b"[1]", b"null", b'{"status": "\xff"}', b"[" * 100_000])

@@ -1,24 +1,27 @@
+"""Event files of TensorBoard: scalars, charts, texts, the table of hyper-parameters and the picture of the account."""
+
 from __future__ import annotations
 
 import os
-import re
 import resource
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, metadata
 
-from offpolicy.logger.metrics import METRICS
-from offpolicy.logger.provenance import Provenance
+from offpolicy.config.overrides import load_config
+from offpolicy.logger.account_picture import EVERY_S, AccountHistory, Picture
+from offpolicy.logger.hparams import used_options
+from offpolicy.logger.metrics import share_key
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import SafeSink
-from offpolicy.logger.tensorboard import PATIENCE_S, TensorBoardSink
-from tests.unit.logger.descriptors import open_below
+from offpolicy.logger.tensorboard import TensorBoardSink
+from offpolicy.timing.phases import LearnerPhase
 
 CONFIG = {"algo": {"name": "sac", "gamma": 0.99, "hidden_dims": [256, 256], "auto_alpha": True}, "seed": 3}
 TEXTS = ("configuration", "run")
@@ -101,20 +104,6 @@ def layout_of(run_dir: Path) -> list[tuple[str, list[str]]]:
     return [(one.title, [tag for chart in one.chart for tag in tags_of(chart)]) for one in layout.category]
 
 
-def test_a_chart_shows_its_key_and_no_longer_one(tmp_path: Path, header: RunHeader, record: Record) -> None:
-    write(tmp_path, header, None, record)
-    (event,) = read(tmp_path).Tensors("custom_scalars__config__")
-    layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
-    patterns = [tag for category in layout.category for chart in category.chart for tag in chart.multiline.tag]
-    assert "^perf/utd$" in patterns
-    assert [pattern for pattern in patterns if len([key for key in METRICS if re.match(pattern, key)]) != 1] == []
-
-
-def test_charts_are_written_again_only_where_they_change(tmp_path: Path, header: RunHeader, record: Record) -> None:
-    write(tmp_path, header, None, record, record | {"env_steps": 2100})
-    assert len(read(tmp_path).Tensors("custom_scalars__config__")) == 1
-
-
 def test_a_chart_has_one_key_and_appears_with_its_first_value(
     tmp_path: Path, header: RunHeader, record: Record
 ) -> None:
@@ -131,12 +120,7 @@ def test_a_chart_has_one_key_and_appears_with_its_first_value(
     assert {len(chart.multiline.tag) for chart in charts} == {1}
 
 
-def test_the_scalars_are_those_of_the_charts(tmp_path: Path, header: RunHeader, record: Record) -> None:
-    write(tmp_path, header, None, record)
-    shown = {key for _, keys in layout_of(tmp_path) for key in keys}
-    assert set(read(tmp_path).Tags()["scalars"]) == shown
-
-
+@pytest.mark.promise("metric-table")
 def test_a_scalar_has_the_meaning_and_unit_of_the_table(tmp_path: Path, header: RunHeader) -> None:
     write(tmp_path, header, None, {"env_steps": 1, "perf/utd": 1.0}, {"env_steps": 2, "perf/utd": 1.0})
     metadata_of = read(tmp_path).SummaryMetadata("perf/utd")
@@ -146,137 +130,12 @@ def test_a_scalar_has_the_meaning_and_unit_of_the_table(tmp_path: Path, header: 
     assert points(tmp_path, "perf/utd") == [(1, 1.0), (2, 1.0)]
 
 
-def test_a_run_of_several_ranks_has_the_keys_of_ranks(tmp_path: Path, header: RunHeader) -> None:
-    write(tmp_path, replace(header, world_size=2), None, {"env_steps": 1, "rank/rank_barrier_max_ms": 4.0})
-    assert points(tmp_path, "rank/rank_barrier_max_ms") == [(1, 4.0)]
-
-
-def test_nothing_is_open_after_the_end(tmp_path: Path, header: RunHeader) -> None:
-    write(tmp_path, header, None, {"env_steps": 1, "perf/utd": 1.0})
-    assert open_below(tmp_path) == []
-
-
-def test_a_key_of_one_rank_has_the_meaning_of_those_of_all(tmp_path: Path, header: RunHeader) -> None:
-    write(tmp_path, header, None, {"env_steps": 1, "rank/11/train_ms": 4.0})
-    description = read(tmp_path).SummaryMetadata("rank/11/train_ms").summary_description
-    assert description.startswith(METRICS["rank/<r>/train_ms"].help)
-
-
-class AtOnce:
-    """A thread that has ended when it was started."""
-
-    joined: ClassVar[list[float]] = []
-
-    def __init__(self, target: Any, args: tuple[Any, ...], **_: Any) -> None:
-        self.start, self.join = lambda: target(*args), self.joined.append
-
-
-class WhenAsked:
-    """A thread that runs when `run` is called."""
-
-    run: ClassVar[Any] = None
-
-    def __init__(self, target: Any, args: tuple[Any, ...], **_: Any) -> None:
-        type(self).run = staticmethod(lambda: target(*args))
-
-    def start(self) -> None:
-        pass
-
-    def join(self, timeout_s: float) -> None:
-        pass
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures of 7 x 3 pixels, drawn at once."""
-    size = (7).to_bytes(4, "big") + (3).to_bytes(4, "big")
-    monkeypatch.setattr("offpolicy.logger.account_picture.account_png", lambda rows: 16 * b"x" + size)
-    monkeypatch.setattr("offpolicy.logger.account_picture.Thread", AtOnce)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
-    monkeypatch.setattr(AtOnce, "joined", [])
-
-
-@pytest.mark.usefixtures("drawn")
-def test_a_new_evaluation_brings_a_picture_of_the_account(tmp_path: Path, header: RunHeader, record: Record) -> None:
-    evaluated = record | {"wall_s": 100.0, "eval/env_steps": 1999}
-    write(tmp_path, header, None, record, evaluated, evaluated | {"env_steps": 2100, "wall_s": 200.0})
-    (image,) = read(tmp_path).Images("timing/account")
-    assert (image.step, image.width, image.height) == (2000, 7, 3)
-    assert AtOnce.joined == [PATIENCE_S]
-
-
-@pytest.mark.usefixtures("drawn")
-def test_the_end_of_a_run_without_an_evaluation_brings_a_picture_too(
-    tmp_path: Path, header: RunHeader, record: Record
-) -> None:
-    sink = TensorBoardSink(tmp_path, CONFIG, header, None)
-    sink.write(record)
-    sink.write({**record, "env_steps": 2050})
-    sink.finish({**SUMMARY, "wall_s": 100.0})
-    sink.close()
-    (image,) = read(tmp_path).Images("timing/account")
-    assert image.step == 2050
-
-
-@pytest.mark.usefixtures("drawn")
-def test_a_picture_is_at_the_step_of_its_last_record_however_long_it_took(
-    tmp_path: Path, header: RunHeader, record: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("offpolicy.logger.account_picture.Thread", WhenAsked)
-    sink = TensorBoardSink(tmp_path, CONFIG, header, None)
-    sink.write(record)
-    sink.write({**record, "env_steps": 2050, "wall_s": 100.0, "eval/env_steps": 1999})
-    WhenAsked.run()
-    sink.write({**record, "env_steps": 2100, "wall_s": 101.0, "eval/env_steps": 1999})
-    sink.close()
-    (image,) = read(tmp_path).Images("timing/account")
-    assert image.step == 2050
-
-
-def test_a_picture_that_cannot_be_drawn_leaves_the_scalars_and_the_end(
-    tmp_path: Path, header: RunHeader, record: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(self: object, wall_s: float) -> None:
-        drawn.append(wall_s)
-        raise RuntimeError("no font")
-
-    drawn: list[float] = []
-    monkeypatch.setattr("offpolicy.logger.tensorboard.AccountHistory.draw_if_due", fail)
-    sink = TensorBoardSink(tmp_path, CONFIG, header, None)
-    for steps in (1000, 2000):
-        sink.write({**record, "env_steps": steps, "eval/env_steps": steps, "eval/mean_reward": -1.0})
-    sink.finish(SUMMARY)
-    sink.close()
-    accumulator = read(tmp_path)
-    assert [event.step for event in accumulator.Scalars("eval/mean_reward")] == [1000, 2000]
-    (text,) = accumulator.Tensors("timing/account/text_summary")
-    assert text.tensor_proto.string_val[0] == b"no pictures from here on: RuntimeError: no font"
-    assert metadata.SESSION_END_INFO_TAG in accumulator.PluginTagToContent("hparams")
-    assert len(drawn) == 1
-
-
 def test_the_configuration_and_the_origin_are_texts(tmp_path: Path, header: RunHeader) -> None:
     write(tmp_path, header, None)
     texts = {tag: read(tmp_path).Tensors(f"{tag}/text_summary")[0].tensor_proto.string_val[0].decode() for tag in TEXTS}
     assert "  gamma: 0.99\n" in texts["configuration"]
     assert "| command | `" in texts["run"]
     assert "| git commit | `" in texts["run"]
-
-
-def test_the_texts_of_a_resumed_run_are_at_the_step_that_it_goes_on_from(tmp_path: Path, header: RunHeader) -> None:
-    write(tmp_path, header, None)
-    write(tmp_path, header, 200)
-    assert {tag: [event.step for event in read(tmp_path).Tensors(f"{tag}/text_summary")] for tag in TEXTS} == {
-        tag: [0, 200] for tag in TEXTS
-    }
-
-
-def test_the_start_is_looked_up_once(tmp_path: Path, header: RunHeader, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = Provenance("offpolicy train", None, "abc", "2026", "host", None)
-    monkeypatch.setattr(Provenance, "of_this_process", None)
-    TensorBoardSink(tmp_path, CONFIG, header, None, provenance=start).close()
-    (text,) = read(tmp_path).Tensors("run/text_summary")
-    assert b"| git commit | `abc` |" in text.tensor_proto.string_val[0]
 
 
 def test_hparams_are_in_the_same_run(tmp_path: Path, header: RunHeader) -> None:
@@ -323,14 +182,7 @@ def test_a_text_is_in_the_text_dashboard(tmp_path: Path, header: RunHeader) -> N
     assert (event.step, event.tensor_proto.string_val) == (1200, [b"**learner**"])
 
 
-def test_a_text_in_other_bytes_than_utf_8_is_shown_with_escapes(tmp_path: Path, header: RunHeader) -> None:
-    sink = TensorBoardSink(tmp_path, CONFIG, header, None)
-    sink.text("verdict", os.fsdecode(b"caf\xe9"), 1200)
-    sink.close()
-    (event,) = read(tmp_path).Tensors("verdict/text_summary")
-    assert event.tensor_proto.string_val == [rb"caf\udce9"]
-
-
+@pytest.mark.promise("full-disk")
 def test_a_full_disk_is_one_warning_and_keeps_what_was_written(tmp_path: Path, header: RunHeader) -> None:
     """The event file may grow by ten bytes more."""
     sink = TensorBoardSink(tmp_path, CONFIG, header, None)
@@ -351,3 +203,83 @@ def test_a_full_disk_is_one_warning_and_keeps_what_was_written(tmp_path: Path, h
     assert (len(warnings), safe.num_dropped) == (1, 2)
     assert warnings[0].startswith("warning: tensorboard is disabled for the rest of the run: OSError: only 10 of")
     assert points(tmp_path, "perf/utd") == [(1, 1.0)]
+
+
+def test_a_plain_run_has_few_charts_and_no_prefix_before_eval(
+    tmp_path: Path, header: RunHeader, record: Record
+) -> None:
+    write(tmp_path, header, None, record)
+    keys = read(tmp_path).Tags()["scalars"]
+    assert 40 < len(keys) <= 80
+    prefixes = sorted({key.split("/")[0] for key in keys})
+    assert prefixes == ["eval", "perf", "rollout", "share", "spread", "timing", "train"]
+
+
+@pytest.mark.parametrize(("num_ranks", "has_ranks"), [(1, False), (2, True)])
+def test_keys_of_ranks_need_several_ranks(
+    tmp_path: Path, header: RunHeader, record: Record, num_ranks: int, has_ranks: bool
+) -> None:
+    write(tmp_path, replace(header, world_size=num_ranks), None, dict.fromkeys(record, 1.0))
+    for key in ("rank/rank_barrier_max_ms", "timing/learner_rank_barrier_ms", "share/learner_param_sync_pct"):
+        assert (key in read(tmp_path).Tags()["scalars"]) is has_ranks
+
+
+def test_a_phase_is_written_from_its_first_time_on(tmp_path: Path, header: RunHeader) -> None:
+    key = "timing/learner_h2d_ms"
+    write(tmp_path, header, None, *({"env_steps": step, key: value} for step, value in enumerate((0.0, 2.0, 0.0))))
+    assert points(tmp_path, key) == [(1, 2.0), (2, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("algo", "used", "unused"),
+    [
+        ("sac", "algo.alpha_lr", "algo.exploration_noise"),
+        ("td3", "algo.exploration_noise", "algo.alpha_lr"),
+        ("appo", "rollout.length", "replay.capacity"),
+        ("appo", "algo.clip", "collect.band"),
+    ],
+)
+def test_options_are_those_of_the_algorithm(header: RunHeader, algo: str, used: str, unused: str) -> None:
+    options = used_options(load_config([f"algo={algo}"]).to_mapping(), replace(header, algo=algo))
+    assert list(options)[:3] == ["algo.name", "env.id", "runner.name"]
+    assert options["algo.name"] == algo
+    assert used in options
+    assert unused not in options
+    assert not [key for key in options if key.startswith(("log.", "timing.", "run_dir"))]
+    assert None not in options.values()
+
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def timed(env_steps: int, train: float = 80.0) -> Record:
+    shares = dict.fromkeys((share_key("learner", phase) for phase in LearnerPhase), 0.0)
+    return {
+        "env_steps": env_steps,
+        **shares,
+        "share/learner_train_pct": train,
+        "share/learner_other_pct": 100.0 - train,
+    }
+
+
+def history(*records: Record) -> AccountHistory:
+    made = AccountHistory()
+    for record in records:
+        made.add(record)
+    return made
+
+
+def picture(made: AccountHistory, wall_s: float) -> Picture | None:
+    made.draw_if_due(wall_s)
+    return made.take(timeout_s=60.0)
+
+
+def test_a_picture_is_drawn_when_it_is_due() -> None:
+    pytest.importorskip("matplotlib")
+    made = history(timed(100), timed(200, 60.0))
+    assert picture(made, EVERY_S - 1.0) is None
+    first = picture(made, EVERY_S)
+    assert first is not None
+    assert (first.env_steps, first.png[:8]) == (200, PNG)
+    assert picture(made, 2 * EVERY_S - 1.0) is None
+    assert picture(made, 2 * EVERY_S) is not None

@@ -12,12 +12,9 @@ import pytest
 
 from offpolicy.logger.record import EpisodeWindow, RunHeader, build_record
 from offpolicy.logger.timing_keys import (
-    collectors_elapsed,
     core_keys,
     device_keys,
-    device_rank_keys,
     evaluator_keys,
-    hook_keys,
     phase_keys,
 )
 from offpolicy.timing.phases import CollectorPhase, CoreClass, EvaluatorPhase, LearnerPhase
@@ -27,12 +24,9 @@ from offpolicy.types import (
     CoreTotals,
     DeviceTotals,
     EvaluatorTotals,
-    HookTotals,
     LearnerTotals,
     SchedulerStats,
-    SlowTime,
     Snapshot,
-    TaggedTime,
 )
 
 MakeSnapshot = Callable[..., Snapshot]
@@ -50,6 +44,7 @@ def rank_on_device(rank: LearnerTotals, updates: int, train_ms: float, dropped: 
     return dataclasses.replace(rank, device=totals)
 
 
+@pytest.mark.promise("lanes-apart")
 def test_times_are_means_of_the_window_per_iteration(make_snapshot: Any) -> None:
     keys = device_keys(on_device(make_snapshot(500), 500, dropped=7), on_device(make_snapshot(1000), 1000, dropped=9))
     assert keys == {
@@ -62,51 +57,6 @@ def test_times_are_means_of_the_window_per_iteration(make_snapshot: Any) -> None
         "device/launch_bound": pytest.approx(0.3),
         "device/dropped": 2,
     }
-
-
-def test_a_run_is_launch_bound_in_a_share_of_the_iterations_that_were_timed_on_the_device(make_snapshot: Any) -> None:
-    snapshot = make_snapshot(1000)
-    timed = DeviceTotals(0, 0, 0, 0, 0, iterations=400, launch_bound=100, dropped=0)
-    rank = dataclasses.replace(snapshot.learners[0], device=timed)
-    assert device_keys(None, dataclasses.replace(snapshot, learners=(rank,)))["device/launch_bound"] == 0.25
-
-
-def test_the_first_window_starts_at_zero(make_snapshot: Any) -> None:
-    for previous in (None, make_snapshot(0)):
-        assert device_keys(previous, on_device(make_snapshot(100), 100))["device/train_ms"] == 4.0
-
-
-def test_the_rank_with_the_slow_device_is_named(make_snapshot: Any) -> None:
-    def of_ranks(updates: int, *train_ms: float) -> Snapshot:
-        snapshot = make_snapshot(updates)
-        ranks = tuple(rank_on_device(snapshot.learners[0], updates, ms) for ms in train_ms)
-        return dataclasses.replace(snapshot, learners=ranks)
-
-    assert device_rank_keys(of_ranks(500, 4.0, 4.0, 4.0), of_ranks(1000, 4.0, 4.0, 7.0)) == {
-        "rank/device_train_min_ms": 4.0,
-        "rank/device_train_mean_ms": 6.0,
-        "rank/device_train_max_ms": 10.0,
-        "rank/device_slowest": 2,
-    }
-    assert device_rank_keys(None, of_ranks(500, 4.0, 7.0, 4.0))["rank/device_slowest"] == 1
-    assert device_rank_keys(None, of_ranks(500, 4.0)) == {}  # `device/` holds the only one
-    snapshot = make_snapshot(500)
-    assert device_rank_keys(None, dataclasses.replace(snapshot, learners=snapshot.learners * 2)) == {}
-
-
-def test_without_a_device_timer_there_are_no_keys(make_snapshot: Any) -> None:
-    assert device_keys(make_snapshot(500), make_snapshot(1000)) == {}
-    assert device_keys(None, dataclasses.replace(make_snapshot(0), learners=())) == {}
-
-
-def test_a_window_without_an_iteration_has_no_keys(make_snapshot: Any) -> None:
-    before = on_device(make_snapshot(500), 500)
-    learner = before.learners[0]
-    assert learner.account is not None
-    later = dataclasses.replace(
-        learner, account=dataclasses.replace(learner.account, wall_ns=10 * learner.account.wall_ns)
-    )
-    assert device_keys(before, dataclasses.replace(before, learners=(later,))) == {}
 
 
 def totals(wall_ms: int, step_ms: int, episodes: int = 4) -> EvaluatorTotals:
@@ -135,38 +85,11 @@ def test_where_rank_0_evaluates_there_are_no_evaluator_keys(make_snapshot: MakeS
     assert not [key for key in record if "evaluator" in key]
 
 
-def test_without_timing_there_are_only_the_counters_of_the_evaluator(make_snapshot: MakeSnapshot) -> None:
-    untimed = replace(make_snapshot(1000), evaluator=EvaluatorTotals(None, 6, 0, 0))
-    assert set(evaluator_keys(None, untimed)) == {
-        f"evaluator/{name}" for name in ("episodes", "skipped", "post_failures")
-    }
-
-
+@pytest.mark.promise("lanes-apart")
 def test_an_evaluator_does_not_change_the_other_keys(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
     alone, beside = make_snapshot(1000), replace(make_snapshot(1000), evaluator=totals(3000, 500))
     records = [build_record(make_snapshot(500), now, EpisodeWindow(), None, header) for now in (alone, beside)]
     assert {key: value for key, value in records[1].items() if "evaluator" not in key} == records[0]
-
-
-def test_the_work_of_the_hook_is_summed_over_collectors_and_that_of_the_window(make_snapshot: Any) -> None:
-    def snapshot(*hooks: HookTotals) -> Snapshot:
-        found = make_snapshot(100)
-        return dataclasses.replace(
-            found, collectors=tuple(dataclasses.replace(found.collectors[0], hook=h) for h in hooks)
-        )
-
-    before = snapshot(HookTotals(2, 1, 50 * 10**6, 50 * 10**6), HookTotals(1, 0, 10 * 10**6, 0))
-    after = snapshot(HookTotals(5, 1, 130 * 10**6, 80 * 10**6), HookTotals(2, 1, 30 * 10**6, 10 * 10**6))
-    assert hook_keys(before, after) == {
-        "collect/post_episodes": 7,
-        "collect/post_failures": 2,
-        "collect/post_ms": 25.0,  # 100 ms for four episodes
-        "collect/overlap": 0.4,  # 40 ms of it hidden
-    }
-    assert hook_keys(after, after) == {
-        "collect/post_episodes": 7, "collect/post_failures": 2, "collect/post_ms": None, "collect/overlap": None
-    }  # fmt: skip
-    assert hook_keys(None, snapshot(HookTotals())) == {}
 
 
 # -- cores ------------------------------------------------------------------------------------------------------------
@@ -188,17 +111,6 @@ def test_the_classes_of_the_cores_are_ms_per_second_and_sum_to_the_capacity(make
     assert len(keys) == len(CoreClass) + 2
     assert core_keys(before, now, 3)["perf/cpu_ms_per_env_step"] == 3 * 2300 / 500
     assert core_keys(None, before, 1)["cores/learner_ms_per_s"] == 900.0
-
-
-def test_without_a_reading_in_the_window_there_are_no_keys_of_the_cores(make_snapshot: MakeSnapshot) -> None:
-    before = replace(make_snapshot(500), cores=cores(1000, learner=900))
-    assert core_keys(before, replace(before, env_steps=9000), 1) == {}
-    assert core_keys(make_snapshot(500), make_snapshot(1000), 1) == {}
-
-
-def test_without_an_env_step_there_is_no_cpu_time_per_step(make_snapshot: MakeSnapshot) -> None:
-    before = make_snapshot(500)
-    assert core_keys(before, replace(before, cores=cores(1000, learner=900)), 1)["perf/cpu_ms_per_env_step"] is None
 
 
 # -- states of the threads --------------------------------------------------------------------------------------------
@@ -238,45 +150,6 @@ def test_blocked_and_runnable_are_shares_of_the_sampled_wall_of_the_window(
     }  # fmt: skip
 
 
-def test_a_phase_that_never_opened_in_the_window_has_no_percentiles(
-    make_snapshot: MakeSnapshot, header: RunHeader
-) -> None:
-    record = build_record(make_snapshot(500), make_snapshot(1000), EpisodeWindow(), None, header)
-    assert record["timing/learner_param_sync_ms"] == 0.0  # one schema for all runners
-    assert not [key for key in record if key.startswith("spread/learner_param_sync")]
-    assert record["spread/learner_train_p50_ms"] == pytest.approx(6.1, rel=0.03)
-
-
-def test_all_clocks_of_several_collectors_add_up(make_snapshot: MakeSnapshot) -> None:
-    """A vector step, a reset, a slow step, a preemption in one of them are no less than in the other."""
-
-    def clock(factor: int) -> Account:
-        one = make_snapshot(100).collectors[0].account
-        assert one is not None
-        assert one.histogram is not None
-        return Account(
-            factor * one.wall_ns,
-            factor * one.warmup_ns,
-            factor * one.iterations,
-            {phase: factor * ns for phase, ns in one.phases_ns.items()},
-            factor * one.cpu_ns,
-            SchedulerStats(*(factor * count for count in one.scheduler)),
-            TaggedTime(*(factor * count for count in (1, 2, 3, 4, 5, 6))),
-            factor * one.histogram,
-            slow=SlowTime(factor * 7, dict.fromkeys(one.phases_ns, factor * 8)),
-            states=factor * np.ones((len(CollectorPhase), 3), np.int64),
-        )
-
-    collector = make_snapshot(0).collectors[0]
-    two = replace(make_snapshot(0), collectors=tuple(replace(collector, account=clock(factor)) for factor in (1, 10)))
-    found, whole = collectors_elapsed(None, two), elapsed(None, clock(11))
-    assert found == whole
-    assert found is not None
-    assert whole is not None
-    assert np.array_equal(found.histogram, whole.histogram)  # type: ignore[arg-type]  # both are known
-    assert np.array_equal(found.states, whole.states)  # type: ignore[arg-type]
-
-
 def test_cpu_time_is_a_share_of_all_time_with_the_warm_up() -> None:
     """One core was used for 2 of 4 seconds, wanted for 0.4 more, and taken away 8 times."""
     phases_ns = dict.fromkeys(map(str, LearnerPhase), 0) | {"train": 1000 * MS}
@@ -285,16 +158,3 @@ def test_cpu_time_is_a_share_of_all_time_with_the_warm_up() -> None:
     assert {key: value for key, value in keys.items() if key.startswith("cpu/")} == {
         "cpu/learner_pct": 50.0, "cpu/learner_descheduled_pct": 10.0, "cpu/learner_preemptions_per_sec": 2.0,
     }  # fmt: skip
-
-
-def test_what_slow_iterations_take_longer_is_in_the_record(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
-    snapshot = make_snapshot(1000)
-    account = snapshot.learners[0].account
-    assert account is not None
-    slow = SlowTime(5, {**dict.fromkeys(account.phases_ns, 0), "train": 5 * 50 * MS, "collector_wait": 5 * 120_000})
-    slower = replace(snapshot, learners=(replace(snapshot.learners[0], account=replace(account, slow=slow)),))
-    record = build_record(make_snapshot(500), slower, EpisodeWindow(), None, header)
-    assert (record["slow/learner_count"], record["slow/learner_train_ms"]) == (5, pytest.approx(50.0 - 6.1))
-    phases_ms = [value for key, value in record.items() if key.startswith("slow/learner_") and key.endswith("_ms")]
-    assert record["slow/learner_excess_ms"] == pytest.approx(sum(phases_ms) / 2)
-    assert not [key for key in build_record(None, snapshot, EpisodeWindow(), None, header) if key.startswith("slow/")]
