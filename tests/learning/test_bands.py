@@ -31,6 +31,7 @@ def final_return(tmp_path: Path, seed: int, *overrides: str) -> float:
     return float(json.loads((tmp_path / name / "summary.json").read_text())["eval"]["mean_reward"])
 
 
+@pytest.mark.promise("published-returns", "default-trains")
 @pytest.mark.parametrize(
     ("overrides", "bar"),
     [

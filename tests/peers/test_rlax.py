@@ -41,8 +41,8 @@ def rlax(path: Path, lam: float, clip_rho: float) -> tuple[Float64, Float64]:
     return target, path.reward + path.discount * bootstrap - value
 
 
-@pytest.mark.parametrize("clip_rho", [1.0, 2.5])
-@pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])
+@pytest.mark.promise("published-algorithms")
+@pytest.mark.parametrize(("lam", "clip_rho"), [(0.0, 1.0), (0.7, 2.5), (1.0, 1.0)])
 def test_targets_and_advantages_are_those_of_rlax(lam: float, clip_rho: float) -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):

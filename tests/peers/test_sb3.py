@@ -157,6 +157,7 @@ def by_network(
     return {network: torch.cat(apart) for network, apart in parts.items()}
 
 
+@pytest.mark.promise("published-algorithms")
 @pytest.mark.parametrize("name", CASES)
 def test_an_update_is_that_of_sb3(name: str, tmp_path: Path) -> None:
     case, bounds = CASES[name]

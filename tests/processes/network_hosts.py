@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -118,13 +117,6 @@ class Host:
             time.sleep(0.02)
         if self._launched is not None:
             self.finish()
-
-    def listeners(self) -> set[tuple[int, str]]:
-        """The pid and the address of everything that listens in the namespace."""
-        command = ["ip", "netns", "exec", self.namespace, "ss", "-ltnpH"]
-        lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.splitlines()
-        addresses = [(line, line.split()[3].rpartition(":")[0]) for line in lines]
-        return {(int(pid), address) for line, address in addresses for pid in re.findall(r"pid=(\d+)", line)}
 
 
 def are_possible() -> bool:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy import fault
-from tests.processes.conftest import LiveRun, StartRun, kill_and_resume, killed_and_resumed, last_checkpoint, run_to_end
-from tests.processes.test_delays import GROUPS, POINT, SLOW_STEP, Run, train
+from tests.processes.conftest import LiveRun, StartRun, kill_and_resume, last_checkpoint, run_to_end
+from tests.processes.test_delays import POINT, SLOW_STEP, Run, train
 
 pytestmark = pytest.mark.mp
 TINY_APPO = (
@@ -108,21 +107,6 @@ def test_a_run_killed_and_resumed_is_bitwise_the_uninterrupted_one(start_run: St
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("actor_input", ["obs", "history"])
-def test_an_actor_that_reads_one_group_trains_on_two_ranks_and_resumes_bitwise(
-    start_run: StartRun, actor_input: str
-) -> None:
-    groups = "env.kwargs.groups=[obs,privileged,proprio_hist]"
-    hand = ("env.id=offpolicy.envs.hand:HandRotation-v1", "env.vectorization=mujoco", "eval.episodes=0", groups)
-    options = (*hand, f"algo.actor_input={actor_input}", "device=cpu")
-    ranks = start_run(*options, "runner.world_size=2", "collect.num_collectors=2", command=TINY_APPO)
-    assert ranks.finish_while_alive()[::2] == (0, "")
-    alternate = ("collect.mode=alternate", "total_timesteps=1000", "checkpoint.every=100")
-    whole, again, _ = killed_and_resumed(start_run, *options, *alternate, command=TINY_APPO)
-    assert (again / "learner.safetensors").read_bytes() == (whole / "learner.safetensors").read_bytes()
-
-
-@pytest.mark.slow
 def test_a_run_stopped_inside_a_rollout_resumes_there(start_run: StartRun, tmp_path: Path) -> None:
     run = start_run(ENDLESS, f"{SLOW_STEP}", "env.kwargs.step_ms=5", "collect.mode=alternate", command=TINY_APPO)
     run.wait_for_updates()
@@ -135,25 +119,6 @@ def test_a_run_stopped_inside_a_rollout_resumes_there(start_run: StartRun, tmp_p
     # Rollouts of 20 transitions: the open one was finished, not started again.
     env_steps = run.summary()["env_steps"]
     assert stopped_at + 100 <= env_steps < stopped_at + 100 + 20
-
-
-@pytest.mark.slow
-def test_a_run_killed_before_its_last_record_completes(start_run: StartRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The last rollout goes beyond the total. The final evaluation takes longer than a record, and ends in the last one,
-    # which is written over that of the interval before: where one fell into the evaluation.
-    words = ("total_timesteps=605", "collect.mode=alternate", "eval.episodes=1000")
-    with monkeypatch.context() as patch:
-        patch.setenv(fault.VARIABLE, "record.replace@role=supervisor,n=1:kill")
-        for number in range(6):
-            words = (*words[:3], f"run_dir=run-{number}")
-            code = start_run(*words, command=TINY_APPO).finish()[0]
-            if code != 0:
-                break
-        assert code == -signal.SIGKILL
-    run = start_run(*words, command=TINY_APPO)
-    code, _, err = run.finish()
-    assert (code, err) == (0, "")
-    assert run.summary()["env_steps"] > 605
 
 
 @pytest.mark.slow
@@ -171,17 +136,6 @@ def test_a_full_ring_is_the_collectors_learner_wait(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_a_full_ring_with_when_full_drop_drops_rollouts(tmp_path: Path) -> None:
-    overrides = (SLOW_STEP, "env.kwargs.step_ms=1", "rollout.when_full=drop", "total_timesteps=2000")
-    run = delayed_run(tmp_path, *overrides, slow_ms=50)
-    dropped = [record["perf/rollouts_dropped"] for record in run.records]
-    assert dropped == sorted(dropped)
-    assert dropped[-1] > 10
-    assert run.median("timing/collector_learner_wait_ms") < 0.5
-
-
-@pytest.mark.alone
-@pytest.mark.slow
 def test_collecting_beside_the_learner_pays_when_both_cost_the_same(tmp_path: Path) -> None:
     # A rollout takes 50 ms, and so does an update.
     equal = (SLOW_STEP, "env.kwargs.step_ms=5", "total_timesteps=1000", "log.every_s=1")
@@ -191,14 +145,3 @@ def test_collecting_beside_the_learner_pays_when_both_cost_the_same(tmp_path: Pa
         run = delayed_run(tmp_path / mode, *equal, f"collect.mode={mode}", slow_ms=50)
         steps_per_sec[mode] = run.median("perf/steps_per_sec")
     assert steps_per_sec["free"] >= 1.6 * steps_per_sec["alternate"]
-
-
-@pytest.mark.slow
-def test_rollouts_and_replay_have_the_same_phases(tmp_path: Path) -> None:
-    replay, rollouts = (tmp_path / name for name in ("replay", "rollouts"))
-    replay.mkdir()
-    rollouts.mkdir()
-    runs = train(replay, (POINT, "total_timesteps=600"), {}), delayed_run(rollouts, POINT, "total_timesteps=2000")
-    groups = [group for group in GROUPS if group != "perf/"]
-    keys = [{key for key in run.records[-1] if key.startswith(tuple(groups))} for run in runs]
-    assert keys[0] == keys[1]

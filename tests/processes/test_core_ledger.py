@@ -98,25 +98,3 @@ def test_beside_busy_programs_the_rows_close_to_two_percent_of_the_cores(
     assert min(rows.values()) > -0.1 * close_s
     assert rows["env_workers"] > 0.001  # both processes of the environments
     assert min(rows["learner"], rows["collector"], rows["supervisor"]) > 0.01
-
-
-@pytest.mark.timeout(300)
-def test_a_second_thread_of_the_learner_spins_and_its_row_says_so(start_run: StartRun, traces: Traces) -> None:
-    openmp = {}
-    for threads in (1, 2):
-        run = start_run(*LARGE, f"threads.learner={threads}", f"run_dir=run-{threads}", "total_timesteps=300")
-        assert run.finish(140.0)[0] == 0
-        seconds = run.summary()["cores"]["seconds"]
-        openmp[threads] = seconds["openmp"] / seconds["learner"]
-    assert openmp[1] < 0.05  # BLAS's, at the start
-    assert openmp[2] > 0.15
-
-
-def test_the_summary_closes_over_the_whole_run_and_the_packer_has_its_row(start_run: StartRun, traces: Traces) -> None:
-    run = start_run("runner=double_buffer", "total_timesteps=1500")
-    assert run.finish(100.0)[0] == 0
-    cores = run.summary()["cores"]
-    assert sum(cores["seconds"].values()) == pytest.approx(cores["capacity"] * cores["wall_s"])
-    assert cores["wall_s"] == pytest.approx(run.summary()["wall_s"], abs=3.0)
-    assert cores["seconds"]["packer"] > 0.02
-    assert cores["cpu_ms_per_env_step"] > 0.1

@@ -45,8 +45,6 @@ EQUAL_MS = 50  # of both sides, where they cost the same
 
 # name: (overrides, what delayed_cli is told)
 RUNS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
-    "slow collector": ((SLOW_STEP, f"env.kwargs.step_ms={DELAY_MS}"), {}),
-    "prefetched": ((POINT, "runner=double_buffer", "total_timesteps=200"), {"SLOW_UPDATE_MS": "20"}),  # 4 s, as above
     "two ranks, 1 slow": ((POINT, *TWO_RANKS), {**SLOW, "SLOW_RANK": "1"}),
     "two ranks, 0 slow": ((POINT, *TWO_RANKS), {**SLOW, "SLOW_RANK": "0"}),
     **{
@@ -112,36 +110,7 @@ def assert_named(run: Run, rank: int) -> None:
     assert set(named) <= {rank, None}
 
 
-def learner_ms(run: Run, *without: str) -> dict[str, float]:
-    """The median of every learner phase of rank 0."""
-    prefix = "timing/learner_"
-    phases = [key for key in run.records[0] if key.startswith(prefix)]
-    return {key: run.median(key) for key in phases if key.removeprefix(prefix).removesuffix("_ms") not in without}
-
-
-# -- scene 1: the collector is late -----------------------------------------------------------------------------------
-
-
-def test_a_slow_environment_is_the_learners_collector_wait_and_nothing_else(run_of: Any) -> None:
-    run = run_of("slow collector")
-    assert run.median("timing/learner_collector_wait_ms") == pytest.approx(DELAY_MS, abs=DELAY_MS / 5)
-    assert {key: ms for key, ms in learner_ms(run, "collector_wait", "train").items() if ms > SMALL_MS} == {}
-    assert run.median("timing/learner_train_ms") < DELAY_MS / 2
-    assert run.median("timing/collector_env_step_ms") == pytest.approx(DELAY_MS, abs=DELAY_MS / 5)
-    assert run.summary["bottleneck"]["verdict"] == "collector"
-
-
-# -- scene 2: the batch is ready --------------------------------------------------------------------------------------
-
-
-def test_a_batch_packed_ahead_is_not_waited_for(run_of: Any) -> None:
-    run = run_of("prefetched")
-    assert run.median("timing/learner_replay_batch_wait_ms") < 0.2
-    assert {key: ms for key, ms in learner_ms(run, "train").items() if ms > SMALL_MS} == {}
-    assert run.median("prefetch/pack_ms") > 0.0
-
-
-# -- scene 3: a rank is late ------------------------------------------------------------------------------------------
+# -- a rank is late ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("late", [0, 1])
@@ -182,21 +151,6 @@ def test_overlapping_two_equal_sides_nearly_doubles_the_throughput_as_predicted(
         steps_per_sec[mode] = run.median("perf/steps_per_sec")
         assert run.median("perf/predicted_steps_per_sec") == pytest.approx(steps_per_sec[mode], rel=0.1)
     assert steps_per_sec["overlap"] >= 1.8 * steps_per_sec["alternate"]
-
-
-# -- one schema -------------------------------------------------------------------------------------------------------
-
-GROUPS = ("timing/", "rank/", "prefetch/", "perf/")
-
-
-@pytest.mark.parametrize("name", ["prefetched", "two ranks, 1 slow"])
-def test_all_runners_write_the_same_keys(run_of: Any, name: str) -> None:
-    expected, keys = (
-        {key for key in run_of(which).records[-1] if key.startswith(GROUPS)} - {"rank/straggler"}
-        for which in ("slow collector", name)
-    )
-    assert keys == expected
-    assert {key.split("/")[0] + "/" for key in keys} == set(GROUPS)
 
 
 # -- checkpoints ------------------------------------------------------------------------------------------------------

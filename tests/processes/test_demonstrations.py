@@ -48,23 +48,6 @@ def test_two_ranks_learn_the_same_from_demonstrations_and_schedules(start_run: A
     assert run.records()[-1]["train/actor_lr"] == pytest.approx(3e-4 - 2e-4 * 200 / 300)
 
 
-@pytest.mark.slow
-def test_resume_with_another_demo_share_or_without_demos_is_reported_not_bitwise(
-    start_run: Any, tmp_path: Path
-) -> None:
-    started = start_run("total_timesteps=200", "replay.demos=demos.npz", "replay.demo_share=0.5")
-    assert started.finish()[0] == 0
-    code, out, _ = start_run("total_timesteps=225", "replay.demo_share=0.75", command=("resume", "run")).finish()
-    assert (code, "12 of 16 rows" in out) == (0, True)
-    assert "the continuation is not bitwise: the batches came from" in out
-    (tmp_path / "demos.npz").unlink()
-    code, _, err = start_run("total_timesteps=250", command=("resume", "run")).finish()
-    assert (code, "demos.npz" in err) == (2, True)
-    code, out, _ = start_run("total_timesteps=250", "replay.demos=null", command=("resume", "run")).finish()
-    assert code == 0
-    assert "the continuation is not bitwise: the batches came from" in out
-
-
 @pytest.mark.usefixtures("finished_copy")
 def test_the_episodes_of_a_policy_are_recorded_as_demonstrations(start_run: Any, tmp_path: Path) -> None:
     code, out, err = start_run(command=("record", "run", "--out", "policy.npz", "--episodes", "3")).finish()

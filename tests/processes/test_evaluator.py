@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.envs.vector import env_seeds
-from offpolicy.seeding import env_seed
 from tests.processes.conftest import replay_bytes
 from tests.processes.test_delays import SLOW_STEP, Run, train
 
@@ -35,11 +33,6 @@ def evaluations(records: list[dict[str, Any]]) -> dict[int, tuple[float, float]]
     return {each["eval/env_steps"]: (each["eval/mean_reward"], each["eval/policy_version"]) for each in told}
 
 
-def has_ended(run: Any, total: int) -> bool:
-    """Whether training is done, so that only the final evaluation goes on."""
-    return any(record["env_steps"] == total for record in run.records())
-
-
 # -- the same numbers -------------------------------------------------------------------------------------------------
 
 
@@ -55,22 +48,6 @@ def test_beside_it_learns_and_finds_bit_for_bit_what_it_does_in_line(start_run: 
     both = found["true"].keys() & found["false"].keys()
     assert 600 in both
     assert {step: found["true"][step] for step in both} == {step: found["false"][step] for step in both}
-
-
-@pytest.mark.slow
-def test_an_evaluation_that_is_behind_is_given_the_newest_weights_and_the_last_is_never_left_out(
-    start_run: Any,
-) -> None:
-    run = start_run(*BESIDE, *SLOW_EVALUATION, "env.kwargs.step_ms=5", "eval.every=10", "total_timesteps=300")
-    code, out, err = run.finish()
-    assert (code, err) == (0, "")
-    last = run.records()[-1]
-    assert (last["eval/env_steps"], last["env_steps"]) == (300, 300)
-    assert last["evaluator/skipped"] > 0
-    assert last["evaluator/skipped"] + last["evaluator/episodes"] <= 30
-    assert out.count("was left out") == 1
-    phases = {key: ms for key, ms in last.items() if key.startswith("evaluator/") and key.endswith("_ms")}
-    assert sum(phases.values()) == pytest.approx(1000.0)
 
 
 # -- no time of the learner's -----------------------------------------------------------------------------------------
@@ -137,18 +114,6 @@ def test_the_evaluators_death_ends_the_run_with_a_checkpoint_also_while_its_last
 
 
 @pytest.mark.slow
-def test_an_environment_that_fails_in_the_evaluator_ends_the_run_with_its_story(start_run: Any, traces: Any) -> None:
-    only = env_seeds(env_seed(1, "evaluation"), 1)[0]
-    faulty = ("env.id=offpolicy.envs.toy:Faulty-v0", "env.kwargs.fail=reset_raise", f"env.kwargs.only_seed={only}")
-    run = start_run(*BESIDE, *OFTEN, *faulty)
-    code, _, err = run.finish()
-    assert code == 1
-    assert [word for word in ("Traceback", "fails in reset", f"seed {only}", "evaluator 0") if word not in err] == []
-    assert len(run.checkpoints()) == 1
-    traces.assert_none()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_does_not_wait_for_the_evaluation(start_run: Any, traces: Any, number: int) -> None:
     evaluation_s = 20.0
@@ -180,33 +145,6 @@ def test_a_stop_in_the_last_evaluation_is_an_interrupted_run_whose_resume_has_th
     assert resumed.finish()[0] == 0
     assert (resumed.summary()["status"], resumed.summary()["eval"]["episodes"]) == ("completed", 1)
     traces.assert_none()
-
-
-@pytest.mark.slow
-def test_ranks_wait_for_a_last_result_that_takes_longer_than_they_wait_for_each_other(
-    start_run: Any, traces: Any
-) -> None:
-    timeout_s = 6.0
-    ranks = ("runner=multi_gpu", "runner.world_size=2", "runner.backend=gloo", f"runner.timeout_s={timeout_s}")
-    steps = ("total_timesteps=60", "eval.every=30", f"env.kwargs.step_ms={20 * timeout_s}")  # an episode has 100
-    run = start_run(*BESIDE, *ranks, *LONG_EVALUATION, *steps, "device=cpu")
-    code, _, err = run.finish(120)
-    assert (code, err) == (0, "")
-    assert max(evaluations(run.records())) == 60
-    assert run.checkpoints() == ["step-000000000060"]
-    traces.assert_none()
-
-
-@pytest.mark.slow
-def test_a_run_killed_in_its_last_evaluation_has_it_when_resumed(start_run: Any, traces: Any) -> None:
-    run = start_run(*BESIDE, *LONG_EVALUATION, "eval.every=60", "checkpoint.every=40")
-    run.wait_until(lambda: has_ended(run, 120), 40)
-    run.signal(signal.SIGKILL)
-    run.finish()
-    traces.assert_none()
-    resumed = start_run(command=("resume", "run"))
-    assert resumed.finish()[0] == 0
-    assert max(evaluations(resumed.records())) == 120
 
 
 # -- the hook ---------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -52,18 +51,6 @@ def test_a_failing_environment_ends_the_run_with_its_cause(
     assert (summary["status"], summary["exit_code"]) == ("failed", code)
     assert summary["timing"]["learner"]["wall_s"] > 0
     traces.assert_none()
-
-
-@pytest.mark.slow
-def test_slow_resets_of_one_vector_step_are_no_hang(start_run: Any) -> None:
-    """Four environments whose episodes end together: each answers in time, all of them take longer than one may."""
-    run: LiveRun = start_run(
-        *("env.id=offpolicy.envs.toy:SlowStep-v0", "env.kwargs.step_ms=0", "env.kwargs.reset_ms=2600"),
-        *("env.kwargs.max_episode_steps=10", "env.num_envs=4", "env.vectorization=sync", "env.step_timeout_s=1"),
-        *("total_timesteps=44", "algo.learning_starts=40", "eval.every=0", "eval.episodes=0"),
-    )
-    code, _, err = run.finish()
-    assert code == 0, err
 
 
 @pytest.mark.slow
@@ -158,19 +145,6 @@ def test_a_machine_that_refuses_a_process_at_the_start_is_named(
     traces.assert_none()
 
 
-@pytest.mark.slow
-def test_bad_rows_are_counted_over_all_lives_of_a_run(start_run: Any) -> None:
-    run = start_run(FAULTY, "env.kwargs.fail=nan_obs", "env.kwargs.at=110", "env.max_bad_rows=1", "total_timesteps=200")
-    code, out, err = run.finish()
-    assert (code, err) == (0, "")
-    assert "1 of env.max_bad_rows=1" in out
-    assert start_run("total_timesteps=400", command=("resume", "run")).finish()[0] == 65
-    more = ("total_timesteps=400", "env.max_bad_rows=9")
-    code, out, err = start_run(*more, command=("resume", "run")).finish()
-    assert (code, err) == (0, "")
-    assert "3 of env.max_bad_rows=9" in out
-
-
 @pytest.mark.parametrize("fail", [pytest.param("init_raise", marks=pytest.mark.slow), "reset_raise"])
 def test_an_environment_that_fails_before_training_leaves_no_directory(start_run: Any, fail: str) -> None:
     run = start_run(FAULTY, f"env.kwargs.fail={fail}")
@@ -230,43 +204,6 @@ def test_resuming_with_another_configuration_is_refused_with_every_difference(
     assert "[16, 16]" in err
     assert (finished_copy / "config.yaml").read_text() == before
     assert (finished_copy / ".lock").read_text() == lock
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_another_environment_size_is_refused(
-    start_run: Any, finished_run: LiveRun, tmp_path: Path
-) -> None:
-    other = ("env.id=Pendulum-v1", "total_timesteps=300")
-    assert start_run("run_dir=second", *other).finish()[0] == 0
-    shutil.rmtree(tmp_path / "second" / "checkpoints")
-    shutil.copytree(finished_run.directory / "checkpoints", tmp_path / "second" / "checkpoints")
-    code, _, err = start_run("total_timesteps=5000", command=("resume", "second")).finish()
-    assert code == 2
-    assert "env observation size" in err
-
-
-@pytest.mark.slow
-def test_a_complete_run_whose_summary_cannot_be_written_exits_74_and_says_so(start_run: Any) -> None:
-    run = start_run()
-    run.wait_for_updates()
-    (run.directory / "summary.json").mkdir()  # nothing can take its place
-    code, out, err = run.finish()
-    assert code == 74
-    last = err.strip().splitlines()[-1]
-    assert last.startswith(f"offpolicy: supervisor 0 (pid {run.process.pid}) failed at env step 600: summary.json was")
-
-
-@pytest.mark.slow
-def test_a_disk_without_a_free_block_still_ends_with_the_culprit(start_run: Any, small_disk: SmallDisk) -> None:
-    small_disk.mount("2m")
-    run = start_run("run_dir=disk/run", "total_timesteps=1500", "checkpoint.every=300")
-    run.wait_for_updates()
-    small_disk.fill()
-    code, out, err = run.finish()
-    assert code == 74, err
-    assert "summary.json not written" in out
-    assert "checkpoint at" in out, "a periodic save that fails must be reported and survived"
-    assert err.strip().splitlines()[-1].startswith("offpolicy: learner 0 (pid ")
 
 
 PRINTING = """

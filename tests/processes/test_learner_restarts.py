@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
-import time
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from offpolicy import fault
 from offpolicy.collect.evaluations import read_scores
 from tests.processes.conftest import ENDLESS, FINISHED, PACED, LiveRun, StartRun, find_process, replay_bytes
 from tests.processes.test_appo import TINY_APPO
-from tests.processes.test_restarts import COUNTER, PATIENCE_S, check_goes_on, check_rows
+from tests.processes.test_restarts import COUNTER, PATIENCE_S, check_rows
 
 pytestmark = pytest.mark.mp
 RUNNERS = {
@@ -145,31 +143,4 @@ def test_a_learner_that_dies_again_and_again_is_a_crash_loop(start_run: StartRun
     assert code == 70
     assert err.count("it was killed by SIGKILL") == 2
     assert run.summary()["status"] == "failed"
-    traces.assert_none()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("kills", "options"),
-    [
-        (20, ("collect.mode=free", "collect.num_collectors=2", "env.num_envs=2")),
-        (10, ("collect.mode=alternate",)),
-        (6, RUNNERS["multi_gpu"]),
-    ],
-)
-def test_many_kills_at_random_instants(start_run: StartRun, traces: Any, kills: int, options: tuple[str, ...]) -> None:
-    chance = random.Random(kills)
-    many = ("runner.max_restarts=1000000", "collect.max_restarts=1000000", "checkpoint.every=100")
-    run = start_run(*ENDLESS, *COUNTER, *many, *options)
-    run.wait_for_updates()
-    for _ in range(kills):
-        time.sleep(chance.choice((0.0, 0.3, 1.0, 3.0)))  # in the start, in a save, in training
-        kill_learner(run, chance.randrange(2) if "runner=multi_gpu" in options else 0)
-    time.sleep(5.0)
-    run.signal(signal.SIGINT)
-    assert run.finish(PATIENCE_S)[0] == 130
-    assert 0 < run.summary()["learner_restarts"] <= kills
-    check_records(run)
-    check_goes_on(run, start_run)
     traces.assert_none()

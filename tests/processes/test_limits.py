@@ -100,12 +100,6 @@ BARE = [
 ]
 
 
-@pytest.mark.parametrize("line", BARE)
-def test_what_a_bare_environment_lacks_is_not_needed(line: str, tmp_path: Path, traces: Traces) -> None:
-    result = shell(f'{line}; exec "$@"', tmp_path, traces)
-    assert (result.returncode, result.stderr) == (0, "")
-
-
 @pytest.mark.parametrize(
     ("line", "words", "said"),
     [
@@ -131,12 +125,6 @@ def unshared(script: str) -> str:
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
         pytest.skip("changing mounts for one process needs root")
     return f'unshare -m bash -c \'{script}; exec "$@"\' bash "$@"'
-
-
-def test_shared_memory_needs_no_room_in_dev_shm(tmp_path: Path, traces: Traces) -> None:
-    line = unshared("mount -t tmpfs -o size=4k tmpfs /dev/shm")
-    result = shell(line, tmp_path, traces, "env.vectorization=async", "env.num_envs=2")
-    assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("run_dir", ["run", "elsewhere/run"])

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.conftest import Traces
 from tests.processes.conftest import LiveRun, StartRun
-from tests.processes.test_appo import TINY_APPO
 from tests.processes.test_bitwise import content
 
 pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -71,27 +68,3 @@ def test_another_number_of_ranks_is_refused_where_it_cannot_be_and_reported_wher
         out = finish(start_run(*words, command=resume))
         assert f"not bitwise: {before} learner ranks before, {now} now" in out
     assert run.summary()["env_steps"] == 480
-
-
-def test_eight_runs_at_once_reach_their_ends(start_run: StartRun, traces: Traces) -> None:
-    """With one core for four of them; one is killed, and started again beside the others."""
-    words: list[tuple[Any, ...]] = [
-        *((f"algo={algo}", f"seed={seed}") for algo in ("sac", "td3") for seed in (1, 2)),
-        ("collect.mode=free", "collect.num_collectors=2"),
-        ("env.vectorization=async", "env.num_envs=2", "eval.beside=true"),
-        ("runner=double_buffer",),
-    ]
-    runs = [start_run(*given, f"run_dir=run-{number}") for number, given in enumerate(words)]
-    runs.append(start_run("run_dir=run-7", command=TINY_APPO))
-    assert len(runs) == 8
-    killed = random.Random(1).choice(runs[:2])
-    killed.wait_until(lambda: killed.process.poll() is not None or bool(killed.records()), PATIENCE_S)
-    killed.signal(signal.SIGKILL)
-    killed.finish(PATIENCE_S)
-    number = runs.index(killed)
-    runs[number] = start_run(*words[number], f"run_dir=run-{number}")
-    for run in runs:
-        finish(run)
-        assert run.summary()["status"] == "completed"
-        assert run.summary()["env_steps"] >= 600
-    traces.assert_none()

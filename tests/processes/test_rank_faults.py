@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from offpolicy.envs.vector import env_seeds
-from offpolicy.seeding import env_seed
-from tests.processes.conftest import ENDLESS, LiveRun, SmallDisk, replay_bytes
+from tests.processes.conftest import ENDLESS, LiveRun, replay_bytes
 
 pytestmark = pytest.mark.mp
 PATIENCE_S = 100.0  # for processes that all start at once on a busy machine
@@ -168,65 +166,4 @@ def test_resume_with_other_ranks_normalises_no_row_twice(start_run: Any) -> None
 # -- failures that end all ranks --------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_an_environment_that_fails_in_the_evaluation_of_rank_0_ends_both(start_run: Any, traces: Any) -> None:
-    run = start_run(
-        *ENDLESS,
-        *TWO,
-        "env.id=offpolicy.envs.toy:Faulty-v0",
-        "env.kwargs.fail=step_raise",
-        f"env.kwargs.only_seed={env_seeds(env_seed(1, 'evaluation'), 1)[0]}",
-        "eval.every=200",
-    )
-    code, _, err = run.finish(PATIENCE_S)
-    assert code == 1
-    assert last_line(err).startswith("offpolicy: learner 0 (pid ")
-    assert "fails in step" in err
-    assert len(run.checkpoints()) == 1, "what was learnt is saved"
-    traces.assert_none()
-
-
-@pytest.mark.slow
-def test_a_full_disk_at_a_periodic_checkpoint_is_reported_and_survived(start_run: Any, small_disk: SmallDisk) -> None:
-    small_disk.mount("2m")
-    run = start_run(*TWO, "run_dir=disk/run", "total_timesteps=900", "checkpoint.every=300")
-    run.wait_for_updates()
-    small_disk.fill()
-    code, out, err = run.finish(PATIENCE_S)
-    assert code == 74, err
-    assert out.count("warning: checkpoint at") >= 1
-    assert "100% step=900/900" in out, "training continued to its end"
-
-
 # -- what is refused before anything starts ---------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("overrides", "key"),
-    [
-        (("runner=multi_gpu", "runner.world_size=3", "algo.batch_size=256"), "algo.batch_size"),
-        (("runner=single_gpu", "runner.world_size=2"), "runner.world_size"),
-        (("runner=multi_gpu", "runner.interface=nosuch"), "runner.interface"),
-    ],
-)
-def test_an_impossible_topology_is_refused_with_exit_2(start_run: Any, overrides: tuple[str, ...], key: str) -> None:
-    run = start_run("device=cpu", *overrides)
-    code, _, err = run.finish(PATIENCE_S)
-    assert code == 2, err
-    assert f"{key}: got" in err
-    assert not run.directory.exists()
-
-
-@pytest.mark.slow
-def test_a_launcher_that_starts_several_supervisors_per_host_is_refused(
-    start_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "night")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    run = start_run(*TWO)
-    code, _, err = run.finish(PATIENCE_S)
-    assert code == 2, err
-    assert "--nproc-per-node: got 2" in err
-    assert "runner.world_size=2" in err
-    assert not run.directory.exists()

@@ -151,18 +151,3 @@ def test_a_crash_of_an_environment_worker_is_survived(start_run: StartRun, trace
     assert (code, err) == (0, "")
     assert "killed by SIGSEGV; restart 1 of at most 4" in out
     traces.assert_none()
-
-
-@pytest.mark.slow
-def test_a_collector_comes_back_when_the_checkpoint_of_the_resume_is_gone(start_run: StartRun, traces: Any) -> None:
-    paced = (*COUNTER, "checkpoint.every=100", "checkpoint.keep=2", "collect.mode=alternate")
-    assert start_run(*paced, "total_timesteps=200").finish(PATIENCE_S)[0] == 0
-    run = start_run("total_timesteps=1200", command=("resume", "run"))
-    run.wait_until(lambda: run.checkpoints()[-1] > "step-000000000200", PATIENCE_S)
-    run.wait_until(lambda: "step-000000000200" not in run.checkpoints(), PATIENCE_S)
-    os.kill(run.pid_of("collector"), signal.SIGKILL)
-    code, out, err = run.finish(PATIENCE_S)
-    assert (code, err) == (0, "")
-    assert "killed by SIGKILL; restart 1" in out
-    check_rows(run)
-    traces.assert_none()

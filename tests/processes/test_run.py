@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from offpolicy.logger.metrics import collector_key, learner_key
-from offpolicy.machine import num_usable_cores
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.training.speed_tuner import thread_numbers
 from tests.processes.conftest import FINISHED, TINY, LiveRun, replay_bytes, run_to_end
 
 pytestmark = pytest.mark.mp
@@ -108,21 +106,6 @@ def test_every_algorithm_trains_and_resumes_on_every_runner(start_run: Any, algo
     last = run.records()[-1]
     assert {learner_key(phase) for phase in LearnerPhase} <= last.keys()
     assert {collector_key(phase) for phase in CollectorPhase} <= last.keys()
-
-
-@pytest.mark.slow
-def test_the_flops_of_the_machine_are_measured_once_and_compared_with_the_run(finished_run: LiveRun) -> None:
-    records = [record for record in finished_run.records() if "perf/flops_per_sec" in record]
-    assert all(0.0 < record["perf/env_step_share"] < 1.0 for record in records if "perf/env_step_share" in record)
-    cache = finished_run.directory.parent / "cache"
-    files = [json.loads(path.read_text()) for path in cache.glob("attainable-*.json")]
-    known = {file["key"]["threads"]: file["flops_per_sec"] for file in files if "beside" not in file["key"]}
-    most = num_usable_cores()
-    assert known.keys() <= {*thread_numbers(most)}  # none on a machine that was too busy
-    assert sum("beside" in file["key"] for file in files) <= (most > 1)
-    for record in records:
-        attained = known.get(record["perf/learner_threads"])
-        assert record.get("perf/flops_of_attainable") == (record["perf/flops_per_sec"] / attained if attained else None)
 
 
 def model_and_rows(run: LiveRun, step: int = 1100) -> dict[str, bytes]:

@@ -1,62 +1,14 @@
-"""Checkpoints by the clock, beside training: whatever instant a run is killed at, it goes on bit for bit."""
+"""Saves that do not come about: before the first one, between a row and its count, on a slow disk."""
 
 from __future__ import annotations
 
 import json
-import random
 import signal
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.processes.conftest import LiveRun, killed_and_resumed, replay_bytes
-
 pytestmark = pytest.mark.mp
-
-OFTEN = ("checkpoint.every=0", "checkpoint.every_min=0.002", "collect.mode=alternate", "device=cpu")
-VARIANTS = {
-    "sac": ("algo.normalize_obs=true", "algo.n_step=3", "env.num_envs=2", "total_timesteps=1500"),
-    "td3": ("algo=td3", "replay.capacity=300", "total_timesteps=1500"),
-}
-NUM_KILLS = 8
-
-
-def final_state(checkpoint: Path) -> dict[str, bytes]:
-    files = {name: (checkpoint / name).read_bytes() for name in ("learner.safetensors", "collector-0.safetensors")}
-    return files | {"replay": replay_bytes(checkpoint)}
-
-
-def progress(run: LiveRun) -> list[tuple[float, float]]:
-    return [(record["env_steps"], record["train/n_updates"]) for record in run.records()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_saves_by_the_clock_change_nothing_and_a_kill_loses_nothing(start_run: Any, variant: str) -> None:
-    whole, again, _ = killed_and_resumed(start_run, *OFTEN, *VARIANTS[variant])
-    assert final_state(again) == final_state(whole)
-
-
-@pytest.mark.slow
-def test_kills_at_random_instants_of_saves_leave_a_run_that_ends_as_if_nothing_had_been(start_run: Any) -> None:
-    options, rng = (*OFTEN, *VARIANTS["sac"][:-1], "total_timesteps=6000"), random.Random(1)
-    whole = start_run(*options, "run_dir=whole")
-    assert whole.finish(200.0)[0] == 0
-    run = start_run(*options)
-    for _ in range(NUM_KILLS):
-        before = set(run.checkpoints())
-        run.wait_until(lambda: bool(set(run.checkpoints()) - before), 60.0)  # noqa: B023  # called in this turn
-        time.sleep(rng.uniform(0.0, 0.2))
-        run.signal(signal.SIGKILL)
-        run.finish()
-        run = start_run(*options)
-    assert run.finish(200.0)[0] == 0
-    last = sorted((run.directory / "checkpoints").glob("step-*"))[-1]
-    assert final_state(last) == final_state(whole.directory / "checkpoints" / last.name)
-    assert progress(run) == sorted(set(progress(run)))
-    assert len({env_steps for env_steps, _ in progress(run)}) == len(progress(run))
 
 
 @pytest.mark.promise("run-dir")

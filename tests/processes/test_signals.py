@@ -10,16 +10,14 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from offpolicy.processes.run_signals import SECOND_S
 from tests.conftest import Traces
 from tests.full_pipe import FullPipe
-from tests.processes.conftest import ENDLESS, REPOSITORY, TINY, LiveRun, find_process, launch
+from tests.processes.conftest import ENDLESS, REPOSITORY, TINY, LiveRun, launch
 
 pytestmark = pytest.mark.mp
 
@@ -52,41 +50,6 @@ def test_ctrl_c_saves_a_checkpoint_from_which_the_run_resumes(start_run: Any, tr
     # On a busy machine a log interval can end in the state of the one before, or of the end: that was recorded twice.
     steps = [record["env_steps"] for record in resumed.records()]
     assert steps == sorted(set(steps))
-
-
-@pytest.mark.slow
-def test_signals_after_the_end_of_a_run_change_neither_exit_code_nor_output(start_run: Any) -> None:
-    run = start_run()
-    run.wait_until((run.directory / "summary.json").exists, 40.0)
-    numbers = cycle((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1))
-    while run.process.poll() is None:
-        run.signal(next(numbers))
-        time.sleep(0.001)
-    code, _, err = run.finish()
-    assert (code, err, run.summary()["status"]) == (0, "", "completed")
-
-
-@pytest.mark.slow
-@pytest.mark.alone
-def test_a_second_ctrl_c_ends_the_run_within_a_second(start_run: Any, traces: Any) -> None:
-    fault = (
-        "env.id=offpolicy.envs.toy:Faulty-v0",
-        "env.kwargs.fail=sleep",
-        "env.kwargs.at=200",
-        "env.kwargs.sleep_s=30",
-    )
-    run = start_run(*ENDLESS, *fault)
-    run.wait_for_updates()
-    time.sleep(3)  # the collector is inside a step of 30 s: the first signal cannot be honoured
-    run.signal(signal.SIGINT)
-    time.sleep(2 * SECOND_S)  # sooner, it counts as the same signal where the first was taken late
-    assert run.process.poll() is None
-    asked = time.monotonic()
-    run.signal(signal.SIGINT)
-    code, _, _ = run.finish()
-    assert code == 130
-    assert time.monotonic() - asked < 1.5  # a second, and the interpreter's exit
-    traces.assert_none(grace_s=1.0)
 
 
 @pytest.mark.promise("no-orphan")
@@ -129,18 +92,6 @@ def test_a_frozen_collector_costs_ten_seconds_and_not_the_save(start_run: Any) -
     assert "collector 0" in out
     assert "did not react for 10 s and was killed" in out
     assert len(run.checkpoints()) == 1
-
-
-@pytest.mark.slow
-def test_the_learner_that_froze_is_named_when_a_stop_fails(start_run: Any, traces: Traces) -> None:
-    run = start_run(*ENDLESS)
-    run.wait_for_updates()
-    pid = find_process(traces.run_id, "learner")
-    os.kill(pid, signal.SIGSTOP)
-    run.signal(signal.SIGTERM)
-    code, _, err = run.finish(timeout_s=60.0)
-    assert code == 70
-    assert f"learner 0 (pid {pid})" in err
 
 
 # -- one run that takes several things in turn ------------------------------------------------------------------------
@@ -206,6 +157,39 @@ def test_a_run_directory_in_use_is_refused_and_the_first_run_continues(unread: U
 def test_a_run_whose_output_nobody_reads_trains_and_saves_when_it_is_stopped(unread: Unread) -> None:
     """The last one: it ends the run."""
     stop(unread.run, signal.SIGTERM)
+
+
+# -- evaluations and pauses -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_ctrl_c_during_an_evaluation_is_honoured_at_once_and_saves(start_run: Any) -> None:
+    slow = ("env.id=offpolicy.envs.toy:SlowStep-v0", "env.kwargs.step_ms=5", "eval.episodes=64", "eval.every=150")
+    run = start_run(*slow, "total_timesteps=1000")
+    run.wait_until(lambda: bool(run.records()) and run.records()[-1]["env_steps"] >= 100, timeout_s=40)
+    time.sleep(1.0)  # training stands still at the evaluation's step
+    asked = time.monotonic()
+    run.signal(signal.SIGINT)
+    assert run.finish()[0] == 130
+    assert time.monotonic() - asked < 6.0
+    assert len(run.checkpoints()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.promise("no-hang")
+def test_a_pause_of_everything_is_not_a_hang(start_run: Any, traces: Any) -> None:
+    run = start_run(*ENDLESS, "env.step_timeout_s=1")
+    run.wait_for_updates()
+    everybody = [run.process.pid, *(pid for pid in traces.processes() if pid != run.process.pid)]
+    for pid in everybody:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(12.0)
+    for pid in everybody:
+        os.kill(pid, signal.SIGCONT)
+    time.sleep(2.0)
+    assert run.process.poll() is None
+    run.signal(signal.SIGINT)
+    assert run.finish()[0] == 130
 
 
 # -- a resume that is stopped -----------------------------------------------------------------------------------------

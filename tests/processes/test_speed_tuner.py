@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +11,6 @@ from tests.processes.conftest import StartRun
 
 pytestmark = [pytest.mark.mp, pytest.mark.slow]
 AUTO = ("threads.learner=auto", "total_timesteps=2200")  # 4 settings x at most 12 blocks of 40 iterations each
-BUSY = "while True: pass"
 NEEDS_TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is nothing to choose on one core")
 
 
@@ -47,34 +41,6 @@ def test_a_resumed_run_continues_with_the_threads_of_its_checkpoint(start_run: S
     assert (code, err) == (0, "")
     assert "fastest: " not in out
     assert [again.summary()[key] for key in ("threads", "mode")] == chosen
-
-
-@contextmanager
-def busy_programs(count: int) -> Iterator[None]:
-    """Programs that never rest."""
-    programs = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
-
-
-@pytest.mark.alone
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) != 2, reason="the programs are as many as its cores")
-def test_beside_two_busy_programs_auto_is_nearly_as_fast_as_one_thread(start_run: StartRun, tmp_path: Path) -> None:
-    """With two threads that wait for each other it would be a tenth."""
-    words = ("env.id=Pendulum-v1", "algo.hidden_dims=[256,256]", "algo.batch_size=256", "total_timesteps=1400")
-    words = (*words, "algo.learning_starts=200", "eval.episodes=0", "log.every_s=1")
-    thru: dict[str, float] = {}
-    with busy_programs(2):
-        for threads in ("1", "auto"):
-            run = start_run(*words, f"threads.learner={threads}", f"run_dir=threads-{threads}")
-            assert run.finish(250)[0] == 0
-            thru[threads] = run.summary()["rates"]["steps_per_sec"]
-    assert thru["auto"] >= 0.7 * thru["1"], thru
 
 
 @pytest.mark.alone

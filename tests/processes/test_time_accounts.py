@@ -46,6 +46,7 @@ def accounts_of(run: Run) -> dict[str, list[dict[str, Any]]]:
     return accounts
 
 
+@pytest.mark.promise("account-closes")
 def test_every_ledger_closes_to_the_nanosecond_whenever_it_is_read(run: Run) -> None:
     accounts = accounts_of(run)
     assert {"learner 0", "collector 0"} <= accounts.keys()

@@ -86,21 +86,6 @@ def test_a_killed_run_has_a_trace_and_the_resumed_run_another(
 
 
 @SLOW
-def test_evaluations_beside_and_their_hooks_are_in_the_trace(start_run: StartRun, tmp_path: Path) -> None:
-    words = ("eval.beside=true", "eval.episodes=3", "eval.hook=tests.processes.example_hooks:take_100_ms")
-    code, _, err = start_run(TRACED, *words).finish(100.0)
-    assert (code, err) == (0, "")
-    content = json.loads((tmp_path / "run/trace.json").read_text())
-    assert problems_of(content) == []  # an arrow never leads into the past: every hook follows its episode
-    assert {"evaluator 0", "hook"} < threads_of(content)
-    hooks = [event for event in content["traceEvents"] if event["ph"] == "X" and event["name"] == "hook"]
-    assert len(hooks) == 3
-    assert all(event["dur"] >= 100_000 for event in hooks)
-    arrows = {event["name"] for event in content["traceEvents"] if event["ph"] == "f"}
-    assert {"episode 0", "episode 1", "episode 2"} <= arrows
-
-
-@SLOW
 @pytest.mark.usefixtures("finished_copy")
 def test_a_run_that_was_not_traced_is_named(run_cli: RunCli) -> None:
     done = run_cli(["trace", "run"])

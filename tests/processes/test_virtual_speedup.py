@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import RunCli
 from tests.processes.test_delays import SLOW_STEP, Run, train
 
 pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.alone]
@@ -48,13 +47,3 @@ def test_halved_phases_give_what_was_measured_before(tmp_path: Path, mode: str) 
         assert 0.4 <= factor <= 0.7, "what an update costs besides its delay is not halved"
         rate = then.summary["rates"]["steps_per_sec"]
         assert expected(run, phase, factor) == pytest.approx(rate, rel=0.05), phase
-
-
-def test_a_run_that_is_slowed_on_purpose_says_so(run_cli: RunCli, tmp_path: Path) -> None:
-    run = train(tmp_path, (*SLEEPS, *MEASURED, "env.kwargs.step_ms=10", "total_timesteps=420"), {})
-    gains = run.summary["virtual_speedup"]["gains"]
-    assert gains
-    assert all(row["blocks"] >= 1 for row in gains)
-    told = run_cli(["explain", "run"])
-    assert (told.returncode, told.stderr) == (0, "")
-    assert "slowed on purpose" in told.stdout
