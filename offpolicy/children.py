@@ -1,4 +1,4 @@
-"""Starting and ending child processes: a call in a fresh interpreter, signals, parent death, exit codes in words."""
+"""Child processes: their signals, the death of their parent, their output, and exit codes in words."""
 
 from __future__ import annotations
 
@@ -6,23 +6,16 @@ import contextlib
 import ctypes
 import errno
 import importlib
-import json
 import os
 import signal
-import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, NoReturn, TypeAlias, TypeVar
 
-from offpolicy import errors
-from offpolicy.descendants import KILL_TIMEOUT_S, Descendants, adopting, children_of
-from offpolicy.errors import ConfigError, OffPolicyError
-from offpolicy.start import STOP_SIGNALS, cleaned_up
+from offpolicy.start import STOP_SIGNALS
 
 ORPHANED = 71  # exit code of a process whose parent was dead already
 SAVE_SIGNAL = signal.SIGUSR1  # save a checkpoint now, and go on
@@ -36,18 +29,12 @@ SPIN_ROUNDS = 3_000
 LONG_SPIN_ROUNDS = 60_000
 CALL_THREAD = "call within"  # name of the threads of `call_within`
 GRACE_S = 5.0  # for each thread or process that an environment left running, until nobody waits for it any longer
-OUTPUT_LINES = 20  # last lines of a failed child's output that a `ChildError` keeps
+OUTPUT_LINES = 20  # last lines of a failed process's output that its error quotes
 
 T = TypeVar("T")
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]  # Any: ignored
 
 _PR_SET_PDEATHSIG = 1
-_ROOT = str(Path(__file__).resolve().parents[1])
-# The root is on the path just for this import: the child must run our code, but find nothing else there.
-_CHILD = (
-    "import sys; sys.path.insert(0, sys.argv[1]); import offpolicy.children; sys.path.pop(0);"
-    " offpolicy.children.answer_call()"
-)
 
 
 def with_spin_rounds(environment: Mapping[str, str], rounds: int) -> dict[str, str]:
@@ -59,103 +46,20 @@ def with_spin_rounds(environment: Mapping[str, str], rounds: int) -> dict[str, s
     return dict(environment) if chosen else {**environment, "GOMP_SPINCOUNT": str(rounds)}
 
 
-class ChildError(Exception):
-    """A call in a child process has no result: `reason` says how the child ended, `output` is what it printed last."""
-
-    def __init__(self, reason: str, output: str = "") -> None:
-        super().__init__(reason)
-        self.reason, self.output = reason, output
-
-
-class ChildTimeout(ChildError):
-    """The child was killed because it did not finish in time."""
-
-
-class ChildRaised(ChildError):
-    """The function raised an error that is none of the library's; its traceback ends the output."""
-
-
-def call_in_child(target: str, payload: Any = None, *, timeout_s: float | None = None) -> Any:  # Any: JSON values
-    """Returns the JSON result of the function `module:function`, called with `payload` in a fresh interpreter.
-
-    The child, and whatever it started, is killed when the call ends and when this process dies. It finds modules of the
-    working directory, after all others. An `OffPolicyError` of the function is raised here with its type and text, any
-    other error as `ChildRaised`. Raises `ChildTimeout` after `timeout_s` and `ChildError` if the child died.
-    """
-    request = {"target": target, "payload": payload, "parent_pid": os.getpid()}
-    known, descendants = children_of(os.getpid()), Descendants()
-    # Files, not pipes: a program that the function started may hold them open long after the answer.
-    with _scratch() as source, _scratch() as answer, _scratch() as output:
-        source.write(json.dumps(request).encode())
-        source.seek(0)
-        command = [sys.executable, "-P", "-X", "faulthandler", "-c", _CHILD, _ROOT, str(answer.fileno()), target]
-        with adopting(), cleaned_up(lambda: descendants.kill(known)):
-            with signals_blocked():  # or a Ctrl-C might come before the clean-up can find the child
-                child = subprocess.Popen(
-                    command, stdin=source, stdout=output, stderr=output, pass_fds=(answer.fileno(),),
-                    start_new_session=True, env=descendants.environment(os.environ),
-                )  # fmt: skip
-            try:
-                code = child.wait(timeout_s)
-            except subprocess.TimeoutExpired as error:
-                raise ChildTimeout(f"gave no answer within {timeout_s:g} s", _tail(output)) from error
-            finally:
-                descendants.note([child.pid])
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
-                with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
-                    child.wait(KILL_TIMEOUT_S)
-                descendants.kill(known)  # what the function has started in a session of its own
-        answer.seek(0)
-        text, printed = answer.read(), _tail(output)
-    if code != 0 or not text:
-        raise ChildError(describe_exit(code), printed)
-    return _result(json.loads(text), printed)
-
-
 def module_path() -> list[str]:
     """Returns where Python looks for modules here, for another process: what is no text in `sys.path` it ignores."""
     return [entry for entry in sys.path if isinstance(entry, str)]
 
 
-def _scratch() -> BinaryIO:
+def scratch_file() -> BinaryIO:
     """Returns an empty file without a name, in memory: /tmp may be full, or read-only."""
     return os.fdopen(os.memfd_create("offpolicy-call"), "w+b")
 
 
-def _tail(output: Any) -> str:  # Any: a binary file
+def tail_of(output: BinaryIO) -> str:
+    """Returns the last `OUTPUT_LINES` lines of a file that a process has printed to."""
     output.seek(0)
     return "\n".join(output.read().decode(errors="replace").rstrip().splitlines()[-OUTPUT_LINES:])
-
-
-def _result(answer: dict[str, Any], output: str) -> Any:
-    if "result" in answer:
-        return answer["result"]
-    kind = getattr(errors, answer["error"], None) if answer["is_ours"] else None
-    if kind is None:
-        raise ChildRaised(f"{answer['error']}: {answer['text']}", output)
-    raise kind(answer["text"])
-
-
-def answer_call() -> None:
-    """Entry of the child of `call_in_child`: reads the request from stdin, writes the answer to the given file."""
-    answer_fd = int(sys.argv[2])
-    os.set_inheritable(answer_fd, False)
-    request = json.load(sys.stdin)
-    leave_signals()
-    die_with_parent(request["parent_pid"])
-    sys.path.append(os.getcwd())  # last, so that it shadows nothing
-    answer: dict[str, Any]
-    try:
-        answer = {"result": resolve(request["target"])(request["payload"])}
-    except BaseException as error:  # the last frame of the process: everything is reported
-        traceback.print_exc()
-        text = list(error.problems) if isinstance(error, ConfigError) else str(error)
-        answer = {"error": type(error).__name__, "is_ours": isinstance(error, OffPolicyError), "text": text}
-    with os.fdopen(answer_fd, "w") as stream:
-        json.dump(answer, stream)
-    if "error" in answer or is_held(GRACE_S):
-        leave_now(0)
 
 
 def call_within(timeout_s: float, call: Callable[[], T]) -> T:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 VARIABLE = "OFFPOLICY_DESCENDANT_OF"  # marks of those that a process descends from, joined by ":"
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
+MARKS_BYTES = 200  # of two marks: of a run, and of one of its processes
 WNOTHREAD = 0x20000000  # of the kernel: only children of the calling thread; the adopted ones are the main thread's
 ROUNDS = 50  # of killing, at most: each one may free processes that the killed ones had started
 KILL_TIMEOUT_S = 5.0  # from a kill to the end of the process, unless the kernel holds it (a disk that does not answer)
@@ -54,8 +55,11 @@ class Descendants:
 
     def environment(self, base: Mapping[str, str], of: str = "") -> dict[str, str]:
         """Returns the environment of a child, whose descendants count as ours, and as those of the child named `of`."""
-        marks = (base.get(VARIABLE), self._mark, of and self._mark_of(of))
-        return {**base, VARIABLE: ":".join(filter(None, marks))}
+        return {**base, VARIABLE: self.marks(base, of)}
+
+    def marks(self, base: Mapping[str, str], of: str = "") -> str:
+        """Returns the value of `VARIABLE` in that environment."""
+        return ":".join(filter(None, (base.get(VARIABLE), self._mark, of and self._mark_of(of))))
 
     def note(self, parents: Collection[int]) -> None:
         """Remembers all that descends from `parents` now, whatever environment it has."""
@@ -113,6 +117,23 @@ class Descendants:
         entries = environment_of(pid).split(b"\0")
         found = [entry.partition(b"=")[2] for entry in entries if entry.startswith(f"{VARIABLE}=".encode())]
         return any(mark.encode() in marks.split(b":") for marks in found)
+
+
+def with_room_for_marks(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment of a process whose forks are given marks of their own by `mark_this_process`."""
+    return {**environment, VARIABLE: "-" * (len(environment.get(VARIABLE, "")) + MARKS_BYTES)}
+
+
+def mark_this_process(marks: str) -> None:
+    """Marks a fork, and what it will start, in the place of the process that it is a fork of.
+
+    The kernel shows the environment that a program began with, so the marks are written into that memory.
+    """
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_void_p
+    room = len(os.environ[VARIABLE])
+    ctypes.memmove(libc.getenv(VARIABLE.encode()), marks.encode()[:room].ljust(room, b"\0"), room)
+    os.environ[VARIABLE] = marks
 
 
 def environment_of(pid: int) -> bytes:

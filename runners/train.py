@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from offpolicy import fault
 from offpolicy.checkpoint import SharedState, run_store
-from offpolicy.children import SAVE_SIGNAL, SPIN_ROUNDS, handle_signals, signals_blocked, signals_queued
+from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_blocked, signals_queued
 from offpolicy.config.chosen import plugins_of
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.rules import RESUMABLE, unread_options
@@ -23,6 +23,7 @@ from offpolicy.config.schema import RunConfig, read_config, write_config
 from offpolicy.config.sections import RANK_RUNNERS, ReplayConfig
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError, StartError
+from offpolicy.fork_server import ForkServer, Preload
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, own_config, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
 from offpolicy.launch.outcome import (
@@ -58,7 +59,7 @@ from offpolicy.logger.summary import RunStatus
 from offpolicy.processes.child_processes import Start
 from offpolicy.processes.failures import Failure
 from offpolicy.processes.restarts import LearnerRestarts, RestartPolicy, Restarts
-from offpolicy.processes.supervisor import Supervisor, SupervisorConfig
+from offpolicy.processes.supervisor import TICK_S, Supervisor, SupervisorConfig
 from offpolicy.run_names import mark_latest
 from offpolicy.start import interrupts_exit
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
@@ -127,61 +128,76 @@ def train_run(cfg: RunConfig, callbacks: Sequence[Callback] = (), *, ends_proces
     watch = Stopwatch()
     fault.arm("supervisor")
     handle_signals([SAVE_SIGNAL], lambda *_: None)  # there is nothing to save before the processes have started
-    with interrupts_exit():  # nothing is made yet that would stay
-        host = follow_launcher(cfg)
-        spec = preflight(own_config(cfg, host))
-        plan = plan_launch(cfg, host)
-        host = plan.host  # with what the hosts have agreed on
-        teacher_step = find_teacher(plan, spec)
-        plan, init_step = find_source(plan, spec)
-        host_plan = plan_host(plan.cfg, host)
-        check_restart(plan.cfg)
-        called = (*map(load_callback, cfg.callbacks), *callbacks) if host.index == 0 else ()
-        memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
-    with (
-        contextlib.closing(memory),
-        interrupts_exit(),  # by a stop during the claim, which has left the run directory as it was
-        signals_queued(ends_process=ends_process) as kept,
-        plan.claim(kept.stops_raise if host.is_alone else contextlib.nullcontext) as run,
-        signals_blocked(),
-        _store_listener(plan.cfg, host) as listener,
-    ):
-        if host.is_alone and run.checkpoint is not None and is_complete(run, plan.cfg):
-            check_same(plan.cfg, read_config(run.path))
-            kept.drop()
-            run.leave()
-            sys.stdout.write(already_complete(run.path, run.checkpoint.env_steps, plan.cfg) + "\n")
-            return Ended(EXIT_OK, run.path, None)
-        cfg = _run_config(plan, run, spec)
-        provenance = Provenance.of_this_process(unix_s())
-        provenance.note(run.path / "config.yaml", plugins_of(cfg))
-        if host.index == 0:
-            mark_latest(run.path)
-        job = WorkerSpec(
-            cfg=cfg,
-            spec=spec,
-            plan=host_plan,
-            host=host,
-            run_dir=str(run.path.resolve()),
-            start_step=plan.start_step or (run.checkpoint.env_steps if run.checkpoint else 0),
-            checkpoint=run.checkpoint.env_steps if run.checkpoint else None,
-            store_port=listener.getsockname()[1] if listener else host.store_port,
-            last_eval_step=SharedState.of(run.checkpoint).last_eval_step if run.checkpoint else 0,
-            init_step=init_step,
-            teacher_step=teacher_step,
-        )
-        with open_train_log(run.path / "train.log") as log_fd, contextlib.closing(Callbacks(called)) as own:
-            try:
-                code, failure = _run(job, run, memory, log_fd, watch, listener, provenance, own)
-            finally:
-                kept.drop()  # the run has its outcome
-    return Ended(code, run.path, failure)
+    with contextlib.ExitStack() as opened:
+        with interrupts_exit():  # nothing is made yet that would stay
+            host = follow_launcher(cfg)
+            server = opened.enter_context(_fork_server(own_config(cfg, host), host))
+            spec = preflight(own_config(cfg, host), server)
+            plan = plan_launch(cfg, host)
+            host = plan.host  # with what the hosts have agreed on
+            teacher_step = find_teacher(plan, spec)
+            plan, init_step = find_source(plan, spec)
+            host_plan = plan_host(plan.cfg, host)
+            check_restart(plan.cfg)
+            called = (*map(load_callback, cfg.callbacks), *callbacks) if host.index == 0 else ()
+            memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
+        with (
+            contextlib.closing(memory),
+            interrupts_exit(),  # by a stop during the claim, which has left the run directory as it was
+            signals_queued(ends_process=ends_process) as kept,
+            plan.claim(kept.stops_raise if host.is_alone else contextlib.nullcontext) as run,
+            signals_blocked(),
+            _store_listener(plan.cfg, host) as listener,
+        ):
+            if host.is_alone and run.checkpoint is not None and is_complete(run, plan.cfg):
+                check_same(plan.cfg, read_config(run.path))
+                kept.drop()
+                run.leave()
+                sys.stdout.write(already_complete(run.path, run.checkpoint.env_steps, plan.cfg) + "\n")
+                return Ended(EXIT_OK, run.path, None)
+            cfg = _run_config(plan, run, spec)
+            provenance = Provenance.of_this_process(unix_s())
+            provenance.note(run.path / "config.yaml", plugins_of(cfg))
+            if host.index == 0:
+                mark_latest(run.path)
+            job = WorkerSpec(
+                cfg=cfg,
+                spec=spec,
+                plan=host_plan,
+                host=host,
+                run_dir=str(run.path.resolve()),
+                start_step=plan.start_step or (run.checkpoint.env_steps if run.checkpoint else 0),
+                checkpoint=run.checkpoint.env_steps if run.checkpoint else None,
+                store_port=listener.getsockname()[1] if listener else host.store_port,
+                last_eval_step=SharedState.of(run.checkpoint).last_eval_step if run.checkpoint else 0,
+                init_step=init_step,
+                teacher_step=teacher_step,
+            )
+            with open_train_log(run.path / "train.log") as log_fd, contextlib.closing(Callbacks(called)) as own:
+                try:
+                    code, failure = _run(job, run, memory, server, log_fd, watch, listener, provenance, own)
+                finally:
+                    kept.drop()  # the run has its outcome
+        return Ended(code, run.path, failure)
+
+
+def _fork_server(cfg: RunConfig, host: HostInfo) -> ForkServer:
+    """Returns the server of which all processes of the run are forks.
+
+    The run's id marks every process of it, and what they start; a caller may have chosen it.
+    """
+    modules = [entry_point(role, cfg).partition(":")[0] for role in ("learner", "collector", "evaluator")]
+    run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
+    environment = {**os.environ, "OFFPOLICY_RUN_ID": run_id}
+    preload = Preload(["offpolicy.envs.probe"], modules)
+    return ForkServer(preload, environment, spin_rounds(cfg, host), cfg.runner.start_timeout_s)
 
 
 def _run(  # noqa: PLR0913  # what a run is made of
     job: WorkerSpec,
     run: RunDir,
     memory: RunMemory,
+    server: ForkServer,
     log_fd: int,
     watch: Stopwatch,
     listener: socket.socket | None,
@@ -199,7 +215,7 @@ def _run(  # noqa: PLR0913  # what a run is made of
         with contextlib.closing(logger):
             announce(logger, job, run)
             try:
-                limits = _supervisor_config(job, memory, log_fd, watch, deaths)
+                limits = _supervisor_config(job, memory, server, log_fd, watch, deaths)
                 ended = _supervise(job, memory, logger, limits, listener, provenance, callbacks)
             finally:  # when no process is left that could still write
                 if job.trace_dir is not None:
@@ -275,10 +291,11 @@ def _supervise(  # noqa: PLR0913  # what it watches and writes to
         outcome, starts_over = Outcome(RunStatus.FAILED, 1, "the supervisor failed"), False
         failure: Failure | None = None
         try:
+            logger.status("starting")
+            _wait_ready(supervisor, limits, job)
             for role, pid in _spawn(supervisor, job, memory.fds, listener):
                 if cores is not None:
                     cores.add(role, pid)
-            logger.status("starting")
 
             def on_tick() -> None:
                 monitor.on_tick()
@@ -307,6 +324,14 @@ def _supervise(  # noqa: PLR0913  # what it watches and writes to
     return _ProcessesEnded(outcome.exit_code, failure, lambda end: None)
 
 
+def _wait_ready(supervisor: Supervisor, limits: SupervisorConfig, job: WorkerSpec) -> None:
+    """Waits until processes can be forked at once, or until a stop has come; for `start_timeout_s` at most."""
+    end_s = limits.elapsed_s() + limits.start_timeout_s
+    while not limits.server.is_ready(TICK_S) and limits.elapsed_s() < end_s:
+        if supervisor.signal_code and job.host.is_alone:
+            return
+
+
 def _spawn(
     supervisor: Supervisor, job: WorkerSpec, fds: dict[str, int], listener: socket.socket | None
 ) -> list[tuple[str, int]]:
@@ -324,8 +349,7 @@ def _spawn(
     for role, index in names:
         is_first = (role, index) == ("learner", 0)
         own = fds | ({"store": listener.fileno()} if listener is not None and is_first else {})
-        rounds = spin_rounds(cfg, job.host) if role == "learner" else SPIN_ROUNDS
-        pids.append((role, supervisor.spawn(Start(role, index, entry_point(role, cfg), payload, own, rounds))))
+        pids.append((role, supervisor.spawn(Start(role, index, entry_point(role, cfg), payload, own))))
     return pids
 
 
@@ -338,11 +362,10 @@ def entry_point(role: str, cfg: RunConfig) -> str:
     return f"{package}.{cfg.runner.name}:learner_main" if role == "learner" else f"{package}.{role}:main"
 
 
-def _supervisor_config(
-    job: WorkerSpec, memory: RunMemory, log_fd: int, watch: Stopwatch, deaths: Deaths
+def _supervisor_config(  # noqa: PLR0913  # what a run is made of
+    job: WorkerSpec, memory: RunMemory, server: ForkServer, log_fd: int, watch: Stopwatch, deaths: Deaths
 ) -> SupervisorConfig:
-    """Returns what the supervisor is given. The run's id marks every process of it; a caller may have chosen it."""
-    run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
+    """Returns what the supervisor is given."""
     stop_timeout_s = STOP_TIMEOUT_S + save_s(job.cfg, job.spec)
     peer_s = peer_timeout_s(job.cfg, job.spec)
 
@@ -351,7 +374,7 @@ def _supervisor_config(
         return started_again(job, checkpoint, deaths.of_learners.total).to_json(), rejected
 
     return SupervisorConfig(
-        run_id,
+        server,
         log_fd,
         stop_timeout_s,
         watch.elapsed_s,

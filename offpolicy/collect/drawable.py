@@ -8,7 +8,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from offpolicy.children import ChildError, call_in_child, module_path
+from offpolicy.calls import ChildError, call_in_child
+from offpolicy.children import module_path
 from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import ConfigError, OffPolicyError
 

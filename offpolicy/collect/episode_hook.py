@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from offpolicy import fault
-from offpolicy.children import ChildError, ChildTimeout, call_in_child, describe_exit, signals_blocked
+from offpolicy.calls import ChildError, ChildTimeout, call_in_child
+from offpolicy.children import describe_exit, signals_blocked
 from offpolicy.collect.post import Episode, save_episode
 from offpolicy.descendants import HELD_S
 from offpolicy.errors import ConfigError

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from offpolicy.children import ChildError, ChildTimeout, call_in_child
+from offpolicy.calls import ChildError, ChildTimeout, call_in_child
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError, HangError, OffPolicyError
 from offpolicy.timing.clock import Stopwatch

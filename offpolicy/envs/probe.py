@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from offpolicy.children import ChildError, ChildRaised, ChildTimeout, call_in_child, module_path
+from offpolicy.calls import ChildError, ChildRaised, ChildTimeout, call_in_child
+from offpolicy.children import module_path
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
 from offpolicy.envs.make import find_spec, make_env, makes_pictures
@@ -22,6 +23,7 @@ from offpolicy.envs.vector import NativeVector
 from offpolicy.envs.vectorization import TOGETHER, resolve_vectorization
 from offpolicy.envs.worker_pool import OPEN_GRACE_S
 from offpolicy.errors import EnvFailure, HangError
+from offpolicy.fork_server import ForkServer
 from offpolicy.types import SpaceSpec
 
 
@@ -34,21 +36,23 @@ def check_id(env_id: str) -> None:
         find_spec(env_id)
 
 
-def probe(cfg: EnvConfig) -> SpaceSpec:
+def probe(cfg: EnvConfig, server: ForkServer | None = None) -> SpaceSpec:
     """Returns the spaces of `cfg`'s environment, after one construction, reset and step in another process.
 
-    Raises `ConfigError` (unknown id, wrong kwargs, unsupported spaces), `EnvFailure` (the environment raised or its
-    process died) or `HangError` (no answer within `cfg.step_timeout_s` and the time to import it).
+    That process is a fork of `server`, or a fresh interpreter. Raises `ConfigError` (unknown id, wrong kwargs,
+    unsupported spaces), `EnvFailure` (the environment raised or its process died) or `HangError` (no answer within
+    `cfg.step_timeout_s` and the time to import it).
     """
     check_id(cfg.id)
     request, timeout_s = {"env": dataclasses.asdict(cfg), "sys_path": module_path()}, cfg.step_timeout_s + OPEN_GRACE_S
     try:
-        return SpaceSpec.from_json(call_in_child("offpolicy.envs.probe:try_out", request, timeout_s=timeout_s))
+        found = call_in_child("offpolicy.envs.probe:try_out", request, timeout_s=timeout_s, server=server)
     except ChildTimeout as error:
         raise HangError(f"{cfg.id} was not created, reset and stepped once within {timeout_s:g} s") from error
     except ChildError as error:
         how = f"raised {error.reason}" if isinstance(error, ChildRaised) else error.reason
         raise EnvFailure(f"{cfg.id}: the process that tried it {how}\n{error.output}") from error
+    return SpaceSpec.from_json(found)
 
 
 def try_out(request: dict[str, Any]) -> dict[str, Any]:  # Any: JSON values

@@ -14,7 +14,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from offpolicy.children import ChildError, call_in_child
+from offpolicy.calls import ChildError, call_in_child
 from offpolicy.launch.finding import Finding, Level
 from offpolicy.launch.resources import has_gpu
 from offpolicy.machine_load import driver_version

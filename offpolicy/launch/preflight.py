@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from offpolicy.calls import ChildError, ChildTimeout, call_in_child
 from offpolicy.checkpoint import Checkpoint, run_store, state_fields
 from offpolicy.checkpoint.manifest import LAYOUT_KEY, PLUGINS_KEY, READABLE_LAYOUTS, fingerprint
-from offpolicy.children import ChildError, ChildTimeout, call_in_child
 from offpolicy.collect.drawable import check_video_of
 from offpolicy.collect.episode_hook import check_hook
 from offpolicy.config.parsing import flatten, is_within
@@ -18,6 +18,7 @@ from offpolicy.config.schema import RunConfig, read_config, read_spec
 from offpolicy.config.sections import takers
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
+from offpolicy.fork_server import ForkServer
 from offpolicy.launch.hosts import LaunchPlan
 from offpolicy.launch.run_dir import has_saved_nothing
 from offpolicy.launch.run_lock import is_running
@@ -45,11 +46,12 @@ SOURCE_KEYS = (
 THREADS_PER_CORE = 32  # threads of a process beyond which its number is taken for a mistake
 
 
-def preflight(cfg: RunConfig, *, is_elsewhere: bool = False) -> SpaceSpec:
+def preflight(cfg: RunConfig, server: ForkServer | None = None, *, is_elsewhere: bool = False) -> SpaceSpec:
     """Checks devices, environment and memory; returns the environment's spaces.
 
-    `is_elsewhere`: other machines train, whose cores, GPUs and memory are not those of this one; the run checks them
-    there. Raises `ConfigError`, or `EnvFailure` if the environment itself fails.
+    The environment is tried in a fork of `server`, or in a fresh interpreter. `is_elsewhere`: other machines train,
+    whose cores, GPUs and memory are not those of this one; the run checks them there. Raises `ConfigError`, or
+    `EnvFailure` if the environment itself fails.
     """
     check_processor(processor())
     check_id(cfg.env.id)
@@ -60,7 +62,7 @@ def preflight(cfg: RunConfig, *, is_elsewhere: bool = False) -> SpaceSpec:
         require_prometheus()
     if cfg.log.otlp_endpoint is not None:
         require_otlp()
-    spec = probe(cfg.env)
+    spec = probe(cfg.env, server)
     check_actions(cfg, spec)
     check_groups(cfg, spec)
     if not is_elsewhere:

@@ -1,4 +1,4 @@
-"""The child processes of a run: started in fresh interpreters, listened to, reaped, and killed with what they started.
+"""The child processes of a run: forked by the fork server, listened to, reaped, and killed with what they started.
 
 It decides nothing: the supervisor says who is started, stopped and killed.
 """
@@ -10,15 +10,14 @@ import json
 import os
 import selectors
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
 from offpolicy import fault
-from offpolicy.children import SPIN_ROUNDS, signals_blocked, with_spin_rounds
 from offpolicy.descendants import HELD_S, KILL_TIMEOUT_S, Descendants, children_of
 from offpolicy.errors import StartError
+from offpolicy.fork_server import ForkServer, Process, Stdio
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,6 @@ class Start:
     target: str  # its main function, `module:function`
     payload: Mapping[str, Any]  # JSON values
     fds: Mapping[str, int]  # descriptors that it inherits, by name
-    spin_rounds: int = SPIN_ROUNDS  # for which its OpenMP threads wait for each other before they sleep
 
     @property
     def name(self) -> str:
@@ -43,7 +41,7 @@ class Child:
     """A running child process."""
 
     start: Start
-    process: subprocess.Popen[bytes]
+    process: Process
     pidfd: int
     messages: int  # read end of its message pipe
     buffered: bytes = b""
@@ -87,9 +85,11 @@ class Event(NamedTuple):
 class ChildProcesses:
     """The children that run, in the order of their starts. Its `close` kills them and what they have started."""
 
-    def __init__(self, run_id: str, log_fd: int, elapsed_s: Callable[[], float], on_message: MessageHandler) -> None:
+    def __init__(
+        self, server: ForkServer, log_fd: int, elapsed_s: Callable[[], float], on_message: MessageHandler
+    ) -> None:
         """`log_fd`: file of the children's stdout and stderr. `on_message` gets what they send but errors and ends."""
-        self._run_id, self._log_fd, self._elapsed_s, self._on_message = run_id, log_fd, elapsed_s, on_message
+        self._server, self._log_fd, self._elapsed_s, self._on_message = server, log_fd, elapsed_s, on_message
         self._running: list[Child] = []
         self._selector = selectors.DefaultSelector()
         self._lifeline_read, self._lifeline_write = os.pipe()
@@ -125,18 +125,18 @@ class ChildProcesses:
     # -- starting -----------------------------------------------------------------------------------------------------
 
     def spawn(self, start: Start) -> int:
-        """Starts a child in a fresh interpreter; returns its pid. Raises `StartError` if the machine refuses."""
+        """Starts a child; returns its pid. Raises `StartError` if the machine refuses."""
         try:
             with contextlib.ExitStack() as opened:
                 spec_read, spec_write = _pipe(opened)
                 message_read, message_write = _pipe(opened)
-                process = self._popen(start, spec_read.fileno(), message_write.fileno())
+                process = self._fork(start, spec_read.fileno(), message_write.fileno())
                 spec_read.close()
                 child = Child(start, process, os.pidfd_open(process.pid), os.dup(message_read.fileno()))
                 # Killed already: that is noticed by its pidfd.
                 with contextlib.suppress(BrokenPipeError):
                     fault.hit("spawn.spec")
-                    spec_write.write(self._spec(start, message_write.fileno()))
+                    spec_write.write(_spec(start))
                     spec_write.close()
         except OSError as error:  # a process that was started nevertheless ends with the supervisor
             raise StartError(f"{start.name} cannot be started: {error.strerror}") from error
@@ -150,26 +150,15 @@ class ChildProcesses:
         self._selector.register(child.messages, selectors.EVENT_READ, child)
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
 
-    def _popen(self, start: Start, spec_fd: int, message_fd: int) -> subprocess.Popen[bytes]:
-        """Starts the interpreter of a child, which reads from `spec_fd` what it is to do."""
-        environment = self._descendants.environment(with_spin_rounds(os.environ, start.spin_rounds), of=start.name)
-        environment["OFFPOLICY_RUN_ID"] = self._run_id
-        with signals_blocked():
-            fault.hit("spawn")
-            return subprocess.Popen(
-                [sys.executable, "-P", "-m", "offpolicy.processes.child", str(spec_fd)],
-                pass_fds=(spec_fd, message_fd, self._lifeline_read, *start.fds.values()), env=environment,
-                stdin=subprocess.DEVNULL, stdout=self._log_fd, stderr=self._log_fd,
+    def _fork(self, start: Start, spec_fd: int, message_fd: int) -> Process:
+        """Starts the process of a child, which reads from `spec_fd` what it is to do."""
+        fault.hit("spawn")
+        with open(os.devnull, "rb") as stdin:
+            return self._server.fork(
+                "offpolicy.processes.child:main", [spec_fd, message_fd, self._lifeline_read, *start.fds.values()],
+                stdio=Stdio(stdin.fileno(), self._log_fd, self._log_fd),
+                marks=self._descendants.marks(os.environ, of=start.name),
             )  # fmt: skip
-
-    def _spec(self, start: Start, message_fd: int) -> bytes:
-        return json.dumps(
-            {
-                "role": start.role, "index": start.index, "target": start.target, "payload": start.payload,
-                "fds": dict(start.fds), "message_fd": message_fd, "lifeline_fd": self._lifeline_read,
-                "supervisor_pid": os.getpid(),
-            }
-        ).encode()  # fmt: skip
 
     # -- listening ----------------------------------------------------------------------------------------------------
 
@@ -297,7 +286,17 @@ class ChildProcesses:
     @property
     def _known(self) -> set[int]:
         """Children of this process that are no adopted ones."""
-        return self._strangers.union(child.process.pid for child in self._running)
+        return self._strangers.union([self._server.pid], (child.process.pid for child in self._running))
+
+
+def _spec(start: Start) -> bytes:
+    """Returns what a child is to do: the names of its descriptors are in the order in which it gets them."""
+    return json.dumps(
+        {
+            "role": start.role, "index": start.index, "target": start.target, "payload": start.payload,
+            "fds": list(start.fds), "supervisor_pid": os.getpid(),
+        }
+    ).encode()  # fmt: skip
 
 
 def _pipe(opened: contextlib.ExitStack) -> tuple[BinaryIO, BinaryIO]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from offpolicy.children import describe_exit
 from offpolicy.descendants import adopting
+from offpolicy.fork_server import ForkServer
 from offpolicy.processes.child_processes import Child, ChildProcesses, MessageHandler, Start
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
 from offpolicy.processes.failures import Failure, FailureRecord
@@ -31,7 +32,7 @@ TICK_S = 0.1  # at most, between two checks of the children
 class SupervisorConfig:
     """Identity, clock and time limits of a supervisor, and how it counts for a collector that is gone."""
 
-    run_id: str  # in the environment of every process of the run, grandchildren included
+    server: ForkServer  # of which the children are forks
     log_fd: int  # the file of the children's stdout and stderr
     stop_timeout_s: float  # for the iteration, the final checkpoint and the children's exit
     elapsed_s: Callable[[], float]  # a clock that never steps back
@@ -57,7 +58,7 @@ class Supervisor:
     ) -> None:
         """`on_message` gets what the children send, and what the supervisor says about them."""
         elapsed_s, self._control, self._env_steps_of = config.elapsed_s, control, config.env_steps_of
-        self.children = ChildProcesses(config.run_id, config.log_fd, elapsed_s, on_message)
+        self.children = ChildProcesses(config.server, config.log_fd, elapsed_s, on_message)
         self._oom = OomWatch(elapsed_s)
         self._failures = FailureRecord(self._oom, lambda: config.num_hosts * control.env_steps)
         self._watchdog = Watchdog(control, elapsed_s, config.peer_timeout_s, config.start_timeout_s, config.replay_s)
@@ -103,7 +104,7 @@ class Supervisor:
         return self.death is not None and self.failure is None and not self.signal_code
 
     def spawn(self, start: Start) -> int:
-        """Starts a child in a fresh interpreter; returns its pid. Raises `StartError` if the machine refuses."""
+        """Starts a child; returns its pid. Raises `StartError` if the machine refuses."""
         return self.children.spawn(start)
 
     def run(

@@ -11,18 +11,10 @@ import pytest
 
 from offpolicy.checkpoint import CheckpointStore
 from offpolicy.checkpoint.manifest import fingerprint
-from offpolicy.children import SPIN_ROUNDS
 from offpolicy.config.schema import RunConfig, read_spec, write_config
-from offpolicy.distributed.host_info import HostInfo
-from offpolicy.errors import CheckpointError, ConfigError
+from offpolicy.errors import ConfigError
 from offpolicy.launch import preflight
-from offpolicy.launch.outcome import Outcome
-from offpolicy.logger.callbacks import Callbacks
 from offpolicy.processes.child import resolve
-from offpolicy.processes.child_processes import Start
-from offpolicy.processes.failures import Failure
-from offpolicy.timing.clock import Stopwatch
-from offpolicy.training.worker import HostPlan
 from offpolicy.types import SpaceSpec
 from runners import train
 
@@ -42,25 +34,6 @@ def test_what_would_make_another_experiment_cannot_change_at_a_resume(tmp_path: 
     with pytest.raises(ConfigError) as caught:
         train.resume(tmp_path, {"algo": {"gamma": 0.9}, "seed": 2, "log": {"every_s": 1.0}, "total_timesteps": 10})
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["algo.gamma", "seed"]
-
-
-def test_a_host_is_checked_for_what_it_does_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All hosts of a run wanted a login to W&B, where the first one writes to it."""
-    checked: list[RunConfig] = []
-
-    def check(cfg: RunConfig) -> SpaceSpec:
-        checked.append(cfg)
-        raise ConfigError("enough")
-
-    for name, instead in {"preflight": check, "handle_signals": lambda *_: {}}.items():
-        monkeypatch.setattr(train, name, instead)
-    monkeypatch.setattr(train.fault, "arm", lambda role: None)
-    for index in (0, 1):
-        host = HostInfo(index=index, num_hosts=2)
-        monkeypatch.setattr(train, "follow_launcher", lambda cfg, host=host: host)
-        with pytest.raises(ConfigError, match="enough"):
-            train.train_run(config(log={"wandb": "online"}))
-    assert [cfg.log.wandb for cfg in checked] == ["online", "disabled"]
 
 
 @pytest.mark.parametrize("wanted", [150, 150.0])
@@ -151,52 +124,3 @@ def test_every_process_starts_in_a_module_of_the_runners(runner: str) -> None:
     targets = [train.entry_point(role, cfg) for role in ("learner", "collector", "evaluator")]
     assert targets == [f"runners.{runner}:learner_main", "runners.collector:main", "runners.evaluator:main"]
     assert all(callable(resolve(target)) for target in targets)
-
-
-def test_the_threads_of_the_learner_alone_spin_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "spin_rounds", lambda cfg, host: 7)
-    started: list[Start] = []
-    supervisor: Any = SimpleNamespace(signal_code=0, spawn=started.append)
-    job: Any = SimpleNamespace(cfg=config(), host=HostInfo(), plan=HostPlan(True, 1, 1), to_json=dict)
-    train._spawn(supervisor, job, {}, None)
-    assert [(one.role, one.spin_rounds) for one in started] == [
-        ("learner", 7), ("collector", SPIN_ROUNDS), ("evaluator", SPIN_ROUNDS),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("error", "code"), [(CheckpointError("step-40: damaged"), 66), (OSError(28, "No space left on device"), 1)]
-)
-@pytest.mark.parametrize("site", ["newest_checkpoint", "_traced", "open_run_logger"])
-def test_processes_that_cannot_begin_again_leave_a_summary_and_name_the_dead_learner(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, site: str
-) -> None:
-    death = Failure("learner", 1, 4711, 80, 1, "was killed by SIGKILL")
-    written, calls = list[Outcome](), list[str]()
-
-    def second_time_refused(*_: Any) -> Any:
-        calls.append(site)
-        if len(calls) == (1 if site == "newest_checkpoint" else 2):
-            raise error
-        return job
-
-    job: Any = SimpleNamespace(
-        cfg=config(), host=SimpleNamespace(is_alone=True), trace_dir=None, close=lambda: None
-    )  # a job and a logger
-    run: Any = SimpleNamespace(go_back_to=lambda *_: None, checkpoint=None, path=Path())
-    memory: Any = SimpleNamespace(clear=lambda: None)
-    for name in ("newest_checkpoint", "_traced", "started_again", "open_run_logger", "announce", "_supervisor_config"):
-        monkeypatch.setattr(train, name, second_time_refused if name == site else lambda *_: job)
-    if site != "newest_checkpoint":
-        monkeypatch.setattr(train, "newest_checkpoint", lambda _: (None, ()))
-    monkeypatch.setattr(train, "_supervise", lambda *_: train._ProcessesEnded(None, death, written.append))
-    got, failure = train._run(job, run, memory, 2, Stopwatch(), None, job, Callbacks(()))
-    assert failure is not None
-    assert (got, failure.exit_code, failure.index, [outcome.exit_code for outcome in written]) == (
-        code,
-        code,
-        1,
-        [code],
-    )
-    assert failure.cause == f"was killed by SIGKILL and cannot begin again: {error}"
-    assert written[0].reason == f"learner 1: {failure.cause}"

@@ -8,13 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
+from offpolicy.calls import ChildTimeout
 from offpolicy.checkpoint.manifest import fingerprint
-from offpolicy.children import ChildRaised, ChildTimeout
 from offpolicy.config.overrides import load_config
-from offpolicy.config.schema import RunConfig, env_differences, write_config
-from offpolicy.config.sections import EnvConfig
+from offpolicy.config.schema import RunConfig, write_config
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError
 from offpolicy.launch import preflight
@@ -61,11 +59,6 @@ def test_hosts_that_have_agreed_on_a_checkpoint_need_no_teacher(tmp_path: Path) 
     assert find_teacher(plan(tmp_path, start_step=100), HISTORY) is None
 
 
-def test_a_run_with_a_checkpoint_of_its_own_needs_no_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "run_store", lambda path: SimpleNamespace(newest_valid=lambda reads_rows: path))
-    assert find_teacher(plan(tmp_path), HISTORY) is None
-
-
 def test_a_teacher_with_other_groups_is_refused(tmp_path: Path) -> None:
     teacher_at(tmp_path / "teacher", obs=64)
     with pytest.raises(ConfigError, match=r"env\.id: group obs has \(64,\) with the teacher .*, \(96,\) in this run"):
@@ -84,22 +77,6 @@ def test_a_teacher_that_saved_nothing_is_refused(tmp_path: Path) -> None:
     teacher_at(tmp_path / "teacher", obs=96)
     with pytest.raises(ConfigError, match="teacher: .* holds no usable checkpoint"):
         find_teacher(plan(tmp_path), HISTORY)
-
-
-def test_a_teacher_without_its_spaces_is_refused(tmp_path: Path) -> None:
-    teacher_at(tmp_path / "teacher", obs=96)
-    (tmp_path / "teacher" / "spaces.json").unlink()
-    with pytest.raises(ConfigError, match=r"spaces\.json: cannot be read"):
-        find_teacher(plan(tmp_path), HISTORY)
-
-
-def test_tasks_differ_by_what_is_simulated_not_by_what_is_seen() -> None:
-    one = EnvConfig(id="A-v0", kwargs={"groups": ["obs"], "hand": "leap", "num_threads": 2})
-    assert env_differences(one, one) == []
-    assert env_differences(one, dataclasses.replace(one, kwargs={"hand": "leap"})) == []
-    other = dataclasses.replace(one, id="B-v0", kwargs={"physics": "held_out"})
-    differences = ["env.id 'A-v0', 'B-v0'", "env.kwargs.hand 'leap', None", "env.kwargs.physics None, 'held_out'"]
-    assert env_differences(one, other) == differences
 
 
 def test_an_action_space_that_an_algorithm_does_not_take_is_refused_with_those_that_do() -> None:
@@ -141,33 +118,7 @@ def test_ranks_that_have_a_device_are_not_refused(device: str, world_size: int, 
     preflight.check_gpus(config(device=device, runner=runner, algo={"batch_size": 240}), preflight.Gpus([1] * count))
 
 
-@pytest.mark.parametrize(
-    ("overrides", "asks"),
-    [
-        ({"device": "cpu"}, False),
-        ({"device": "auto"}, False),
-        ({"device": "cuda"}, True),
-        ({"device": "cuda:1"}, True),
-        ({"device": "auto", "replay": {"source": "resident"}}, True),
-        ({"device": "auto", "runner": {"name": "multi_gpu", "world_size": 2}}, True),
-        ({"device": "cpu", "runner": {"name": "multi_gpu", "world_size": 2}}, False),
-    ],
-)
-def test_torch_is_asked_for_gpus_only_where_the_answer_matters(overrides: dict[str, Any], asks: bool) -> None:
-    assert preflight.asks_for_gpus(config(**overrides)) == asks
-
-
-def test_a_machine_whose_driver_fails_has_no_gpus_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: str, timeout_s: float) -> None:
-        raise ChildRaised("exited with code 1", "Traceback\nRuntimeError: no driver")
-
-    monkeypatch.setattr(preflight, "call_in_child", fail)
-    gpus = preflight.cuda_memory(120.0)
-    assert gpus == ([], "RuntimeError: no driver")
-    with pytest.raises(ConfigError, match="one of the 0 CUDA devices.*torch cannot use them: RuntimeError: no driver"):
-        preflight.check_gpus(config(device="cuda"), gpus)
-
-
+@pytest.mark.promise("no-hang")
 def test_a_driver_that_hangs_ends_the_start_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command waited for it for ever, and said nothing."""
 
@@ -177,18 +128,6 @@ def test_a_driver_that_hangs_ends_the_start_in_time(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(preflight, "call_in_child", hang)
     with pytest.raises(ConfigError, match=r"cannot use them: it gave no answer within 3 s \(runner.start_timeout_s\)"):
         preflight.preflight(config(device="cuda", runner={"start_timeout_s": 3.0}))
-
-
-def test_a_driver_that_is_too_old_for_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It counts the devices all the same."""
-
-    def fail() -> None:
-        raise RuntimeError("The NVIDIA driver on your system is too old (found version 12080).\nUpdate it")
-
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "current_device", fail)
-    problem = "The NVIDIA driver on your system is too old (found version 12080)."
-    assert preflight.free_cuda_memory(None) == ([], problem)
 
 
 @pytest.mark.parametrize(
@@ -231,6 +170,7 @@ def test_an_environment_without_what_the_student_needs_is_refused(spec: SpaceSpe
     preflight.check_groups(STUDENT, HISTORY)
 
 
+@pytest.mark.promise("run-dir")
 def test_every_change_that_makes_another_experiment_is_named() -> None:
     saved = config(seed=1, algo={"gamma": 0.9}, total_timesteps=5000)
     with pytest.raises(ConfigError) as caught:
@@ -286,20 +226,11 @@ def test_another_shape_of_as_many_numbers_is_another_space(tmp_path: Path, field
         find_source(warm(tmp_path), dataclasses.replace(SPEC, **{field: (3, 2)}))
 
 
-@pytest.mark.parametrize("key", ["actor_width", "critic_width", "num_blocks", "num_bins", "value_max"])
+@pytest.mark.parametrize("key", ["critic_width", "value_max"])
 def test_every_size_of_flashsacs_networks_is_held_against_the_run_to_begin_with(tmp_path: Path, key: str) -> None:
     source_at(tmp_path / "source", name="flashsac", **{key: 8})
     with pytest.raises(ConfigError, match=rf"^algo\.{key}: got .*, the run .* has 8(\.0)?; write algo\.{key}=8(\.0)?$"):
         find_source(warm(tmp_path, name="flashsac"), SPEC)
-
-
-@pytest.mark.parametrize("scales", [True, False])
-def test_a_run_is_not_begun_with_the_values_of_rewards_of_another_scale(tmp_path: Path, scales: bool) -> None:  # noqa: FBT001
-    source_at(tmp_path / "source", name="flashsac", scale_reward=scales)
-    theirs, ours = ("true", "false") if scales else ("false", "true")
-    message = rf"^algo\.scale_reward: got {ours}, the run .* has {theirs}; write algo\.scale_reward={theirs}$"
-    with pytest.raises(ConfigError, match=message):
-        find_source(warm(tmp_path, name="flashsac", scale_reward=not scales), SPEC)
 
 
 def test_the_networks_of_another_algorithm_are_refused(tmp_path: Path) -> None:
@@ -314,16 +245,10 @@ def test_a_run_to_begin_with_that_saved_nothing_is_refused(tmp_path: Path) -> No
         find_source(warm(tmp_path), SPEC)
 
 
-def test_only_the_first_host_looks_for_the_run_to_begin_with(tmp_path: Path) -> None:
-    other = dataclasses.replace(ALONE, index=1, num_hosts=2)
-    assert find_source(warm(tmp_path, host=other), SPEC)[1] is None
-
-
-def test_more_threads_than_the_cores_of_this_host_could_ever_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_threads_than_the_cores_of_this_host_could_ever_run_are_refused() -> None:
     """A learner with a million died of SIGSEGV."""
-    monkeypatch.setattr(preflight, "num_usable_cores", lambda: 2)
     with pytest.raises(ConfigError) as caught:
-        preflight.preflight(config(threads={"learner": 65, "collector": 1_000_000}))
+        preflight.check_threads(config(threads={"learner": 65, "collector": 1_000_000}), cores=2)
     allowed = "allowed at most 64, 32 for each of the 2 cores of this machine, or auto"
     assert caught.value.problems == (
         f"threads.collector: got 1000000, {allowed}",
@@ -331,18 +256,11 @@ def test_more_threads_than_the_cores_of_this_host_could_ever_run_are_refused(mon
     )
 
 
-def test_what_trains_elsewhere_is_not_held_against_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_trains_elsewhere_is_not_held_against_this_machine() -> None:
     """A sweep typed on a small login node was refused for what its jobs have on their nodes."""
-    monkeypatch.setattr(preflight, "num_usable_cores", lambda: 2)
-    monkeypatch.setattr(preflight, "cuda_memory", lambda timeout_s: preflight.Gpus([]))
     large = {"source": "resident", "capacity": 10**11}
-    cfg = config(threads={"learner": 200}, device="cuda", replay=large)
+    cfg = config(threads={"learner": 1_000_000}, device="cuda:63", replay=large)
     assert preflight.preflight(cfg, is_elsewhere=True).obs_dim == 3
-
-
-def test_threads_may_be_as_many_as_a_larger_machine_has() -> None:
-    preflight.check_threads(config(threads={"learner": 64, "collector": 3}), cores=2)
-    preflight.check_threads(config(), cores=1)
 
 
 def test_a_processor_with_another_order_of_stores_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

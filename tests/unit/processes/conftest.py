@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ STOP_TIMEOUT_S, STEP_TIMEOUT_S = 60.0, 10.0
 CRASH = {"kind": "error", "text": "step 3", "error": "EnvFailure", "code": 1, "traceback": "Traceback ..."}
 KILLED = "was killed by SIGKILL"
 LOST = {"kind": "error", "text": "lost rank 1", "error": "PeerLostError", "code": 70, "is_consequence": True}
+
+NO_SERVER: Any = SimpleNamespace(pid=0)  # a fork server that starts nothing
 
 
 class Process:
@@ -68,7 +71,7 @@ class Stage:
         self.event = WakeEvent.create()
         self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(2, 2))), 2, 2)
         config = SupervisorConfig(
-            "test", 2, STOP_TIMEOUT_S, lambda: self.now_s,
+            NO_SERVER, 2, STOP_TIMEOUT_S, lambda: self.now_s,
             num_hosts=2,
             restarts=Restarts(restarts, lambda: self.now_s), learner_restarts=again, env_steps_of=self.env_steps_of,
         )  # fmt: skip

@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +12,9 @@ from typing import Any
 import pytest
 
 from offpolicy.children import ORPHANED
+from offpolicy.fork_server import ForkServer, Preload, Process, Stdio
 from offpolicy.processes.child import ChildContext
-from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
+from offpolicy.processes.shared_memory import SharedBlock
 
 MODULE = """
 import gc, os, signal, threading
@@ -81,7 +80,7 @@ def hang(context):
 class Ends:
     """A child that was started as the supervisor does, and our ends of its pipes."""
 
-    process: subprocess.Popen[bytes]
+    process: Process
     messages: int
     lifeline: int
 
@@ -92,33 +91,32 @@ class Ends:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Any]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     (tmp_path / "role.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
     started: list[Ends] = []
 
     def start(function: str, payload: Any = None, fds: dict[str, int] | None = None, output: str = os.devnull) -> Ends:
         (spec_read, spec_write), (message_read, message_write), (life_read, life_write) = (os.pipe() for _ in range(3))
+        shared, log_fd = fds or {}, os.open(output, os.O_WRONLY)
         spec = {
-            "role": "collector", "index": 3, "target": f"role:{function}", "payload": payload, "fds": fds or {},
-            "message_fd": message_write, "lifeline_fd": life_read, "supervisor_pid": os.getpid(),
+            "role": "collector", "index": 3, "target": f"role:{function}", "payload": payload, "fds": list(shared),
+            "supervisor_pid": os.getpid(),
         }  # fmt: skip
-        log_fd = os.open(output, os.O_WRONLY)
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "offpolicy.processes.child", str(spec_read)],
-            pass_fds=(spec_read, message_write, life_read, *(fds or {}).values()),
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-            stdout=log_fd,
-            stderr=log_fd,
-        )
-        for fd in (spec_read, message_write, life_read, log_fd):
+        own = (spec_read, message_write, life_read)
+        process = server.fork(
+            "offpolicy.processes.child:main", [*own, *shared.values()],
+            stdio=Stdio(os.open(os.devnull, os.O_RDONLY), log_fd, log_fd), marks="",
+        )  # fmt: skip
+        for fd in (*own, log_fd):
             os.close(fd)
         with os.fdopen(spec_write, "w") as sink:
             json.dump(spec, sink)
         started.append(Ends(process, message_read, life_write))
         return started[-1]
 
-    yield start
+    with ForkServer(Preload([], []), os.environ, 3_000, 60.0) as server:
+        yield start
     for ends in started:
         ends.process.kill()
         ends.process.wait()
@@ -138,13 +136,6 @@ def test_a_file_of_the_working_directory_shadows_no_module_of_python(start: Any,
     (tmp_path / "colorsys.py").write_text("")
     (message, _) = start("import_late").read()
     assert message["file"] != str(tmp_path / "colorsys.py")
-
-
-def test_threads_are_shown_under_their_python_names(start: Any) -> None:
-    child = start("name_two")
-    (message, _) = child.read()
-    assert (message["names"], message["main"]) == (["packer", "a name that is"], "op-collector-3")
-    assert child.process.wait() == 0
 
 
 @pytest.mark.parametrize(
@@ -190,12 +181,6 @@ def test_what_closing_raises_changes_nothing_of_how_a_child_has_ended(start: Any
     assert [message.get("error") for message in child.read()] == [None, "IndexError"]
 
 
-def test_a_childs_imports_are_frozen_and_the_garbage_collector_runs(start: Any) -> None:
-    (message, _) = start("collect").read()
-    assert message["is_enabled"]
-    assert message["num_frozen"] > 1000
-
-
 def test_a_full_disk_under_what_a_child_prints_is_no_failure(start: Any) -> None:
     """`print` in an environment raised, and the run ended."""
     child = start("print_much", output="/dev/full")
@@ -221,15 +206,6 @@ def test_a_child_whose_lifeline_closes_exits(start: Any) -> None:
     assert os.read(child.messages, 100) == b'{"kind": "started"}\n'
     os.close(child.lifeline)
     assert child.process.wait(20.0) == ORPHANED
-
-
-def test_context_finds_shared_memory_and_wake_events_by_name() -> None:
-    block, event = SharedBlock.create("test", 4096), WakeEvent.create()
-    context = ChildContext("learner", 0, {}, {"block": block.fd, "event": event.fd}, message_fd=-1)
-    context.block("block")[0] = 7
-    context.wake_event("event").set()
-    assert block.buffer[0] == 7
-    assert event.wait(0.0)
 
 
 def test_a_message_longer_than_a_pipe_arrives_whole() -> None:

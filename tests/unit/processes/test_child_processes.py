@@ -6,16 +6,15 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from offpolicy import fault
-from offpolicy.descendants import KILL_TIMEOUT_S, Descendants
 from offpolicy.errors import StartError
 from offpolicy.processes.child_processes import Child, ChildProcesses, Event, Start
-from tests.unit.processes.conftest import CRASH, Process, Stage, exit_of
+from tests.unit.processes.conftest import CRASH, NO_SERVER, Process, Stage, exit_of
 
 
 class Room:
@@ -25,7 +24,7 @@ class Room:
         self.now_s = 0.0
         self.messages: list[tuple[str, Any]] = []
         self.children = ChildProcesses(
-            "test", 2, lambda: self.now_s, lambda child, m: self.messages.append((child.name, m))
+            NO_SERVER, 2, lambda: self.now_s, lambda child, m: self.messages.append((child.name, m))
         )
         self.pipes: list[int] = []
 
@@ -59,16 +58,6 @@ def test_messages_are_handed_on_in_order_and_the_error_stays_with_its_child(room
     assert child.error == CRASH
 
 
-def test_half_a_message_waits_for_its_rest(room: Room) -> None:
-    child, _ = room.add("learner", 0)
-    os.write(room.pipes[0], b'{"kind": "no')
-    room.children.read(child)
-    assert room.messages == []
-    os.write(room.pipes[0], b'te"}\n')
-    room.children.read(child)
-    assert room.messages == [("learner 0", {"kind": "note"})]
-
-
 def test_a_child_that_has_ended_is_finished_with_its_last_messages_and_stays_until_it_is_removed(room: Room) -> None:
     (child, process), (other, _) = room.add("learner", 0), room.add("collector", 0)
     room.send(0, {"kind": "done"})
@@ -84,15 +73,6 @@ def test_a_child_that_has_ended_is_finished_with_its_last_messages_and_stays_unt
     assert room.children.wait(0.0) == []
 
 
-def test_another_descriptor_ends_a_wait(room: Room) -> None:
-    read, write = os.pipe()
-    room.children.watch(read)
-    os.write(write, b"x")
-    assert room.children.wait(10.0) == [Event(None)]
-    os.close(write)
-    os.close(read)
-
-
 def test_killed_children_are_marked_and_those_that_the_kernel_holds_are_left_alone(room: Room) -> None:
     (first, first_process), (second, held) = room.add("learner", 0), room.add("collector", 0)
     held.kill = lambda: None  # type: ignore[method-assign]
@@ -102,39 +82,6 @@ def test_killed_children_are_marked_and_those_that_the_kernel_holds_are_left_alo
     assert list(room.children) == [first]
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(second.messages)
-
-
-def test_all_that_the_kernel_holds_have_one_time_to_end(room: Room) -> None:
-    def wait(timeout_s: float | None = None) -> int:
-        room.now_s += timeout_s or 0.0
-        raise subprocess.TimeoutExpired("held", timeout_s or 0.0)
-
-    for index in range(3):
-        _, held = room.add("collector", index)
-        held.kill = lambda: None  # type: ignore[method-assign]
-        held.wait = wait  # type: ignore[method-assign]
-    room.children.kill_all()
-    assert room.now_s == KILL_TIMEOUT_S
-
-
-@pytest.mark.parametrize(
-    ("clean_up", "of"),
-    [(lambda children: children.kill_left_by("collector 0"), "collector 0"), (ChildProcesses.reap_descendants, None)],
-)
-def test_what_others_own_is_neither_killed_nor_reaped_with_what_a_child_left_behind(
-    room: Room, monkeypatch: pytest.MonkeyPatch, clean_up: Callable[[ChildProcesses], None], of: str | None
-) -> None:
-    seen: list[tuple[set[int], str | None]] = []
-    monkeypatch.setattr("offpolicy.processes.child_processes.children_of", lambda pid: {77})
-    monkeypatch.setattr(Descendants, "kill", lambda self, known, of=None: seen.append((set(known), of)))
-    monkeypatch.setattr(Descendants, "reap", lambda self, known: seen.append((set(known), None)))
-    with_stranger = Room()
-    with_stranger.add("learner", 0)
-    clean_up(with_stranger.children)
-    assert seen == [({77, 1000}, of)]
-    with_stranger.children.close()
-    assert seen[1:] == [({77}, None)]  # the children themselves are dead by then
-    os.close(with_stranger.pipes[0])
 
 
 def test_a_process_that_the_host_program_starts_meanwhile_outlives_the_run() -> None:
@@ -158,32 +105,6 @@ def test_a_refusal_of_the_machine_leaves_no_descriptor_and_no_process(
     fault.arm("supervisor")
     assert sorted(os.listdir("/proc/self/fd")) == before
     assert len(room.children) == 0
-
-
-def test_children_that_nobody_has_reaped_leave_no_descriptor_when_all_is_closed() -> None:
-    """As after a start of which a later child was refused."""
-    before = sorted(os.listdir("/proc/self/fd"))
-    room = Room()
-    for index in range(2):
-        room.add("collector", index)
-    room.children.close()
-    for pipe in room.pipes:
-        os.close(pipe)
-    assert sorted(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_child_that_runs_on_is_held_thirty_seconds_after_it_was_first_killed_pauses_left_out(room: Room) -> None:
-    (child, process), (ended, _), (busy, _) = (room.add("collector", index) for index in range(3))
-    process.kill = lambda: None  # type: ignore[method-assign]
-    for now_s in (10.0, 14.0):  # the second one does not begin the time anew
-        room.now_s = now_s
-        room.children.kill(child)
-        room.children.kill(ended)
-    room.now_s = 41.0
-    assert room.children.held(pause_s=2.0) == []
-    room.now_s = 42.5
-    assert room.children.held(pause_s=0.0) == [child]
-    assert busy.killed_s is None
 
 
 def test_a_child_that_failed_before_it_was_killed_for_a_hang_ends_as_it_has_failed(room: Room) -> None:

@@ -13,6 +13,7 @@ from offpolicy.processes.failures import Failure, FailureRecord
 from tests.unit.processes.conftest import CRASH, LOST, Stage, exit_of
 
 
+@pytest.mark.promise("last-words")
 def test_failure_names_the_child_its_error_and_the_env_steps_of_all_hosts() -> None:
     with Stage("learner-0", "collector-1") as stage:
         stage.control.collectors[0].set(CollectorWord.ENV_STEPS, 40)

@@ -11,9 +11,10 @@ import pytest
 from offpolicy.errors import CheckpointError
 from offpolicy.processes.control_page import CollectorWord, RankWord, Stop
 from offpolicy.processes.restarts import LEARNERS, RestartPolicy
-from tests.unit.processes.conftest import CRASH, KILLED, LOST, Stage, exit_of, hold, spawned
+from tests.unit.processes.conftest import CRASH, KILLED, LOST, Stage, exit_of, spawned
 
 
+@pytest.mark.promise("restart")
 def test_a_killed_collector_is_started_again_with_the_time_of_a_start_and_is_not_gone() -> None:
     with Stage("learner-0", "collector-1", restarts=RestartPolicy(2)) as stage:
         words = stage.control.collectors[1]
@@ -39,19 +40,6 @@ def test_a_killed_collector_is_started_again_with_the_time_of_a_start_and_is_not
         )
         assert [words.get(word) for word in (CollectorWord.PROGRESS, CollectorWord.IS_WAITING)] == [0, 0]
         assert [words.get(word) for word in (CollectorWord.ENV_STEPS, CollectorWord.RESTARTS)] == [7, 1]
-
-
-def test_a_collector_that_died_while_it_started_leaves_the_next_one_the_whole_time_of_a_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("offpolicy.processes.watchdog.load_per_core", lambda: 0.0)
-    with Stage("learner-0", "collector-0", restarts=RestartPolicy(2)) as stage:
-        script = {
-            100: exit_of(stage, "collector-0", -9), 101: lambda: stage.control.leader.bump(RankWord.PROGRESS),
-            200: exit_of(stage, "learner-0"), 202: lambda: stage.follow("collector-0"),
-        }  # fmt: skip
-        assert stage.run(script) is None
-        assert [message["kind"] for _, message in stage.messages] == ["restart", "restarted"]
 
 
 def test_too_many_deaths_of_a_collector_are_a_crash_loop() -> None:
@@ -108,6 +96,7 @@ def test_a_rank_that_notices_the_death_of_another_first_does_not_end_the_run() -
     assert "learner 1 (pid 1001) died" in stage.messages[0][1]["text"]
 
 
+@pytest.mark.promise("restart")
 def test_where_the_others_cannot_stay_all_end_to_begin_again() -> None:
     roles, policy = ("learner-0", "collector-0", "evaluator-0"), RestartPolicy(2)
     with Stage(*roles, restarts=policy, learner_restarts=2, keeps_others=False) as stage:
@@ -115,14 +104,6 @@ def test_where_the_others_cannot_stay_all_end_to_begin_again() -> None:
         assert (failure, stage.supervisor.must_start_over) == (None, True)
         assert [stage.processes[name].code for name in ("collector-0", "evaluator-0")] == [-9, -9]
         assert [(name, message["kind"]) for name, message in stage.messages] == [("learner 0", "restart")]
-
-
-def test_a_collector_that_ends_before_the_other_ranks_does_not_stop_the_run() -> None:
-    with Stage("learner-0", "learner-1", "collector-0", learner_restarts=2, keeps_others=False) as stage:
-        slow = stage.processes["learner-1"]
-        slow.kill = lambda: None  # type: ignore[method-assign]  # it takes a while
-        failure = stage.run({2: exit_of(stage, "learner-0", -9), 5: lambda: slow.exit(-9)})
-        assert (failure, stage.supervisor.must_start_over) == (None, True)
 
 
 def test_a_signal_meanwhile_ends_the_run() -> None:
@@ -175,18 +156,6 @@ def test_a_learner_that_dies_while_the_run_stops_is_not_started_again() -> None:
     assert failure.role == "learner"
 
 
-def test_a_stop_while_the_other_ranks_end_names_the_dead_one() -> None:
-    with Stage("learner-0", "learner-1", learner_restarts=2) as stage:
-        slow = stage.processes["learner-1"]
-        slow.kill = lambda: None  # type: ignore[method-assign]  # it takes a while
-        failure = stage.run({
-            1: exit_of(stage, "learner-0", -9), 3: lambda: stage.supervisor.stop(Stop.FINISH),
-            4: lambda: slow.exit(-9),
-        })  # fmt: skip
-    assert failure is not None
-    assert (failure.index, failure.pid) == (0, 1000)
-
-
 def test_a_collector_that_cannot_be_started_again_lets_the_learner_save_and_is_named_after_its_death() -> None:
     with Stage("learner-0", "collector-0", restarts=RestartPolicy(2)) as stage:
         stage.refused.add("collector 0")
@@ -201,52 +170,3 @@ def test_a_collector_that_cannot_be_started_again_lets_the_learner_save_and_is_n
     assert failure.cause == "collector 0 cannot be started: Cannot allocate memory"
     ((_, told),) = stage.messages
     assert told["text"] == f"collector 0 (pid 1001) died at env step 0: {KILLED}; restart 1 of at most 2"
-
-
-def test_a_learner_rank_that_cannot_be_started_again_ends_the_run() -> None:
-    with Stage("learner-0", "learner-1", "collector-0", learner_restarts=2) as stage:
-        stage.refused.add("learner 1")
-        failure = stage.run({1: exit_of(stage, "learner-1", -9), 20: lambda: stage.follow("collector-0")})
-        assert stage.processes["learner-0"].code == -signal.SIGKILL  # started, but it would wait for the other one
-    assert failure is not None
-    assert (failure.role, failure.index, failure.cause) == (
-        "learner", 1, "learner 1 cannot be started: Cannot allocate memory",
-    )  # fmt: skip
-
-
-def test_what_a_dead_process_has_left_behind_is_killed_before_another_one_takes_its_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with Stage("learner-0", "collector-0", "collector-1", restarts=RestartPolicy(2), learner_restarts=2) as stage:
-        killed: list[tuple[str, list[str]]] = []
-
-        def kill(name: str) -> None:
-            killed.append((name, [child.name for child in stage.supervisor.children]))
-
-        monkeypatch.setattr(stage.supervisor.children, "kill_left_by", kill)
-        script = {1: exit_of(stage, "collector-1", -9), 3: exit_of(stage, "learner-0", -9)}
-        follow = {9: lambda: stage.follow("collector-0", "collector-1")}
-        stage.run(script | {6: exit_of(stage, "learner-0")} | follow)
-        assert killed == [
-            ("collector 1", ["learner 0", "collector 0"]),
-            ("learner 0", ["collector 0", "collector 1"]),
-        ]
-
-
-def test_a_learner_rank_that_the_kernel_holds_ends_the_run_that_waits_for_its_end() -> None:
-    with Stage("learner-0", "learner-1", "collector-0", learner_restarts=2) as stage:
-        hold(stage, "learner-1")
-        failure = stage.run({2: exit_of(stage, "learner-0", -9), 40: lambda: stage.follow("collector-0")})
-        assert stage.processes["collector-0"].code == 0
-    assert failure is not None
-    assert (failure.role, failure.index, failure.exit_code) == ("learner", 1, 70)
-    assert failure.cause == "did not end although it was killed: the kernel holds it"
-
-
-def test_a_collector_that_the_kernel_holds_ends_the_run_whose_processes_were_to_begin_again() -> None:
-    with Stage("learner-0", "collector-0", learner_restarts=2, keeps_others=False) as stage:
-        hold(stage, "collector-0")
-        failure = stage.run({2: exit_of(stage, "learner-0", -9)})
-        assert not stage.supervisor.must_start_over
-    assert failure is not None
-    assert (failure.role, failure.exit_code) == ("collector", 70)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
-from offpolicy.processes.restarts import RestartPolicy, Restarts, clear_collector_words, clear_rank_words
+from offpolicy.processes.restarts import RestartPolicy, Restarts
 
 
 class Clock:
@@ -15,6 +14,7 @@ class Clock:
         return self.now_s
 
 
+@pytest.mark.promise("restart")
 @pytest.mark.parametrize(
     ("code", "error", "on_error", "expected"),
     [
@@ -83,28 +83,3 @@ def test_deaths_of_more_than_ten_minutes_ago_are_forgotten() -> None:
 def test_of_learners_only_a_death_by_a_signal_is_survived(code: int, error: dict[str, str], expected: bool) -> None:
     assert Restarts(RestartPolicy(1), Clock()).is_learner_survivable(code, error) == expected
     assert not Restarts(RestartPolicy(0), Clock()).is_learner_survivable(code, error)
-
-
-def test_the_words_of_a_dead_collector_are_those_of_one_that_starts_and_its_counts_stay() -> None:
-    words = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1).collectors[0]
-    kept = (CollectorWord.ENV_STEPS, CollectorWord.SNAPSHOT_DONE, CollectorWord.HAS_BEGUN, CollectorWord.IS_GONE)
-    for number, word in enumerate(CollectorWord):
-        words.set(word, 10 + number)
-    clear_collector_words(words)
-    assert [words.get(word) for word in kept] == [10 + word for word in kept]
-    cleared = (CollectorWord.PROGRESS, CollectorWord.IS_WAITING, CollectorWord.IS_SAVING)
-    assert [words.get(word) for word in cleared] == [0, 0, 0]
-    assert words.get(CollectorWord.RESTARTS) == 10 + CollectorWord.RESTARTS + 1
-
-
-def test_the_words_of_dead_ranks_give_up_the_snapshot_and_keep_what_the_collectors_may_do() -> None:
-    page = ControlPage(memoryview(bytearray(ControlPage.nbytes(2, 1))), 2, 1)
-    for words in page.ranks:
-        for number, word in enumerate(RankWord):
-            words.set(word, 10 + number)
-    clear_rank_words(page.ranks)
-    for words in page.ranks:
-        assert (words.get(RankWord.PROGRESS), words.get(RankWord.IS_WAITING)) == (0, 0)
-        kept = (RankWord.UPDATES, RankWord.ITERATIONS, RankWord.GRANTED, RankWord.VERSION, RankWord.SNAPSHOT_REQUEST)
-        assert [words.get(word) for word in kept] == [10 + word for word in kept]
-    assert page.leader.get(RankWord.SNAPSHOT_RELEASE) == page.leader.get(RankWord.SNAPSHOT_REQUEST)

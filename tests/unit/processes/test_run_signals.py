@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -49,6 +48,7 @@ def ignored(number: signal.Signals) -> Iterator[None]:
         signal.signal(number, before)
 
 
+@pytest.mark.promise("exit-codes")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
 def test_the_first_stop_signal_decides_the_exit_code(calls: Calls, number: signal.Signals, code: int) -> None:
     calls.send(number, 1.0)
@@ -82,13 +82,6 @@ def test_usr1_asks_for_a_checkpoint_each_time_and_stops_nothing(calls: Calls) ->
         calls.send(signal.SIGUSR1, second)
     calls.signals.show(lambda: calls.made.append("shown"))
     assert (calls.made, calls.signals.exit_code) == (["save", "save"], 0)
-
-
-def test_a_signal_makes_the_descriptor_readable_until_it_is_drained(calls: Calls) -> None:
-    calls.send(signal.SIGTERM, 1.0)
-    assert select.select([calls.signals.fd], [], [], 0.0)[0]
-    calls.signals.drain()
-    assert not select.select([calls.signals.fd], [], [], 0.0)[0]
 
 
 def test_a_signal_that_came_between_the_claim_and_the_first_process_stops_the_run() -> None:

@@ -1,33 +1,20 @@
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from offpolicy.children import (
-    ChildError,
-    ChildRaised,
-    ChildTimeout,
-    call_in_child,
-    call_within,
-    describe_exit,
-    is_held,
-    module_path,
-    resolve,
-    signals_blocked,
-    with_spin_rounds,
-)
-from offpolicy.descendants import KILL_TIMEOUT_S
-from offpolicy.distributed.rank_group import SHORTAGES
+from offpolicy.calls import ChildError, ChildRaised, ChildTimeout, call_in_child
+from offpolicy.children import describe_exit, signals_blocked
 from offpolicy.errors import ConfigError, EnvFailure
+from offpolicy.fork_server import ForkServer, Preload
 
 MODULE = """
 import atexit, os, signal, subprocess, sys, threading
@@ -93,9 +80,19 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_call_returns_the_json_result_whatever_the_function_prints() -> None:
+@pytest.fixture(params=["fresh", "forked"])
+def server(request: pytest.FixtureRequest, module: None) -> Iterator[ForkServer | None]:
+    """A call is made in a fresh interpreter, or in a fork of a server."""
+    if request.param == "fresh":
+        yield None
+        return
+    with ForkServer(Preload([], []), os.environ, 3_000, 60.0) as started:
+        yield started
+
+
+def test_call_returns_the_json_result_whatever_the_function_prints(server: ForkServer | None) -> None:
     payload: dict[str, Any] = {"a": [1, 2.5, None, "ü"], "b": {"c": True}}
-    assert call_in_child("callee:echo", payload) == payload
+    assert call_in_child("callee:echo", payload, server=server) == payload
 
 
 def test_the_working_directory_is_searched_last() -> None:
@@ -147,9 +144,9 @@ def test_other_errors_are_reported_with_type_and_traceback(target: str, reason: 
     assert "Traceback (most recent call last)" in caught.value.output
 
 
-def test_a_child_that_dies_is_reported_with_its_signal_and_its_output() -> None:
+def test_a_child_that_dies_is_reported_with_its_signal_and_its_output(server: ForkServer | None) -> None:
     with pytest.raises(ChildError) as caught:
-        call_in_child("callee:die", int(signal.SIGKILL))
+        call_in_child("callee:die", int(signal.SIGKILL), server=server)
     assert (str(caught.value), caught.value.output) == ("was killed by SIGKILL", "about to die")
 
 
@@ -165,26 +162,9 @@ def test_a_crash_leaves_the_stack_in_the_output() -> None:
     assert "in die" in caught.value.output
 
 
-def test_a_child_that_does_not_answer_is_killed() -> None:
+def test_a_child_that_does_not_answer_is_killed(server: ForkServer | None) -> None:
     with pytest.raises(ChildTimeout, match=r"^gave no answer within 1 s$"):
-        call_in_child("callee:hang", timeout_s=1.0)
-
-
-def test_a_killed_child_that_the_kernel_holds_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that waits for a driver or a disk ends when that answers: no limit of a call held."""
-    waits, wait = list[float | None](), subprocess.Popen.wait
-
-    def held(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
-        waits.append(timeout)
-        if len(waits) == 1:
-            return wait(self, timeout)
-        wait(self, 20.0)  # this one is not held
-        raise subprocess.TimeoutExpired("child", timeout or 0.0)
-
-    monkeypatch.setattr(subprocess.Popen, "wait", held)
-    with pytest.raises(ChildTimeout, match=r"^gave no answer within 1 s$"):
-        call_in_child("callee:hang", timeout_s=1.0)
-    assert waits == [1.0, KILL_TIMEOUT_S]
+        call_in_child("callee:hang", timeout_s=1.0, server=server)
 
 
 def test_programs_that_the_function_started_are_killed_with_it() -> None:
@@ -194,7 +174,7 @@ def test_programs_that_the_function_started_are_killed_with_it() -> None:
 
 def test_child_dies_with_its_parent(tmp_path: Path) -> None:
     path = tmp_path / "pid"
-    code = f"from offpolicy.children import call_in_child; call_in_child('callee:write_pid', {str(path)!r})"
+    code = f"from offpolicy.calls import call_in_child; call_in_child('callee:write_pid', {str(path)!r})"
     with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root()}) as parent:
         wait_until(lambda: path.is_file() and path.read_text().endswith("\n"))
         parent.kill()
@@ -213,10 +193,6 @@ def test_child_dies_with_its_parent(tmp_path: Path) -> None:
 )
 def test_exit_codes_in_words(code: int | None, text: str) -> None:
     assert describe_exit(code) == text
-
-
-def test_resolve_finds_a_function_by_module_and_name() -> None:
-    assert resolve("json:dumps") is json.dumps
 
 
 def root() -> str:
@@ -250,14 +226,8 @@ def test_held_signals_arrive_after_the_block() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("chosen", [{"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}])
-def test_the_threads_of_openmp_spin_as_long_as_is_asked_unless_the_user_says_otherwise(chosen: dict[str, str]) -> None:
-    assert with_spin_rounds({"HOME": "/h"}, 3) == {"HOME": "/h", "GOMP_SPINCOUNT": "3"}
-    assert with_spin_rounds(chosen, 3) == chosen
-
-
-def test_a_process_that_a_call_has_detached_ends_with_the_call() -> None:
-    pid = call_in_child("callee:detach_sleeper")
+def test_a_process_that_a_call_has_detached_ends_with_the_call(server: ForkServer | None) -> None:
+    pid = call_in_child("callee:detach_sleeper", server=server)
     assert not Path(f"/proc/{pid}").exists()
 
 
@@ -265,14 +235,6 @@ def test_a_process_that_a_call_has_detached_ends_with_the_call() -> None:
 def test_the_signals_of_a_run_do_nothing_to_a_call(number: signal.Signals) -> None:
     assert call_in_child("callee:survive", int(number)) == number
     assert not call_in_child("callee:is_blocked")
-
-
-def test_signals_stay_held_until_the_outermost_block_ends() -> None:
-    with signals_blocked():
-        with signals_blocked():
-            pass
-        assert signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    assert signal.SIGHUP not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_what_a_function_has_left_running_does_not_hold_its_answer() -> None:
@@ -288,41 +250,3 @@ def test_what_soon_ends_by_itself_ends_what_it_does(tmp_path: Path) -> None:
 def test_a_process_that_a_function_has_forked_can_be_terminated() -> None:
     """It inherits that the run's signals do nothing; an environment's `close` waited for it for ever."""
     assert call_in_child("callee:terminate_forked", timeout_s=40) == -signal.SIGTERM
-
-
-def test_a_daemon_thread_holds_nobody() -> None:
-    threading.Thread(target=threading.Event().wait, daemon=True).start()
-    assert not is_held()
-
-
-def test_a_call_returns_its_result_or_raises_its_error() -> None:
-    def fail(error: Exception) -> None:
-        raise error
-
-    assert call_within(5.0, lambda: 3) == 3
-    for error in (RuntimeError("refused"), TimeoutError("after 5 s")):
-        with pytest.raises(type(error), match=str(error)):
-            call_within(5.0, partial(fail, error))
-
-
-def test_a_call_that_does_not_end_is_left_and_holds_its_process() -> None:
-    never = threading.Event()
-    with pytest.raises(TimeoutError, match="^no answer$"):
-        call_within(0.1, never.wait)
-    assert is_held()
-    never.set()
-
-
-def test_a_thread_that_cannot_be_had_is_a_shortage_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(thread: Any) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(OSError, match="can't start new thread") as caught:
-        call_within(1.0, lambda: None)
-    assert caught.value.errno in SHORTAGES
-
-
-def test_what_python_ignores_in_its_path_is_not_sent_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", ["/a", Path("/b"), "/c"])
-    assert module_path() == ["/a", "/c"]

@@ -1,0 +1,301 @@
+"""The fork server of a run: one process that has imported torch, of which all processes of the run are forks.
+
+An interpreter that imports torch takes seconds of CPU, a fork of one that has done so takes milliseconds (ADR 44). The
+server has one thread, computes nothing and never initialises CUDA, so a fork inherits no lock that another thread holds
+and no pool of threads. It forks twice and ends the process between, so that the kernel gives the new process to the
+nearest subreaper, which is the process that asked for it: it is the parent that waits for it, and dies with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from offpolicy.children import (
+    describe_exit,
+    die_with_parent,
+    leave_signals,
+    resolve,
+    scratch_file,
+    signals_blocked,
+    tail_of,
+    with_spin_rounds,
+)
+from offpolicy.descendants import adopting, mark_this_process, with_room_for_marks
+from offpolicy.errors import StartError
+from offpolicy.start import STANDARD
+
+MESSAGE_BYTES = 65_536  # of a request or an answer, at most
+MOST_FDS = 200  # descriptors in one message; the kernel takes 253
+ADOPTION_POLL_S = 0.0002
+PR_SET_NAME = 15
+NAME = b"op-forkserver"
+_SERVE = "from offpolicy.fork_server import serve; serve()"
+
+Entry = Callable[[list[int]], int]  # gets the descriptors that were sent with the request, returns an exit code
+
+
+class Process:
+    """A process that a fork server has started, which is a child of this process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None  # as that of `subprocess.Popen`: minus the signal that killed it
+
+    def poll(self) -> int | None:
+        """Returns the exit code, None while it runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Waits for its end; returns the exit code. Raises `subprocess.TimeoutExpired`."""
+        if self.poll() is None:
+            pidfd = os.pidfd_open(self.pid)
+            try:
+                _wait_readable(pidfd, timeout_s)
+            finally:
+                os.close(pidfd)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout_s or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Sends SIGKILL, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+
+class Stdio(NamedTuple):
+    """Descriptors of stdin, stdout and stderr."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+
+
+class Preload(NamedTuple):
+    """What the server imports, in this order. A request that waits after `first` does not wait for the rest."""
+
+    first: Sequence[str]
+    rest: Sequence[str]
+
+
+class ForkServer:
+    """The client's side. Use it on the main thread and as a context manager: its exit ends the server."""
+
+    def __init__(self, preload: Preload, environment: Mapping[str, str], spin_rounds: int, timeout_s: float) -> None:
+        """`environment`: of the server and so of its forks. `spin_rounds`: of all OpenMP threads, see ADR 42.
+
+        `timeout_s`: limit of the server's imports and of each answer.
+        """
+        spinning = with_spin_rounds(environment, spin_rounds)
+        # NumPy's OpenBLAS would start threads when it is imported.
+        self._environment = with_room_for_marks({"OPENBLAS_NUM_THREADS": "1", **spinning})
+        self._preload, self._timeout_s = preload, timeout_s
+        self._opened = contextlib.ExitStack()
+
+    def __enter__(self) -> ForkServer:
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self._process.pid
+
+    def is_ready(self, timeout_s: float) -> bool:
+        """Waits until the server has imported everything, for `timeout_s` at most; True if it has.
+
+        Raises `StartError` if the server has ended.
+        """
+        while not self._is_ready and _wait_readable(self._socket.fileno(), timeout_s):
+            try:
+                self._receive()
+            except OSError as error:
+                raise self._ended() from error
+        return self._is_ready
+
+    def fork(self, entry: str, fds: Sequence[int], *, stdio: Stdio, marks: str) -> Process:
+        """Starts a child of this process that calls `module:function` with its own numbers of `fds`.
+
+        `marks` are those of `Descendants`. A server that was killed is started again, once. Raises `StartError` if the
+        server cannot be used, and `OSError` if the machine refuses.
+        """
+        request = {"entry": entry, "num_fds": len(fds) + len(stdio), "marks": marks}
+        with adopting():
+            try:
+                answer = self._ask(request, [*stdio, *fds])
+            except TimeoutError as error:
+                raise self._ended() from error
+            except OSError:  # it is gone
+                self._opened.close()
+                self._start()
+                try:
+                    answer = self._ask(request, [*stdio, *fds])
+                except OSError as error:
+                    raise self._ended() from error
+        if "errno" in answer:
+            raise OSError(answer["errno"], os.strerror(answer["errno"]))
+        return Process(answer["pid"])
+
+    def _start(self) -> None:
+        with contextlib.ExitStack() as opened:
+            self._output = opened.enter_context(scratch_file())
+            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            opened.callback(self._socket.close)
+            with theirs, signals_blocked():
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-X", "faulthandler", "-c", _SERVE, str(theirs.fileno())],
+                    pass_fds=(theirs.fileno(),), env=self._environment,
+                    stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
+                )  # fmt: skip
+            opened.callback(self._process.wait)
+            opened.callback(self._process.kill)
+            self._socket.settimeout(self._timeout_s)
+            self._is_ready = False
+            self._send(
+                {"parent_pid": os.getpid(), "first": list(self._preload.first), "rest": list(self._preload.rest)}
+            )
+            self._opened = opened.pop_all()
+
+    def _ask(self, request: Mapping[str, Any], fds: Sequence[int]) -> dict[str, Any]:
+        self._send(request)
+        for begin in range(0, len(fds), MOST_FDS):
+            socket.send_fds(self._socket, [b"f"], fds[begin : begin + MOST_FDS])
+        while "ready" in (answer := self._receive()):
+            pass
+        return answer
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        self._socket.send(json.dumps(message).encode())
+
+    def _receive(self) -> dict[str, Any]:
+        """Returns the next message. Raises `OSError` if the server has ended, or gives no answer in time."""
+        data = self._socket.recv(MESSAGE_BYTES)
+        if not data:
+            raise ConnectionResetError("the fork server has ended")
+        message: dict[str, Any] = json.loads(data)
+        self._is_ready |= "ready" in message
+        return message
+
+    def _ended(self) -> StartError:
+        """Returns why the server cannot be used, with what it printed last."""
+        try:
+            how = describe_exit(self._process.wait(1.0))
+        except subprocess.TimeoutExpired:
+            how = f"gave no answer within {self._timeout_s:g} s"
+        return StartError(f"the process that imports torch for the run {how}\n{tail_of(self._output)}".rstrip())
+
+
+def _wait_readable(fd: int, timeout_s: float | None) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
+
+
+# -- the server -------------------------------------------------------------------------------------------------------
+
+
+def serve() -> NoReturn:
+    """Imports what the client names, then forks on request; ends when the client closes the socket, or dies."""
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    sock.set_inheritable(False)
+    task = json.loads(sock.recv(MESSAGE_BYTES))
+    leave_signals()
+    die_with_parent(task["parent_pid"])
+    ctypes.CDLL(None).prctl(PR_SET_NAME, NAME)
+    gc.disable()  # until a fork: what the imports make stays, and looking at it took 0.3 of the 2.0 s of torch's import
+    for name in task["first"]:
+        importlib.import_module(name)
+    child = None
+    while child is None and _wait_readable(sock.fileno(), 0.0):
+        child = _answer(sock, task["parent_pid"])
+    if child is None:
+        for name in task["rest"]:
+            importlib.import_module(name)
+        gc.freeze()  # the collector of a fork never looks at it, and so copies none of its pages
+        sock.send(b'{"ready": true}')
+        while child is None:
+            child = _answer(sock, task["parent_pid"])
+    sys.exit(child())
+
+
+def _answer(sock: socket.socket, parent_pid: int) -> Callable[[], int] | None:
+    """Answers one request with the pid of a new process; returns there, and only there, what that process does."""
+    data = sock.recv(MESSAGE_BYTES)
+    if not data:
+        sys.exit(0)
+    request, fds = json.loads(data), list[int]()
+    while len(fds) < request["num_fds"]:
+        fds += socket.recv_fds(sock, 1, MOST_FDS)[1]
+    read, write = os.pipe()
+    try:
+        between = os.fork()
+        if not between:
+            _fork_and_end(write)
+            for fd in (read, write, sock.detach()):
+                os.close(fd)
+            return _begin(request, fds, parent_pid)
+        os.waitpid(between, 0)
+        answer = os.read(read, MESSAGE_BYTES)
+    except OSError as error:
+        answer = _refusal(error)
+    for fd in (read, write, *fds):
+        os.close(fd)
+    sock.send(answer)
+    return None
+
+
+def _fork_and_end(answer_fd: int) -> None:
+    """Forks, writes the pid and ends; returns in the fork, once this process has ended."""
+    own_pid = os.getpid()
+    try:
+        pid = os.fork()
+        answer = json.dumps({"pid": pid}).encode()
+    except OSError as error:
+        pid, answer = own_pid, _refusal(error)
+    if pid:
+        os.write(answer_fd, answer)
+        os._exit(0)
+    while os.getppid() == own_pid:
+        select.select([], [], [], ADOPTION_POLL_S)
+
+
+def _refusal(error: OSError) -> bytes:
+    return json.dumps({"errno": error.errno}).encode()
+
+
+def _begin(request: Mapping[str, Any], fds: list[int], parent_pid: int) -> Callable[[], int]:
+    """Makes this fork a process of its own; returns the call of its entry."""
+    die_with_parent(parent_pid)
+    for number in STANDARD:
+        os.dup2(fds[number], number)
+        os.close(fds[number])
+    mark_this_process(request["marks"])
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # the global generator, which every fork has inherited
+    gc.enable()
+    entry: Entry = resolve(request["entry"])
+    return lambda: entry(fds[len(STANDARD) :])

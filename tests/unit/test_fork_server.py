@@ -1,0 +1,156 @@
+"""Forks of a fork server are children of this process with nothing of their own but what they were given."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpolicy.descendants import VARIABLE, environment_of
+from offpolicy.errors import StartError
+from offpolicy.fork_server import ForkServer, Preload, Process, Stdio
+
+MODULE = """
+import json, os, signal, sys, threading
+
+def tell(fds):
+    files = {}
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            files[fd] = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:  # that of the directory
+            pass
+    state = {
+        "parent": os.getppid(), "threads": len(os.listdir("/proc/self/task")),
+        "files": [path for fd, path in files.items() if fd != fds[0]],
+        "modules": [name for name in ("torch", "gymnasium", "colorsys") if name in sys.modules],
+    }
+    if "numpy" in sys.modules:
+        state["random"] = sys.modules["numpy"].random.random()
+    os.write(fds[0], json.dumps(state).encode())
+    return 3
+
+def wait(fds):
+    if not os.fork():
+        os.write(fds[0], b"0")
+        signal.pause()
+    signal.pause()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "entries.py").write_text(MODULE)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[2]}")
+
+
+@pytest.fixture
+def server() -> Iterator[ForkServer]:
+    with ForkServer(Preload(["numpy"], []), os.environ, 3_000, 60.0) as started:
+        yield started
+
+
+def fork(server: ForkServer, entry: str, marks: str = "") -> tuple[Process, int]:
+    """Returns a fork that runs `entry` of MODULE, and the read end of its pipe."""
+    read, write = os.pipe()
+    null = os.open(os.devnull, os.O_RDWR)
+    process = server.fork(f"entries:{entry}", [write], stdio=Stdio(null, null, null), marks=marks)
+    os.close(write)
+    os.close(null)
+    return process, read
+
+
+def told(server: ForkServer) -> dict[str, Any]:
+    process, read = fork(server, "tell")
+    state: dict[str, Any] = json.loads(os.read(read, 65_536))
+    os.close(read)
+    assert process.wait(20.0) == 3
+    return state
+
+
+def test_a_fork_is_a_child_of_this_process_with_one_thread_and_the_given_descriptors(server: ForkServer) -> None:
+    state = told(server)
+    assert (state["parent"], state["threads"]) == (os.getpid(), 1)
+    assert state["files"] == [os.devnull] * 3
+
+
+def test_two_forks_draw_different_numbers_from_the_global_generator_of_numpy(server: ForkServer) -> None:
+    assert told(server)["random"] != told(server)["random"]
+
+
+def test_the_exit_of_a_fork_is_that_of_any_child(server: ForkServer) -> None:
+    process, read = fork(server, "wait")
+    assert process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.01)
+    process.kill()
+    assert process.wait(20.0) == -signal.SIGKILL
+    os.close(read)
+
+
+def test_the_kernel_shows_the_marks_of_a_fork_and_of_what_it_forks(server: ForkServer) -> None:
+    process, read = fork(server, "wait", marks="run:collector")
+    assert os.read(read, 1) == b"0"
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for pid in (process.pid, *map(int, children)):
+        assert f"{VARIABLE}=run:collector".encode() in environment_of(pid).split(b"\0")
+        os.kill(pid, signal.SIGKILL)
+    process.wait(20.0)
+    os.close(read)
+
+
+def test_a_server_that_was_killed_is_started_again(server: ForkServer) -> None:
+    told(server)
+    os.kill(server.pid, signal.SIGKILL)
+    assert told(server)["parent"] == os.getpid()
+
+
+def test_a_request_that_waits_after_the_first_imports_does_not_wait_for_the_rest(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "held.py").write_text(f"open({str(tmp_path / 'fifo')!r}).close()")
+    with ForkServer(Preload(["colorsys"], ["held"]), os.environ, 3_000, 60.0) as server:
+        assert told(server)["modules"] == ["colorsys"]
+        assert not server.is_ready(0.0)
+        (tmp_path / "fifo").write_text("")
+        assert server.is_ready(60.0)
+
+
+def test_an_import_that_fails_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("raise ImportError('libcudart.so is missing')")
+    with (
+        ForkServer(Preload([], ["broken"]), os.environ, 3_000, 60.0) as server,
+        pytest.raises(StartError, match=r"exited with code 1\n(.*\n)*ImportError: libcudart\.so is missing"),
+    ):
+        server.is_ready(60.0)
+
+
+def test_the_server_dies_with_its_client() -> None:
+    code = (
+        "import os, signal; from offpolicy.fork_server import ForkServer, Preload;"
+        " server = ForkServer(Preload([], []), os.environ, 3000, 60.0).__enter__();"
+        " print(server.is_ready(60.0) and server.pid, flush=True); signal.pause()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        pidfd = os.pidfd_open(int(client.stdout.readline()))
+        client.kill()
+        assert select.select([pidfd], [], [], 20.0)[0]
+    os.close(pidfd)
+
+
+def test_what_a_run_imports_starts_no_thread() -> None:
+    """A fork would inherit the locks that such a thread holds."""
+    modules = ["offpolicy.envs.probe", "runners.single_gpu", "runners.collector", "runners.evaluator"]
+    with ForkServer(Preload([], modules), os.environ, 3_000, 120.0) as server:
+        assert server.is_ready(120.0)
+        assert len(os.listdir(f"/proc/{server.pid}/task")) == 1
+        state = told(server)
+    assert state["modules"] == ["torch", "gymnasium"]
