@@ -27,10 +27,6 @@ def take_100_ms(given: Episode) -> None:
     time.sleep(0.1)
 
 
-def take_300_ms(given: Episode) -> None:
-    time.sleep(0.3)
-
-
 def fail_if_odd(given: Episode) -> None:
     if given.index % 2:
         raise ValueError(f"episode {given.index} is odd")

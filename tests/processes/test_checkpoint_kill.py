@@ -23,7 +23,6 @@ from offpolicy.checkpoint import Checkpoint, CheckpointStore, Disk
 pytestmark = pytest.mark.mp
 
 REPOSITORY = Path(offpolicy.__file__).parents[1]
-NUM_RANDOM_KILLS = 40
 OLD_ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 

@@ -40,7 +40,6 @@ SLOW_STEP = "env.id=offpolicy.envs.toy:SlowStep-v0"
 TWO_RANKS = ("runner=multi_gpu", "runner.world_size=2")
 DELAY_MS = 40
 SLOW = {"SLOW_UPDATE_MS": str(DELAY_MS)}
-SMALL_MS = DELAY_MS / 8  # what a phase may take that has nothing to do with the delay
 EQUAL_MS = 50  # of both sides, where they cost the same
 
 # name: (overrides, what delayed_cli is told)

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.probe import probe
-from offpolicy.replay.demonstrations import read_demos
 from tests.processes.conftest import killed_and_resumed, write_random_demos
 from tests.processes.test_resume import saved_files
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.slow]
 POINT = EnvConfig(id="offpolicy.envs.toy:PointMass-v0")
 VARIANTS = {
     "direct": ("algo.n_step=3", "env.num_envs=2", "algo.actor_lr={start:3e-4,end:0,over:500,shape:cosine}"),
@@ -27,7 +25,6 @@ def _demos(tmp_path: Path) -> None:
     write_random_demos(tmp_path / "demos.npz", POINT.id)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_killed_inside_a_demo_cycle_and_a_ramp_the_run_resumes_bitwise(start_run: Any, variant: str) -> None:
     options = (*VARIANTS[variant], "replay.demos=demos.npz", "total_timesteps=700", "checkpoint.every=100")
@@ -36,7 +33,6 @@ def test_killed_inside_a_demo_cycle_and_a_ramp_the_run_resumes_bitwise(start_run
     assert "4 of 16 rows of every batch from demos.npz" in output
 
 
-@pytest.mark.slow
 def test_two_ranks_learn_the_same_from_demonstrations_and_schedules(start_run: Any) -> None:
     run = start_run(
         "runner=multi_gpu", "runner.world_size=2", "device=cpu", "replay.demos=demos.npz", "replay.demo_share=0.5",
@@ -46,11 +42,3 @@ def test_two_ranks_learn_the_same_from_demonstrations_and_schedules(start_run: A
     assert code == 0, err
     assert "4 of 8 rows of every batch" in out
     assert run.records()[-1]["train/actor_lr"] == pytest.approx(3e-4 - 2e-4 * 200 / 300)
-
-
-@pytest.mark.usefixtures("finished_copy")
-def test_the_episodes_of_a_policy_are_recorded_as_demonstrations(start_run: Any, tmp_path: Path) -> None:
-    code, out, err = start_run(command=("record", "run", "--out", "policy.npz", "--episodes", "3")).finish()
-    assert code == 0, err
-    assert "transitions of 3 episodes, mean return" in out
-    assert len(read_demos(str(tmp_path / "policy.npz"), probe(POINT)).first) == 3

@@ -10,7 +10,6 @@ from offpolicy.collect.episode_hook import STOPPED, EpisodeHook, HookConfig, Hoo
 from tests.processes.example_hooks import episode
 
 pytestmark = [pytest.mark.mp, pytest.mark.slow]
-MS = 1_000_000
 HOOKS = "tests.processes.example_hooks"
 
 
@@ -45,9 +44,6 @@ def make_hook() -> Iterator[MakeHook]:
     yield make
     for post in opened:
         post.close()
-
-
-# -- the queue --------------------------------------------------------------------------------------------------------
 
 
 def test_every_episode_is_answered_once_in_its_order(make_hook: MakeHook) -> None:

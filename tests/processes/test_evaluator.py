@@ -18,7 +18,6 @@ from tests.processes.test_delays import SLOW_STEP, Run, train
 pytestmark = pytest.mark.mp
 BESIDE = ("eval.beside=true", "threads.learner=1")
 OFTEN = ("eval.every=100", "eval.episodes=2")
-SLOW_EVALUATION = (SLOW_STEP, "env.kwargs.step_ms=2", "eval.episodes=1")  # 0.2 s, as long as 100 steps of training
 LONG_EVALUATION = (SLOW_STEP, "env.kwargs.step_ms=20", "total_timesteps=120", "algo.learning_starts=20")  # 2 s
 
 

@@ -85,21 +85,6 @@ def test_a_full_disk_under_stdout_and_stderr_does_not_change_the_exit_code(tmp_p
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_code"] == 65
 
 
-BARE = [
-    "unset HOME TERM; ulimit -Sn 32",  # open files: raised as far as the run needs it
-    *(
-        line
-        for line in (
-            "unset HOME",
-            "unset TERM",
-            "ulimit -n 128",
-            "unset TMPDIR OFFPOLICY_CACHE; export HOME=/proc/nowhere",
-            "ulimit -v 4000000",
-        )
-    ),
-]
-
-
 @pytest.mark.parametrize(
     ("line", "words", "said"),
     [

@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.timeout(600)]
 
 EXAMPLES = ("tqc", "fourier", "sqlite_sink", "mlflow_sink")
 SMALL = ("algo.learning_starts=200", "eval.episodes=1", "threads.learner=1", "threads.collector=1", "run_dir=run")
-MOST_LINES = 60
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 

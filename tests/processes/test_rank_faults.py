@@ -1,4 +1,4 @@
-"""Runs of two learner ranks and two collectors in which something dies, freezes, fills up or stops."""
+"""Runs of two learner ranks and two collectors in which something dies, freezes or stops."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_many_kills_at_random_instants(start_run: StartRun, traces: Any, kills: 
     traces.assert_none()
 
 
-@pytest.mark.slow
+@pytest.mark.promise("restart")
 def test_a_crash_of_an_environment_worker_is_survived(start_run: StartRun, traces: Any) -> None:
     faulty = ("env.id=offpolicy.envs.toy:Faulty-v0", "env.kwargs.fail=segv", "env.kwargs.at=250")
     run = start_run(*faulty, "env.vectorization=async", "total_timesteps=400", "eval.episodes=0")

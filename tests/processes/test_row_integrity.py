@@ -39,7 +39,6 @@ LAYOUT = RowLayout(obs_dim=4, action_dim=1)
 WIDTH, CAPACITY, CHUNK, PERIOD, NUM_RINGS = LAYOUT.width, 200_000, 512, 2**18, 2
 GUARD = 8 * CHUNK
 CPU = torch.device("cpu")
-RECYCLED_S = 30.0  # for a writer to come round; milliseconds where it has a core
 PACE = RateLimiter(Fraction(1), start=0, start_updates=0, lead=0, credit=0, max_updates=2, total=2**60)
 SPEC = SourceSpec(LAYOUT, PACE, batch_size=2048, device=CPU, normalize_obs=False)
 

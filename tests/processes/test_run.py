@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from offpolicy.config.sections import EnvConfig
+from offpolicy.envs.probe import probe
 from offpolicy.logger.metrics import collector_key, learner_key
+from offpolicy.replay.demonstrations import read_demos
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from tests.conftest import RunCli
 from tests.processes.conftest import FINISHED, TINY, LiveRun, replay_bytes, run_to_end
 
 pytestmark = pytest.mark.mp
@@ -47,6 +51,22 @@ def contents(directory: Path) -> dict[str, tuple[int, bytes]]:
     """Every file of a run but the lock, which names its last holder: when it was written, and what it holds."""
     files = [path for path in directory.rglob("*") if path.is_file() and path.name != ".lock"]
     return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def test_every_command_reads_a_finished_run(run_cli: RunCli, finished_copy: Path) -> None:
+    for words, said in (
+        ("list .", "completed"),
+        ("explain run", "active time per env step"),
+        ("eval run --episodes 2", "mean"),
+        ("report run --html page.html", "written: page.html"),
+        ("export run --torch policy.pt2", "differs by at most"),
+        ("record run --out demos.npz --episodes 3", "transitions of 3 episodes, mean return"),
+        ("prune run --dry-run", "would be removed"),
+    ):
+        done = run_cli(words.split())
+        assert (done.returncode, said in done.stdout) == (0, True), f"{words}: {done.stdout}{done.stderr}"
+    spec = probe(EnvConfig(id="offpolicy.envs.toy:PointMass-v0"))
+    assert len(read_demos(str(finished_copy.parent / "demos.npz"), spec).first) == 3
 
 
 @pytest.mark.promise("utd", "collect-modes", "any-env")
