@@ -36,6 +36,11 @@ def test_less_time_is_faster_and_less_throughput_slower(make_run: MakeRun) -> No
     assert found["Train"].cells[1].change.value == pytest.approx(-0.3, abs=0.02)
 
 
+def test_equal_runs_are_noise(make_run: MakeRun) -> None:
+    found = rows(read(make_run("one"), make_run("two")))
+    assert {found[title].cells[1].verdict for title in ("Train", "Iter Wall", "Collector Wait")} == {"noise"}
+
+
 def test_a_sure_change_that_does_not_matter_is_noise(make_run: MakeRun) -> None:
     small = {"timing/learner_log_ms": 0.010}
     found = rows(read(make_run("one", extra=small), make_run("two", extra={"timing/learner_log_ms": 0.020})))
@@ -97,6 +102,7 @@ def test_a_score_that_a_run_never_reached_says_so(make_run: MakeRun) -> None:
     assert [cell.remark for cell in cells] == ["not reached", "1 of 2 runs"]
 
 
+@pytest.mark.promise("metric-names")
 def test_an_old_mixed_wait_is_held_against_the_same_sum_of_ours(make_run: MakeRun) -> None:
     old = make_run("old")
     keys = {"timing/learner_wait_ms": 4.0, "perf/iter_ms": 9.0, "timing/learner_train_ms": 7.0}

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
-
 from offpolicy.analysis.page import page
 from offpolicy.analysis.reported_run import read_reported
-from offpolicy.analysis.svg import (
-    HEIGHT,
-    LEFT,
-    RIGHT,
-    WIDTH,
-    Line,
-    Piece,
-    lines_chart,
-    stacked_bars,
-)
 from tests.unit.analysis.finished_run import finished_run, goes_on_after_its_end
 
 
@@ -47,22 +33,6 @@ def recorded_run(path: Path, *records: dict[str, Any]) -> Path:
     rows = records or [record(number) for number in range(1, 13)]
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return run
-
-
-def test_the_account_is_the_mean_after_the_warm_up(tmp_path: Path) -> None:
-    first = record(1) | {"timing/learner_train_ms": 500.0}
-    (run,) = read_reported([str(recorded_run(tmp_path / "a", first, *map(record, range(2, 13))))])
-    assert run.account("learner") == {"train": pytest.approx(8.0), "other": pytest.approx(2.0)}
-    assert run.account("collector") == {"env_step": pytest.approx(3.0), "other": pytest.approx(1.0)}
-
-
-def test_a_run_that_has_not_ended_has_records_and_says_what_it_lacks(tmp_path: Path) -> None:
-    path = recorded_run(tmp_path / "a")
-    (path / "summary.json").unlink()
-    (run,) = read_reported([str(path)])
-    assert (run.summary, run.finished) == ({}, None)
-    assert "which is written when a run ends" in run.problem
-    assert run.account("learner")
 
 
 def test_a_run_that_went_on_after_its_end_is_not_reported_with_the_outcome_of_an_earlier_start(tmp_path: Path) -> None:
@@ -148,38 +118,3 @@ def test_an_unfinished_run_says_so_instead_of_a_verdict(tmp_path: Path) -> None:
     assert "<td>not ended</td>" in text
     assert "which is written when a run ends" in text
     assert "What a change would bring" not in text
-
-
-def line(*points: tuple[float, float], name: str = "a") -> Line:
-    x, y = np.array(points).reshape(-1, 2).T
-    return Line(name, "#0072B2", x, y)
-
-
-def elements(svg: str, tag: str) -> list[ET.Element]:
-    return list(ET.fromstring(svg).iter(tag))
-
-
-def texts(svg: str) -> list[str]:
-    return [element.text or "" for element in elements(svg, "text")]
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_points_without_a_place_are_left_out(bad: float) -> None:
-    whole = lines_chart([line((0.0, 1.0), (1.0, 2.0))], "x", "alt")
-    assert lines_chart([line((0.0, 1.0), (0.5, bad), (1.0, 2.0)), line((0.0, bad), name="b")], "x", "alt") == whole
-    assert lines_chart([line((0.0, bad))], "x", "alt") == ""
-
-
-def test_a_curve_reaches_from_its_first_to_its_last_value() -> None:
-    svg = lines_chart([line((0, -10), (50, 0), (100, 10))], "env steps", "return")
-    points = [tuple(map(float, point.split(","))) for point in elements(svg, "polyline")[0].attrib["points"].split()]
-    assert [x for x, _ in points] == [LEFT, (LEFT + WIDTH - RIGHT) / 2, WIDTH - RIGHT]
-    assert points[0][1] > points[1][1] > points[2][1]  # up is more
-    assert "env steps" in texts(svg)
-
-
-def test_names_are_escaped_and_long_labels_cut() -> None:
-    svg = stacked_bars({"<b>" + 80 * "x": [Piece("a&b", "#000000", 100.0)]}, '"<')
-    assert texts(svg)[0] == "<b>" + 56 * "x" + "…"
-    assert re.match(rf'<svg viewBox="0 0 {WIDTH:g} ', svg)
-    assert HEIGHT < WIDTH

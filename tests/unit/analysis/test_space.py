@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +36,9 @@ def test_ranges_and_values_are_read(tmp_path: Path) -> None:
     [
         ({}, "parameters: got None, allowed a mapping"),
         (None, "got nothing, allowed a mapping such as {parameters: {algo.gamma: {low: 0.9, high: 0.999}}}"),
-        ([{"algo.gamma": {}}], "got a list, allowed a mapping such as {parameters: "),
         ({"parameters": {"env.kwargs.a b": {"low": 1, "high": 2}}}, "env.kwargs.a b: not a key, allowed letters of a"),
-        ({"parameters": {"env.kwargs": {"values": [1, 2]}}}, "env.kwargs: got 1, allowed a mapping"),
-        ({"parameters": {"env.kwargs.d": {"values": [date(2026, 1, 1), 2]}}}, "d: got datetime.date(2026, 1, 1), allo"),
         ({"parameters": {"seed": {"low": 1, "high": 2}}, "trials": 3}, "got trials, allowed parameters"),
         ({"parameters": {"algo.name": {"values": ["sac", "td3"]}}}, "algo.name: not allowed: one sweep for each"),
-        ({"parameters": {"env": {"values": ["ant", "hopper"]}}}, "env: not allowed: one sweep for each of them, such"),
-        ({"parameters": {"runner.name": {"values": ["appo", "x"]}}}, "such as runner=appo on the command line"),
         ({"parameters": {"algo.gama": {"low": 0, "high": 1}}}, "algo.gama: unknown key; did you mean algo.gamma?"),
         ({"parameters": {"algo.gamma": [0.9, 0.99]}}, "algo.gamma: got [0.9, 0.99], allowed {low"),
         ({"parameters": {"algo.gamma": {"low": 0.9}}}, "algo.gamma: got {'low': 0.9}, allowed"),
@@ -52,19 +46,9 @@ def test_ranges_and_values_are_read(tmp_path: Path) -> None:
         ({"parameters": {"algo.gamma": {"low": 0.9, "high": 0.8}}}, "algo.gamma: got low=0.9 high=0.8"),
         ({"parameters": {"algo.gamma": {"low": 0.9, "high": 1.5}}}, "gamma: got 1.5, allowed a number in [0.0, 1.0]"),
         ({"parameters": {"algo.gamma": {"low": 0, "high": 1, "log": True}}}, "algo.gamma.log: got true, allowed"),
-        ({"parameters": {"algo.gamma": {"low": 0, "high": 1, "log": "x"}}}, "algo.gamma.log: got 'x', allowed true or"),
         ({"parameters": {"algo.gamma": {"low": 0, "high": 1, "step": 2}}}, "algo.gamma.step: got 2, allowed"),
-        ({"parameters": {"algo.policy_delay": {"low": 1, "high": 4, "step": 0.5}}}, "step: got 0.5, allowed a whole"),
-        ({"parameters": {"algo.policy_delay": {"low": 1.5, "high": 4}}}, "policy_delay.low: got 1.5, allowed a whole"),
-        ({"parameters": {"total_timesteps": {"low": 1, "high": 2**53}}}, "high: got 9007199254740992, allowed a"),
-        ({"parameters": {"total_timesteps": {"low": 1, "high": "1e300"}}}, "high: got 1e300, allowed a number between"),
-        ({"parameters": {"total_timesteps": {"low": 1, "high": 10**400}}}, "allowed a number"),
         ({"parameters": {"algo.gamma": {"values": [0.9, 0.99, 0.9]}}}, "values: got 0.9 twice, allowed each value"),
-        ({"parameters": {"algo.batch_size": {"values": [16, 16.0]}}}, "values: got 16.0 twice, allowed each value"),
         ({"parameters": {"algo.utd": {"low": 0.5, "high": 1.2, "step": 0.5}}}, "utd.step: got 0.5, allowed one that"),
-        ({"parameters": {"env.kwargs.x": {"low": 0.0, "high": 1.0e30, "step": 0.3}}}, "step: got 0.3, allowed one"),
-        ({"parameters": {"algo.batch_size": {"low": 16, "high": 64, "step": 5}}}, "step: got 5, allowed one that"),
-        ({"parameters": {"algo.hidden_dims": {"values": [[64], [64]]}}}, "values: got [64] twice, allowed each value"),
         ({"parameters": {"algo.gamma": {"values": [0.9]}}}, "algo.gamma.values: got [0.9], allowed a list of two"),
         ({"parameters": {"algo.activation": {"values": ["relu", "gelu"]}}}, "activation: got 'gelu', allowed one of"),
     ],

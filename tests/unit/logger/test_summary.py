@@ -256,9 +256,6 @@ def test_the_summary_holds_the_account_of_the_evaluator_where_there_is_one(make_
     assert "evaluator" not in summary_of(make_snapshot(1000))["timing"]
 
 
-# -- cores and thread states ------------------------------------------------------------------------------------------
-
-
 def with_cores(snapshot: Snapshot, seconds: int) -> Snapshot:
     used_s = {"learner": 9, "openmp": 4, "others": 3, "idle": 4}
     classes_ns = {str(row): used_s.get(row, 0) * seconds * 10**8 for row in CoreClass}
