@@ -9,15 +9,10 @@ from typing import Any
 
 
 class Receiver:
-    """An HTTP server on the loopback that takes what a collector takes; `status` is its answer.
+    """An HTTP server on the loopback that takes what a collector takes."""
 
-    It answers while `may_answer` is set, as it is at first.
-    """
-
-    def __init__(self, status: int = 200) -> None:
-        self.requests: queue.Queue[tuple[str, Any]] = queue.Queue()  # Any: a protobuf message
-        self.may_answer = threading.Event()
-        self.may_answer.set()
+    def __init__(self) -> None:
+        self.requests: queue.Queue[Any] = queue.Queue()  # Any: a protobuf message
         receiver = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -26,9 +21,8 @@ class Receiver:
 
                 request = metrics_service_pb2.ExportMetricsServiceRequest()
                 request.ParseFromString(self.rfile.read(int(self.headers["Content-Length"])))
-                receiver.requests.put((self.path, request))
-                receiver.may_answer.wait()
-                self.send_response(status)
+                receiver.requests.put(request)
+                self.send_response(200)
                 self.end_headers()
 
             def log_message(self, format: str, *args: object) -> None:
@@ -43,18 +37,14 @@ class Receiver:
         """Returns name, labels, value and time of every point of all requests, in order."""
         found = []
         while not self.requests.empty():
-            for metric in metrics_of(self.requests.get()[1]):
+            scopes = [scope for resource in self.requests.get().resource_metrics for scope in resource.scope_metrics]
+            for metric in (metric for scope in scopes for metric in scope.metrics):
                 for point in metric.gauge.data_points:
                     labels = {pair.key: pair.value.string_value for pair in point.attributes}
                     found.append((metric.name, labels, point.as_double, point.time_unix_nano))
         return found
 
     def close(self) -> None:
-        self.may_answer.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-
-def metrics_of(request: Any) -> list[Any]:
-    return [m for r in request.resource_metrics for s in r.scope_metrics for m in s.metrics]
