@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -9,8 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-from offpolicy.start import STOP_SIGNALS, interrupts_exit
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPEN = "import sys; from offpolicy.start import open_streams; open_streams(); print(sys.stdout.fileno()); {then}"
@@ -36,13 +33,6 @@ def shell(command: str) -> subprocess.CompletedProcess[str]:
 def test_closed_streams_are_opened_and_no_file_takes_their_place(closed: str, tmp_path: Path) -> None:
     code = OPEN.format(then=f"fd = open({str(tmp_path / 'f')!r}, 'w').fileno(); sys.exit(0 if fd > 2 else 1)")
     assert shell(f"$PY -c {code!r} {closed}".replace("$PY", '"$PY"')).returncode == 0
-
-
-def test_descriptors_are_opened_without_the_streams_of_a_program() -> None:
-    is_as_wanted = "sys.stdout is None and os.path.samestat(os.fstat(1), os.stat(os.devnull))"
-    then = f"open_descriptors(); sys.exit(0 if {is_as_wanted} else 1)"
-    code = f"import os, sys; from offpolicy.start import open_descriptors; {then}"
-    assert shell(f'"$PY" -c {shlex.quote(code)} >&- 2>&- <&-').returncode == 0
 
 
 @STOPS
@@ -92,26 +82,6 @@ def test_a_request_for_a_checkpoint_does_not_end_a_command_that_is_still_startin
     assert (result.returncode, result.stdout) == (0, "1\n")
 
 
-@pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_the_handler_of_a_caller_and_an_ignored_signal_stay(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-    try:
-        for handler in (signal.SIG_IGN, lambda *_: None):
-            signal.signal(number, handler)
-            with interrupts_exit():
-                assert signal.getsignal(number) == handler
-        signal.signal(number, default)
-        with interrupts_exit():
-            assert signal.getsignal(number) != default
-        assert signal.getsignal(number) == default
-        with interrupts_exit():
-            signal.signal(number, signal.SIG_IGN)  # as a run does at its end
-        assert signal.getsignal(number) == signal.SIG_IGN
-    finally:
-        signal.signal(number, before)
-
-
 PRINTING = """
 import sys
 from offpolicy.start import drop_refused
@@ -123,6 +93,7 @@ sys.exit(74)
 """
 
 
+@pytest.mark.promise("full-disk", "exit-codes")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_what_a_full_disk_refuses_is_dropped_and_changes_no_exit_code(unbuffered: str, tmp_path: Path) -> None:
     (tmp_path / "printing.py").write_text(PRINTING)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offpolicy.checkpoint import BestStore, CheckpointStore, Disk, read_best
+from offpolicy.checkpoint import BestStore, CheckpointStore, read_best
 from offpolicy.errors import CheckpointError, SaveError
 from offpolicy.types import EvalResult
 from tests.fakes import refused
@@ -75,16 +75,3 @@ def test_no_retention_touches_it_and_no_checkpoint_is_looked_for_in_it(tmp_path:
             draft.add_json("state", {})
     assert read_best(tmp_path).env_steps == 500
     assert [checkpoint.env_steps for checkpoint in store.usable()] == [30, 20]
-
-
-class LateDisk(Disk):
-    """A disk on which another process has just made every directory."""
-
-    def mkdir(self, path: Path) -> None:
-        super().mkdir(path)
-        super().mkdir(path)
-
-
-def test_the_checkpointer_may_make_the_directory_first(tmp_path: Path) -> None:
-    BestStore(tmp_path, LateDisk()).save(WEIGHTS, result(500, 1.0))
-    assert read_best(tmp_path).env_steps == 500

@@ -79,15 +79,6 @@ def test_files_of_another_writer_are_part_of_the_checkpoint(root: Path) -> None:
     assert checkpoint.json("collector-0") == {"episode": 7}
 
 
-def test_a_missing_name_says_what_is_there(root: Path) -> None:
-    store = CheckpointStore(root)
-    save(store, 1)
-    with pytest.raises(
-        CheckpointError, match=r"holds no optim\.safetensors, only model\.safetensors, replay\.f32, state\.json"
-    ):
-        store.at(1).tensors("optim")
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, np.float32(1.0)])
 def test_what_json_cannot_hold_is_refused_and_nothing_is_left(root: Path, value: object) -> None:
     store = CheckpointStore(root)

@@ -27,15 +27,6 @@ def save(store: CheckpointStore, env_steps: int, tag: int = 0) -> None:
         draft.add_rows("replay", [np.full((5, 4), tag, np.float32)])
 
 
-def save_rows(store: CheckpointStore, env_steps: int) -> Path:
-    """Saves a checkpoint with a replay; returns the file of its rows."""
-    with store.begin(env_steps) as draft:
-        draft.add_json("state", {"has_replay": True})
-        draft.add_rows("replay-0-000000000000000", [np.zeros((3, 2), np.float32)])
-    assert draft.saved is not None
-    return draft.saved.path / "replay-0-000000000000000.f32"
-
-
 def names(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir())
 
@@ -149,15 +140,6 @@ def test_an_exception_in_the_draft_removes_it_and_escapes(root: Path) -> None:
     assert names(root) == ["latest", "step-000000000001"]
 
 
-def test_latest_is_never_believed(root: Path) -> None:
-    store = CheckpointStore(root)
-    save(store, 1)
-    (root / "latest").write_text("step-000000000777\n")
-    newest = store.newest_valid()
-    assert newest is not None
-    assert newest.env_steps == 1
-
-
 def test_a_second_save_of_a_step_replaces_the_first(root: Path) -> None:
     store = CheckpointStore(root)
     save(store, 5, tag=1)
@@ -249,24 +231,6 @@ def test_damaged_checkpoints_do_not_count_as_kept(root: Path) -> None:
     assert names(root) == ["latest", "step-000000000030", "step-000000000040"]
 
 
-def test_rows_that_were_not_read_do_not_make_a_checkpoint_count_as_kept(root: Path) -> None:
-    for env_steps in (100, 200):
-        newest = save_rows(CheckpointStore(root), env_steps)
-    flip(newest)
-    store = CheckpointStore(root)
-    store.newest_valid(reads_rows=False)
-    save_rows(store, 300)
-    assert "step-000000000100" in names(root)
-
-
-def test_a_save_older_than_the_others_is_kept(root: Path) -> None:
-    store = CheckpointStore(root, keep=2)
-    for env_steps in (200, 300, 150):
-        save(store, env_steps)
-    assert store.at(150).env_steps == 150
-    assert store.at(300).env_steps == 300
-
-
 def test_foreign_names_are_neither_loaded_nor_removed(root: Path) -> None:
     foreign = ["step-1", "step-0000000000001", "step-000000000001.bak", "xstep-000000000001", ".tmp-mine", "best"]
     for name in foreign:
@@ -315,17 +279,6 @@ def test_a_failure_at_any_operation_leaves_the_older_checkpoints_and_no_rest(tmp
         assert store.rejected == []
     assert failures > 10
     assert warnings == 6  # latest: write, fsync, rename; retention: rename, fsync, remove
-
-
-def test_a_disk_that_stays_broken_names_path_and_cause(root: Path) -> None:
-    save(CheckpointStore(root), 100)
-    store = CheckpointStore(root, 2, FailingDisk(3, errno.EIO, for_good=True))
-    with pytest.raises(SaveError, match=r"model\.safetensors: Input/output error") as caught:
-        save(store, 200)
-    assert "could not be removed either" in "".join(caught.value.__notes__)
-    newest = CheckpointStore(root).newest_valid()
-    assert newest is not None
-    assert newest.env_steps == 100
 
 
 def test_a_file_taken_over_is_neither_written_nor_read_and_is_verified_at_the_load(root: Path) -> None:
@@ -388,16 +341,6 @@ def test_damage_in_any_file_of_rows_costs_the_rows_only(root: Path, damaged: str
     assert not without.has_lost_rows
     assert CheckpointStore(root).at(100).has_lost_rows
     assert not CheckpointStore(root).at(100, reads_rows=False).has_lost_rows
-
-
-def test_a_file_that_is_gone_cannot_be_taken_over_and_is_named(root: Path) -> None:
-    store = CheckpointStore(root)
-    save(store, 100)
-    base = store.at(100)
-    (base.path / "replay.f32").unlink()
-    with pytest.raises(SaveError, match=r"step-000000000100/replay\.f32: No such file"), store.begin(200) as draft:
-        draft.add_link("rows.f32", base, "replay.f32")
-    assert names(root) == ["latest", "step-000000000100"]
 
 
 def test_a_checkpoint_that_got_its_name_back_since_can_be_taken_over(root: Path) -> None:

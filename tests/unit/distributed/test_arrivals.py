@@ -95,21 +95,3 @@ def test_a_rank_is_late_by_what_it_works_longer_than_the_median_rank() -> None:
     worked(rank, clock, 1000, (1010, 990))  # it is the median rank
     worked(rank, clock, 1000, (300, 300))  # of a pause a tenth of the work counts
     assert rank.log.totals() == (3, 2, 10 + 700, 10 + 100, 0)
-
-
-def test_of_two_ranks_the_faster_one_is_the_median() -> None:
-    clock = FakeClock()
-    rank = Rank(0, clock)
-    worked(rank, clock, 1000, (960,))
-    worked(rank, clock, 1000, (1040,))
-    assert rank.log.totals()[:3] == (2, 1, 40)
-
-
-def test_a_gathering_within_an_iteration_does_not_end_it() -> None:
-    clock = FakeClock()
-    rank = Rank(0, clock)
-    with rank.ledger.phase(Phase.TRAIN):
-        clock.advance(1000)
-    settle(rank, clock.now_ns(), [[clock.now_ns(), 900]])  # such as that of a report
-    worked(rank, clock, 50, (960,))
-    assert rank.log.totals()[:3] == (1, 1, 90)

@@ -33,10 +33,6 @@ def test_hosts_go_on_from_the_newest_common_checkpoint(steps: tuple[tuple[int, .
     assert merge_proposals([proposal(*each) for each in steps]).start_step == start
 
 
-def test_checkpoints_without_a_common_step_go_on_from_that_of_host_0() -> None:
-    assert merge_proposals([proposal(100, 300), proposal(200)]).start_step == 300
-
-
 def test_hosts_under_different_configurations_are_refused_with_key_and_both_values() -> None:
     hosts = [proposal(), proposal(seed=2), proposal(**{"algo.gamma": 0.9, "seed": 3})]
     with pytest.raises(ConfigError) as caught:
@@ -106,38 +102,6 @@ def test_hosts_exchange_proposals_and_ignore_an_earlier_attempt() -> None:
         thread.join(30.0)
     assert len({launch_id for launch_id, _ in results.values()}) == 1
     assert [proposals for _, proposals in results.values()] == [[{"of": host} for host in range(3)]] * 3
-
-
-def test_the_first_host_stays_until_the_others_have_read_all_proposals() -> None:
-    """The store may live in its process."""
-    reached, released, looked = threading.Event(), threading.Event(), threading.Event()
-
-    class SlowStore(MemoryStore):
-        def check(self, keys: list[str]) -> bool:
-            found = super().check(keys)
-            if reached.is_set() and keys[0].startswith("done/"):
-                looked.set()
-            return found
-
-        def set(self, key: str, value: str) -> None:
-            if key.startswith("done/") and key.endswith("/1"):
-                reached.set()
-                released.wait(20.0)
-            super().set(key, value)
-
-    def join(host: int) -> None:
-        ProposalExchange(store, HostInfo(index=host, num_hosts=2, job="job"), timeout_s=20.0).exchange({})
-
-    store = SlowStore()
-    first, second = (threading.Thread(target=join, args=(host,), daemon=True) for host in (0, 1))
-    first.start()
-    second.start()
-    assert reached.wait(20.0)
-    assert looked.wait(20.0)
-    assert first.is_alive()
-    released.set()
-    first.join(20.0)
-    assert not first.is_alive()
 
 
 def test_a_host_that_does_not_come_ends_the_exchange() -> None:

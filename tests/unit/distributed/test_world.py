@@ -27,16 +27,6 @@ def no() -> bool:
     return False
 
 
-def test_alone_env_steps_are_those_of_the_last_agreement() -> None:
-    gate = Gate()
-    world = SoloWorld(gate, no, no)
-    assert world.env_steps == 7
-    gate.env_steps = 9  # between two agreements
-    assert world.env_steps == 7
-    assert world.agree(is_stopping=False) is False
-    assert world.env_steps == 9
-
-
 def test_alone_a_checkpoint_is_saved_when_it_is_wanted() -> None:
     wishes = [True, False]
     world = SoloWorld(Gate(), no, lambda: wishes.pop(0))

@@ -27,14 +27,6 @@ def test_the_processes_that_have_not_said_hello_are_named() -> None:
     assert (hellos.are_complete, hellos.waiting_for) == (True, "starting: waiting for the first update")
 
 
-def test_a_process_that_was_started_again_keeps_the_counters_of_the_first() -> None:
-    hellos = Hellos(1, 1)
-    assert hellos.add("learner 0", LEARNER)
-    assert hellos.add("collector 0", collector(40))
-    assert not hellos.add("collector 0", collector(90))
-    assert hellos.baseline(1, 1, 100).env_steps == 40
-
-
 def test_the_counters_begin_with_those_of_the_checkpoint_and_only_rank_0_has_its_sums() -> None:
     hellos = Hellos(1, 2)
     for name, message in (("learner 0", LEARNER), ("collector 0", collector(40)), ("collector 1", collector(42))):

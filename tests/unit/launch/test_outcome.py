@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +27,7 @@ CRASH = Failure("learner", 1, 4711, 800, 1, "RuntimeError: boom", "Traceback ...
 HANG = Failure("collector", 0, 4712, 800, 70, "no progress for 68 s")
 
 
+@pytest.mark.promise("exit-codes", "no-silent-success")
 @pytest.mark.parametrize(
     ("monitored", "supervised", "outcome"),
     [
@@ -55,17 +55,6 @@ def test_every_end_has_a_status_a_code_and_a_reason(
     monitor: Any = SimpleNamespace(snapshot=lambda: snapshot, **facts)
     supervisor: Any = SimpleNamespace(**({"failure": None, "signal_code": 0} | supervised))
     assert outcome_of(supervisor, monitor, 1200) == outcome
-
-
-@pytest.mark.parametrize(
-    ("told", "reason"),
-    [("stopped early: so good", "stopped early: so good"), ("", "stopped early by an evaluation on the first host")],
-)
-def test_a_run_that_its_evaluations_have_ended_says_why(told: str, reason: str) -> None:
-    facts: dict[str, Any] = {"is_complete": True, "saved_steps": [], "stopped_by": 0, "early_stop": told}
-    monitor: Any = SimpleNamespace(snapshot=lambda: SimpleNamespace(env_steps=1200), **facts)
-    supervisor: Any = SimpleNamespace(failure=None, signal_code=0)
-    assert outcome_of(supervisor, monitor, 5000) == Outcome("completed", 0, reason)
 
 
 EARLY = {"total_timesteps": 5000, "algo": {"learning_starts": 100}}
@@ -108,6 +97,7 @@ def test_what_ran_stands_beside_what_was_asked_for(tmp_path: Path) -> None:
     assert file.read_bytes() == b"seed: 1  # caf\xe9\n"
 
 
+@pytest.mark.promise("last-words")
 def test_the_last_line_on_stderr_names_the_process_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
     print_failure(CRASH, Path("/a/run"))
     *traceback, log, last = capsys.readouterr().err.splitlines()
@@ -116,20 +106,6 @@ def test_the_last_line_on_stderr_names_the_process_that_failed(capsys: pytest.Ca
     assert log == "offpolicy: what the processes printed: /a/run/train.log"
     print_failure(None, Path("/a/run"))
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("of a program's own stream")])
-def test_a_last_line_that_cannot_be_written_raises_nothing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def refuse(text: str) -> None:
-        raise error
-
-    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=refuse))
-    print_failure(CRASH, Path("/a/run"))
-
-
-def test_without_stderr_the_last_line_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", None)
-    print_failure(CRASH, Path("/a/run"))
 
 
 def test_of_an_environment_its_own_traceback_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

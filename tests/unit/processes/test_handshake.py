@@ -136,21 +136,6 @@ def test_only_the_leader_grants() -> None:
     assert control.leader.get(RankWord.GRANTED) == 3
 
 
-def test_a_snapshot_is_complete_when_every_collector_has_taken_it() -> None:
-    control, wake_event = new_page(num_collectors=2), WakeEvent.create()
-    learner = LearnerGate(control, 0, wake_event, [])
-    control.collectors[0].set(CollectorWord.SNAPSHOT_DONE, 1)
-
-    def second_collector() -> None:
-        control.collectors[1].set(CollectorWord.SNAPSHOT_DONE, 1)
-        wake_event.set()
-
-    timer = threading.Timer(0.1, second_collector)
-    timer.start()
-    assert learner.request_snapshot()
-    timer.join()
-
-
 def test_a_snapshot_waits_for_the_living_although_one_collector_is_gone() -> None:
     control, wake_event = new_page(num_collectors=2), WakeEvent.create()
     learner = LearnerGate(control, 0, wake_event, [])
@@ -164,45 +149,6 @@ def test_a_snapshot_waits_for_the_living_although_one_collector_is_gone() -> Non
     wake_event.set()
     thread.join(2.0)
     assert answered == [False]
-
-
-def test_a_step_that_has_no_place_is_not_taken_although_granted(gates: Gates) -> None:
-    control, collector, learner = gates
-    learner.grant(100)
-    has_room, seen = threading.Event(), list[int]()
-
-    def free_a_slot() -> None:
-        seen.append(control.collectors[0].get(CollectorWord.IS_WAITING))
-        has_room.set()
-        learner.wake_collectors()
-
-    timer = threading.Timer(0.1, free_a_slot)
-    timer.start()
-    assert collector.wait_turn(lambda granted: granted == 100 and has_room.is_set()) is Turn.STEP
-    timer.join()
-    assert seen == [1]
-
-
-def test_a_collector_without_room_still_serves_a_snapshot_and_leaves_when_told(gates: Gates) -> None:
-    control, collector, learner = gates
-    learner.grant(100)
-    control.leader.bump(RankWord.SNAPSHOT_REQUEST)
-    assert collector.wait_turn(lambda _: False) is Turn.SNAPSHOT
-    collector.snapshot_taken()
-    control.host.set(HostWord.STOP, Stop.EXIT)
-    assert collector.wait_turn(lambda _: False) is Turn.STOP
-
-
-def test_a_collector_is_asked_for_the_snapshots_it_owes_and_all_for_their_exit() -> None:
-    page = new_page(2, 3)
-    assert not page.is_asked("collector", 1)
-    page.leader.set(RankWord.SNAPSHOT_REQUEST, 2)
-    page.collectors[1].set(CollectorWord.SNAPSHOT_DONE, 2)
-    assert [page.is_asked("collector", index) for index in range(3)] == [True, False, True]
-    assert not page.is_asked("learner", 0)
-    page.host.set(HostWord.STOP, Stop.EXIT)
-    assert page.is_asked("collector", 1)
-    assert page.is_asked("evaluator", 0)
 
 
 @pytest.mark.parametrize(

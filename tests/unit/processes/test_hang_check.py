@@ -7,7 +7,6 @@ import signal
 import pytest
 
 from offpolicy.processes.control_page import CollectorWord, RankWord, Stop
-from offpolicy.processes.restarts import RestartPolicy
 from tests.unit.processes.conftest import CRASH, Stage, exit_of, freeze, hold
 
 HELD = "did not end although it was killed: the kernel holds it"
@@ -116,13 +115,3 @@ def test_a_collector_that_hangs_while_it_closes_its_environments_ends_as_it_has_
         assert stage.processes["collector-0"].signals == [signal.SIGUSR2]
     assert failure is not None
     assert (failure.exit_code, failure.cause, failure.traceback) == (1, "EnvFailure: step 3", "Traceback ...")
-
-
-def test_a_collector_that_hangs_while_it_closes_its_environments_is_started_again_where_that_is_wanted() -> None:
-    with Stage("learner-0", "collector-0", restarts=RestartPolicy(2, "restart")) as stage:
-        for word in (CollectorWord.PROGRESS, CollectorWord.HAS_BEGUN):
-            stage.control.collectors[0].set(word, 1)
-        stage.send("collector-0", **CRASH)
-        script = {30: exit_of(stage, "learner-0"), 32: lambda: stage.follow("collector-0")}
-        assert stage.run(script) is None
-        assert [message["kind"] for _, message in stage.messages] == ["restart", "restarted"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -28,32 +26,7 @@ def test_the_newest_payload_is_read_with_its_version() -> None:
     assert out.tolist() == [5.0] * 4
 
 
-def read_while_publishing(mailbox: Mailbox, size: int, reads: int) -> int:
-    """Returns the number of reads that saw a mixture of two versions, or another version than the returned one."""
-    is_over = threading.Event()
-
-    def publish() -> None:
-        version = mailbox.version
-        while not is_over.is_set():
-            version += 1
-            mailbox.publish(np.full(size, version, dtype=np.float64))
-
-    writer = threading.Thread(target=publish)
-    writer.start()
-    out, torn = np.zeros(size), 0
-    for _ in range(reads):
-        version = mailbox.read(out)
-        torn += bool(version and not (out == version).all())
-    is_over.set()
-    writer.join()
-    return torn
-
-
 @pytest.mark.promise("no-torn-row")
-def test_no_read_is_torn_while_a_writer_publishes_flat_out() -> None:
-    assert read_while_publishing(make_mailbox(8 * 50_000), 50_000, reads=400) == 0
-
-
 def test_a_slot_that_is_overwritten_while_it_is_read_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer has come back to the slot of version 1, which is being read, and died in it before it was done."""
     mailbox, out, copy, copies = make_mailbox(32), np.zeros(4), np.copyto, list[int]()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from offpolicy.processes.reports import CollectorReports, EvaluatorReports, LearnerReports
 from offpolicy.types import (
     HISTOGRAM_BINS,
-    NUM_LAGS,
     Account,
     CollectorTotals,
     Cooldown,
@@ -19,7 +17,6 @@ from offpolicy.types import (
     HookTotals,
     LearnerTotals,
     MetricTotals,
-    RolloutTotals,
     SchedulerStats,
     TaggedTime,
 )
@@ -76,22 +73,6 @@ def test_the_reports_of_all_ranks_arrive_in_their_order(
     assert len(got) == num_ranks
     for one, other in zip(got, sent, strict=True):
         assert_same(one, other)
-
-
-def test_sums_that_are_no_numbers_arrive_and_disturb_no_neighbour() -> None:
-    sent = (learner(0, LEARNER, PACKER, (math.nan, math.inf)), learner(1, LEARNER, PACKER))
-    for one, other in zip(sent_and_read(*sent), sent, strict=True):
-        assert_same(one, other)
-
-
-def test_what_became_of_rollouts_arrives_and_a_rank_without_them_has_none() -> None:
-    lags = np.arange(NUM_LAGS, dtype=np.float64)
-    with_rollouts = replace(learner(0, LEARNER), rollouts=RolloutTotals(too_old=3, lags=lags))
-    got, without = sent_and_read(with_rollouts, learner(1, LEARNER))
-    assert_same(got, with_rollouts)
-    assert got.rollouts is not None
-    assert (got.rollouts.too_old, got.rollouts.lags.tolist()) == (3, lags.tolist())
-    assert without.rollouts is None
 
 
 ACCOUNT = Account(2**55 + 4, 2**60 + 1, 12, {"env_step": 2**55 + 1, "other": 3}, 99)

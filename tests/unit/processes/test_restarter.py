@@ -52,14 +52,6 @@ def test_too_many_deaths_of_a_collector_are_a_crash_loop() -> None:
     assert failure.cause.count("it was killed by SIGSEGV") == 3
 
 
-def test_a_collector_that_dies_while_the_run_stops_is_not_started_again() -> None:
-    with Stage("learner-0", "collector-0", restarts=RestartPolicy(2)) as stage:
-        stop = {0: lambda: stage.supervisor.stop(Stop.FINISH), 2: exit_of(stage, "collector-0", -9)}
-        failure = stage.run(stop | {4: exit_of(stage, "learner-0")})
-        assert stage.control.collectors[0].get(CollectorWord.IS_GONE) == 1
-    assert failure is not None
-
-
 def test_a_killed_learner_is_started_again_from_the_checkpoint_beside_the_collectors() -> None:
     with Stage("learner-0", "learner-1", "collector-0", learner_restarts=2) as stage:
         leader = stage.control.leader
@@ -146,14 +138,6 @@ def test_without_a_usable_checkpoint_a_dead_learner_ends_the_run() -> None:
         failure = stage.run({2: exit_of(stage, "learner-0", -9), 5: lambda: stage.follow("collector-0")})
     assert failure is not None
     assert (failure.exit_code, failure.cause) == (66, "step-40: learner.safetensors is damaged")
-
-
-def test_a_learner_that_dies_while_the_run_stops_is_not_started_again() -> None:
-    with Stage("learner-0", "learner-1", learner_restarts=2) as stage:
-        stop = {0: lambda: stage.supervisor.stop(Stop.FINISH), 2: exit_of(stage, "learner-0", -9)}
-        failure = stage.run(stop | {4: exit_of(stage, "learner-1")})
-    assert failure is not None
-    assert failure.role == "learner"
 
 
 def test_a_collector_that_cannot_be_started_again_lets_the_learner_save_and_is_named_after_its_death() -> None:

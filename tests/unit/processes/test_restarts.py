@@ -39,12 +39,6 @@ def test_signals_are_survived_and_exceptions_of_the_environment_if_wanted(
     assert restarts.is_survivable(code, message, has_begun=True) == expected
 
 
-def test_an_environment_that_raises_before_the_first_step_is_not_survived_but_a_signal_is() -> None:
-    restarts = Restarts(RestartPolicy(4, "restart"), Clock())
-    assert not restarts.is_survivable(1, {"error": "EnvFailure"}, has_begun=False)
-    assert restarts.is_survivable(-11, {}, has_begun=False)
-
-
 def test_without_restarts_nothing_is_survived() -> None:
     assert not Restarts(RestartPolicy(0, "restart"), Clock()).is_survivable(-9, {}, has_begun=True)
 

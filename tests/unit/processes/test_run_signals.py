@@ -96,15 +96,6 @@ def test_a_signal_that_came_between_the_claim_and_the_first_process_stops_the_ru
             assert (calls.made, calls.signals.exit_code) == (["stop"], 130)
 
 
-def test_a_signal_that_was_held_back_until_entry_stops_the_run() -> None:
-    calls = Calls()
-    with ignored(signal.SIGTERM), signals_blocked():
-        signal.signal(signal.SIGTERM, lambda *_: None)  # would get it at the end if the run had not
-        signal.raise_signal(signal.SIGTERM)  # to this thread: another one might not hold it back
-        with calls.signals:
-            assert (calls.made, calls.signals.exit_code) == (["stop"], 143)
-
-
 def test_a_program_with_a_wakeup_descriptor_of_its_own_gets_it_back() -> None:
     """As that of asyncio, in whose loop a notebook runs."""
     reader, writer = socket.socketpair()
@@ -117,18 +108,6 @@ def test_a_program_with_a_wakeup_descriptor_of_its_own_gets_it_back() -> None:
             assert signal.set_wakeup_fd(before) == writer.fileno()
         finally:
             signal.set_wakeup_fd(before)
-
-
-def test_a_signal_that_nobody_took_arrives_at_the_end() -> None:
-    with pytest.raises(KeyboardInterrupt), signals_queued():
-        os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_a_signal_that_comes_when_the_run_has_its_outcome_is_dropped() -> None:
-    with signals_queued() as kept:
-        os.kill(os.getpid(), signal.SIGINT)
-        kept.drop()
-        os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_a_kept_stop_interrupts_what_may_be_interrupted_and_stays_kept() -> None:

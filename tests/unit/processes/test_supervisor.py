@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from offpolicy.processes.control_page import CollectorWord, HostWord, Stop
-from tests.unit.processes.conftest import CRASH, LOST, STOP_TIMEOUT_S, Stage, exit_of
+from tests.unit.processes.conftest import CRASH, LOST, Stage, exit_of
 
 
 def test_run_ends_without_failure_when_the_learner_has_finished_and_the_collector_follows() -> None:
@@ -61,14 +61,6 @@ def test_a_process_that_is_killed_after_everything_was_saved_is_no_failure(role:
         assert stage.messages == [(f"{role} 0", {"kind": "warning", "text": text})]
 
 
-def test_a_process_that_is_killed_after_a_failure_is_not_told() -> None:
-    with Stage("learner-0", "collector-0") as stage:
-        failure = stage.run({2: lambda: stage.crash("learner-0", CRASH), 4: exit_of(stage, "collector-0", -11)})
-    assert failure is not None
-    assert failure.role == "learner"
-    assert [message for _, message in stage.messages if message["kind"] == "warning"] == []
-
-
 @pytest.mark.parametrize("max_restarts", [0, 4])
 def test_a_learner_that_dies_on_the_way_out_has_finished(max_restarts: int) -> None:
     with Stage("learner-0", "collector-0", learner_restarts=max_restarts) as stage:
@@ -77,16 +69,6 @@ def test_a_learner_that_dies_on_the_way_out_has_finished(max_restarts: int) -> N
         assert stage.learner_deaths.total == 0
         text = "learner 0 (pid 1000) was killed by SIGSEGV after it had finished"
         assert ("learner 0", {"kind": "warning", "text": text}) in stage.messages
-
-
-def test_a_rank_that_dies_on_the_way_out_after_the_others_is_no_failure() -> None:
-    with Stage("learner-0", "learner-1", "collector-0", learner_restarts=4) as stage:
-        script = {
-            2: exit_of(stage, "learner-0"),
-            4: lambda: died_on_the_way_out(stage, "learner-1"),
-            6: lambda: stage.follow("collector-0"),
-        }
-        assert stage.run(script) is None
 
 
 def died_on_the_way_out(stage: Stage, name: str) -> None:
@@ -155,30 +137,11 @@ def test_a_signal_after_a_failure_does_not_make_it_an_interrupt() -> None:
         assert stage.supervisor.signal_code == 0
 
 
-def test_a_rank_that_dies_at_the_end_of_a_stop_gives_the_others_no_more_time() -> None:
-    with Stage("learner-0", "learner-1") as stage:
-        stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH), 59: exit_of(stage, "learner-0", -9)})
-        assert stage.processes["learner-1"].code == -signal.SIGKILL
-        assert stage.now_s <= 100.0 + STOP_TIMEOUT_S + 3.0
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
 def test_the_first_signal_stops_the_run_in_order(number: signal.Signals, code: int) -> None:
     with Stage("learner-0") as stage:
         assert stage.run({0: lambda: os.kill(os.getpid(), number), 5: exit_of(stage, "learner-0")}) is None
         assert (stage.supervisor.signal_code, stage.stop_level()) == (code, Stop.EXIT)
-
-
-def test_a_signal_is_reported_once_and_before_the_next_tick() -> None:
-    with Stage("learner-0") as stage:
-        reported: list[float] = []
-        script = {
-            3: lambda: os.kill(os.getpid(), signal.SIGINT),
-            4: lambda: os.kill(os.getpid(), signal.SIGTERM),
-            6: exit_of(stage, "learner-0"),
-        }
-        assert stage.run(script, on_signal=lambda: reported.append(stage.now_s)) is None
-        assert reported == [104.0]  # the tick that sent it began at 104
 
 
 def test_usr1_asks_the_learner_for_a_checkpoint_and_the_run_goes_on() -> None:

@@ -72,23 +72,12 @@ def test_busy_child_without_progress_is_hung_after_the_limit_of_its_role(role: s
     assert bench.seconds_until_hung(role) == (limit_s + 1, limit_s)
 
 
-@pytest.mark.parametrize(("role", "limit_s"), [("collector", 120), ("learner", 600), ("evaluator", 120)])
-def test_child_that_starts_has_time_for_its_imports(role: str, limit_s: int) -> None:
-    assert Bench().seconds_until_hung(role) == (limit_s + 1, limit_s)
-
-
 @pytest.mark.parametrize(("role", "limit_s"), [("collector", 1120), ("learner", 1120), ("evaluator", 120)])
 def test_a_start_that_reads_a_large_replay_has_time_for_it(role: str, limit_s: int) -> None:
     bench = Bench(replay_s=1000.0)
     assert bench.seconds_until_hung(role) == (limit_s + 1, limit_s)
     text = bench.watchdog.hung_for(role, 0, STEP_S) or ""
     assert text.endswith("runner.start_timeout_s and the time to read the replay") == (role != "evaluator")
-
-
-def test_learner_outlasts_the_timeout_of_its_peers() -> None:
-    bench = Bench(peer_timeout_s=900.0)
-    bench.progress("learner")
-    assert bench.seconds_until_hung("learner") == (906, 905.0)
 
 
 def test_waiting_child_is_never_hung_and_its_limit_starts_when_it_resumes() -> None:
@@ -167,14 +156,6 @@ def test_a_process_that_reacts_in_between_has_its_ten_seconds_anew() -> None:
     assert frozen_from(reacting, at_most=1) is None
     reacting.set_waiting("collector", 1)
     assert frozen_from(reacting) == 10
-
-
-def test_a_pause_of_everything_freezes_no_process() -> None:
-    bench = asked_and_waiting()
-    assert frozen_from(bench, at_most=6) is None
-    bench.clock.now_s += 1000.0
-    assert bench.watchdog.discount_pause() == 1000.0
-    assert frozen_from(bench) == 5
 
 
 def test_a_collector_that_writes_its_part_of_a_checkpoint_has_the_time_of_a_disk() -> None:

@@ -123,19 +123,6 @@ def test_a_checkpoint_is_due_at_every_multiple_passed(make_rank: MakeRank) -> No
     assert rank.gate.num_releases == 1  # type: ignore[attr-defined]  # a fake gate
 
 
-def test_at_the_end_of_the_budget_one_checkpoint_is_saved(make_rank: MakeRank) -> None:
-    rank, world = make_rank(total_timesteps=2000), FakeWorld()
-    object.__setattr__(rank.cfg.checkpoint, "every", 1000)
-    saver, state = checkpointer(rank, world)
-    world.env_steps = 2000
-    assert not saver.is_due()
-    saver.run_last(is_complete=True)
-    saver.close()
-    assert saved(rank) == ["step-000000002000"]
-    assert len(state.eval_steps) == 1
-    assert messages(rank) == [("checkpoint", {"env_steps": 2000, "signals": 0})]
-
-
 @pytest.mark.parametrize(("updates", "num_saves"), [(7, 1), (8, 2)])
 def test_the_last_one_is_saved_again_only_with_something_new_in_it(
     make_rank: MakeRank, updates: int, num_saves: int
@@ -152,20 +139,6 @@ def test_the_last_one_is_saved_again_only_with_something_new_in_it(
     saver.close()
     assert len(state.eval_steps) == num_saves
     assert list(Path(rank.job.run_dir).glob(f"{SNAPSHOT_DIR}*")) == []
-
-
-def test_what_was_not_saved_is_saved_at_the_end(make_rank: MakeRank) -> None:
-    rank, world = make_rank(), FakeWorld()
-    object.__setattr__(rank.cfg.checkpoint, "every", 100)
-    saver, state = checkpointer(rank, world)
-    state.error = SaveError("no space left on device")
-    world.env_steps = 100
-    run_if_due(saver)
-    go_on(saver, world)
-    leave_snapshots(rank)
-    state.error = None
-    saver.run_last(is_complete=False)
-    assert saved(rank) == ["step-000000000100"]
 
 
 @pytest.mark.promise("nan-never-trained")
@@ -199,17 +172,6 @@ def test_a_collector_that_could_not_save_is_named_with_what_the_disk_refused(mak
     with pytest.raises(SaveError, match="collector-1 could not save its part: No space left on device"):
         saver.run_last(is_complete=True)
     assert saved(rank) == []
-
-
-def test_a_save_that_could_not_be_captured_is_tried_again_at_the_next_multiple_only(make_rank: MakeRank) -> None:
-    rank, world = make_rank(), FakeWorld()
-    object.__setattr__(rank.cfg.checkpoint, "every", 100)
-    saver, _ = checkpointer(rank, world)
-    rank.control.collectors[0].set(CollectorWord.SNAPSHOT_ERRNO, errno.ENOSPC)
-    world.env_steps = 100
-    run_if_due(saver)
-    for world.env_steps, is_due in ((110, False), (200, True)):
-        assert saver.is_due() is is_due
 
 
 @pytest.mark.promise("full-disk")
@@ -336,16 +298,6 @@ def test_without_a_collector_the_parts_of_the_other_ranks_are_saved_all_the_same
     assert list(Path(rank.job.run_dir).glob(f"{SNAPSHOT_DIR}-*")) == []
 
 
-def test_a_rank_that_leads_no_host_leaves_its_streams_to_the_leader(make_rank: MakeRank) -> None:
-    rank = make_rank(index=1, host=HostInfo(), runner={"name": "multi_gpu", "world_size": 2})
-    world = FakeWorld(2, peer(0, 1, 0, 0, 0, 0))  # the leader has something new
-    saver, _ = checkpointer(rank, world)
-    world.env_steps = 50
-    saver.run_last(is_complete=True)
-    assert (Path(rank.job.run_dir) / f"{SNAPSHOT_DIR}-rank-1" / "rank-1.json").is_file()
-    assert saved(rank) == []
-
-
 def test_what_a_save_that_failed_has_left_of_a_rank_is_not_in_the_next_one(make_rank: MakeRank) -> None:
     rank = make_rank(index=1, host=HostInfo(), runner={"name": "multi_gpu", "world_size": 2})
     world = FakeWorld(2, peer(0, 1, 0, 0, 0, 0))  # the leader has something new
@@ -393,20 +345,6 @@ def test_a_request_is_answered_once_and_not_while_another_save_is_written(make_r
     assert not saver.is_due()
     saver.close()
     assert saved(rank) == ["step-000000000007", "step-000000000009"]
-
-
-def test_with_several_ranks_a_request_is_due_on_all_also_while_the_leader_writes(make_rank: MakeRank) -> None:
-    rank = make_rank(runner={"name": "multi_gpu", "world_size": 2})
-    world = FakeWorld(2, lambda own: [np.zeros_like(own)])
-    saver, state = checkpointer(rank, world)
-    leave_part(rank, "rank-1")
-    state.may_write.clear()
-    world.env_steps, world.is_saving = 7, True
-    run_if_due(saver)
-    assert saver.is_due()
-    state.may_write.set()
-    saver.close()
-    assert saved(rank) == ["step-000000000007"]
 
 
 def test_a_request_with_nothing_new_since_the_last_save_is_answered_by_that_one(make_rank: MakeRank) -> None:

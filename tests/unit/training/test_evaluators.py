@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,8 @@ import pytest
 
 from offpolicy.checkpoint import read_best
 from offpolicy.errors import EnvFailure, NumericsError, PeerEnvFailure
-from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
-from offpolicy.training.evaluators import AsyncEvaluator, EarlyStop, InlineEvaluator, PeriodicEvaluation
+from offpolicy.training.evaluators import InlineEvaluator, PeriodicEvaluation
 from offpolicy.training.rank_context import RankContext
-from offpolicy.training.run_memory import EVALUATOR_WAKE
 from offpolicy.training.weight_publisher import WeightPublisher
 from offpolicy.types import Float64
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, run_if_due, tiny_learner
@@ -64,27 +61,6 @@ def test_an_evaluation_is_due_at_every_multiple_passed(make_rank: MakeRank) -> N
         run_if_due(periodic)
     assert evaluator.asked == [205, 460]
     assert periodic.last_result_step == 460
-
-
-def test_learners_that_have_begun_again_make_the_updates_that_they_owe_first(make_rank: MakeRank) -> None:
-    """The networks of the checkpoint were evaluated as those of the present env step, and could end the run."""
-    evaluator, is_behind = FakeEvaluator(), True
-    evaluator.stops_early = True
-    tree = {"every": 100, "episodes": 1}
-    periodic, world = evaluation(make_rank, evaluator, last_step=100, is_behind=lambda: is_behind, eval=tree)
-    for world.env_steps, is_behind in ((203, True), (203, True), (204, False), (299, False), (300, False)):
-        run_if_due(periodic)
-        assert periodic.stops_early != is_behind
-    assert evaluator.asked == [204, 300]
-
-
-@pytest.mark.parametrize("tree", [{"every": 0, "episodes": 1}, {"every": 100, "episodes": 0}])
-def test_nothing_is_evaluated_that_was_switched_off(make_rank: MakeRank, tree: dict[str, int]) -> None:
-    evaluator = FakeEvaluator()
-    periodic, world = evaluation(make_rank, evaluator, eval=tree)
-    world.env_steps = 150
-    run_if_due(periodic)
-    assert evaluator.asked == []
 
 
 def test_the_end_is_not_evaluated_twice(make_rank: MakeRank) -> None:
@@ -177,11 +153,6 @@ def test_every_rank_waits_for_the_last_result_or_a_stop(
     assert world.is_done
 
 
-def test_a_run_that_was_asked_to_stop_before_waits_for_nothing(make_rank: MakeRank) -> None:
-    periodic, _ = evaluation(make_rank, None, OtherRanks([], []))
-    assert not periodic.run_last(is_complete=False)
-
-
 @pytest.mark.parametrize(("is_reached", "is_complete"), [(True, True), (False, False)])
 def test_a_run_that_its_results_end_is_complete_and_is_not_evaluated_again(
     make_rank: MakeRank, is_reached: bool, is_complete: bool
@@ -197,18 +168,6 @@ def test_every_rank_agrees_with_rank_0_that_the_results_end_the_run(make_rank: M
     other, _ = evaluation(make_rank, None, FakeWorld(2, lambda own: [np.ones(1)]), stop={"patience": 2})
     assert not other.stops_early
     assert other.run_last(is_complete=False)
-
-
-def test_the_results_stop_the_loop_like_the_supervisor(make_rank: MakeRank) -> None:
-    evaluator = FakeEvaluator()
-    periodic, _ = evaluation(make_rank, evaluator, stop={"reward": 1.0})
-    supervisor = SimpleNamespace(is_stopping=False)
-    stop = EarlyStop(supervisor, periodic)
-    assert not stop.is_stopping
-    evaluator.stops_early = True
-    assert stop.is_stopping
-    evaluator.stops_early, supervisor.is_stopping = False, True
-    assert stop.is_stopping
 
 
 POINT_MASS = {"id": "offpolicy.envs.toy:PointMass-v0"}
@@ -245,25 +204,3 @@ def test_the_inline_evaluator_stops_the_run_and_says_why_once_the_return_is_reac
     best = read_best(Path(rank.job.run_dir))
     assert best.env_steps == 40
     evaluator.close()
-
-
-def test_an_inline_evaluation_that_a_stop_has_ended_has_no_result(make_rank: MakeRank) -> None:
-    rank = make_rank(eval={"episodes": 1}, env=POINT_MASS, **TINY)
-    evaluator = inline_evaluator(rank, last_step=10)
-    rank.control.host.set(HostWord.STOP, Stop.FINISH)
-    evaluator.evaluate(40)
-    assert (evaluator.last_result_step, evaluator.wait_result()) == (10, False)
-    evaluator.close()
-
-
-def test_the_evaluator_process_is_woken_and_its_last_answer_or_that_of_the_checkpoint_counts(
-    make_rank: MakeRank,
-) -> None:
-    rank, woken = make_rank(**TINY), list[str]()
-    child: Any = rank.child
-    child.wake_event = lambda name: SimpleNamespace(set=lambda: woken.append(name))
-    evaluator = AsyncEvaluator(rank, WeightPublisher(rank, tiny_learner(rank)), last_step=100)
-    evaluator.evaluate(140)
-    assert (woken, evaluator.last_result_step) == ([EVALUATOR_WAKE], 100)
-    rank.control.evaluator.set(EvaluatorWord.EVALUATED_STEPS, 140)
-    assert evaluator.last_result_step == 140

@@ -46,13 +46,6 @@ def test_the_first_rank_says_what_it_does_and_when_it_is_done(make_rank: MakeRan
     assert activities(rank) == ["evaluating", "", "saving", ""]
 
 
-def test_other_ranks_do_not_say_it_again(make_rank: MakeRank) -> None:
-    rank = make_rank(index=1, **TWO_RANKS)
-    with rank.activity("saving"):
-        pass
-    assert activities(rank) == []
-
-
 def test_a_gpu_that_torch_cannot_use_is_not_chosen_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that is too old for this torch counts its devices all the same."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

@@ -103,13 +103,6 @@ def test_the_last_report_says_how_the_run_ended(make_rank: MakeRank) -> None:
     assert published(rank).version == 1
 
 
-def test_own_counters_are_published_without_asking_the_other_ranks(make_rank: MakeRank) -> None:
-    rank, world = make_rank(), FakeWorld()
-    report, _ = reporter(rank, world)
-    report.publish_own()
-    assert (world.gathered, published(rank).version) == ([], 1)
-
-
 def test_waits_that_the_reports_gathering_finds_out_are_in_that_report(make_rank: MakeRank) -> None:
     rank = make_rank(runner={"name": "multi_gpu", "world_size": 2})
     clock = FakeClock()
@@ -144,17 +137,6 @@ def test_the_iteration_that_reports_is_counted_as_its_time_is(make_rank: MakeRan
     ledger.begin_cooldown()
     report.run_last(is_complete=True)
     assert [*counts, *(totals.account.iterations for totals in published(rank).read())] == [0, 1, 2, 2]
-
-
-def test_the_updates_of_the_first_iteration_are_those_of_the_warm_up(make_rank: MakeRank) -> None:
-    rank, world = make_rank(timing={"enabled": False}), FakeWorld()
-    report, learner = reporter(rank, world)
-    for updates in (3, 5):
-        learner.num_updates = updates
-        report.run_if_due()
-    report.publish_own()
-    (totals,) = published(rank).read()
-    assert (totals.warmup_updates, totals.updates) == (3, 5)
 
 
 def test_a_rank_that_began_again_continues_the_report_of_the_dead_one(make_rank: MakeRank) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,9 @@ from hypothesis import strategies as st
 
 from offpolicy.algos.registry import make_learner
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
-from offpolicy.checkpoint.replay_rows import has_replay, segments_of
+from offpolicy.checkpoint.replay_rows import segments_of
 from offpolicy.errors import CheckpointError
-from offpolicy.processes.control_page import CollectorWord, RankWord
+from offpolicy.processes.control_page import RankWord
 from offpolicy.replay.rate_limiter import LearningStart, first_learning_step
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_saver import RowSaver
@@ -75,6 +74,7 @@ def test_a_fresh_run_starts_with_nothing(make_rank: MakeRank) -> None:
     assert (start.checkpoint, start.teacher) == (None, None)
 
 
+@pytest.mark.promise("exact-resume")
 def test_a_resumed_run_starts_where_its_checkpoint_was_saved(make_rank: MakeRank) -> None:
     saved = save(make_rank(**TINY))
     rank = make_rank(start_step=40, checkpoint=40, last_eval_step=20, **TINY)
@@ -84,18 +84,6 @@ def test_a_resumed_run_starts_where_its_checkpoint_was_saved(make_rank: MakeRank
     assert (learner.num_updates, start.teacher) == (5, "runs/teacher, env step 9")
     for name, tensor in learner.start_tensors().items():
         assert torch.equal(tensor, saved.start_tensors()[name]), name
-
-
-def test_learners_that_begin_again_know_what_was_evaluated_and_how_far_the_dead_ones_were(make_rank: MakeRank) -> None:
-    save(make_rank(**TINY))
-    rank = make_rank(start_step=40, checkpoint=40, last_eval_step=60, **TINY)
-    rank.words.set(RankWord.UPDATES, 30)
-    for updates_before_the_next_death in (7, 8):
-        start = load_start(rank, ranks_of(FakeWorld()), tiny_learner(rank))
-        assert (start.last_eval_step, start.most_updates, start.updates) == (60, 30, 5)
-        rank.words.set(RankWord.UPDATES, updates_before_the_next_death)
-    rank.words.set(RankWord.UPDATES, 31)
-    assert load_start(rank, ranks_of(FakeWorld()), tiny_learner(rank)).most_updates == 31
 
 
 def test_without_saved_rows_on_any_host_learning_starts_again_after_new_ones(make_rank: MakeRank) -> None:
@@ -184,64 +172,6 @@ def test_what_keeps_a_continuation_from_being_exact_is_named(
     state = state_of(rank, learner, start, world=FakeWorld(change.get("num_ranks", 1)))
     object.__setattr__(state, "source_identity", change.get("source_identity", ["fake"]))
     assert state.why_not_exact() == why
-
-
-@pytest.mark.parametrize(
-    ("keeps_rows", "why"), [(False, "rows of the replay are damaged, and new ones are collected first"), (True, "")]
-)
-def test_damaged_rows_keep_a_continuation_from_being_exact_unless_they_are_in_memory(
-    make_rank: MakeRank, keeps_rows: bool, why: str
-) -> None:
-    save(make_rank(**TINY))
-    rank = make_rank(start_step=40, checkpoint=40, **TINY)
-    object.__setattr__(rank, "job", replace(rank.job, keeps_rows=keeps_rows))
-    learner = tiny_learner(rank)
-    start = load_start(rank, ranks_of(FakeWorld()), learner)
-    assert start.checkpoint is not None
-    start = replace(start, checkpoint=replace(start.checkpoint, has_lost_rows=True))
-    assert state_of(rank, learner, start).why_not_exact() == why
-
-
-def test_a_checkpoint_without_rows_names_the_rows_it_would_have_had_and_the_bad_ones(make_rank: MakeRank) -> None:
-    rank = make_rank(**TINY)
-    rank.control.collectors[0].set(CollectorWord.BAD_ROWS, 3)
-    save(rank, has_rows=False)
-    checkpoint = CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).at(40)
-    facts = SimpleNamespace(**checkpoint.json("state"))
-    assert not has_replay(checkpoint)
-    assert facts.bad_rows == [3]
-    assert (facts.env_steps, facts.num_ranks, facts.last_eval_step, facts.start) == (40, 1, 20, [4, 0])
-
-
-def test_rollouts_that_are_not_kept_leave_the_start_of_learning_where_it_was(make_rank: MakeRank) -> None:
-    """A run on rollouts has no rows that it would have to collect again."""
-    tree: Any = {
-        "algo": {"name": "appo", "hidden_dims": [8], "num_minibatches": 1},
-        "runner": {"name": "appo"},
-        "rollout": {"length": 4},
-    }
-    rank = make_rank(**tree)
-    learner = tiny_learner(rank)
-    start = load_start(rank, ranks_of(FakeWorld()), learner)
-    state = state_of(rank, learner, start)
-    state.ranks.world.env_steps = 40  # type: ignore[misc]  # a fake world
-    with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(40) as draft:
-        state.capture(0, None).write(draft)
-    resumed = make_rank(start_step=40, checkpoint=40, **tree)
-    again = load_start(resumed, ranks_of(FakeWorld()), tiny_learner(resumed))
-    assert again.learning_start == start.learning_start
-
-
-def test_learners_that_begin_again_beside_the_rings_need_no_saved_rows(make_rank: MakeRank) -> None:
-    save(make_rank(**TINY), has_rows=False)
-    rank = make_rank(start_step=40, checkpoint=40, **TINY)
-    object.__setattr__(rank, "job", replace(rank.job, keeps_rows=True))
-    learner = tiny_learner(rank)
-    start = load_start(rank, ranks_of(FakeWorld()), learner)
-    assert start.learning_start == LearningStart(4, 0)  # the updates since the checkpoint are owed
-    state = state_of(rank, learner, start)
-    state.resume_streams()
-    assert state.source.first_unseen_row == [7]  # type: ignore[attr-defined]  # a fake source
 
 
 # -- hostile files with right digests

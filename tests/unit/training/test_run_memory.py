@@ -79,14 +79,6 @@ def test_a_child_sees_the_rows_that_a_collector_writes(make_rank: MakeRank) -> N
     np.testing.assert_array_equal(owner.rings[0].read_range(0, 2), rows)
 
 
-def test_a_run_on_rollouts_has_no_replay(make_rank: MakeRank) -> None:
-    tree: dict[str, Any] = {"algo": {"name": "appo"}, "runner": {"name": "appo"}, "rollout": {"length": 8}}
-    owner, rank = memory(**tree), make_rank(**tree)
-    rank.child.block = lambda name: owner.blocks[name].buffer  # type: ignore[method-assign]  # a fake child
-    assert (owner.rings, replay_rings(rank.child, rank.job)) == ([], [])
-    rollout_ring(rank.child, rank.job, 0)
-
-
 def config(**tree: object) -> RunConfig:
     return RunConfig.from_mapping(tree)
 
@@ -94,11 +86,6 @@ def config(**tree: object) -> RunConfig:
 def test_the_replay_is_never_larger_than_the_run_can_fill() -> None:
     small = config(total_timesteps=5000)
     assert replay_nbytes(small, LARGE_SPEC) == 128 + 5083 * 4 * (17 + 6 + 3)
-
-
-def test_collectors_share_the_capacity() -> None:
-    cfg = config(replay={"capacity": 4001}, collect={"num_collectors": 2})
-    assert (cfg.replay_rows, replay_nbytes(cfg, LARGE_SPEC)) == (2000, 2 * (128 + 2035 * 4 * (17 + 6 + 3)))
 
 
 def test_a_device_copy_of_the_replay_has_a_stated_share() -> None:

@@ -65,11 +65,6 @@ def two_cores(threads: int) -> float:
     return {1: 0.010, 2: 0.006, 4: 0.020}[threads]
 
 
-def neighbours(threads: int) -> float:
-    """Two cores of which another program has one."""
-    return {1: 0.010, 2: 0.090, 4: 0.300}[threads]
-
-
 def test_powers_of_two_up_to_the_cores_are_tried() -> None:
     assert [thread_numbers(cores) for cores in (1, 3, 6)] == [(1,), (1, 2, 3), (1, 2, 4, 6)]
 
@@ -92,19 +87,6 @@ def test_of_numbers_that_are_as_fast_the_fewest_threads_stay() -> None:
     assert machine.choice.setting == Setting(1, "alternate")
 
 
-def test_when_another_program_takes_a_core_the_numbers_are_tried_again_and_when_it_ends_too() -> None:
-    machine = Machine(two_cores)
-    tuner = machine.tuner((1, 2))
-    machine.run(tuner, 3000)
-    machine.seconds_of = neighbours
-    machine.run(tuner, 3000)
-    assert machine.choice.setting == Setting(1, "alternate")
-    machine.seconds_of = two_cores  # one thread is as fast as it was: only a repeated trial finds the free core
-    machine.run(tuner, REPEATED)
-    assert machine.choice.setting == Setting(2, "alternate")
-    assert [number for number, _ in machine.reports] == [2, 1, 2]
-
-
 def test_a_resumed_run_keeps_the_number_of_its_checkpoint_without_a_trial() -> None:
     machine = Machine(two_cores, choice=Choice(Setting(1, "alternate")))
     machine.run(machine.tuner((1, 2)), 1000)
@@ -118,18 +100,3 @@ def test_a_resumed_run_tries_again_at_the_iteration_at_which_the_uninterrupted_o
     broken.run(broken.tuner((1, 2)), 7000)
     broken.run(broken.tuner((1, 2)), REPEATED + 1000 - 7000)  # another tuner, with the choice of the first
     assert broken.used == whole.used
-
-
-@pytest.mark.parametrize(
-    ("turns_ms", "overlap_ms", "kept"),
-    [((13.0, 9.0), (8.0, 11.0), Setting(1, "overlap")), ((13.0, 10.1), (10.0, 10.0), Setting(2, "alternate"))],
-    ids=["threads that are best in it", "turns that are as fast with more threads"],
-)
-def test_a_mode_is_chosen_with_its_threads(
-    turns_ms: tuple[float, float], overlap_ms: tuple[float, float], kept: Setting
-) -> None:
-    machine = Machine(lambda threads: 0.0)
-    ms = {"alternate": turns_ms, "overlap": overlap_ms}
-    machine.seconds_of = lambda threads: ms[machine.mode][threads - 1] / 1000.0
-    machine.run(machine.tuner((1, 2), ("alternate", "overlap")), 1000)
-    assert machine.choice.setting == kept

@@ -26,16 +26,6 @@ def test_a_publication_is_a_version_that_collectors_can_read(make_rank: MakeRank
     assert np.abs(publisher.flat).sum() > 0
 
 
-def test_weights_that_are_published_already_are_no_new_version(make_rank: MakeRank) -> None:
-    rank = make_rank(**TINY)
-    learner = tiny_learner(rank)
-    publisher = WeightPublisher(rank, learner)
-    for policy_changes, version in ((0, 1), (0, 1), (1, 2), (1, 2), (2, 3)):
-        learner.policy_changes = policy_changes
-        publisher.publish()
-        assert (publisher.version, rank.words.get(RankWord.VERSION)) == (version, version)
-
-
 def test_what_is_published_are_the_weights_and_statistics_of_the_policy(make_rank: MakeRank) -> None:
     """With a normaliser they are written together; without one the parameters' own memory is published."""
     for normalize_obs in (False, True):

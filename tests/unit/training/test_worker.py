@@ -47,13 +47,3 @@ def test_a_worker_spec_survives_its_way_through_json() -> None:
         payload = json.loads(json.dumps(job.to_json()))
 
     assert WorkerSpec.of(Context()) == job  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("start_step", "last_eval_step", "kept"), [(0, 0, 0), (400, 300, 300), (1000, 1000, 999), (1000, 800, 800)]
-)
-def test_evaluations_that_are_made_again_are_not_kept(start_step: int, last_eval_step: int, kept: int) -> None:
-    host, plan = HostInfo(), HostPlan(has_evaluator=False, learner_threads=1, collector_threads=1)
-    cfg = config(total_timesteps=1000, algo={"learning_starts": 100})
-    job = WorkerSpec(cfg, SPEC, plan, host, "/somewhere", start_step, start_step, 1, last_eval_step=last_eval_step)
-    assert job.kept_eval_step == kept
