@@ -100,15 +100,15 @@ def test_evaluating_beside_costs_the_learner_nothing_and_in_line_what_it_takes(
 def test_the_evaluators_death_ends_the_run_with_a_checkpoint_also_while_its_last_result_is_waited_for(
     start_run: Any, traces: Any
 ) -> None:
-    run = start_run(*BESIDE, *LONG_EVALUATION, "eval.every=0")
-    run.wait_until(lambda: any(record["env_steps"] >= 100 for record in run.records()), 40)
-    time.sleep(1.0)  # 0.4 s of training and a part of the 2 s of evaluation: no record comes meanwhile
+    run = start_run(*BESIDE, *LONG_EVALUATION, "eval.every=0", "env.kwargs.step_ms=50", "total_timesteps=60")
+    run.wait_until(lambda: any(record["env_steps"] >= 40 for record in run.records()), 40)
+    time.sleep(3.0)  # 1 s of training and a part of the 5 s of evaluation: no record comes meanwhile
     os.kill(run.pid_of("evaluator"), signal.SIGKILL)
     code, _, err = run.finish(20)
     assert code == 1
     assert err.strip().splitlines()[-1].startswith("offpolicy: evaluator 0 (pid ")
     assert "killed by SIGKILL" in err
-    assert (run.summary()["status"], run.checkpoints()) == ("failed", ["step-000000000120"])
+    assert (run.summary()["status"], run.checkpoints()) == ("failed", ["step-000000000060"])
     traces.assert_none()
 
 

@@ -45,7 +45,7 @@ def test_a_return_that_is_reached_ends_the_run_as_completed(start_run: StartRun,
 @pytest.mark.slow
 def test_a_run_begins_with_the_networks_of_another(start_run: StartRun, finished_copy: Path, tmp_path: Path) -> None:
     finished_copy.rename(tmp_path / "source")
-    options = ("init_from=source", "total_timesteps=110", "collect.mode=alternate", "device=cpu")
+    options = ("init_from=source", "total_timesteps=110", "algo.normalize_obs=true", "device=cpu")
     run = start_run(*options)
     code, out, err = run.finish_while_alive()
     assert (code, err) == (0, "")
