@@ -8,16 +8,17 @@ runs. Tensors made on `CUDA` lie in host memory, but their content appears only 
 - An operation reads and writes when it ends. From its start until then its output is poisoned, and an input that
   changes meanwhile is a race. A copy from page-locked memory reads it when it runs: a block that the host has changed
   since the copy was issued is a race as well. `check()` raises what was found.
-- `elapsed_time` of events that were not reached raises, as CUDA does. A wait for something that never runs raises.
+- `elapsed_time` of events that were not reached raises, as CUDA does.
 """
 
 from __future__ import annotations
 
+import heapq
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -33,24 +34,6 @@ UNINITIALISED = (torch.empty, torch.empty_like)
 MS = 1_000_000
 
 
-class Marker:
-    """A point in a stream's work."""
-
-    reached_ns: int | None = None
-
-
-@dataclass
-class Operation:
-    """An operation of a stream; a wait and a mark are operations without duration."""
-
-    issued_ns: int
-    duration_ns: int = 0
-    begin: Callable[[], None] = lambda: None
-    end: Callable[[], None] = lambda: None
-    waits_for: Marker | None = None
-    marks: Marker = field(default_factory=Marker)
-
-
 class Ran(NamedTuple):
     """When an operation ran."""
 
@@ -61,14 +44,10 @@ class Ran(NamedTuple):
 
 
 class SimulatedStream:
-    """A queue of operations; stands in for `torch.cuda.Stream`."""
+    """A queue of operations, known by when its last one ends; stands in for `torch.cuda.Stream`."""
 
     def __init__(self, device: SimulatedDevice, name: str) -> None:
-        self.device, self.name = device, name
-        self.queue: deque[Operation] = deque()
-        self.free_ns = 0
-        self.running_until_ns: int | None = None
-        device.streams.append(self)
+        self.device, self.name, self.free_ns = device, name, 0
 
     def record_event(self, event: SimulatedEvent | None = None) -> SimulatedEvent:
         event = event or SimulatedEvent(self.device)
@@ -76,34 +55,12 @@ class SimulatedStream:
         return event
 
     def wait_event(self, event: SimulatedEvent) -> None:
-        if event.marker is not None:  # one that was never recorded is waited for by nobody
-            self.device.put(self, waits_for=event.marker)
+        self.device.advance(self.device.launch_ns)
+        self.free_ns = max(self.free_ns, event.reached_ns or 0)  # one that was never recorded is waited for by nobody
 
     def synchronize(self) -> None:
         self.device.calls["synchronize"] += 1
-        self.device.block_until(self.device.put(self, launch=False).marks)
-
-    def next_ns(self) -> int | None:
-        """When this stream does something next; None while it has nothing to do, or waits for another one."""
-        if self.running_until_ns is not None or not self.queue:
-            return self.running_until_ns
-        head = self.queue[0]
-        if head.waits_for is None:
-            return max(self.free_ns, head.issued_ns)
-        reached_ns = head.waits_for.reached_ns
-        return None if reached_ns is None else max(self.free_ns, head.issued_ns, reached_ns)
-
-    def step(self, now_ns: int) -> None:
-        """Starts, or ends, the operation in front."""
-        head = self.queue[0]
-        if self.running_until_ns is None:
-            self.running_until_ns = now_ns + head.duration_ns
-            head.begin()
-            return
-        head.end()
-        head.marks.reached_ns = self.free_ns = now_ns
-        self.running_until_ns = None
-        self.queue.popleft()
+        self.device.wait_until(self.free_ns)
 
 
 class SimulatedEvent:
@@ -111,28 +68,29 @@ class SimulatedEvent:
 
     def __init__(self, device: SimulatedDevice, *, enable_timing: bool = False, blocking: bool = False) -> None:
         self._device, self._has_time, self._is_blocking = device, enable_timing, blocking
-        self.marker: Marker | None = None
+        self.reached_ns: int | None = None
 
     def record(self, stream: SimulatedStream | None = None) -> None:
         self._device.calls["record"] += 1
-        self.marker = self._device.put(stream or self._device.current_stream()).marks
+        self._device.advance(self._device.launch_ns)
+        self.reached_ns = max((stream or self._device.current_stream()).free_ns, self._device.now_ns())
 
     def query(self) -> bool:
-        return self.marker is None or self._device.is_reached(self.marker)
+        self._device.advance(0)
+        return (self.reached_ns or 0) <= self._device.now_ns()
 
     def synchronize(self) -> None:
         self._device.calls["blocking event" if self._is_blocking else "event"] += 1
-        if self.marker is not None:
-            self._device.block_until(self.marker)
+        self._device.wait_until(self.reached_ns or 0)
 
     def elapsed_time(self, end_event: SimulatedEvent) -> float:
         if not (self._has_time and end_event._has_time):
             raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
-        if self.marker is None or end_event.marker is None:
+        if self.reached_ns is None or end_event.reached_ns is None:
             raise RuntimeError("Both events must be recorded before calculating elapsed time.")
         if not (self.query() and end_event.query()):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
-        return (end_event.marker.reached_ns - self.marker.reached_ns) / MS  # type: ignore[operator]  # both reached
+        return (end_event.reached_ns - self.reached_ns) / MS
 
 
 class SimulatedDevice:
@@ -145,13 +103,14 @@ class SimulatedDevice:
     def __init__(self, *, launch_ns: int = 0, kernel_ns: int = 2_000, copy_ns: int = 10_000) -> None:
         self.launch_ns, self.kernel_ns, self.copy_ns = launch_ns, kernel_ns, copy_ns
         self.calls = Counter[str]()
-        self.entered = set[str]()  # names of the threads that made it their current device
         self.log: list[Ran] = []  # in the order of their ends
-        self.streams: list[SimulatedStream] = []
         self.default = SimulatedStream(self, "default")
+        self._streams = [self.default]
         self._now_ns = 0
         self._lock = threading.RLock()
         self._thread = threading.local()
+        self._due: list[tuple[int, int, int, Callable[[], None]]] = []  # starts and ends to come, in their order
+        self._num_queued = 0
         self._memory: dict[int, Tensor] = {}  # of the device, by address
         self._pinned: dict[int, Tensor] = {}  # page-locked memory of the host
         self._problems: list[str] = []
@@ -164,42 +123,27 @@ class SimulatedDevice:
     def advance(self, ns: int) -> None:
         """Lets time pass on the host; the device works meanwhile."""
         with self._lock:
-            self._run_until(self._now_ns + ns)
+            until_ns = self._now_ns + ns
+            while self._due and self._due[0][0] <= until_ns:
+                self._now_ns, _, _, run = heapq.heappop(self._due)
+                run()
+            self._now_ns = until_ns
 
-    def is_reached(self, marker: Marker) -> bool:
-        self.advance(0)
-        return marker.reached_ns is not None
-
-    def block_until(self, marker: Marker) -> None:
+    def wait_until(self, instant_ns: int) -> None:
         """Waits, on the host."""
         with self._lock:
-            while marker.reached_ns is None:
-                times_ns = [at for stream in self.streams if (at := stream.next_ns()) is not None]
-                if not times_ns:
-                    raise RuntimeError("the host waits for work that never runs")
-                self._run_until(max(self._now_ns, min(times_ns)))
+            self.advance(max(0, instant_ns - self._now_ns))
         self.check()
 
     def check(self) -> None:
         """Raises the races, and the errors of operations, that were found so far."""
         assert not self._problems, "; ".join(dict.fromkeys(self._problems))
 
-    def forgive(self) -> None:
-        """Forgets what was found, for a test that has looked for it."""
-        self._problems.clear()
-
-    def _run_until(self, until_ns: int) -> None:
-        while True:
-            # Ends come before starts of the same instant.
-            due = [(at, s.running_until_ns is None, s) for s in self.streams if (at := s.next_ns()) is not None]
-            at_ns, _, stream = min(due, key=lambda each: each[:2], default=(until_ns + 1, False, self.default))
-            if at_ns > until_ns:
-                break
-            self._now_ns = max(self._now_ns, at_ns)
-            stream.step(at_ns)
-        self._now_ns = until_ns
-
     # Streams and operations.
+
+    def new_stream(self, device: object = None) -> SimulatedStream:
+        self._streams.append(SimulatedStream(self, f"copies {len(self._streams)}"))
+        return self._streams[-1]
 
     def current_stream(self, device: object = None) -> SimulatedStream:
         stream: SimulatedStream = getattr(self._thread, "stream", self.default)
@@ -213,14 +157,6 @@ class SimulatedDevice:
         finally:
             self._thread.stream = before
 
-    def put(self, stream: SimulatedStream, *, launch: bool = True, **what: Any) -> Operation:
-        """Queues an operation."""
-        with self._lock:
-            self.advance(self.launch_ns if launch else 0)
-            operation = Operation(self._now_ns, **what)
-            stream.queue.append(operation)
-            return operation
-
     def work(self, ns: int, reads: Sequence[Tensor] = (), then: Callable[..., object] = lambda *contents: None) -> None:
         """Queues a kernel of that length on the current stream; `then` gets what it has read."""
         contents = [plain(tensor) for tensor in reads]
@@ -231,16 +167,14 @@ class SimulatedDevice:
     ) -> None:
         """Queues an operation that replaces the content of `poisons`."""
         held = {number: tensor.clone() for number, tensor in enumerate(reads) if not self.owns(tensor)}
-        stream, started_ns = self.current_stream(), [0]
 
         def begin() -> None:
-            started_ns[0] = self._now_ns
             held.update({number: tensor.clone() for number, tensor in enumerate(reads) if number not in held})
             for tensor in poisons:
                 poison(tensor)
 
         def end() -> None:
-            self.log.append(Ran(name, stream.name, started_ns[0], self._now_ns))
+            self.log.append(Ran(name, stream.name, start_ns, stop_ns))
             if not all(same_bits(tensor, held[number]) for number, tensor in enumerate(reads)):
                 self._problems.append(f"race: what {name} reads was changed before it had read it")
             try:
@@ -248,7 +182,14 @@ class SimulatedDevice:
             except (IndexError, RuntimeError, AssertionError) as error:  # a wrong index, or a wrong content
                 self._problems.append(f"{name}: {error}")
 
-        self.put(stream, duration_ns=ns, begin=begin, end=end)
+        with self._lock:
+            self.advance(self.launch_ns)
+            stream, self._num_queued = self.current_stream(), self._num_queued + 1
+            start_ns = max(stream.free_ns, self._now_ns)
+            stream.free_ns = stop_ns = start_ns + ns
+            # Ends come before starts of the same instant.
+            heapq.heappush(self._due, (start_ns, 1, self._num_queued, begin))
+            heapq.heappush(self._due, (stop_ns, 0 if ns else 2, self._num_queued, end))
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> DeviceTensor:
         """Queues an operation with a result."""
@@ -309,14 +250,14 @@ class SimulatedDevice:
     def installed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
         """This device in the place of `torch.cuda`; `check` at the end, once everything has run."""
         monkeypatch.setattr(torch, "Generator", HostGenerator)
-        monkeypatch.setattr(torch.cuda, "Stream", lambda device: SimulatedStream(self, f"copies {len(self.streams)}"))
-        monkeypatch.setattr(torch.cuda, "Event", lambda **options: SimulatedEvent(self, **options))
-        monkeypatch.setattr(torch.cuda, "current_stream", self.current_stream)
-        monkeypatch.setattr(torch.cuda, "set_device", lambda device: self.entered.add(threading.current_thread().name))
-        monkeypatch.setattr(torch.cuda, "stream", self.stream)
+        fake = {
+            "Stream": self.new_stream, "Event": lambda **options: SimulatedEvent(self, **options),
+            "current_stream": self.current_stream, "set_device": lambda device: None, "stream": self.stream,
+        }  # fmt: skip
+        monkeypatch.setattr(torch, "cuda", SimpleNamespace(**vars(torch.cuda) | fake))
         with Placement(self):
             yield self
-            for stream in self.streams:
+            for stream in self._streams:
                 stream.synchronize()
         self.check()
 

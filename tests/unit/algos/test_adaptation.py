@@ -7,21 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from offpolicy.algos.adaptation import Adaptation, adopt_teacher, latent_loss
+from offpolicy.algos.adaptation import adopt_teacher, latent_loss
 from offpolicy.algos.base_learner import BaseLearner
-from offpolicy.algos.learners import RolloutLearner, minibatches
-from offpolicy.algos.optim import SoloExchange
-from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.hora import StudentActor
-from offpolicy.protocols import Exchange
+from offpolicy.algos.learners import minibatches
 from offpolicy.types import Rollouts, SpaceSpec
 
 LearnerOf = Callable[..., BaseLearner]
 RolloutsOf = Callable[..., Rollouts]
 
-CPU = torch.device("cpu")
 SHAPES: dict[str, tuple[int, ...]] = {"obs": (3,), "privileged": (2,), "proprio_hist": (25, 2)}
 NUM_VALID = 30  # of 8 steps of 4 environments
 
@@ -40,14 +34,6 @@ HISTORY, OBS, PRIVILEGED = (SPEC.columns(key) for key in ("proprio_hist", "obs",
 TEACHER_SPEC = spec_of("obs", "privileged")
 NETWORKS = {"name": "hora", "hidden_dims": (16,), "encoder_dims": (12,), "latent_dim": 4}
 STUDENT = {**NETWORKS, "stage": "adapt", "epochs": 3, "num_minibatches": 4}
-
-
-def no_normalizer(_name: str, _moments: Tensor) -> None:
-    """Absorbs nothing."""
-
-
-def algorithm_of(exchange: Exchange | None = None, seed: int = 1, spec: SpaceSpec = SPEC, **algo: Any) -> Adaptation:
-    return Adaptation(AlgoConfig(**{**STUDENT, **algo}), spec, CPU, seed, exchange or SoloExchange())
 
 
 @pytest.fixture
@@ -112,17 +98,6 @@ def test_the_latent_loss_is_the_mean_square_over_dimensions_and_transitions() ->
     assert float(latent_loss(inferred, latent, torch.tensor([1.0, 1.0, 0.0]))) == 0.3125  # of 1/2 and 1/8
 
 
-@pytest.mark.parametrize("normalize_obs", [True, False])
-def test_the_loss_on_the_same_rollouts_falls_to_a_tenth_of_the_variance_and_less(
-    normalize_obs: bool, student_of: LearnerOf, student_rollouts: RolloutsOf
-) -> None:
-    student = student_of(lr=3e-3, normalize_obs=normalize_obs)
-    rollouts = student_rollouts(student)
-    explained = [first_explained(student, rollouts) for _ in range(40)]
-    assert explained[0] < 0.1
-    assert explained[-1] > 0.99  # an error of a hundredth of the variance
-
-
 @pytest.mark.parametrize(("is_informative", "is_learnt"), [(True, True), (False, False)])
 def test_the_latent_is_inferred_on_new_states(
     is_informative: bool, is_learnt: bool, student_of: LearnerOf, student_rollouts: RolloutsOf
@@ -143,19 +118,6 @@ def test_only_the_adaptation_module_and_the_statistics_of_the_history_move(
     }  # fmt: skip
     parameters = {f"policy.actor.{name}" for name, _ in student.policy.actor.named_parameters()}
     assert {name for name in parameters if ".adaptation." in name} <= changed
-
-
-def test_the_statistics_of_the_other_groups_stay_bit_for_bit(
-    student_of: LearnerOf, student_rollouts: RolloutsOf
-) -> None:
-    student = student_of()
-    before = student.state().tensors
-    student.update(student_rollouts(student))
-    after = student.state().tensors
-    for name in ("policy.normalizer.mean", "policy.normalizer.var"):
-        assert torch.equal(before[name][OBS], after[name][OBS])
-        assert torch.equal(before[name][PRIVILEGED], after[name][PRIVILEGED])
-        assert bool((before[name][HISTORY] != after[name][HISTORY]).all())
 
 
 def test_the_statistics_of_the_history_are_of_every_transition_once(
@@ -184,42 +146,6 @@ def test_autoreset_rows_are_neither_learnt_from_nor_normalised(
     assert_equal(first, second)
 
 
-def test_only_observations_are_learnt_from(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
-    first, second = student_of(), student_of()
-    nothing = {name: torch.full((8, 4), float("nan")) for name in ("action", "log_prob", "reward")}
-    first.update(student_rollouts(first))
-    second.update(student_rollouts(second)._replace(**nothing))
-    assert_equal(first, second)
-
-
-def test_the_normaliser_moves_only_after_the_update(student_rollouts: RolloutsOf) -> None:
-    algorithm = algorithm_of(normalize_obs=True)
-    learner = RolloutLearner(algorithm, SoloExchange())
-    rollouts = student_rollouts(learner)
-    before = learner.state().tensors["policy.normalizer.mean"]
-    algorithm.learn(rollouts, no_normalizer)
-    assert torch.equal(learner.state().tensors["policy.normalizer.mean"], before)
-    learner.update(rollouts)
-    assert not torch.equal(learner.state().tensors["policy.normalizer.mean"], before)
-
-
-def test_learning_normalises_as_acting_did() -> None:
-    algorithm = algorithm_of(normalize_obs=True)
-    assert algorithm.policy.normalizer is not None
-    algorithm.policy.normalizer.mean.fill_(2.0)
-    algorithm.policy.normalizer.var.fill_(4.0)
-    raw = torch.linspace(-1.0, 5.0, 4 * 55).view(4, 55)
-    history, latent = algorithm._prepare(raw)
-    assert torch.allclose(history, (raw[:, HISTORY] - 2.0) / 2.0)
-    assert torch.allclose(latent, algorithm._encoder((raw - 2.0) / 2.0), atol=1e-6)
-
-
-def test_without_normalisation_there_is_no_normaliser(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
-    student = student_of(normalize_obs=False)
-    student.update(student_rollouts(student))
-    assert [name for name in student.state().tensors if "normalizer" in name] == []
-
-
 @pytest.mark.parametrize("columns", [HISTORY, PRIVILEGED], ids=["proprio_hist", "privileged"])
 def test_a_bad_number_changes_no_parameter_and_trips_the_guard(
     columns: slice, student_of: LearnerOf, student_rollouts: RolloutsOf
@@ -232,15 +158,6 @@ def test_a_bad_number_changes_no_parameter_and_trips_the_guard(
     kept = ("policy.actor.", "encoder.", "optimizer.")
     assert {name for name in moved(student, rollouts) if name.startswith(kept)} == set()
     assert student.has_diverged()
-
-
-def test_no_parameter_and_no_statistic_becomes_nan(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
-    student = student_of()
-    rollouts = student_rollouts(student)
-    rollouts.obs[6, 2, HISTORY.start] = float("nan")
-    student.update(rollouts)
-    tensors = student.state().tensors
-    assert {name for name, tensor in tensors.items() if not tensor.isfinite().all()} == {"metrics.sums"}
 
 
 def test_a_restored_learner_continues_bit_for_bit(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
@@ -266,12 +183,6 @@ def test_the_seed_alone_determines_the_learner(student_of: LearnerOf, student_ro
     assert_equal(*learners)
 
 
-def test_another_seed_gives_other_weights_and_orders(student_of: LearnerOf) -> None:
-    left, right = (student_of(seed=seed).state().tensors for seed in (1, 2))
-    for name in ("policy.actor.adaptation.head.weight", "encoder.body.0.weight", "generator"):
-        assert not torch.equal(left[name], right[name])
-
-
 def test_updates_are_epochs_times_minibatches(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
     student = student_of(epochs=3, num_minibatches=4)
     for seed in range(2):
@@ -280,27 +191,6 @@ def test_updates_are_epochs_times_minibatches(student_of: LearnerOf, student_rol
     counts = dict(zip(totals.names, totals.counts, strict=True))
     assert (student.num_updates, counts) == (24, {"latent_loss": 24, "latent_explained": 2, "learning_rate": 2})
     assert float(student.state().tensors["optimizer.num_steps"]) == 24.0
-
-
-class Picked(Adaptation):
-    """Records an identifier of each row of every minibatch."""
-
-    picked: tuple[list[float], ...] = ()
-
-    def _step(self, history: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
-        self.picked = (*self.picked, history[:, 0].tolist())
-        return super()._step(history, latent, weight)
-
-
-def test_each_epoch_shuffles_all_rows_into_equal_minibatches(student_rollouts: RolloutsOf) -> None:
-    algorithm = Picked(AlgoConfig(**STUDENT), SPEC, CPU, 1, SoloExchange())
-    rollouts = student_rollouts(RolloutLearner(algorithm, SoloExchange()))
-    algorithm.learn(rollouts, no_normalizer)
-    assert [len(part) for part in algorithm.picked] == [8] * 4 * 3
-    in_order = rollouts.obs[:-1, :, HISTORY.start].flatten().tolist()
-    orders = [sum(algorithm.picked[first : first + 4], []) for first in (0, 4, 8)]
-    assert [sorted(order) for order in orders] == [sorted(in_order)] * 3
-    assert orders[0] != orders[1] != orders[2] != in_order
 
 
 @pytest.mark.parametrize(("progress", "share"), [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)])
@@ -314,96 +204,12 @@ def test_the_linear_schedule_falls_to_a_half_at_half_the_run(
     assert ("policy.actor.adaptation.head.weight" in changed) == (share > 0.0)
 
 
-def test_max_grad_norm_clips_the_gradient(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
-    student = student_of(max_grad_norm=1e-3, epochs=1, num_minibatches=1)
-    student.update(student_rollouts(student))
-    tensors = student.state().tensors
-    momenta = [tensor.flatten() for name, tensor in tensors.items() if name.startswith("optimizer.exp_avg.")]
-    assert float(torch.cat(momenta).norm()) == pytest.approx(0.1 * 1e-3, rel=1e-3)  # a tenth of the only gradient
-
-
-def test_latent_explained_is_one_minus_error_over_variance() -> None:
-    algorithm = algorithm_of(latent_dim=2)
-    latent = torch.tensor([[0.6, 0.0], [0.2, 0.4], [9.0, 9.0]])
-    algorithm._measure(torch.tensor(0.14), latent, torch.tensor([1.0, 1.0, 0.0]))
-    totals = algorithm.metrics.totals()
-    explained = totals.sums[totals.names.index("latent_explained")]
-    assert explained == pytest.approx(1.0 - 0.14 / 0.04)  # 0.04 is the variance around (0.4, 0.2)
-
-
-def test_latent_explained_is_zero_for_the_mean(student_rollouts: RolloutsOf) -> None:
-    algorithm = algorithm_of(num_minibatches=1)
-    rollouts = student_rollouts(RolloutLearner(algorithm, SoloExchange()))
-    _, latent = algorithm._prepare(rollouts.obs[:-1][rollouts.is_valid == 1.0])
-    torch.nn.init.zeros_(algorithm._module.head.weight)
-    with torch.no_grad():
-        algorithm._module.head.bias.copy_(latent.mean(dim=0).atanh())
-    algorithm.learn(rollouts, no_normalizer)
-    totals = algorithm.metrics.totals()
-    assert totals.sums[totals.names.index("latent_explained")] == pytest.approx(0.0, abs=1e-5)
-
-
-def test_latent_explained_is_measured_before_learning(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
-    slow, fast = (student_of(lr=lr, num_minibatches=1) for lr in (1e-6, 1e-2))
-    assert first_explained(slow, student_rollouts(slow)) == first_explained(fast, student_rollouts(fast))
-
-
-def test_latent_explained_is_that_of_the_first_epoch(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
-    once, often = (student_of(lr=1e-2, epochs=epochs) for epochs in (1, 5))
-    assert first_explained(once, student_rollouts(once)) == first_explained(often, student_rollouts(often))
-
-
-class Mirror:
-    """An exchange with one other rank that always brings the same numbers."""
-
-    num_ranks = 2
-
-    def average(self, tensors: Any) -> None:
-        """The mean of two that are equal."""
-
-    def gather(self, vector: Tensor) -> Tensor:
-        return torch.stack((vector, vector))
-
-
-def test_the_history_of_all_ranks_is_counted(student_rollouts: RolloutsOf) -> None:
-    learner = RolloutLearner(algorithm_of(Mirror(), normalize_obs=True), Mirror())
-    learner.update(student_rollouts(learner))
-    assert float(learner.shared_tensors()["history.normalizer.count"]) == 2 * NUM_VALID
-
-
 def taught(learner_of: LearnerOf, rollouts_of: RolloutsOf, **algo: Any) -> BaseLearner:
     """Returns a teacher of its two observation groups, after two updates."""
     teacher = learner_of(**{**NETWORKS, "spec": TEACHER_SPEC, "lr": 1e-2, "normalize_obs": True, **algo})
     for seed in range(2):
         teacher.update(rollouts_of(teacher.policy, seed, spec=algo.get("spec", TEACHER_SPEC)))
     return teacher
-
-
-def as_the_teacher_sees(obs: Tensor) -> Tensor:
-    """The teacher's two groups of a student's observations, in the teacher's order."""
-    return torch.cat((obs[..., OBS], obs[..., PRIVILEGED]), dim=-1)
-
-
-@pytest.mark.parametrize("normalize_obs", [True, False])
-@pytest.mark.parametrize("num_actions", [0, 5])
-def test_a_student_of_the_true_latent_acts_as_the_teacher_that_it_took_over(
-    num_actions: int,
-    normalize_obs: bool,
-    learner_of: LearnerOf,
-    rollouts_of: RolloutsOf,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    teacher_spec = spec_of("obs", "privileged", num_actions=num_actions)
-    student_spec = spec_of("proprio_hist", "obs", "privileged", num_actions=num_actions)
-    teacher = taught(learner_of, rollouts_of, spec=teacher_spec, normalize_obs=normalize_obs)
-    algorithm = algorithm_of(spec=student_spec, normalize_obs=normalize_obs)
-    adopt_teacher(algorithm.tensor_groups().all(), student_spec, teacher.state().tensors, teacher_spec)
-    assert isinstance(algorithm.policy.actor, StudentActor)
-    monkeypatch.setattr(algorithm.policy.actor.adaptation, "forward", algorithm._encoder.forward)
-    obs = rollouts_of(algorithm.policy, 7, envs=32, spec=SPEC).obs[0]
-    wanted = teacher.policy.act(as_the_teacher_sees(obs))
-    assert float(wanted.std()) > 0.01  # there is something to get wrong
-    assert torch.allclose(algorithm.policy.act(obs), wanted, rtol=0.0, atol=1e-6)
 
 
 def test_a_student_takes_over_trunk_encoder_and_statistics_and_keeps_the_rest(
@@ -434,32 +240,21 @@ def test_the_teacher_s_statistics_come_to_the_columns_of_the_same_groups(
         assert torch.equal(after[name][HISTORY], before[name][HISTORY])
 
 
-def test_the_teacher_s_statistics_survive_the_student_s_learning(
+def test_a_student_that_has_learnt_the_latent_acts_as_its_teacher(
     learner_of: LearnerOf, rollouts_of: RolloutsOf, student_of: LearnerOf, student_rollouts: RolloutsOf
 ) -> None:
-    teacher, student = taught(learner_of, rollouts_of).state().tensors, student_of()
-    adopt_teacher(student.start_tensors(), SPEC, teacher, TEACHER_SPEC)
-    for seed in range(2):
-        student.update(student_rollouts(student, seed))
-    mean = student.state().tensors["policy.normalizer.mean"]
-    assert torch.equal(torch.cat((mean[OBS], mean[PRIVILEGED])), teacher["policy.normalizer.mean"])
+    teacher, student = taught(learner_of, rollouts_of), student_of(lr=3e-3)
+    adopt_teacher(student.start_tensors(), SPEC, teacher.state().tensors, TEACHER_SPEC)
+    obs = student_rollouts(student, 99).obs[0]
+    wanted = teacher.policy.act(torch.cat((obs[..., OBS], obs[..., PRIVILEGED]), dim=-1))
+    errors = [float((student.policy.act(obs) - wanted).abs().mean())]
+    for seed in range(30):
+        student.update(student_rollouts(student, seed, envs=16))
+    errors.append(float((student.policy.act(obs) - wanted).abs().mean()))
+    assert errors[1] < 0.2 * errors[0]
 
 
 def test_minibatches_are_equal_parts_with_every_row_once() -> None:
     parts = [part.tolist() for part in minibatches(12, 3, torch.Generator().manual_seed(1))]
     assert [len(part) for part in parts] == [4, 4, 4]
     assert sorted(sum(parts, [])) == list(range(12))
-
-
-def test_minibatches_come_in_a_new_order_each_time() -> None:
-    generator = torch.Generator().manual_seed(1)
-    orders = [torch.cat(tuple(minibatches(32, 4, generator))).tolist() for _ in range(3)]
-    assert orders[0] != orders[1] != orders[2] != list(range(32))
-
-
-def test_minibatches_are_a_function_of_the_generator() -> None:
-    orders = []
-    for global_seed in (1, 2):
-        torch.manual_seed(global_seed)
-        orders.append(torch.cat(tuple(minibatches(32, 4, torch.Generator().manual_seed(7)))).tolist())
-    assert orders[0] == orders[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,26 +11,27 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from offpolicy.algos.flashsac import FlashSac, target_entropy
+from offpolicy.algos.flashsac import target_entropy
 from offpolicy.algos.flops import count_work
 from offpolicy.algos.learners import ReplayLearner
 from offpolicy.algos.losses import cross_entropy, projected
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.schedules import Ramp
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import squashed_sample
-from offpolicy.nets.residual import statistics_of
-from offpolicy.onednn import has_onednn
+from offpolicy.nets.critics import make_critic
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 SPEC = SpaceSpec(obs_dim=7, action_dim=3, action_low=(-1.0,) * 3, action_high=(1.0,) * 3)
 SMALL: dict[str, Any] = {"actor_width": 8, "critic_width": 16, "num_bins": 11, "policy_delay": 2, "init_alpha": 0.01}
 
 
+def algo_of(**algo: Any) -> AlgoConfig:
+    return AlgoConfig(**{"name": "flashsac", **SMALL, **algo})
+
+
 def learner_of(exchange: Any = None, **algo: Any) -> ReplayLearner:
-    config = AlgoConfig(**{"name": "flashsac", **SMALL, **algo})
-    learner = make_learner(config, SPEC, torch.device("cpu"), seed=3, exchange=exchange)
+    learner = make_learner(algo_of(**algo), SPEC, torch.device("cpu"), seed=3, exchange=exchange)
     assert isinstance(learner, ReplayLearner)
     return learner
 
@@ -61,19 +61,6 @@ def test_only_every_second_update_moves_the_actor_and_its_statistics() -> None:
     assert not torch.equal(before["critic.first.1.weight"], middle["critic.first.1.weight"])
 
 
-def test_targets_follow_and_use_the_statistics_of_the_batch() -> None:
-    """Running statistics of the target that are nonsense change nothing that is learnt."""
-    one, other = learner_of(), learner_of()
-    target = other._algorithm._critic.target.module  # type: ignore[attr-defined]
-    for tensor in statistics_of(target):
-        tensor.fill_(1e6)
-    for learner in (one, other):
-        learner.update(Batches((batch_of(0), batch_of(1)), None))
-    first, second = one.state().tensors, other.state().tensors
-    for name, tensor in first.items():
-        assert torch.equal(tensor, second[name]) == (not (name.startswith("target") and "running" in name)), name
-
-
 def test_rewards_are_divided_by_the_scale() -> None:
     """Std 2 and a greatest return of 20: 20 / 5 = 4 is the greater divisor."""
     scaled, plain = learner_of(), learner_of()
@@ -98,29 +85,6 @@ def test_a_restored_learner_continues_bit_for_bit() -> None:
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
-class Halves:
-    """The exchange of two ranks that have made the same update on other rows, in the first rank's place."""
-
-    num_ranks = 2
-
-    def __init__(self) -> None:
-        self.averaged: list[int] = []
-
-    def average(self, tensors: Sequence[Tensor]) -> None:
-        self.averaged.append(len(tensors))
-
-    def gather(self, vector: Tensor) -> Tensor:
-        return torch.stack((vector, vector))
-
-
-def test_ranks_average_the_statistics_of_all_batch_norms_in_every_update() -> None:
-    exchange = Halves()
-    learner = learner_of(exchange)
-    learner.update(Batches((batch_of(0), batch_of(1)), None))
-    norms = 1 + 2 * 2  # of a network of two blocks
-    assert exchange.averaged.count(2 * norms * (1 + 2 + 2)) == 2
-
-
 @pytest.mark.parametrize("delay", [1, 2])
 def test_the_counted_work_is_that_of_torchs_counter(delay: int) -> None:
     sizes = {**SMALL, "policy_delay": delay, "batch_size": 32, "products": "blas"}
@@ -132,32 +96,6 @@ def test_the_counted_work_is_that_of_torchs_counter(delay: int) -> None:
     assert work.update * 2 * delay == counter.get_total_flops()
     assert sum(p.flops * p.per_update for p in work.products) == pytest.approx(work.update)
     assert work.update == closed_form(32, delay)
-
-
-@pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN")
-def test_products_by_onednn_are_counted_as_the_same_work() -> None:
-    sizes = {**SMALL, "critic_width": 64, "batch_size": 32}
-    one, other = (
-        count_work(RunConfig.from_mapping({"algo": {"name": "flashsac", **sizes, "products": library}}), SPEC)
-        for library in ("onednn", "blas")
-    )
-    assert (one.update, one.decision) == (other.update, other.decision)
-    assert any(product.is_onednn for product in one.products)
-    plain = sorted(product._replace(is_onednn=False) for product in one.products)
-    assert plain == sorted(other.products)
-
-
-def test_the_view_for_the_actions_gradient_follows_the_critics() -> None:
-    """Its values are those of the critics that have learnt, and the gradient by the action is what autograd gives."""
-    learner = learner_of()
-    for seed in range(4):
-        learner.update(Batches((batch_of(seed),), None))
-    trainer, batch = learner._algorithm._critic, batch_of(9)  # type: ignore[attr-defined]
-    action = batch.action.clone().requires_grad_()
-    expected = trainer.online.forward(batch.obs, action)
-    assert torch.equal(trainer.q(batch.obs, batch.action), expected)
-    slope = torch.randn_like(expected)
-    assert torch.equal(trainer.action_gradient(slope), torch.autograd.grad(expected, action, slope)[0])
 
 
 def closed_form(rows: int, delay: int) -> float:
@@ -175,15 +113,26 @@ def test_the_target_entropy_is_that_of_the_gaussian() -> None:
     assert math.isclose(target_entropy(1, 0.15), -0.478, abs_tol=1e-3)
 
 
+def networks_of(learner: ReplayLearner) -> tuple[Any, ...]:
+    """Copies of the actor, the critics and their targets."""
+    tensors, networks = learner.state().tensors, [make_critic(algo_of(), SPEC) for _ in range(2)]
+    for prefix, critic in zip(("critic.", "target_critic."), networks, strict=True):
+        critic.load_state_dict({name: tensors[prefix + name] for name in critic.state_dict()})
+    return copy.deepcopy(learner.policy.actor), *networks
+
+
+@pytest.mark.promise("published-algorithms")
 def test_an_update_is_that_of_the_paper() -> None:
     """Actor, then critics and their targets, from the losses of arXiv:2604.04539 and torch's Adam."""
     learner = learner_of(policy_delay=1, init_alpha=0.3, alpha_lr=0.1, tau=0.1, actor_lr=0.01)
-    rule, rows = learner._algorithm, torch.arange(32)
-    assert isinstance(rule, FlashSac)
+    rows = torch.arange(32)
     batch = batch_of(0)._replace(terminated=(rows % 2).float(), discount=torch.linspace(0.3, 1.0, 32))
-    online, followed = rule._critic.online, rule._critic.target.module
-    torch.nn.init.normal_(followed.first[-1].weight)  # type: ignore[index, union-attr, arg-type]  # else it is the critic
-    actor, critic, target = map(copy.deepcopy, (rule._actor, online, followed))
+    start = learner.state()
+    for name, tensor in start.tensors.items():
+        if name.startswith("target_") and name.endswith("weight"):  # else it is the critic
+            tensor.add_(0.1 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(5)))
+    learner.load_state(start)
+    actor, critic, target = networks_of(learner)
     generator = torch.Generator().set_state(learner.generator.get_state())
     output = actor.body(torch.cat((batch.obs, batch.next_obs)), of_batch=True)[:32]
     sample = squashed_sample(output, torch.randn((32, 3), generator=generator))
@@ -203,6 +152,7 @@ def test_an_update_is_that_of_the_paper() -> None:
     assert measured["actor_loss"] == pytest.approx(actor_loss.item(), rel=1e-4)
     assert measured["critic_loss"] == pytest.approx(critic_loss.item(), rel=1e-4)
     assert measured["target_q_mean"] == pytest.approx((y * critic.bins).sum(dim=1).mean().item(), rel=1e-4)
+    _, online, followed = networks_of(learner)
     for old, source, new in zip(*(net.parameters() for net in (target, online, followed)), strict=True):
         torch.testing.assert_close(new, 0.9 * old + 0.1 * source)
 
@@ -214,20 +164,6 @@ def test_targets_follow_between_actor_steps_too() -> None:
         learner.update(Batches((batch_of(seed),), None))
         tensors = learner.state().tensors
         torch.testing.assert_close(tensors[f"target_{name}"], 0.75 * target + 0.25 * tensors[name])
-
-
-LEARNT_AT = {"actor_lr": "policy.actor.body.1.weight", "critic_lr": "critic.first.1.weight", "alpha_lr": "log_alpha"}
-
-
-@pytest.mark.parametrize("option", LEARNT_AT)
-def test_a_step_size_that_ends_at_zero_moves_nothing_then(option: str) -> None:
-    learner = learner_of(policy_delay=1, **{option: Ramp(start=1e-3, end=0.0, over=100, begin=0)})
-    states = [learner.state().tensors]
-    for seed, env_steps in enumerate((50, 100)):
-        learner.update(Batches((batch_of(seed),), None, env_steps))
-        states.append(learner.state().tensors)
-    assert not torch.equal(states[0][LEARNT_AT[option]], states[1][LEARNT_AT[option]])
-    assert {one for one, name in LEARNT_AT.items() if torch.equal(states[1][name], states[2][name])} == {option}
 
 
 @pytest.mark.parametrize(("entropy", "direction"), [(50.0, 1.0), (-50.0, -1.0)])
@@ -245,6 +181,7 @@ def test_bins_and_scale_are_those_of_value_max() -> None:
     assert learner.state().tensors["critic.bins"][[0, -1]].tolist() == [-2.0, 2.0]
 
 
+@pytest.mark.promise("nan-never-trained")
 @pytest.mark.parametrize("field", ["obs", "action", "reward", "next_obs", "discount"])
 def test_a_bad_number_trips_the_guard_and_moves_no_critic(field: str) -> None:
     """It ended in an index out of bounds where it fell into no bin. The actor has learnt before, from what is sound."""

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 
 from offpolicy.algos.base_learner import BaseLearner
-from offpolicy.algos.optim import LearningRate, SoloExchange
-from offpolicy.algos.sac import Sac
-from offpolicy.algos.td3 import Td3
 from offpolicy.config.schedules import Ramp
-from offpolicy.config.sections import AlgoConfig
 from offpolicy.types import Batch, Batches, Rollouts, SpaceSpec
 
 LearnerOf, BatchOf = Callable[..., BaseLearner], Callable[..., Batch]
@@ -76,30 +71,13 @@ def test_a_learner_restored_in_a_ramp_continues_bit_for_bit(
     assert same(whole, broken)
 
 
-def test_the_step_sizes_are_those_of_the_env_steps() -> None:
-    algo = AlgoConfig(name="td3", hidden_dims=(16,), actor_lr=FALLING, critic_lr=Ramp(start=0.0, end=1.0, over=200))
-    algorithm = Td3(algo, *_place())
-    algorithm.follow_schedules(1025)
-    assert (algorithm._actor_optimizer.lr, algorithm._critic.optimizer.lr) == (7.5e-4, 0.125)
-
-
-def test_the_target_entropy_follows_its_ramp() -> None:
-    algo = AlgoConfig(name="sac", hidden_dims=(16,), target_entropy=Ramp(start=-1.0, end=-3.0, over=100, begin=0))
-    algorithm = Sac(algo, *_place())
-    algorithm.follow_schedules(25)
-    loss = algorithm._temperature.loss(torch.tensor(1.0), torch.tensor(-0.5)).value
-    assert loss.item() == pytest.approx(-(0.5 - 1.5))
-
-
-def _place() -> Any:
-    return SpaceSpec(3, 2, (-1.0, -1.0), (1.0, 1.0)), torch.device("cpu"), 1, SoloExchange()
-
-
-@pytest.mark.parametrize(("env_steps", "value"), [(0, 1e-3), (50, 5e-4), (100, 0.0), (10**6, 0.0)])
-def test_appo_follows_a_ramp_of_lr_from_the_start(env_steps: int, value: float) -> None:
-    size = LearningRate(AlgoConfig(name="appo", lr=FALLING), torch.device("cpu"))
-    size.follow_progress(0.9, env_steps)
-    assert float(size.value) == pytest.approx(value)
+def test_the_target_entropy_follows_its_ramp(learner_of: LearnerOf, batch_of: BatchOf) -> None:
+    learner = learner_of("sac", target_entropy=Ramp(start=-50.0, end=50.0, over=100, begin=0), alpha_lr=0.01)
+    temperatures = [
+        float(trained(learner, batch_of, steps).state().tensors["log_alpha"]) for steps in (0, 10, 100, 100, 100, 100)
+    ]
+    assert temperatures[1] < temperatures[0]
+    assert temperatures[-1] > temperatures[-2]
 
 
 @pytest.mark.parametrize("stage", ["teach", "adapt"])

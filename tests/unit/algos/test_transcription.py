@@ -12,7 +12,6 @@ from torch.distributions import Independent, Normal, TanhTransform, TransformedD
 from torch.nn.functional import linear, mse_loss, relu
 
 from offpolicy.algos.base_learner import BaseLearner, LearnerState
-from offpolicy.nets import fusing
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 LearnerOf = Callable[..., BaseLearner]
@@ -86,6 +85,7 @@ def squashed(w: Weights, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     return action, policy.log_prob(action)
 
 
+@pytest.mark.promise("published-algorithms", "temperature-loss")
 def test_sac_is_the_paper(learner_of: LearnerOf, batch_of: BatchOf) -> None:
     learner = learner_of("sac", init_alpha=0.3, actor_lr=1e-3, critic_lr=2e-3, alpha_lr=3e-3, tau=0.1)
     batch = batch_of(terminated=torch.tensor([0.0, 1.0] * 4))
@@ -124,13 +124,9 @@ def test_sac_is_the_paper(learner_of: LearnerOf, batch_of: BatchOf) -> None:
     assert_same_weights(end, "target_critic.", polyak(target, critic, 0.1))
 
 
-@pytest.mark.parametrize("is_fused", [True, False])
-def test_discrete_sac_is_the_paper(
-    is_fused: bool, learner_of: LearnerOf, batch_of: BatchOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.promise("published-algorithms")
+def test_discrete_sac_is_the_paper(learner_of: LearnerOf, batch_of: BatchOf) -> None:
     """arXiv:1910.07207, eqs. 4, 10, 11 and 12, with networks of 5 actions; its target entropy is 0.98 log 5."""
-    if not is_fused:
-        monkeypatch.setattr(fusing, "can_fuse", lambda _: False)
     spec = SpaceSpec(obs_dim=3, action_dim=1, action_low=(0.0,), action_high=(4.0,), num_actions=5)
     learner = learner_of("sac", spec=spec, init_alpha=0.3, actor_lr=1e-3, critic_lr=2e-3, alpha_lr=3e-3, tau=0.1)
     index = torch.tensor([0, 1, 2, 3, 4, 4, 2, 0])
@@ -176,6 +172,7 @@ def test_discrete_sac_is_the_paper(
     assert_same_weights(end, "target_critic.", polyak(target, critic, 0.1))
 
 
+@pytest.mark.promise("published-algorithms", "td3-smoothing")
 def test_td3_is_the_paper(learner_of: LearnerOf, batch_of: BatchOf) -> None:
     learner = learner_of("td3", actor_lr=1e-3, critic_lr=2e-3, tau=0.1, target_noise=0.4, target_noise_clip=0.5)
     batch = batch_of(terminated=torch.tensor([0.0, 1.0] * 4))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.algos.appo import Appo
-from offpolicy.algos.learners import Absorb, RolloutLearner
+from offpolicy.algos.learners import RolloutLearner
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.config.sections import AlgoConfig, EnvConfig
 from offpolicy.envs.vector import VectorAdapter, make_vector
@@ -122,10 +122,12 @@ def values_before_learning(kind: Callable[..., Appo], pendulum: Pendulum, iterat
     """Returns the mean V over each batch before it is learnt from; for the last batches the tail alone is played."""
     algorithm = kind(ALGO, pendulum.spec, CPU, 1, SoloExchange())
     learner, predicted = RolloutLearner(algorithm, SoloExchange()), list[float]()
+    critic = ValueCritic(pendulum.spec.obs_dim, ALGO.hidden_dims, ALGO.activation, normalize_value=True)
     for _ in range(iterations):
         rollouts = pendulum.rollouts(learner.policy)
-        obs = learner.policy.normalize(rollouts.obs[:-1])
-        predicted.append(float(returns(algorithm._net.critic, obs).mean()))
+        tensors = learner.state().tensors
+        critic.load_state_dict({name: tensors[f"critic.{name}"] for name in critic.state_dict()})
+        predicted.append(float(returns(critic, learner.policy.normalize(rollouts.obs[:-1])).mean()))
         learner.update(rollouts)
     return predicted
 
@@ -135,19 +137,7 @@ def greatest_share(predicted: list[float], true: list[float]) -> float:
     return max(p / t for p, t in zip(predicted[: len(true)], true, strict=True))
 
 
-class Stretched(Appo):
-    """Seeded bug: the statistics move after learning, and the last layer is not rescaled."""
-
-    def learn(self, rollouts: Rollouts, absorb: Absorb) -> int:
-        held = dict[str, Tensor]()
-        num_updates = super().learn(rollouts, held.__setitem__)
-        absorb("obs", held["obs"])
-        statistics = self._net.critic.normalizer
-        assert statistics is not None
-        statistics.absorb(held["value"])
-        return num_updates
-
-
+@pytest.mark.slow
 def test_values_converge_to_the_returns_without_overshooting(pendulum: Pendulum) -> None:
     predicted = values_before_learning(Appo, pendulum, iterations=30)
     true = pendulum.true_values()
@@ -155,18 +145,11 @@ def test_values_converge_to_the_returns_without_overshooting(pendulum: Pendulum)
     assert predicted[len(true) - 1] == pytest.approx(true[-1], rel=0.2)
 
 
-def test_values_that_are_stretched_with_their_units_overshoot(pendulum: Pendulum) -> None:
-    predicted = values_before_learning(Stretched, pendulum, iterations=16)
-    true = pendulum.true_values()
-    assert greatest_share(predicted, true) > 1.4
-
-
 def test_where_ranks_step_by_themselves_the_units_stay_until_they_are_averaged(pendulum: Pendulum) -> None:
     algorithm = Appo(replace(ALGO, epochs=1), pendulum.spec, CPU, 1, SoloExchange())
     learner = RolloutLearner(algorithm, SoloExchange(), average_every=2)
-    critic, counts = algorithm._net.critic, list[float]()
-    assert critic.normalizer is not None
+    counts = list[float]()
     for _ in range(2):
         learner.update(pendulum.rollouts(learner.policy))
-        counts.append(float(critic.normalizer.count))
+        counts.append(float(learner.state().tensors["critic.normalizer.count"]))
     assert counts == [0.0, 2 * NUM_ENVS * LENGTH]

@@ -26,6 +26,7 @@ def log_prob(u: float, mean: float, std: float) -> float:
     return float(squashed_gaussian_log_prob(pre_tanh, (pre_tanh - mean) / std, torch.tensor([[math.log(std)]])))
 
 
+@pytest.mark.promise("log-prob")
 @pytest.mark.parametrize(
     ("u", "mean", "std", "expected"),
     [
@@ -41,11 +42,7 @@ def test_log_prob_has_the_known_values(u: float, mean: float, std: float, expect
     assert log_prob(u, mean, std) == pytest.approx(expected, abs=2e-5)
 
 
-@pytest.mark.parametrize("u", [-60.0, 60.0])
-def test_log_prob_is_finite_far_in_the_tails(u: float) -> None:
-    assert math.isfinite(log_prob(u, 0.0, 1.0))
-
-
+@pytest.mark.promise("log-prob")
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (0.8, 0.4), (-1.5, 0.7)])
 def test_density_integrates_to_one_over_the_action_space(mean: float, std: float) -> None:
     edges = torch.linspace(-1.0, 1.0, 400_001, dtype=torch.float64)
@@ -100,23 +97,8 @@ def test_sampled_actions_have_the_distribution_whose_log_prob_is_returned() -> N
     assert torch.allclose(log_prob_of_action, density.squeeze(-1), atol=1e-3)
 
 
-def test_samples_carry_gradients_to_mean_and_std() -> None:
-    actor = SquashedGaussianActor(3, 2, (8,), "tanh")
-    action, log_prob_of_action = actor.sample(torch.randn(4, 3), torch.Generator())
-    *_, output_weight, _ = actor.parameters()
-    for value in (action.sum(), log_prob_of_action.sum()):
-        (gradient,) = torch.autograd.grad(value, [output_weight], retain_graph=True)
-        assert bool((gradient.abs().sum(dim=1) > 0).all())  # all rows: two means and two log stds
-
-
 def test_act_is_the_squashed_mean() -> None:
     assert torch.allclose(fixed_gaussian(0.4, -0.5).act(torch.zeros(2, 3)), torch.tensor([[0.4], [0.4]]).tanh())
-
-
-def test_explore_draws_the_same_actions_as_sample() -> None:
-    actor, obs = SquashedGaussianActor(3, 2, (8,), "relu"), torch.randn(5, 3)
-    sampled, _ = actor.sample(obs, torch.Generator().manual_seed(7))
-    assert torch.equal(actor.explore(obs, torch.Generator().manual_seed(7))[0], sampled)
 
 
 def td3_noise(exploration_noise: float, num_rows: int) -> Tensor:
@@ -132,14 +114,11 @@ def test_td3_explores_with_its_own_noise_per_environment_and_dimension() -> None
     assert noise[:100].unique().numel() == 200
 
 
+@pytest.mark.promise("action-space")
 def test_td3_exploration_stays_inside_the_action_space() -> None:
     actor = DeterministicActor(3, 2, (8,), "relu", 5.0)
     action = actor.explore(torch.zeros(1000, 3), torch.Generator())[0].detach()
     assert float(action.abs().max()) == 1.0
-
-
-def test_td3_without_noise_explores_as_it_acts() -> None:
-    assert bool((td3_noise(0.0, 4) == 0.0).all())
 
 
 def test_the_written_gradient_of_a_squashed_sample_is_that_of_autograd() -> None:

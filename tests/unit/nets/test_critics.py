@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,17 +12,14 @@ from torch import Tensor, nn
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import CategoricalActor, GaussianActor, MultiCategoricalActor
 from offpolicy.nets.critics import (
-    ActorCritic,
     DiscreteTwinCritic,
     TwinCritic,
     ValueCritic,
-    make_actor_critic,
     make_critic,
 )
 from offpolicy.nets.mlp import mlp, orthogonal_
 from offpolicy.nets.normalizer import (
     ObsNormalizer,
-    ValueNormalizer,
     all_moments,
     block_moments,
     weighted_moments,
@@ -51,10 +47,6 @@ def policy_of(spec: SpaceSpec) -> Policy:
     return policy
 
 
-def actor_critic_of(spec: SpaceSpec) -> ActorCritic:
-    return make_actor_critic(ALGO, spec, make_policy(ALGO, spec).actor)
-
-
 def test_critics_of_discrete_actions_give_the_value_of_the_one_taken() -> None:
     critic = make_critic(AlgoConfig(name="sac", hidden_dims=(8,)), DISCRETE)
     assert isinstance(critic, DiscreteTwinCritic)
@@ -66,15 +58,6 @@ def test_critics_of_discrete_actions_give_the_value_of_the_one_taken() -> None:
         [float(values[net, row, index]) for row, index in enumerate((0, 3, 1, 3))] for net in range(2)
     ]
     assert torch.equal(critic.q1(OBS, action), q[0])
-
-
-@specs
-def test_policy_and_value_are_by_state(spec: SpaceSpec) -> None:
-    net = actor_critic_of(spec)
-    policy, value = net.forward(torch.zeros(7, 5, 3))
-    assert value.shape == policy.entropy().shape == (7, 5)
-    assert policy.sample(torch.Generator()).shape == (7, 5, spec.action_dim)
-    assert torch.equal(net.value(OBS), net.forward(OBS)[1])
 
 
 def layers_of(net: nn.Module) -> list[nn.Linear]:
@@ -92,19 +75,6 @@ def test_orthogonal_layers_have_gain_sqrt_2_and_the_head_its_own() -> None:
     for low_and_high, gain in zip(gains(net), (math.sqrt(2.0), math.sqrt(2.0), 0.5), strict=True):
         assert low_and_high == pytest.approx([gain, gain], rel=1e-5)
     assert not any(bool(layer.bias.any()) for layer in layers_of(net))
-
-
-@specs
-def test_the_first_policy_hardly_depends_on_the_observation_and_the_critic_does(spec: SpaceSpec) -> None:
-    net = actor_critic_of(spec)
-    assert gains(net.actor)[-1] == pytest.approx([0.01, 0.01], rel=1e-5)
-    assert gains(net.critic)[-1] == pytest.approx([1.0, 1.0], rel=1e-5)
-
-
-def test_the_first_gaussian_has_init_log_std_in_every_state() -> None:
-    actor = GaussianActor(3, 2, (8,), "tanh", init_log_std=-0.5)
-    assert actor.distribution(OBS).log_std.tolist() == [[-0.5, -0.5]] * 4
-    assert actor.log_std.requires_grad
 
 
 def test_a_gaussian_acts_by_its_mean_inside_the_bounds() -> None:
@@ -134,11 +104,6 @@ def test_a_policy_loaded_from_the_block_acts_and_samples_bit_for_bit_the_same(sp
     assert all(torch.equal(left, right) for left, right in zip(*pairs, strict=True))  # type: ignore[arg-type]
 
 
-def test_the_block_holds_the_log_std_too() -> None:
-    body, statistics, gaps = 3 * 8 + 8 + 8 * 2 + 2, 3 + 3, 2 + 2  # each tensor begins at 16 bytes
-    assert flat_size(policy_of(BOX)) == body + 2 + statistics + gaps
-
-
 @specs
 def test_the_log_prob_of_a_sample_is_that_of_the_distribution(spec: SpaceSpec) -> None:
     policy = policy_of(spec)
@@ -148,18 +113,6 @@ def test_the_log_prob_of_a_sample_is_that_of_the_distribution(spec: SpaceSpec) -
     assert isinstance(policy.normalizer, ObsNormalizer)
     assert torch.equal(log_prob, policy.actor.distribution(policy.normalizer(OBS)).log_prob(action).detach())
     assert not torch.allclose(log_prob, policy.actor.distribution(OBS).log_prob(action))
-
-
-@specs
-def test_exploring_draws_the_same_actions_as_sampling(spec: SpaceSpec) -> None:
-    policy = policy_of(spec)
-    sampled, _ = policy.sample(OBS, torch.Generator().manual_seed(5))
-    assert torch.equal(policy.sample(OBS, torch.Generator().manual_seed(5))[0], sampled)
-
-
-@pytest.mark.parametrize("name", ["sac", "td3"])
-def test_algorithms_that_learn_from_a_replay_get_no_log_prob(name: str) -> None:
-    assert make_policy(replace(ALGO, name=name, init_log_std=0.0), BOX).sample(OBS, torch.Generator())[1] is None
 
 
 def critic_that_saw(*returns: float) -> ValueCritic:
@@ -175,15 +128,6 @@ def test_returns_and_units_are_inverse() -> None:
     assert torch.allclose(critic.in_returns(critic.in_units(values)), values, rtol=1e-6)
 
 
-def test_a_critic_without_normaliser_predicts_returns() -> None:
-    critic, values = ValueCritic(3, (8,), "tanh", normalize_value=False), torch.tensor([5.0])
-    assert critic.in_returns(values) is critic.in_units(values) is values
-
-
-def test_the_value_normaliser_starts_as_the_identity() -> None:
-    assert torch.allclose(ValueNormalizer().normalize(OBS), OBS)
-
-
 def rows_and_weight() -> tuple[Tensor, Tensor]:
     """Rows [20, 2] far from zero, of which those that do not count are further still."""
     weight = (torch.arange(20) % 3 != 0).float()
@@ -196,10 +140,6 @@ def test_weighted_moments_are_those_of_the_rows_that_count() -> None:
     assert torch.allclose(weighted_moments(rows, weight), block_moments(rows[weight == 1.0]), rtol=1e-12)
 
 
-def test_weighted_moments_of_no_row_are_empty() -> None:
-    assert torch.equal(weighted_moments(OBS, torch.zeros(4)), block_moments(OBS[:0]))
-
-
 def test_the_moments_of_blocks_are_those_of_the_whole() -> None:
     rows, _ = rows_and_weight()
     blocks = [block_moments(block) for block in rows.split([7, 0, 12, 1])]
@@ -209,33 +149,9 @@ def test_the_moments_of_blocks_are_those_of_the_whole() -> None:
 PAIR_OBS, PAIR_ACTION = torch.randn(5, 3), torch.randn(5, 2)
 
 
-def test_values_are_critics_by_rows() -> None:
-    assert TwinCritic(3, 2, (8,), "relu")(PAIR_OBS, PAIR_ACTION).shape == (2, 5)
-
-
 def test_the_two_critics_are_independent() -> None:
     critic = TwinCritic(3, 2, (8,), "relu")
     q = critic(PAIR_OBS, PAIR_ACTION)
     assert not torch.allclose(q[0], q[1])
     gradients = torch.autograd.grad(q[0].sum(), list(critic.second.parameters()))
     assert not any(bool(gradient.any()) for gradient in gradients)
-
-
-def test_q1_is_the_first_critic() -> None:
-    critic = TwinCritic(3, 2, (8,), "relu")
-    assert torch.equal(critic.q1(PAIR_OBS, PAIR_ACTION), critic(PAIR_OBS, PAIR_ACTION)[0])
-
-
-def test_values_depend_on_observation_and_action() -> None:
-    critic = TwinCritic(3, 2, (8,), "tanh")
-    q = critic(PAIR_OBS, PAIR_ACTION)
-    assert not torch.allclose(q, critic(PAIR_OBS + 1.0, PAIR_ACTION))
-    assert not torch.allclose(q, critic(PAIR_OBS, PAIR_ACTION + 1.0))
-
-
-def test_layer_norm_is_optional() -> None:
-    def num_norms(layer_norm: bool) -> int:
-        modules = TwinCritic(3, 2, (8, 8), "relu", layer_norm).modules()
-        return sum(isinstance(module, nn.LayerNorm) for module in modules)
-
-    assert (num_norms(False), num_norms(True)) == (0, 4)

@@ -10,18 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.algos.flops import count_work
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.nets.critics import make_critic
 from offpolicy.nets.encoders import EncodedInput
-from offpolicy.nets.explorer import can_explore
 from offpolicy.nets.policy import Policy, flat_size, flatten_into, load_flat, make_policy
 from offpolicy.plugins import NETWORKS
-from offpolicy.types import Batch, Batches, Direction, SpaceSpec
+from offpolicy.types import Batch, Batches, SpaceSpec
 from tests.packages import make_package
-from tests.unit.algos.test_flops import batches_of, counted, counted_inference, rollouts_of
 
 TEXT = """
 from dataclasses import dataclass
@@ -101,32 +98,6 @@ def policy(**values: Any) -> Policy:
     return make_policy(algo(**values), SPEC)
 
 
-def test_work_that_grows_faster_than_the_batch_is_not_counted() -> None:
-    with pytest.raises(ValueError, match="a product of 2 x 5 x 2 grows faster than the batch"):
-        count_work(run("attentive"), SPEC)
-
-
-@pytest.mark.parametrize("name", ["sac", "td3", "appo"])
-@pytest.mark.parametrize("kind", ["good", "weighed", "low_rank", "crossed"])
-def test_the_work_of_any_encoder_is_counted(kind: str, name: str) -> None:
-    """A product of weights alone does not grow with the batch; of an encoder's own, their number may grow instead."""
-    cfg = run(kind, name=name, products="blas")
-    learner = make_learner(cfg.algo, SPEC, torch.device("cpu"), seed=0)
-    from_rollouts, num_envs = cfg.algo.learns_from_rollouts, cfg.env.num_envs
-    material = rollouts_of(cfg, SPEC, num_envs) if from_rollouts else batches_of(cfg, SPEC, cfg.algo.batch_size)
-    update, decision, products = count_work(cfg, SPEC)
-    assert update == pytest.approx(counted(learner, material), rel=1e-9)
-    assert decision == pytest.approx(counted_inference(cfg, SPEC, num_envs), rel=1e-9)
-    assert sum(one.per_update * one.flops for one in products) == pytest.approx(update, rel=1e-9)
-    assert all(one.rows > 0 and one.per_update > 0 for one in products)
-
-
-@pytest.mark.parametrize("name", ["sac", "td3", "appo"])
-def test_a_product_of_weights_alone_has_its_own_number_of_rows(name: str) -> None:
-    products = {one[:4] for one in count_work(run("low_rank", name=name), SPEC).products}
-    assert {(Direction.FORWARD, 70, 4, 5), (Direction.INPUTS, 70, 4, 5), (Direction.INPUTS, 4, 5, 70)} <= products
-
-
 def test_the_actor_and_each_critic_have_an_encoder_of_their_own() -> None:
     critic, actor = make_critic(algo(), SPEC), policy().actor
     encoders = [net[0] for net in (critic.first, critic.second, actor.body)]  # type: ignore[union-attr]
@@ -141,10 +112,6 @@ def test_a_critics_action_passes_by_the_encoder() -> None:
     assert encoder(pair).shape == (2, 7)
     assert torch.equal(encoder(pair)[:, 5:], pair[:, 3:])
     assert encoder(pair[:, :3]).shape == (2, 5)
-
-
-def test_no_fused_kernel_is_taken_for_the_whole() -> None:
-    assert not can_explore(policy())
 
 
 @pytest.mark.parametrize("name", ["sac", "td3", "appo"])
@@ -164,14 +131,12 @@ def test_collectors_act_as_the_learner_does(name: str) -> None:
 def test_an_update_moves_every_encoder(name: str) -> None:
     learner = make_learner(replace(algo(name=name), policy_delay=1), SPEC, torch.device("cpu"), seed=0)
     before = {
-        key: tensor.clone()
-        for key, tensor in learner._saved_tensors().items()
-        if "encoder" in key and "target" not in key
+        key: tensor for key, tensor in learner.state().tensors.items() if "encoder" in key and "target" not in key
     }
     obs, column = torch.randn(8, 3), torch.ones(8)
     batch = Batch(obs, torch.rand(8, 2), column, obs + 1.0, torch.zeros(8), 0.99 * column)
     learner.update(Batches((batch,), fresh_obs=None))
-    after = learner._saved_tensors()
+    after = learner.state().tensors
     assert len(before) >= 6
     assert [key for key, tensor in before.items() if torch.equal(tensor, after[key])] == []
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.normalizer import block_moments
 from offpolicy.nets.policy import (
@@ -12,7 +11,6 @@ from offpolicy.nets.policy import (
     adopt_flat,
     adopt_statistics,
     flat_size,
-    flat_view,
     flatten_into,
     load_flat,
     make_policy,
@@ -41,30 +39,6 @@ def test_a_policy_loaded_from_the_block_acts_bit_for_bit_the_same(name: str) -> 
     assert torch.equal(copy.sample(OBS, seeds[0])[0], source.sample(OBS, seeds[1])[0])
 
 
-def test_the_block_survives_a_round_trip_exactly() -> None:
-    source, copy = policy_of("sac"), policy_of("sac")
-    first, second = (np.zeros(flat_size(source), dtype=np.float32) for _ in range(2))
-    flatten_into(source, first)
-    load_flat(copy, first)
-    flatten_into(copy, second)
-    assert np.array_equal(first, second)
-
-
-def test_the_block_holds_every_parameter_and_the_statistics() -> None:
-    assert flat_size(policy_of("sac")) == 3 * 8 + 8 + 8 * 4 + 4 + 3 + 3
-    assert flat_size(policy_of("td3", normalize_obs=False)) == 3 * 8 + 8 + 8 * 2 + 2
-
-
-def test_the_block_does_not_alias_the_caller_array() -> None:
-    policy = policy_of("td3")
-    flat = np.zeros(flat_size(policy), dtype=np.float32)
-    flatten_into(policy, flat)
-    load_flat(policy, flat)
-    before = policy.act(OBS)
-    flat.fill(0.0)
-    assert torch.equal(policy.act(OBS), before)
-
-
 def test_a_block_of_another_size_is_refused() -> None:
     policy = policy_of("sac")
     wrong = np.zeros(flat_size(policy) + 1, dtype=np.float32)
@@ -82,32 +56,6 @@ def test_actions_are_those_of_the_normalised_observation() -> None:
     seeds = [torch.Generator().manual_seed(5) for _ in range(2)]
     expected = policy.actor.explore(policy.normalizer(OBS), seeds[0])[0]
     assert torch.equal(policy.sample(OBS, seeds[1])[0], expected)
-
-
-@pytest.mark.parametrize("name", ["sac", "td3"])
-def test_acting_records_no_graph(name: str) -> None:
-    policy = policy_of(name)
-    assert not policy.act(OBS).requires_grad
-    assert not policy.sample(OBS, torch.Generator())[0].requires_grad
-
-
-@pytest.mark.parametrize("name", ["sac", "td3"])
-def test_a_learner_publishes_the_block_that_it_learns_in(name: str) -> None:
-    learner = make_learner(AlgoConfig(name=name, hidden_dims=(8,)), SPEC, torch.device("cpu"), seed=1)
-    view = flat_view(learner.policy)
-    assert view is not None
-    flat = np.zeros(flat_size(learner.policy), dtype=np.float32)
-    flatten_into(learner.policy, flat)
-    assert np.array_equal(view, flat)
-    with torch.no_grad():
-        next(learner.policy.parameters()).add_(1.0)
-    assert view[0] == flat[0] + 1.0
-
-
-def test_statistics_or_parameters_that_lie_apart_have_to_be_written() -> None:
-    assert flat_view(policy_of("sac", normalize_obs=False)) is None
-    algo = AlgoConfig(name="sac", hidden_dims=(8,), normalize_obs=True)
-    assert flat_view(make_learner(algo, SPEC, torch.device("cpu"), seed=1).policy) is None
 
 
 @pytest.mark.parametrize("normalize_obs", [False, True])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from offpolicy.errors import ConfigError
-from offpolicy.timing.chrome_trace import PROFILE, NoProfiler, Profiler, read_profile, write_chrome_trace
+from offpolicy.timing.chrome_trace import PROFILE, Profiler, read_profile, write_chrome_trace
 from offpolicy.timing.clock import MonotonicClock
 from offpolicy.timing.ledger import trace_names
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
@@ -85,13 +85,6 @@ def test_a_counter_keeps_its_level(events: list[dict[str, Any]]) -> None:
     assert (counter["name"], counter["args"]) == ("update debt", {"update debt": -1.5})
 
 
-def test_the_check_of_the_format_finds_broken_traces() -> None:
-    """The check itself can fail: a span without a duration, an arrow that ends nowhere, a thread without a name."""
-    event = {"ph": "X", "pid": 1, "tid": 1, "ts": 0.0, "name": "train"}
-    arrow = {"ph": "s", "pid": 1, "tid": 1, "ts": 0.0, "name": "weights", "cat": "weights", "id": 1}
-    assert len(problems_of({"traceEvents": [event, arrow]})) >= 3
-
-
 def fill(directory: Path, thread: str, phases: tuple[str, ...], mark: Mark, iterations: int) -> None:
     """A track of typical iterations, hours after the start: every phase a span, a version published or applied."""
     names = (*phases, *Mark)
@@ -136,16 +129,6 @@ def test_an_operation_lies_where_the_clock_saw_it(tmp_path: Path) -> None:
     assert max(event["ts"] + event["dur"] for event in products) <= (end_ns - begin_ns) / 1000.0 + slack_us
 
 
-def test_a_run_that_ends_inside_the_window_leaves_what_was_seen(tmp_path: Path) -> None:
-    profiler = Profiler(tmp_path, at=1, count=100, warn=pytest.fail)
-    profiler.step()
-    torch.ones(3).sum()
-    profiler.close()
-    profiler.close()
-    names = {event["name"] for event in json.loads((tmp_path / PROFILE).read_text())["traceEvents"] if "name" in event}
-    assert "aten::sum" in names
-
-
 def test_the_window_has_so_many_iterations_after_that_one(tmp_path: Path) -> None:
     profiler = Profiler(tmp_path, at=2, count=3, warn=pytest.fail)
     for number in range(1, 9):
@@ -169,56 +152,7 @@ def test_a_profile_without_a_directory_is_a_warning(tmp_path: Path, ends_by: str
     assert warning.startswith("timing.profile_at: there is no profile.json: FileNotFoundError: ")
 
 
-def test_a_full_disk_leaves_no_part_of_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: object, path: str) -> None:  # what torch does: it only logs
-        Path(f"{path}.tmp").write_text("{")
-
-    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", refuse)
-    warnings: list[str] = []
-    profiler = Profiler(tmp_path, at=1, count=1, warn=warnings.append)
-    profiler.step()
-    profiler.step()
-    assert len(warnings) == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("method", ["start", "stop"])
-def test_a_profiler_that_torch_refuses_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    def refuse(_: object) -> None:
-        raise RuntimeError("another profiler is active")
-
-    monkeypatch.setattr(torch.profiler.profile, "start", lambda _: None)
-    monkeypatch.setattr(torch.profiler.profile, method, refuse)
-    warnings: list[str] = []
-    profiler = Profiler(tmp_path, at=1, count=1, warn=warnings.append)
-    profiler.step()
-    profiler.step()
-    assert warnings == ["timing.profile_at: there is no profile.json: RuntimeError: another profiler is active"]
-
-
-def test_processes_that_have_a_name_keep_it(tmp_path: Path) -> None:
-    clock = {"ph": "X", "name": "offpolicy clock 5000", "ts": 100.0, "dur": 0.0, "pid": 1, "tid": 1}
-    names = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": "python"}} for pid in (1, 0)]
-    (tmp_path / PROFILE).write_text(json.dumps({"traceEvents": [clock, *names]}))
-    events = list(read_profile(tmp_path / PROFILE, 2000, {1}))
-    assert [(event["name"], event["pid"]) for event in events] == [("offpolicy clock 5000", 1), ("process_name", 0)]
-    assert events[0]["ts"] == pytest.approx(3.0)
-
-
 def test_a_damaged_profile_is_named(tmp_path: Path) -> None:
     (tmp_path / PROFILE).write_text("{")
     with pytest.raises(ConfigError, match=f"{PROFILE} is damaged"):
         list(read_profile(tmp_path / PROFILE, 0, set()))
-
-
-def test_a_run_without_a_profile_has_no_events_of_it(tmp_path: Path) -> None:
-    assert list(read_profile(tmp_path / PROFILE, 0, set())) == []
-
-
-def test_without_a_window_nothing_is_profiled(tmp_path: Path) -> None:
-    profiler = NoProfiler()
-    profiler.step()
-    profiler.close()
-    assert list(tmp_path.iterdir()) == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from offpolicy.timing.clock_check import check_clock
 
 
@@ -36,19 +34,3 @@ def test_a_clock_of_coarse_steps_is_as_slow_as_all_its_readings() -> None:
 
 def test_a_clock_that_steps_back_is_caught() -> None:
     assert check_clock(Scripted(100, 90, 200, 150), readings=4).backward_steps == 2
-
-
-def test_a_clock_that_stands_still_has_no_step() -> None:
-    assert check_clock(Scripted(5, 5, 5), readings=3).step_ns == 0
-
-
-def test_the_source_is_the_kernels_name_for_it(tmp_path: Path) -> None:
-    (tmp_path / "source").write_text("hpet\n")
-    assert check_clock(readings=2, source=tmp_path / "source").source == "hpet"
-    assert check_clock(readings=2, source=tmp_path / "none").source == "unknown"
-
-
-def test_the_clock_of_this_machine_never_steps_back() -> None:
-    found = check_clock()
-    assert found.backward_steps == 0
-    assert found.resolution_ns > 0

@@ -2,19 +2,71 @@
 
 from __future__ import annotations
 
-import statistics
-import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from offpolicy.machine import CpuQuota
 from offpolicy.timing.core_ledger import CoreLedger, open_core_ledger
+from offpolicy.timing.process_times import TICK_NS, ProcessTimes, ThreadTime
 from offpolicy.types import CoreTotals
 from tests.fakes import FakeClock
-from tests.unit.timing.fake_proc import MS, FakeProc
+
+MS = 1_000_000
+STAT = "{} (a name) with) parentheses) S 1 1 1 0 -1 4194304 104 0 0 0 {} {} {} {} 20 0 1 0 1378690 2998272"
+
+
+class FakeProc:
+    """Writes the files that `ProcessTimes` reads. The CPU clocks of processes are exact and need no file."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.clocks_ns: dict[int, int] = {}
+        self.idle_ms(0, 0)
+
+    @property
+    def times(self) -> ProcessTimes:
+        return ProcessTimes(str(self.root), self._clock_ns)
+
+    def _clock_ns(self, pid: int) -> int:
+        if pid not in self.clocks_ns:
+            raise ProcessLookupError
+        return self.clocks_ns[pid]
+
+    def set(self, pid: int, cpu_ms: int, *, waited_ms: int = 0, children: Sequence[int] = ()) -> None:
+        """Sets the CPU time of a process, of the children that it waited for, and its children."""
+        self.clocks_ns[pid] = cpu_ms * MS
+        self.thread(pid, pid, "main", cpu_ms)
+        ticks = [ms * MS // TICK_NS for ms in (cpu_ms, 0, waited_ms, 0)]
+        (self.root / f"{pid}/stat").write_text(STAT.format(pid, *ticks))
+        (self.root / f"{pid}/task/{pid}/children").write_text(" ".join(map(str, children)) + " ")
+
+    def thread(self, pid: int, tid: int, name: str, cpu_ms: int) -> None:
+        """Sets the name and the CPU time of a thread."""
+        task = self.root / f"{pid}/task/{tid}"
+        task.mkdir(parents=True, exist_ok=True)
+        (task / "comm").write_text(f"{name}\n")
+        (task / "schedstat").write_text(f"{cpu_ms * MS} 123 4\n")
+
+    def threads(self, pid: int, cpu_ms: int, names: Mapping[int, tuple[str, int]]) -> None:
+        """Sets the CPU time of a process, and name and CPU time of its threads by their number."""
+        self.set(pid, cpu_ms)
+        for tid, (name, ms) in names.items():
+            self.thread(pid, tid, name, ms)
+
+    def end(self, pid: int) -> None:
+        """Removes a process."""
+        del self.clocks_ns[pid]
+        for path in sorted((self.root / str(pid)).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+
+    def idle_ms(self, *cores: int) -> None:
+        """Sets the idle time of each core; a tenth of it is time in which it waited for a disk."""
+        lines = [f"cpu{i} 7 7 7 {ms // 10 - ms // 100} {ms // 100} 0 7 7 0 0" for i, ms in enumerate(cores)]
+        (self.root / "stat").write_text("\n".join([f"cpu  1 1 1 {sum(cores)} 1 1 1 1 0 0", *lines, "intr 5"]))
+
 
 SUPERVISOR, LEARNER, COLLECTOR, EVALUATOR = 1, 10, 20, 30
 
@@ -68,22 +120,7 @@ def test_every_process_and_thread_is_in_its_class_and_the_rest_is_that_of_others
     }  # fmt: skip
 
 
-def test_a_reading_that_fails_belongs_to_the_next_one(host: Host) -> None:
-    host.clock.advance(1000 * MS)
-    host.proc.set(LEARNER, 300)
-    host.proc.idle_ms(10_500)  # the second core is gone
-    with pytest.raises(OSError, match="cpu1"):
-        host.ledger.read()
-    assert milliseconds(host.read(idle_ms=3000)) == {"learner": 300, "others": 700, "idle": 3000}
-
-
-def test_what_a_learner_has_started_evaluates(host: Host) -> None:
-    host.proc.set(LEARNER, 0, children=(15,))
-    host.proc.set(15, 120)
-    host.proc.set(EVALUATOR, 30)
-    assert milliseconds(host.read(idle_ms=1850)) == {"evaluator": 150, "idle": 1850}
-
-
+@pytest.mark.promise("lanes-apart")
 def test_the_classes_sum_to_the_cores_times_the_wall_at_every_reading(host: Host) -> None:
     for second in range(1, 4):
         host.proc.set(LEARNER, 700 * second)
@@ -109,46 +146,6 @@ def test_a_process_that_starts_and_ends_between_two_readings_is_counted_once_its
     assert milliseconds(host.read(idle_ms=0))["env_workers"] == 250
 
 
-def test_a_worker_that_nobody_waited_for_keeps_what_was_counted(host: Host) -> None:
-    host.proc.set(COLLECTOR, 0, children=(21, 22))
-    host.proc.set(21, 300)
-    host.proc.set(22, 100)
-    host.read(idle_ms=0)
-    host.proc.end(21)
-    host.proc.set(COLLECTOR, 0, children=(22,))
-    host.proc.set(22, 160)
-    host.read(idle_ms=0)
-    host.proc.set(22, 180)
-    assert milliseconds(host.read(idle_ms=0))["env_workers"] == 400 + 20
-
-
-def test_the_last_time_of_a_thread_that_ended_stays_with_its_process(host: Host) -> None:
-    host.proc.threads(LEARNER, 400, {11: ("main", 100)})
-    host.proc.thread(LEARNER, LEARNER, "main", 300)
-    host.read(idle_ms=0)
-    for path in (host.proc.root / f"{LEARNER}/task/11").iterdir():
-        path.unlink()
-    (host.proc.root / f"{LEARNER}/task/11").rmdir()
-    host.proc.clocks_ns[LEARNER] = 450 * MS
-    classes = milliseconds(host.read(idle_ms=0))
-    assert (classes["learner"], classes["openmp"], classes["learner_other"]) == (300, 100, 50)
-
-
-def test_a_learner_that_has_ended_changes_nothing_more(host: Host) -> None:
-    host.proc.set(LEARNER, 700)
-    before = milliseconds(host.read(idle_ms=0))
-    host.proc.end(LEARNER)
-    assert milliseconds(host.read(idle_ms=0))["learner"] == before["learner"] == 700
-
-
-def test_a_reading_ahead_of_the_idle_time_is_evened_out_by_the_next_one(host: Host) -> None:
-    host.proc.set(LEARNER, 1000)
-    assert milliseconds(host.read(idle_ms=1010))["others"] == -10
-    host.proc.set(LEARNER, 2000)
-    classes = milliseconds(host.read(idle_ms=990))
-    assert (classes["idle"], "others" in classes) == (2000, False)
-
-
 # -- quotas -----------------------------------------------------------------------------------------------------------
 
 
@@ -167,14 +164,6 @@ def test_the_capacity_is_the_quota_and_what_it_leaves_is_idle(tmp_path: Path) ->
     assert milliseconds(totals) == {"learner": 900, "idle": 600}
 
 
-def test_others_outside_of_the_group_take_only_what_the_quota_would_have_given(tmp_path: Path) -> None:
-    host = Host(tmp_path, quota(tmp_path / "group", 1.5, 500))
-    host.proc.set(LEARNER, 900)
-    quota(tmp_path / "group", 1.5, 1400)
-    totals = host.read(idle_ms=100)  # of the two cores, others had one whole
-    assert milliseconds(totals) == {"learner": 900, "others": 500, "idle": 100}
-
-
 def test_others_within_the_group_use_its_quota_up(tmp_path: Path) -> None:
     host = Host(tmp_path, quota(tmp_path / "group", 1.5, 500))
     host.proc.set(LEARNER, 900)
@@ -183,27 +172,7 @@ def test_others_within_the_group_use_its_quota_up(tmp_path: Path) -> None:
     assert milliseconds(totals) == {"learner": 900, "others": 600}
 
 
-def test_what_a_group_has_used_is_counted_once(tmp_path: Path) -> None:
-    host = Host(tmp_path, quota(tmp_path / "group", 1.5, 500))
-    host.proc.set(LEARNER, 900)
-    quota(tmp_path / "group", 1.5, 1400)
-    host.read(idle_ms=1100)
-    host.proc.set(LEARNER, 1800)
-    quota(tmp_path / "group", 1.5, 2300)
-    assert milliseconds(host.read(idle_ms=1100)) == {"learner": 1800, "idle": 1200}
-
-
-def test_of_a_group_whose_use_is_not_known_we_are_all(tmp_path: Path) -> None:
-    host = Host(tmp_path, CpuQuota(1.0, tmp_path / "nowhere"))
-    host.proc.set(LEARNER, 700)
-    assert milliseconds(host.read(idle_ms=1300)) == {"learner": 700, "idle": 300}
-
-
 # -- this machine -----------------------------------------------------------------------------------------------------
-
-
-def test_with_timing_off_there_is_no_ledger() -> None:
-    assert open_core_ledger(is_enabled=False) is None
 
 
 def test_on_this_machine_our_own_work_is_that_of_the_supervisor() -> None:
@@ -219,24 +188,34 @@ def test_on_this_machine_our_own_work_is_that_of_the_supervisor() -> None:
 
 
 @pytest.fixture
-def sleepers() -> Iterator[list[int]]:
-    """Twenty processes."""
-    started = [subprocess.Popen(["sleep", "60"]) for _ in range(20)]
-    yield [process.pid for process in started]
-    for process in started:
-        process.kill()
-        process.wait()
+def proc(tmp_path: Path) -> FakeProc:
+    return FakeProc(tmp_path)
 
 
-@pytest.mark.alone
-def test_a_reading_of_twenty_processes_takes_less_than_two_milliseconds(sleepers: list[int]) -> None:
-    ledger = open_core_ledger(is_enabled=True)
-    assert ledger is not None
-    for pid in sleepers:
-        ledger.add("collector", pid)
-    taken_ns = []
-    for _ in range(50):
-        began_ns = time.thread_time_ns()
-        ledger.read()
-        taken_ns.append(time.thread_time_ns() - began_ns)
-    assert statistics.median(taken_ns) < 2 * MS
+def test_a_process_has_the_time_of_its_clock_and_of_its_stat_where_there_is_no_clock(proc: FakeProc) -> None:
+    proc.set(5, 1234)
+    assert proc.times.cpu_ns(5) == 1234 * MS
+    del proc.clocks_ns[5]
+    assert proc.times.cpu_ns(5) == 1230 * MS  # whole ticks
+
+
+def test_a_tree_is_all_that_runs_below_and_what_they_waited_for(proc: FakeProc) -> None:
+    proc.set(1, 9000, waited_ms=500, children=(2, 3))
+    proc.set(2, 100, waited_ms=20, children=(4,))
+    proc.set(3, 1000)
+    proc.set(4, 30)
+    assert proc.times.waited_ns(1) == 500 * MS
+    assert proc.times.tree_ns(1) == (100 + 20 + 30 + 1000) * MS
+    assert proc.times.tree_ns(1, without=(2,)) == 1000 * MS
+
+
+def test_threads_have_their_names_and_times(proc: FakeProc) -> None:
+    proc.threads(5, 90, {6: ("packer", 30), 7: ("main", 20)})
+    assert sorted(proc.times.threads(5)) == [
+        ThreadTime(5, "main", 90 * MS), ThreadTime(6, "packer", 30 * MS), ThreadTime(7, "main", 20 * MS)
+    ]  # fmt: skip
+
+
+def test_idle_time_is_that_of_the_cores_asked_for_waiting_for_disks_included(proc: FakeProc) -> None:
+    proc.idle_ms(5000, 3000, 700)
+    assert proc.times.idle_ns((0, 2)) == 5700 * MS

@@ -2,27 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-import torch
 
-from offpolicy.timing import device_timer
-from offpolicy.timing.device_events import UNTIMED, CudaEvent, EventPool
+from offpolicy.timing.device_events import (
+    ANCHOR_NS,
+    DEVICE_SPANS,
+    NUM_PAIRS,
+    CudaEvent,
+    DeviceTrace,
+    EventPool,
+    Pause,
+    TimedSpan,
+)
 from offpolicy.timing.device_timer import (
     CAUGHT_UP_NS,
     BackgroundCopyTimer,
     DeviceTimer,
     StreamSync,
-    make_device_timer,
 )
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import DeviceSpan, LearnerPhase
-from offpolicy.timing.time_account import NullLedger
+from offpolicy.timing.trace_reader import read_tracks
+from offpolicy.timing.trace_writer import TraceTrack, create_tracks, open_track
 from offpolicy.types import DeviceTotals
-from tests.simulated_device import CUDA, MS, SimulatedDevice, SimulatedStream
+from tests.simulated_device import CUDA, MS, SimulatedDevice
 
 TRAIN, H2D, SAMPLE = DeviceSpan.TRAIN, DeviceSpan.H2D, DeviceSpan.SAMPLE
+
+
+def pool_of(device: SimulatedDevice, num_pairs: int = NUM_PAIRS, track: TraceTrack | None = None) -> EventPool:
+    trace = None if track is None else DeviceTrace(track, lambda: CudaEvent(CUDA), device)
+    return EventPool(lambda: CudaEvent(CUDA), device, num_pairs, trace)
+
+
+def test_a_span_that_is_not_over_is_resolved_the_next_time(device: SimulatedDevice) -> None:
+    pool = pool_of(device)
+    pool.start(TRAIN)
+    device.work(7 * MS)
+    pool.stop(TRAIN)
+    pool.resolve()
+    assert (pool.totals_ns[TRAIN], pool.ended(TRAIN)) == (0, [])
+    device.advance(7 * MS)
+    pool.resolve()
+    pool.resolve()
+    assert pool.totals_ns[TRAIN] == 7 * MS
+
+
+def test_a_span_without_a_free_pair_is_counted_as_dropped(device: SimulatedDevice) -> None:
+    pool = pool_of(device)
+    for _ in range(NUM_PAIRS + 3):
+        pool.start(H2D)
+        device.work(MS)
+        pool.stop(H2D)
+    assert (pool.num_dropped, device.calls["record"], device.now_ns()) == (3, 2 * NUM_PAIRS, 0)
+    device.default.synchronize()
+    pool.resolve()
+    assert pool.totals_ns[H2D] == NUM_PAIRS * MS
+
+
+def test_a_span_that_an_exception_left_is_not_counted(device: SimulatedDevice) -> None:
+    pool = pool_of(device)
+    span = TimedSpan(pool, TRAIN)
+    span.__enter__()
+    device.work(100 * MS)
+    span.__exit__(ValueError, ValueError("NaN"), None)
+    with span:
+        device.work(2 * MS)
+    device.default.synchronize()
+    pool.resolve()
+    assert pool.totals_ns[TRAIN] == 2 * MS
+
+
+def test_what_a_pause_queues_is_not_counted(device: SimulatedDevice) -> None:
+    pool = pool_of(device)
+    pause = Pause(pool, TRAIN)
+    with TimedSpan(pool, TRAIN):
+        device.work(2 * MS)
+        with pause:
+            device.work(40 * MS)
+        device.work(3 * MS)
+    with pause:  # outside a span it starts none
+        device.work(40 * MS)
+    device.default.synchronize()
+    pool.resolve()
+    assert (pool.totals_ns[TRAIN], pool.is_open(TRAIN)) == (5 * MS, False)
+
+
+def drawn(device: SimulatedDevice, directory: Path) -> tuple[list[int], list[int]]:
+    """Begins and lengths of three updates of 5 ms in the trace, each a second after the one before."""
+    create_tracks(directory, ["device-0"], 1)
+    track = open_track(str(directory), "device-0", DEVICE_SPANS, "learner 0", "device 0")
+    pool = pool_of(device, track=track)
+    pool.resolve_idle()  # the first one sees the device idle
+    for _ in range(3):
+        device.advance(ANCHOR_NS)
+        with TimedSpan(pool, TRAIN):
+            device.work(5 * MS)
+        device.default.synchronize()
+        pool.resolve_idle()
+    [read] = read_tracks(directory)
+    starts, stops = read.spans("train")
+    return starts.tolist(), (stops - starts).tolist()
+
+
+@pytest.mark.parametrize("launch_ns", [0, 20_000])
+def test_a_span_is_drawn_where_it_was_on_the_machines_clock(
+    device: SimulatedDevice, tmp_path: Path, launch_ns: int
+) -> None:
+    device.launch_ns = launch_ns
+    starts, lengths = drawn(device, tmp_path / "0")
+    assert starts == [ran.start_ns - launch_ns for ran in device.log]  # from the event, which is launched before
+    assert lengths == [5 * MS + launch_ns] * 3
 
 
 def new_event() -> CudaEvent:
@@ -63,6 +155,7 @@ def totals_of(timer: DeviceTimer) -> DeviceTotals:
     return totals
 
 
+@pytest.mark.promise("lanes-apart")
 def test_updates_copies_and_draws_are_timed_on_the_device(device: SimulatedDevice) -> None:
     iterations = Iterations(device)
     for _ in range(3):
@@ -80,6 +173,7 @@ def test_a_device_that_has_caught_up_at_the_end_is_launch_bound(device: Simulate
     assert (totals.iterations, totals.launch_bound) == (5, 2)
 
 
+@pytest.mark.promise("measuring-changes-nothing")
 def test_timing_waits_only_where_the_loop_waits(device: SimulatedDevice) -> None:
     iterations = Iterations(device)
     for _ in range(10):
@@ -87,15 +181,7 @@ def test_timing_waits_only_where_the_loop_waits(device: SimulatedDevice) -> None
     assert (device.calls["synchronize"], device.calls["event"]) == (10, 0)
 
 
-def test_events_are_reused(device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[CudaEvent] = []
-    monkeypatch.setattr(f"{__name__}.new_event", lambda: made.append(CudaEvent(CUDA)) or made[-1])
-    iterations = Iterations(device)
-    for _ in range(100):
-        iterations.run(train_ns=MS)
-    assert (len(made), device.calls["record"]) == (7, 700)
-
-
+@pytest.mark.promise("account-true")
 @pytest.mark.parametrize("part", ["sample", "copy", "train"])
 def test_a_delay_on_the_device_is_a_delay_of_its_phase_and_of_no_other(part: str) -> None:
     """Two milliseconds of launches run beside draws and copies; 4 ms more of one of them are 4 ms more of its phase."""
@@ -111,21 +197,6 @@ def test_a_delay_on_the_device_is_a_delay_of_its_phase_and_of_no_other(part: str
     # Before the wait of 12 ms the host has launched for 2 ms, behind which the device drew rows.
     assert spent[0] == {"sample": 1.0, "copy": 1.0, "train": 12.0}
     assert spent[1] == {**spent[0], part: spent[0][part] + 4.0}
-
-
-def test_without_the_split_of_the_wait_a_slow_draw_would_look_like_a_slow_update(
-    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(device_timer, "QUEUED_BEFORE_TRAIN", {})
-    iterations = Iterations(device)
-    iterations.run(train_ns=MS, sample_ns=20 * MS)
-    assert iterations.phases_ms(LearnerPhase.REPLAY_SAMPLE, LearnerPhase.TRAIN) == [0.0, 21.0]
-
-
-def test_draws_that_end_behind_the_launches_stay_where_they_are(device: SimulatedDevice) -> None:
-    iterations = Iterations(device)
-    iterations.run(train_ns=10 * MS, launch_ns=8 * MS, sample_ns=3 * MS)
-    assert iterations.phases_ms(LearnerPhase.REPLAY_SAMPLE, LearnerPhase.TRAIN) == [0.0, 13.0]
 
 
 class Peers:
@@ -190,54 +261,6 @@ def test_several_ranks_are_launch_bound_by_their_gradients_and_not_by_what_is_le
     assert totals.launch_bound / totals.iterations == share
 
 
-def test_draws_before_an_exchange_keep_to_their_part_of_the_wait_for_both(device: SimulatedDevice) -> None:
-    """Draws of 2 ms end as the host, after 2 ms of launches, begins to wait for the update and the collective."""
-    iterations = Iterations(device)
-    peers = Peers(iterations, late_ns=0, waits="once")
-    for _ in range(4):
-        with iterations.ledger.phase(LearnerPhase.REPLAY_SAMPLE), iterations.timer.span(DeviceSpan.SAMPLE):
-            device.work(2 * MS)
-        with iterations.ledger.phase(LearnerPhase.TRAIN):
-            with iterations.timer.span(TRAIN):
-                device.work(MS)
-                device.advance(2 * MS)
-                with iterations.timer.outside_train():
-                    peers.average()
-            iterations.timer.end_update()
-    moved_ms, train_ms, sync_ms = iterations.phases_ms(
-        LearnerPhase.REPLAY_SAMPLE, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC
-    )
-    assert (moved_ms, train_ms, sync_ms) == (0.0, 4 * 3.0, 4 * 5.0)
-
-
-@pytest.mark.parametrize(("looks_at_all", "launch_bound"), [(True, 0), (False, 4)])
-def test_a_timer_that_looks_at_the_last_part_only_calls_every_rank_launch_bound(
-    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch, looks_at_all: bool, launch_bound: int
-) -> None:
-    """The host waits for gradients of 8 ms inside the exchange, without the timer."""
-    behind_ns = device_timer._behind_ns
-    if not looks_at_all:
-        monkeypatch.setattr(device_timer, "_behind_ns", lambda parts, *end: behind_ns(parts[-1:], *end))
-    monkeypatch.setattr(Peers, "average", lambda peers: peers._device.default.synchronize())
-    totals = update_with_exchange(device, kernels_ns=8 * MS, launch_ns=2 * MS, late_ns=0, waits="later")
-    assert (totals.iterations, totals.launch_bound) == (4, launch_bound)
-
-
-def test_the_sampling_that_a_rank_waits_for_before_its_exchange_is_not_the_updates(device: SimulatedDevice) -> None:
-    iterations = Iterations(device)
-    with iterations.ledger.phase(LearnerPhase.REPLAY_SAMPLE), iterations.timer.span(SAMPLE):
-        device.work(6 * MS)
-    with iterations.ledger.phase(LearnerPhase.TRAIN):
-        with iterations.timer.span(TRAIN):
-            device.work(3 * MS)
-            with iterations.timer.outside_train():
-                Peers(iterations, late_ns=0, waits="twice").average()
-        iterations.timer.end_update()
-    iterations.ledger.close()
-    phases = LearnerPhase.REPLAY_SAMPLE, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC
-    assert iterations.phases_ms(*phases) == [6.0, 3.0, 5.0]
-
-
 @pytest.mark.parametrize(
     ("waits_from_ms", "waits_until_ms", "exposed_ms"),
     [(None, None, 0), (0, 30, 10), (10, 30, 10), (14, 30, 6), (5, 8, 0), (25, 30, 0), (19, 20, 1)],
@@ -260,86 +283,3 @@ def test_a_background_copy_is_exposed_while_the_learner_waits(
                 device.work(10 * MS)
         device.advance(MS)
     assert copies.split_ns == (exposed_ms * MS, (10 - exposed_ms) * MS)
-
-
-def test_exposed_and_hidden_copies_are_all_copies_and_shares_of_device_time(device: SimulatedDevice) -> None:
-    """On the host a copy seems twice as long as on the device: only its share comes from there."""
-    timer = Iterations(device).timer
-    background = timer.background_copies()
-    assert background is not None
-    for timed in (background, timer.span(H2D)):
-        with timed:
-            device.work(10 * MS)
-        device.default.synchronize()
-    device.advance(20 * MS)
-    with background.learner_waiting():
-        device.advance(10 * MS)
-        background.split_finished()
-    timer.end_update()
-    totals = totals_of(timer)
-    assert (totals.h2d_ns, totals.h2d_hidden_ns) == (10 * MS + 2 * MS, 8 * MS)
-
-
-def test_the_copies_of_all_threads_and_those_that_were_not_timed_add_up(
-    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DeviceTimer, "_new_pool", lambda self, _: EventPool(new_event, device, num_pairs=1))
-    timer = Iterations(device).timer
-    for count in (1, 2):
-        copies = timer.background_copies()
-        assert copies is not None
-        for _ in range(count):  # the second one finds no pair of events
-            with copies:
-                device.work(10 * MS)
-        device.default.synchronize()
-        copies.split_finished()
-    totals = totals_of(timer)
-    assert (totals.h2d_hidden_ns, totals.dropped) == (20 * MS, 1)
-
-
-@pytest.mark.parametrize(("name", "is_enabled"), [("cpu", True), ("cuda", False)])
-def test_without_a_device_or_timing_nothing_is_timed(
-    name: str, is_enabled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(StreamSync, "wait", lambda _: waits.append(1))
-    waits: list[int] = []
-    device_sync = StreamSync(torch.device(name))
-    timer = make_device_timer(device_sync, NullLedger(), is_enabled=is_enabled, traces=lambda: pytest.fail("opened"))
-    assert timer.span(TRAIN) is timer.span(H2D) is timer.outside_train() is UNTIMED
-    timer.wait()
-    timer.end_update()
-    assert waits == [1, 1]
-    assert timer.background_copies() is timer.totals() is None
-
-
-def test_a_timer_of_a_device_times_it(device: SimulatedDevice) -> None:
-    timer = make_device_timer(StreamSync(CUDA), NullLedger(), is_enabled=True)
-    with timer.span(TRAIN):
-        device.work(2 * MS)
-    timer.end_update()
-    assert totals_of(timer).train_ns == 2 * MS
-
-
-@pytest.mark.parametrize(("yields_core", "call"), [(False, "synchronize"), (True, "blocking event")])
-def test_a_wait_is_for_the_current_stream_and_gives_the_core_away_where_it_should(
-    device: SimulatedDevice, yields_core: bool, call: str
-) -> None:
-    device_sync, copies = StreamSync(CUDA, yields_core=yields_core), SimulatedStream(device, "copies")
-    device.work(30 * MS)
-    with device.stream(copies):
-        device.work(4 * MS)
-        device_sync.wait()
-    assert device.now_ns() == 4 * MS
-    device_sync.wait()
-    assert (device.now_ns(), device.calls[call]) == (30 * MS, 2)
-
-
-@pytest.mark.parametrize("wait", [lambda _: None, lambda sync: torch.cuda.Stream(sync.device).synchronize()])
-def test_a_wait_for_nothing_or_for_another_stream_is_found_out(
-    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch, wait: Callable[[StreamSync], None]
-) -> None:
-    monkeypatch.setattr(StreamSync, "wait", wait)
-    iterations = Iterations(device)
-    iterations.run(train_ns=5 * MS)
-    assert totals_of(iterations.timer).train_ns == 0  # it is not over
-    assert iterations.phases_ms(LearnerPhase.TRAIN) == [0.0]

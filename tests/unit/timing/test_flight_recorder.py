@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import json
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from offpolicy.timing.flight_recorder import MOST_FILES, PAUSE_NS, FlightRecorder
-from offpolicy.timing.histogram import ENOUGH, KEPT, SLICE
+from offpolicy.timing.flight_recorder import FlightRecorder
+from offpolicy.timing.histogram import ENOUGH
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LEARNER_ORDER, LearnerPhase
 from tests.fakes import FakeClock
@@ -69,38 +68,6 @@ def test_the_iterations_around_an_outlier_are_kept_as_a_trace(tmp_path: Path) ->
     assert str(tmp_path / "slow-0.trace.json.gz") in line
 
 
-def test_no_more_iterations_are_kept_than_there_is_room_for(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.iterate(3 * KEPT)
-    run.iterate(1, train_ms=400)
-    run.report()
-    trains = [event for event in events(tmp_path / "slow-0.trace.json.gz") if event.get("name") == "train"]
-    assert (len(trains), trains[-1]["dur"], trains[0]["ts"]) == (KEPT, 400_000, 1000)
-
-
-def test_an_outlier_long_before_the_report_is_in_the_file(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.iterate(ENOUGH + 100)
-    run.iterate(1, train_ms=400)
-    run.iterate(2 * KEPT)
-    run.report()
-    trains = [event["dur"] for event in events(tmp_path / "slow-0.trace.json.gz") if event.get("name") == "train"]
-    assert trains.index(400_000) == ENOUGH + 100
-    assert SLICE < len(trains) - trains.index(400_000) <= 2 * SLICE  # those after it
-    assert f"has the phases of {len(trains)} around it" in run.lines[0]
-
-
-def test_the_file_is_that_of_the_longest_outlier(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.iterate(ENOUGH + 100)
-    run.iterate(1, train_ms=400)
-    run.iterate(2 * KEPT)
-    run.iterate(1, train_ms=300)
-    run.report()
-    trains = [event["dur"] for event in events(tmp_path / "slow-0.trace.json.gz") if event.get("name") == "train"]
-    assert (400_000 in trains, 300_000 in trains) == (True, False)
-
-
 @pytest.mark.parametrize(
     ("iterations", "odd"),
     [
@@ -118,69 +85,9 @@ def test_what_is_no_outlier_leaves_nothing_behind(tmp_path: Path, iterations: in
     assert (names(tmp_path), run.lines) == ([], [])
 
 
-def test_the_newest_files_are_kept_and_the_first_is_told(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    (tmp_path / "slow-x.trace.json.gz").write_text("of somebody else")
-    for _ in range(MOST_FILES + 2):
-        run.iterate(ENOUGH + 100)
-        run.iterate(1, train_ms=400)
-        run.report()
-        run.clock.advance(PAUSE_NS)
-        run.ledger.close()
-    numbers = range(2, MOST_FILES + 2)
-    assert names(tmp_path) == [*(f"slow-{number}.trace.json.gz" for number in numbers), "slow-x.trace.json.gz"]
-    assert len(run.lines) == 1
-
-
-def test_a_second_outlier_soon_after_the_first_is_not_written(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    for _ in range(2):
-        run.iterate(ENOUGH + 100)
-        run.iterate(1, train_ms=400)
-        run.report()
-    assert names(tmp_path) == ["slow-0.trace.json.gz"]
-
-
-def test_the_pause_between_two_files_begins_with_the_newest_one(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    for pause_ns in (PAUSE_NS, 0, 0):
-        run.iterate(ENOUGH + 100)
-        run.iterate(1, train_ms=400)
-        run.report()
-        run.clock.advance(pause_ns)
-        run.ledger.close()
-    assert names(tmp_path) == ["slow-0.trace.json.gz", "slow-1.trace.json.gz"]
-
-
-def test_the_tenth_file_is_newer_than_the_ninth(tmp_path: Path) -> None:
-    for number in (8, 9, 10):
-        (tmp_path / f"slow-{number}.trace.json.gz").touch()
-    run = Run(tmp_path)
-    run.iterate(ENOUGH + 100)
-    run.iterate(1, train_ms=400)
-    run.report()
-    assert names(tmp_path) == [f"slow-{number}.trace.json.gz" for number in (10, 11, 9)]
-
-
 def test_a_disk_that_refuses_the_file_costs_the_file_alone(tmp_path: Path) -> None:
     run = Run(tmp_path / "missing")
     run.iterate(ENOUGH + 100)
     run.iterate(1, train_ms=400)
     run.report()
     assert run.lines == []
-
-
-def test_an_old_file_that_cannot_be_deleted_costs_the_new_one_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path, missing_ok: bool = False) -> None:
-        raise OSError(errno.EROFS, str(path))
-
-    for number in range(MOST_FILES):
-        (tmp_path / f"slow-{number}.trace.json.gz").touch()
-    monkeypatch.setattr(Path, "unlink", refuse)
-    run = Run(tmp_path)
-    run.iterate(ENOUGH + 100)
-    run.iterate(1, train_ms=400)
-    run.report()
-    assert len(names(tmp_path)) == MOST_FILES

@@ -9,9 +9,8 @@ from offpolicy.timing.windows import of_iterations
 from offpolicy.types import CollectorTotals
 from tests.unit.timing.readings import account, collector, cooled, snapshot
 
-MS = 1_000_000
 
-
+@pytest.mark.promise("rates-from-counters")
 def test_steps_per_sec_divides_by_the_collectors_wall_not_the_supervisors() -> None:
     before = snapshot(0.0, None, 0, collector(account(10.0), 1000))
     after = snapshot(99.0, None, 0, collector(account(12.0), 1300))
@@ -24,13 +23,6 @@ def test_without_accounts_rates_come_from_counters_and_the_supervisors_clock() -
     rates = compute_rates(before, after, "alternate")
     assert (rates.steps_per_sec, rates.updates_per_sec, rates.utd) == (150.0, 150.0, 1.0)
     assert (rates.collector_capacity, rates.learner_capacity, rates.predicted_steps_per_sec) == (None, None, None)
-
-
-def test_an_old_report_of_the_collector_is_not_divided_by_the_wall_of_now() -> None:
-    """The collector answers after its first step, the learner after its first iteration, 3 s later."""
-    warm = account(0.0, warmup_s=0.5, iterations=1)
-    after = snapshot(3.0, account(0.0, warmup_s=3.0), 1, collector(warm, 1, policy_steps=0), env_steps=900)
-    assert compute_rates(None, after, "overlap").steps_per_sec == 300.0
 
 
 def test_collector_capacity_leaves_out_its_wait_for_the_learner() -> None:
@@ -106,14 +98,6 @@ def test_a_window_without_data_gives_none_not_zero() -> None:
     assert set(astuple(rates)) == {None}
 
 
-@pytest.mark.parametrize(("burst", "period_s"), [(2, 0.25), (8, 1.0), (24, 3.0), (48, 6.0)])
-def test_bursts_do_not_bias_the_rate(burst: int, period_s: float) -> None:
-    first, last = 5, 5 + int(60 / period_s)
-    before = snapshot(0, None, 0, collector(account(first * period_s), first * burst))
-    after = snapshot(0, None, 0, collector(account(last * period_s), last * burst))
-    assert compute_rates(before, after, "free").steps_per_sec == pytest.approx(8.0, rel=1e-9)
-
-
 def test_random_steps_do_not_dilute_the_utd() -> None:
     after = snapshot(10.0, account(9.0, train=9.0), 900, collector(account(10.0), 1900, policy_steps=900))
     assert compute_rates(None, after, "alternate").utd == pytest.approx(1.0)
@@ -123,12 +107,6 @@ def test_steps_of_a_warmup_are_not_divided_by_steady_time() -> None:
     before = snapshot(1.0, None, 0, collector(account(1.0, warmup_s=0.0, iterations=1000), 1000))
     after = snapshot(3.0, None, 0, collector(account(1.0, warmup_s=2.0, iterations=100), 2100))
     assert compute_rates(before, after, "free").steps_per_sec == pytest.approx(100.0)
-
-
-def test_steps_of_the_warmup_before_the_first_report_are_not_divided_by_steady_time() -> None:
-    first = snapshot(3.0, None, 0, collector(account(1.0, warmup_s=2.0, iterations=100, env_step=0.5), 1100))
-    rates = compute_rates(None, first, "free")
-    assert (rates.steps_per_sec, rates.collector_capacity) == pytest.approx((100.0, 100.0))
 
 
 def test_restored_counters_are_not_counted_again() -> None:

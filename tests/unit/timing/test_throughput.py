@@ -5,21 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from offpolicy.timing.histogram import BIN_MIDDLES_NS, NUM_BINS, bins_of
+from offpolicy.timing.histogram import NUM_BINS, bins_of
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import compute_rates
 from offpolicy.timing.throughput import (
     NUM_SLICES,
     bound_steps_per_sec,
-    collector_spread,
     cost,
     later,
     learner_side_ns,
-    learner_spread,
-    longest_slices,
     predicted_steps_per_sec,
     seconds_per_step,
-    slices_of,
 )
 from offpolicy.timing.windows import CollectorWindow, Elapsed
 from offpolicy.types import Account
@@ -31,11 +27,6 @@ MS = 1_000_000
 @pytest.mark.parametrize(("mode", "expected"), [("alternate", 75.0), ("overlap", 100.0), ("free", 100.0)])
 def test_prediction_adds_turns_up_and_bounds_overlap_by_the_slower_side(mode: str, expected: float) -> None:
     assert bound_steps_per_sec(300.0, 100.0, mode) == pytest.approx(expected)
-
-
-def test_prediction_refuses_an_unknown_mode() -> None:
-    with pytest.raises(KeyError, match="sideways"):
-        bound_steps_per_sec(300.0, 100.0, "sideways")
 
 
 def test_a_simulated_pipeline_runs_at_the_predicted_rate() -> None:
@@ -53,15 +44,6 @@ def histogram(*durations_ms: float) -> np.ndarray:
     counts = np.zeros(NUM_BINS, np.int64)
     np.add.at(counts, bins_of((np.array(durations_ms) * MS).astype(np.int64)), 1)
     return counts
-
-
-def test_slices_are_twentieths_with_the_mean_of_the_histogram() -> None:
-    counts = histogram(*[1.0] * 95, *[9.0] * 5)
-    slices = slices_of(counts)
-    assert slices[:19] == pytest.approx(np.full(19, 1.0 * MS), rel=0.04)
-    assert slices[19] == pytest.approx(9.0 * MS, rel=0.04)
-    assert slices.mean() == pytest.approx(counts @ BIN_MIDDLES_NS / counts.sum())
-    assert slices_of(histogram(2.0, 4.0)).mean() == pytest.approx(3.0 * MS, rel=0.04)  # fewer than slices
 
 
 def test_a_cost_varies_as_its_longest_phase_about_its_mean() -> None:
@@ -127,14 +109,6 @@ def test_the_side_of_the_learners_is_without_waits_for_collectors_of_any_rank() 
     assert learner_side_ns([]) == learner_side_ns([None]) == 0.0
 
 
-def test_what_waits_and_pauses_take_is_no_longest_phase() -> None:
-    counts = np.stack([histogram(5.0), histogram(50.0), histogram(8.0)])
-    timed = replace(window(1, train=5, collector_wait=50, log=8), histogram=counts)
-    assert longest_slices(timed, ("collector_wait",)) == pytest.approx(np.full(NUM_SLICES, 8.0 * MS), rel=0.04)
-    assert longest_slices(window(1, train=5), ()) is None
-    assert longest_slices(replace(timed, histogram=np.zeros_like(counts)), ()) is None
-
-
 def test_sides_that_vary_are_predicted_below_the_lesser_capacity() -> None:
     """100 steps, of which half cost the collector 4 ms and half 12; the learner always 8."""
     counts = np.stack([histogram(*[4.0] * 50, *[12.0] * 50), histogram(*[0.0] * 100)])
@@ -152,23 +126,6 @@ def varied(phase: str, *durations_ms: float) -> Elapsed:
     ns = round(sum(durations_ms) * MS)
     counts = np.stack([histogram(*durations_ms)] * 2)  # of the phase, and of the whole iteration
     return Elapsed(ns, ns, len(durations_ms), {phase: ns}, 0, histogram=counts)
-
-
-def test_costs_of_several_collectors_vary_as_those_of_one_that_does_as_many_steps() -> None:
-    """Two collectors make twice the vector steps together: each of them as many as one alone."""
-    learner = varied("train", *[4.0, 12.0] * 10)
-    one, two = varied("env_step", *[4.0, 12.0] * 10), varied("env_step", *[4.0, 12.0] * 20)
-    of_one, of_two = collector_spread(one, learner, 1, "overlap"), collector_spread(two, learner, 2, "overlap")
-    assert of_two.std() == pytest.approx(of_one.std()) != 0.0
-    alone, both = varied("env_step", *[8.0] * 5), varied("env_step", *[8.0] * 10)
-    assert learner_spread(learner, both, 2).std() == pytest.approx(learner_spread(learner, alone, 1).std()) != 0.0
-
-
-def test_collectors_are_not_grouped_by_ranks_before_all_have_reported() -> None:
-    timed = CollectorWindow(window(10, env_step=500), 100, 100, 100)
-    untimed = CollectorWindow(None, 0, 0, 0)
-    predicted = predicted_steps_per_sec("free", window(10, train=1), [timed, untimed], 1e6, num_groups=2)
-    assert predicted == pytest.approx(400.0)  # two collectors such as the one that is known
 
 
 @pytest.mark.parametrize(("num_hosts", "steps_per_sec"), [(1, 200 / 3), (2, 400 / 3)])

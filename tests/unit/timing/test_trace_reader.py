@@ -9,13 +9,9 @@ from offpolicy.timing.ledger import trace_names
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.trace_reader import (
     RECORD_TYPE,
-    WAITS,
     ThreadTrack,
-    _in_order,
     overlap_of,
     share_inside,
-    total_ns,
-    union,
 )
 
 MS = 1_000_000
@@ -68,25 +64,3 @@ def test_the_learners_wait_lies_inside_the_collectors_work() -> None:
     collector = track("collector 0", ("env_step", 0, 9), ("learner_wait", 9, 30), ("env_step", 30, 50))
     share = share_inside(LEARNER.spans("collector_wait"), [collector])
     assert share == pytest.approx(19 / 20)
-
-
-def test_a_union_joins_spans_that_touch_or_overlap() -> None:
-    spans = np.array([0, 2, 10, 30]), np.array([5, 4, 12, 31])
-    starts, stops = union([spans, (np.array([5]), np.array([10]))], (1, 30))
-    assert (starts.tolist(), stops.tolist()) == ([1, 30], [12, 30])
-    assert total_ns((starts, stops)) == 11
-
-
-def test_phases_of_waiting_are_not_work() -> None:
-    waits = {"collector_wait", "replay_batch_wait", "rank_barrier", "sync_coordination", "learner_wait"}
-    assert waits | {"post_backpressure"} == WAITS
-    starts, _ = LEARNER.work()
-    assert starts.tolist() == [10 * MS, 40 * MS]
-
-
-def test_records_that_are_replaced_while_they_are_read_are_left_out() -> None:
-    ring = np.array([(at, 0, 0, 0, 0) for at in (5, 6, 7, 3, 4)], dtype=RECORD_TYPE)  # 8 were written
-    assert _in_order(ring, 8, 8)["at"].tolist() == [4, 5, 6, 7]  # the oldest may be half replaced
-    assert _in_order(ring, 8, 10)["at"].tolist() == [6, 7]
-    assert _in_order(ring, 8, 99)["at"].tolist() == []
-    assert _in_order(ring[:3], 3, 50)["at"].tolist() == [5, 6, 7]

@@ -1,14 +1,26 @@
+"""What an account holds between two reports, also where a process has taken over from a dead one."""
+
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from offpolicy.timing.continued import continued, continued_learner
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.timing.windows import Elapsed, elapsed, of_iterations, slow_excess_ms, tagged_excess_ns
-from offpolicy.types import Account, Cooldown, SchedulerStats, SlowTime, TaggedTime
-from tests.unit.timing.readings import S, account, snapshot
-from tests.unit.timing.readings import collector as collector_of
+from offpolicy.timing.windows import Elapsed, elapsed, slow_excess_ms, tagged_excess_ns
+from offpolicy.types import (
+    Account,
+    ArrivalTotals,
+    DeviceTotals,
+    LearnerTotals,
+    MetricTotals,
+    SchedulerStats,
+    SlowTime,
+    TaggedTime,
+)
+from tests.unit.timing.readings import S, account
 
 MS = 1_000_000
 
@@ -42,14 +54,6 @@ def test_what_is_slow_is_that_of_the_window() -> None:
     excess_ms = slow_excess_ms(window.slow, window.iterations, window.phases_ns)
     assert excess_ms == pytest.approx({"train": 50.0 - 5.0, "other": -5.0})
     assert slow_excess_ms(None, 5, {}) == {}
-
-
-def test_nothing_is_slow_in_a_window_whose_slow_iterations_were_all_before_it() -> None:
-    slow = SlowTime(3, {"train": S, "other": S})
-    before = replace(account(1.0, iterations=100, train=0.5), slow=slow)
-    window = elapsed(before, replace(account(3.0, iterations=300, train=1.5), slow=slow))
-    assert window is not None
-    assert slow_excess_ms(window.slow, window.iterations, window.phases_ns) == {}
 
 
 @pytest.mark.parametrize(
@@ -86,13 +90,6 @@ def test_where_every_step_holds_resets_their_number_tells_what_they_cost() -> No
     assert excess_ns == pytest.approx(300_000 * sum(weights), rel=0.05)
 
 
-def test_resets_cost_no_more_than_the_steps_that_hold_them() -> None:
-    """The slope says 300 us for each reset, more than there is: the steps with few of them are the short ones."""
-    weights = [1, 2, 3, 4] * 25
-    window = tagged_by(weights, [300 * weight - 200 for weight in weights])
-    assert tagged_excess_ns(window, CollectorPhase.ENV_STEP) == window.wall_ns
-
-
 @pytest.mark.parametrize(
     ("weights", "times_us"),
     [
@@ -116,11 +113,76 @@ def test_cpu_time_of_the_warm_up_before_a_window_is_no_part_of_it() -> None:
     assert window.scheduler == SchedulerStats(runnable_ns=15, preemptions=2)
 
 
-def test_cpu_time_after_the_last_iteration_is_no_part_of_learning() -> None:
-    after = Cooldown({"train": 4}, cpu_ns=3, scheduler=SchedulerStats(runnable_ns=2, preemptions=1))
-    scheduler = SchedulerStats(runnable_ns=8, preemptions=6)
-    timed = Account(10, 0, 1, {"train": 10}, cpu_ns=9, scheduler=scheduler, cooldown=after)
-    (collector,) = of_iterations(snapshot(1.0, None, 0, collector_of(timed, 5))).collectors
-    assert collector.account is not None
-    assert (collector.account.wall_ns, collector.account.cpu_ns) == (6, 6)
-    assert collector.account.scheduler == SchedulerStats(runnable_ns=6, preemptions=5)
+def life(wall_ns: int, warmup_ns: int, iterations: int = 0, **more: object) -> Account:
+    phases_ns = {"env_step": wall_ns - wall_ns // 4, "other": wall_ns // 4}
+    return Account(wall_ns, warmup_ns, iterations, phases_ns, cpu_ns=wall_ns // 2, **more)  # type: ignore[arg-type]
+
+
+def test_phases_and_iterations_add_up_and_the_new_warm_up_is_other() -> None:
+    both = continued(life(1000, 300, 10), life(200, 70, 2))
+    assert both == Account(1270, 300, 12, {"env_step": 900, "other": 370}, cpu_ns=600)
+    assert both is not None
+    assert sum(both.phases_ns.values()) == both.wall_ns
+
+
+@pytest.mark.promise("account-closes")
+def test_a_window_over_the_restart_holds_all_of_its_time() -> None:
+    before = life(1000, 300, 10)
+    window = elapsed(before, continued(before, life(200, 70, 2)))
+    assert window is not None
+    assert (window.wall_ns, window.total_ns, window.iterations) == (270, 270, 2)
+    assert window.phases_ns == {"env_step": 150, "other": 120}
+
+
+def test_the_warm_up_goes_on_if_the_dead_one_had_not_ended_its_own() -> None:
+    both = continued(life(0, 300), life(200, 70, 2))
+    assert both is not None
+    assert (both.wall_ns, both.warmup_ns, both.iterations) == (200, 370, 2)
+
+
+def test_what_is_counted_by_iteration_adds_up() -> None:
+    counts, states = np.array([[1, 2]]), np.array([[3, 4, 5]])
+    slow = SlowTime(1, {"env_step": 5, "other": 6})
+    tagged, scheduler = TaggedTime(1, 2, 3, 4, 5, 6), SchedulerStats(7, 8)
+    one = life(8, 1, 1, histogram=counts, states=states, slow=slow, tagged=tagged, scheduler=scheduler)
+    both = continued(one, one)
+    assert both is not None
+    assert (both.tagged, both.scheduler) == (TaggedTime(2, 4, 6, 8, 10, 12), SchedulerStats(14, 16))
+    assert both.slow == SlowTime(2, {"env_step": 10, "other": 12})
+    assert both.histogram is not None
+    assert both.histogram.tolist() == [[2, 4]]
+    assert both.states is not None
+    assert both.states.tolist() == [[6, 8, 10]]
+
+
+def metrics(total: float, count: float) -> MetricTotals:
+    return MetricTotals(("loss",), np.array([total]), np.array([count]))
+
+
+def test_a_learner_that_began_again_counts_what_both_have_done_and_the_updates_of_its_networks() -> None:
+    """The checkpoint was saved after 40 updates; the dead one had done 50, the new one has done 45."""
+    before = LearnerTotals(life(1000, 300, 50), 50, 500, 9.0, metrics(100.0, 50.0), warmup_updates=1)
+    now = LearnerTotals(life(200, 70, 5), 45, 50, 1.0, metrics(90.0, 45.0), warmup_updates=41)
+    both = continued_learner(before, now, metrics(80.0, 40.0))
+    assert (both.updates, both.samples, both.sample_age_sum, both.warmup_updates) == (45, 550, 10.0, 1)
+    assert (both.metrics.sums.tolist(), both.metrics.counts.tolist()) == ([110.0], [55.0])
+    assert both.account is not None
+    assert both.account.iterations == 55
+
+
+def test_the_time_between_the_last_report_and_the_new_process_is_other() -> None:
+    before = LearnerTotals(life(1000, 300, 10), 10, 0, 0.0, metrics(0.0, 0.0), reported_ns=5000)
+    now = LearnerTotals(life(200, 70, 2), 2, 0, 0.0, metrics(0.0, 0.0), reported_ns=6000)
+    both = continued_learner(before, now, metrics(0.0, 0.0)).account
+    assert both is not None
+    assert both.wall_ns == 1000 + (6000 - 5000)
+    assert sum(both.phases_ns.values()) == both.wall_ns
+
+
+def test_device_time_and_lateness_add_up_but_not_the_error_of_the_clocks() -> None:
+    device, late = DeviceTotals(*range(8)), ArrivalTotals(1, 2, 3, 4, clock_error_ns=5)
+    one = LearnerTotals(None, 1, 0, 0.0, metrics(0.0, 0.0), device=device, arrivals=late)
+    both = continued_learner(one, one, metrics(0.0, 0.0))
+    assert both.device == DeviceTotals(*range(0, 16, 2))
+    assert both.arrivals == ArrivalTotals(2, 4, 6, 8, clock_error_ns=5)
+    assert both.account is None

@@ -1,0 +1,150 @@
+"""SAC in its action spaces, and TD3; `test_transcription.py` holds whole updates beside the papers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.soft_actions import default_target_entropy
+from offpolicy.types import Batch, Batches, SpaceSpec
+
+LearnerOf = Callable[..., BaseLearner]
+BatchOf = Callable[..., Batch]
+
+
+def log_alpha_step(learner: BaseLearner, batch: Batch) -> float:
+    before = learner.state().tensors["log_alpha"]
+    learner.update(Batches((batch,), None))
+    return float(learner.state().tensors["log_alpha"] - before)
+
+
+@pytest.mark.parametrize(("target_entropy", "direction"), [(50.0, 1.0), (-50.0, -1.0)])
+def test_temperature_moves_towards_the_target_entropy(
+    target_entropy: float, direction: float, learner_of: LearnerOf, batch_of: BatchOf
+) -> None:
+    learner = learner_of("sac", target_entropy=target_entropy, alpha_lr=0.01)
+    assert log_alpha_step(learner, batch_of()) == pytest.approx(direction * 0.01, rel=1e-3)
+
+
+def test_target_entropy_is_minus_the_number_of_action_dimensions(learner_of: LearnerOf, batch_of: BatchOf) -> None:
+    default, explicit = learner_of("sac"), learner_of("sac", target_entropy=-2.0)
+    for learner in (default, explicit):
+        learner.update(Batches((batch_of(),), None))
+    assert default.read_metrics().sums.tolist() == explicit.read_metrics().sums.tolist()
+
+
+def test_a_fixed_temperature_stays_and_reports_no_alpha_loss(learner_of: LearnerOf, batch_of: BatchOf) -> None:
+    learner = learner_of("sac", auto_alpha=False, init_alpha=0.2)
+    assert log_alpha_step(learner, batch_of()) == 0.0
+    metrics = dict(zip(learner.read_metrics().names, learner.read_metrics().counts, strict=True))
+    ent_coef = learner.read_metrics().sums[learner.read_metrics().names.index("ent_coef")]
+    assert ent_coef == pytest.approx(0.2)
+    assert (metrics["alpha_loss"], metrics["ent_coef"]) == (0.0, 1.0)
+
+
+def test_target_critics_follow_at_every_update_also_between_actor_steps(
+    learner_of: LearnerOf, batch_of: BatchOf
+) -> None:
+    learner = learner_of("sac", policy_delay=3, tau=0.25)
+    for seed in range(2):
+        target = learner.state().tensors["target_critic.second.0.weight"]
+        learner.update(Batches((batch_of(seed),), None))
+        tensors = learner.state().tensors
+        expected = 0.75 * target + 0.25 * tensors["critic.second.0.weight"]
+        assert torch.allclose(tensors["target_critic.second.0.weight"], expected, atol=1e-7)
+
+
+def test_the_actor_step_leaves_the_critics_alone(learner_of: LearnerOf, batch_of: BatchOf) -> None:
+    with_actor, without_actor = learner_of("sac", policy_delay=1), learner_of("sac", policy_delay=2)
+    for learner in (with_actor, without_actor):
+        learner.update(Batches((batch_of(),), None))
+    left, right = with_actor.state().tensors, without_actor.state().tensors
+    assert not torch.equal(left["policy.actor.body.0.weight"], right["policy.actor.body.0.weight"])
+    for key in left:
+        if key.startswith("critic"):  # not bitwise: with an actor step the policy is evaluated in more rows at once
+            assert torch.allclose(left[key], right[key], rtol=1e-5, atol=1e-7), key
+
+
+BOX = SpaceSpec(3, 2, (-1.0,) * 2, (1.0,) * 2)
+DISCRETE = SpaceSpec(3, 1, (0.0,), (2.0,), num_actions=3)
+
+
+@pytest.mark.parametrize(("spec", "expected"), [(BOX, -2.0), (DISCRETE, 0.98 * math.log(3.0))])
+def test_the_target_entropy_is_that_of_the_papers(spec: SpaceSpec, expected: float) -> None:
+    assert default_target_entropy(spec) == pytest.approx(expected)
+
+
+def discrete(batch: Batch, actions: list[int]) -> Batch:
+    return batch._replace(action=torch.tensor(actions)[:, None].float())
+
+
+def test_the_value_of_an_action_that_was_not_taken_has_no_gradient(learner_of: LearnerOf, batch_of: BatchOf) -> None:
+    learner = learner_of("sac", spec=DISCRETE)
+    learner.update(Batches((discrete(batch_of(), [0, 2] * 4),), None))
+    moments = learner.state().tensors
+    for net in ("first", "second"):
+        by_output = moments[f"critic_optimizer.exp_avg.{net}.2.bias"]
+        assert (by_output == 0.0).tolist() == [False, True, False]
+
+
+def test_the_policy_comes_to_prefer_what_pays(learner_of: LearnerOf, batch_of: BatchOf) -> None:
+    """Action 2 pays 1, others nothing, and every step is the last one."""
+    learner = learner_of("sac", spec=DISCRETE, actor_lr=0.01, critic_lr=0.01, init_alpha=0.05, auto_alpha=False)
+    batch = discrete(batch_of(rows=12, terminated=torch.ones(12)), [0, 1, 2] * 4)
+    learner.update(Batches((batch._replace(reward=(batch.action[:, 0] == 2.0).float()),) * 300, None))
+    assert learner.policy.act(batch.obs).tolist() == [[2.0]] * 12
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_update_draws_nothing_and_is_a_function_of_the_state(
+    precision: str, learner_of: LearnerOf, batch_of: BatchOf
+) -> None:
+    options = {"spec": DISCRETE, "hidden_dims": (16, 16), "precision": precision, "max_grad_norm": 1.0}
+    one, other = (learner_of("sac", **options) for _ in range(2))
+    torch.rand(5, generator=other.generator)
+    for learner in (one, other):
+        learner.update(Batches(tuple(discrete(batch_of(seed), [0, 1, 2, 0] * 2) for seed in range(3)), None))
+    left, right = one.state().tensors, other.state().tensors
+    assert all(torch.equal(left[name], right[name]) for name in left if name != "generator")
+
+
+@pytest.mark.promise("td3-delay")
+def test_all_targets_move_only_with_the_delayed_actor(learner_of: LearnerOf, batch_of: BatchOf) -> None:
+    learner = learner_of("td3", policy_delay=2)
+    moved = []
+    for seed in range(4):
+        before = learner.state().tensors
+        learner.update(Batches((batch_of(seed),), None))
+        after = learner.state().tensors
+        keys = ("target_actor.body.0.weight", "target_critic.first.0.weight", "target_critic.second.0.weight")
+        moved.append([not torch.equal(before[key], after[key]) for key in keys])
+    assert moved == [[False] * 3, [True] * 3, [False] * 3, [True] * 3]
+
+
+@pytest.mark.parametrize(("target_noise", "is_same"), [(0.0, True), (0.2, False)])
+def test_target_noise_can_be_switched_off(
+    target_noise: float, is_same: bool, learner_of: LearnerOf, batch_of: BatchOf
+) -> None:
+    """Two updates that teach nothing (learning rates of zero, almost) see the same target only without noise."""
+    learner = learner_of("td3", target_noise=target_noise, critic_lr=1e-30, actor_lr=1e-30)
+    learner.update(Batches((batch_of(),), None))
+    first = learner.read_metrics().sums[2]
+    learner.update(Batches((batch_of(),), None))
+    assert bool(learner.read_metrics().sums[2] == 2 * first) is is_same
+
+
+def test_the_actor_climbs_the_first_critic_only(learner_of: LearnerOf, batch_of: BatchOf) -> None:
+    """Another second critic changes neither the actor's loss nor its step (all rows terminated: same targets)."""
+    plain, changed = learner_of("td3"), learner_of("td3")
+    state = changed.state()
+    state.tensors["critic.second.2.bias"] += 100.0
+    changed.load_state(state)
+    for learner in (plain, changed):
+        learner.update(Batches((batch_of(terminated=torch.ones(8)),), None))
+    left, right = plain.state().tensors, changed.state().tensors
+    assert not torch.equal(left["critic.second.0.weight"], right["critic.second.0.weight"])
+    assert torch.equal(left["policy.actor.body.0.weight"], right["policy.actor.body.0.weight"])
