@@ -145,22 +145,31 @@ def judge(bug: Bug, copy: Copy, marks: str) -> str:
     return {0: "NOT caught", 1: "caught"}.get(status, f"error: pytest exited with {status}: {last}")
 
 
+def change_set_of(tests: Sequence[str], copy: Copy) -> set[str]:
+    """Returns those of the tests that every change must pass, at least with some of their parameters."""
+    collected = copy.pytest(CHANGE_SET, "--collect-only", *tests)[1].splitlines()
+    return {name for line in collected for name in (line, line.partition("[")[0])}.intersection(tests)
+
+
+def require_passes(tests: Sequence[str], change_set: set[str], copy: Copy) -> None:
+    """Raises RuntimeError unless the tests pass without a bug."""
+    for marks, some in ((CHANGE_SET, change_set), ("", set(tests) - change_set)):
+        status, output = copy.pytest(marks, *sorted(some), timeout_s=UNCHANGED_TIMEOUT_S) if some else (0, "")
+        if status:
+            raise RuntimeError(f"tests fail without a bug, pytest exited with {status}:\n{output}")
+
+
 def run_bugs(bugs: Sequence[Bug], jobs: int) -> list[Result]:
     """Judges all rows, `jobs` at a time, and prints a line on each. Raises RuntimeError where the tests fail anyway."""
     with ExitStack() as stack:
-        roots = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seeded-"))) for _ in range(jobs)]
-        copies = queue.SimpleQueue[Copy]()
-        for root in roots:
-            copies.put(Copy(root))
-        first = copies.get()
+        roots = [stack.enter_context(tempfile.TemporaryDirectory(prefix="seeded-")) for _ in range(jobs)]
+        first, *others = [Copy(Path(root)) for root in roots]
         tests = list(dict.fromkeys(bug.test for bug in bugs))
-        collected = first.pytest(CHANGE_SET, "--collect-only", *tests)[1].splitlines()
-        change_set = {name.partition("[")[0] for name in collected if "::" in name} | set(collected)
-        for marks, some in ((CHANGE_SET, change_set.intersection(tests)), ("", set(tests) - change_set)):
-            status, output = first.pytest(marks, *sorted(some), timeout_s=UNCHANGED_TIMEOUT_S) if some else (0, "")
-            if status:
-                raise RuntimeError(f"tests fail without a bug, pytest exited with {status}:\n{output}")
-        copies.put(first)
+        change_set = change_set_of(tests, first)
+        require_passes(tests, change_set, first)
+        copies = queue.SimpleQueue[Copy]()
+        for copy in (first, *others):
+            copies.put(copy)
 
         def run(bug: Bug) -> Result:
             copy, started_s, is_in_change_set = copies.get(), time.monotonic(), bug.test in change_set
