@@ -23,7 +23,6 @@ STATE: dict[str, Any] = {
     "env_steps": 0, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1, "numbers": {"num_updates": 5},
     "start": [4, 0], "replay_first": [], "replay_end": [], "fingerprint": {},
 }  # fmt: skip
-ONE_THREAD = {"threads": {"learner": 1}}
 
 
 def config(**tree: object) -> RunConfig:
@@ -43,14 +42,6 @@ def test_a_budget_below_what_a_run_has_done_is_refused(tmp_path: Path, wanted: f
             draft.add_json("state", STATE | {"env_steps": env_steps})
     with pytest.raises(ConfigError, match=r"got 150, allowed at least 200, .*; write total_timesteps=400"):
         train.resume(tmp_path, {"total_timesteps": wanted})
-
-
-def test_only_the_newest_checkpoint_is_read_for_what_a_run_has_done(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(CheckpointStore, "usable", None)
-    with pytest.raises(ConfigError, match="cannot be read"):  # there is no configuration
-        train.resume(tmp_path, {"total_timesteps": 5})
 
 
 @pytest.mark.parametrize(

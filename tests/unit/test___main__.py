@@ -33,7 +33,7 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("delay_s", [0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.2])
+@pytest.mark.parametrize("delay_s", [0.03, 0.2, 0.6])
 def test_ctrl_c_at_any_instant_of_the_start_ends_it_with_130_and_no_traceback(delay_s: float, tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "DELAY": str(delay_s)}
     command = [sys.executable, "-c", START]

@@ -34,12 +34,6 @@ def raises_at(site: str) -> bool:
     return False
 
 
-def test_nothing_happens_without_the_variable() -> None:
-    fault.arm("learner", environ={})
-    assert not raises_at("disk.write")
-    assert fault._plan is None
-
-
 def test_an_errno_is_raised_at_its_site_only() -> None:
     armed("disk.write:ENOSPC")
     assert not raises_at("disk.fsync")
@@ -67,12 +61,6 @@ def test_role_and_rank_choose_the_process(where: str, role: str, rank: int, expe
     assert raises_at("disk.write") is expected
 
 
-def test_several_faults_are_independent() -> None:
-    armed("disk.write@n=1:EIO; disk.write@n=2:ENOSPC;disk.fsync:EIO")
-    assert [raises_at("disk.write") for _ in range(3)] == [True, True, False]
-    assert raises_at("disk.fsync")
-
-
 def test_with_a_directory_each_fault_happens_once_whoever_comes_by(tmp_path: Path) -> None:
     once = {fault.ONCE_VARIABLE: str(tmp_path)}
     armed("disk.write@n=2:EIO;disk.fsync:EIO", **once)
@@ -89,23 +77,6 @@ def test_a_process_ends_at_the_site(action: str, code: int) -> None:
     environ = {**os.environ, fault.VARIABLE: f"post.send:{action}"}
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (code, b"")
-
-
-def test_delay_and_hang_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        if len(slept) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("time.sleep", sleep)
-    armed("ring.copied@n=1:delay:20;ring.copied@n=2:hang")
-    fault.hit("ring.copied")
-    assert slept == [0.02]
-    with pytest.raises(KeyboardInterrupt):
-        fault.hit("ring.copied")
-    assert len(slept) == 3  # it goes on for ever
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from offpolicy.files import (
-    NO_LINKS,
     Disk,
     JsonlFile,
     UniqueJsonlFile,
@@ -86,14 +85,6 @@ def test_a_last_line_without_its_newline_is_kept_whole(tmp_path: Path) -> None:
     assert steps_in(path) == [10, 20, 30]
 
 
-def test_a_whole_file_is_not_rewritten(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    write_steps(path, 10, 20)
-    inode = path.stat().st_ino
-    JsonlFile(path, resume_step=20).close()
-    assert path.stat().st_ino == inode
-
-
 def test_a_line_that_fits_only_in_part_is_taken_back(tmp_path: Path) -> None:
     """A limit of 40 bytes lets the first line of 26 through and 14 bytes of the second."""
     path = tmp_path / "metrics.jsonl"
@@ -155,27 +146,6 @@ def test_a_replacement_that_fails_leaves_no_temporary_file(tmp_path: Path) -> No
     assert os.listdir(tmp_path) == ["a"]
 
 
-@pytest.mark.parametrize(("durable", "synced"), [(False, []), (True, ["file", "directory"])])
-def test_durable_content_and_name_are_synced_in_that_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool, synced: list[str]
-) -> None:
-    calls: list[str] = []
-
-    def fsync(descriptor: int) -> None:
-        target = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        calls.append("directory" if target == tmp_path else "file")
-        assert (tmp_path / "a").exists() == (target == tmp_path)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    atomic_write(tmp_path / "a", "new", durable=durable)
-    assert calls == synced
-
-
-def test_a_file_is_its_blocks_one_after_the_other(tmp_path: Path) -> None:
-    Disk().write(tmp_path / "file", [b"ab", memoryview(b"cd")])
-    assert (tmp_path / "file").read_bytes() == b"abcd"
-
-
 def test_no_file_is_rewritten_in_place(tmp_path: Path) -> None:
     Disk().write(tmp_path / "file", [b"old"])
     with pytest.raises(FileExistsError):
@@ -195,26 +165,6 @@ def test_a_directory_is_removed_with_its_content(tmp_path: Path) -> None:
     Disk().write(tmp_path / "full" / "file", [b"a"])
     Disk().remove(tmp_path / "full")
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
-def test_a_filesystem_without_fsync_for_directories_is_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    def refuse(descriptor: int) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(os, "fsync", refuse)
-    Disk().fsync_dir(tmp_path)
-
-
-def test_any_other_failure_to_fsync_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(descriptor: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="Input/output error"):
-        Disk().fsync_dir(tmp_path)
 
 
 def test_lines_of_more_updates_than_the_checkpoint_are_superseded_too(tmp_path: Path) -> None:
@@ -244,32 +194,6 @@ def test_what_only_the_replaced_record_said_is_kept(tmp_path: Path) -> None:
     file.append({"env_steps": 10})
     file.close()
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"env_steps": 10, "eval/return_mean": 1.5}
-
-
-@pytest.mark.parametrize(("updates", "speed"), [(7, 30.0), (8, 1.0)])
-def test_a_record_of_an_earlier_process_is_replaced_only_by_one_of_more_updates(
-    tmp_path: Path, updates: int, speed: float
-) -> None:
-    """A resumed run repeats the step of its checkpoint: what it adds is an evaluation, not a window of its own."""
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(json.dumps({"env_steps": 10, "train/n_updates": 7, "perf/steps_per_sec": 30.0}) + "\n")
-    file = UniqueJsonlFile(path, 10)
-    for _ in range(2):
-        file.append({"env_steps": 10, "train/n_updates": updates, "perf/steps_per_sec": 1.0, "eval/return_mean": 5.0})
-    file.close()
-    (line,) = [json.loads(line) for line in path.read_text().splitlines()]
-    assert (line["perf/steps_per_sec"], line["train/n_updates"], line["eval/return_mean"]) == (speed, updates, 5.0)
-
-
-def test_a_shorter_record_leaves_nothing_of_the_one_it_replaces(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    file = UniqueJsonlFile(path, None)
-    for speed in (0.123456789, 1.0, 0.987654321012):
-        file.append({"env_steps": 10, "perf/steps_per_sec": speed})
-        assert [json.loads(line)["perf/steps_per_sec"] for line in path.read_text().splitlines()] == [speed]
-    file.append({"env_steps": 20})
-    file.close()
-    assert steps_in(path) == [10, 20]
 
 
 @pytest.mark.parametrize("refusal", ["a full disk", "half a line", "at once"])
@@ -308,39 +232,6 @@ def test_a_line_of_impossible_numbers_is_dropped_like_a_torn_one(tmp_path: Path,
     assert steps_in(path) == [10]
 
 
-@pytest.mark.parametrize("refusal", [None, *NO_LINKS])
-def test_a_link_is_a_copy_where_the_filesystem_has_no_links(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int | None
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        assert refusal is not None
-        raise OSError(refusal, os.strerror(refusal))
-
-    (tmp_path / "old").write_bytes(b"rows")
-    if refusal is not None:
-        monkeypatch.setattr(os, "link", refuse)
-    Disk().link(tmp_path / "old", tmp_path / "new")
-    assert (tmp_path / "new").read_bytes() == b"rows"
-    assert (tmp_path / "new").samefile(tmp_path / "old") == (refusal is None)
-
-
-def test_a_copy_in_place_of_a_link_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EPERM, "no links")
-
-    synced: list[str] = []
-    monkeypatch.setattr(os, "link", refuse)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
-    (tmp_path / "old").write_bytes(b"rows")
-    Disk().link(tmp_path / "old", tmp_path / "new")
-    assert synced == [str(tmp_path / "new")]
-
-
-def test_any_other_refusal_of_a_link_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        Disk().link(tmp_path / "missing", tmp_path / "new")
-
-
 @pytest.mark.parametrize("is_known", [True, False])
 def test_an_output_is_written_through_a_link(tmp_path: Path, is_known: bool) -> None:
     target, link = tmp_path / "target", tmp_path / "link"
@@ -377,21 +268,3 @@ def test_an_output_to_standard_output_comes_between_what_is_printed(tmp_path: Pa
         subprocess.run([sys.executable, "-c", script], stdout=out, check=True, cwd=tmp_path, env=environment)
     assert (tmp_path / "out").read_text() == "before\npage after\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "out"]
-
-
-def test_a_start_whose_second_write_is_refused_supersedes_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"env_steps": 10}\n{"env_steps": 20}\n')
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    for _ in range(2):
-        with monkeypatch.context() as patch:
-            patch.setattr("offpolicy.files.atomic_write", full)
-            with pytest.raises(OSError, match="No space"):
-                JsonlFile(path, 10)
-    JsonlFile(path, 10).close()
-    assert steps_in(tmp_path / "metrics.superseded.jsonl") == [20]

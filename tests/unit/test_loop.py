@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from offpolicy.loop import Parts, train
 from offpolicy.timing.device_timer import DeviceTimer
 from offpolicy.timing.ledger import Ledger
@@ -111,14 +109,6 @@ ITERATION = [
 ]  # fmt: skip
 
 
-def test_an_iteration_calls_its_parts_in_this_order() -> None:
-    tape = Tape(iterations=2)
-    is_complete, _ = run(tape)
-    end = ["wait_ready", "agree", "last eval True", "last save True", "last report True"]
-    assert tape.calls == ["release", *ITERATION, *ITERATION, *end]
-    assert is_complete
-
-
 def test_a_stop_request_ends_before_the_next_batch_is_taken() -> None:
     tape = Tape(iterations=5, stop_at=1)
     is_complete, _ = run(tape)
@@ -161,40 +151,3 @@ def test_a_run_that_ends_in_its_first_iteration_is_all_warm_up() -> None:
     account = ledger.account()
     assert (account.wall_ns, account.iterations) == (0, 0)
     assert account.warmup_ns == tape.clock.now_ns()
-
-
-class CountingClock(FakeClock):
-    """Counts how often it is read."""
-
-    num_readings = 0
-
-    def now_ns(self) -> int:
-        self.num_readings += 1
-        return super().now_ns()
-
-
-ONE_RANK = (LearnerPhase.REPLAY_BATCH_WAIT, LearnerPhase.PARAM_SYNC)
-
-
-def readings(iterations: int, **how: Any) -> int:
-    """How often a run of that many iterations reads the clock."""
-    tape = Tape(iterations)
-    tape.clock = CountingClock()
-    run(tape, **how)
-    return tape.clock.num_readings
-
-
-@pytest.mark.parametrize(
-    ("how", "phases"), [({}, 11), ({"is_due": False}, 9), ({"is_due": False, "skipped": ONE_RANK}, 8)]
-)
-def test_only_phases_that_can_occur_cost_clock_readings(how: dict[str, Any], phases: int) -> None:
-    assert readings(9, **how) - readings(8, **how) == 2 * phases + 1  # and one for the boundary
-
-
-def test_the_time_of_a_phase_that_is_skipped_is_not_lost() -> None:
-    tape = Tape(iterations=3)
-    _, ledger = run(tape, skipped=ONE_RANK)
-    account = ledger.account()
-    assert account.phases_ns["replay_batch_wait"] == 0
-    assert account.phases_ns["other"] == 2 * Tape.COST_NS["wait_batch"]
-    assert sum(account.phases_ns.values()) == account.wall_ns

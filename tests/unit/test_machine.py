@@ -1,10 +1,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import subprocess
-import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -12,46 +8,8 @@ import pytest
 from offpolicy import machine
 
 
-def test_the_processor_is_named_as_the_kernel_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = tmp_path / "cpuinfo"
-    info.write_text("processor : 0\nmodel name\t: Some CPU @ 2 GHz\nprocessor : 1\nmodel name\t: Some CPU @ 2 GHz\n")
-    monkeypatch.setattr(machine, "CPU_INFO", info)
-    assert machine.cpu_model() == "Some CPU @ 2 GHz"
-
-
-def test_a_kernel_without_cpuinfo_has_an_unknown_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "none")
-    assert machine.cpu_model() == "unknown"
-
-
-def test_an_installed_package_has_its_version_and_a_missing_one_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(machine.versions()) == ["offpolicy", "torch", "gymnasium", "mujoco"]
-    monkeypatch.setattr(machine, "PACKAGES", ("gymnasium", "offpolicy-that-is-not-installed"))
-    assert machine.versions() == {"gymnasium": version("gymnasium"), "offpolicy-that-is-not-installed": None}
-
-
 def test_the_memory_at_hand_is_a_sensible_number() -> None:
     assert 2**26 < machine.available_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def test_the_limit_on_open_files_is_raised_as_far_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits, set_to = (100, 300), list[tuple[int, int]]()
-    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: limits)
-    monkeypatch.setattr(machine.resource, "setrlimit", lambda _, new: set_to.append(new))
-    now = len(os.listdir("/proc/self/fd"))
-    assert machine.allow_open_files(100 - now) == (100, 100)
-    assert set_to == []
-    assert machine.allow_open_files(200 - now) == (200, 200)
-    assert set_to == [(200, 300)]
-    assert machine.allow_open_files(400 - now) == (400, 300)
-    assert set_to == [(200, 300), (300, 300)]
-
-
-def test_the_load_is_that_of_one_core_of_the_host_however_few_this_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(os, "cpu_count", lambda: 128)
-    monkeypatch.setattr(os, "getloadavg", lambda: (64.0, 1.0, 1.0))
-    assert machine.load_per_core() == 0.5
 
 
 # -- CPU quotas -------------------------------------------------------------------------------------------------------
@@ -106,16 +64,6 @@ def test_a_container_that_sees_only_its_own_group_has_the_quota_at_the_mount(
 
 def test_without_cgroups_there_is_no_quota(tmp_path: Path) -> None:
     assert machine.cpu_quotas(tmp_path) == []
-
-
-def test_no_other_mount_of_the_host_hides_the_quota(tmp_path: Path) -> None:
-    """One without a source, and one whose name is no UTF-8, as a USB stick of another system has."""
-    group(tmp_path / "cg", cpu__max="150000 100000\n")
-    ours = f"/ {tmp_path}/cg rw - cgroup2 cgroup2 rw"
-    assert in_cgroups(tmp_path, "0::/\n", "/ /x rw - tmpfs  rw", ours) == [(1.5, "cg")]
-    mounts = (tmp_path / "self" / "mountinfo").read_bytes()
-    (tmp_path / "self" / "mountinfo").write_bytes(b"31 23 0:28 / /media/caf\xe9\x0b rw - vfat /dev/sdb1 rw\n" + mounts)
-    assert [quota.cores for quota in machine.cpu_quotas(tmp_path / "self")] == [1.5]
 
 
 @pytest.mark.parametrize("content", ["", "much 100000\n", "100000 0\n", "1 2 3\n"])
@@ -183,68 +131,3 @@ def test_the_memory_at_hand_is_within_the_tightest_limit(monkeypatch: pytest.Mon
     limits = [machine.MemoryLimit(5000, 1000, tmp_path), machine.MemoryLimit(9000, 8500, tmp_path)]
     monkeypatch.setattr(machine, "memory_limits", lambda process: limits)
     assert machine.memory() == (500, 5000)
-
-
-def test_the_limit_of_the_address_space_counts_without_what_is_mapped_already(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "memory_limits", lambda process: [])
-    monkeypatch.setattr(machine, "_mapped_bytes", lambda process: 2**20)
-    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (3 * 2**20, -1))
-    assert machine.memory() == (2 * 2**20, 3 * 2**20)
-
-
-def test_linux_takes_pages_of_shared_memory_back_and_a_sandbox_that_refuses_is_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert machine.gives_memory_back.__wrapped__()
-    monkeypatch.setattr(machine.mmap, "MADV_REMOVE", 10_000)  # no such advice
-    assert not machine.gives_memory_back.__wrapped__()
-
-
-@pytest.mark.parametrize(("kind", "keeps"), [("x86_64", True), ("AMD64", True), ("aarch64", False), ("i686", False)])
-def test_stores_keep_their_order_on_x86_64_alone(kind: str, keeps: bool) -> None:
-    assert machine.keeps_store_order(kind) == keeps
-
-
-def test_the_kind_of_processor_is_the_kernels() -> None:
-    assert machine.processor() == os.uname().machine
-
-
-ALLOCATING = """
-import resource, sys
-from offpolicy.machine import keep_freed_memory
-if sys.argv[1] == "keep":
-    keep_freed_memory()
-def faults():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-blocks = [bytearray(1 << 20) for _ in range(4)]
-del blocks
-before = faults()
-for _ in range(100):
-    blocks = [bytearray(1 << 20) for _ in range(4)]
-    del blocks
-print(faults() - before)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library frees in its own way")
-def test_memory_that_was_freed_is_kept_and_not_mapped_anew() -> None:
-    """400 MiB are 102,400 pages; glibc gives the end of its heap back once it exceeds twice the largest block."""
-    faults = {
-        word: int(subprocess.check_output([sys.executable, "-c", ALLOCATING, word], text=True))
-        for word in ("keep", "give back")
-    }
-    assert faults["keep"] < 2000 < 20_000 < faults["give back"], faults
-
-
-def test_a_c_library_without_the_call_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: object())
-    machine.keep_freed_memory()
-
-
-@pytest.mark.parametrize(("line", "expected"), [("vendor_id\t: GenuineIntel\n", "GenuineIntel"), ("", "unknown")])
-def test_the_maker_of_the_processor_is_as_it_names_itself(
-    line: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{line}")
-    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
-    assert machine.cpu_vendor() == expected

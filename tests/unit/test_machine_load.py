@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from offpolicy import machine_load
-from offpolicy.machine_load import GIB, Gpu, SystemMonitor
+from offpolicy.machine_load import GIB, SystemMonitor
 
 
 class FakeLibrary:
@@ -66,19 +66,6 @@ def test_a_gpu_that_does_not_tell_all_tells_the_rest(library: FakeLibrary) -> No
     assert (load.gpu_pct, load.vram_gib, load.gpu_watts) == (None, 2.0, 240.5)
 
 
-@pytest.mark.parametrize(
-    ("visible", "asked"),
-    [
-        (None, ("nvmlDeviceGetHandleByIndex_v2", 1)),
-        ("3, 5", ("nvmlDeviceGetHandleByIndex_v2", 5)),
-        ("GPU-a,GPU-b", ("nvmlDeviceGetHandleByUUID", b"GPU-b")),
-    ],
-)
-def test_the_gpu_is_the_one_that_cuda_shows(library: FakeLibrary, visible: str | None, asked: tuple[str, Any]) -> None:
-    Gpu(1, visible)
-    assert library.asked[-1] == asked
-
-
 def test_without_a_driver_there_are_no_numbers_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise OSError(name)
@@ -87,35 +74,3 @@ def test_without_a_driver_there_are_no_numbers_of_a_gpu(monkeypatch: pytest.Monk
     load = SystemMonitor("cuda:0").read()
     assert load is not None
     assert load.gpu_pct is None
-
-
-@pytest.mark.parametrize(("order", "expected"), [("", None), ("PCI_BUS_ID", 45.0)])
-def test_of_gpus_of_several_kinds_only_the_bus_says_which_is_meant(
-    library: FakeLibrary, monkeypatch: pytest.MonkeyPatch, order: str, expected: float | None
-) -> None:
-    library.names = [b"T4", b"H200"]
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
-    load = SystemMonitor("cuda:0").read()
-    assert load is not None
-    assert load.gpu_pct == expected
-
-
-def test_the_driver_tells_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Driver:
-        def nvmlInit_v2(self) -> int:  # noqa: N802  # NVML's name
-            return 0
-
-        def nvmlSystemGetDriverVersion(self, text: Any, size: Any) -> int:  # noqa: N802
-            text.value = b"570.1"
-            return 0
-
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver())
-    assert machine_load.driver_version() == "570.1"
-
-
-def test_without_a_driver_there_is_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise OSError("no such library")
-
-    monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert machine_load.driver_version() is None

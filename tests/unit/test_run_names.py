@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offpolicy.errors import ConfigError
-from offpolicy.run_names import TRIAL, find_run, mark_latest, runs_in
+from offpolicy.run_names import find_run, mark_latest, runs_in
 
 NAMES = ("sac/Pendulum-v1/20260101-100000-s1", "sac/Pendulum-v1/20260102-100000-s1", "td3/Ant-v5/20260103-100000-s2")
 
@@ -76,13 +76,6 @@ def test_latest_is_the_newest_run_where_the_link_leads_nowhere(word: str, is_rem
     assert find_run(word) == Path("runs", NAMES[2])
 
 
-def test_a_trial_is_not_latest(monkeypatch: pytest.MonkeyPatch) -> None:
-    mark_latest(Path("runs", NAMES[0]))
-    monkeypatch.setenv(TRIAL, "1")
-    mark_latest(Path("runs", NAMES[1]))
-    assert find_run("latest") == Path("runs", NAMES[0])
-
-
 def test_a_directory_with_records_comes_before_the_names_of_runs() -> None:
     for name in ("td3", "other"):
         Path(name).mkdir()
@@ -111,14 +104,3 @@ def test_a_run_elsewhere_is_latest_too(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     mark_latest(tmp_path / "mine")
     assert find_run("latest").resolve() == (tmp_path / "mine").resolve()
-
-
-def test_a_file_of_that_name_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "runs/latest").write_text("mine")
-    mark_latest(Path("runs", NAMES[0]))
-    assert (tmp_path / "runs/latest").read_text() == "mine"
-
-
-def test_no_directory_of_runs_is_made(tmp_path: Path) -> None:
-    mark_latest(tmp_path, tmp_path / "absent")
-    assert not (tmp_path / "absent").exists()

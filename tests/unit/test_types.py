@@ -30,14 +30,6 @@ def test_columns_follow_the_order_of_the_keys_and_the_sizes_of_the_shapes() -> N
     }
 
 
-def test_columns_know_both_of_their_ends() -> None:
-    assert (SPEC.columns("image"), SPEC.columns("goal")) == (slice(3, 9), slice(9, 10))
-
-
-def test_the_shape_is_that_of_the_key() -> None:
-    assert [SPEC.shape_of(key) for key in ("image", "clock", "goal")] == [(2, 3), (), (1,)]
-
-
 @pytest.mark.parametrize("spec", [SPEC, BOX], ids=["dict", "box"])
 def test_a_key_that_is_not_observed_is_refused(spec: SpaceSpec) -> None:
     with pytest.raises(ValueError, match="not in"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.analysis.report import Report
-from offpolicy.api import evaluation
 from offpolicy.api.evaluation import compare, evaluate
 from offpolicy.api.runs import TrainedRun
 from offpolicy.commands import evaluate as command
@@ -50,42 +47,10 @@ def test_one_run_has_one_evaluation(asked: list[Any]) -> None:
     assert repr(found) == "Evaluation('y', mean_reward=2.00, std_reward=1.00, episodes=2, seed=4)"
 
 
-def test_a_standard_descriptor_that_the_program_has_closed_is_open(asked: list[Any]) -> None:
-    """Else the environment's libraries may not load: they start programs."""
-    saved = os.dup(0)
-    os.close(0)
-    try:
-        evaluate("y", episodes=2)
-        assert os.path.samestat(os.fstat(0), os.stat(os.devnull))
-    finally:
-        os.dup2(saved, 0)
-        os.close(saved)
-    assert len(asked) == 1
-
-
-def test_values_of_numpy_are_changes_too(asked: list[Any]) -> None:
-    evaluate("y", changes={"env": {"kwargs": {"g": np.float32(9.5), "model": Path("x.xml")}}})
-    ((_, choice, _),) = asked
-    assert choice.overrides == {"env": {"kwargs": {"g": 9.5, "model": "x.xml"}}}
-    assert type(choice.overrides["env"]["kwargs"]["g"]) is float
-
-
 def test_several_runs_have_labels_of_their_own(asked: list[Any]) -> None:
     assert list(evaluate(["a/x", TrainedRun(Path("b/x")), Path("y")])) == ["x", "x-2", "y"]
     assert list(evaluate({"mine": "y"}, random=True)) == ["mine"]
     assert asked[1][2]["with_random"]
-
-
-def test_a_label_that_is_the_name_of_another_run_is_not_given_twice(asked: list[Any]) -> None:
-    for name in ("c/x", "x-2"):
-        Path(name).mkdir(parents=True)
-        Path(name, "config.yaml").touch()
-    assert list(evaluate(["a/x", "b/x", "x-2", "c/x"])) == ["x", "x-3", "x-2", "x-4"]
-
-
-def test_random_actions_need_a_label_beside_them(asked: list[Any]) -> None:
-    with pytest.raises(ConfigError, match=r"evaluate\(\[run\], random=True\)"):
-        evaluate("y", random=True)
 
 
 @pytest.mark.parametrize(("run", "got"), [(None, "None"), (3, "a int"), ([None], "None"), ({"x": 3}, "a int")])
@@ -122,33 +87,6 @@ def test_options_are_checked_as_those_of_the_command(asked: list[Any], options: 
     assert asked == []
 
 
-def test_numbers_of_numpy_are_numbers(asked: list[Any]) -> None:
-    evaluate("y", seed=np.int64(3), step=np.int64(300), episodes=np.int64(2))  # type: ignore[arg-type]
-    ((_, choice, options),) = asked
-    assert (choice.seed, choice.step, options["episodes"]) == (3, 300, 2)
-    assert type(choice.seed) is int, "it is written as JSON"
-
-
-def test_every_run_is_checked_for_foreign_code(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    checked: list[Any] = []
-    monkeypatch.setattr(evaluation, "check_trust", lambda path, *, is_trusted: checked.append((path, is_trusted)))
-    evaluate(["a/x", "y"], trust=True)
-    assert checked == [(Path("a/x"), True), (Path("y"), True)]
-
-
-def test_labels_of_a_comparison_may_have_seeds(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[Any] = []
-    for reader in ("read_runs", "read_labelled"):
-        monkeypatch.setattr(evaluation, reader, lambda given: read.append(given) or given)
-    monkeypatch.setattr(evaluation, "report_of", lambda given, reference: Report(("one", "two"), (), (f"{reference}",)))
-    found = compare({"lr=1e-3": ["a/x", "b/x"], "two": TrainedRun(Path("y"))}, reference=-200.0)
-    assert read == [{"lr=1e-3": [Path("a/x"), Path("b/x")], "two": [Path("y")]}]
-    assert "two against one" in str(found)
-    assert "-200.0" in found.markdown()
-    assert compare(["a/x", "y"]).report.labels == ("one", "two")
-    assert read[1] == ["a/x", "y"]
-
-
 @pytest.mark.parametrize(
     ("runs", "problem"),
     [
@@ -168,20 +106,8 @@ def test_what_cannot_be_compared_is_refused_by_name(asked: list[Any], runs: Any,
     assert caught.value.problems == (problem,)
 
 
-def test_labels_of_a_comparison_may_be_numbers(make_run: MakeRun) -> None:
-    runs: Any = {1: make_run("one"), 2: make_run("two")}
-    assert "2 against 1" in str(compare(runs))
-
-
 def test_a_score_to_reach_is_finite(make_run: MakeRun) -> None:
     runs = [make_run("one"), make_run("two")]
     assert "env steps to -30" in str(compare(runs, reference=-30))
     with pytest.raises(ConfigError, match="reference: got nan, allowed a finite number"):
         compare(runs, reference=float("nan"))
-
-
-def test_labels_of_a_comparison_are_no_markup(make_run: MakeRun) -> None:
-    labels = ("a[red]", "b[/x]", ":fire:")
-    text = str(compare({label: make_run(f"run-{number}") for number, label in enumerate(labels)}))
-    assert "b[/x], :fire: against a[red]" in text
-    assert all(text.count(label) > 2 for label in labels)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,30 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.peers import by_hand
-from benchmarks.peers.by_hand import Learner, Nets, Sac, Td3, batched_envs
-from benchmarks.peers.contenders import CONTENDERS, Job
-from benchmarks.peers.control import Batch, run_program, separate_envs
-from benchmarks.peers.settings import Settings, check_equal
+from benchmarks.peers.by_hand import Learner, Nets, Sac, Td3
+from benchmarks.peers.control import Batch
+from benchmarks.peers.settings import Settings
 
 OBS, ACTION, ROWS = 5, 2, 32
 SMALL = Settings("sac", 1, batch_size=4, hidden_dims=(8, 8), learning_starts=40, capacity=200)
 Weights = list[Tensor]  # by layer, a weight and a bias each
-
-
-@pytest.mark.parametrize(("hidden", "num_nets"), [([8, 6], 2), ([24, 8], 1)])  # the second: narrow inputs
-def test_gradients_of_networks_are_those_of_autograd(hidden: list[int], num_nets: int) -> None:
-    torch.manual_seed(1)
-    nets = Nets(num_nets, [OBS, *hidden, 3])
-    inputs, d_output = torch.randn(ROWS, OBS), torch.randn(num_nets, ROWS - 4, 3)
-    weights, wanted_inputs = leaves(nets), inputs.clone().requires_grad_()
-    output = evaluate(weights, wanted_inputs)
-    assert torch.allclose(nets.forward(inputs), output, atol=1e-6)
-    output[:, 4:].backward(d_output)
-    above = nets.backward(d_output)
-    assert wanted_inputs.grad is not None
-    assert torch.allclose(nets.input_gradient(above, 0), wanted_inputs.grad[4:], atol=1e-5)
-    check_gradient(nets, weights)
 
 
 def test_sac_descends_its_losses() -> None:
@@ -97,33 +77,6 @@ def test_td3_descends_its_losses_and_delays_its_actor() -> None:
     check_gradient(td3.actor, actor)
     assert not torch.equal(td3.actor.block, first)
     check_target(td3)
-
-
-def test_many_environments_do_what_separate_ones_do() -> None:
-    args = settings("sac") | {"num_envs": 4}
-    together, separate = batched_envs(args), separate_envs(args)
-    assert type(together) is not type(separate)
-    assert type(batched_envs(args | {"num_envs": 1})) is type(separate)
-    actions = np.random.default_rng(1).uniform(-1, 1, (3, 4, 6)).astype(np.float32)
-    both = [(envs.reset(seed=3), [envs.step(action) for action in actions]) for envs in (together, separate)]
-    for one, other in zip(*(steps for _, steps in both), strict=True):
-        for ours, theirs in zip(one[:4], other[:4], strict=True):
-            assert np.allclose(ours, theirs)
-    mask = {"reset_mask": np.array([True, False, True, False])}
-    obs, (anew, _) = both[0][1][-1][0], together.reset(options=mask)
-    assert np.allclose(anew[[1, 3]], obs[[1, 3]])
-    assert np.allclose(anew, separate.reset(options=mask)[0])
-
-
-@pytest.mark.parametrize("algo", ["sac", "td3"])
-def test_it_does_the_work_that_it_reports(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = replace(SMALL, algo=algo, policy_delay=2 if algo == "td3" else 1)
-    words = [json.dumps(given.to_mapping()), "2", "1", "1", str(tmp_path / "report.json")]
-    monkeypatch.setattr(sys, "argv", ["by_hand.py", *words])
-    run_program(by_hand.trainer_of, batched_envs)
-    report = CONTENDERS["by-hand-2"].report(Job(given, 2.0, 1, tmp_path))
-    check_equal(given, report.settings, report.env_steps, report.updates)
-    assert 0.0 < report.work[-1].in_updates_s < 2.0
 
 
 def settings(algo: str) -> dict[str, object]:

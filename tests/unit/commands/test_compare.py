@@ -44,13 +44,6 @@ def test_the_tables_fit_80_columns_however_many_runs(
     assert len(verdicts) == count - 1
 
 
-def test_it_says_what_is_drawn_and_what_is_left_out(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
-    seeds = [f"b={make_run(f'b{seed}', changes={'seed': seed})}" for seed in range(2)]
-    text = " ".join(" ".join(printed(capsys, make_run("one"), *seeds)).split())
-    assert "one: one run; blocks of 7 of its 38 records are drawn, 2 of the warm-up left out" in text
-    assert "b: 2 runs are drawn, then blocks of their records; 38+38 records, 4 of the warm-up left out" in text
-
-
 def test_a_run_without_its_cores_is_named_with_its_shares(
     make_run: MakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,13 +91,6 @@ def test_a_condition_that_is_none_is_refused_before_a_run_is_read(capsys: pytest
     assert line.startswith("  --fail-on: got 'perf/steps_per_sec=-5%', allowed KEY<CHANGE or KEY>CHANGE")
 
 
-def test_the_legend_says_of_which_changes_a_least_size_is_asked(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = " ".join(" ".join(printed(capsys, make_run("one"), make_run("two"))).split())
-    assert "below 2% of the value or, of a phase, 0.5% of the wall, of a return 0.5% of what the curves span" in text
-
-
 def test_the_files_hold_the_tables_and_the_picture(make_run: MakeRun, tmp_path: Path) -> None:
     files = {"png": tmp_path / "c.png", "markdown": tmp_path / "c.md", "html": tmp_path / "c.html"}
     compare([str(make_run("one")), str(make_run("a|b<i>", train=20.0))], None, **files)
@@ -122,31 +108,6 @@ def test_the_files_hold_the_tables_and_the_picture(make_run: MakeRun, tmp_path: 
 def test_a_file_that_cannot_be_written_is_refused_first(make_run: MakeRun, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--png: got"):
         compare([str(make_run("one")), str(make_run("two"))], png=tmp_path / "nowhere" / "x.png")
-
-
-@pytest.mark.parametrize("option", ["png", "markdown", "html"])
-def test_a_directory_is_no_file_to_write(make_run: MakeRun, tmp_path: Path, option: str) -> None:
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(ConfigError, match=f"--{option}: got '.*taken', allowed a file"):
-        compare([str(make_run("one")), str(make_run("two"))], None, **{option: tmp_path / "taken"})
-
-
-def test_markdown_links_its_picture_from_where_it_lies_itself(
-    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = [str(make_run("one")), str(make_run("two"))]
-    for name in ("docs", "img"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path)
-    for page, picture, link in (("docs/c.md", tmp_path / "img" / "p.png", "../img/p.png"), ("c.md", "p.png", "p.png")):
-        compare(runs, png=Path(picture), markdown=Path(page))
-        assert f"]({link})" in Path(page).read_text()
-
-
-def test_markdown_links_a_picture_whose_name_has_spaces_and_brackets(make_run: MakeRun, tmp_path: Path) -> None:
-    runs, page = [str(make_run("one")), str(make_run("two"))], tmp_path / "c.md"
-    compare(runs, png=tmp_path / "a (2) ü.png", markdown=page)
-    assert "![time per iteration and learning curves](a%20%282%29%20%C3%BC.png)" in page.read_text()
 
 
 def test_a_picture_without_matplotlib_is_refused_first_with_the_extra(make_run: MakeRun, tmp_path: Path) -> None:
@@ -167,15 +128,3 @@ def test_the_table_needs_no_torch_and_no_matplotlib(make_run: MakeRun) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, *words], cwd=REPOSITORY, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_without_a_terminal_there_are_no_colours(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, make_run("one"), make_run("two", train=20.0))
-    assert not any("\x1b" in line for line in lines)
-
-
-def test_a_run_that_was_slowed_on_purpose_is_named(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, make_run("one"), make_run("two", changes={"timing": {"virtual_speedup": True}}))
-    assert "slowed: two was delayed on purpose by timing.virtual_speedup; no verdict on time" in " ".join(
-        " ".join(lines).split()
-    )

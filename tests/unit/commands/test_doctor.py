@@ -46,6 +46,7 @@ def test_json_has_every_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert [each["name"] for each in content["findings"]] == ["clock", "torch"]
 
 
+@pytest.mark.slow
 @pytest.mark.mp
 def test_the_command_line_checks_this_machine(run_cli: Any) -> None:
     result = run_cli(["doctor", "--json"], timeout=110)

@@ -46,14 +46,6 @@ def test_what_is_measured_stands_beside_the_return() -> None:
     assert [line.split()[1] for line in lines if line.split()[:1] == ["b"]][1:] == ["return", "way"]
 
 
-def test_small_returns_are_told_apart() -> None:
-    lines = shown({"a": episodes(0.021, 0.023, 0.022), "b": episodes(0.041, 0.043, 0.042)})
-    assert any(line.split()[:2] == ["a", "0.0220"] for line in lines)
-    assert any(line.split()[:3] == ["b", "return", "-0.0200"] for line in lines)
-    lines = shown({"a": episodes(-8.0, 8.00001), "b": episodes(1.0, 2.0)})
-    assert any(line.split()[:2] == ["a", "0.0"] for line in lines)
-
-
 def test_the_table_fits_80_columns_with_large_numbers() -> None:
     rng = np.random.default_rng(0)
     many = {name: episodes(*rng.normal(-12345.6, 900.0, 20)) for name in ("reference", "another", "random")}
@@ -63,27 +55,12 @@ def test_the_table_fits_80_columns_with_large_numbers() -> None:
     assert all(row.count("[") == row.count("]") == 2 for row in rows), "an interval is broken over two lines"
 
 
-def test_a_difference_that_rounds_to_nothing_has_no_sign() -> None:
-    lines = shown({"a": episodes(1.0, 1.0), "b": episodes(1.01, 1.01)})
-    (against,) = [line for line in lines if line.split()[:2] == ["b", "return"]]
-    assert against.split()[2:5] == ["0.0", "[0.0,", "0.0]"]
-
-
 CHOICE = PolicyChoice(seed=None, step=None, device="cpu", overrides={})
 
 
 def test_the_label_of_the_random_actions_is_taken() -> None:
     with pytest.raises(ConfigError, match="the label 'random' is that of the random actions"):
         evaluate({"random": Path("missing")}, CHOICE, episodes=1, with_random=True)
-
-
-def test_policies_of_several_environments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(path: Path, choice: PolicyChoice) -> SimpleNamespace:
-        return SimpleNamespace(env=SimpleNamespace(id=f"{path}-v0"))
-
-    monkeypatch.setattr(command, "SavedRun", SimpleNamespace(find=find))
-    with pytest.raises(ConfigError, match="several environments cannot be compared: One-v0, Two-v0"):
-        evaluate({"a": Path("Two"), "b": Path("One")}, CHOICE, episodes=1)
 
 
 def saved_run(
@@ -116,23 +93,6 @@ def test_a_policy_without_the_measure_has_a_dash_beside_one_that_has_it() -> Non
     assert (rows[0][-2:], rows[2]) == (["-", "7.0"], ["random", "goal_time", "-", "-"])
 
 
-@pytest.mark.filterwarnings("error")
-def test_policies_whose_episodes_with_a_measure_are_different_ones_are_not_compared_by_it() -> None:
-    first, last = (Episodes(np.ones(2), np.ones(2), np.array(values)) for values in ([3.0, math.nan], [math.nan, 4.0]))
-    lines = shown({"a": first, "b": last}, measure="goal_time")
-    assert lines[-3].split() == ["b", "goal_time", "-", "-"]
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_measure_that_some_policies_have_is_recorded_of_those(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved_run(tmp_path, monkeypatch, episodes(1.0, 1.0), WITHOUT, measure="goal_time")
-    assert evaluate({"a": tmp_path, "b": tmp_path}, CHOICE, episodes=2) == 0
-    records = [json.loads(line) for line in (tmp_path / "eval.jsonl").read_text().splitlines()]
-    assert [one.get("mean_goal_time") for one in records] == [0.1, None]
-
-
 def test_a_measure_that_no_policy_has_is_refused_and_the_returns_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,16 +111,6 @@ def test_the_results_of_the_runs_before_one_that_fails_are_recorded(
     assert json.loads((tmp_path / "eval.jsonl").read_text())["mean_reward"] == 1.0
 
 
-@pytest.mark.parametrize("name", ["reward", "ep_length"])
-def test_a_measure_named_like_a_result_does_not_replace_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    saved_run(tmp_path, monkeypatch, episodes(50.0), measure=name)
-    evaluate({"a": tmp_path}, CHOICE, episodes=1)
-    record = json.loads((tmp_path / "eval.jsonl").read_text())
-    assert (record["mean_reward"], record["mean_ep_length"], record[f"mean_info_{name}"]) == (50.0, 7.0, 5.0)
-
-
 def test_a_record_is_never_glued_to_a_torn_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that was full took a part of a line; the next record was lost with it."""
     saved_run(tmp_path, monkeypatch, episodes(1.0, math.nan))
@@ -168,16 +118,6 @@ def test_a_record_is_never_glued_to_a_torn_one(tmp_path: Path, monkeypatch: pyte
     assert evaluate({"a": tmp_path}, CHOICE, episodes=2) == 0
     records = [json.loads(line) for line in (tmp_path / "eval.jsonl").read_text().splitlines()]
     assert [(one["env_steps"], one["mean_reward"]) for one in records] == [(40, 7.0), (50, None)]
-
-
-def test_the_path_of_a_run_is_in_one_line_however_long_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / ("a" * 100)
-    run.mkdir()
-    saved_run(run, monkeypatch, episodes(1.0, 3.0))
-    assert evaluate({"a": run}, CHOICE, episodes=2) == 0
-    assert f"evaluation of {run}\n" in capsys.readouterr().out
 
 
 def test_the_evaluation_of_a_run_that_cannot_be_written_is_shown(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -42,11 +41,6 @@ def test_a_run_that_was_stopped_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     assert "interrupted, stopped by a signal" in printed(capsys, run)
 
 
-def test_a_loss_that_rounds_to_nothing_has_no_sign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = finished_run(tmp_path / "run", done=95.2382)  # after the evaluation 95.238 are left
-    assert "Evaluation 95.2 4.8 the rest 95.2 0.0" in printed(capsys, run)
-
-
 def test_the_account_of_an_earlier_start_is_not_shown_as_that_of_the_last_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,29 +51,3 @@ def test_the_account_of_an_earlier_start_is_not_shown_as_that_of_the_last_one(
         "was started again after it had ended at env step 1,200, and has not ended since: the account is of the start"
         " that ended, the configuration of the last start"
     ) in printed(capsys, run)
-
-
-def test_why_slow_iterations_are_slow_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = finished_run(tmp_path / "run")
-    assert "slow iterations" not in printed(capsys, run)
-    summary = json.loads((run / "summary.json").read_text())
-    excess_ms = {"train": 5.75, "sync_coordination": 1.62, "h2d": 0.81, "log": -0.08}
-    summary["timing"]["learner"]["slow_ms"] = excess_ms
-    (run / "summary.json").write_text(json.dumps(summary))
-    assert "slow iterations of the learner: +8.1 ms, of it train 71%, sync_coordination 20%, h2d 10%" in (
-        printed(capsys, run)
-    )
-
-
-def test_measured_gains_stand_beside_the_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = finished_run(tmp_path / "run")
-    assert "virtual speed-up" not in printed(capsys, run)
-    summary = json.loads((run / "summary.json").read_text())
-    row = {"phase": "train", "percent": 25, "blocks": 4, "gain": 0.2, "low": 0.17, "high": 0.23}
-    summary["virtual_speedup"] = {"steps_per_sec": 100.0, "gains": [row]}
-    (run / "summary.json").write_text(json.dumps(summary))
-    text = printed(capsys, run)
-    assert (
-        "slowed on purpose, by timing.virtual_speedup: its blocks without an experiment did 100.0 env steps/s" in text
-    )
-    assert "train -25 % 120.0 +20.0% +17.0 to +23.0 4 +25.0%" in text  # 10 ms per env step become 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import pytest
@@ -80,22 +80,6 @@ def test_the_best_policy_is_exported_with_its_contract(run: Path, tmp_path: Path
     assert contract["env"] == {"id": "Pendulum-v1", "kwargs": {"max_episode_steps": 20}}
 
 
-def test_the_contract_of_two_files_is_named_once(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(command, "WRITERS", dict.fromkeys(("--onnx", "--torch"), write_torch))
-    monkeypatch.setattr(command, "require_onnx", lambda option: None)
-    export(run, BEST, {"--onnx": tmp_path / "policy.onnx", "--torch": tmp_path / "policy.pt2"})
-    assert capsys.readouterr().out.count("policy_contract.json: its inputs, outputs and digests") == 1
-
-
-def test_an_argument_of_the_environment_that_is_no_number_of_json_is_text(tmp_path: Path) -> None:
-    run = run_of(tmp_path / "run", "env.kwargs.max_episode_steps=20", "env.kwargs.g=inf")
-    export(run, BEST, {"--torch": tmp_path / "policy.pt2"})
-    contract = json.loads((tmp_path / "policy_contract.json").read_text())
-    assert contract["env"]["kwargs"] == {"max_episode_steps": 20, "g": "Infinity"}
-
-
 def test_a_file_that_decides_otherwise_is_not_kept(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write_wrong(module: EnvPolicy, file: IO[bytes]) -> Runner:
         right = write_torch(module, file)
@@ -109,41 +93,7 @@ def test_a_file_that_decides_otherwise_is_not_kept(run: Path, tmp_path: Path, mo
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_contract_that_cannot_be_written_leaves_no_policy(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(option: str, path: Path, content: str) -> None:
-        raise ConfigError(f"{option}: {path} cannot be written: No space left on device; write it elsewhere")
-
-    monkeypatch.setattr(command, "write_output", refuse)
-    with pytest.raises(ConfigError, match="--torch: .*policy_contract.json cannot be written: No space left"):
-        export(run, BEST, {"--torch": tmp_path / "policy.pt2"})
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-def test_a_second_file_that_decides_otherwise_leaves_no_first_one_without_its_contract(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(module: EnvPolicy, file: IO[bytes]) -> Runner:
-        raise SaveError("it decides otherwise")
-
-    monkeypatch.setattr(command, "WRITERS", {"--torch": write_torch, "--onnx": refuse})
-    with pytest.raises(SaveError, match="it decides otherwise"):
-        export(run, BEST, {"--torch": tmp_path / "policy.pt2", "--onnx": tmp_path / "policy.onnx"})
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
 def test_a_run_without_a_checkpoint_is_refused(run: Path, tmp_path: Path) -> None:
     newest = PolicyChoice(seed=None, step=None, device="cpu", overrides={})
     with pytest.raises(CheckpointError, match="holds no usable checkpoint"):
         export(run, newest, {"--torch": tmp_path / "policy.pt2"})
-
-
-def test_a_disk_that_refuses_leaves_no_file(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", refuse)
-    with pytest.raises(SaveError, match="No space left"):
-        export(run, BEST, {"--torch": tmp_path / "policy.pt2"})
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]

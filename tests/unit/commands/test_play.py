@@ -51,11 +51,6 @@ def test_without_a_display_a_file_is_asked_for(tmp_path: Path, monkeypatch: pyte
         play(tmp_path / "my run", choice, video=None, episodes=1)
 
 
-def test_trying_a_file_leaves_nothing_behind(tmp_path: Path) -> None:
-    check_video(tmp_path / "x.gif")
-    assert list(tmp_path.iterdir()) == []
-
-
 class BrokenFilm:
     """A film that ends with an error after its second picture."""
 
@@ -64,20 +59,6 @@ class BrokenFilm:
     def __iter__(self) -> Iterator[Any]:
         yield from np.zeros((2, 16, 16, 3), np.uint8)
         raise EnvFailure("fails in step")
-
-
-class ShortFilm(BrokenFilm):
-    """A film of two pictures."""
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from np.zeros((2, 16, 16, 3), np.uint8)
-
-
-class LongFilm(BrokenFilm):
-    """A film of four pictures, each of another grey."""
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from (np.full((16, 16, 3), 60 * number, np.uint8) for number in range(4))
 
 
 @pytest.mark.parametrize("name", ["x.gif", "x.mp4"])
@@ -90,26 +71,3 @@ def test_a_film_that_fails_leaves_the_earlier_one(tmp_path: Path, name: str) -> 
             _write(BrokenFilm(), path)  # type: ignore[arg-type]  # a film of these pictures
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_bytes() == b"the earlier one"
-
-
-def test_a_film_is_written_to_what_a_link_names(tmp_path: Path) -> None:
-    (tmp_path / "link.gif").symlink_to(tmp_path / "film.gif")
-    for _ in range(2):
-        check_video(tmp_path / "link.gif")
-        assert _write(ShortFilm(), tmp_path / "link.gif") == (2, 2)  # type: ignore[arg-type]  # such a film
-        assert (tmp_path / "link.gif").is_symlink()
-        assert (tmp_path / "film.gif").read_bytes().startswith(b"GIF8")
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_pictures_that_a_gif_leaves_out_are_not_counted(tmp_path: Path) -> None:
-    film = LongFilm()
-    film.fps = 125.0  # a GIF shows every third of them
-    assert _write(film, tmp_path / "fast.gif") == (4, 2)  # type: ignore[arg-type]  # a film of these pictures
-
-
-def test_the_name_that_was_given_decides_the_format(tmp_path: Path) -> None:
-    (tmp_path / "link.gif").symlink_to(tmp_path / "film")
-    check_video(tmp_path / "link.gif")
-    assert _write(ShortFilm(), tmp_path / "link.gif") == (2, 2)  # type: ignore[arg-type]  # a film of these pictures
-    assert (tmp_path / "film").read_bytes().startswith(b"GIF8")

@@ -73,13 +73,6 @@ def test_episodes_that_end_before_others_side_by_side_are_recorded_to_their_end_
     assert (read.terminated.sum(), read.truncated.sum()) == (4, 0)
 
 
-def test_watching_changes_nothing() -> None:
-    watched = run_episodes(
-        swing, PENDULUM, episodes=3, seed=3, callbacks=EpisodeCallbacks(on_end=Recorder(probe(PENDULUM)))
-    )
-    np.testing.assert_array_equal(watched.ep_return, run_episodes(swing, PENDULUM, episodes=3, seed=3).ep_return)
-
-
 def test_a_disk_that_refuses_leaves_no_half_file(tmp_path: Path) -> None:
     recorder = Recorder(probe(PENDULUM))
     run_episodes(swing, PENDULUM, episodes=1, seed=3, callbacks=EpisodeCallbacks(on_end=recorder))

@@ -23,18 +23,3 @@ def test_the_page_is_written_and_named(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="--html: got .*, allowed a file in a directory that exists"):
         report([str(tmp_path / "no run")], tmp_path / name)
-
-
-def test_a_directory_without_records_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="allowed the directory of a run"):
-        report([str(tmp_path)], tmp_path / "report.html")
-
-
-def test_a_disk_that_takes_no_page_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    run = recorded_run(tmp_path / "run")
-    monkeypatch.setattr("offpolicy.files.atomic_file", fail)
-    with pytest.raises(ConfigError, match=r"--html: .*report.html cannot be written: No space left on device"):
-        report([str(run)], tmp_path / "report.html")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import pytest
-from optuna.exceptions import StorageInternalError
-from sqlalchemy.exc import OperationalError
 
 from offpolicy.analysis.space import Parameter, Space
-from offpolicy.commands.sweep_study import STARTUP_TRIALS, SweepStudy, database_errors
-from offpolicy.errors import ConfigError, SaveError
+from offpolicy.commands.sweep_study import STARTUP_TRIALS, SweepStudy
+from offpolicy.errors import ConfigError
 
 GAMMA = Parameter("algo.gamma", (), 0.9, 0.99)
 DIMS = Parameter("algo.hidden_dims", ((64, 64), (256, 256)))
@@ -58,21 +55,6 @@ def test_a_study_goes_on_where_its_process_was_killed(tmp_path: Path) -> None:
     ]
 
 
-def test_a_default_that_the_space_writes_in_another_way_is_a_trial(tmp_path: Path) -> None:
-    """`algo.utd: {values: [0.5, 1, 2]}` ended in a traceback: the default is 1.0."""
-    study = opened(tmp_path, Space((Parameter("algo.utd", (0.5, 1, 2)),)))
-    study.suggest_first({"algo.utd": 1.0})
-    assert study.values_of(study.ask().params) == {"algo.utd": 1}
-
-
-def test_a_trial_whose_process_was_killed_before_it_had_all_values_gets_them(tmp_path: Path) -> None:
-    """It was trained with the defaults of the others, and its return counted for the search."""
-    study = opened(tmp_path)
-    study._study.ask({GAMMA.key: study._distributions[GAMMA.key]})
-    (found,) = opened(tmp_path).begun()
-    assert found.params.keys() == {each.key for each in SPACE.parameters}
-
-
 def test_the_evaluations_of_an_earlier_process_are_counted(tmp_path: Path) -> None:
     trial = opened(tmp_path).ask()
     for step in range(2):
@@ -92,16 +74,6 @@ def test_a_trial_without_a_return_comes_after_one_with_a_bad_one(tmp_path: Path)
     assert [row.number for row in study.rows()] == [3, 1, 0, 2]
 
 
-def test_directories_with_a_question_mark_hold_studies_of_their_own(tmp_path: Path) -> None:
-    """In a URL of a database, the name would end there."""
-    for name in ("q?x", "q?y"):
-        (tmp_path / name).mkdir()
-        study = opened(tmp_path / name)
-        assert study.num_trials == 0
-        study.complete(study.ask(), 1.0)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["q?x", "q?y", "study.db", "study.db"]
-
-
 @pytest.mark.parametrize(("space", "words"), [(Space((GAMMA,)), ()), (SPACE, ("algo=td3",))])
 def test_a_directory_of_another_sweep_is_refused(tmp_path: Path, space: Space, words: tuple[str, ...]) -> None:
     opened(tmp_path)
@@ -113,20 +85,6 @@ def test_a_file_that_is_no_study_is_refused(tmp_path: Path) -> None:
     (tmp_path / "study.db").write_bytes(b"garbage" * 100)
     with pytest.raises(ConfigError, match="--out: .*study.db cannot be opened: file is not a database; write another"):
         opened(tmp_path)
-
-
-def test_a_disk_that_refuses_the_study_is_named(tmp_path: Path) -> None:
-    study = opened(tmp_path)
-    (tmp_path / "study.db").write_bytes(b"garbage" * 100)
-    with pytest.raises(SaveError, match="study.db: file is not a database"), database_errors(tmp_path):
-        study.ask()
-
-
-def test_what_optuna_says_of_a_commit_is_shown_as_what_the_disk_said(tmp_path: Path) -> None:
-    error = StorageInternalError("An exception is raised during the commit.")
-    error.__cause__ = OperationalError("INSERT ...", {}, sqlite3.OperationalError("disk is full"))
-    with pytest.raises(SaveError, match="study.db: disk is full; the trials so far"), database_errors(tmp_path):
-        raise error
 
 
 @pytest.mark.parametrize("prunes", [True, False])
@@ -142,11 +100,3 @@ def test_what_is_worse_than_the_median_is_pruned(tmp_path: Path, prunes: bool) -
     assert not bad.should_prune()  # the first evaluation says too little
     bad.report(-900.0, 1)
     assert bad.should_prune() == prunes
-
-
-def test_a_failed_trial_says_why_and_comes_last(tmp_path: Path) -> None:
-    study = opened(tmp_path)
-    failed, good = study.ask(), study.ask()
-    study.fail(failed, "seed 1 exited with 65: NaN")
-    study.complete(good, -1.0)
-    assert [(row.state, row.why) for row in study.rows()] == [("complete", ""), ("fail", "seed 1 exited with 65: NaN")]

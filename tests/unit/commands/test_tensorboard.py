@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -42,12 +39,6 @@ def test_a_label_with_a_slash_is_linked_flat_and_never_into_a_run(tmp_path: Path
     assert [path.name for path in runs[0].iterdir()] == ["events.out.tfevents.1.host"]
 
 
-def test_a_label_may_look_like_a_seed_of_another(tmp_path: Path) -> None:
-    one, two = (run_at(tmp_path / name) for name in ("one", "two"))
-    places = link([f"a={one}", f"a={two}", f"a/1={one}"], tmp_path)
-    assert [str(place.relative_to(tmp_path)) for place in places] == ["a/1", "a/2", "a_1"]
-
-
 @pytest.mark.parametrize(("words", "problem"), [(("a/b", "a_b"), "a/b and a_b"), (("..", "b"), "got the label '..'")])
 def test_labels_that_cannot_be_linked_are_refused(tmp_path: Path, words: tuple[str, ...], problem: str) -> None:
     run = run_at(tmp_path / "run")
@@ -71,21 +62,6 @@ def test_all_runs_are_linked_once_and_those_that_begin_later(tmp_path: Path) -> 
     assert link_all(root, links) == []
     later = run_at(root / "td3/c")
     assert [place.resolve() for place in link_all(root, links)] == [later]
-
-
-def test_a_run_is_shown_though_an_attempt_of_it_was_set_aside_before(tmp_path: Path) -> None:
-    root, links = tmp_path / "runs", tmp_path / "links"
-    run_at(root / "demo/attempt-0")
-    run_at(root / "attempt-1")  # what others call so is no attempt of a run
-    (root / "demo/config.yaml").touch()
-    assert link_all(root, links) == [links / "attempt-1"]
-    (root / "demo/events.out.tfevents.1.host").touch()
-    assert link_all(root, links) == [links / "demo"]
-
-
-def test_a_run_itself_may_be_where_all_runs_are(tmp_path: Path) -> None:
-    run = run_at(tmp_path / "run")
-    assert link_all(run, tmp_path / "links") == [tmp_path / "links/run"]
 
 
 def test_without_any_run_the_command_says_what_writes_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,84 +105,6 @@ def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]
     monkeypatch.setattr(Server, "commands", [])
     monkeypatch.chdir(tmp_path)
     return Server.commands
-
-
-@pytest.mark.parametrize("words", [["--port", "6199"], ["--port=6199"]])
-def test_the_value_of_an_option_is_no_run(commands: list[list[str]], tmp_path: Path, words: list[str]) -> None:
-    """`make tensorboard runs="a=.. b=.." port=6199` was refused: "run: got '6199'"."""
-    run = run_at(tmp_path / "run")
-    assert main(["tensorboard", *words, "--host", "0.0.0.0", f"a={run}", f"b={run}"]) == 0
-    assert [word for word in commands[0] if word.startswith(("--port", "--host"))] == ["--port=6199", "--host=0.0.0.0"]
-
-
-@pytest.mark.parametrize(
-    ("words", "page"),
-    [
-        ([], "the page #custom_scalars of the address below"),
-        (["--port=6199"], "http://localhost:6199/#custom_scalars"),
-        (["--port=6199", "--host=10.0.0.7"], "http://10.0.0.7:6199/#custom_scalars"),
-        (["--port=6199", "--host=0.0.0.0"], f"http://{socket.gethostname()}:6199/#custom_scalars"),
-    ],
-)
-def test_the_page_is_named_where_it_is_known(
-    commands: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], page: str
-) -> None:
-    assert main(["tensorboard", *words, f"a={run_at(tmp_path / 'run')}"]) == 0
-    assert capsys.readouterr().err == f"one chart per phase: {page}\n"
-    # Given none, TensorBoard looks for a free one: a second command used to fail.
-    assert any(word.startswith("--port") for word in commands[0]) == ("--port=6199" in words)
-
-
-def test_runs_that_begin_while_it_serves_are_shown_too(commands: list[list[str]]) -> None:
-    run_at(Path("runs/first"))
-    assert main(["tensorboard"]) == 0
-    assert len(commands) == 1
-
-
-def test_a_signal_while_the_server_starts_ends_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was raised where nobody knew the server yet, which stayed."""
-    real, servers = subprocess.Popen, list[Any]()
-
-    def start(_: Any) -> Any:
-        servers.append(real([sys.executable, "-c", "import time; time.sleep(60)"]))
-        os.kill(os.getpid(), signal.SIGTERM)
-        return servers[0]
-
-    monkeypatch.setattr(subprocess, "Popen", start)
-    assert main(["tensorboard", f"a={run_at(tmp_path / 'run')}"]) == 0
-    assert servers[0].returncode == -signal.SIGTERM
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-def test_a_disk_that_refuses_a_link_ends_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    servers = list[Any]()
-    real = subprocess.Popen
-
-    def start(_: Any) -> Any:
-        servers.append(real([sys.executable, "-c", "import time; time.sleep(60)"]))
-        return servers[0]
-
-    def refuse() -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(subprocess, "Popen", start)
-    monkeypatch.setattr(tensorboard, "LINK_AGAIN_S", 0.0)
-    with pytest.raises(OSError, match="No space left"):
-        tensorboard._serve([], refuse)
-    assert servers[0].returncode == -signal.SIGTERM
-
-
-def test_ctrl_c_is_no_failure_although_the_server_gets_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = subprocess.Popen
-
-    def start(_: Any) -> Any:
-        server = real([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"])
-        server.wait()
-        os.kill(os.getpid(), signal.SIGTERM)
-        return server
-
-    monkeypatch.setattr(subprocess, "Popen", start)
-    assert tensorboard._serve([], lambda: None) == 0
 
 
 def test_an_option_that_is_not_known_is_refused(tmp_path: Path) -> None:

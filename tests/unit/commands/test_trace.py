@@ -46,12 +46,6 @@ def test_the_last_start_with_an_iteration_is_chosen(tmp_path: Path) -> None:
     assert chosen_start(tmp_path, 2) == tmp_path / "trace" / "2"
 
 
-def test_the_newest_start_is_chosen_if_none_has_an_iteration(tmp_path: Path) -> None:
-    for start in ("0", "1"):
-        (tmp_path / "trace" / start).mkdir(parents=True)
-    assert chosen_start(tmp_path, None) == tmp_path / "trace" / "1"
-
-
 def traced_run(run: Path) -> Path:
     """A run with two traced starts, of one iteration and of two."""
     for start in (0, 1):
@@ -70,47 +64,3 @@ def test_the_file_holds_the_start_that_is_shown(tmp_path: Path) -> None:
         assert trace(run, start=start) == 0
         contents.append((run / TRACE_JSON).read_bytes())
     assert contents[0] == contents[2] != contents[1]
-
-
-def test_a_start_without_an_iteration_leaves_the_file_of_another_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = traced_run(tmp_path)
-    create_tracks(run / "trace" / "2", ["learner-0"], 1)
-    names = [Mark.ITERATION, "train"]
-    TraceTrack(run / "trace" / "2" / f"learner-0{SUFFIX}", names, "learner 0", "learner 0").mark("train", 1_000, 1)
-    trace(run)
-    before = (run / TRACE_JSON).read_bytes()
-    capsys.readouterr()
-    trace(run, start=2)
-    assert (run / TRACE_JSON).read_bytes() == before
-    assert "trace.json: of another start, as this one has no iteration" in " ".join(capsys.readouterr().out.split())
-
-
-def test_a_first_start_without_an_iteration_has_a_file_as_well(tmp_path: Path) -> None:
-    create_tracks(tmp_path / "trace" / "0", ["learner-0"], 1)
-    names = [Mark.ITERATION, "train"]
-    track = TraceTrack(tmp_path / "trace" / "0" / f"learner-0{SUFFIX}", names, "learner 0", "learner 0")
-    track.span(1, 1_000, 9_000)
-    trace(tmp_path)
-    assert '"name":"train"' in (tmp_path / TRACE_JSON).read_text()
-
-
-def test_names_of_phases_are_whole_beside_spans_of_seconds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    create_tracks(tmp_path / "trace" / "0", ["learner-0"], 1)
-    names = [Mark.ITERATION, "replay_batch_wait"]
-    track = TraceTrack(tmp_path / "trace" / "0" / f"learner-0{SUFFIX}", names, "learner 0", "learner 0")
-    track.span(1, 1_000, 12_345_678_901)
-    trace(tmp_path)
-    assert "replay_batch_wait 1 12,346 12,346 12,346 12,346 100.0%" in " ".join(capsys.readouterr().out.split())
-
-
-def test_the_tables_are_shown_where_the_file_cannot_be_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (traced_run(tmp_path) / TRACE_JSON).mkdir()
-    assert trace(tmp_path) == 0
-    assert "trace.json: cannot be written: Is a directory" in " ".join(capsys.readouterr().out.split())

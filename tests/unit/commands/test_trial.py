@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.analysis.records import JSONL
 from offpolicy.analysis.tuning import TrialFailed
 from offpolicy.commands import jobs
-from offpolicy.commands import trial as module
-from offpolicy.commands.jobs import LocalJob
 from offpolicy.commands.trial import Trial, trial_overrides
 from offpolicy.config.overrides import load_config
-from offpolicy.run_names import TRIAL
 
 # In place of the command line: writes records of learning from the third on, then waits for the signal.
 FAKE = """
@@ -52,12 +48,6 @@ def trial(tmp_path: Path, fake: str, *, is_tuning: bool = False, evaluates: bool
     return Trial([f"fake={fake}"], tmp_path / "trial", is_tuning, evaluates)
 
 
-def test_a_trial_does_not_become_the_latest_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "CHILD", f"import os, sys; sys.exit('marked as ' + os.environ[{TRIAL!r}])")
-    with pytest.raises(TrialFailed, match="marked as 1"):
-        trial(tmp_path, "learns").measure()
-
-
 def test_records_before_the_run_has_tuned_itself_do_not_count(tmp_path: Path) -> None:
     measured = trial(tmp_path, "tunes", is_tuning=True).measure()
     assert set(measured.rates) == {100.0}
@@ -65,59 +55,9 @@ def test_records_before_the_run_has_tuned_itself_do_not_count(tmp_path: Path) ->
     assert measured.run is None  # there is no summary
 
 
-def test_a_run_that_does_not_tune_itself_counts_from_its_second_record_of_learning_on(tmp_path: Path) -> None:
-    assert 30.0 in trial(tmp_path, "learns").measure().rates
-
-
-def test_a_run_that_tunes_itself_for_too_long_is_measured_by_its_newest_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LONGEST_S", 10.0)  # of the records, which end at 29.5 s
-    monkeypatch.setattr(module, "TUNING_S", -9.5)
-    measured = trial(tmp_path, "at once", is_tuning=True).measure()
-    assert set(measured.rates) == {100.0}
-    assert len(measured.rates) == 20
-    assert not measured.is_settled
-
-
-def test_a_record_that_is_being_replaced_is_left_out_until_it_is_whole(tmp_path: Path) -> None:
-    one = trial(tmp_path, "learns")
-    whole = {"env_steps": 10, "wall_s": 1.0, "train/n_updates": 1, "perf/steps_per_sec": 30.0}
-    path = one.directory / "run" / JSONL
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(whole) + "\n" + json.dumps(whole)[:-9] + "\n")
-    assert one._records() == [whole]
-
-
-def test_with_evaluations_the_rate_is_that_from_one_to_the_next(tmp_path: Path) -> None:
-    measured = trial(tmp_path, "learns", evaluates=True).measure()
-    assert len(measured.rates) >= 4
-    assert set(measured.rates) == {100.0}  # 200 env steps in 2 s
-
-
 def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(TrialFailed, match=r"^env\.id: unknown$"):
         trial(tmp_path, "fails").measure()
-
-
-def test_an_interrupted_trial_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[LocalJob] = []
-
-    def interrupt(_: Trial, job: LocalJob) -> None:
-        started.append(job)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Trial, "_follow", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        trial(tmp_path, "learns").measure()
-    assert started[0].poll() is not None
-
-
-def test_a_run_that_does_not_learn_in_time_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "CHILD", "import time; time.sleep(60)")
-    monkeypatch.setattr(module, "START_S", 0.2)
-    with pytest.raises(TrialFailed, match=r"no update within 0\.2 s"):
-        trial(tmp_path, "sleeps").measure()
 
 
 @pytest.mark.parametrize(

@@ -40,11 +40,6 @@ def _packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def test_the_class_of_the_same_sinks_is_the_same() -> None:
-    assert sinks_options(["good"]) is sinks_options(["good"])
-    assert sinks_options(["good"])().good.path == "x"  # type: ignore[attr-defined]  # a section of the plug-in
-
-
 def test_options_that_are_no_dataclass_of_ours_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"plugs 1.2 .*bad = plugs:BAD.*allowed a dataclass"):
         sinks_options(["bad"])
@@ -85,8 +80,3 @@ def test_a_clash_is_refused_where_the_name_is_used_and_nowhere_else() -> None:
         load_config(["env=ant"])
     with pytest.raises(ConfigError, match="algo: td3 is ours, and plugs 1.2"):
         load_config(["algo=td3"])
-
-
-def test_an_entry_point_of_another_kind_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"plugs 1.2 .*odd = plugs:GOOD.* is a SinkInfo, allowed a .*AlgorithmInfo"):
-        load_config(["algo=odd"])

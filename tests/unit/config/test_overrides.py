@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from pathlib import Path
 
 import pytest
 import yaml
 
-from offpolicy.config import overrides
-from offpolicy.config.overrides import config_file, load_config, load_values, read_words
+from offpolicy.config.overrides import load_config, load_values, read_words
 from offpolicy.config.parsing import KEY_ALLOWED
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
@@ -25,15 +23,6 @@ def problems(*tokens: str) -> tuple[str, ...]:
 def test_no_override_trains_sac_on_pendulum() -> None:
     config = load_config([])
     assert (config.algo.name, config.env.id, config.total_timesteps) == ("sac", "Pendulum-v1", 20_000)
-
-
-@pytest.mark.parametrize(("word", "got"), [("config=null", "None"), ("config=", "''")])
-def test_a_configuration_of_no_run_is_refused(word: str, got: str) -> None:
-    """It was ignored, and the run began with the defaults."""
-    said = f"config: got {got}, allowed a run or its config.yaml, such as config=latest"
-    assert problems(word, "seed=3") == (said,)
-    with pytest.raises(ConfigError, match="config: got"):
-        config_file([word])
 
 
 def test_groups_and_values_are_composed() -> None:
@@ -57,10 +46,6 @@ def test_the_algorithm_of_an_experiment_may_have_its_second_stage() -> None:
     assert (config.algo.stage, config.env.num_envs, config.algo.lr) == ("adapt", 4096, 1e-3)
     (problem,) = problems("experiment=halfcheetah_td3", "stage=adapt")
     assert problem == "stage: got adapt, allowed nothing with algo=td3: only algo=hora has stages"
-
-
-def test_the_pluses_of_hydra_are_accepted_too() -> None:
-    assert load_config(["+env.kwargs.x=1", "++seed=7"]).env.kwargs == {"x": 1}
 
 
 @pytest.fixture
@@ -106,25 +91,6 @@ def tiny_pair(tiny_conf: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tiny_pair")
-def test_a_file_that_comes_or_goes_is_noticed(tmp_path: Path) -> None:
-    file = tmp_path / "algo_env/a_e.yaml"
-    text = file.read_text()
-    for exists in (True, False, True):
-        file.unlink(missing_ok=True)
-        if exists:
-            file.write_text(text)
-        assert load_config([]).algo.gamma == (0.25 if exists else 0.2)
-
-
-def test_what_somebody_does_to_a_composed_tree_is_in_no_other() -> None:
-    groups = {"env": "hand_rotation"}
-    tree = overrides._composed(groups)
-    before = copy.deepcopy(tree)
-    tree["env"]["kwargs"]["groups"].clear()
-    assert overrides._composed(groups) == before != tree
-
-
-@pytest.mark.usefixtures("tiny_pair")
 @pytest.mark.parametrize(
     ("tokens", "values"),
     [
@@ -158,11 +124,6 @@ def test_a_runner_that_cannot_carry_the_algorithm_is_refused() -> None:
     )
 
 
-@pytest.mark.usefixtures("tiny_conf")
-def test_an_experiment_is_optional_and_null_leaves_it_out() -> None:
-    assert [load_config(tokens).algo.actor_lr for tokens in ([], ["experiment=x", "experiment=null"])] == [0.2, 0.2]
-
-
 def test_a_value_is_not_dropped_for_a_key_below_it() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(["replay=5", "replay.capacity=10000"])
@@ -171,11 +132,6 @@ def test_a_value_is_not_dropped_for_a_key_below_it() -> None:
 
 def test_the_last_of_two_overrides_wins() -> None:
     assert load_config(["seed=1", "algo=td3", "seed=2", "algo=sac"]).seed == 2
-
-
-def test_a_group_of_an_experiment_yields_to_the_command_line() -> None:
-    config = load_config(["algo=sac", "experiment=halfcheetah_td3_author"])
-    assert (config.algo.name, config.env.id) == ("sac", "HalfCheetah-v5")
 
 
 def test_references_to_other_keys_are_filled_in() -> None:
@@ -229,34 +185,9 @@ def test_an_argument_of_the_environment_that_is_not_given_is_refused(token: str,
     assert caught.value.problems == (problem,)
 
 
-def test_an_unknown_key_is_not_asked_for_its_value() -> None:
-    (problem,) = problems("nosuch=???")
-    assert problem.startswith("nosuch: unknown key")
-
-
 @pytest.mark.parametrize("token", ["env.kwargs.\u00e9=1", "env.kwargs.'a b'=1", "+env.kwargs.1a=2"])
 def test_a_key_at_fault_is_named_in_place_of_its_value(token: str) -> None:
     assert problems(token) == (f"{token}: got the key {token.partition('=')[0]!r}, allowed {KEY_ALLOWED}",)
-
-
-def test_a_name_that_is_too_long_is_a_problem_of_its_key() -> None:
-    (problem,) = problems(f"config={256 * 'x'}")
-    assert problem.startswith("config: got a name of 256 bytes, ")
-    (problem,) = problems(256 * "x")
-    assert "no '=' in it" in problem
-
-
-def test_an_option_with_its_value_as_the_next_word_is_one_problem() -> None:
-    assert problems("--algo", "td3", "seed=1") == ("--algo td3: overrides have no dashes; write algo=td3",)
-
-
-def test_an_environment_that_is_no_file_is_refused_with_the_way_to_any_id() -> None:
-    (problem,) = problems("env=MyRobot-v0")
-    assert problem.endswith("walker2d; a Gymnasium id is written env.id=MyRobot-v0")
-
-
-def test_a_package_or_a_path_of_groups_is_refused() -> None:
-    assert [problem.split(":")[0] for problem in problems("algo@x=sac", "env/id=a")] == ["algo@x=sac", "env/id=a"]
 
 
 def test_every_problem_is_reported_at_once() -> None:
@@ -264,13 +195,6 @@ def test_every_problem_is_reported_at_once() -> None:
     starts = ["algo: ", "--seed 3: ", "td3: ", "nosuch: ", "algo.gama: ", "algo.gamma: ", "total_timesteps: "]
     assert len(found) == len(starts)
     assert [start for start in starts if any(problem.startswith(start) for problem in found)] == starts
-
-
-def test_a_broken_file_is_a_configuration_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("seed: [1\n")
-    monkeypatch.setattr("offpolicy.config.overrides.conf_dir", lambda: tmp_path)
-    (problem,) = problems()
-    assert str(tmp_path) in problem
 
 
 def test_the_configuration_of_another_run_is_taken_without_its_directory(tmp_path: Path) -> None:
@@ -300,16 +224,6 @@ def test_names_of_other_trainers_are_answered_for_the_algorithm_of_the_saved_run
     assert "leave it out" in problems("clip_range=0.3")[0]
 
 
-@pytest.mark.parametrize("text", [None, "[1]", "algo: 3", "algo: {name: nosuch}"])
-def test_a_configuration_that_names_no_algorithm_is_refused_once(tmp_path: Path, text: str | None) -> None:
-    if text is not None:
-        (tmp_path / "config.yaml").write_text(text)
-    assert all(
-        "clip_range" in problem or "algo" in problem or str(tmp_path) in problem
-        for problem in problems(f"config={tmp_path}", "clip_range=0.3")
-    )
-
-
 def test_an_option_that_nothing_reads_is_refused_where_it_was_typed_or_given() -> None:
     unread = "algo.alpha_lr: got 0.001, allowed nothing with algo.auto_alpha=false"
     assert problems("algo.auto_alpha=false", "algo.alpha_lr=1e-3")[0].startswith(unread)
@@ -332,10 +246,3 @@ def test_words_that_nothing_reads_beside_others_are_left_out() -> None:
     values = {"eval": {"hook": "json:dumps", "episodes": 0}, "timing": {"trace_mb": 64}, "seed": 3}
     assert read_words(words, RunConfig.from_mapping(values)) == ["seed=3"]
     assert read_words(words, load_config([*words, "timing.trace=true"])) == words
-
-
-def test_of_a_mapping_only_what_nothing_reads_is_left_out() -> None:
-    words = ["collect={mode:free,band:50}", "seed=3"]
-    assert read_words(words, load_config(words)) == words
-    other = RunConfig.from_mapping({"collect": {"mode": "overlap", "band": 50}, "seed": 3})
-    assert read_words(words, other) == ["collect.mode=free", "seed=3"]

@@ -115,21 +115,6 @@ def test_an_impossible_combination_is_refused(raw: dict[str, Any], key: str) -> 
     assert problem.startswith(f"{key}: got ")
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        {"algo": {"compile": "graph"}},  # device=auto may be a CPU, found out later
-        {"algo": {"compile": "auto"}, "device": "cpu"},
-        {"algo": {"compile": "reduce-overhead"}, "device": "cpu"},
-        {"algo": {"compile": "auto"}, "runner": TWO_RANKS},
-        {"algo": {"compile": "graph"}, "runner": {**TWO_RANKS, "sync": "parameters"}},
-    ],
-    ids=str,
-)
-def test_a_mode_of_updates_that_may_be_possible_is_accepted(raw: dict[str, Any]) -> None:
-    assert RunConfig.from_mapping(raw).algo.compile == raw["algo"]["compile"]
-
-
 APPO = {"algo": {"name": "appo"}, "runner": {"name": "appo"}, "rollout": {"length": 8}, "env": {"num_envs": 4}}
 
 
@@ -240,19 +225,6 @@ def test_the_advice_for_rollouts_that_are_too_long_is_accepted(sections: dict[st
 
 
 @pytest.mark.parametrize(
-    "sections",
-    [
-        {"total_timesteps": 32},
-        {"algo": {"num_minibatches": 32}},
-        {"collect": {"num_collectors": 4}, "runner": {"world_size": 2}, "algo": {"num_minibatches": 64}},
-    ],
-)
-def test_rollouts_that_divide_are_accepted(sections: dict[str, Any]) -> None:
-    config = RunConfig.from_mapping(appo(**sections))
-    assert (config.algo.learns_from_rollouts, config.collect_mode) == (True, "free")
-
-
-@pytest.mark.parametrize(
     ("raw", "problem"),
     [
         ({"replay": {"age_floor": 0.5}}, "replay.age_floor: got 0.5, allowed nothing without replay.age_weighting"),
@@ -349,15 +321,6 @@ def test_values_below_env_kwargs_are_those_of_json() -> None:
             " algo.init_alpha",
         ),
         (
-            {"algo": {"auto_alpha": False, "target_entropy": -3}},
-            "algo.target_entropy: got -3.0, allowed nothing with algo.auto_alpha=false: the temperature stays at"
-            " algo.init_alpha",
-        ),
-        (
-            {"algo": {"name": "flashsac", "target_entropy": -3, "target_sigma": 0.3}},
-            "algo.target_sigma: got 0.3, allowed nothing with algo.target_entropy, which takes its place",
-        ),
-        (
             appo(algo={"target_kl": 7}),
             "algo.target_kl: got 7.0, allowed nothing with algo.lr_schedule=constant: it is for kl_adaptive",
         ),
@@ -366,55 +329,17 @@ def test_values_below_env_kwargs_are_those_of_json() -> None:
             "algo.rho_clip: got 2.0, allowed nothing with algo.advantage=gae: it is for vtrace",
         ),
         (
-            appo(algo={"advantage": "gae", "trace_clip": 0.5}),
-            "algo.trace_clip: got 0.5, allowed nothing with algo.advantage=gae: it is for vtrace",
-        ),
-        ({"runner": {"sync_every": 4}}, "runner.sync_every: got 4, allowed nothing without runner.sync=parameters"),
-        (
-            {"replay": {"source": "direct", "slots": 3}},
-            "replay.slots: got 3, allowed nothing with replay.source=direct: it is for prefetch",
-        ),
-        (
-            {"replay": {"source": "prefetch", "device_share": 0.1}},
-            "replay.device_share: got 0.1, allowed nothing with replay.source=prefetch: it is for resident",
-        ),
-        (
             {"collect": {"band": 3, "mode": "alternate"}},
             "collect.band: got 3, allowed nothing without collect.mode=free",
-        ),
-        ({"collect": {"post_queue": 3}}, "collect.post_queue: got 3, allowed nothing without collect.hook"),
-        (
-            {"eval": {"hook": "hooks:draw", "episodes": 0}},
-            "eval.hook: got 'hooks:draw', allowed nothing with eval.episodes=0: there is no evaluation",
-        ),
-        (
-            {"eval": {"beside": True, "episodes": 0}},
-            "eval.beside: got 'true', allowed nothing with eval.episodes=0: there is no evaluation",
         ),
         (
             {"eval": {"every": 1_000, "episodes": 0}},
             "eval.every: got 1000, allowed nothing with eval.episodes=0: there is no evaluation",
         ),
-        ({"eval": {"post_queue": 3}}, "eval.post_queue: got 3, allowed nothing without eval.hook"),
-        ({"eval": {"video_mb": 3}}, "eval.video_mb: got 3, allowed nothing without eval.video=true"),
         (
             {"stop": {"reward": 1.5}, "eval": {"every": 20_000}},
             "stop.reward: got 1.5, allowed nothing with eval.every=20000, total_timesteps=20000: no evaluation comes"
             " before the end",
-        ),
-        (
-            {"stop": {"patience": 3}, "total_timesteps": 4_000},
-            "stop.patience: got 3, allowed nothing with eval.every=5000, total_timesteps=4000: no evaluation comes"
-            " before the end",
-        ),
-        ({"timing": {"trace_mb": 3}}, "timing.trace_mb: got 3, allowed nothing without timing.trace=true"),
-        (
-            {"timing": {"profile_iterations": 3, "trace": True}},
-            "timing.profile_iterations: got 3, allowed nothing without timing.profile_at",
-        ),
-        (
-            {"log": {"prometheus_address": "0.0.0.0"}},
-            "log.prometheus_address: got '0.0.0.0', allowed nothing without log.prometheus_port",
         ),
     ],
 )
@@ -422,21 +347,3 @@ def test_an_option_that_nothing_would_read_is_refused_where_it_was_given(raw: di
     cfg = RunConfig.from_mapping(raw)
     assert list(unread_options(cfg, flatten(raw)).values()) == [problem]
     assert unread_options(cfg, []) == {}  # a preset has set it, or another run
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        {"algo": {"alpha_lr": 0.001, "target_entropy": -3}},
-        {"algo": {"auto_alpha": False, "init_alpha": 0.2, "alpha_lr": 3e-4}},  # its default
-        {"algo": {"name": "flashsac", "target_sigma": 0.3}},
-        appo(algo={"target_kl": 7, "lr_schedule": "kl_adaptive", "rho_clip": 2}),
-        {"replay": {"slots": 3, "newest": True, "device_share": 0.1}},  # auto may choose any source
-        {"collect": {"band": 3, "mode": "free"}},
-        {"eval": {"beside": False, "every": 0, "episodes": 0}},  # as it is then
-        {"eval": {"every": 19_999}, "stop": {"reward": 1.5, "patience": 3}},
-    ],
-    ids=str,
-)
-def test_an_option_that_something_may_read_is_accepted(raw: dict[str, Any]) -> None:
-    assert unread_options(RunConfig.from_mapping(raw), flatten(raw)) == {}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from offpolicy.config.overrides import load_config
-from offpolicy.config.schedules import SHAPES, Ramp, ramp, value_at
+from offpolicy.config.schedules import SHAPES, Ramp, ramp
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 
@@ -39,33 +39,11 @@ def test_both_ends_are_exact_and_the_value_stays_before_and_after() -> None:
         assert set(found[begin + given.over :]) == {given.end}
 
 
-def test_it_moves_one_way_only() -> None:
-    for given in RAMPS:
-        found = values(given)
-        assert found == sorted(found, reverse=given.start > given.end)
-
-
 @pytest.mark.parametrize(("shape", "steepest"), [("linear", 1.0), ("cosine", math.pi / 2)])
 def test_no_step_is_larger_than_the_slope(shape: str, steepest: float) -> None:
     for given in (each for each in RAMPS if each.shape == shape):
         slope = abs(given.start - given.end) / given.over
         assert largest_jump(values(given)) <= steepest * slope * (1 + 1e-9) or given.over == 1
-
-
-def annealed(step: int, *, start: float, end: float, warmup: int, total: int) -> float:
-    """ColossalAI's AnnealingScheduler: its ramp is not moved by the warm-up."""
-    if step <= warmup:
-        return start
-    return end if step >= total else start - (step / total) * (start - end)
-
-
-def test_an_annealer_that_forgets_its_warmup_jumps_51_slopes_where_this_one_moves_one() -> None:
-    """The negative control: 1.0 to 0.1 over 1000 steps of which 50 are warm-up."""
-    slope = 0.9 / 1000
-    theirs = [annealed(step, start=1.0, end=0.1, warmup=50, total=1000) for step in range(1100)]
-    ours = values(Ramp(start=1.0, end=0.1, over=950, begin=50))
-    assert largest_jump(theirs) == pytest.approx(51 * slope)
-    assert largest_jump(ours) == pytest.approx(0.9 / 950)
 
 
 def test_half_a_cosine_is_slow_at_both_ends_and_halfway_in_the_middle() -> None:
@@ -82,10 +60,6 @@ def test_a_ramp_read_from_the_files_of_a_run_gives_the_very_same_values() -> Non
     assert [again.algo.value(again.algo.actor_lr, n) for n in steps] == [
         cfg.algo.value(cfg.algo.actor_lr, n) for n in steps
     ]
-
-
-def test_a_number_is_itself_at_every_step() -> None:
-    assert [value_at(0.3, env_steps, 10) for env_steps in (0, 10, 10**9)] == [0.3] * 3
 
 
 def test_a_ramp_begins_at_the_end_of_warmup_by_default() -> None:
@@ -134,13 +108,6 @@ RAMP = {"start": 1e-3, "end": 0, "over": 100}
 )
 def test_a_ramp_that_cannot_be_is_refused_by_name(change: dict[str, Any], problem: str) -> None:
     assert problems(actor_lr=RAMP | change) == [problem]
-
-
-def test_every_number_of_a_ramp_that_is_missing_is_named() -> None:
-    assert problems(actor_lr={"end": 0}) == [
-        "algo.actor_lr.start: not given; write algo.actor_lr.start=<value>",
-        "algo.actor_lr.over: not given; write algo.actor_lr.over=<value>",
-    ]
 
 
 @pytest.mark.parametrize("value", ["cosine", None, True, [1, 2]])

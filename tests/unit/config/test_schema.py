@@ -62,20 +62,6 @@ def test_a_configuration_survives_json(raw: dict[str, Any]) -> None:
     assert RunConfig.from_mapping(json.loads(json.dumps(config.to_mapping()))) == config
 
 
-@given(raw=valid_trees())
-def test_given_values_arrive_and_others_keep_their_defaults(raw: dict[str, Any]) -> None:
-    got = RunConfig.from_mapping(raw).to_mapping()
-    assert {
-        **got,
-        **{key: {**got[key], **value} if isinstance(value, dict) else value for key, value in raw.items()},
-    } == got
-    assert got["replay"] == RunConfig().to_mapping()["replay"]
-
-
-def test_the_defaults_are_valid() -> None:
-    assert RunConfig.from_mapping({}) == RunConfig()
-
-
 def test_the_replay_never_allocates_more_rows_than_the_run_writes() -> None:
     config = RunConfig.from_mapping({"total_timesteps": 3000, "env": {"num_envs": 8}})
     assert config.replay_rows == 3008
@@ -87,24 +73,10 @@ def test_the_collection_mode_defaults_to_the_runners() -> None:
     assert RunConfig.from_mapping({"collect": {"mode": "free"}}).collect_mode == "free"
 
 
-@pytest.mark.parametrize(("mode", "takes_turns"), [(None, True), ("alternate", True), ("auto", False), ("free", False)])
-def test_a_mode_that_may_change_promises_no_turns(mode: str | None, takes_turns: bool) -> None:
-    config = RunConfig.from_mapping({"collect": {"mode": mode}})
-    assert config.takes_turns is takes_turns
-    assert config.collect_mode == ("free" if mode == "free" else "alternate")
-
-
 def test_configuration_and_spaces_come_back(tmp_path: Path) -> None:
     write_config(tmp_path, CFG, SPEC)
     assert (read_config(tmp_path), read_spec(tmp_path)) == (CFG, SPEC)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "spaces.json"]
-
-
-def test_equal_files_are_not_written_again(tmp_path: Path) -> None:
-    write_config(tmp_path, CFG, SPEC)
-    before = (tmp_path / "config.yaml").stat()
-    write_config(tmp_path, CFG, SPEC)
-    assert (tmp_path / "config.yaml").stat().st_ino == before.st_ino
 
 
 @pytest.mark.parametrize(("name", "read"), [("config.yaml", read_config), ("spaces.json", read_spec)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ from gymnasium import spaces
 from offpolicy.envs.env_adapter import codec_of
 from offpolicy.envs.spaces import describe
 from offpolicy.errors import ConfigError
-from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, json_value, read_contract, versions
+from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, read_contract
 from offpolicy.export.env_policy import EnvPolicy
-from tests.unit.export.conftest import FLAT, ODD, MakeScene
+from tests.unit.export.conftest import MakeScene
 
 
 class Stub(gymnasium.Env[Any, Any]):
@@ -44,28 +43,6 @@ def test_it_says_what_goes_in_and_out(make_scene: MakeScene) -> None:
     assert (chances["name"], chances["shape"], chances["choices"]) == ("probability", ["batch", 3], [3])
     assert ports["step_s"] == 0.02
     json.dumps(ports, allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    ("own", "units"), [(None, None), ("m", None), ({"obs": np.array([1.0])}, "[1.]"), ({"obs": [math.nan]}, ["NaN"])]
-)
-def test_units_that_json_has_not_are_text_or_none(make_scene: MakeScene, own: Any, units: Any) -> None:
-    """They ended the export after the policy had been written."""
-    scene, env = make_scene("sac"), Stub(FLAT, ODD)
-    env.metadata = {"units": own}
-    ports = describe_ports(scene.module, scene.codec, env, "Any-v0")
-    assert ports["inputs"][0]["units"] == units
-    json.dumps(ports, allow_nan=False)
-
-
-def test_arguments_of_the_environment_that_json_has_not_are_text() -> None:
-    kwargs = {"g": math.inf, "low": [-math.inf, 1.5], "deep": {"x": math.nan, "is_on": True, "raw": b"x"}}
-    written = json.dumps(json_value(kwargs), allow_nan=False)
-    assert json.loads(written) == {
-        "g": "Infinity",
-        "low": ["-Infinity", 1.5],
-        "deep": {"x": "NaN", "is_on": True, "raw": "b'x'"},
-    }
 
 
 def test_units_of_gymnasiums_own_tasks_fit_their_sizes(make_scene: MakeScene) -> None:
@@ -118,7 +95,3 @@ def test_a_file_without_its_contract_is_refused(tmp_path: Path) -> None:
     contract_path(file).unlink()
     with pytest.raises(ConfigError, match=r"has no policy_contract\.json beside it, which offpolicy export writes"):
         read_contract(file, b"model")
-
-
-def test_the_versions_are_those_that_are_installed() -> None:
-    assert {"offpolicy", "torch", "onnx", "onnxruntime"} <= versions().keys()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 from typing import Any
 
@@ -16,10 +15,12 @@ from offpolicy.config.overrides import load_config
 from offpolicy.envs.spaces import describe
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.export.env_policy import EnvPolicy
-from offpolicy.export.formats import Runner, check_names, onnx_runner, require_onnx, write_onnx, write_torch
+from offpolicy.export.formats import Runner, check_names, onnx_runner, write_onnx, write_torch
 from offpolicy.export.parity import LIMIT, difference, inputs_of
 from offpolicy.nets.policy import make_policy
 from tests.unit.export.conftest import KINDS, ODD, MakeScene, Scene
+
+USUAL = ("sac", "appo_multidiscrete", "hora_student")  # the others are nightly
 
 
 def worst(scene: Scene, run: Runner) -> float:
@@ -29,7 +30,9 @@ def worst(scene: Scene, run: Runner) -> float:
     return max(difference(run, scene.module, scene.codec, scene.policy, obs) for obs in batches)
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize(
+    "kind", [kind if kind in USUAL else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
 def test_onnx_decides_as_the_policy(kind: str, make_scene: MakeScene) -> None:
     scene, file = make_scene(kind), io.BytesIO()
     assert worst(scene, write_onnx(scene.module, file)) <= LIMIT
@@ -41,7 +44,7 @@ def test_onnx_decides_as_the_policy(kind: str, make_scene: MakeScene) -> None:
     assert {dim.dim_param for dim in dims} == {"batch"}
 
 
-@pytest.mark.parametrize("kind", ["sac", "appo_multidiscrete", "hora_student"])
+@pytest.mark.parametrize("kind", USUAL)
 def test_a_program_of_torch_decides_as_the_policy(kind: str, make_scene: MakeScene) -> None:
     scene, file = make_scene(kind), io.BytesIO()
     assert worst(scene, write_torch(scene.module, file)) <= LIMIT
@@ -64,26 +67,7 @@ def test_a_part_of_the_observation_named_like_an_output_is_refused(acted: spaces
     assert run({name: np.zeros((3, 2), np.float32) for name in module.input_names})["action"].shape[0] == 3
 
 
-def test_a_part_named_like_an_output_that_there_is_not_is_fine() -> None:
-    observed = spaces.Dict({"probability": spaces.Box(-1.0, 1.0, (2,), np.float32)})
-    codec = describe(observed, ODD, None)
-    check_names("--onnx", EnvPolicy(make_policy(load_config(["algo=sac"]).algo, codec.spec), codec))
-
-
 @pytest.mark.parametrize("content", [b"", b"no model"])
 def test_bytes_that_are_no_model_are_refused(content: bytes) -> None:
     with pytest.raises(SaveError, match="onnxruntime refuses the file"):
         onnx_runner(content)
-
-
-def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_onnx("--onnx")
-
-    def found(name: str, *rest: Any) -> None:
-        return None
-
-    monkeypatch.setattr(importlib.util, "find_spec", found)
-    with pytest.raises(ConfigError, match=r"--onnx: needs onnx, onnxscript, onnxruntime: pip install 'offpolicy\[ex"):
-        require_onnx("--onnx")
-    with pytest.raises(ConfigError, match="--policy: needs onnxruntime: pip"):
-        require_onnx("--policy", "onnxruntime")
