@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from offpolicy import machine_load
 from offpolicy.machine_load import GIB, SystemMonitor
 
 
@@ -44,13 +43,6 @@ def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
     found = FakeLibrary()
     monkeypatch.setattr(ctypes, "CDLL", lambda name: found)
     return found
-
-
-def test_memory_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_load, "memory", lambda: (3 * GIB, 8 * GIB))
-    load = SystemMonitor("cpu").read()
-    assert load is not None
-    assert (load.memory_gib, load.memory_total_gib, load.gpu_pct, load.vram_gib) == (5.0, 8.0, None, None)
 
 
 def test_a_gpu_has_its_use_memory_and_power(library: FakeLibrary) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,16 +19,6 @@ def test_another_ending_is_refused_before_the_run_is_read(tmp_path: Path) -> Non
     choice = PolicyChoice(seed=None, step=None, device="cpu", overrides={})
     with pytest.raises(ConfigError, match=r"--video: got .*x\.txt', allowed a file name that ends in \.gif, \.mp4"):
         play(tmp_path / "missing", choice, video=tmp_path / "x.txt", episodes=1)
-
-
-def test_a_video_without_its_encoder_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(name: str, *rest: Any) -> None:
-        return None
-
-    monkeypatch.setattr(importlib.util, "find_spec", found)
-    with pytest.raises(ConfigError, match=r"\.mp4 needs imageio-ffmpeg: pip install 'offpolicy\[video\]'"):
-        check_video(tmp_path / "x.mp4")
-    check_video(tmp_path / "x.gif")
 
 
 def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
