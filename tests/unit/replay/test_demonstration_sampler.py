@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.loop import Parts, train
 from offpolicy.protocols import StatefulBatchSource
-from offpolicy.replay import demonstration_sampler
 from offpolicy.replay.demonstration_sampler import DemoShare, EndlessRows, MixedSampler, ResidentDemos
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import RateLimiter
@@ -22,13 +20,9 @@ from offpolicy.replay.resident_source import DrawOptions, ResidentSampler, Resid
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
-from offpolicy.seeding import generator
-from offpolicy.timing.device_timer import DeviceTimer, StreamSync
-from offpolicy.timing.ledger import Ledger
-from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.device_timer import StreamSync
 from offpolicy.timing.time_account import NullLedger
 from offpolicy.types import Batches
-from tests.fakes import FakeClock
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
 CPU = torch.device("cpu")
@@ -154,19 +148,6 @@ def test_only_rows_of_the_replay_have_an_age_and_are_counted(kind: str, make_sou
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_updates_are_due_as_without_demonstrations(kind: str, make_source: MakeSource) -> None:
-    def sizes(share: DemoShare | None) -> list[int]:
-        world = World()
-        source, found = make_source(kind, world, share), []
-        for _ in range(10):
-            found.append(len(take(source)))
-            world.collect(3)
-        return found
-
-    assert sizes(demos()) == sizes(None)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_the_normaliser_is_shown_collected_observations_only(kind: str, make_source: MakeSource) -> None:
     world = World()
     source = make_source(kind, world, demos())
@@ -201,63 +182,6 @@ def test_without_demonstrations_no_bit_changes(make_source: MakeSource) -> None:
     assert rows[rows >= 0].tolist() == out[:, 0].tolist()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_source_says_what_it_mixes_in(kind: str, make_source: MakeSource) -> None:
-    assert make_source(kind, World(), demos()).describe().endswith("; 3 of 8 rows of every batch from ten rows")
-
-
-def test_other_demonstrations_or_another_share_are_told_apart() -> None:
-    share, more = demos(), replace(demos(), per_batch=4)
-    other = replace(share, rows=EndlessRows(share.rows.rows + 1.0, seed=3))
-    assert demos().identity == share.identity
-    assert share.identity not in (other.identity, more.identity)
-
-
-class Idle:
-    """Every other part of the loop."""
-
-    env_steps, is_stopping, is_complete = 0, False, True
-
-    def update(self, batch: Batches) -> None: ...
-
-    def wait(self) -> None: ...
-
-    def publish(self) -> None: ...
-
-    def run_if_due(self) -> None: ...
-
-    def is_due(self) -> bool:
-        return False
-
-    def run_last(self, *, is_complete: bool) -> bool:
-        return is_complete
-
-    def agree(self, *, is_stopping: bool) -> bool:
-        return is_stopping
-
-
-@pytest.mark.parametrize("kind", ["direct", "resident"])
-def test_a_slow_restart_of_the_demonstrations_is_replay_batch_wait_and_nothing_else(
-    kind: str, make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world, clock, idle = World(), FakeClock(), Idle()
-    world.collect(68)  # 80 env steps in all: 105 updates, 315 demonstrations, 32 cycles begun
-
-    def slow_generator(seed: int, *path: int | str) -> np.random.Generator:
-        clock.advance(30)
-        return generator(seed, *path)
-
-    monkeypatch.setattr(demonstration_sampler, "generator", slow_generator)  # it orders a cycle
-    monkeypatch.setattr(RateLimiter, "is_spent", lambda limiter, env_steps, updates: updates >= 105)
-    ledger = Ledger(LearnerPhase, clock)
-    timer = DeviceTimer(idle, ledger)
-    train(Parts(make_source(kind, world, demos()), idle, timer, *[idle] * 7, ledger))
-    account = ledger.account()
-    assert {phase: ns for phase, ns in account.phases_ns.items() if ns} == {"replay_batch_wait": 30 * 30}
-    assert account.wall_ns == 30 * 30
-    assert account.warmup_ns == 2 * 30  # the first iteration
-
-
 TEN = np.arange(10, dtype=np.float32)[:, None]
 
 
@@ -276,23 +200,6 @@ def test_every_cycle_has_every_row_once_and_an_order_of_its_own() -> None:
     assert len({tuple(cycle) for cycle in cycles}) == 4
 
 
-def test_the_number_of_complete_cycles_is_exact() -> None:
-    source, counts = endless(), []
-    for _ in range(6):
-        source.take(4)
-        counts.append(source.cycle)
-    assert counts == [0, 0, 1, 1, 2, 2]
-
-
-def test_batches_larger_than_the_set_go_through_it_more_than_once() -> None:
-    assert np.bincount(endless().take(35), minlength=10).tolist().count(4) == 5
-
-
-def test_the_same_seed_gives_the_same_rows_and_another_one_others() -> None:
-    assert rows_taken(endless(3), 10) == rows_taken(endless(3), 10)
-    assert rows_taken(endless(3), 10) != rows_taken(endless(4), 10)
-
-
 @pytest.mark.parametrize("before", [0, 1, 2, 3, 7])
 def test_it_goes_on_from_its_state_in_the_middle_of_a_cycle(before: int) -> None:
     whole = endless()
@@ -301,32 +208,6 @@ def test_it_goes_on_from_its_state_in_the_middle_of_a_cycle(before: int) -> None
     again = endless()
     again.set_state(state)
     assert rows_taken(again, 8) == rows_taken(whole, 8)
-
-
-def test_another_beginning_has_another_head_and_ranks_agree_on_it() -> None:
-    heads = {tuple(EndlessRows(TEN, 0, path=path).take(10).tolist()) for path in ((), (300,), (500,))}
-    assert len(heads) == 3
-    ranks = [EndlessRows(TEN, 0, rank, 2, path=(300,)) for rank in range(2)]
-    assert sorted(np.stack([rank.take(5) for rank in ranks]).ravel().tolist()) == list(range(10))
-
-
-@pytest.mark.parametrize("before", [(), (300,)])
-def test_a_continued_run_keeps_the_order_of_its_beginning(before: tuple[int, ...]) -> None:
-    whole = EndlessRows(TEN, 0, path=before)
-    whole.take(4)
-    again = EndlessRows(TEN, 0, path=(500,))
-    again.prepare(4)  # an order of the other beginning is at hand
-    again.set_state(json.loads(json.dumps(whole.state())))
-    assert rows_taken(again, 8) == rows_taken(whole, 8)
-
-
-def test_a_prepared_order_changes_nothing() -> None:
-    plain, prepared = endless(), endless()
-    found = []
-    for _ in range(8):
-        prepared.prepare(9)
-        found += prepared.take(4).tolist()
-    assert found == rows_taken(plain, 8)
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3])
@@ -340,27 +221,3 @@ def test_ranks_take_different_rows_and_all_of_them_together(num_ranks: int) -> N
 def test_an_empty_set_is_refused_when_it_is_made() -> None:
     with pytest.raises(ValueError, match="no rows"):
         endless(rows=TEN[:0])
-
-
-class Cycled:
-    """ColossalAI's CycledDataLoader over a sampler whose epoch is never set."""
-
-    def __init__(self, rows: int, seed: int) -> None:
-        self._rows, self._seed, self.count = rows, seed, 0
-        self._left: list[int] = []
-
-    def take(self, batch: int) -> list[int]:
-        if not self._left:
-            self._left, self.count = np.random.default_rng(self._seed).permutation(self._rows).tolist(), 0
-        else:
-            self.count += 1
-        given, self._left = self._left[:batch], self._left[batch:]
-        return given
-
-
-def test_a_loader_without_epochs_repeats_its_order_and_counts_batches() -> None:
-    """The negative control of the first two tests."""
-    loader = Cycled(10, 0)
-    found = [row for _ in range(6) for row in loader.take(4)]
-    assert found[:10] == found[10:20]
-    assert loader.count == 2  # complete cycles: 2 as well, but it was 2 after the first one too

@@ -74,10 +74,6 @@ def test_where_the_data_of_an_episode_end_it_is_truncated_and_not_terminated(tmp
     assert (found.truncated.tolist(), found.terminated.any()) == ([False, True, False, True], False)
 
 
-def test_observations_of_a_higher_rank_are_flattened(tmp_path: Path) -> None:
-    assert read(tmp_path, obs=np.zeros((4, 1, 2))).obs.shape == (4, 2)
-
-
 NAN = np.array([0.0, np.nan, 1.0, np.inf])
 
 
@@ -118,12 +114,6 @@ def test_discrete_actions_between_two_numbers_are_refused(tmp_path: Path) -> Non
         read_demos(saved(tmp_path, arrays(action=np.array([[30_001.0], [0.0], [0.0], [0.0]]))), spec)
 
 
-def test_an_episode_without_a_number_is_refused_and_other_arrays_may_be_anything(tmp_path: Path) -> None:
-    other = np.array([None, {}], dtype=object)
-    with pytest.raises(ConfigError, match=r"episode is NaN or Inf in 2 rows, first in row 1$"):
-        read(tmp_path, episode=np.array([0.0, np.nan, np.nan, 1.0]), other=other)
-
-
 def test_all_problems_of_a_file_come_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, reward=NAN, truncated=np.full(4, 3))
@@ -145,23 +135,6 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes) -> 
     path = tmp_path / "demos.npz"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"replay\.demos"):
-        read_demos(str(path), SPEC)
-
-
-DIRECTORY = b"PK\x01\x02"  # begins an entry of a zip file's directory: flags after 8 bytes, compression after 10
-
-
-@pytest.mark.parametrize(
-    ("mark", "after", "values"), [(DIRECTORY, 8, b"\x01"), (DIRECTORY, 10, b"\x63"), (b"obs.npy", 40, bytes(40))]
-)
-def test_a_compressed_file_with_broken_bytes_is_refused(tmp_path: Path, mark: bytes, after: int, values: bytes) -> None:
-    path = tmp_path / "demos.npz"
-    np.savez_compressed(path, **arrays(count=64))
-    content = bytearray(path.read_bytes())
-    first = content.index(mark) + after
-    content[first : first + len(values)] = values
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"demos\.npz is no \.npz of plain numbers: "):
         read_demos(str(path), SPEC)
 
 
@@ -239,27 +212,6 @@ def test_parts_of_a_dict_observation_are_joined_in_the_order_of_the_environment(
     parts = {"goal": np.full((3, 2), 7.0), "arm": {"angle": np.arange(3.0)[:, None]}}
     sys.modules["minari"].episodes[:] = [episode(2, 0.0, parts)]
     assert read_demos("minari:arm", DICT).obs.tolist() == [[0.0, 7.0, 7.0], [1.0, 7.0, 7.0]]
-
-
-STILL = np.zeros((3, 2))
-
-
-@pytest.mark.parametrize(
-    ("parts", "spec", "problem"),
-    [
-        ({"arm": STILL, "goal": STILL}, DICT, "arm, goal, the environment a Dict of arm/angle, goal"),
-        ({"arm": {"angle": {"deg": STILL}}}, DICT, "arm/angle/deg, the environment a Dict of arm/angle, goal"),
-        ({"goal": STILL}, REACH, "goal, the environment a Box"),
-    ],
-)
-def test_a_data_set_of_other_parts_is_refused_with_those_of_both_sides(
-    opened: list[Any], parts: dict[str, Any], spec: SpaceSpec, problem: str
-) -> None:
-    sys.modules["minari"].episodes[:] = [episode(2, 0.0, parts)]
-    with pytest.raises(ConfigError) as caught:
-        read_demos("minari:arm", spec)
-    assert caught.value.problems == (f"replay.demos: minari:arm observes a Dict of {problem}",)
-    assert opened
 
 
 def test_a_data_set_that_minari_cannot_open_is_a_mistake_of_the_configuration(opened: list[Any]) -> None:

@@ -84,15 +84,6 @@ def test_decisions_go_by_the_agreed_steps_and_not_by_the_gate() -> None:
     assert source.is_exhausted()
 
 
-def test_batches_are_the_columns_of_the_rows() -> None:
-    rows = torch.arange(LAYOUT.width * 2, dtype=torch.float32).reshape(2, -1)
-    batch = LAYOUT.split(rows)
-    assert batch.obs[0].tolist() == [0, 1]
-    assert batch.action[0].tolist() == [2]
-    assert (batch.reward[0], batch.discount[0], batch.terminated[0]) == (3, 4, 5)
-    assert batch.next_obs[0].tolist() == [6, 7]
-
-
 def test_the_normaliser_sees_each_observation_of_its_rings_exactly_once() -> None:
     rings = [make_ring(64, 3), make_ring(64, 20, base=100), make_ring(64, 2, base=200)]
     source = make_source(*rings, gate=Clock(11), normalize_obs=True, fresh_rings=(0, 2))
@@ -108,10 +99,6 @@ def test_a_rank_without_rings_still_takes_part_in_the_normaliser() -> None:
     fresh_obs = source.to_device(source.sample()).fresh_obs
     assert fresh_obs is not None
     assert (fresh_obs.shape, fresh_obs.dtype) == ((0, 2), torch.float32)
-
-
-def test_no_observation_is_gathered_without_a_normaliser() -> None:
-    assert fresh(make_source(make_ring(64, 20), gate=Clock(11), fresh_rings=(0,))) is None
 
 
 def scaling_source(kind: str, scene: Scene) -> ReplaySource | PrefetchSource | ResidentSource:
@@ -156,12 +143,6 @@ def test_a_resumed_source_goes_on_with_the_same_draws() -> None:
     assert torch.equal(first.sample(), second.sample())
 
 
-def test_a_source_describes_itself_in_a_line() -> None:
-    source = make_source(make_ring(64, 20), gate=Clock(11), batch_size=256)
-    assert source.describe() == "replay source: direct, 49.2 KB of staging on the host"
-    assert source.packer_account() is None
-
-
 def test_refused_page_locked_memory_is_named_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*shape: Any, **options: Any) -> torch.Tensor:
         assert options["pin_memory"]
@@ -172,13 +153,6 @@ def test_refused_page_locked_memory_is_named_with_its_size(monkeypatch: pytest.M
         ConfigError, match=r"replay\.source=direct: the host refuses 1\.54 KB of page-locked memory; lower"
     ):
         make_source(make_ring(64, 20), gate=Clock(11), device=torch.device("cuda"))
-
-
-def test_rows_on_the_learners_device_are_not_copied() -> None:
-    source = make_source(make_ring(64, 20), gate=Clock(12))
-    rows = source.sample()
-    batches = source.to_device(rows)
-    assert [batch.obs.data_ptr() for batch in batches.updates] == [batch.data_ptr() for batch in rows]
 
 
 def test_the_fields_are_those_of_the_batches_sampled_last_however_many_are_due() -> None:
@@ -193,8 +167,3 @@ def test_the_fields_are_those_of_the_batches_sampled_last_however_many_are_due()
         for batch, expected in zip(fields, rows.clone(), strict=True):
             by_hand = LAYOUT.split(expected)
             assert all(torch.equal(*pair) for pair in zip(batch, by_hand, strict=True))
-
-
-def test_batches_are_dated_by_the_agreed_env_steps() -> None:
-    source = make_source(make_ring(64, 20), gate=Clock(1000), steps=Clock(12))
-    assert source.to_device(source.sample()).env_steps == 12

@@ -15,15 +15,12 @@ from offpolicy.replay import resident_source as resident
 from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import SourceSpec
-from offpolicy.replay.resident_source import DrawOptions, ResidentSampler, ResidentSource, resident_nbytes
+from offpolicy.replay.resident_source import DrawOptions, ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
-from offpolicy.replay.sampler import AgeWeightedSampler
 from offpolicy.timing.device_timer import StreamSync
-from tests.fakes import fill_from
 from tests.on_device import waits_refused
-from tests.replay_scene import Scene
-from tests.simulated_device import CUDA, MS, SimulatedDevice
+from tests.replay_scene import Scene, rows_in
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
 WIDTH = LAYOUT.width
@@ -66,12 +63,6 @@ def refreshed(sampler: ResidentSampler, count: int = 2000) -> list[int]:
     return drawn[:, 0].int().tolist()
 
 
-@pytest.fixture
-def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resident, "STAGING_ROWS", 5)
-
-
-@pytest.mark.usefixtures("_small_blocks")
 @pytest.mark.parametrize("device", [CPU, gpu])
 def test_it_shows_exactly_what_the_ring_holds_before_and_after_the_wrap(device: torch.device) -> None:
     ring = make_ring(16, 3)
@@ -95,10 +86,9 @@ def test_rows_of_unequally_filled_rings_are_equally_likely() -> None:
     assert hits[expected == 0].sum() == 0
 
 
-@pytest.mark.parametrize("device", [CPU, gpu])
-def test_rows_are_drawn_with_the_weight_of_their_age(device: torch.device) -> None:
+def test_rows_are_drawn_with_the_weight_of_their_age() -> None:
     rings = [make_ring(64, 10), make_ring(64), make_ring(64, 90)]
-    drawn = refreshed(make_sampler(*rings, device=device, weights=AgeWeights(decay=40, floor=0.25)), 100_000)
+    drawn = refreshed(make_sampler(*rings, weights=AgeWeights(decay=40, floor=0.25)), 100_000)
     weights = np.zeros(90)
     for ring in rings:
         index = np.arange(ring.oldest, ring.committed)
@@ -132,32 +122,6 @@ def test_when_the_learner_slept_through_a_whole_round_only_the_present_rows_are_
     sampler.refresh()
     append(ring, 50)
     assert set(refreshed(sampler)) == set(range(44, 60))
-
-
-def test_sampling_before_anything_was_written_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="no ring holds a row"):
-        make_sampler(make_ring(16)).refresh()
-
-
-@pytest.mark.usefixtures("_small_blocks")
-def test_a_resumed_run_loads_everything_from_the_oldest_row_on(device: SimulatedDevice) -> None:
-    ring = make_ring(16)
-    fill_from(ring, 100, rows(100, 13))
-    assert set(refreshed(make_sampler(ring, device=CUDA))) == set(range(100, 113))
-    copies = [ran for ran in device.log if ran.stream != "default"]
-    assert len(copies) == 5  # blocks of 5, 5, 2 and, beyond the wrap, 1 row; and what the draw must know
-
-
-@pytest.mark.usefixtures("_small_blocks")
-def test_rows_of_every_ring_are_shown_once_they_are_on_the_device(device: SimulatedDevice) -> None:
-    device.copy_ns = MS
-    rings = [make_ring(16, 12), make_ring(16, 3)]
-    sampler = make_sampler(*rings, device=CUDA)
-    for count in (0, 0, 0, 9, 30, 1):
-        append(rings[0], count)
-        append(rings[1], 2 * count)
-        expected = {row for ring in rings for row in range(ring.oldest, ring.committed)}
-        assert set(refreshed(sampler)) == expected
 
 
 def test_the_age_is_what_was_written_to_all_rings_since() -> None:
@@ -209,12 +173,6 @@ def test_random_numbers_of_another_source_are_refused() -> None:
         make_source(make_ring(16, 12)).set_random_state({"state": "1", "inc": "2"})
 
 
-def test_a_source_tells_how_many_bytes_it_holds_on_the_device() -> None:
-    source = make_source(make_ring(1000, 1), make_ring(1000))
-    assert resident_nbytes(2, 1000, WIDTH) == 96_000
-    assert source.describe() == "replay source: resident, 96 KB on cpu"
-
-
 def test_a_copy_that_does_not_fit_is_refused_with_its_size() -> None:
     class Huge:
         capacity, copied_rows, width = 10**14, 10**14, WIDTH
@@ -239,17 +197,41 @@ def test_sampling_on_the_device_never_makes_the_host_wait(num_rings: int) -> Non
         sampler.draw(256)
 
 
-def test_ages_count_transitions_as_on_the_host() -> None:
-    """Episodes of one step: every second row is no transition."""
-    scene, weights = Scene(np.random.default_rng(0), 2, 1, 60, "float32"), AgeWeights(decay=30, floor=0.2)
-    for _ in range(300):
-        scene.step(1.0, 0.0)
-    ring = scene.ring
-    host = AgeWeightedSampler([ring], np.random.default_rng(0), 0, weights)
-    drawn = host.fill(np.empty((20_000, ring.layout.width), np.float32))
-    expected = (ring.committed - drawn.position).mean() / 2
-    for options, mean_age in ((DrawOptions(weights), expected), (DrawOptions(), ring.num_transitions / 2)):
-        sampler = ResidentSampler([ring], CPU, 0, StreamSync(CPU), options=options)
+def scenes(n_step: int, dtype: str, num_rings: int = 2) -> list[Scene]:
+    return [Scene(np.random.default_rng(seed), 2, n_step, 60, dtype) for seed in range(num_rings)]
+
+
+def expected(many: list[Scene]) -> list[list[float]]:
+    return sorted(row for scene in many for row in rows_in(scene.ring).tolist())
+
+
+@pytest.mark.parametrize(("dtype", "n_step"), [("float32", 3), ("uint8", 1)])
+def test_every_transition_is_drawn_as_often_as_any_other(
+    monkeypatch: pytest.MonkeyPatch, n_step: int, dtype: str
+) -> None:
+    monkeypatch.setattr(resident, "STAGING_ROWS", 7)
+    many = scenes(n_step, dtype)
+    sampler = ResidentSampler([scene.ring for scene in many], CPU, 0, StreamSync(CPU))
+    for _ in range(4):
+        for scene in many:
+            for _ in range(17):
+                scene.step(0.3, 0.02)
+        rows = expected(many)
         sampler.refresh()
-        sampler.draw(20_000)
-        assert float(sampler.age_sum) / 20_000 == pytest.approx(mean_age, rel=0.06)
+        drawn = sampler.draw(20_000).numpy()
+        found, hits = np.unique(drawn[:, : many[0].ring.layout.next_obs.stop], axis=0, return_counts=True)
+        assert found.tolist() == rows
+        mean = 20_000 / len(rows)
+        assert np.abs(hits - mean).max() < 6 * np.sqrt(mean)
+
+
+def test_a_resident_copy_draws_the_same_whichever_blocks_it_was_loaded_in() -> None:
+    many = scenes(1, "float32", 1)
+    early = ResidentSampler([many[0].ring], CPU, 0, StreamSync(CPU))
+    for _ in range(100):
+        many[0].step(0.2, 0.0)
+        early.refresh()
+    late = ResidentSampler([many[0].ring], CPU, 0, StreamSync(CPU))
+    late.refresh()
+    one, two = (sampler.draw(500)[:, : many[0].ring.layout.next_obs.stop] for sampler in (early, late))
+    assert torch.equal(one, two)

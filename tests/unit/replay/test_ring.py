@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 
 from offpolicy.replay.ring import Ring
 from tests.fakes import fill_from
+from tests.interleaving import deaths, interruptions
 
 WIDTH = 3
 
@@ -54,9 +54,6 @@ class _HalfWrittenError(Exception):
 def die_mid_write(ring: Ring, count: int) -> None:
     """Reserve, start to overwrite, and never commit: a writer killed in the middle."""
 
-    class Torn(np.ndarray):
-        pass
-
     class Dying:
         def __len__(self) -> int:
             return count
@@ -80,12 +77,6 @@ def test_rows_that_a_dead_writer_had_reserved_are_never_shown() -> None:
     assert not intact.any()
 
 
-def test_uncommitted_rows_are_not_counted() -> None:
-    ring = make_ring(4)
-    die_mid_write(ring, 3)
-    assert ring.committed == 0
-
-
 def test_a_restored_ring_with_more_room_has_no_older_rows() -> None:
     ring = make_ring(16)
     fill_from(ring, 10, rows(10, 4))
@@ -95,32 +86,12 @@ def test_a_restored_ring_with_more_room_has_no_older_rows() -> None:
     assert not read(ring, [9])[1].any()
 
 
-def test_spans_are_the_rows_in_order_without_a_copy() -> None:
-    ring = make_ring(5)
-    ring.append(rows(0, 5))
-    ring.append(rows(5, 2))
-    spans = ring.spans(ring.oldest, ring.committed)
-    assert np.array_equal(np.concatenate(spans), rows(2, 5))
-    assert all(span.base is not None for span in spans)
-
-
 def test_read_range_leaves_out_recycled_rows() -> None:
     ring = make_ring(4)
     ring.append(rows(0, 4))
     ring.append(rows(4, 3))
     assert np.array_equal(ring.read_range(0, 7), rows(3, 4))
     assert len(ring.read_range(7, 7)) == 0
-
-
-def test_copy_range_says_from_which_row_on_the_copy_is_intact() -> None:
-    ring = make_ring(5)
-    ring.append(rows(0, 5))
-    ring.append(rows(5, 2))  # wraps, and recycles rows 0 and 1
-    out = np.empty((4, WIDTH), dtype=np.float32)
-    assert ring.copy_range(3, out) == 3
-    assert np.array_equal(out, rows(3, 4))
-    assert ring.copy_range(1, out) == 2
-    assert np.array_equal(out[1:], rows(2, 3))
 
 
 def test_rows_recycled_during_a_range_are_left_out() -> None:
@@ -139,53 +110,34 @@ def test_rows_recycled_during_a_range_are_left_out() -> None:
 # -- a writer that takes over from one that died ----------------------------------------------------------------------
 
 
-class Mortal:
-    """The words of a ring whose writer dies before the store number `last` to one of them."""
-
-    def __init__(self, words: memoryview, last: int) -> None:
-        self.words, self.left = words, last
-
-    def __getitem__(self, word: int) -> int:
-        return int(self.words[word])
-
-    def __setitem__(self, word: int, value: int) -> None:
-        if self.left == 0:
-            raise _HalfWrittenError
-        self.left -= 1
-        self.words[word] = value
-
-
-def dead_in_append(last: int, capacity: int = 8, before: int = 6, count: int = 3) -> Ring:
-    """A ring of `before` rows, 10 env steps each, whose writer died before a store of the next append."""
-    ring = make_ring(capacity)
-    ring.begin(0)
-    ring.append(rows(0, before), 10 * before)
-    words = ring._words
-    ring._words = Mortal(words, last)  # type: ignore[assignment]
-    with contextlib.suppress(_HalfWrittenError):  # none: it died after the last store, before the announcement
-        ring.append(rows(before, count), 10 * (before + count))
-    ring._words = words
-    return ring
-
-
-@pytest.mark.parametrize("last", range(5))
-def test_a_row_is_counted_if_and_only_if_it_is_there_wherever_its_writer_died(last: int) -> None:
-    ring = dead_in_append(last)
-    env_steps = ring.take_over(60)
-    assert (ring.committed, env_steps) == ((9, 90) if last == 4 else (6, 60))
-    kept = list(range(ring.oldest, ring.committed))
-    assert kept[0] == (1 if last >= 3 else 0)  # those that the dead one had announced to recycle are gone
-    ring.append(rows(ring.committed, 2), env_steps + 20)
-    kept = list(range(ring.oldest, ring.committed))
-    out, intact = read(ring, kept)
-    assert intact.all()
-    assert np.array_equal(out, rows(kept[0], len(kept)))
-
-
-def test_a_row_damaged_by_a_dead_writer_is_never_readable_again() -> None:
+def damaged_ring() -> Ring:
+    """Eight rows, of which a writer that died has damaged three."""
     ring = make_ring(8)
     ring.append(rows(0, 8))
     die_mid_write(ring, 3)
+    return ring
+
+
+@pytest.mark.promise("no-torn-row")
+def test_a_row_is_counted_if_and_only_if_it_is_there_wherever_its_writer_died() -> None:
+    ends = set()
+    for run in deaths():
+        ring = make_ring(8)
+        ring.begin(0)
+        ring.append(rows(0, 6), 60)
+        run(partial(ring.append, rows(6, 3), 90))
+        env_steps = ring.take_over(60)
+        ends.add((ring.committed, env_steps))
+        ring.append(rows(ring.committed, 2), env_steps + 20)
+        kept = list(range(ring.oldest, ring.committed))
+        out, intact = read(ring, kept)
+        assert intact.all()
+        assert np.array_equal(out, rows(kept[0], len(kept)))
+    assert ends == {(6, 60), (9, 90)}
+
+
+def test_a_row_damaged_by_a_dead_writer_is_never_readable_again() -> None:
+    ring = damaged_ring()
     ring.take_over(0)
     assert (ring.oldest, ring.committed) == (3, 8)
     ring.append(rows(8, 1))
@@ -194,44 +146,22 @@ def test_a_row_damaged_by_a_dead_writer_is_never_readable_again() -> None:
     assert ring.oldest == 4
 
 
-@pytest.mark.parametrize("last", [0, 1])
-def test_a_writer_that_dies_while_it_takes_over_hides_no_damage(last: int) -> None:
-    ring = make_ring(8)
-    ring.append(rows(0, 8))
-    die_mid_write(ring, 3)
-    words = ring._words
-    ring._words = Mortal(words, last)  # type: ignore[assignment]
-    with pytest.raises(_HalfWrittenError):
+def test_a_writer_that_dies_while_it_takes_over_hides_no_damage() -> None:
+    for run in deaths():
+        ring = damaged_ring()
+        run(partial(ring.take_over, 0))
+        assert ring.oldest == 3
         ring.take_over(0)
-    ring._words = words
-    assert ring.oldest == 3
-    ring.take_over(0)
-    assert (ring.oldest, ring.committed) == (3, 8)
+        assert (ring.oldest, ring.committed) == (3, 8)
 
 
-class Interrupted:
-    """Words between whose readings number `after` and the next one another process takes the ring over."""
-
-    def __init__(self, words: memoryview, after: int, take_over: Callable[[], object]) -> None:
-        self.words, self.left, self.take_over = words, after, take_over
-
-    def __getitem__(self, word: int) -> int:
-        value = int(self.words[word])
-        self.left -= 1
-        if self.left == 0:
-            self.take_over()
-        return value
-
-
-@pytest.mark.parametrize("after", [1, 2])
-def test_a_reader_sees_no_damaged_row_while_another_writer_takes_over(after: int) -> None:
-    ring = make_ring(8)
-    ring.append(rows(0, 8))
-    die_mid_write(ring, 3)
-    successor = make_ring(8)
-    words = successor._words = ring._words
-    ring._words = Interrupted(words, after, lambda: successor.take_over(0))  # type: ignore[assignment]
-    assert ring.oldest == 3
+def test_a_reader_sees_no_damaged_row_while_another_writer_takes_over() -> None:
+    for run in interruptions("opcode"):
+        buffer = memoryview(bytearray(Ring.nbytes(8, WIDTH, 4)))
+        reader, successor = (Ring(buffer, WIDTH, np.float32) for _ in range(2))
+        reader.append(rows(0, 8))
+        die_mid_write(reader, 3)
+        assert run(partial(successor.take_over, 0), partial(getattr, reader, "oldest")) == 3
 
 
 def test_env_steps_without_any_row_are_done_again_and_others_are_not() -> None:

@@ -123,14 +123,6 @@ def test_the_lag_of_each_rollout_is_counted_the_largest_ones_together() -> None:
     assert source.rollouts.lags.tolist() == list(lags.values())
 
 
-def test_returned_counts_do_not_change_afterwards() -> None:
-    source, (ring,), _ = make()
-    counts = source.rollouts
-    put(ring, 0.0)
-    sample(source)
-    assert (counts.lags.sum(), source.rollouts.lags.sum()) == (0, 1)
-
-
 def test_rollouts_of_weights_that_are_too_old_are_left_out_and_counted() -> None:
     source, (ring,), run = make(max_lag=2)
     run.version = 10
@@ -139,15 +131,6 @@ def test_rollouts_of_weights_that_are_too_old_are_left_out_and_counted() -> None
     source.wait_ready()
     assert columns(source) == [3.0, 3.0]
     assert (source.rollouts.too_old, source.rollouts.lags[2], source.rollouts.lags.sum()) == (2, 1, 1)
-
-
-def test_collectors_that_wait_for_room_are_woken_when_old_rollouts_are_left_out() -> None:
-    source, (ring,), run = make(max_lag=0)
-    for _ in range(3):
-        put(ring, 1.0, version=0)
-    run.version = 1
-    source.wait_ready()
-    assert (ring.is_full, run.rings > 0, run.asked) == (False, True, [False])
 
 
 def test_no_batch_is_handed_out_in_part() -> None:
@@ -173,24 +156,6 @@ def test_a_batch_that_was_found_ready_is_there_although_newer_weights_appear_mea
     assert source.sample()[0, :, 0].tolist() == [1.0, 1.0]
 
 
-def test_an_old_rollout_that_comes_after_the_others_were_found_ready_is_not_among_them() -> None:
-    source, (first, second), run = make(num_rings=2, max_lag=0)
-    run.version = 1
-    put(first, 1.0, version=1)
-    put(first, 2.0, version=1)
-    source.wait_ready()
-    put(second, 9.0, version=0)
-    assert source.sample()[0, :, 0].tolist() == [1.0, 1.0, 2.0, 2.0]
-
-
-def test_a_batch_is_waited_for_until_it_is_there() -> None:
-    source, (ring,), run = make()
-    source.wait_ready()
-    put(ring, 1.0)
-    sample(source)
-    assert run.asked == [False, True]
-
-
 def test_the_run_ends_once_all_ranks_have_learnt_from_its_env_steps_and_nothing_is_granted_then() -> None:
     source, (ring,), run = make(total=12)
     ended = []
@@ -201,15 +166,6 @@ def test_the_run_ends_once_all_ranks_have_learnt_from_its_env_steps_and_nothing_
         source.release()
         ended.append(source.is_exhausted())
     assert (ended, run.granted) == ([False, False, True], [NO_LIMIT, NO_LIMIT, 0])
-
-
-def test_no_batch_is_waited_for_at_the_end() -> None:
-    source, (ring,), run = make(total=4)
-    put(ring, 1.0, num_steps=4)
-    sample(source)
-    source.release()
-    source.wait_ready()
-    assert run.asked == [True, True]
 
 
 def test_at_its_goal_a_run_waits_for_the_env_steps_that_its_collectors_begin_from() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from offpolicy.checkpoint import Checkpoint, CheckpointStore, read_replay
-from offpolicy.checkpoint.manifest import FileRecord
-from offpolicy.checkpoint.replay_rows import Segment
 from offpolicy.errors import SaveError
 from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_saver import CapturedRows, RowSaver, is_intact
+from offpolicy.replay.row_saver import CapturedRows, RowSaver
 from tests.fakes import fill_from
 
 WIDTH = 2
@@ -89,13 +86,6 @@ def test_segments_whose_rows_are_all_recycled_are_left_behind(saved: Saved) -> N
     assert segments(newest) == [f"replay-0-{first:015d}.f32" for first in (4, 8, 12)]
 
 
-def test_a_segment_whose_last_row_was_just_recycled_is_left_behind(saved: Saved) -> None:
-    append(saved.ring, 10)
-    saved.save()
-    append(saved.ring, 10)
-    assert segments(saved.save()) == ["replay-0-000000000000010.f32"]
-
-
 def test_the_newest_file_grows_until_it_is_no_longer_small(tmp_path: Path) -> None:
     saved, held, written = Saved(tmp_path, make_ring(100), small_rows=5), list[list[str]](), list[int]()
     for _ in range(6):
@@ -116,23 +106,6 @@ def test_the_files_of_a_ring_are_few_however_often_it_is_saved(tmp_path: Path) -
         newest = saved.save()
     assert len(segments(newest)) <= 100 // 20 + 2
     assert saved.indices(newest) == list(range(50, 150))
-
-
-def test_a_small_file_whose_first_rows_are_recycled_grows_from_the_oldest_row_on(tmp_path: Path) -> None:
-    saved = Saved(tmp_path, make_ring(10), small_rows=100)
-    for count in (6, 6):
-        append(saved.ring, count)
-        newest = saved.save()
-    assert segments(newest) == ["replay-0-000000000000002.f32"]
-    assert saved.indices(newest) == list(range(2, 12))
-
-
-def test_a_save_without_new_rows_writes_none(tmp_path: Path) -> None:
-    saved = Saved(tmp_path, make_ring(10), small_rows=100)
-    append(saved.ring, 6)
-    saved.save()
-    rows = saved.saver.capture()
-    assert ([segment.first for segment in rows.linked[0]], rows.new[0].start, rows.new[0].stop) == ([0], 6, 6)
 
 
 def test_a_checkpoint_outlives_the_one_whose_rows_it_took_over(saved: Saved) -> None:
@@ -179,13 +152,6 @@ def test_without_the_files_it_would_take_over_it_writes_all_rows(saved: Saved) -
     assert saved.indices(second) == list(range(6))
 
 
-def test_another_checkpoint_under_the_name_of_the_base_is_not_the_base(saved: Saved) -> None:
-    append(saved.ring, 3)
-    base = saved.save()
-    assert is_intact(base)
-    assert not is_intact(replace(base, files=dict(list(base.files.items())[1:])))
-
-
 def test_rows_that_were_recycled_meanwhile_are_missed_only_where_the_files_of_the_base_are_gone(saved: Saved) -> None:
     append(saved.ring, 8)
     first = saved.save()
@@ -196,24 +162,6 @@ def test_rows_that_were_recycled_meanwhile_are_missed_only_where_the_files_of_th
     with pytest.raises(SaveError, match="replay rows from 0 on were recycled"):
         saved.commit(captured, 10)
     assert saved.indices(saved.save()) == list(range(3, 13))
-
-
-def test_neither_a_capture_nor_what_follows_a_save_reads_a_file(saved: Saved) -> None:
-    """A capture is made while the loop waits, and a save that is on the disk must not fail any more."""
-    append(saved.ring, 4)
-    files = {"replay-0-000000000000000.f32": FileRecord(3 * 4 * WIDTH, ""), "state.json": FileRecord(1, "")}
-    saved.saver.continue_after(Checkpoint(3, Path("nowhere"), files))
-    rows = saved.saver.capture()
-    assert rows.linked == [[Segment("replay-0-000000000000000.f32", 0, 3)]]
-    assert (rows.new[0].start, rows.new[0].stop) == (3, 4)
-
-
-def test_all_rings_together_copy_no_more_than_one_would() -> None:
-    rings = [make_ring(100) for _ in range(4)]
-    for ring in rings:
-        append(ring, 50)
-    captured = RowSaver(rings, 40 * 4 * WIDTH).capture()
-    assert [len(next(rows.blocks())) for rows in captured.new] == [10] * 4
 
 
 def test_a_run_that_goes_on_takes_over_the_rows_it_restored(saved: Saved) -> None:
@@ -244,18 +192,3 @@ def test_a_run_whose_rows_were_damaged_writes_all_of_them(saved: Saved) -> None:
     second = again.save()
     assert segments(second) == ["replay-0-000000000000000.f32"]
     assert again.indices(second) == list(range(9))
-
-
-def test_rows_of_one_file_per_ring_are_taken_over_too(saved: Saved) -> None:
-    """Layout 2."""
-    append(saved.ring, 4)
-    with saved.store.begin(4) as draft:
-        draft.add_json("state", {"replay_first": [0], "replay_end": [4]})
-        draft.add_rows("replay-0", saved.ring.spans(0, 4))
-    assert draft.saved is not None
-    assert saved.indices(draft.saved) == [0, 1, 2, 3]
-    saved.saver.continue_from(draft.saved)
-    append(saved.ring, 2)
-    newest = saved.save()
-    assert segments(newest) == ["replay-0-000000000000000.f32", "replay-0-000000000000004.f32"]
-    assert saved.indices(newest) == list(range(6))
