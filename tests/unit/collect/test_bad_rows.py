@@ -53,22 +53,6 @@ def test_every_bad_row_of_a_step_has_its_file_and_the_count_outlives_the_process
     assert outcome.next_obs.tolist() == [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
 
 
-def test_each_step_with_bad_rows_begins_other_episodes_which_have_no_steps_yet(tmp_path: Path) -> None:
-    bad, _ = bad_rows_at(tmp_path, two_collectors())
-    env: Any = bad.env
-    seeds: list[int] = []
-
-    def reset_some(seed: int, *_: Any) -> np.ndarray:
-        seeds.append(seed)
-        return np.zeros((3, 2))
-
-    env.reset_some = reset_some
-    for vector_steps in (8, 9):  # every row was bad: the env steps stand still
-        bad.skip(TWO_BAD, OUTCOME, Progress(np.zeros((3, 2), np.float32), env_steps=40, vector_steps=vector_steps))
-    assert len(set(seeds)) == 2
-    assert bad.tracker.ep_length.tolist() == [0, 5, 0]
-
-
 class Beginning:
     """Three environments; the first resets give NaN."""
 
@@ -107,15 +91,6 @@ def test_episodes_that_begin_with_nan_are_begun_again_until_they_do_not(
     assert [f"episode step {step}, " in text for text, step in zip(warnings, (5, 0, 0), strict=True)] == [True] * 3
 
 
-def test_a_process_begins_without_nan(tmp_path: Path) -> None:
-    bad, warnings = bad_rows_at(tmp_path, two_collectors())
-    env = Beginning(1, can_reset_some=True)
-    progress = Progress(np.array([[1, 2], [3, np.inf], [5, 6]], np.float32))
-    replace(bad, env=env).replace_obs(progress)  # type: ignore[arg-type]
-    assert progress.obs.tolist() == [[1, 2], [7, 7], [5, 6]]
-    assert len(warnings) == len(set(env.seeds)) == 2
-
-
 def test_an_episode_that_begins_with_nan_beyond_the_limit_is_an_error(tmp_path: Path) -> None:
     bad, _ = bad_rows_at(tmp_path, two_collectors(), limit=0)
     with pytest.raises(NumericsError, match="NaN or Inf in obs of environment 1 at env step 0"):
@@ -147,11 +122,3 @@ def test_bad_rows_are_counted_over_all_collectors_and_those_before_the_resume(tm
     bad, _ = bad_rows_at(tmp_path, control, limit=9, before=(2, 3))
     with pytest.raises(NumericsError):
         bad.skip(TWO_BAD, OUTCOME, progress)
-
-
-def test_a_resumed_collector_announces_the_bad_rows_of_its_checkpoint(tmp_path: Path) -> None:
-    control = two_collectors()
-    bad, _ = bad_rows_at(tmp_path, control, before=(2, 3))
-    bad.begin()
-    assert [words.get(CollectorWord.BAD_ROWS) for words in control.collectors] == [0, 3]
-    assert bad.count_of_host() == 5

@@ -12,7 +12,7 @@ import pytest
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect, step, wait_turn
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.replay_writer import BadRow, BadRowError
-from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord
+from offpolicy.processes.control_page import CollectorWord, ControlPage
 from offpolicy.processes.handshake import Turn
 from offpolicy.replay.ring import Ring
 from offpolicy.timing.ledger import Ledger
@@ -146,12 +146,6 @@ def test_weights_are_taken_when_the_writer_wants_them_and_never_in_the_warm_up()
     assert (policy.refreshed, parts.progress.policy_steps) == (2, 4)  # steps 3 and 5 of the six
 
 
-def test_a_step_moves_the_observation_and_counts_transitions() -> None:
-    parts = make()
-    step(parts)
-    assert (parts.progress.env_steps, parts.progress.vector_steps, parts.progress.obs.tolist()) == (2, 1, [[1.0]] * 2)
-
-
 def test_the_sound_rows_of_a_step_with_bad_ones_count_as_env_steps() -> None:
     class OneIsBad(Writer):
         def write(self, obs: np.ndarray, output: PolicyOutput, outcome: StepOutcome, env_steps: int) -> int:
@@ -162,20 +156,6 @@ def test_the_sound_rows_of_a_step_with_bad_ones_count_as_env_steps() -> None:
     assert (parts.progress.env_steps, parts.progress.vector_steps) == (1, 1)
 
 
-def test_finished_episodes_reach_the_ring_dated_by_all_collectors() -> None:
-    parts = make(env=SimpleNamespace(step=lambda action: outcome(ends=YES)))
-    step(parts)
-    assert parts.reporter._episodes.committed == 2
-    assert parts.reporter.num_finished == 2
-
-
-def test_a_snapshot_is_taken_between_steps() -> None:
-    taken: list[str] = []
-    gate = Gate(Turn.SNAPSHOT, Turn.STEP)
-    assert wait_turn(make(gate=gate, take_snapshot=lambda: taken.append("snapshot")))
-    assert (taken, gate.snapshots) == (["snapshot"], 1)
-
-
 @pytest.mark.parametrize(("rollouts", "expected"), [(None, (0, 0)), (SimpleNamespace(rollouts=5, dropped=2), (5, 2))])
 def test_the_last_report_counts_everything(rollouts: Any, expected: tuple[int, int]) -> None:
     reports = Reports()
@@ -183,39 +163,6 @@ def test_the_last_report_counts_everything(rollouts: Any, expected: tuple[int, i
     (last,) = reports
     assert (last.env_steps, last.vector_steps) == (4, 2)
     assert (last.rollouts, last.rollouts_dropped) == expected
-
-
-def test_a_report_is_published_when_it_is_wanted() -> None:
-    reports = Reports()
-    parts = make(reports, Gate(Turn.STEP, Turn.STEP, Turn.STOP))
-    parts.reporter._control.host.set(HostWord.REPORT_REQUEST, 1)
-    collect(parts)
-    assert [report.vector_steps for report in reports] == [1, 2]
-
-
-class Hook:
-    """Takes 5 ns for each step."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        self._clock = clock
-        self.seen: list[tuple[list[list[float]], int]] = []
-
-    def add(self, obs: np.ndarray, output: PolicyOutput, outcome: StepOutcome, env_steps: int) -> None:
-        self.seen.append((obs.tolist(), env_steps))
-        self._clock.advance(5)
-
-    def totals(self) -> HookTotals:
-        return HookTotals(3, 1, 20, 10)
-
-
-def test_the_hook_sees_what_was_acted_on_in_a_phase_of_its_own_and_its_totals_are_reported() -> None:
-    clock = FakeClock()
-    ledger, hook, reports = Ledger(CollectorPhase, clock), Hook(clock), Reports()
-    collect(make(reports, Gate(Turn.STEP, Turn.STEP, Turn.STOP), hook=hook, ledger=ledger))
-    assert hook.seen == [([[0.0]] * 2, 2), ([[1.0]] * 2, 4)]
-    assert reports[-1].hook == HookTotals(3, 1, 20, 10)
-    assert reports[-1].account is not None
-    assert {phase: ns for phase, ns in reports[-1].account.phases_ns.items() if ns} == {"post_backpressure": 10}
 
 
 class SlowGate(Gate):

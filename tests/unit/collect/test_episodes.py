@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from offpolicy.collect.episodes import EpisodeTracker, pack_episodes, unpack_episodes
 from offpolicy.types import StepOutcome
@@ -21,6 +22,7 @@ def outcome(reward: list[float], done: list[bool], is_valid: list[bool]) -> Step
     )
 
 
+@pytest.mark.promise("raw-return")
 def test_an_episode_is_reported_with_its_raw_return_and_length() -> None:
     tracker = EpisodeTracker(2)
     assert tracker.update(outcome([1.5, -1.0], [False, False], [True, True]), 2) == []
@@ -29,6 +31,7 @@ def test_an_episode_is_reported_with_its_raw_return_and_length() -> None:
     assert (record.terminated, record.truncated, record.success) == (True, False, 1.0)
 
 
+@pytest.mark.promise("reset-rows")
 def test_the_reset_row_belongs_to_no_episode() -> None:
     tracker = EpisodeTracker(1)
     tracker.update(outcome([1.0], [True], [True]), 1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from offpolicy.checkpoint import read_best
-from offpolicy.collect.evaluations import EVALUATIONS_FILE, Evaluations, Score, read_scores, stop_reason, with_score
+from offpolicy.collect.evaluations import EVALUATIONS_FILE, Evaluations, Score, read_scores, stop_reason
 from offpolicy.config.sections import StopConfig
 from offpolicy.types import EvalResult
 
@@ -37,10 +37,6 @@ def test_what_ends_a_run(rewards: list[float], stop: StopConfig, begin: str | No
     reason = stop_reason(scores(*rewards), stop)
     assert (reason is None) == (begin is None)
     assert begin is None or (reason or "").startswith(begin)
-
-
-def test_a_restart_repeats_the_later_ones() -> None:
-    assert with_score(scores(1.0, 2.0, 3.0), Score(200, 9.0)) == [Score(100, 1.0), Score(200, 9.0)]
 
 
 def result(env_steps: int, mean_reward: float) -> EvalResult:
@@ -106,11 +102,3 @@ def test_a_return_that_is_none_is_neither_kept_nor_written(tmp_path: Path) -> No
     evaluations.add(result(100, float("nan")), weights(1.0))
     assert read_scores(tmp_path) == []
     assert not (tmp_path / "checkpoints").exists()
-
-
-def test_a_return_that_is_none_does_not_stop_a_run_which_a_resume_would_go_on_with(tmp_path: Path) -> None:
-    evaluations = opened(tmp_path, stop=StopConfig(patience=1))
-    for env_steps, mean_reward in ((100, 1.0), (200, float("nan"))):
-        evaluations.add(result(env_steps, mean_reward), weights(1.0))
-    assert evaluations.stop_reason is None
-    evaluations.close()

@@ -59,17 +59,6 @@ def test_a_film_has_the_first_picture_and_one_of_every_step_of_whole_episodes() 
     made.close()
 
 
-def test_the_policy_sees_the_observations_and_its_actions_are_scaled() -> None:
-    seen: list[float] = []
-
-    def act(obs: Any) -> Any:
-        seen.append(float(obs[0, 0]))
-        return np.full((1, 1), 0.5, np.float32)
-
-    list(Film(act, EnvConfig(id="PaintedForFilm-v0"), episodes=1, seed=1))
-    assert seen == [0.0, 0.5, 0.5]
-
-
 def test_no_policy_acts_on_nan() -> None:
     acted: list[float] = []
 
@@ -92,40 +81,6 @@ def test_an_environment_that_draws_nothing_is_refused() -> None:
 def test_a_picture_that_cannot_be_drawn_is_the_environments_failure() -> None:
     with pytest.raises(EnvFailure, match=r"could not be drawn: RuntimeError\('no display'\); MUJOCO_GL chooses"):
         list(film(is_broken=True))
-
-
-@pytest.mark.parametrize(
-    ("picture", "got"), [(None, "a NoneType"), (np.zeros(3), r"a ndarray of shape \(3,\)"), ("ascii", "a str")]
-)
-def test_what_is_no_picture_is_the_environments_failure(
-    monkeypatch: pytest.MonkeyPatch, picture: Any, got: str
-) -> None:
-    """Gymnasium's own answer to a forgotten mode is a warning and None."""
-    monkeypatch.setattr(Painted, "render", lambda self: picture)
-    with pytest.raises(EnvFailure, match=rf"PaintedForFilm-v0 could not be drawn: render\(\) returned {got}, allowed"):
-        list(film())
-
-
-@pytest.mark.parametrize(
-    ("declared", "fps"),
-    [
-        (None, DEFAULT_FPS),
-        (0, DEFAULT_FPS),
-        (-4, DEFAULT_FPS),
-        (float("nan"), DEFAULT_FPS),
-        (0.5, 0.5),
-        (12.5, 12.5),
-        (np.int64(50), 50.0),
-        (np.float32(0.5), 0.5),
-    ],
-)
-def test_the_pictures_per_second_are_those_declared_where_they_are_a_positive_number(
-    monkeypatch: pytest.MonkeyPatch, declared: Any, fps: float
-) -> None:
-    """Less than one became 0, and the videos failed at a division."""
-    monkeypatch.setitem(Painted.metadata, "render_fps", declared)
-    with contextlib.closing(film()) as made:
-        assert made.fps == fps
 
 
 @pytest.mark.parametrize(

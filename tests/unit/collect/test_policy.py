@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.collect.evaluation import deterministic_actor
 from offpolicy.collect.policy import CollectorPolicy, Exploration, noise_schedule, random_actions
+from offpolicy.collect.repeated_noise import RepeatedNoise
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.errors import NumericsError
@@ -40,6 +40,7 @@ def make(
     return CollectorPolicy(policy, mailbox, exploration, spec=spec, seed=seed, path=path), mailbox
 
 
+@pytest.mark.promise("warm-up")
 def test_actions_are_uniform_in_the_whole_range_until_learning_starts() -> None:
     policy, _ = make()
     actions = np.concatenate([policy.act(np.zeros((50, 3), np.float32), env_steps).action for env_steps in range(100)])
@@ -77,17 +78,6 @@ def test_the_newest_weights_are_acted_with_from_the_next_refresh_on() -> None:
     np.testing.assert_allclose(choice.action, newer.act(torch.from_numpy(obs)).numpy(), rtol=0.0, atol=1e-6)
 
 
-def test_weights_are_taken_without_being_loaded() -> None:
-    policy, mailbox = make()
-    weights = [parameter.data_ptr() for parameter in policy._policy.parameters()]
-    assert policy._flat.ctypes.data == min(weights)
-    mailbox.publish(np.zeros_like(policy._flat))
-    policy.refresh()
-    assert [parameter.data_ptr() for parameter in policy._policy.parameters()] == weights
-    for rows in (1, 64):
-        assert not policy.act(np.ones((rows, 3), np.float32), 100).action.any()
-
-
 def test_statistics_are_taken_with_the_weights() -> None:
     algo = replace(ALGO, normalize_obs=True)
     policy, mailbox = make(algo=algo)
@@ -104,14 +94,6 @@ def test_statistics_are_taken_with_the_weights() -> None:
         np.testing.assert_allclose(policy.act(obs, 100).action, expected, rtol=0.0, atol=1e-6)
 
 
-def test_an_action_is_not_overwritten_by_the_next() -> None:
-    policy, _ = make()
-    first = policy.act(np.ones((1, 3), np.float32), 100).action
-    before = first.copy()
-    policy.act(-np.ones((1, 3), np.float32), 100)
-    assert np.array_equal(first, before)
-
-
 def test_the_streams_are_functions_of_the_seed() -> None:
     obs = np.zeros((1, 3), np.float32)
     assert np.array_equal(make(5)[0].act(obs, 0).action, make(5)[0].act(obs, 0).action)
@@ -123,11 +105,6 @@ def test_every_collector_has_other_streams() -> None:
     first, second = (make(5, path)[0] for path in ((), (1,)))
     assert not np.array_equal(first.act(obs, 0).action, second.act(obs, 0).action)
     assert not torch.equal(first.policy_rng.get_state(), second.policy_rng.get_state())
-
-
-def test_an_off_policy_actor_returns_no_log_probability() -> None:
-    policy, _ = make()
-    assert [policy.act(np.zeros((4, 3), np.float32), steps).log_prob for steps in (0, 100)] == [None, None]
 
 
 def test_an_on_policy_actor_returns_the_log_probability_of_every_action() -> None:
@@ -162,30 +139,11 @@ def test_flashsacs_noise_is_repeated_where_it_is_asked_for() -> None:
     assert 0.4 < repeats[held] < 0.7  # the mean of n is 2.13
 
 
-def test_noise_that_was_held_before_a_new_start_is_not_held_after_it() -> None:
-    policy, _ = make(algo=AlgoConfig(name="flashsac", actor_width=8), noise_repeat=16)
-    assert policy.repeated_noise is not None
-    policy.repeated_noise.draw(2, policy.policy_rng)
-    policy.reseed(7)
-    assert policy.repeated_noise.arrays()["held_steps"].tolist() == []
-
-
 def test_a_collector_dates_its_noise_by_the_steps_of_all() -> None:
     algo = AlgoConfig(name="td3", learning_starts=60, exploration_noise=Ramp(start=0.5, end=0.0, over=100))
     noise = noise_schedule(algo, num_collectors=3)
     assert noise is not None
     assert [noise(own_steps) for own_steps in (0, 20, 30, 60)] == [0.5, 0.5, 0.35, 0.0]
-
-
-def test_a_noise_that_is_a_number_is_looked_up_by_nobody() -> None:
-    assert noise_schedule(AlgoConfig(name="td3"), num_collectors=1) is None
-
-
-def test_collectors_share_the_random_steps_and_hold_noise_as_long_as_the_algorithm_says() -> None:
-    of_two = Exploration.of(AlgoConfig(name="flashsac", learning_starts=60, noise_repeat=16), num_collectors=2)
-    assert (of_two.warmup_steps, of_two.noise_repeat, of_two.noise_at) == (30, 16, None)
-    of_one = Exploration.of(AlgoConfig(name="appo"), num_collectors=1)
-    assert (of_one.warmup_steps, of_one.noise_repeat) == (0, 1)
 
 
 ONE_CHOICE = SpaceSpec(3, 1, (0.0,), (2.0,), num_actions=3)
@@ -198,23 +156,32 @@ TWO_CHOICES = SpaceSpec(3, 2, (0.0, 5.0), (2.0, 6.0), nvec=(3, 2))
 )
 def test_an_action_of_nan_for_a_sound_observation_is_the_policys(name: str, spec: SpaceSpec) -> None:
     """The environment was blamed for what it makes of it; torch draws no number from NaN, and raised."""
-    policy, _ = make(algo=AlgoConfig(name=name, hidden_dims=(4,)), spec=spec)
-    sound = policy._flat.copy()
-    policy._flat.fill(np.nan)
+    algo = AlgoConfig(name=name, hidden_dims=(4,))
+    policy, mailbox = make(algo=algo, spec=spec)
+    mailbox.publish(np.full(flat_size(make_policy(algo, spec)), np.nan, np.float32))
+    policy.refresh()
     obs = np.zeros((2, spec.obs_dim), np.float32)
     with pytest.raises(NumericsError, match=r"environment 0 after 190 env .* at most 0, is not: .* Lower algo.act"):
         policy.act(obs, 190)
-    with pytest.raises(NumericsError, match=r"environment 0 without exploration is NaN"):
-        deterministic_actor(policy._policy)(obs)
-    for weights in (policy._flat.copy(), sound):
-        policy._flat[:] = weights
+    for acting in (policy, make(algo=algo, spec=spec)[0]):
         for odd in (np.nan, 3e38):  # the environment's own: the row is refused when it is written
-            policy.act(np.full_like(obs, odd), 190)
+            acting.act(np.full_like(obs, odd), 190)
 
 
-def test_an_infinite_log_probability_is_the_policys_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, _ = make(algo=AlgoConfig(name="appo", hidden_dims=(4,)))
-    drawn = torch.zeros(2, SPEC.action_dim), torch.tensor([0.0, float("inf")])
-    monkeypatch.setattr(policy._policy, "sample", lambda *_: drawn)
-    with pytest.raises(NumericsError, match="the policy's action for environment 1 "):
-        policy.act(np.zeros((2, SPEC.obs_dim), np.float32), 190)
+def runs_of(noise: np.ndarray) -> list[int]:
+    """How many steps in a row each draw [T] was held, without the last one."""
+    starts = np.flatnonzero(np.diff(noise)) + 1
+    return np.diff(np.concatenate(([0], starts))).tolist()
+
+
+def test_draws_are_held_as_often_as_the_law_says() -> None:
+    longest = 16
+    noise, generator = RepeatedNoise(longest, 1), torch.Generator().manual_seed(1)
+    drawn = np.stack([noise.draw(20, generator)[:, 0].numpy().copy() for _ in range(4000)])
+    held = np.concatenate([runs_of(column) for column in drawn.T])
+    chances = 1.0 / np.arange(1, longest + 1) ** 2
+    shares = np.bincount(held, minlength=longest + 1)[1:] / len(held)
+    assert len(shares) == longest
+    np.testing.assert_allclose(shares, chances / chances.sum(), atol=0.01)
+    fresh = drawn[0]
+    assert len(np.unique(fresh)) == 20  # each environment has its own

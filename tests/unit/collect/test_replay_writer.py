@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpolicy.collect.open_windows import NUM_SUMS, OpenWindows
 from offpolicy.collect.replay_writer import BadRowError, ReplayWriter
 from offpolicy.replay.demonstrations import Transitions, demonstration_rows
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_conversion import transitions_of
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.types import PolicyOutput, StepOutcome
+from tests.replay_scene import Scene, make_ring
 
 LAYOUT = RowLayout(obs_dim=1, action_dim=1)
 GAMMA = 0.5
@@ -56,12 +58,14 @@ def stored(ring: ReplayRing) -> list[tuple[float, ...]]:
     return [tuple(np.round(row[[0, 1, 3, 4, 5, 6]].astype(float), 6)) for row in rows]
 
 
+@pytest.mark.promise("bootstrap")
 def test_a_row_holds_the_true_successor_the_raw_reward_and_both_flags() -> None:
     writer, ring = make()
     assert feed(writer, [1.0], outcome([2.0], reward=[-3.5], terminated=[True], truncated=[True])) == 1
     assert stored(ring) == [(1.0, 2.0, -3.5, 1.0, 1.0, 0.5)]
 
 
+@pytest.mark.promise("reset-rows")
 def test_reset_rows_are_neither_stored_nor_counted() -> None:
     writer, ring = make(num_envs=2)
     assert feed(writer, [1.0, 10.0], outcome([2.0, 11.0], is_valid=[False, True])) == 1
@@ -79,6 +83,7 @@ def test_an_episode_that_begins_with_nan_is_refused_though_its_row_is_no_transit
     assert feed(writer, [1.0], reset) == 0  # what else such a row holds is nothing
 
 
+@pytest.mark.promise("nan-never-trained")
 def test_a_bad_row_is_refused_and_the_sound_rows_of_the_step_are_kept() -> None:
     writer, ring = make(num_envs=2)
     with pytest.raises(BadRowError, match="NaN or Inf in reward of environment 1") as caught:
@@ -128,21 +133,7 @@ def test_an_observation_that_differs_in_one_number_begins_another_episode() -> N
     assert ring.num_written == 1
 
 
-def test_a_writer_that_dies_as_it_breaks_open_steps_off_has_done_the_env_steps_so_far() -> None:
-    writer, ring = make(n_step=2)
-    writer.begin(6)
-    feed(writer, [1.0], outcome([2.0]))
-    writer._begin_elsewhere(np.array([[9.0]], np.float32), 7)
-    assert ring.take_over(6) == 7
-
-
-def test_finite_values_whose_sum_overflows_are_not_refused() -> None:
-    writer, ring = make(num_envs=2)
-    huge = float(np.finfo(np.float32).max)
-    assert feed(writer, [huge, huge], outcome([huge, huge])) == 2
-    assert ring.committed == 2
-
-
+@pytest.mark.promise("n-step")
 def test_three_steps_are_summed_with_the_discount_of_the_steps_used() -> None:
     writer, ring = make(n_step=3)
     for t in range(4):
@@ -151,6 +142,7 @@ def test_three_steps_are_summed_with_the_discount_of_the_steps_used() -> None:
     assert stored(ring) == [(0.0, 3.0, 31.0, 0.0, 0.0, 0.125), (1.0, 4.0, 310.0, 0.0, 0.0, 0.125)]
 
 
+@pytest.mark.promise("n-step")
 @pytest.mark.parametrize("flag", ["terminated", "truncated"])
 def test_windows_end_with_their_episode_and_never_reach_into_the_next(flag: str) -> None:
     writer, ring = make(n_step=3)
@@ -179,12 +171,6 @@ def test_open_windows_survive_a_snapshot() -> None:
     for target in (writer, copy):
         feed(target, [2.0], outcome([3.0], reward=[2.0]))
     assert stored(ring) == stored(copied_ring) != []
-
-
-def test_a_replay_counts_env_steps_not_rollouts() -> None:
-    writer, _ = make()
-    assert (writer.handed_over(7), writer.may_step(7, 8), writer.may_step(7, 7)) == (7, True, False)
-    assert writer.wants_fresh_policy(3)
 
 
 def transitions(*lengths: int, terminated: tuple[int, ...] = ()) -> Transitions:
@@ -251,3 +237,28 @@ def test_an_observation_that_is_acted_on_is_looked_at_unless_a_sound_step_led_to
         feed(writer, [number], outcome([3.0]))
     assert ring.num_written == num_written
     assert feed(writer, [3.0], outcome([4.0])) == 1
+
+
+def test_the_open_steps_are_saved_with_a_row_for_each_environment() -> None:
+    scene = Scene(np.random.default_rng(0), 2, 3, 30, "float32")
+    for _ in range(5):
+        scene.step(0.0, 0.0)
+    rows, sums = scene.writer.open_windows()
+    assert (rows.shape, sums.shape) == ((2 * 2, 3 + 2), (2 * 2, NUM_SUMS))
+    assert sums[:, 2].tolist() == [2.0, 2.0, 1.0, 1.0]  # steps summed so far
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_sums", "code", "message"),
+    [
+        (3, 3, 0, "multiples of 2"),
+        (4, 2, 0, "multiples of 2"),
+        (2, 2, 2**20, "no observation"),
+        (2, 2, -1, "no observation"),
+    ],
+)
+def test_saved_windows_that_are_none_are_refused(num_rows: int, num_sums: int, code: int, message: str) -> None:
+    windows, sums = OpenWindows(make_ring(10, num_envs=2, n_step=3), 0.9, 3), np.zeros((num_sums, NUM_SUMS))
+    sums[:, -1] = code
+    with pytest.raises(ValueError, match=message):
+        windows.set_state(np.zeros((num_rows, 5), np.float32), sums)

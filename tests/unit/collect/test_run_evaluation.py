@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from offpolicy.checkpoint import read_best
 from offpolicy.collect.evaluations import EVALUATIONS_FILE
@@ -92,16 +91,3 @@ def test_results_that_are_made_again_replace_those_before(tmp_path: Path) -> Non
             evaluate(evaluation, env_steps)
         evaluation.close()
     assert recorded(tmp_path) == [20, 40]
-
-
-def test_all_parts_are_closed_whatever_one_of_them_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    evaluation, closed = opened(tmp_path, Process()), list[str]()
-
-    def fail() -> None:
-        raise OSError("no more")
-
-    monkeypatch.setattr(evaluation._evaluation, "close", fail)
-    monkeypatch.setattr(evaluation._video, "close", lambda: closed.append("video"))
-    with pytest.raises(OSError, match="no more"):
-        evaluation.close()
-    assert closed == ["video"]

@@ -20,7 +20,6 @@ from offpolicy.collect.episodes import EpisodeTracker
 from offpolicy.collect.repeated_noise import RepeatedNoise
 from offpolicy.collect.snapshot import CollectorSnapshot
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.state import EnvState, save_state
 from offpolicy.envs.vector import make_vector
 from offpolicy.errors import CheckpointError, EnvFailure
 from tests.hostile import mutations
@@ -74,14 +73,6 @@ def test_another_collector_continues_from_a_snapshot(tmp_path: Path) -> None:
     np.testing.assert_array_equal(other.env.step(ACTION).next_obs, one.env.step(ACTION).next_obs)
 
 
-def test_the_counts_of_policy_steps_and_of_their_lag_go_on(tmp_path: Path) -> None:
-    one, other = Collector(5), Collector(6)
-    one.progress.policy_steps, one.progress.policy_lag_sum = 7, 3.0
-    one.snapshot.save(tmp_path / "part", one.progress)
-    other.snapshot.restore(saved(tmp_path / "part"), other.progress)
-    assert (other.progress.policy_steps, other.progress.policy_lag_sum) == (7, 3.0)
-
-
 def noisy(seed: int) -> Collector:
     """One that holds noise, and has acted three times."""
     collector = Collector(seed)
@@ -100,56 +91,12 @@ def test_noise_that_is_held_is_held_after_a_snapshot_too(tmp_path: Path) -> None
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("held_noise", np.full((2, 2), np.nan, np.float32)),
-        ("held_noise", np.zeros((2, 3), np.float32)),
-        ("held_noise", np.zeros((2, 2))),
-        ("held_steps", np.array([0, 16])),
-        ("held_steps", np.array([0, -1])),
-        ("held_steps", np.array([0, 1, 2])),
-        ("held_steps", None),
-    ],
-    ids=str,
-)
-def test_hostile_held_noise_is_refused(tmp_path: Path, name: str, value: Any) -> None:
-    one, other = noisy(5), noisy(6)
-    one.snapshot.save(tmp_path / "part", one.progress)
-    path = tmp_path / "part" / "collector0.safetensors"
-    arrays = load_file(path) | {name: value}
-    save_file({name: array for name, array in arrays.items() if array is not None}, path)
-    with pytest.raises(CheckpointError, match="collector0.*it holds what no collector writes"):
-        other.snapshot.restore(saved(tmp_path / "part"), other.progress)
-
-
 @pytest.mark.parametrize(("num_envs", "name", "reason"), [(1, "part", "env.num_envs changed"), (2, "no", "was not")])
 def test_a_continuation_that_is_not_exact_says_why(tmp_path: Path, num_envs: int, name: str, reason: str) -> None:
     one, other = Collector(5), Collector(6, num_envs)
     one.snapshot.save(tmp_path / "part", one.progress)
     assert reason in str(other.snapshot.restore(saved(tmp_path / name), other.progress))
     assert other.reopened == []
-
-
-def test_a_state_that_cannot_be_saved_is_named_and_the_rest_is_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, other = Collector(5), Collector(6)
-    monkeypatch.setattr("offpolicy.collect.snapshot.save_state", lambda _: "PointMass.world is a socket")
-    assert one.snapshot.save(tmp_path / "part", one.progress) == "PointMass.world is a socket"
-    assert other.snapshot.restore(saved(tmp_path / "part"), other.progress) == "PointMass.world is a socket"
-    assert other.progress.env_steps == 5
-
-
-def test_what_a_file_cannot_hold_is_named_and_the_rest_is_saved(tmp_path: Path) -> None:
-    one = Collector(5)
-    state = save_state(one.env)
-    assert isinstance(state, EnvState)
-    state.meta["x"] = float("nan")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("offpolicy.collect.snapshot.save_state", lambda _: state)
-        assert "collector0.json" in str(one.snapshot.save(tmp_path / "part", one.progress))
-    assert json.loads((tmp_path / "part" / "collector0.json").read_text())["env"] is None
 
 
 def test_a_state_that_does_not_fit_begins_episodes_anew(tmp_path: Path) -> None:
