@@ -25,12 +25,6 @@ def cramped_hopper() -> str:
     return (ASSETS / "hopper.xml").read_text().replace("<option", '<size memory="4K"/><option', 1)
 
 
-def sleeping_hopper() -> str:
-    """Returns Hopper's model with sleep enabled: a batch must keep the data of each simulation."""
-    model = (ASSETS / "hopper.xml").read_text()
-    return model.replace('timestep="0.002"/>', 'timestep="0.002"><flag sleep="enable"/></option>', 1)
-
-
 @dataclass(frozen=True, slots=True)
 class Seen:
     """How many episodes ended, and which infos there were."""

@@ -63,7 +63,6 @@ class Scene:
     n_step: int
     most: int
     dtype: str
-    kind: type[ReplayRing] = ReplayRing
     ring: ReplayRing = field(init=False)
     rows: list[Row] = field(default_factory=list)
     time: int = 0
@@ -84,7 +83,7 @@ class Scene:
 
     def attached(self) -> ReplayRing:
         layout = layout_of(self.dtype)
-        return self.kind(self.memory, layout, self.most, num_envs=self.num_envs, n_step=self.n_step)
+        return ReplayRing(self.memory, layout, self.most, num_envs=self.num_envs, n_step=self.n_step)
 
     def new_writer(self) -> ReplayWriter:
         return ReplayWriter(self.ring, gamma=GAMMA, n_step=self.n_step)

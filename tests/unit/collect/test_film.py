@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from offpolicy.collect.film import DEFAULT_FPS, WINDOW, Film, GifTiming, check_drawing
+from offpolicy.collect.film import DEFAULT_FPS, WINDOW, Film, check_drawing
 from offpolicy.collect.policy import BadEpisodeError
 from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import ConfigError, EnvFailure
@@ -81,15 +81,6 @@ def test_an_environment_that_draws_nothing_is_refused() -> None:
 def test_a_picture_that_cannot_be_drawn_is_the_environments_failure() -> None:
     with pytest.raises(EnvFailure, match=r"could not be drawn: RuntimeError\('no display'\); MUJOCO_GL chooses"):
         list(film(is_broken=True))
-
-
-@pytest.mark.parametrize(
-    ("fps", "stride", "first_ms"),
-    [(0.5, 1, [2000, 2000, 2000]), (12.5, 1, [80, 80, 80]), (30.0, 1, [30, 30, 40]), (120, 3, [20, 30, 20])],
-)
-def test_a_gif_plays_in_real_time(fps: float, stride: int, first_ms: list[int]) -> None:
-    timing = GifTiming.of(fps)
-    assert (timing.stride, timing.delays_ms[:3]) == (stride, first_ms)
 
 
 def test_an_environment_without_a_window_names_the_file() -> None:

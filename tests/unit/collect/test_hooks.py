@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import socket
@@ -12,9 +11,9 @@ import numpy as np
 import pytest
 
 from offpolicy.collect import training_hook
-from offpolicy.collect.episode_hook import MESSAGE_BYTES, HookConfig, HookResult, Interval, check_hook
-from offpolicy.collect.post import Episode, load_episode, save_episode, serve
-from offpolicy.collect.training_hook import EpisodeSteps, HiddenWork, TrainingHook
+from offpolicy.collect.episode_hook import MESSAGE_BYTES, HookConfig, HookResult, check_hook
+from offpolicy.collect.post import Episode, save_episode, serve
+from offpolicy.collect.training_hook import EpisodeSteps, TrainingHook
 from offpolicy.errors import ConfigError
 from offpolicy.types import HookTotals, PolicyOutput, StepOutcome
 from tests.processes.example_hooks import episode
@@ -53,28 +52,6 @@ def test_an_episode_holds_its_own_steps_and_the_final_observation() -> None:
     assert other.obs.ravel().tolist() == [100, 101, 102, 103, 104, 105]
     assert (other.ep_return, other.length, other.terminated, other.truncated) == (10.0, 5, True, False)
     assert (other.index, other.env_steps, other.policy_version) == (2, 50, 7)
-
-
-def test_an_episode_that_began_before_this_process_is_not_handed_over() -> None:
-    steps = EpisodeSteps(np.array([False, True]), 10)
-    ends = step(1, ends=(0, 1))
-    assert [env for env, _ in cut(steps, step(0), ends, step(2, resets=(0, 1)), step(3, ends=(0, 1)))] == [1, 0, 1]
-
-
-# -- what is hidden ---------------------------------------------------------------------------------------------------
-
-
-def test_work_is_hidden_but_for_the_waits() -> None:
-    work = HiddenWork()
-    for begin, end in ((5, 6), (10, 20), (25, 30)):
-        work.begin_wait(begin)
-        work.end_wait(end)
-    work.add_run(Interval(6, 16))  # 6 of it during the second wait
-    work.add_run(Interval(16, 40))  # 4 and 5
-    assert (work.busy_ns, work.hidden_ns) == (34, 34 - 6 - 4 - 5)
-
-
-# -- the hook ---------------------------------------------------------------------------------------------------------
 
 
 class FakeHook:
@@ -132,27 +109,10 @@ def test_failures_are_counted_and_reported_once(
     assert capsys.readouterr().err == f"{error}\n"
 
 
-# -- the process ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.mp
 def test_what_cannot_be_called_is_refused_with_the_cause() -> None:
     with pytest.raises(ConfigError, match=r"^eval\.hook: got 'os\.path:sep', .* TypeError: sep is str"):
         check_hook("os.path:sep")
-
-
-@pytest.mark.parametrize("length", [1, 3])
-def test_an_episode_is_read_as_it_was_saved(length: int) -> None:
-    saved, file = episode(1, length=length), io.BytesIO()
-    save_episode(saved, file)
-    loaded = load_episode(file)
-    assert (loaded.index, loaded.ep_return, loaded.measure, loaded.terminated) == (1, 1.5, 0.25, True)
-    assert [type(getattr(loaded, name)) for name in ("index", "ep_return", "truncated")] == [int, float, bool]
-    assert np.isnan(loaded.success)
-    for name in ("obs", "action", "reward"):
-        left, right = getattr(loaded, name), getattr(saved, name)
-        assert left.dtype == right.dtype
-        np.testing.assert_array_equal(left, right)
 
 
 def test_every_episode_is_answered_in_order_with_its_times_and_its_error() -> None:

@@ -13,7 +13,7 @@ import pytest
 from offpolicy.collect import policy_evaluation
 from offpolicy.collect.episode_hook import HookResult, Interval
 from offpolicy.collect.policy import BadEpisodeError
-from offpolicy.collect.policy_evaluation import EPISODES_FILE, EvaluationContext, PolicyEvaluation, overlap
+from offpolicy.collect.policy_evaluation import EPISODES_FILE, EvaluationContext, PolicyEvaluation
 from offpolicy.collect.post import Episode
 from offpolicy.config.schema import RunConfig
 from offpolicy.timing.clock import MonotonicClock
@@ -108,21 +108,6 @@ def test_without_a_hook_its_counts_are_absent(make_evaluation: Any, tmp_path: Pa
     assert (result.overlap, result.post_failures) == (None, None)
     made.close()
     assert list(tmp_path.iterdir()) == []
-
-
-# -- the number -------------------------------------------------------------------------------------------------------
-
-
-def spans(*pairs: tuple[int, int]) -> list[Interval]:
-    return [Interval(*pair) for pair in pairs]
-
-
-def test_the_overlap_is_the_share_of_the_shorter_work_that_was_hidden() -> None:
-    assert overlap(spans((0, 80)), spans((80, 100))) == 0.0
-    assert overlap(spans((0, 80)), spans((40, 60))) == 1.0
-    assert overlap(spans((0, 80)), spans((70, 90))) == 0.5
-    assert overlap(spans((0, 80)), []) is None
-    assert overlap([], spans((0, 80))) is None
 
 
 @pytest.mark.parametrize("limit", [0, 2])

@@ -5,24 +5,18 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
 from offpolicy.envs.toy import Faulty
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
-from offpolicy.errors import ConfigError, EnvFailure
+from offpolicy.errors import EnvFailure
 
 
 def faulty(num_envs: int = 1, **kwargs: Any) -> VectorAdapter:
     return make_vector(EnvConfig(id="offpolicy.envs.toy:Faulty-v0", kwargs=kwargs, num_envs=num_envs))
-
-
-def declare_two_choices(env: gymnasium.Env[Any, Any]) -> None:
-    env.observation_space, env.action_space = spaces.Box(0.0, 4.0, (1,)), spaces.MultiBinary(2)
 
 
 def step_until_failure(envs: VectorAdapter) -> None:
@@ -60,12 +54,6 @@ def test_an_exception_that_cannot_be_pickled_is_reported() -> None:
     envs = faulty(fail="unpicklable", at=1)
     envs.reset(1)
     assert "UnpicklableError: holds a lock" in failure_of(envs)
-
-
-def test_an_environment_that_exits_the_interpreter_is_a_failure_like_any_other() -> None:
-    envs = faulty(fail="exit", at=1)
-    envs.reset(1)
-    assert failure_of(envs).endswith("SystemExit: 3")
 
 
 def test_an_environment_that_raises_in_reset_is_named() -> None:
@@ -111,13 +99,6 @@ def test_nan_and_inf_pass_the_adapter_unchanged() -> None:
     action = np.zeros((1, 1), np.float32)
     assert np.isnan(nan.step(action).next_obs).tolist() == [[False, True]]
     assert inf.step(action).reward.tolist() == [np.inf]
-
-
-def test_unsupported_spaces_are_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offpolicy.envs.toy.DiscreteToy.__init__", declare_two_choices)
-    allowed = r"a Discrete \(with algo=sac or algo=appo\) or a MultiDiscrete \(with algo=appo\)"
-    with pytest.raises(ConfigError, match=f"got MultiBinary.*, {allowed}"):
-        make_vector(EnvConfig(id="offpolicy.envs.toy:DiscreteToy-v0"))
 
 
 def test_an_environment_that_raises_in_close_is_logged_and_the_others_are_closed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from gymnasium.spaces.utils import flatten
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpolicy.envs.spaces import ActionNumber, ActionScale, action_map, describe
+from offpolicy.envs.spaces import ActionScale, action_map, describe
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import SpaceSpec
 
@@ -59,11 +58,6 @@ def test_every_numeric_dtype_becomes_float32(dtype: str) -> None:
     assert flat.tolist() == [1.0, 0.0, 1.0]
 
 
-def test_a_small_matrix_observation_is_flattened_row_major() -> None:
-    codec = describe(spaces.Box(-9.0, 9.0, (2, 2)), ACTION, None)
-    assert codec.flatten([[1.0, 2.0], [3.0, 4.0]]).tolist() == [1.0, 2.0, 3.0, 4.0]
-
-
 def test_both_ends_of_every_bound_are_reached_exactly() -> None:
     odd = scale([-2.0, 1.0, 0.1], [0.5, 3.1, 0.3])
     ends = odd.apply(np.array([[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]], np.float32))
@@ -74,12 +68,6 @@ def test_both_ends_of_every_bound_are_reached_exactly() -> None:
 
 def test_the_middle_of_the_action_range_is_the_middle_of_the_bounds() -> None:
     assert scale([-2.0, 1.0], [0.5, 3.0]).apply(np.zeros((1, 2), np.float32)).tolist() == [[-0.75, 2.0]]
-
-
-def test_float64_bounds_are_kept_in_float64() -> None:
-    ends = scale([-0.1], [0.1], "float64").apply(np.ones((1, 1), np.float32))
-    assert ends.dtype == np.float64
-    assert ends.tolist() == [[0.1]]
 
 
 @given(
@@ -100,21 +88,6 @@ def test_actions_outside_the_unit_range_are_clipped_to_the_bounds() -> None:
 def test_a_discrete_action_is_one_number_between_its_bounds() -> None:
     codec = describe(ACTION, spaces.Discrete(3, start=-1), 50)
     assert codec.spec == SpaceSpec(1, 1, (-1.0,), (1.0,), num_actions=3, max_episode_steps=50, action_shape=())
-
-
-def test_a_box_has_no_number_of_actions() -> None:
-    assert describe(ACTION, ACTION, None).spec.num_actions == 0
-
-
-def test_a_discrete_action_is_counted_from_zero_and_moved_to_its_start() -> None:
-    numbers = action_map(describe(ACTION, spaces.Discrete(3, start=10), None))
-    moved = numbers.apply(np.array([[0.0], [1.0], [2.0]], np.float32))
-    assert (moved.tolist(), moved.dtype) == ([[10], [11], [12]], np.int64)
-
-
-def test_a_number_that_is_no_action_becomes_the_nearest_one() -> None:
-    numbers = np.array([[-4.0], [0.6], [9.0], [np.nan]], np.float32)
-    assert ActionNumber(np.array([5]), np.array([3])).apply(numbers).tolist() == [[5], [6], [7], [5]]
 
 
 def test_an_environment_with_discrete_actions_gets_a_number_of_its_space() -> None:
@@ -173,30 +146,6 @@ def test_every_unsupported_part_is_named_at_once() -> None:
     assert "key 'a': got Discrete(3)" in text
     assert "key 'c/d': got Text" in text
     assert "action space: got MultiBinary(2)" in text
-
-
-@pytest.mark.parametrize(
-    ("obs", "keys"),
-    [
-        (spaces.Dict({"a": spaces.Dict({"b": ACTION}), "a/b": ACTION}), "['a']['b'] and ['a/b']"),
-        (spaces.Dict({1: ACTION, "1": ACTION}), "[1] and ['1']"),
-    ],
-)
-def test_parts_with_one_name_are_refused(obs: Space[Any], keys: str) -> None:
-    assert f"observation space keys {keys}: both are named" in problems(obs, ACTION)
-
-
-def test_bounds_of_float16_are_described_without_a_warning() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        codec = describe(ACTION, spaces.Box(-2.0, 3.0, (1,), np.float16), None)
-    assert (codec.spec.action_low, codec.spec.action_high, codec.action_dtype) == ((-2.0,), (3.0,), "float16")
-    with np.errstate(over="ignore"):
-        assert "its bounds are infinite" in problems(ACTION, spaces.Box(-np.inf, 1.0, (1,), np.float16))
-
-
-def test_an_observation_without_numbers_is_refused() -> None:
-    assert "holds no number" in problems(spaces.Dict({}), ACTION)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,11 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
 
 from offpolicy.config.sections import EnvConfig
+from offpolicy.envs.object_graph import Decoder, Encoder
 from offpolicy.envs.state import EnvState, restore_state, save_state
 from offpolicy.envs.vector import VectorAdapter, make_vector
 from offpolicy.errors import CheckpointError, EnvFailure
@@ -19,9 +22,8 @@ from offpolicy.types import StepOutcome
 EPISODE = 90  # short enough for an end in every stretch of 200 steps
 CONTINUED = 200
 ENVIRONMENTS = (
-    *("Pendulum-v1", "MountainCarContinuous-v0", "offpolicy.envs.toy:PointMass-v0", "offpolicy.envs.toy:Counter-v0"),
-    *("InvertedPendulum-v5", "InvertedDoublePendulum-v5", "Reacher-v5", "Pusher-v5", "Hopper-v5", "HalfCheetah-v5"),
-    *("Walker2d-v5", "Ant-v5", "Humanoid-v5", "Swimmer-v5"),
+    *("Pendulum-v1", "offpolicy.envs.toy:PointMass-v0", "offpolicy.envs.toy:Counter-v0"),
+    *("InvertedDoublePendulum-v5", "Pusher-v5", "HalfCheetah-v5", "Humanoid-v5"),
 )
 
 
@@ -51,6 +53,7 @@ def saved(envs: VectorAdapter) -> EnvState:
     )
 
 
+@pytest.mark.promise("exact-resume")
 @pytest.mark.parametrize("env_id", ENVIRONMENTS)
 def test_a_restored_environment_continues_bit_for_bit_across_episode_ends(env_id: str) -> None:
     envs = make(env_id)
@@ -65,7 +68,7 @@ def test_a_restored_environment_continues_bit_for_bit_across_episode_ends(env_id
     assert any(outcome.is_valid.sum() < 2 for outcome in after), "no episode ended"
 
 
-@pytest.mark.parametrize("env_id", ["Pendulum-v1", "Humanoid-v5", "Pusher-v5"])
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "Humanoid-v5"])
 def test_steps_before_a_restore_do_not_matter(env_id: str) -> None:
     envs = make(env_id)
     actions = actions_of(envs, 80)
@@ -79,9 +82,8 @@ def test_steps_before_a_restore_do_not_matter(env_id: str) -> None:
     assert bits(roll(envs, actions[20:])) == bits(after)
 
 
-@pytest.mark.parametrize("env_id", ["Pendulum-v1", "Humanoid-v5"])
-def test_saving_changes_nothing(env_id: str) -> None:
-    watched, alone = make(env_id), make(env_id)
+def test_saving_changes_nothing() -> None:
+    watched, alone = make("Humanoid-v5"), make("Humanoid-v5")
     actions = actions_of(watched, 40)
     watched.reset(5)
     alone.reset(5)
@@ -142,26 +144,8 @@ def test_a_state_of_other_environments_is_refused(
         restore_state(make(env_id, num_envs, **kwargs), saved(envs))
 
 
-def test_a_state_of_another_mujoco_model_is_refused() -> None:
-    envs = make("HalfCheetah-v5", 1)
-    envs.reset(1)
-    state = saved(envs)
-    state.meta["envs"][0]["model"] = "0" * 64
-    with pytest.raises(CheckpointError, match="its MuJoCo model is another one"):
-        restore_state(make("HalfCheetah-v5", 1), state)
-
-
-def test_a_damaged_state_is_refused() -> None:
-    envs = make("Pendulum-v1")
-    envs.reset(1)
-    state = saved(envs)
-    state.arrays["memory"] = state.arrays["memory"][:-1]
-    with pytest.raises(CheckpointError, match="does not fit Pendulum-v1"):
-        restore_state(envs, state)
-
-
 class Odd(gymnasium.Env[Any, Any]):
-    """Keeps something that is not plain data, or changes what is taken for constant."""
+    """Keeps plain attributes, and something else where it has that habit."""
 
     def __init__(self, habit: str = "none") -> None:
         self.observation_space = spaces.Box(-9.0, 9.0, (1,))
@@ -172,41 +156,25 @@ class Odd(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
-        if self.habit == "seeds":
-            self.action_space.seed(seed)
         self.place = np.zeros(1, np.float32)
-        self.alias = self.place
         return self.place.copy(), {}
 
     def step(self, action: Any) -> Any:
         is_first = not hasattr(self, "has_stepped")
         self.has_stepped = True
-        self.place += self.action_space.sample() if self.habit == "seeds" else action
-        return self.alias.copy(), float(is_first), False, False, {}
+        self.place += action
+        return self.place.copy(), float(is_first), False, False, {}
 
 
-@pytest.fixture
-def odd(monkeypatch: pytest.MonkeyPatch) -> Any:
-    spec = gymnasium.envs.registration.EnvSpec("Odd-v0", Odd)
-    monkeypatch.setitem(gymnasium.registry, "Odd-v0", spec)
-
-    def build(habit: str) -> VectorAdapter:
-        envs = make_vector(EnvConfig(id="Odd-v0", kwargs={"habit": habit}))
-        envs.reset(1)
-        return envs
-
-    return build
+def make_own(monkeypatch: pytest.MonkeyPatch, kind: type, habit: str = "none") -> VectorAdapter:
+    monkeypatch.setitem(gymnasium.registry, "Own-v0", gymnasium.envs.registration.EnvSpec("Own-v0", kind))
+    envs = make_vector(EnvConfig(id="Own-v0", kwargs={"habit": habit}))
+    envs.reset(1)
+    return envs
 
 
-def test_two_names_of_one_array_stay_one_array(odd: Any) -> None:
-    envs, fresh = odd("none"), odd("none")
-    envs.step(np.ones((1, 1), np.float32))
-    restore_state(fresh, saved(envs))
-    assert fresh.step(np.ones((1, 1), np.float32)).next_obs.tolist() == [[2.0]]
-
-
-def test_an_attribute_that_the_saved_environment_did_not_have_is_forgotten(odd: Any) -> None:
-    envs = odd("none")
+def test_an_attribute_that_the_saved_environment_did_not_have_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = make_own(monkeypatch, Odd)
     state = saved(envs)
     action = np.ones((1, 1), np.float32)
     assert [envs.step(action).reward[0], envs.step(action).reward[0]] == [1.0, 0.0]
@@ -214,96 +182,8 @@ def test_an_attribute_that_the_saved_environment_did_not_have_is_forgotten(odd: 
     assert envs.step(action).reward[0] == 1.0
 
 
-def test_a_state_that_cannot_be_exact_is_refused_with_the_culprit(odd: Any) -> None:
-    assert save_state(odd("object")) == "Odd.world is a builtins.object"
-
-
-class Slotted(Odd):
-    __slots__ = ("hidden",)
-
-
-def test_what_lies_in_slots_is_no_part_of_the_state_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    envs = make_own(monkeypatch, Slotted, "none")
-    assert save_state(envs) == "Slotted keeps hidden in __slots__, which a checkpoint does not save"
-
-
-def test_a_space_draws_on_where_the_saved_one_was(odd: Any) -> None:
-    envs, fresh = odd("seeds"), odd("seeds")
-    actions = np.zeros((6, 1, 1), np.float32)
-    roll(envs, actions)
-    state = saved(envs)
-    after = roll(envs, actions)
-    restore_state(fresh, state)
-    assert bits(roll(fresh, actions)) == bits(after)
-
-
-def stacked(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    return gymnasium.wrappers.FrameStackObservation(env, 3)
-
-
-def timed(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    return gymnasium.wrappers.TimeAwareObservation(env)
-
-
-@pytest.mark.parametrize("wrapper", ["stacked", "timed"])
-def test_wrappers_of_gymnasium_that_draw_from_no_space_continue_bit_for_bit(wrapper: str) -> None:
-    """Gymnasium makes generators for the spaces of both."""
-
-    def wrapped() -> VectorAdapter:
-        return make_vector(EnvConfig(id="Pendulum-v1", wrappers=(f"{__name__}:{wrapper}",), num_envs=2))
-
-    envs, fresh = wrapped(), wrapped()
-    actions = actions_of(envs, 250)
-    envs.reset(3)
-    roll(envs, actions[:30])
-    state = saved(envs)
-    after = roll(envs, actions[30:])
-    restore_state(fresh, state)
-    assert bits(roll(fresh, actions[30:])) == bits(after)
-
-
-class Inner:
-    place = 0.0
-
-
-class Named(Odd):
-    """Keeps its state under a name that a wrapper of Gymnasium uses too."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        found = super().reset(seed=seed)
-        setattr(self, self.habit.strip("!"), Inner() if self.habit.endswith("!") else [0.0])
-        return found
-
-    def step(self, action: Any) -> Any:
-        steps = getattr(self, self.habit)
-        steps[0] += 1.0
-        return self.place.copy(), steps[0], False, False, {}
-
-
-GYMNASIUMS_NAMES = (
-    *("env", "spec", "metadata", "_metadata", "_cached_spec", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs"),
-)
-
-
-@pytest.mark.parametrize("name", GYMNASIUMS_NAMES)
-def test_the_environments_own_attribute_of_a_name_of_gymnasiums_is_state(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    envs, fresh = make_own(monkeypatch, Named, name), make_own(monkeypatch, Named, name)
-    action = np.ones((1, 1), np.float32)
-    envs.step(action)
-    restore_state(fresh, saved(envs))
-    assert fresh.step(action).reward[0] == 2.0
-
-
-@pytest.mark.parametrize("name", GYMNASIUMS_NAMES)
-def test_what_is_not_plain_under_a_name_of_gymnasiums_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    reason = save_state(make_own(monkeypatch, Named, f"{name}!"))
-    assert reason == f"Named.{name} is a tests.unit.envs.test_state.Inner"
-
-
-def test_there_is_no_reason_where_the_state_is_exact(odd: Any) -> None:
-    assert isinstance(save_state(odd("none")), EnvState)
+def test_a_state_that_cannot_be_exact_is_refused_with_the_culprit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert save_state(make_own(monkeypatch, Odd, "object")) == "Odd.world is a builtins.object"
 
 
 def test_a_mujoco_model_that_changed_at_run_time_is_refused() -> None:
@@ -313,61 +193,6 @@ def test_a_mujoco_model_that_changed_at_run_time_is_refused() -> None:
     assert save_state(envs) == "Hopper-v5 has changed its MuJoCo model since it was constructed"
 
 
-def test_a_model_of_an_earlier_checkpoint_is_told_by_its_type_and_the_digest_of_all() -> None:
-    envs = make("Hopper-v5", 1)
-    envs.reset(1)
-    state = saved(envs)
-    marks = [node for node in state.meta["nodes"] if str(node[2:3]).startswith("['object MjModel")]
-    for node in marks:
-        node[2] = "object MjModel"
-    assert marks
-    restore_state(make("Hopper-v5", 1), state)
-
-
-def model_of(env: gymnasium.Env[Any, Any]) -> Any:
-    return gymnasium.make("InvertedPendulum-v5").unwrapped.model  # type: ignore[attr-defined]  # MuJoCo's
-
-
-class Outer(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Keeps a model of its own, itself or in a list."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any], *, in_list: bool) -> None:
-        super().__init__(env)
-        self.models = [model_of(env)] if in_list else model_of(env)
-
-    @property
-    def model(self) -> Any:
-        return self.models[0] if isinstance(self.models, list) else self.models
-
-
-def in_wrapper(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    return Outer(env, in_list=False)
-
-
-def in_list(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    return Outer(env, in_list=True)
-
-
-def with_a_changed_model(place: str) -> tuple[VectorAdapter, EnvConfig]:
-    cfg = EnvConfig(id="Pendulum-v1", wrappers=(f"{__name__}:{place}",))
-    envs = make_vector(cfg)
-    envs.reset(1)
-    envs.stepper.envs[0].env.model.body_mass[1] *= 2.0  # type: ignore[attr-defined]
-    return envs, cfg
-
-
-def test_a_model_of_a_wrapper_that_changed_is_refused() -> None:
-    envs, _ = with_a_changed_model("in_wrapper")
-    assert save_state(envs) == "Pendulum-v1 has changed its MuJoCo model since it was constructed"
-
-
-def test_a_model_in_a_list_that_changed_does_not_fit_a_new_environment() -> None:
-    envs, cfg = with_a_changed_model("in_list")
-    state = saved(envs)
-    with pytest.raises(CheckpointError, match=r"\.0 was object MjModel \w+, this is object MjModel \w+"):
-        restore_state(make_vector(cfg), state)
-
-
 class Own(Odd):
     """Offers its state, in one of many ways."""
 
@@ -375,22 +200,16 @@ class Own(Odd):
         match self.habit:
             case "raises":
                 raise RuntimeError("no state today")
-            case "exits":
-                raise SystemExit(3)
             case "partial":
                 return {}
-            case "deep":
-                return self.chain
-        return {"place": self.place.copy()}
+        return {"place": self.place.copy(), "has_stepped": hasattr(self, "has_stepped")}
 
     def set_state(self, state: Any) -> None:
         match self.habit:
             case "refuses":
                 raise ValueError("qpos is missing")
-            case "other":
-                self.place = np.full(1, 9.0, np.float32)
             case _:
-                self.place[:] = state.get("place", 0.0)
+                vars(self).update(state)
 
 
 class Simulator(Own):
@@ -400,29 +219,15 @@ class Simulator(Own):
         """Does something else."""
 
 
-class Wanting(Own):
-    def get_state(self, which: Any) -> Any:  # type: ignore[override]  # that is the point
-        return which
+def test_an_environment_continues_from_the_state_that_it_offers(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs, fresh = make_own(monkeypatch, Own), make_own(monkeypatch, Own)
+    envs.step(np.ones((1, 1), np.float32))
+    restore_state(fresh, saved(envs))
+    assert fresh.step(np.ones((1, 1), np.float32)).next_obs.tolist() == [[2.0]]
 
 
-def make_own(monkeypatch: pytest.MonkeyPatch, kind: type, habit: str) -> VectorAdapter:
-    monkeypatch.setitem(gymnasium.registry, "Own-v0", gymnasium.envs.registration.EnvSpec("Own-v0", kind))
-    envs = make_vector(EnvConfig(id="Own-v0", kwargs={"habit": habit}))
-    envs.reset(1)
-    return envs
-
-
-@pytest.mark.parametrize(
-    ("habit", "expected"),
-    [
-        ("raises", "Own.get_state() raised RuntimeError: no state today"),
-        ("exits", "Own.get_state() raised SystemExit: 3"),
-    ],
-)
-def test_a_get_state_that_fails_is_a_reason_and_no_error(
-    monkeypatch: pytest.MonkeyPatch, habit: str, expected: str
-) -> None:
-    assert save_state(make_own(monkeypatch, Own, habit)) == expected
+def test_a_get_state_that_fails_is_a_reason_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert save_state(make_own(monkeypatch, Own, "raises")) == "Own.get_state() raised RuntimeError: no state today"
 
 
 @pytest.mark.parametrize(
@@ -430,7 +235,6 @@ def test_a_get_state_that_fails_is_a_reason_and_no_error(
     [
         ("refuses", "Own.set_state\\(\\) raised ValueError: qpos is missing"),
         ("partial", "Own.set_state\\(\\) does not restore Own.place"),
-        ("other", "Own.set_state\\(\\) does not restore Own.place"),
     ],
 )
 def test_a_set_state_of_another_meaning_is_refused_and_the_environments_are_new(
@@ -445,28 +249,11 @@ def test_a_set_state_of_another_meaning_is_refused_and_the_environments_are_new(
     assert fresh.reset(1).tolist() == [[0.0]]
 
 
-@pytest.mark.parametrize("kind", [Simulator, Wanting])
-def test_methods_with_other_arguments_are_not_taken_for_an_offer(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
-    envs, fresh = make_own(monkeypatch, kind, "none"), make_own(monkeypatch, kind, "none")
+def test_methods_with_other_arguments_are_not_taken_for_an_offer(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs, fresh = make_own(monkeypatch, Simulator), make_own(monkeypatch, Simulator)
     envs.step(np.ones((1, 1), np.float32))
     restore_state(fresh, saved(envs))
     assert fresh.step(np.ones((1, 1), np.float32)).next_obs.tolist() == [[2.0]]
-
-
-def test_a_failure_of_any_kind_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: object) -> None:
-        raise MemoryError
-
-    envs = make("Pendulum-v1")
-    envs.reset(1)
-    monkeypatch.setattr("offpolicy.envs.state.Encoder", fail)
-    assert save_state(envs) == "the state of Pendulum-v1 cannot be read: MemoryError"
-
-
-def test_two_thousand_environments_need_a_few_arrays() -> None:
-    envs = make("Pendulum-v1", 2000)
-    envs.reset(1)
-    assert len(saved(envs).arrays) == 3
 
 
 @pytest.mark.parametrize(
@@ -475,11 +262,7 @@ def test_two_thousand_environments_need_a_few_arrays() -> None:
         lambda meta: meta.clear(),
         lambda meta: meta.update(nodes=None),
         lambda meta: meta.update(envs=[]),
-        lambda meta: meta.update(envs=7),
         lambda meta: meta["envs"][0].update(door=3),
-        lambda meta: meta["envs"][0].update(layers=[]),
-        lambda meta: meta["envs"][0]["layers"][0].update(own={"state": None, "attributes": {}}),
-        lambda meta: meta["envs"][0]["layers"][0].update(mujoco={"env": None}),
         lambda meta: meta["nodes"].append(["same", [], "function os.system", [[0, 0, "", "env"], "x"]]),
     ],
 )
@@ -501,10 +284,52 @@ def test_environments_in_other_processes_are_refused() -> None:
         envs.close()
 
 
-def test_arrays_are_few_and_of_types_that_every_file_format_holds() -> None:
-    envs = make("Humanoid-v5")
-    envs.reset(1)
-    state = saved(envs)
-    assert len(state.arrays) < 20
-    assert {array.dtype.kind for array in state.arrays.values()} <= set("biuf")
-    assert all(array.flags.c_contiguous for array in state.arrays.values())
+def round_trip(value: Any) -> Any:
+    encoder = Encoder()
+    reference = encoder.encode(value, (None, "value"))
+    nodes, reference = json.loads(json.dumps([encoder.nodes, reference], allow_nan=False))
+    return decoded(nodes, reference, encoder.memory())
+
+
+def decoded(nodes: Any, reference: Any, memory: Any = b"") -> Any:
+    """What a file of these nodes stands for, where nothing is known."""
+    return Decoder(nodes, np.frombuffer(memory, np.uint8), {}.__getitem__).decode(reference)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**130), 2**130) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(VALUES)
+def test_nested_values_come_back_equal(value: Any) -> None:
+    back = round_trip(value)
+    assert back == value
+    assert repr(back) == repr(value)
+
+
+PCG = {"bit_generator": "PCG64", "state": {"state": "0x1", "inc": "0x1"}, "has_uint32": "0x0", "uinteger": "0x0"}
+MT = {"bit_generator": "MT19937", "state": {"key": ["<u4", *[1] * 624], "pos": "0x0"}}
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [["bits", {**PCG, "bit_generator": "seed"}, None]],
+        [["bits", {**MT, "state": {**MT["state"], "pos": "0x271"}}, None]],  # NumPy would read beyond its memory
+        [["array", "<f8", [2], 0, "C", True]],  # 8 bytes are there
+        [["array", "|O", [1], 0, "C", True]],
+        [["array", "<f8", [1], 0, "C", True], ["view", "<f8", [2], [0], 0, [8], True]],
+        [["array", "<f8", [1], 0, "C", True], ["method", [0], "tofile"]],
+        [["same", [], "function builtins.eval", ["eval"]]],
+        [["list", [[7]], None]],
+        [["dict", [[0], 1], None]],  # a dict is no key
+        [["os.system", "true"]],
+        7,
+    ],
+)
+def test_a_file_of_anything_else_is_refused(nodes: Any) -> None:
+    with pytest.raises(ValueError, match="it holds what no environment saves"):
+        decoded(nodes, [0], bytes(8))

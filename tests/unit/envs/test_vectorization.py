@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
-import importlib.util
 from typing import Any
 
 import gymnasium
 import pytest
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import ClipReward
 
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs import vectorization
-from offpolicy.envs.batched.task import Task
-from offpolicy.envs.batched.vector import TaskVector
-from offpolicy.envs.vector import NativeVector, make_vector
-from offpolicy.envs.vectorization import TASKS, batch_cost, resolve_vectorization, slower_because, why_not_batched
+from offpolicy.envs.vector import make_vector
+from offpolicy.envs.vectorization import resolve_vectorization, slower_because, why_not_batched
 from offpolicy.errors import ConfigError
 
 WRAPPED = "WrappedHopper-v0"
@@ -52,23 +47,6 @@ def test_four_or_more_of_gymnasiums_tasks_are_a_batch(env: dict[str, Any], expec
     assert resolve_vectorization(EnvConfig(**env)).vectorization == expected
 
 
-def test_every_registered_task_is_one_of_gymnasiums_and_has_its_class() -> None:
-    registered = {spec.entry_point for name, spec in gymnasium.registry.items() if name.endswith("-v5")}
-    assert set(TASKS) <= registered
-    classes: list[Any] = [load_env_creator(path) for path in TASKS.values()]
-    assert all(issubclass(cls, Task) for cls in classes)
-    assert [cls.__name__ + "Env" for cls in classes] == [name.partition(":")[2] for name in TASKS]
-
-
-def test_make_vector_takes_the_number_of_environments_it_makes() -> None:
-    cfg = EnvConfig(id="Reacher-v5", num_envs=1)
-    few, many = make_vector(cfg, 2), make_vector(cfg, 5)
-    assert not isinstance(few.stepper, NativeVector)
-    assert isinstance(many.stepper, NativeVector)
-    assert isinstance(many.stepper.env, TaskVector)
-    assert many.can_reset_some
-
-
 def test_a_registration_with_wrappers_stays_as_it_is(wrapped: EnvSpec) -> None:
     cfg = EnvConfig(id=WRAPPED, num_envs=8)
     why = "WrappedHopper-v0 is registered with wrappers (ClipReward), which a batch does not have"
@@ -77,15 +55,6 @@ def test_a_registration_with_wrappers_stays_as_it_is(wrapped: EnvSpec) -> None:
     with pytest.raises(ConfigError) as caught:
         make_vector(dataclasses.replace(cfg, vectorization="mujoco"))
     assert str(caught.value) == f"env.vectorization: got mujoco, allowed sync or async: {why}"
-
-
-def test_an_older_mujoco_falls_back_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectorization, "has_batch", lambda: False)
-    cfg = resolve_vectorization(EnvConfig(id="Ant-v5", num_envs=8))
-    assert cfg.vectorization == "sync"
-    assert "has no mujoco.batch; pip install 'mujoco>=3.17'" in (slower_because(cfg) or "")
-    with pytest.raises(ConfigError, match=r"^env\.vectorization: got mujoco, allowed sync or async: mujoco [\d.]+ has"):
-        make_vector(dataclasses.replace(cfg, vectorization="mujoco"))
 
 
 def test_no_reason_is_given_where_there_is_nothing_faster() -> None:
@@ -121,42 +90,6 @@ def test_windows_are_opened_by_sync() -> None:
         resolve_vectorization(dataclasses.replace(cfg, kwargs={"render_mode": "rgb_array"})).vectorization == "mujoco"
     )
     assert why_not_batched(gymnasium.spec("Hopper-v5"), cfg.kwargs) is not None
-
-
-def test_without_mujoco_nothing_is_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        vectorization.importlib.util, "find_spec", lambda name: None if name == "mujoco" else find(name)
-    )
-    cfg = resolve_vectorization(EnvConfig(id="HalfCheetah-v5", num_envs=8))
-    assert cfg.vectorization == "sync"
-    assert slower_because(cfg) == "mujoco is not installed"
-
-
-def test_a_mujoco_that_pip_does_not_know_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(vectorization, "has_batch", lambda: False)
-    monkeypatch.setattr(vectorization.importlib.metadata, "version", missing)
-    cfg = resolve_vectorization(EnvConfig(id="HalfCheetah-v5", num_envs=8))
-    assert slower_because(cfg) == "mujoco has no mujoco.batch; pip install 'mujoco>=3.17'"
-
-
-def test_a_model_that_a_batch_refuses_is_a_mistake_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise ValueError("such a model needs something else")
-
-    monkeypatch.setattr("offpolicy.envs.batched.simulations.Batch", refuse)
-    with pytest.raises(ConfigError) as caught:
-        make_vector(EnvConfig(id="Hopper-v5", num_envs=4, vectorization="mujoco"))
-    assert str(caught.value) == (
-        "env.vectorization: got mujoco, allowed sync or async: Hopper-v5: such a model needs something else"
-    )
-
-
-def test_the_cost_of_a_batch_falls_with_threads_to_a_floor() -> None:
-    assert [batch_cost(n, 64) for n in (1, 2, 1000)] == pytest.approx([1.0, 0.55, 0.1 + 0.9 / 64])
 
 
 def test_wrappers_are_a_reason_to_step_one_after_another() -> None:

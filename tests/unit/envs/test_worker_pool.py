@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,33 +23,6 @@ from tests.held_process import HeldProcess
 
 pytestmark = pytest.mark.mp
 REPOSITORY = Path(__file__).resolve().parents[3]
-PRINTING = """
-import os, gymnasium
-from offpolicy.envs.toy import PointMass
-
-class Printing(PointMass):
-    def step(self, action):
-        os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
-        print("nobody reads this", flush=True)
-        return super().step(action)
-
-gymnasium.register("Printing-v0", Printing, max_episode_steps=20)
-"""
-
-
-PARENT = """
-import multiprocessing, gymnasium
-from offpolicy.envs.toy import PointMass
-
-class Parent(PointMass):
-    def reset(self, **options):
-        process = multiprocessing.get_context("fork").Process(target=int)
-        process.start()
-        process.join()
-        return super().reset(**options)
-
-gymnasium.register("Parent-v0", Parent, max_episode_steps=20)
-"""
 
 
 @contextmanager
@@ -99,55 +72,6 @@ def test_workers_give_bitwise_what_one_process_gives() -> None:
             assert [array.tobytes() for array in ours] == [array.tobytes() for array in theirs]
 
 
-def test_no_array_of_the_shared_memory_is_handed_out() -> None:
-    with workers("Counter-v0", 1, terminate_at=2, success_key="success") as envs:
-        kept = [envs.reset(1)] + [array for _ in range(2) for array in envs.step(zeros(envs))]
-        seen = [array.copy() for array in kept]
-        for _ in range(4):
-            envs.step(zeros(envs))
-        assert all(np.array_equal(now, then, equal_nan=True) for now, then in zip(kept, seen, strict=True))
-
-
-def test_a_worker_reports_the_failure_of_its_environment_even_if_it_cannot_be_pickled() -> None:
-    seed = env_seeds(1, 2)[1]
-    with workers("Faulty-v0", 2, fail="unpicklable", at=2, only_seed=seed) as envs:
-        envs.reset(1)
-        envs.step(zeros(envs))
-        with pytest.raises(EnvFailure, match=rf"(?s)env 1 of 2 .*seed {seed}, episode step 2.*UnpicklableError: holds"):
-            envs.step(zeros(envs))
-
-
-def test_what_an_environment_prints_to_a_full_disk_is_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "printing_of_test_worker_pool.py").write_text(PRINTING)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    cfg = EnvConfig(id="printing_of_test_worker_pool:Printing-v0", vectorization="async")
-    with closing(make_vector(cfg)) as envs:
-        envs.reset(1)
-        assert np.isfinite(envs.step(zeros(envs)).reward).all()
-
-
-def test_an_environment_may_start_processes_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "parents.py").write_text(PARENT)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with closing(make_vector(EnvConfig(id="parents:Parent-v0", vectorization="async"))) as envs:
-        assert envs.reset(1).shape == (1, 4)
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's log of the error
-def test_the_other_workers_are_closed_after_one_has_failed() -> None:
-    """Gymnasium leaves None in place of their pipes, and closing the others ended there."""
-    with workers("Faulty-v0", 3, fail="interrupt", at=1, only_seed=env_seeds(1, 3)[0]) as envs:
-        envs.reset(1)
-        pids = pids_of(envs)
-        with pytest.raises(RuntimeError, match="^KeyboardInterrupt: fails at 100 %$"):
-            envs.step(zeros(envs))
-        envs.close()
-        assert [is_running(pid) for pid in pids] == [False, False, False]
-
-
 def test_a_killed_worker_is_named_with_its_signal() -> None:
     with workers("Counter-v0", 2) as envs:
         envs.reset(1)
@@ -157,13 +81,7 @@ def test_a_killed_worker_is_named_with_its_signal() -> None:
             envs.step(zeros(envs))
 
 
-def test_a_worker_that_crashes_in_step_is_named_with_its_signal() -> None:
-    with workers("Faulty-v0", 2, fail="segv", at=1, only_seed=env_seeds(1, 2)[0]) as envs:
-        envs.reset(1)
-        with pytest.raises(EnvFailure, match=r"^env 0 of 2 \(pid \d+\) was killed by SIGSEGV$"):
-            envs.step(zeros(envs))
-
-
+@pytest.mark.promise("no-hang")
 def test_a_silent_worker_ends_the_wait_and_is_gone_after_close() -> None:
     with workers("Faulty-v0", 2, step_timeout_s=0.3, fail="hang", at=1, only_seed=env_seeds(1, 2)[1]) as envs:
         envs.reset(1)
@@ -173,22 +91,6 @@ def test_a_silent_worker_ends_the_wait_and_is_gone_after_close() -> None:
         os.kill(pids[1], signal.SIGKILL)  # spares this test the grace that close gives a hanging worker
         envs.close()
         assert [is_running(pid) for pid in pids] == [False, False]
-
-
-def test_a_limit_longer_than_the_kernel_can_wait_is_accepted() -> None:
-    with workers("Counter-v0", 1, step_timeout_s=3e9) as envs:
-        assert envs.reset(1)[0, 1:].tolist() == [0.0, 0.0]
-        assert envs.step(zeros(envs)).reward.tolist() == [1.0]
-
-
-def test_a_stopped_worker_is_killed_by_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offpolicy.envs.worker_pool.CLOSE_GRACE_S", 0.1)
-    with workers("Counter-v0", 1) as envs:
-        envs.reset(1)
-        (pid,) = pids_of(envs)
-        os.kill(pid, signal.SIGSTOP)
-        envs.close()
-        assert not is_running(pid)
 
 
 def test_workers_that_the_kernel_holds_are_given_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,6 +105,7 @@ def test_workers_that_the_kernel_holds_are_given_up_together(monkeypatch: pytest
     assert [each.limits_s for each in held] == [[0.1, 30.0], [0.0, 0.0]]
 
 
+@pytest.mark.slow
 def test_an_interrupt_of_the_process_group_leaves_the_workers_to_their_parent() -> None:
     with workers("Counter-v0", 1) as envs:
         envs.reset(1)
@@ -225,6 +128,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.promise("no-orphan")
 def test_workers_die_with_a_killed_parent_even_in_the_middle_of_a_step(traces: Any, tmp_path: Path) -> None:
     script = tmp_path / "orphans.py"
     script.write_text(ORPHANS)

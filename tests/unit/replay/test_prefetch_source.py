@@ -358,16 +358,6 @@ def test_at_a_low_utd_a_resumed_source_draws_no_row_that_is_recycled_before_it_p
         assert torch.equal(iterate(again, resumed), rows)
 
 
-def test_a_rank_that_releases_after_the_leader_asked_before_its_grant(make_source: MakeSource) -> None:
-    """Where cores are few, packing begins behind the release; the rows are those that all ranks have agreed on."""
-    world = World()
-    source = make_source(world, is_crowded=True)
-    take(source)
-    world.collect(5)  # as the leader's grant lets the collector do
-    source.release()
-    assert int(take(source).max()) < 11
-
-
 def test_requests_for_rows_that_a_resumed_run_does_not_have_are_forgotten(make_source: MakeSource) -> None:
     world = World()
     world.collect(500)

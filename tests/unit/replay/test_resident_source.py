@@ -223,15 +223,3 @@ def test_every_transition_is_drawn_as_often_as_any_other(
         assert found.tolist() == rows
         mean = 20_000 / len(rows)
         assert np.abs(hits - mean).max() < 6 * np.sqrt(mean)
-
-
-def test_a_resident_copy_draws_the_same_whichever_blocks_it_was_loaded_in() -> None:
-    many = scenes(1, "float32", 1)
-    early = ResidentSampler([many[0].ring], CPU, 0, StreamSync(CPU))
-    for _ in range(100):
-        many[0].step(0.2, 0.0)
-        early.refresh()
-    late = ResidentSampler([many[0].ring], CPU, 0, StreamSync(CPU))
-    late.refresh()
-    one, two = (sampler.draw(500)[:, : many[0].ring.layout.next_obs.stop] for sampler in (early, late))
-    assert torch.equal(one, two)

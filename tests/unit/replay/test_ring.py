@@ -107,9 +107,6 @@ def test_rows_recycled_during_a_range_are_left_out() -> None:
     assert np.array_equal(ring.read_range(0, 4), rows(3, 1))
 
 
-# -- a writer that takes over from one that died ----------------------------------------------------------------------
-
-
 def damaged_ring() -> Ring:
     """Eight rows, of which a writer that died has damaged three."""
     ring = make_ring(8)

@@ -120,9 +120,6 @@ def test_waiting_rollouts_come_oldest_first_across_the_wrap() -> None:
     assert ring.unread == 3
 
 
-# -- every order of the steps of the two sides
-
-
 def writer_steps(ring: RolloutRing, count: int, begun: set[int]) -> Iterator[bool]:
     """Writes rollouts 0, 1, ...: each step says whether it could be done. A rollout is reserved, half full, whole."""
     for number in range(count):
@@ -163,9 +160,6 @@ def clashes(order: tuple[int, ...], num_slots: int, count: int) -> int:
 def test_no_order_of_steps_reserves_a_slot_that_waits_or_loses_a_rollout(num_slots: int) -> None:
     orders = itertools.product((0, 1), repeat=10)
     assert sum(clashes(order, num_slots, count=4) for order in orders) == 0
-
-
-# -- a writer and a reader at once
 
 
 def write_all(ring: RolloutRing, count: int, stop: threading.Event) -> None:
@@ -212,9 +206,6 @@ def stress(count: int, num_slots: int = 2) -> int:
 @pytest.mark.usefixtures("many_switches")
 def test_none_is_lost_taken_twice_or_torn_while_both_sides_run() -> None:
     assert stress(2_000) == 0
-
-
-# -- a collector that takes over from one that died -------------------------------------------------------------------
 
 
 @pytest.mark.promise("no-torn-row")

@@ -96,15 +96,6 @@ def test_the_next_batch_continues_with_the_ring_after_the_last_one() -> None:
     assert columns(source) == [9.0, 9.0, 3.0, 3.0]
 
 
-def test_slots_are_free_and_the_collectors_woken_before_anything_is_learnt() -> None:
-    source, (ring,), run = make()
-    for value in (1.0, 2.0, 3.0):
-        put(ring, value)
-    before = ring.is_full, run.rings
-    sample(source)
-    assert (before, (ring.is_full, run.rings)) == ((True, 0), (False, 1))
-
-
 def test_transitions_are_counted_not_rows() -> None:
     source, (ring,), _ = make()
     for num_steps in (4, 3):

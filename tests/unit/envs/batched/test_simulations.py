@@ -12,7 +12,7 @@ from offpolicy.envs.batched.simulations import SimulationFailure, Simulations
 from tests.beside_gymnasium import cramped_hopper
 
 BALL = """
-<mujoco><option integrator="RK4"/>{size}
+<mujoco><option integrator="RK4"/>
   <worldbody><geom type="plane" size="1 1 1"/>
     <body pos="0 0 .2"><joint name="x" type="slide" axis="1 0 0"/><joint type="slide" axis="0 0 1"/>
       <geom name="ball" type="sphere" size=".1" mass="1"/></body></worldbody>
@@ -20,8 +20,8 @@ BALL = """
 """
 
 
-def balls(num_envs: int = 4, size: str = "") -> Simulations:
-    model = mujoco.MjModel.from_xml_string(BALL.format(size=size))
+def balls(num_envs: int = 4) -> Simulations:
+    model = mujoco.MjModel.from_xml_string(BALL)
     return Simulations(model, num_envs, 2, has_contact_forces=True)
 
 
@@ -43,21 +43,6 @@ def test_contact_forces_are_those_after_the_step_and_none_after_a_start() -> Non
         mujoco.mj_rnePostConstraint(model, data)
         np.testing.assert_array_equal(sims.contact_forces[2], data.cfrc_ext, str(number))
     assert data.cfrc_ext.any()
-
-
-def test_only_the_simulations_that_are_named_move() -> None:
-    sims = balls()
-    start(sims)
-    sims.step(np.array([1, 3]), 10)
-    assert (sims.qvel[:, 1] < 0).tolist() == [False, True, False, True]
-    sims.start(np.array([3]), np.full((1, 2), 0.5), np.zeros((1, 2)))
-    assert sims.qpos[:, 0].tolist() == [0.0, 0.0, 0.0, 0.5]
-    assert sims.qvel[1, 1] < 0
-
-
-def test_the_threads_are_not_more_than_the_simulations() -> None:
-    model = mujoco.MjModel.from_xml_string(BALL.format(size=""))
-    assert [Simulations(model, n, 3).num_threads for n in (1, 2, 8)] == [1, 2, 3]
 
 
 def test_a_warning_is_reported_once_with_its_simulation() -> None:
@@ -97,8 +82,3 @@ def test_a_state_continues_bit_for_bit_in_other_simulations() -> None:
     np.testing.assert_array_equal(first.get_state(), second.get_state())
     np.testing.assert_array_equal(first.contact_forces, second.contact_forces)
     assert not np.array_equal(state, first.get_state())
-
-
-def test_another_model_has_another_digest() -> None:
-    assert balls().digest() == balls(2).digest()
-    assert balls().digest() != balls(size='<size memory="1M"/>').digest()

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.batched.vector import TaskVector, defaults
 from offpolicy.envs.state import EnvState, restore_state, save_state
 from offpolicy.envs.vector import VectorAdapter, make_vector
 from offpolicy.errors import CheckpointError, EnvFailure
-from tests.beside_gymnasium import batch, compare, cramped_hopper, sleeping_hopper
+from tests.beside_gymnasium import batch, cramped_hopper
 
-TASKS = (
-    *("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5", "Ant-v5", "Humanoid-v5", "Reacher-v5", "Pusher-v5"),
-    *("InvertedPendulum-v5", "InvertedDoublePendulum-v5"),
-)
+TASKS = ("HalfCheetah-v5", "Ant-v5", "Humanoid-v5", "Pusher-v5", "InvertedDoublePendulum-v5")
 
 
 def adapter(
@@ -69,15 +63,6 @@ def test_a_state_continues_bit_for_bit(env_id: str) -> None:
     np.testing.assert_array_equal(played(second, 40, seed=1), wanted)
 
 
-def test_a_restored_vector_shows_the_observations_that_were_last() -> None:
-    first, second = adapter("Humanoid-v5"), adapter("Humanoid-v5")
-    first.reset(3)
-    last = first.step(np.full((4, 17), 0.2, np.float32)).next_obs
-    state = save_state(first)
-    assert isinstance(state, EnvState), state
-    np.testing.assert_array_equal(restore_state(second, state), last)
-
-
 @pytest.mark.parametrize(
     ("saved", "reason"),
     [
@@ -105,30 +90,6 @@ def test_a_state_of_another_model_is_refused(tmp_path: Path) -> None:
     heavy.write_text(text.replace('gear="200.0"', 'gear="150.0"'))
     with pytest.raises(ValueError, match="MuJoCo model is another one"):
         batch("Hopper-v5", xml_file=str(heavy)).set_state(state)
-
-
-def test_an_environment_without_a_time_limit_is_never_truncated() -> None:
-    vector = batch("InvertedPendulum-v5", 1, max_episode_steps=-1)
-    vector.reset(seed=1)
-    assert not any(vector.step(np.zeros((1, 1), np.float32))[3].any() for _ in range(1100))
-
-
-def test_without_a_seed_the_starts_are_random_and_a_later_reset_goes_on() -> None:
-    one, other = batch("Hopper-v5"), batch("Hopper-v5")
-    assert not np.array_equal(one.reset()[0], other.reset()[0])
-    for vector in (one, other):
-        vector.reset(seed=4)
-    np.testing.assert_array_equal(one.reset()[0], other.reset()[0])
-
-
-def test_environments_that_end_together_begin_together() -> None:
-    vector = batch("HalfCheetah-v5", 3, max_episode_steps=2)
-    vector.reset(seed=1)
-    action = np.ones((3, 6), np.float32)
-    rows = [vector.step(action) for _ in range(3)]
-    assert [row[3].tolist() for row in rows] == [[False] * 3, [True] * 3, [False] * 3]
-    assert rows[2][1].tolist() == [0.0] * 3
-    assert "reward_ctrl" not in rows[2][4]
 
 
 def test_a_nan_in_the_controls_is_logged_once_with_the_environment(caplog: pytest.LogCaptureFixture) -> None:
@@ -162,15 +123,7 @@ def test_an_error_of_mujoco_names_the_environment(tmp_path: Path, monkeypatch: p
         vector.step(np.zeros((4, 3), np.float32))
 
 
-def test_the_defaults_are_those_of_the_constructor_and_of_the_registration() -> None:
-    spec = gymnasium.spec("Reacher-v5")
-    assert defaults(spec)["reward_dist_weight"] == 1
-    spec.kwargs = {"reward_dist_weight": 4}
-    assert defaults(spec)["reward_dist_weight"] == 4
-    assert isinstance(batch("Reacher-v5"), TaskVector)
-
-
-@pytest.mark.parametrize("env_id", ["Ant-v5", "Humanoid-v5", "Reacher-v5"])  # they observe derived fields
+@pytest.mark.parametrize("env_id", ["Humanoid-v5", "Reacher-v5"])  # they observe derived fields
 def test_a_reset_of_some_right_after_a_restore_leaves_the_others(env_id: str) -> None:
     first, second = adapter(env_id), adapter(env_id)
     first.reset(3)
@@ -181,42 +134,3 @@ def test_a_reset_of_some_right_after_a_restore_leaves_the_others(env_id: str) ->
     obs = second.reset_some(9, [0, 1, 2, 3], where)
     np.testing.assert_array_equal(obs, first.reset_some(9, [0, 1, 2, 3], where))
     np.testing.assert_array_equal(obs[~where], last[~where])
-
-
-def test_a_model_with_sleep_is_stepped_as_by_gymnasium_and_says_that_its_state_is_not_exact(tmp_path: Path) -> None:
-    model = tmp_path / "hopper.xml"
-    model.write_text(sleeping_hopper())
-    seen = compare("Hopper-v5", 120, xml_file=str(model))
-    assert seen.terminated > 3
-    vector = adapter("Hopper-v5", vectorization="auto", xml_file=str(model))
-    vector.reset(1)
-    assert "a batch does not save which bodies sleep; env.vectorization=sync does" in str(save_state(vector))
-
-
-def test_the_order_of_an_actions_memory_does_not_matter() -> None:
-    one, other = batch("Ant-v5", 17), batch("Ant-v5", 17)
-    action = np.random.default_rng(0).uniform(-1.0, 1.0, (17, 8)).astype(np.float32)
-    for vector in (one, other):
-        vector.reset(seed=1)
-    np.testing.assert_array_equal(one.step(action)[1], other.step(np.asfortranarray(action))[1])
-
-
-def test_a_closed_vector_has_no_threads() -> None:
-    vector = adapter("Hopper-v5", 8, threads=4)
-    vector.reset(1)
-    before = len(os.listdir("/proc/self/task"))
-    vector.close()
-    vector.close()
-    assert len(os.listdir("/proc/self/task")) == before - 3
-    with pytest.raises(EnvFailure):
-        vector.step(np.zeros((8, 3), np.float32))
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "call"), [({"healthy_z_range": [0.7]}, "step"), ({"reset_noise_scale": -1}, "reset")]
-)
-def test_an_error_of_a_formula_names_an_environment(kwargs: dict[str, Any], call: str) -> None:
-    vector = adapter("Hopper-v5", **kwargs)
-    named = rf"^env 0 of 4 \(Hopper-v5\) failed in {call}, with all others: seed \d+, episode step .*: \w+Error: "
-    with pytest.raises(EnvFailure, match=named):
-        _ = vector.reset(1), vector.step(np.zeros((4, 3), np.float32))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import mujoco
 import numpy as np
 import pytest
@@ -10,7 +12,6 @@ from numpy.typing import NDArray
 from offpolicy.envs.hand.model import NUM_JOINTS, make_hand
 from offpolicy.envs.hand.rotation import (
     ACTION_SCALE,
-    CONTROL_S,
     FRAME,
     GRAVITY,
     HandRotations,
@@ -18,7 +19,7 @@ from offpolicy.envs.hand.rotation import (
     solid_of,
     yaw_of,
 )
-from offpolicy.envs.hand.task import ROTATION, SHAPES, SPIN, Range, Task
+from offpolicy.envs.hand.task import ROTATION, SHAPES, SPIN, TASKS, Range, Task
 
 LETTING_GO = (0.0, -0.7, 0.2, 0.2) * 4  # targets of the joints, fingers open
 
@@ -83,10 +84,10 @@ def test_random_fingers_drop_the_object_and_pay_for_it(task: Task) -> None:
 
 
 def test_an_object_is_held_by_fingers_that_close_and_falls_when_they_open() -> None:
-    assert Hands(64).dropped_within(100).mean() < 0.1
-    assert Hands(64).dropped_within(10, np.array(LETTING_GO)).all()
+    assert Hands(32).dropped_within(100).mean() < 0.1
+    assert Hands(32).dropped_within(10, np.array(LETTING_GO)).all()
     # In the simple task it stands on the palm.
-    assert Hands(64, SPIN).dropped_within(100, np.array(LETTING_GO)).mean() < 0.1
+    assert Hands(32, SPIN).dropped_within(100, np.array(LETTING_GO)).mean() < 0.1
 
 
 def test_the_friction_drawn_is_that_of_the_contacts() -> None:
@@ -95,54 +96,42 @@ def test_the_friction_drawn_is_that_of_the_contacts() -> None:
     for _ in range(5):
         batch.act(np.zeros((8, NUM_JOINTS)))
     for env in range(8):
-        _, data = batch.data_of(env)
-        touching = [contact.friction[0] for contact in data.contact if batch._geom in contact.geom]
+        model, data = batch.data_of(env)
+        geom = model.geom("object").id
+        touching = [contact.friction[0] for contact in data.contact if geom in contact.geom]
         assert len(touching) >= 2
-        assert np.allclose(touching, batch._friction[env, batch._geom, 0])
-    assert batch._friction[:, batch._geom, 0].min() < 1.0
-
-
-def test_rocking_to_and_fro_is_not_paid() -> None:
-    """With a limit of the speed on both sides, slowly forward and quickly back is rewarded for no rotation at all."""
-    batch = Hands(1)
-    slowly, quickly = batch.task.rewards.max_speed * CONTROL_S, -4.0 * batch.task.rewards.max_speed * CONTROL_S
-    never = np.zeros(1, np.bool_)
-    forward, back = (batch._reward(np.array([turned]), never)[0] for turned in (slowly, quickly))
-    still = batch._reward(np.zeros(1), never)[0]
-    assert 4.0 * (forward - still) + (back - still) == pytest.approx(0.0, abs=1e-9)
-
-
-def test_a_pose_far_from_the_start_costs_reward() -> None:
-    batch, never = Hands(1), np.zeros(1, np.bool_)
-    before = batch._reward(np.zeros(1), never)[0]
-    batch._qpos[0, :NUM_JOINTS] = batch._start[0] + 0.5
-    paid = batch._reward(np.zeros(1), never)[0] - before
-    assert paid == pytest.approx(-ROTATION.rewards.pose * NUM_JOINTS * 0.25)
+        assert np.allclose(touching, model.geom_friction[geom, 0])
 
 
 @pytest.mark.parametrize("task", [ROTATION, SPIN])
 def test_physics_differ_between_episodes_and_equal_the_privileged_part(task: Task) -> None:
-    batch = Hands(300, task)
-    observed, ranges = batch.observe()["privileged"][:, 3:], task.train
-    body, geom = batch._body, batch._geom
-    scalars, com, down, kind = observed[:, :3], observed[:, 3:6], observed[:, 8:11], observed[:, 11:]
-
-    def drawn(column: int, values: Range) -> NDArray[np.float32]:
-        return values.low + (observed[:, column] + 1.0) / 2.0 * (values.high - values.low)
-
+    batch, ranges, kinds = Hands(60, task), task.train, set()
+    observed = batch.observe()["privileged"][:, 3:]
     assert (np.abs(observed) <= 1.0).all()
-    assert (np.concatenate((scalars, com, observed[:, 6:7]), axis=1).std(axis=0) > 0.4).all()
-    assert np.allclose(batch._mass[:, body], drawn(1, ranges.mass))
-    assert np.allclose(batch._friction[:, geom, 0], drawn(2, ranges.friction))
-    assert np.allclose(batch._com[:, body], 0.008 * com, atol=1e-8)
-    assert np.allclose(batch._gain[:, :, 0], 1.2 * drawn(6, ranges.gain)[:, None], atol=1e-6)
-    assert np.allclose(batch._bias[:, :, 2], -0.06 * drawn(7, ranges.damping)[:, None], atol=1e-6)
-    assert np.allclose(batch._gravity, GRAVITY * down, atol=1e-5)
-    for env in range(300):
-        solid = solid_of(SHAPES[int(kind[env].argmax())], drawn(0, ranges.size)[env] * np.array((0.026, 0.026, 0.03)))
-        assert batch._type[env, geom] == solid.type
-        assert np.allclose(batch._size[env, geom], solid.size, atol=1e-6)
-    assert {SHAPES[each] for each in kind.argmax(axis=1)} == set(task.shapes)
+    assert (observed[:, :7].std(axis=0) > 0.4).all()
+
+    def drawn(value: float, values: Range) -> float:
+        return values.low + (value + 1.0) / 2.0 * (values.high - values.low)
+
+    for env, (size, mass, friction, *com, gain, damping) in enumerate(observed[:, :8].tolist()):
+        model, _ = batch.data_of(env)
+        body, geom, down, kind = (
+            model.body("object").id,
+            model.geom("object").id,
+            observed[env, 8:11],
+            observed[env, 11:],
+        )
+        kinds.add(SHAPES[int(kind.argmax())])
+        solid = solid_of(SHAPES[int(kind.argmax())], drawn(size, ranges.size) * np.array((0.026, 0.026, 0.03)))
+        assert model.body_mass[body] == pytest.approx(drawn(mass, ranges.mass))
+        assert model.geom_friction[geom, 0] == pytest.approx(drawn(friction, ranges.friction))
+        assert np.allclose(model.body_ipos[body], 0.008 * np.array(com), atol=1e-8)
+        assert np.allclose(model.actuator_gainprm[:, 0], 1.2 * drawn(gain, ranges.gain), atol=1e-6)
+        assert np.allclose(model.actuator_biasprm[:, 2], -0.06 * drawn(damping, ranges.damping), atol=1e-6)
+        assert np.allclose(model.opt.gravity, GRAVITY * down, atol=1e-5)
+        assert model.geom_type[geom] == solid.type
+        assert np.allclose(model.geom_size[geom], solid.size, atol=1e-6)
+    assert kinds == set(task.shapes)
 
 
 def test_gravity_comes_from_all_sides_within_its_range() -> None:
@@ -155,32 +144,16 @@ def test_gravity_comes_from_all_sides_within_its_range() -> None:
     assert (np.histogram(direction, 4, (-np.pi, np.pi))[0] > 70).all()
 
 
-def test_joints_are_observed_with_noise_and_moved_without() -> None:
-    batch = Hands(200)
-    frames = batch.observe()["obs"].reshape(200, 3, FRAME)[:, -1]
-    span = (batch._high - batch._low) / 2.0
-    error = (frames[:, :NUM_JOINTS] + 1.0) * span + batch._low - batch._qpos[:, :NUM_JOINTS]
-    assert error.std() == pytest.approx(ROTATION.joint_noise, rel=0.05)
-    assert np.allclose((frames[:, NUM_JOINTS:] + 1.0) * span + batch._low, batch._ctrl, atol=1e-6)
-    quiet = Hands(20, SPIN)
-    frames = quiet.observe()["obs"].reshape(20, 3, FRAME)[:, -1]
-    assert np.allclose((frames[:, :NUM_JOINTS] + 1.0) * span + quiet._low, quiet._qpos[:, :NUM_JOINTS], atol=1e-6)
-
-
-def test_pushes_begin_at_random_fade_and_are_in_proportion_to_the_mass() -> None:
-    batch, still = Hands(200), np.zeros((200, NUM_JOINTS))
-    assert not batch._push.any()
-    batch.act(still)
-    pushed = batch._push.any(axis=1)
-    assert 0.15 < pushed.mean() < 0.35
-    per_kg = batch._push[pushed] / batch._mass[pushed, batch._body, None]
-    assert per_kg.std() == pytest.approx(ROTATION.push, rel=0.2)
-    before = batch._push.copy()
-    batch.act(still)
-    faded = np.isclose(batch._push, ROTATION.push_decay * before).all(axis=1)
-    assert 0.65 < faded.mean() < 0.85
-    batch.reset([0], batch.rngs[:1])
-    assert not batch._push[0].any()
+@pytest.mark.parametrize("task", [ROTATION, SPIN])
+def test_joints_are_observed_with_the_noise_of_the_task_and_targets_without(task: Task) -> None:
+    batch = Hands(100, task)
+    frames, errors = batch.observe()["obs"].reshape(100, 3, FRAME)[:, -1], []
+    for env, frame in enumerate(frames):
+        model, data = batch.data_of(env)
+        low, high = model.actuator_ctrlrange.T
+        errors.append((frame[:NUM_JOINTS] + 1.0) * (high - low) / 2.0 + low - data.qpos[:NUM_JOINTS])
+        assert np.allclose((frame[NUM_JOINTS:] + 1.0) * (high - low) / 2.0 + low, data.ctrl, atol=1e-6)
+    assert np.std(errors) == pytest.approx(task.joint_noise, rel=0.05, abs=1e-6)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -208,15 +181,35 @@ def test_the_history_is_filled_at_a_reset_and_moves_by_one_frame() -> None:
 
 def test_an_action_moves_the_targets_and_never_beyond_the_joints() -> None:
     batch = Hands(2)
-    start = batch._ctrl.copy()
+    model, before = batch.data_of(0)
     batch.act(np.full((2, NUM_JOINTS), 0.25))
-    assert np.allclose(batch._ctrl, np.minimum(start + 0.25 * ACTION_SCALE, batch._high))
+    high = model.actuator_ctrlrange[:, 1]
+    assert np.allclose(batch.data_of(0)[1].ctrl, np.minimum(before.ctrl + 0.25 * ACTION_SCALE, high))
     for _ in range(40):
         batch.act(np.full((2, NUM_JOINTS), 1.0))
-    assert np.array_equal(batch._ctrl, np.tile(batch._high, (2, 1)))
+    assert np.allclose(batch.data_of(1)[1].ctrl, high)
 
 
 def test_yaw_is_the_turn_about_the_vertical() -> None:
     half = np.array([0.3, -1.2])
     quaternion = np.stack([np.cos(half / 2), 0 * half, 0 * half, np.sin(half / 2)], axis=-1)
     assert yaw_of(quaternion) == pytest.approx(half)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_held_out_ranges_contain_those_of_training(name: str) -> None:
+    task = TASKS[name]
+    for field in dataclasses.fields(task.train):
+        own, wider = getattr(task.train, field.name), getattr(task.held_out, field.name)
+        assert wider.low <= own.low <= own.high <= wider.high
+        assert wider == own or (wider.low < own.low and own.high < wider.high)
+
+
+def test_the_task_of_hora_has_what_the_simple_one_lacks() -> None:
+    hora, simple = TASKS["rotation"], TASKS["spin"]
+    assert hora.train.tilt.low > 0.0 == simple.train.tilt.high
+    assert hora.shapes == SHAPES
+    assert simple.shapes == ("cube",)
+    assert min(hora.joint_noise, hora.push, hora.push_probability, hora.rewards.pose) > 0.0
+    assert max(simple.joint_noise, simple.push, simple.rewards.pose) == 0.0
+    assert hora.train.mass.high / hora.train.mass.low == pytest.approx(25.0)
