@@ -9,13 +9,15 @@ from offpolicy.collect.episodes import EpisodeTracker, pack_episodes, unpack_epi
 from offpolicy.types import StepOutcome
 
 
-def outcome(reward: list[float], done: list[bool], is_valid: list[bool]) -> StepOutcome:
+def outcome(
+    reward: list[float], done: list[bool], is_valid: list[bool], truncated: list[bool] | None = None
+) -> StepOutcome:
     count = len(reward)
     return StepOutcome(
         next_obs=np.zeros((count, 1), dtype=np.float32),
         reward=np.array(reward),
         terminated=np.array(done),
-        truncated=np.zeros(count, dtype=np.bool_),
+        truncated=np.array(truncated or [False] * count),
         is_valid=np.array(is_valid),
         success=np.array([1.0] * count, dtype=np.float32),
         measure=np.full(count, np.nan, dtype=np.float32),
@@ -29,6 +31,11 @@ def test_an_episode_is_reported_with_its_raw_return_and_length() -> None:
     [record] = tracker.update(outcome([2.5, -1.0], [True, False], [True, True]), 4)
     assert (record.ep_return, record.ep_length, record.env_index, record.env_steps) == (4.0, 2, 0, 4)
     assert (record.terminated, record.truncated, record.success) == (True, False, 1.0)
+
+
+def test_an_episode_that_a_time_limit_ends_is_reported_as_truncated() -> None:
+    [record] = EpisodeTracker(1).update(outcome([1.0], [False], [True], truncated=[True]), 1)
+    assert (record.terminated, record.truncated) == (False, True)
 
 
 @pytest.mark.promise("reset-rows")

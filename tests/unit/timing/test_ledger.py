@@ -35,6 +35,24 @@ def test_phases_and_other_sum_to_wall_to_the_nanosecond() -> None:
     assert sum(account.phases_ns.values()) == account.wall_ns == 1_000_022
 
 
+class TickingClock(FakeClock):
+    """Moves by a nanosecond whenever it is read."""
+
+    def now_ns(self) -> int:
+        self.advance(1)
+        return super().now_ns()
+
+
+def test_the_end_of_a_phase_is_the_start_of_the_next_however_often_the_clock_moves() -> None:
+    ledger = Ledger(Phase, TickingClock())
+    ledger.end_warmup()
+    for phase in (Phase.TRAIN, Phase.LOG, Phase.TRAIN):
+        with ledger.phase(phase):
+            pass
+    account = ledger.account()
+    assert sum(account.phases_ns.values()) == account.wall_ns
+
+
 def test_an_inner_phase_takes_its_time_out_of_the_outer_one() -> None:
     ledger, clock = ledger_at()
     with ledger.phase(Phase.TRAIN):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.parts import overhead
 from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
@@ -140,3 +141,14 @@ def test_timing_adds_no_wait_and_changes_no_parameter(name: str, count_waits: Ca
     assert totals is not None
     assert totals[:2] == (NUM_ITERATIONS * 1_500_000,) * 2
     assert totals.iterations == NUM_ITERATIONS
+
+
+@pytest.mark.promise("measuring-is-cheap")
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.timeout(600)
+def test_timing_takes_less_than_a_percent_of_an_update() -> None:
+    limited = [measurement for measurement in overhead.measure(rounds=1) if measurement.limit is not None]
+    assert len(limited) == 2
+    for measurement in limited:
+        assert not measurement.is_over, f"{measurement.name}: {measurement.spread}"
