@@ -136,19 +136,23 @@ def _add_train(commands: Any) -> None:  # Any: argparse keeps the type of a subp
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    with interrupts_exit():
-        from offpolicy.config.help import is_asked, train_help
-        from offpolicy.config.overrides import load_config
+    with contextlib.ExitStack() as opened:
+        with interrupts_exit():
+            words = [word for word in arguments.overrides if word != TRUST]
+            from offpolicy.fork_server import run_server
 
-        words = [word for word in arguments.overrides if word != TRUST]
-        if is_asked(words):
-            sys.stdout.write(train_help(words) + "\n")
-            return 0
+            server = opened.enter_context(run_server())  # it imports while the configuration is read
+            from offpolicy.config.help import is_asked, train_help
+            from offpolicy.config.overrides import load_config
 
-        config = load_config(words)
-        _check_source(words, is_trusted=TRUST in arguments.overrides)
-        module = train_module()
-    return int(module.train(config, ends_process=True))
+            if is_asked(words):
+                sys.stdout.write(train_help(words) + "\n")
+                return 0
+
+            config = load_config(words)
+            _check_source(words, is_trusted=TRUST in arguments.overrides)
+            module = train_module()
+        return int(module.train(config, server, ends_process=True))
 
 
 def _add_resume(commands: Any) -> None:
@@ -159,23 +163,27 @@ def _add_resume(commands: Any) -> None:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    with interrupts_exit():
-        from offpolicy.config.help import is_asked, resume_help
-        from offpolicy.config.overrides import load_values
+    with contextlib.ExitStack() as opened:
+        with interrupts_exit():
+            from offpolicy.config.help import is_asked, resume_help
+            from offpolicy.config.overrides import load_values
 
-        words = [word for word in arguments.words if word != TRUST]
-        if is_asked(words):
-            sys.stdout.write(resume_help(words, _config_of) + "\n")
-            return 0
-        named = [word for word in words if os.path.isdir(word) or ("=" not in word and not word.startswith("-"))]
-        run = _existing_run(named[0] if named else LATEST)
-        overrides = load_values([word for word in words if word not in named[:1]], run)
-        from offpolicy.commands.trust import check_trust
-        from offpolicy.config.parsing import flatten
+            words = [word for word in arguments.words if word != TRUST]
+            from offpolicy.fork_server import run_server
 
-        check_trust(run, is_trusted=TRUST in arguments.words, overridden=tuple(flatten(overrides)))
-        module = train_module()
-    return int(module.resume(run, overrides, ends_process=True))
+            server = opened.enter_context(run_server())  # it imports while the configuration is read
+            if is_asked(words):
+                sys.stdout.write(resume_help(words, _config_of) + "\n")
+                return 0
+            named = [word for word in words if os.path.isdir(word) or ("=" not in word and not word.startswith("-"))]
+            run = _existing_run(named[0] if named else LATEST)
+            overrides = load_values([word for word in words if word not in named[:1]], run)
+            from offpolicy.commands.trust import check_trust
+            from offpolicy.config.parsing import flatten
+
+            check_trust(run, is_trusted=TRUST in arguments.words, overridden=tuple(flatten(overrides)))
+            module = train_module()
+        return int(module.resume(run, overrides, server, ends_process=True))
 
 
 def _config_of(word: str) -> RunConfig:

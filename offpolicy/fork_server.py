@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -38,6 +39,8 @@ from offpolicy.start import STANDARD
 
 MESSAGE_BYTES = 65_536  # of a request or an answer, at most
 MOST_FDS = 200  # descriptors in one message; the kernel takes 253
+TIMEOUT_S = 120.0  # of an answer, unless `preload` says otherwise
+RUN_ID = "OFFPOLICY_RUN_ID"  # in the environment of every process of a run, grandchildren included
 ADOPTION_POLL_S = 0.0002
 PR_SET_NAME = 15
 NAME = b"op-forkserver"
@@ -92,25 +95,25 @@ class Stdio(NamedTuple):
     stderr: int
 
 
-class Preload(NamedTuple):
-    """What the server imports, in this order. A request that waits after `first` does not wait for the rest."""
+def run_server() -> ForkServer:
+    """Returns the server of a run, which begins with what every environment needs.
 
-    first: Sequence[str]
-    rest: Sequence[str]
+    The run's id marks every process of it, and what they start; a caller may have chosen it.
+    """
+    run_id = os.environ.get(RUN_ID) or uuid.uuid4().hex
+    return ForkServer(["offpolicy.envs.probe"], {**os.environ, RUN_ID: run_id})
 
 
 class ForkServer:
     """The client's side. Use it on the main thread and as a context manager: its exit ends the server."""
 
-    def __init__(self, preload: Preload, environment: Mapping[str, str], spin_rounds: int, timeout_s: float) -> None:
-        """`environment`: of the server and so of its forks. `spin_rounds`: of all OpenMP threads, see ADR 42.
-
-        `timeout_s`: limit of the server's imports and of each answer.
-        """
-        spinning = with_spin_rounds(environment, spin_rounds)
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+        """`modules`: what it imports at its start. `environment`: of the server, and so of its forks."""
         # NumPy's OpenBLAS would start threads when it is imported.
-        self._environment = with_room_for_marks({"OPENBLAS_NUM_THREADS": "1", **spinning})
-        self._preload, self._timeout_s = preload, timeout_s
+        self._environment = with_room_for_marks({"OPENBLAS_NUM_THREADS": "1", **environment})
+        self._modules, self._more = list(modules), dict[str, Any]()
+        self._is_loading = self._is_ready = False
+        self._timeout_s = TIMEOUT_S
         self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> ForkServer:
@@ -125,16 +128,28 @@ class ForkServer:
         """The server's process id."""
         return self._process.pid
 
+    def preload(self, modules: Sequence[str], spin_rounds: int, timeout_s: float) -> None:
+        """Lets the server import more after the next fork, which does not wait for that.
+
+        `spin_rounds`: of all OpenMP threads, see ADR 42; OpenMP reads it when torch is imported. `timeout_s`: limit of
+        the imports, and of each answer.
+        """
+        environment = with_spin_rounds(self._environment, spin_rounds)
+        added = {name: value for name, value in environment.items() if name not in self._environment}
+        self._more, self._timeout_s = {"modules": list(modules), "environment": added}, timeout_s
+        self._socket.settimeout(timeout_s)
+
     def is_ready(self, timeout_s: float) -> bool:
         """Waits until the server has imported everything, for `timeout_s` at most; True if it has.
 
         Raises `StartError` if the server has ended.
         """
-        while not self._is_ready and _wait_readable(self._socket.fileno(), timeout_s):
-            try:
+        try:
+            self._load()
+            while not self._is_ready and _wait_readable(self._socket.fileno(), timeout_s):
                 self._receive()
-            except OSError as error:
-                raise self._ended() from error
+        except OSError as error:
+            raise self._ended() from error
         return self._is_ready
 
     def fork(self, entry: str, fds: Sequence[int], *, stdio: Stdio, marks: str) -> Process:
@@ -153,6 +168,7 @@ class ForkServer:
                 self._opened.close()
                 self._start()
                 try:
+                    self._load()
                     answer = self._ask(request, [*stdio, *fds])
                 except OSError as error:
                     raise self._ended() from error
@@ -174,11 +190,15 @@ class ForkServer:
             opened.callback(self._process.wait)
             opened.callback(self._process.kill)
             self._socket.settimeout(self._timeout_s)
-            self._is_ready = False
-            self._send(
-                {"parent_pid": os.getpid(), "first": list(self._preload.first), "rest": list(self._preload.rest)}
-            )
+            self._is_loading = self._is_ready = False
+            self._send({"parent_pid": os.getpid(), "modules": self._modules})
             self._opened = opened.pop_all()
+
+    def _load(self) -> None:
+        """Sends what `preload` was given, unless the server has got it."""
+        if self._more and not self._is_loading:
+            self._is_loading = True
+            self._send(self._more)
 
     def _ask(self, request: Mapping[str, Any], fds: Sequence[int]) -> dict[str, Any]:
         self._send(request)
@@ -186,6 +206,7 @@ class ForkServer:
             socket.send_fds(self._socket, [b"f"], fds[begin : begin + MOST_FDS])
         while "ready" in (answer := self._receive()):
             pass
+        self._load()
         return answer
 
     def _send(self, message: Mapping[str, Any]) -> None:
@@ -227,27 +248,30 @@ def serve() -> NoReturn:
     die_with_parent(task["parent_pid"])
     ctypes.CDLL(None).prctl(PR_SET_NAME, NAME)
     gc.disable()  # until a fork: what the imports make stays, and looking at it took 0.3 of the 2.0 s of torch's import
-    for name in task["first"]:
-        importlib.import_module(name)
+    _import(task["modules"])
     child = None
-    while child is None and _wait_readable(sock.fileno(), 0.0):
+    while child is None:
         child = _answer(sock, task["parent_pid"])
-    if child is None:
-        for name in task["rest"]:
-            importlib.import_module(name)
-        gc.freeze()  # the collector of a fork never looks at it, and so copies none of its pages
-        sock.send(b'{"ready": true}')
-        while child is None:
-            child = _answer(sock, task["parent_pid"])
     sys.exit(child())
 
 
+def _import(modules: Sequence[str]) -> None:
+    for name in modules:
+        importlib.import_module(name)
+    gc.freeze()  # the collector of a fork never looks at it, and so copies none of its pages
+
+
 def _answer(sock: socket.socket, parent_pid: int) -> Callable[[], int] | None:
-    """Answers one request with the pid of a new process; returns there, and only there, what that process does."""
+    """Answers one request: imports modules, or forks; returns in the fork, and only there, what that process does."""
     data = sock.recv(MESSAGE_BYTES)
     if not data:
         sys.exit(0)
     request, fds = json.loads(data), list[int]()
+    if "modules" in request:
+        os.environ.update(request["environment"])
+        _import(request["modules"])
+        sock.send(b'{"ready": true}')
+        return None
     while len(fds) < request["num_fds"]:
         fds += socket.recv_fds(sock, 1, MOST_FDS)[1]
     read, write = os.pipe()

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import sys
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from offpolicy.config.schema import RunConfig, read_config, write_config
 from offpolicy.config.sections import RANK_RUNNERS, ReplayConfig
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError, StartError
-from offpolicy.fork_server import ForkServer, Preload
+from offpolicy.fork_server import ForkServer, run_server
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, own_config, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
 from offpolicy.launch.outcome import (
@@ -74,7 +73,9 @@ from offpolicy.types import SpaceSpec
 STOP_TIMEOUT_S = 30.0  # seconds from a stop request until the processes are killed, besides the time to save
 
 
-def resume(run: Path, overrides: Mapping[str, Any], *, ends_process: bool = False) -> int:
+def resume(
+    run: Path, overrides: Mapping[str, Any], server: ForkServer | None = None, *, ends_process: bool = False
+) -> int:
     """Continues the run in directory `run`; `overrides` may change what `RESUMABLE` lists. The rest as `train`."""
     refused = [key for key in flatten(overrides) if not is_within(key, RESUMABLE)]
     if refused:
@@ -90,7 +91,7 @@ def resume(run: Path, overrides: Mapping[str, Any], *, ends_process: bool = Fals
     cfg = RunConfig.from_mapping(merge(saved, {"run_dir": str(run), "resume": "must"}))
     if unread := unread_options(cfg, flatten(overrides)):
         raise ConfigError(list(unread.values()))
-    return train(cfg, ends_process=ends_process)
+    return train(cfg, server, ends_process=ends_process)
 
 
 def _refuse_less(run: Path, wanted: float) -> None:
@@ -111,17 +112,24 @@ class Ended(NamedTuple):
     failure: Failure | None
 
 
-def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
+def train(cfg: RunConfig, server: ForkServer | None = None, *, ends_process: bool = False) -> int:
     """Trains as `train_run`, writes the failure, if there is one, to stderr, and returns the exit code."""
-    ended = train_run(cfg, ends_process=ends_process)
+    ended = train_run(cfg, server=server, ends_process=ends_process)
     print_failure(ended.failure, ended.path)
     return ended.code
 
 
-def train_run(cfg: RunConfig, callbacks: Sequence[Callback] = (), *, ends_process: bool = False) -> Ended:
+def train_run(
+    cfg: RunConfig,
+    callbacks: Sequence[Callback] = (),
+    server: ForkServer | None = None,
+    *,
+    ends_process: bool = False,
+) -> Ended:
     """Trains from the start, or continues the run of the run directory.
 
-    `callbacks` are called beside those that the configuration names.
+    `callbacks` are called beside those that the configuration names. `server`: that of this run, if it was started
+    already.
     `ends_process`: the caller exits then. From the end of the run on its signals are ignored, so that none of them
     changes the code; otherwise the caller's handlers come back.
     """
@@ -131,7 +139,8 @@ def train_run(cfg: RunConfig, callbacks: Sequence[Callback] = (), *, ends_proces
     with contextlib.ExitStack() as opened:
         with interrupts_exit():  # nothing is made yet that would stay
             host = follow_launcher(cfg)
-            server = opened.enter_context(_fork_server(own_config(cfg, host), host))
+            server = server or opened.enter_context(run_server())
+            _preload(server, own_config(cfg, host), host)
             spec = preflight(own_config(cfg, host), server)
             plan = plan_launch(cfg, host)
             host = plan.host  # with what the hosts have agreed on
@@ -181,16 +190,10 @@ def train_run(cfg: RunConfig, callbacks: Sequence[Callback] = (), *, ends_proces
         return Ended(code, run.path, failure)
 
 
-def _fork_server(cfg: RunConfig, host: HostInfo) -> ForkServer:
-    """Returns the server of which all processes of the run are forks.
-
-    The run's id marks every process of it, and what they start; a caller may have chosen it.
-    """
+def _preload(server: ForkServer, cfg: RunConfig, host: HostInfo) -> None:
+    """Lets the server import what the processes of the run need."""
     modules = [entry_point(role, cfg).partition(":")[0] for role in ("learner", "collector", "evaluator")]
-    run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
-    environment = {**os.environ, "OFFPOLICY_RUN_ID": run_id}
-    preload = Preload(["offpolicy.envs.probe"], modules)
-    return ForkServer(preload, environment, spin_rounds(cfg, host), cfg.runner.start_timeout_s)
+    server.preload(modules, spin_rounds(cfg, host), cfg.runner.start_timeout_s)
 
 
 def _run(  # noqa: PLR0913  # what a run is made of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from offpolicy.fork_server import ForkServer, Preload
+from offpolicy.fork_server import ForkServer
 from offpolicy.processes.child_processes import Start
 from offpolicy.processes.control_page import ControlPage
 from offpolicy.processes.supervisor import Supervisor, SupervisorConfig
@@ -37,7 +37,7 @@ def test_a_death_reported_before_the_last_message_loses_neither(monkeypatch: pyt
     monkeypatch.setattr(selectors, "DefaultSelector", DeathFirst)
     control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
     with (
-        ForkServer(Preload([], []), os.environ, 3_000, 60.0) as server,
+        ForkServer([], os.environ) as server,
         Supervisor(control, (), SupervisorConfig(server, log_fd, 20.0, Stopwatch().elapsed_s)) as supervisor,
     ):
         pid = supervisor.spawn(Start("learner", 0, "offpolicy.no_such_module:main", {}, {}))

@@ -57,7 +57,7 @@ def test_a_run_may_go_on_without_its_demonstrations_or_with_another_share(
 ) -> None:
     saved, launched = config(replay={"demos": "a.npz", "demo_share": 0.5}), list[RunConfig]()
     write_config(tmp_path, saved, SPEC)
-    monkeypatch.setattr(train, "train", lambda cfg, **_: launched.append(cfg) or 0)
+    monkeypatch.setattr(train, "train", lambda cfg, *_, **__: launched.append(cfg) or 0)
     assert train.resume(tmp_path, {"replay": overrides}) == 0
     assert (launched[0].replay.demos, launched[0].replay.demo_share) == (demos, share)
     preflight.check_same(launched[0], saved)
@@ -74,7 +74,7 @@ def test_an_option_that_nothing_reads_is_refused_at_a_resume_where_it_is_given(
 ) -> None:
     launched = list[RunConfig]()
     write_config(tmp_path, config(eval={"hook": "hooks:draw"}), SPEC)
-    monkeypatch.setattr(train, "train", lambda cfg, **_: launched.append(cfg) or 0)
+    monkeypatch.setattr(train, "train", lambda cfg, *_, **__: launched.append(cfg) or 0)
     with pytest.raises(ConfigError, match=r"eval\.hook: got 'hooks:score', allowed nothing with eval\.episodes=0"):
         train.resume(tmp_path, {"eval": {"hook": "hooks:score", "episodes": 0}})
     assert train.resume(tmp_path, {"eval": {"episodes": 0}}) == 0

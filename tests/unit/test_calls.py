@@ -14,7 +14,7 @@ import pytest
 from offpolicy.calls import ChildError, ChildRaised, ChildTimeout, call_in_child
 from offpolicy.children import describe_exit, signals_blocked
 from offpolicy.errors import ConfigError, EnvFailure
-from offpolicy.fork_server import ForkServer, Preload
+from offpolicy.fork_server import ForkServer
 
 MODULE = """
 import atexit, os, signal, subprocess, sys, threading
@@ -86,7 +86,7 @@ def server(request: pytest.FixtureRequest, module: None) -> Iterator[ForkServer 
     if request.param == "fresh":
         yield None
         return
-    with ForkServer(Preload([], []), os.environ, 3_000, 60.0) as started:
+    with ForkServer([], os.environ) as started:
         yield started
 
 

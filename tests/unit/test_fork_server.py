@@ -16,7 +16,7 @@ import pytest
 
 from offpolicy.descendants import VARIABLE, environment_of
 from offpolicy.errors import StartError
-from offpolicy.fork_server import ForkServer, Preload, Process, Stdio
+from offpolicy.fork_server import ForkServer, Process, Stdio
 
 MODULE = """
 import json, os, signal, sys, threading
@@ -31,6 +31,7 @@ def tell(fds):
     state = {
         "parent": os.getppid(), "threads": len(os.listdir("/proc/self/task")),
         "files": [path for fd, path in files.items() if fd != fds[0]],
+        "spin_rounds": os.environ.get("GOMP_SPINCOUNT"),
         "modules": [name for name in ("torch", "gymnasium", "colorsys") if name in sys.modules],
     }
     if "numpy" in sys.modules:
@@ -49,12 +50,13 @@ def wait(fds):
 @pytest.fixture(autouse=True)
 def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "entries.py").write_text(MODULE)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[2]}")
 
 
 @pytest.fixture
 def server() -> Iterator[ForkServer]:
-    with ForkServer(Preload(["numpy"], []), os.environ, 3_000, 60.0) as started:
+    with ForkServer(["numpy"], os.environ) as started:
         yield started
 
 
@@ -113,29 +115,29 @@ def test_a_server_that_was_killed_is_started_again(server: ForkServer) -> None:
     assert told(server)["parent"] == os.getpid()
 
 
-def test_a_request_that_waits_after_the_first_imports_does_not_wait_for_the_rest(tmp_path: Path) -> None:
+def test_the_next_fork_does_not_wait_for_what_is_preloaded(server: ForkServer, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "held.py").write_text(f"open({str(tmp_path / 'fifo')!r}).close()")
-    with ForkServer(Preload(["colorsys"], ["held"]), os.environ, 3_000, 60.0) as server:
-        assert told(server)["modules"] == ["colorsys"]
-        assert not server.is_ready(0.0)
-        (tmp_path / "fifo").write_text("")
-        assert server.is_ready(60.0)
+    server.preload(["held", "colorsys"], spin_rounds=7, timeout_s=60.0)
+    assert told(server)["modules"] == []
+    assert not server.is_ready(0.0)
+    (tmp_path / "fifo").write_text("")
+    assert server.is_ready(60.0)
+    state = told(server)
+    assert (state["modules"], state["spin_rounds"]) == (["colorsys"], "7")
 
 
-def test_an_import_that_fails_is_named(tmp_path: Path) -> None:
+def test_an_import_that_fails_is_named(server: ForkServer, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("raise ImportError('libcudart.so is missing')")
-    with (
-        ForkServer(Preload([], ["broken"]), os.environ, 3_000, 60.0) as server,
-        pytest.raises(StartError, match=r"exited with code 1\n(.*\n)*ImportError: libcudart\.so is missing"),
-    ):
+    server.preload(["broken"], spin_rounds=7, timeout_s=60.0)
+    with pytest.raises(StartError, match=r"exited with code 1\n(.*\n)*ImportError: libcudart\.so is missing"):
         server.is_ready(60.0)
 
 
 def test_the_server_dies_with_its_client() -> None:
     code = (
-        "import os, signal; from offpolicy.fork_server import ForkServer, Preload;"
-        " server = ForkServer(Preload([], []), os.environ, 3000, 60.0).__enter__();"
+        "import os, signal; from offpolicy.fork_server import ForkServer;"
+        " server = ForkServer([], os.environ).__enter__(); server.preload([], 7, 60.0);"
         " print(server.is_ready(60.0) and server.pid, flush=True); signal.pause()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as client:
@@ -146,11 +148,10 @@ def test_the_server_dies_with_its_client() -> None:
     os.close(pidfd)
 
 
-def test_what_a_run_imports_starts_no_thread() -> None:
+def test_what_a_run_imports_starts_no_thread(server: ForkServer) -> None:
     """A fork would inherit the locks that such a thread holds."""
     modules = ["offpolicy.envs.probe", "runners.single_gpu", "runners.collector", "runners.evaluator"]
-    with ForkServer(Preload([], modules), os.environ, 3_000, 120.0) as server:
-        assert server.is_ready(120.0)
-        assert len(os.listdir(f"/proc/{server.pid}/task")) == 1
-        state = told(server)
-    assert state["modules"] == ["torch", "gymnasium"]
+    server.preload(modules, spin_rounds=7, timeout_s=120.0)
+    assert server.is_ready(120.0)
+    assert len(os.listdir(f"/proc/{server.pid}/task")) == 1
+    assert told(server)["modules"] == ["torch", "gymnasium"]

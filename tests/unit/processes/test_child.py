@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from offpolicy.children import ORPHANED
-from offpolicy.fork_server import ForkServer, Preload, Process, Stdio
+from offpolicy.fork_server import ForkServer, Process, Stdio
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.shared_memory import SharedBlock
 
@@ -115,7 +115,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         started.append(Ends(process, message_read, life_write))
         return started[-1]
 
-    with ForkServer(Preload([], []), os.environ, 3_000, 60.0) as server:
+    with ForkServer([], os.environ) as server:
         yield start
     for ends in started:
         ends.process.kill()
