@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offpolicy import __version__
-from offpolicy.commands.runners import train_module
+from offpolicy.commands.runners import run_server, train_module
 from offpolicy.errors import EXIT_OK, EXIT_PIPE_CLOSED, ConfigError, OffPolicyError, SaveError
 from offpolicy.files import too_long
 from offpolicy.number_text import counted
@@ -139,8 +139,6 @@ def _train(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as opened:
         with interrupts_exit():
             words = [word for word in arguments.overrides if word != TRUST]
-            from offpolicy.fork_server import run_server
-
             server = opened.enter_context(run_server())  # it imports while the configuration is read
             from offpolicy.config.help import is_asked, train_help
             from offpolicy.config.overrides import load_config
@@ -169,8 +167,6 @@ def _resume(arguments: argparse.Namespace) -> int:
             from offpolicy.config.overrides import load_values
 
             words = [word for word in arguments.words if word != TRUST]
-            from offpolicy.fork_server import run_server
-
             server = opened.enter_context(run_server())  # it imports while the configuration is read
             if is_asked(words):
                 sys.stdout.write(resume_help(words, _config_of) + "\n")

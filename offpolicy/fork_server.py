@@ -19,11 +19,11 @@ import signal
 import socket
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from offpolicy.children import (
+    SPIN_ROUNDS,
     describe_exit,
     die_with_parent,
     leave_signals,
@@ -39,8 +39,7 @@ from offpolicy.start import STANDARD
 
 MESSAGE_BYTES = 65_536  # of a request or an answer, at most
 MOST_FDS = 200  # descriptors in one message; the kernel takes 253
-TIMEOUT_S = 120.0  # of an answer, unless `preload` says otherwise
-RUN_ID = "OFFPOLICY_RUN_ID"  # in the environment of every process of a run, grandchildren included
+TIMEOUT_S = 120.0  # of an answer, unless somebody sets another one
 ADOPTION_POLL_S = 0.0002
 PR_SET_NAME = 15
 NAME = b"op-forkserver"
@@ -95,25 +94,19 @@ class Stdio(NamedTuple):
     stderr: int
 
 
-def run_server() -> ForkServer:
-    """Returns the server of a run, which begins with what every environment needs.
-
-    The run's id marks every process of it, and what they start; a caller may have chosen it.
-    """
-    run_id = os.environ.get(RUN_ID) or uuid.uuid4().hex
-    return ForkServer(["offpolicy.envs.probe"], {**os.environ, RUN_ID: run_id})
-
-
 class ForkServer:
     """The client's side. Use it on the main thread and as a context manager: its exit ends the server."""
 
-    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
-        """`modules`: what it imports at its start. `environment`: of the server, and so of its forks."""
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str], spin_rounds: int = SPIN_ROUNDS) -> None:
+        """`modules`: what it imports, in this order; it forks between two of them, too.
+
+        `environment`: of the server, and so of its forks. `spin_rounds`: of all OpenMP threads, see ADR 42.
+        """
+        spinning = with_spin_rounds(environment, spin_rounds)
         # NumPy's OpenBLAS would start threads when it is imported.
-        self._environment = with_room_for_marks({"OPENBLAS_NUM_THREADS": "1", **environment})
-        self._modules, self._more = list(modules), dict[str, Any]()
-        self._is_loading = self._is_ready = False
-        self._timeout_s = TIMEOUT_S
+        self._environment = with_room_for_marks({"OPENBLAS_NUM_THREADS": "1", **spinning})
+        self._modules, self.spin_rounds = list(modules), spin_rounds
+        self.timeout_s = TIMEOUT_S  # limit of an answer
         self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> ForkServer:
@@ -121,6 +114,10 @@ class ForkServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the server; its forks run on."""
         self._opened.close()
 
     @property
@@ -128,28 +125,16 @@ class ForkServer:
         """The server's process id."""
         return self._process.pid
 
-    def preload(self, modules: Sequence[str], spin_rounds: int, timeout_s: float) -> None:
-        """Lets the server import more after the next fork, which does not wait for that.
-
-        `spin_rounds`: of all OpenMP threads, see ADR 42; OpenMP reads it when torch is imported. `timeout_s`: limit of
-        the imports, and of each answer.
-        """
-        environment = with_spin_rounds(self._environment, spin_rounds)
-        added = {name: value for name, value in environment.items() if name not in self._environment}
-        self._more, self._timeout_s = {"modules": list(modules), "environment": added}, timeout_s
-        self._socket.settimeout(timeout_s)
-
     def is_ready(self, timeout_s: float) -> bool:
         """Waits until the server has imported everything, for `timeout_s` at most; True if it has.
 
         Raises `StartError` if the server has ended.
         """
-        try:
-            self._load()
-            while not self._is_ready and _wait_readable(self._socket.fileno(), timeout_s):
+        while not self._is_ready and _wait_readable(self._socket.fileno(), timeout_s):
+            try:
                 self._receive()
-        except OSError as error:
-            raise self._ended() from error
+            except OSError as error:
+                raise self._ended() from error
         return self._is_ready
 
     def fork(self, entry: str, fds: Sequence[int], *, stdio: Stdio, marks: str) -> Process:
@@ -165,10 +150,9 @@ class ForkServer:
             except TimeoutError as error:
                 raise self._ended() from error
             except OSError:  # it is gone
-                self._opened.close()
+                self.close()
                 self._start()
                 try:
-                    self._load()
                     answer = self._ask(request, [*stdio, *fds])
                 except OSError as error:
                     raise self._ended() from error
@@ -189,24 +173,17 @@ class ForkServer:
                 )  # fmt: skip
             opened.callback(self._process.wait)
             opened.callback(self._process.kill)
-            self._socket.settimeout(self._timeout_s)
-            self._is_loading = self._is_ready = False
+            self._is_ready = False
             self._send({"parent_pid": os.getpid(), "modules": self._modules})
             self._opened = opened.pop_all()
 
-    def _load(self) -> None:
-        """Sends what `preload` was given, unless the server has got it."""
-        if self._more and not self._is_loading:
-            self._is_loading = True
-            self._send(self._more)
-
     def _ask(self, request: Mapping[str, Any], fds: Sequence[int]) -> dict[str, Any]:
+        self._socket.settimeout(self.timeout_s)
         self._send(request)
         for begin in range(0, len(fds), MOST_FDS):
             socket.send_fds(self._socket, [b"f"], fds[begin : begin + MOST_FDS])
         while "ready" in (answer := self._receive()):
             pass
-        self._load()
         return answer
 
     def _send(self, message: Mapping[str, Any]) -> None:
@@ -226,7 +203,7 @@ class ForkServer:
         try:
             how = describe_exit(self._process.wait(1.0))
         except subprocess.TimeoutExpired:
-            how = f"gave no answer within {self._timeout_s:g} s"
+            how = f"gave no answer within {self.timeout_s:g} s"
         return StartError(f"the process that imports torch for the run {how}\n{tail_of(self._output)}".rstrip())
 
 
@@ -248,30 +225,29 @@ def serve() -> NoReturn:
     die_with_parent(task["parent_pid"])
     ctypes.CDLL(None).prctl(PR_SET_NAME, NAME)
     gc.disable()  # until a fork: what the imports make stays, and looking at it took 0.3 of the 2.0 s of torch's import
-    _import(task["modules"])
-    child = None
-    while child is None:
-        child = _answer(sock, task["parent_pid"])
-    sys.exit(child())
+    sys.exit(_serve_until_forked(sock, task["modules"], task["parent_pid"])())
 
 
-def _import(modules: Sequence[str]) -> None:
+def _serve_until_forked(sock: socket.socket, modules: Sequence[str], parent_pid: int) -> Callable[[], int]:
+    """Answers requests, between the imports too; returns in a fork, and only there, what that process does."""
     for name in modules:
         importlib.import_module(name)
-    gc.freeze()  # the collector of a fork never looks at it, and so copies none of its pages
+        gc.freeze()  # the collector of a fork never looks at it, and so copies none of its pages
+        while _wait_readable(sock.fileno(), 0.0):
+            if child := _answer(sock, parent_pid):
+                return child
+    sock.send(b'{"ready": true}')
+    while True:
+        if child := _answer(sock, parent_pid):
+            return child
 
 
 def _answer(sock: socket.socket, parent_pid: int) -> Callable[[], int] | None:
-    """Answers one request: imports modules, or forks; returns in the fork, and only there, what that process does."""
+    """Answers one request with the pid of a new process; returns there, and only there, what that process does."""
     data = sock.recv(MESSAGE_BYTES)
     if not data:
         sys.exit(0)
     request, fds = json.loads(data), list[int]()
-    if "modules" in request:
-        os.environ.update(request["environment"])
-        _import(request["modules"])
-        sock.send(b'{"ready": true}')
-        return None
     while len(fds) < request["num_fds"]:
         fds += socket.recv_fds(sock, 1, MOST_FDS)[1]
     read, write = os.pipe()

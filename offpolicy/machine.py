@@ -23,6 +23,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 LONGEST_WAIT_S = 2e6  # that a call can wait: poll counts milliseconds in 31 bits
 X86_64 = ("x86_64", "AMD64")
 PACKAGES = ("offpolicy", "torch", "gymnasium", "mujoco")
+# One of them exists where a GPU is: NVIDIA's driver, WSL2's, ROCm's, Jetson's. Asking torch would take a second.
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/dev/nvhost-gpu", "/dev/nvgpu")
 
 
 def cpu_model() -> str:
@@ -264,3 +266,8 @@ def _quota_cores(directory: Path) -> float | None:
         quota, period = ((directory / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))  # version 1
         return None if int(quota) <= 0 else int(quota) / int(period)
     return None
+
+
+def has_gpu() -> bool:
+    """True if the driver of a GPU is there, whether or not torch can use it."""
+    return any(map(os.path.exists, GPU_DRIVERS))

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from offpolicy import fault
 from offpolicy.checkpoint import SharedState, run_store
 from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_blocked, signals_queued
+from offpolicy.commands.runners import run_server
 from offpolicy.config.chosen import plugins_of
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.rules import RESUMABLE, unread_options
@@ -22,7 +23,7 @@ from offpolicy.config.schema import RunConfig, read_config, write_config
 from offpolicy.config.sections import RANK_RUNNERS, ReplayConfig
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError, StartError
-from offpolicy.fork_server import ForkServer, run_server
+from offpolicy.fork_server import ForkServer
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, own_config, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
 from offpolicy.launch.outcome import (
@@ -139,8 +140,7 @@ def train_run(
     with contextlib.ExitStack() as opened:
         with interrupts_exit():  # nothing is made yet that would stay
             host = follow_launcher(cfg)
-            server = server or opened.enter_context(run_server())
-            _preload(server, own_config(cfg, host), host)
+            server = _server_for(own_config(cfg, host), host, server, opened)
             spec = preflight(own_config(cfg, host), server)
             plan = plan_launch(cfg, host)
             host = plan.host  # with what the hosts have agreed on
@@ -190,10 +190,15 @@ def train_run(
         return Ended(code, run.path, failure)
 
 
-def _preload(server: ForkServer, cfg: RunConfig, host: HostInfo) -> None:
-    """Lets the server import what the processes of the run need."""
-    modules = [entry_point(role, cfg).partition(":")[0] for role in ("learner", "collector", "evaluator")]
-    server.preload(modules, spin_rounds(cfg, host), cfg.runner.start_timeout_s)
+def _server_for(cfg: RunConfig, host: HostInfo, started: ForkServer | None, opened: contextlib.ExitStack) -> ForkServer:
+    """Returns the fork server of the run: the one that was started, unless its OpenMP threads must spin otherwise."""
+    rounds = spin_rounds(cfg, host)
+    if started is not None and started.spin_rounds != rounds:
+        started.close()
+        started = None
+    server = started or opened.enter_context(run_server(rounds))
+    server.timeout_s = cfg.runner.start_timeout_s
+    return server
 
 
 def _run(  # noqa: PLR0913  # what a run is made of

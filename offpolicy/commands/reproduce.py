@@ -23,11 +23,11 @@ from offpolicy.config.parsing import as_override, flatten
 from offpolicy.config.schema import RunConfig, read_values
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import EXIT_OK, ConfigError
-from offpolicy.launch.resources import has_gpu, plan_host
+from offpolicy.launch.resources import plan_host
 from offpolicy.launch.run_dir import default_run_dir
 from offpolicy.logger.console import shown_path
 from offpolicy.logger.provenance import Provenance
-from offpolicy.machine import cpu_model, num_usable_cores, usable_cpus, versions
+from offpolicy.machine import cpu_model, has_gpu, num_usable_cores, usable_cpus, versions
 from offpolicy.run_names import ROOT
 from offpolicy.timing.clock import unix_s, wall_clock_stamp
 

@@ -36,9 +36,9 @@ from offpolicy.envs.vectorization import resolve_vectorization
 from offpolicy.errors import ConfigError, OffPolicyError, SaveError
 from offpolicy.files import output_file
 from offpolicy.launch.preflight import cuda_memory, preflight
-from offpolicy.launch.resources import has_gpu, learner_threads, plan_host
+from offpolicy.launch.resources import learner_threads, plan_host
 from offpolicy.logger.console import plain_console
-from offpolicy.machine import num_usable_cores
+from offpolicy.machine import has_gpu, num_usable_cores
 from offpolicy.start import interrupted_code, stops_interrupt
 from offpolicy.timing.clock import Stopwatch
 

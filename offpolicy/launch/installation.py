@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 
 from offpolicy.calls import ChildError, call_in_child
 from offpolicy.launch.finding import Finding, Level
-from offpolicy.launch.resources import has_gpu
+from offpolicy.machine import has_gpu
 from offpolicy.machine_load import driver_version
 
 SOFTWARE, GPU, DRAWING = "software", "gpu", "drawing"  # sections

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 from offpolicy.children import LONG_SPIN_ROUNDS, SPIN_ROUNDS
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.envs.vectorization import TOGETHER, batch_cost, is_batched_task
-from offpolicy.machine import num_usable_cores
+from offpolicy.machine import has_gpu, num_usable_cores
 from offpolicy.training.worker import HostPlan
 
 NEEDED_THREADS = 8  # threads of a learner beyond which one thread less costs it less than an evaluation's core gains
-# One of them exists where a GPU is: NVIDIA's driver, WSL2's, ROCm's, Jetson's. Asking torch would take a second.
-GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/dev/nvhost-gpu", "/dev/nvgpu")
-
-
-def has_gpu() -> bool:
-    """True if the driver of a GPU is there, whether or not torch can use it."""
-    return any(map(os.path.exists, GPU_DRIVERS))
 
 
 def plan_host(cfg: RunConfig, host: HostInfo) -> HostPlan:
@@ -97,11 +89,13 @@ def may_use_gpu(cfg: RunConfig) -> bool:
 
 
 def spin_rounds(cfg: RunConfig, host: HostInfo) -> int:
-    """Returns for how many rounds a learner's OpenMP threads wait for each other before they sleep.
+    """Returns for how many rounds the OpenMP threads of a run's processes wait for each other before they sleep.
 
     Many where the learner tries its numbers of threads (`make_tuner`), so that it leaves a core that another program
-    wants, and where collectors and processes of environments leave a core; else few.
+    wants, and where collectors and processes of environments leave a core; else few. One thread waits for nobody.
     """
+    if cfg.threads.learner == 1:
+        return SPIN_ROUNDS if may_use_gpu(cfg) else LONG_SPIN_ROUNDS  # what a server has that was started before
     is_alone = cfg.runner.world_size == 1 and host.is_alone
     tries_threads = cfg.threads.learner == "auto" and is_alone and not may_use_gpu(cfg)
     leaves_core = _num_collecting(cfg) < num_usable_cores()

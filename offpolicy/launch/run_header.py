@@ -14,11 +14,12 @@ from offpolicy.config.schema import RunConfig, env_differences, read_config
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import MAX_EPISODE_STEPS
 from offpolicy.envs.vectorization import is_batched_task, slower_because
-from offpolicy.launch.resources import env_step_factors, has_gpu
+from offpolicy.launch.resources import env_step_factors
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
+from offpolicy.machine import has_gpu
 from offpolicy.number_text import counted
 from offpolicy.timing.clock import unix_s
 from offpolicy.training.run_memory import row_layout, transport_nbytes

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from offpolicy.commands.runners import run_server
 from offpolicy.descendants import VARIABLE, environment_of
 from offpolicy.errors import StartError
 from offpolicy.fork_server import ForkServer, Process, Stdio
@@ -115,29 +116,30 @@ def test_a_server_that_was_killed_is_started_again(server: ForkServer) -> None:
     assert told(server)["parent"] == os.getpid()
 
 
-def test_the_next_fork_does_not_wait_for_what_is_preloaded(server: ForkServer, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "held.py").write_text(f"open({str(tmp_path / 'fifo')!r}).close()")
-    server.preload(["held", "colorsys"], spin_rounds=7, timeout_s=60.0)
-    assert told(server)["modules"] == []
-    assert not server.is_ready(0.0)
-    (tmp_path / "fifo").write_text("")
-    assert server.is_ready(60.0)
-    state = told(server)
-    assert (state["modules"], state["spin_rounds"]) == (["colorsys"], "7")
+def test_a_fork_does_not_wait_for_all_imports(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "last.fifo")
+    (tmp_path / "last.py").write_text(f"open({str(tmp_path / 'last.fifo')!r}).close()")
+    with ForkServer(["colorsys", "last"], os.environ, spin_rounds=7) as server:
+        state = told(server)
+        assert (state["modules"], state["spin_rounds"]) == (["colorsys"], "7")
+        assert not server.is_ready(0.0)
+        (tmp_path / "last.fifo").write_text("")
+        assert server.is_ready(60.0)
 
 
-def test_an_import_that_fails_is_named(server: ForkServer, tmp_path: Path) -> None:
+def test_an_import_that_fails_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("raise ImportError('libcudart.so is missing')")
-    server.preload(["broken"], spin_rounds=7, timeout_s=60.0)
-    with pytest.raises(StartError, match=r"exited with code 1\n(.*\n)*ImportError: libcudart\.so is missing"):
+    with (
+        ForkServer(["broken"], os.environ) as server,
+        pytest.raises(StartError, match=r"exited with code 1\n(.*\n)*ImportError: libcudart\.so is missing"),
+    ):
         server.is_ready(60.0)
 
 
 def test_the_server_dies_with_its_client() -> None:
     code = (
         "import os, signal; from offpolicy.fork_server import ForkServer;"
-        " server = ForkServer([], os.environ).__enter__(); server.preload([], 7, 60.0);"
+        " server = ForkServer([], os.environ).__enter__(); "
         " print(server.is_ready(60.0) and server.pid, flush=True); signal.pause()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as client:
@@ -148,10 +150,9 @@ def test_the_server_dies_with_its_client() -> None:
     os.close(pidfd)
 
 
-def test_what_a_run_imports_starts_no_thread(server: ForkServer) -> None:
+def test_what_a_run_imports_starts_no_thread() -> None:
     """A fork would inherit the locks that such a thread holds."""
-    modules = ["offpolicy.envs.probe", "runners.single_gpu", "runners.collector", "runners.evaluator"]
-    server.preload(modules, spin_rounds=7, timeout_s=120.0)
-    assert server.is_ready(120.0)
-    assert len(os.listdir(f"/proc/{server.pid}/task")) == 1
-    assert told(server)["modules"] == ["torch", "gymnasium"]
+    with run_server() as server:
+        assert server.is_ready(120.0)
+        assert len(os.listdir(f"/proc/{server.pid}/task")) == 1
+        assert told(server)["modules"] == ["torch", "gymnasium"]
