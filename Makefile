@@ -148,18 +148,12 @@ tensorboard: $(VENV)/.installed ## show the curves of all runs, or of some: make
 	@$(BIN)/offpolicy tensorboard $(call GIVEN_OPTIONS,run runs) \
 	    $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run))) $(call QUOTED_WORDS,runs)
 
-# Two tests at a time, one per core, but for those marked `alone`. The fast tests of a file share its fixtures; the long
-# ones share nothing, and the first to be free takes the next. (xdist's groups do nothing with pytest 9.2.)
-TWO_FILES := -n 2 --dist loadfile
-TWO_TESTS := -n 2 --dist worksteal
-FAST := not slow and not gpu
-test: $(VENV)/.dev ## the fast tests: make test [args='-k ring']
-	@$(BIN)/python -m pytest $(TWO_FILES) -m "$(FAST) and not alone" $(args) $(UNLESS_CHOSEN)
-	@$(BIN)/python -m tests.timed_tests -m "$(FAST) and alone" $(args) $(UNLESS_CHOSEN)
+# Two tests at a time, one per core; the tests of a file share its fixtures. (xdist's groups do nothing with pytest 9.2.)
+test: $(VENV)/.dev ## the tests that a change must pass: make test [args='-k ring']
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(args) $(UNLESS_CHOSEN)
 
-test-slow: $(VENV)/.dev $(VENV)/.video ## the long tests: learning bands, kill loops, the installed wheel
-	@$(BIN)/python -m pytest $(TWO_TESTS) -m "slow and not gpu and not alone" --timeout 3600 $(args) $(UNLESS_CHOSEN)
-	@$(BIN)/python -m tests.timed_tests -m "slow and not gpu and alone" --timeout 3600 $(args) $(UNLESS_CHOSEN)
+test-slow: $(VENV)/.dev $(VENV)/.video ## the nightly tests, hours: what measures time, kill loops, full matrices, learning bands [args='-k name']
+	@$(BIN)/python -m tests.nightly $(args)
 
 chaos: $(VENV)/.dev ## random faults in every runner and algorithm: make chaos [seed=3 minutes=20 scene=sac,appo story=7]
 	@$(BIN)/python -m tests.chaos $(call GIVEN_OPTIONS)
@@ -170,7 +164,7 @@ test-gpu: $(VENV)/.dev ## the tests that need a CUDA device
 test-peers: $(VENV)/.dev .bench/sb3/.installed ## SAC and TD3 beside Stable-Baselines3, V-trace beside rlax's formula
 	@$(BIN)/python -m pytest -m "slow or not slow" -rs tests/peers $(args)
 
-test-all: check test ## what CI runs: lint, types, import layers and all fast tests
+test-all: check test ## what a change must pass, and CI runs: lint, types, import layers, tests
 
 check: lint types ## lint, format, import layers and types, without tests
 
@@ -179,8 +173,8 @@ lint: $(VENV)/.dev ## ruff check, ruff format --check, lint-imports
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 
-types: $(VENV)/.dev ## mypy --strict and pyright
-	@$(BIN)/mypy & mypy=$$!; $(BIN)/pyright --pythonpath $(BIN)/python; pyright=$$?; wait $$mypy && exit $$pyright
+types: $(VENV)/.dev ## mypy --strict; the nightly tests run pyright, too
+	@$(BIN)/mypy
 
 bench: $(VENV)/.installed ## what each part costs, and scaling [only=updates,scaling rounds=3 budget=480]
 	@$(BIN)/python -m benchmarks.parts $(call GIVEN_OPTIONS)

@@ -94,7 +94,7 @@ def call_in_child(
 def _start(
     target: str, answer_fd: int, stdio: Stdio, descendants: Descendants, server: ForkServer | None
 ) -> Process | subprocess.Popen[bytes]:
-    """Starts a process that answers a call; `target` is for those who look at `ps`."""
+    """Starts a process that answers a call; a fresh interpreter shows `target` in `ps`."""
     if server is not None:
         marks = descendants.marks(os.environ)
         return server.fork("offpolicy.calls:answer_forked", [answer_fd], stdio=stdio, marks=marks)

@@ -34,7 +34,8 @@ OUTPUT_LINES = 20  # last lines of a failed process's output that its error quot
 T = TypeVar("T")
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]  # Any: ignored
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+NAME_CHARACTERS = 15  # that the kernel keeps of a thread's name
 
 
 def with_spin_rounds(environment: Mapping[str, str], rounds: int) -> dict[str, str]:
@@ -144,6 +145,11 @@ def die_with_parent(parent_pid: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it died before the request; the signal will never come
         os._exit(ORPHANED)
+
+
+def show_name(name: str) -> None:
+    """Shows this name in `ps` and `top`."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:NAME_CHARACTERS])
 
 
 @contextlib.contextmanager

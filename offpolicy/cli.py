@@ -139,7 +139,6 @@ def _train(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as opened:
         with interrupts_exit():
             words = [word for word in arguments.overrides if word != TRUST]
-            server = opened.enter_context(run_server())  # it imports while the configuration is read
             from offpolicy.config.help import is_asked, train_help
             from offpolicy.config.overrides import load_config
 
@@ -149,6 +148,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
             config = load_config(words)
             _check_source(words, is_trusted=TRUST in arguments.overrides)
+            server = opened.enter_context(run_server())  # it imports torch while this process imports the rest
             module = train_module()
         return int(module.train(config, server, ends_process=True))
 
@@ -167,7 +167,6 @@ def _resume(arguments: argparse.Namespace) -> int:
             from offpolicy.config.overrides import load_values
 
             words = [word for word in arguments.words if word != TRUST]
-            server = opened.enter_context(run_server())  # it imports while the configuration is read
             if is_asked(words):
                 sys.stdout.write(resume_help(words, _config_of) + "\n")
                 return 0
@@ -178,6 +177,7 @@ def _resume(arguments: argparse.Namespace) -> int:
             from offpolicy.config.parsing import flatten
 
             check_trust(run, is_trusted=TRUST in arguments.words, overridden=tuple(flatten(overrides)))
+            server = opened.enter_context(run_server())
             module = train_module()
         return int(module.resume(run, overrides, server, ends_process=True))
 

@@ -2,18 +2,20 @@
 
 An interpreter that imports torch takes seconds of CPU, a fork of one that has done so takes milliseconds (ADR 44). The
 server has one thread, computes nothing and never initialises CUDA, so a fork inherits no lock that another thread holds
-and no pool of threads. It forks twice and ends the process between, so that the kernel gives the new process to the
-nearest subreaper, which is the process that asked for it: it is the parent that waits for it, and dies with it.
+and no pool of threads. (Where the user gives OPENBLAS_NUM_THREADS, NumPy's library ends its threads before a fork.) It
+forks twice and ends the process between. The kernel then gives the new process to the nearest subreaper, which is the
+process that asked for the fork: that one waits for it, and the fork dies with it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import errno
 import gc
 import importlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -26,9 +28,9 @@ from offpolicy.children import (
     SPIN_ROUNDS,
     describe_exit,
     die_with_parent,
-    leave_signals,
     resolve,
     scratch_file,
+    show_name,
     signals_blocked,
     tail_of,
     with_spin_rounds,
@@ -41,8 +43,6 @@ MESSAGE_BYTES = 65_536  # of a request or an answer, at most
 MOST_FDS = 200  # descriptors in one message; the kernel takes 253
 TIMEOUT_S = 120.0  # of an answer, unless somebody sets another one
 ADOPTION_POLL_S = 0.0002
-PR_SET_NAME = 15
-NAME = b"op-forkserver"
 _SERVE = "from offpolicy.fork_server import serve; serve()"
 
 Entry = Callable[[list[int]], int]  # gets the descriptors that were sent with the request, returns an exit code
@@ -146,21 +146,19 @@ class ForkServer:
         request = {"entry": entry, "num_fds": len(fds) + len(stdio), "marks": marks}
         with adopting():
             try:
-                answer = self._ask(request, [*stdio, *fds])
-            except TimeoutError as error:
-                raise self._ended() from error
-            except OSError:  # it is gone
+                self._send(request, [*stdio, *fds])
+            except ConnectionError:  # it is gone, and has not begun with this request
                 self.close()
                 self._start()
-                try:
-                    answer = self._ask(request, [*stdio, *fds])
-                except OSError as error:
-                    raise self._ended() from error
+                self._send(request, [*stdio, *fds])
+            answer = self._receive_answer()
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
         return Process(answer["pid"])
 
     def _start(self) -> None:
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the kernel would drop all exit codes
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with contextlib.ExitStack() as opened:
             self._output = opened.enter_context(scratch_file())
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -177,17 +175,24 @@ class ForkServer:
             self._send({"parent_pid": os.getpid(), "modules": self._modules})
             self._opened = opened.pop_all()
 
-    def _ask(self, request: Mapping[str, Any], fds: Sequence[int]) -> dict[str, Any]:
+    def _send(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)  # it may have been raised since the server began
+        resource.prlimit(self.pid, resource.RLIMIT_NOFILE, limits)
         self._socket.settimeout(self.timeout_s)
-        self._send(request)
+        self._socket.send(json.dumps(message).encode())
         for begin in range(0, len(fds), MOST_FDS):
             socket.send_fds(self._socket, [b"f"], fds[begin : begin + MOST_FDS])
-        while "ready" in (answer := self._receive()):
-            pass
-        return answer
 
-    def _send(self, message: Mapping[str, Any]) -> None:
-        self._socket.send(json.dumps(message).encode())
+    def _receive_answer(self) -> dict[str, Any]:
+        """Returns the answer to the last request. Raises `StartError`; what the server does then is of no interest."""
+        try:
+            while "ready" in (answer := self._receive()):
+                pass
+        except OSError as error:
+            cause = self._ended()
+            self.close()  # or a late answer would be taken for that to the next request
+            raise cause from error
+        return answer
 
     def _receive(self) -> dict[str, Any]:
         """Returns the next message. Raises `OSError` if the server has ended, or gives no answer in time."""
@@ -217,13 +222,16 @@ def _wait_readable(fd: int, timeout_s: float | None) -> bool:
 
 
 def serve() -> NoReturn:
-    """Imports what the client names, then forks on request; ends when the client closes the socket, or dies."""
+    """Imports what the client names, then forks on request; ends when the client closes the socket, or dies.
+
+    The signals of a run stay blocked, as the client has blocked them at the start, also in a fork until its entry calls
+    `leave_signals`: a stop is often sent to all processes of a group.
+    """
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
     task = json.loads(sock.recv(MESSAGE_BYTES))
-    leave_signals()
     die_with_parent(task["parent_pid"])
-    ctypes.CDLL(None).prctl(PR_SET_NAME, NAME)
+    show_name("op-forkserver")
     gc.disable()  # until a fork: what the imports make stays, and looking at it took 0.3 of the 2.0 s of torch's import
     sys.exit(_serve_until_forked(sock, task["modules"], task["parent_pid"])())
 
@@ -232,6 +240,7 @@ def _serve_until_forked(sock: socket.socket, modules: Sequence[str], parent_pid:
     """Answers requests, between the imports too; returns in a fork, and only there, what that process does."""
     for name in modules:
         importlib.import_module(name)
+        sys.stdout.flush()  # or each fork would print it again
         gc.freeze()  # the collector of a fork never looks at it, and so copies none of its pages
         while _wait_readable(sock.fileno(), 0.0):
             if child := _answer(sock, parent_pid):
@@ -253,16 +262,18 @@ def _answer(sock: socket.socket, parent_pid: int) -> Callable[[], int] | None:
     read, write = os.pipe()
     try:
         between = os.fork()
-        if not between:
-            _fork_and_end(write)
-            for fd in (read, write, sock.detach()):
-                os.close(fd)
-            return _begin(request, fds, parent_pid)
-        os.waitpid(between, 0)
-        answer = os.read(read, MESSAGE_BYTES)
     except OSError as error:
-        answer = _refusal(error)
-    for fd in (read, write, *fds):
+        between, answer = -1, _refusal(error)
+    if not between:
+        _fork_and_end(write)
+        for fd in (read, write, sock.detach()):
+            os.close(fd)
+        return _begin(request, fds, parent_pid)
+    os.close(write)
+    if between > 0:
+        os.waitpid(between, 0)
+        answer = os.read(read, MESSAGE_BYTES) or _refusal(OSError(errno.EAGAIN, ""))  # it was killed
+    for fd in (read, *fds):
         os.close(fd)
     sock.send(answer)
     return None

@@ -129,8 +129,8 @@ def train_run(
 ) -> Ended:
     """Trains from the start, or continues the run of the run directory.
 
-    `callbacks` are called beside those that the configuration names. `server`: that of this run, if it was started
-    already.
+    `callbacks` are called beside those that the configuration names. `server` is the fork server of this run, where it
+    was started already.
     `ends_process`: the caller exits then. From the end of the run on its signals are ignored, so that none of them
     changes the code; otherwise the caller's handlers come back.
     """

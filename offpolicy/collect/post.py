@@ -23,8 +23,7 @@ from typing import IO, Any
 import numpy as np
 
 from offpolicy import fault
-from offpolicy.children import die_with_parent, leave_signals
-from offpolicy.processes.child import take_name
+from offpolicy.children import die_with_parent, leave_signals, show_name
 from offpolicy.start import drop_refused
 from offpolicy.timing.clock import MonotonicClock
 from offpolicy.types import Float32, Float64
@@ -121,7 +120,7 @@ def main() -> None:
         drop_refused("stdout", "stderr")
         leave_signals()
         die_with_parent(int(parent_pid))
-        take_name("post", 0)
+        show_name("op-post-0")
         fault.arm("post")
         sys.path.append(os.getcwd())  # where the hook's module may live; last, so that it shadows nothing
         error = why_not_loadable(name)

@@ -95,7 +95,7 @@ def spin_rounds(cfg: RunConfig, host: HostInfo) -> int:
     wants, and where collectors and processes of environments leave a core; else few. One thread waits for nobody.
     """
     if cfg.threads.learner == 1:
-        return SPIN_ROUNDS if may_use_gpu(cfg) else LONG_SPIN_ROUNDS  # what a server has that was started before
+        return SPIN_ROUNDS if has_gpu() else LONG_SPIN_ROUNDS  # those of a server that was started before
     is_alone = cfg.runner.world_size == 1 and host.is_alone
     tries_threads = cfg.threads.learner == "auto" and is_alone and not may_use_gpu(cfg)
     leaves_core = _num_collecting(cfg) < num_usable_cores()

@@ -7,7 +7,6 @@ mechanisms (PDEATHSIG, and end-of-file on the lifeline pipe), and reports its fa
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import json
 import os
@@ -21,14 +20,21 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy import fault
-from offpolicy.children import GRACE_S, ORPHANED, die_with_parent, is_held, leave_now, leave_signals, resolve
+from offpolicy.children import (
+    GRACE_S,
+    NAME_CHARACTERS,
+    ORPHANED,
+    die_with_parent,
+    is_held,
+    leave_now,
+    leave_signals,
+    resolve,
+    show_name,
+)
 from offpolicy.errors import OffPolicyError
 from offpolicy.processes.oom import be_killed_first
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 from offpolicy.start import drop_refused
-
-PR_SET_NAME = 15
-NAME_CHARACTERS = 15  # that the kernel keeps of a thread's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +78,6 @@ def die_with_supervisor(parent_pid: int, lifeline_fd: int) -> None:
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
 
 
-def take_name(role: str, index: int) -> None:
-    """Shows the role in `ps` and `top`."""
-    ctypes.CDLL(None).prctl(PR_SET_NAME, f"op-{role}-{index}".encode()[:NAME_CHARACTERS])
-
-
 def name_threads() -> None:
     """Shows Python's names of this process's threads in `ps` and `top`, as Python itself does from 3.14 on.
 
@@ -106,7 +107,7 @@ def _run(received: list[int]) -> int:
     drop_refused("stdout", "stderr")  # to train.log, on a disk that may be full
     leave_signals()
     die_with_supervisor(spec["supervisor_pid"], lifeline_fd)
-    take_name(spec["role"], spec["index"])
+    show_name(f"op-{spec['role']}-{spec['index']}")
     be_killed_first(spec["role"])
     fault.arm(spec["role"], spec["index"])
     fault.hit("child.start")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
@@ -34,6 +35,7 @@ class Runners:
 
     def replace(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cli, "train_module", lambda: self.train_module)
+        monkeypatch.setattr(cli, "run_server", lambda: contextlib.nullcontext("server"))
         for name in ("evaluate", "play", "compare"):
             monkeypatch.setattr(f"offpolicy.commands.{name}.{name}", self._record)
 
@@ -52,7 +54,7 @@ def run_with(monkeypatch: pytest.MonkeyPatch, runners: Runners, *argv: str) -> i
 def test_train_hands_the_checked_configuration_over(monkeypatch: pytest.MonkeyPatch) -> None:
     runners = Runners()
     assert run_with(monkeypatch, runners, "train", "algo=td3", "seed=5") == 0
-    assert runners.asked == [(load_config(["algo=td3", "seed=5"]), {"ends_process": True})]
+    assert runners.asked == [(load_config(["algo=td3", "seed=5"]), "server", {"ends_process": True})]
 
 
 LONG = 256 * "x"
@@ -87,7 +89,7 @@ def test_resume_hands_the_run_and_the_overrides_over(monkeypatch: pytest.MonkeyP
     (tmp_path / "config.yaml").touch()
     runners = Runners()
     assert run_with(monkeypatch, runners, "resume", str(tmp_path), "log.every_s=1") == 0
-    assert runners.asked == [(tmp_path, {"log": {"every_s": 1}}, {"ends_process": True})]
+    assert runners.asked == [(tmp_path, {"log": {"every_s": 1}}, "server", {"ends_process": True})]
 
 
 @pytest.mark.parametrize("words", [[], ["latest"], ["20260101"], ["runs/sac/Pendulum-v1/20260101-100000-s1"]])
@@ -98,7 +100,7 @@ def test_resume_finds_the_run_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.chdir(tmp_path)
     runners = Runners()
     assert run_with(monkeypatch, runners, "resume", *words, "total_timesteps=9") == 0
-    assert runners.asked == [(run, {"total_timesteps": 9}, {"ends_process": True})]
+    assert runners.asked == [(run, {"total_timesteps": 9}, "server", {"ends_process": True})]
 
 
 @pytest.mark.parametrize(

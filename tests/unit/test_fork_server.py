@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from offpolicy.children import RUN_SIGNALS
 from offpolicy.commands.runners import run_server
 from offpolicy.descendants import VARIABLE, environment_of
 from offpolicy.errors import StartError
@@ -99,6 +101,31 @@ def test_the_exit_of_a_fork_is_that_of_any_child(server: ForkServer) -> None:
     os.close(read)
 
 
+def test_a_fork_gets_as_many_descriptors_as_this_process_may_have_now(server: ForkServer) -> None:
+    """The limit is raised once the configuration says how many a run needs; the server is older."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (64, hard))
+    read, write = os.pipe()
+    null = os.open(os.devnull, os.O_RDWR)
+    process = server.fork("entries:tell", [write] * 250, stdio=Stdio(null, null, null), marks="")
+    assert json.loads(os.read(read, 65_536))["parent"] == os.getpid()
+    assert process.wait(20.0) == 3
+    for fd in (read, write, null):
+        os.close(fd)
+
+
+def test_a_stop_of_the_whole_group_kills_no_fork_before_its_entry(server: ForkServer) -> None:
+    """The entry of a run's process reads what it is to do, and leaves the signals to the supervisor then."""
+    process, read = fork(server, "wait")
+    for number in RUN_SIGNALS:
+        process.send_signal(number)
+    assert os.read(read, 1) == b"0"
+    assert process.poll() is None
+    process.kill()
+    process.wait(20.0)
+    os.close(read)
+
+
 def test_the_kernel_shows_the_marks_of_a_fork_and_of_what_it_forks(server: ForkServer) -> None:
     process, read = fork(server, "wait", marks="run:collector")
     assert os.read(read, 1) == b"0"
@@ -112,7 +139,10 @@ def test_the_kernel_shows_the_marks_of_a_fork_and_of_what_it_forks(server: ForkS
 
 def test_a_server_that_was_killed_is_started_again(server: ForkServer) -> None:
     told(server)
+    pidfd = os.pidfd_open(server.pid)
     os.kill(server.pid, signal.SIGKILL)
+    assert select.select([pidfd], [], [], 20.0)[0]
+    os.close(pidfd)
     assert told(server)["parent"] == os.getpid()
 
 
@@ -150,8 +180,9 @@ def test_the_server_dies_with_its_client() -> None:
     os.close(pidfd)
 
 
-def test_what_a_run_imports_starts_no_thread() -> None:
+def test_what_a_run_imports_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fork would inherit the locks that such a thread holds."""
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
     with run_server() as server:
         assert server.is_ready(120.0)
         assert len(os.listdir(f"/proc/{server.pid}/task")) == 1
