@@ -133,7 +133,7 @@ def _marks(node: ast.expr) -> Iterator[tuple[str, list[str]]]:
 def page() -> str:
     """Returns tests/README.md."""
     places = marked()
-    lines = [*HEAD]
+    lines = [*HEAD, ""]
     for subject, promises in PROMISES.items():
         lines += [f"## {subject}", "", "| promise | tests |", "|---|---|"]
         for name, text in promises.items():
@@ -156,7 +156,7 @@ the full matrices, kill loops, learning bands. `make test-slow args='-k name'` r
 | `unit/` | equations and contracts, in one process |
 | `processes/` | runs as real processes, some of which are killed |
 | `contracts/` | the configuration, the names and the shape of the code as a whole |
-| `seeded_bugs/` | 40 bugs, one line each, and the test that catches each of them |
+| `seeded_bugs/` | 42 bugs, one line each, and the test that catches each of them |
 | `chaos/` | random faults in every runner (`make chaos`) |
 | `learning/`, `peers/`, `gpu/` | published returns, other trainers, CUDA |
 
