@@ -42,7 +42,11 @@ def tell(fds):
     os.write(fds[0], json.dumps(state).encode())
     return 3
 
-def wait(fds):
+def hold(fds):
+    os.write(fds[0], b"0")
+    signal.pause()
+
+def fork_and_hold(fds):
     if not os.fork():
         os.write(fds[0], b"0")
         signal.pause()
@@ -92,7 +96,7 @@ def test_two_forks_draw_different_numbers_from_the_global_generator_of_numpy(ser
 
 
 def test_the_exit_of_a_fork_is_that_of_any_child(server: ForkServer) -> None:
-    process, read = fork(server, "wait")
+    process, read = fork(server, "hold")
     assert process.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.01)
@@ -116,7 +120,7 @@ def test_a_fork_gets_as_many_descriptors_as_this_process_may_have_now(server: Fo
 
 def test_a_stop_of_the_whole_group_kills_no_fork_before_its_entry(server: ForkServer) -> None:
     """The entry of a run's process reads what it is to do, and leaves the signals to the supervisor then."""
-    process, read = fork(server, "wait")
+    process, read = fork(server, "hold")
     for number in RUN_SIGNALS:
         process.send_signal(number)
     assert os.read(read, 1) == b"0"
@@ -127,7 +131,7 @@ def test_a_stop_of_the_whole_group_kills_no_fork_before_its_entry(server: ForkSe
 
 
 def test_the_kernel_shows_the_marks_of_a_fork_and_of_what_it_forks(server: ForkServer) -> None:
-    process, read = fork(server, "wait", marks="run:collector")
+    process, read = fork(server, "fork_and_hold", marks="run:collector")
     assert os.read(read, 1) == b"0"
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     for pid in (process.pid, *map(int, children)):
