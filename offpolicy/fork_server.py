@@ -147,7 +147,7 @@ class ForkServer:
         with adopting():
             try:
                 self._send(request, [*stdio, *fds])
-            except ConnectionError:  # it is gone, and has not begun with this request
+            except (ConnectionError, ProcessLookupError):  # it is gone, and has not begun with this request
                 self.close()
                 self._start()
                 self._send(request, [*stdio, *fds])

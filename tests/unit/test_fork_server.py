@@ -148,6 +148,8 @@ def test_a_server_that_was_killed_is_started_again(server: ForkServer) -> None:
     assert select.select([pidfd], [], [], 20.0)[0]
     os.close(pidfd)
     assert told(server)["parent"] == os.getpid()
+    server.close()
+    assert told(server)["parent"] == os.getpid()
 
 
 def test_a_fork_does_not_wait_for_all_imports(tmp_path: Path) -> None:
