@@ -150,14 +150,14 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._hands = simulated(task, physics, hand, num_envs, num_threads)
         self._limit = np.iinfo(np.int64).max if max_episode_steps == -1 else max_episode_steps
-        self._rngs = [np.random.default_rng(env) for env in range(num_envs)]
+        self._rngs = [np.random.default_rng() for _ in range(num_envs)]
         self._age = np.zeros(num_envs, np.int64)  # steps of the episode
         self._turned = np.zeros(num_envs)
         self._was_done = np.zeros(num_envs, np.bool_)
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None, options: Info | None = None) -> tuple[Obs, Info]:
         """Starts an episode everywhere, or only where `options["reset_mask"]` [N] is True."""
-        seeds = [seed + env for env in range(self.num_envs)] if isinstance(seed, int) else seed or []
+        seeds = [seed + env for env in range(self.num_envs)] if isinstance(seed, int | np.integer) else seed or []
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_))
         for env, own in enumerate(seeds):
             if own is not None and mask[env]:

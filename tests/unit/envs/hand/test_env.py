@@ -46,6 +46,17 @@ def test_the_same_seed_is_the_same_trajectory_bit_for_bit(vectorization: str) ->
     assert np.array_equal(runs[0][1], runs[1][1])
 
 
+def test_without_a_seed_no_hand_repeats_the_episode_of_another_vector() -> None:
+    first, second = (HandRotationVector(2, groups=["obs"]).reset()[0]["obs"] for _ in range(2))
+    assert all(not np.array_equal(hand, other) for hand, other in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_a_seed_that_is_a_number_of_numpy_is_that_seed(seed: int) -> None:
+    first, second = (HandRotationVector(2).reset(seed=own)[0]["obs"] for own in (seed, np.int64(seed)))
+    assert np.array_equal(first, second)
+
+
 def test_a_hand_does_not_depend_on_how_many_there_are_beside_it() -> None:
     alone, crowd = HandRotationVector(1), HandRotationVector(5, num_threads=2)
     alone.reset(seed=[7])
