@@ -7,8 +7,8 @@
 Ranks: `runner.world_size` processes per host, each with a GPU, or with `device=cpu` without. The `batch_size` is
 divided among them; each rank samples other rows of the same rings.
 World: a group of the ranks of all hosts. They agree once per iteration, and save, stop and fail together.
-Exchange: gradients are averaged before each optimiser step, or with `runner.sync=parameters` the networks every
-`runner.sync_every` iterations. The first rank of a host steers its collectors; rank 0 evaluates.
+Exchange: gradients are averaged before each optimiser step. The first rank of a host steers its collectors; rank 0
+evaluates.
 Batch source: as in `single_gpu`, one per rank; `algo.batch_size` counts the rows of all ranks of all hosts.
 Collectors: as in `double_buffer`.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import RunConfig
@@ -21,7 +21,7 @@ def config(algo: str, *overrides: str) -> RunConfig:
     return load_config([f"algo={algo}", "env=halfcheetah", "device=cpu", *overrides])
 
 
-def learner(algo: str, *overrides: str) -> BaseLearner:
+def learner(algo: str, *overrides: str) -> Learner:
     """A fresh learner on the CPU."""
     return make_learner(config(algo, *overrides).algo, SPEC, torch.device("cpu"), seed=1)
 

@@ -34,7 +34,6 @@ TOPOLOGIES: Mapping[str, tuple[str, ...]] = {
     "multi_gpu, 1 rank": ("runner=multi_gpu",),
     "multi_gpu, 2 ranks": ("runner=multi_gpu", "runner.world_size=2"),
     "multi_gpu, 2 ranks, gloo": ("runner=multi_gpu", "runner.world_size=2", "runner.backend=gloo"),
-    "multi_gpu, 2 ranks, parameters": ("runner=multi_gpu", "runner.world_size=2", "runner.sync=parameters"),
 }
 APART = "2 runs of 1 rank, apart"
 # What each of two ranks has: half the batch, and one thread, which `auto` gives to each of two on two cores.

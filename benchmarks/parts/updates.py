@@ -19,7 +19,7 @@ import torch
 from benchmarks.gemm import Products, floor_ms, hidden_products
 from benchmarks.parts import halfcheetah
 from benchmarks.parts.measurement import Measurement, call_us
-from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.learner import Learner
 from offpolicy.machine import keep_freed_memory
 from offpolicy.onednn import AUTO, BLAS, ONEDNN, chosen_library
 from offpolicy.types import Batches
@@ -37,7 +37,7 @@ class Case(NamedTuple):
     """An update to measure: its learner and batch, and the shape of its products."""
 
     name: str
-    learner: BaseLearner
+    learner: Learner
     batches: Batches
     products: Products
     rows: int

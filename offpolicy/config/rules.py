@@ -73,7 +73,6 @@ UNREAD = (
         lambda cfg: cfg.algo.advantage == "gae",
         "with algo.advantage=gae: it is for vtrace",
     ),
-    Unread(("runner.sync_every",), lambda cfg: cfg.runner.sync != "parameters", "without runner.sync=parameters"),
     Unread(
         ("replay.slots", "replay.prefetch", "replay.newest"),
         lambda cfg: cfg.replay.source in ("direct", "resident"),
@@ -407,10 +406,10 @@ def _shorter_start(cfg: RunSections) -> str:
 
 def impossible_compile(cfg: RunSections, num_ranks: int) -> list[str]:
     """Refuses to record or compile updates in which `num_ranks` ranks average their gradients."""
-    if num_ranks > 1 and cfg.runner.sync == "gradients" and cfg.algo.compile in ("graph", "reduce-overhead"):
+    if num_ranks > 1 and cfg.algo.compile in ("graph", "reduce-overhead"):
         return [
-            f"algo.compile: got {cfg.algo.compile}, allowed off or auto with runner.sync=gradients and {num_ranks}"
-            " learner ranks, which wait for each other within an update"
+            f"algo.compile: got {cfg.algo.compile}, allowed off or auto with {num_ranks} learner ranks, which wait for"
+            " each other within an update"
         ]
     return []
 

@@ -297,11 +297,6 @@ class RunnerConfig:
         " host, gloo between hosts",
         choices=("auto", "memory", "gloo", "nccl"),
     )  # fmt: skip
-    sync: str = option(
-        "gradients", "several ranks: gradients (averaged before each step) or parameters (every sync_every iterations)",
-        choices=("gradients", "parameters"),
-    )  # fmt: skip
-    sync_every: int = option(8, "runner.sync=parameters: iterations between two averagings", ge=1)
     interface: str | None = option(None, "several ranks: their network interface; null: loopback, one host only")
     timeout_s: float = option(
         300.0, "several ranks: how long a rank may be waited for; more than an evaluation", gt=0.0, le=LONGEST_WAIT_S

@@ -1,4 +1,4 @@
-"""Collectives of the learner ranks within an update: gradients, networks and the moments of observations."""
+"""Collectives of the learner ranks within an update: gradients and the moments of observations."""
 
 from __future__ import annotations
 

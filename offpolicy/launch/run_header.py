@@ -82,13 +82,11 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
         logger.message(line)
     num_ranks = host.num_hosts * cfg.runner.world_size
     if num_ranks > 1:
-        often = counted(cfg.runner.sync_every, "iteration")
-        how = "gradients" if cfg.runner.sync == "gradients" else f"parameters every {often}"
         if cfg.algo.learns_from_rollouts:
             parts = f"{counted(cfg.collect.num_collectors // cfg.runner.world_size, 'collector')} per rank"
         else:
             parts = f"batch {cfg.algo.batch_size // num_ranks} per rank, {cfg.algo.batch_size} together"
-        logger.message(f"{num_ranks} learner ranks average {how}: {parts}")
+        logger.message(f"{num_ranks} learner ranks average gradients: {parts}")
     for problem in (*_problems(job), *run.warnings):
         logger.message(f"warning: {problem}")
     if job.learner_restarts:

@@ -211,9 +211,6 @@ PACK_BESIDE = Advice(
     "runner=double_buffer: batches are packed beside training", "runner.name", "double_buffer", needs_core=True
 )
 PACK_IN_THREAD = _setting("replay.source", "prefetch", ": batches are packed beside training", needs_core=True)
-EXCHANGE_SELDOM = _setting(
-    "runner.sync", "parameters", ": exchange every runner.sync_every iterations, not at every update"
-)
 SAVE_SELDOM = (_raise("checkpoint.every_min", "less often"), _raise("checkpoint.every", "less often"))
 LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.TRAIN: (
@@ -237,14 +234,8 @@ LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
         _setting("replay.source", "resident", ": keep a copy of the rows on the device"),
         _setting("device", "cpu", ": small batches can cost more to copy than to learn"),
     ),
-    LearnerPhase.RANK_BARRIER: (
-        EXCHANGE_SELDOM,
-        _lower("runner.world_size", "ranks wait for the slowest one"),
-    ),
-    LearnerPhase.PARAM_SYNC: (
-        EXCHANGE_SELDOM,
-        _lower("runner.world_size", "the exchange costs more than it saves"),
-    ),
+    LearnerPhase.RANK_BARRIER: (_lower("runner.world_size", "ranks wait for the slowest one"),),
+    LearnerPhase.PARAM_SYNC: (_lower("runner.world_size", "the exchange costs more than it saves"),),
     LearnerPhase.SYNC_COORDINATION: (
         _raise("env.num_envs", "fewer handshakes per env step"),
         _setting("collect.mode", "free"),

@@ -127,7 +127,6 @@ class Checkpointer:
         None everywhere if there is nothing new: it is saved already, or the collectors never started. Raises
         `SaveError` or `NumericsError`, on every rank.
         """
-        self._learner.settle()
         self._health.require_now()
         is_leader, found = self._rank.is_leader, list[Save]()
         has_collectors = not is_leader or self._rank.gate.request_snapshot()

@@ -59,15 +59,10 @@ class PeriodicEvaluation:
         collectives: Collectives,
         evaluator: Evaluator | None,
         last_step: int,
-        publish_averaged: Callable[[], None],
         is_behind: Callable[[], bool],
     ) -> None:
-        """`publish_averaged` makes the ranks' networks equal and publishes them, where they may differ.
-
-        `is_behind` says whether learners that have begun again still owe updates that others had made before them.
-        """
+        """`is_behind` says whether learners that have begun again still owe updates that were made before."""
         self._rank, self._collectives, self._evaluator = rank, collectives, evaluator
-        self._publish_averaged = publish_averaged
         self._last_step, self._evaluated_step, self._every = last_step, -1, rank.cfg.eval.every
         self._is_behind = is_behind
 
@@ -126,7 +121,6 @@ class PeriodicEvaluation:
         self._last_step = self._evaluated_step = env_steps
         if self._rank.cfg.eval.episodes == 0:
             return
-        self._publish_averaged()
         failure: EnvFailure | NumericsError | None = None
         if self._evaluator is not None:
             try:

@@ -1,4 +1,4 @@
-"""The health of the ranks: losses and norms of gradients are finite, and common tensors are equal on all ranks."""
+"""The health of the ranks: losses and norms of gradients are finite, and tensors are equal on all ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.learner import Learner
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.gradient_exchange import checksum
 from offpolicy.errors import DesyncError, NumericsError
@@ -19,17 +19,13 @@ NUM_FACTS = 3  # numbers of one rank's health
 class HealthCheck:
     """Compares the ranks whenever they report or save."""
 
-    def __init__(self, cfg: RunConfig, learner: BaseLearner, ranks: LearnerRanks) -> None:
+    def __init__(self, cfg: RunConfig, learner: Learner, ranks: LearnerRanks) -> None:
         self._cfg, self._learner, self._ranks = cfg, learner, ranks
 
-    def facts(self, *, is_averaged: bool) -> tuple[float, float, float]:
-        """Returns if the learner diverged, if by this rank's numbers, and the checksum of the ranks' common tensors.
-
-        `is_averaged` says that the networks were averaged just now; between two averagings ranks may differ.
-        """
-        has_diverged, average_every = self._learner.has_diverged(), self._ranks.average_every
-        must_be_equal = self._ranks.world.num_ranks > 1 and (is_averaged or not average_every)
-        digest = checksum(list(self._learner.shared_tensors().values())) if must_be_equal else 0.0
+    def facts(self) -> tuple[float, float, float]:
+        """Returns if the learner diverged, if by this rank's numbers, and the checksum of its tensors."""
+        has_diverged, has_peers = self._learner.has_diverged(), self._ranks.world.num_ranks > 1
+        digest = checksum(list(self._learner.tensors().values())) if has_peers else 0.0
         return float(has_diverged), float(has_diverged and self._learner.is_origin()), digest
 
     def require(self, table: Float64) -> None:
@@ -50,8 +46,8 @@ class HealthCheck:
             )
 
     def require_now(self) -> None:
-        """Gathers the facts, right after the networks were averaged, and checks them."""
-        self.require(self._ranks.collectives.gather(self.facts(is_averaged=True)))
+        """Gathers the facts and checks them."""
+        self.require(self._ranks.collectives.gather(self.facts()))
 
 
 def _names(ranks: Sequence[int]) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.flops import count_work
+from offpolicy.algos.learner import Learner
 from offpolicy.algos.recorded import REDUCE_OVERHEAD
 from offpolicy.algos.registry import make_learner
 from offpolicy.errors import EnvFailure
@@ -42,18 +42,18 @@ from offpolicy.training.virtual_speedup import Gains, VirtualSpeedup
 from offpolicy.training.weight_publisher import WeightPublisher
 
 
-def build_learner(rank: RankContext, ranks: LearnerRanks) -> BaseLearner:
+def build_learner(rank: RankContext, ranks: LearnerRanks) -> Learner:
     """Returns the learner of `algo.name`, joined with the other ranks."""
     exchange = ranks.exchange
     if rank.device.type == "cuda" and exchange.num_ranks > 1:
         exchange = ExchangeOutsideTrain(exchange, rank.device_timer.outside_train())
-    return make_learner(rank.cfg.algo, rank.spec, rank.device, rank.learner_seed, exchange, ranks.average_every)
+    return make_learner(rank.cfg.algo, rank.spec, rank.device, rank.learner_seed, exchange)
 
 
 def train_rank(
     rank: RankContext,
     ranks: LearnerRanks,
-    learner: BaseLearner,
+    learner: Learner,
     source: StatefulBatchSource[Any],  # Any: `Batches` or `Rollouts`, as the learner takes them
     start: TrainingStart,
     replay: Replay | None = None,
@@ -121,7 +121,7 @@ def idle_phases(source: StatefulBatchSource[Any], num_ranks: int) -> list[Learne
 
 
 def periodic_evaluation(
-    rank: RankContext, ranks: LearnerRanks, learner: BaseLearner, publisher: WeightPublisher, start: TrainingStart
+    rank: RankContext, ranks: LearnerRanks, learner: Learner, publisher: WeightPublisher, start: TrainingStart
 ) -> PeriodicEvaluation:
     """Returns the evaluation of this rank: rank 0 evaluates itself, or has the evaluator process do it."""
     evaluator: Evaluator | None = None
@@ -129,15 +129,10 @@ def periodic_evaluation(
         make = AsyncEvaluator if rank.job.plan.has_evaluator else InlineEvaluator
         evaluator = make(rank, publisher, start.last_eval_step)
 
-    def publish_averaged() -> None:
-        if ranks.average_every:  # the networks that are evaluated are those that are saved
-            learner.settle()
-            publisher.publish()
-
     def is_behind() -> bool:
         return learner.num_updates < start.most_updates
 
-    return PeriodicEvaluation(rank, ranks.collectives, evaluator, start.last_eval_step, publish_averaged, is_behind)
+    return PeriodicEvaluation(rank, ranks.collectives, evaluator, start.last_eval_step, is_behind)
 
 
 def make_tuner(state: RankState, use_threads: Callable[[int], None]) -> SpeedTuner | NoTuner:

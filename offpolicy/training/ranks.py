@@ -75,16 +75,15 @@ class LearnerRanks:
 
     world: Ranks  # the agreement once per iteration
     collectives: Collectives  # agreements within an iteration
-    exchange: Exchange  # of gradients, or of whole networks
+    exchange: Exchange  # within an update
     broadcast: Callable[[list[Tensor]], None]  # replaces tensors in place by those of rank 0
-    average_every: int  # iterations between two averagings of the networks; 0: gradients are averaged at every step
     backend: str  # '' for one rank
 
 
 def single_rank(rank: RankContext) -> LearnerRanks:
     """Returns a world of one rank: every collective is the identity."""
     world = SoloWorld(rank.gate, new_requests(rank, HostWord.REPORT_REQUEST), new_requests(rank, HostWord.SAVE_REQUEST))
-    return LearnerRanks(world, Collectives(world, rank.ledger), SoloExchange(), lambda tensors: None, 0, "")
+    return LearnerRanks(world, Collectives(world, rank.ledger), SoloExchange(), lambda tensors: None, "")
 
 
 @contextmanager
@@ -106,10 +105,9 @@ def process_group(rank: RankContext) -> Iterator[LearnerRanks]:
     world = RankWorld(group, rank.gate, reports, saves, arrivals, rank.ledger, is_leader=rank.is_leader)
     if not host.is_alone and rank.cfg.timing.enabled:
         world.compare_clocks()
-    average_every = runner.sync_every if runner.sync == "parameters" else 0
     collectives = Collectives(world, rank.ledger)
     try:
-        yield LearnerRanks(world, collectives, exchange, exchange.start_from_rank_0, average_every, backend)
+        yield LearnerRanks(world, collectives, exchange, exchange.start_from_rank_0, backend)
     finally:
         group.close()
 

@@ -59,9 +59,7 @@ class Reporter:
             name_threads()  # those started since; the supervisor tells threads apart by name
             if self._flight_recorder is not None:
                 self._flight_recorder.save(self._rank.ledger.take_outlier(), self._rank.note)
-            table = self._collectives.gather(
-                np.concatenate((self._health.facts(is_averaged=False), self._own_vector()))
-            )
+            table = self._collectives.gather(np.concatenate((self._health.facts(), self._own_vector())))
             self._health.require(table[:, :NUM_FACTS])
             self._publish_all(table[:, NUM_FACTS:])
 

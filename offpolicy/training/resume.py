@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offpolicy.algos.adaptation import adopt_teacher
-from offpolicy.algos.base_learner import BaseLearner, LearnerState
+from offpolicy.algos.learner import Learner, LearnerState
 from offpolicy.checkpoint import (
     CHECKPOINTS,
     BestPolicy,
@@ -67,7 +67,7 @@ def learner_tensors(checkpoint: Checkpoint | BestPolicy) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array.copy()) for name, array in checkpoint.tensors("learner").items()}
 
 
-def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> TrainingStart:
+def load_start(rank: RankContext, ranks: LearnerRanks, learner: Learner) -> TrainingStart:
     """Fills the learner from checkpoint or teacher and returns where training starts; a collective.
 
     Rank 0 reads, and its networks and numbers count: another host may have no part of the checkpoint.
@@ -90,7 +90,7 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
             path = Path(job.cfg.teacher or "")
             env_steps, tensors = _tensors_of(path, job.teacher_step, rank)
             teacher = f"{job.cfg.teacher}, env step {env_steps}"
-            adopt_teacher(learner.start_tensors(), job.spec, tensors, read_spec(path))
+            adopt_teacher(learner.tensors(), job.spec, tensors, read_spec(path))
     elif job.init_step is not None and rank.rank == 0:
         learner.adopt(_tensors_of(Path(job.cfg.init_from or ""), job.init_step, rank)[1])
     metrics = learner.read_metrics()
@@ -100,7 +100,7 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
     table = ranks.world.gather((*facts, *metrics.sums, *metrics.counts))
     updates, start_steps, start_updates, last_eval_step, most_updates = map(int, table[0, :5])
     sums, counts = np.split(table[0, len(facts) :], 2)
-    ranks.broadcast(list(learner.start_tensors().values()))
+    ranks.broadcast(list(learner.tensors().values()))
     learner.num_updates = updates
     rank.words.set(RankWord.UPDATES, updates)
     start = LearningStart(start_steps, start_updates)
@@ -145,7 +145,7 @@ def check_start(rank: RankContext, checkpoint: Checkpoint, state: SharedState) -
         raise fields.fields("numbers").refused("num_updates", f"at most {most} after {state.env_steps} env steps")
 
 
-def load_learner(learner: BaseLearner, checkpoint: Checkpoint, state: SharedState) -> None:
+def load_learner(learner: Learner, checkpoint: Checkpoint, state: SharedState) -> None:
     """Fills the learner from a checkpoint. Raises `CheckpointError` for one that it cannot have written."""
     try:
         learner.load_state(LearnerState(learner_tensors(checkpoint), dict(state.numbers)))
@@ -179,7 +179,7 @@ class RankState:
 
     rank: RankContext
     ranks: LearnerRanks
-    learner: BaseLearner
+    learner: Learner
     source: StatefulBatchSource[Any]
     source_identity: list[Any]  # JSON: what must be equal for the random state of one batch source to fit another
     rings: Sequence[Ring]  # none where the algorithm learns from rollouts

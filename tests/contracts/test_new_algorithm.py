@@ -17,11 +17,10 @@ UPDATE_RULE = '''
 
 import torch
 
-from offpolicy.algos.base_learner import Seeds, TensorGroups
-from offpolicy.algos.learners import CriticTrainer, TargetNetwork
+from offpolicy.algos.learner import MetricSums, Seeds, TensorGroups
+from offpolicy.algos.learners import CriticTrainer
 from offpolicy.algos.losses import td_target
-from offpolicy.algos.base_learner import MetricSums
-from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
+from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, TargetNetwork
 from offpolicy.nets.critics import make_critic
 from offpolicy.nets.policy import make_policy
 

@@ -57,7 +57,7 @@ def train(directory: Path, *overrides: str) -> dict[str, Any]:
         ("runner=double_buffer",),
         ("runner=double_buffer", "replay.newest=true"),
         ("runner=multi_gpu", "runner.world_size=2", "device=cuda:0", "runner.backend=gloo"),
-        ("runner=multi_gpu", "runner.world_size=2", "device=cuda:0", "runner.sync=parameters"),
+        ("runner=multi_gpu", "runner.world_size=2", "device=cuda:0"),
         ("runner=multi_gpu", "runner.world_size=1", "runner.backend=nccl"),
         ("algo=appo", "total_timesteps=5000"),
         ("algo=appo", "total_timesteps=5000", "algo.lr_schedule=kl_adaptive", "collect.mode=alternate"),

@@ -22,7 +22,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.onednn import BLAS
@@ -109,7 +109,7 @@ def data() -> dict[str, Tensor]:
     }
 
 
-def noise_of(learner: BaseLearner, draws: int) -> Tensor:
+def noise_of(learner: Learner, draws: int) -> Tensor:
     """The noise that the learner will draw in its updates. [updates, draws, B, A]."""
     generator = torch.Generator()
     generator.set_state(learner.generator.get_state())
@@ -148,9 +148,7 @@ def differences(case: Case, where: Path) -> dict[int, dict[str, Tensor]]:
     return found
 
 
-def by_network(
-    learner: BaseLearner, theirs: dict[str, Tensor], names: Iterable[str], updates: int
-) -> dict[str, Tensor]:
+def by_network(learner: Learner, theirs: dict[str, Tensor], names: Iterable[str], updates: int) -> dict[str, Tensor]:
     tensors, parts = learner.state().tensors, dict[str, list[Tensor]]()
     for name in names:
         parts.setdefault(name.split(".")[0], []).append((tensors[name] - theirs[f"{updates}/{name}"]).abs().flatten())

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported without saying so
 
-from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.distributed.arrivals import ArrivalLog
@@ -73,15 +73,15 @@ class Rank:
             is_leader=leads,
         )
 
-    def learner(self, seed: int = 1, *, average_every: int = 0, **algo: Any) -> BaseLearner:
-        return make_learner(config(**algo), SPEC, CPU, seed, self.exchange, average_every)
+    def learner(self, seed: int = 1, **algo: Any) -> Learner:
+        return make_learner(config(**algo), SPEC, CPU, seed, self.exchange)
 
 
 def config(**algo: Any) -> AlgoConfig:
     return AlgoConfig(**{"hidden_dims": (16, 16), **algo})
 
 
-def solo(**algo: Any) -> BaseLearner:
+def solo(**algo: Any) -> Learner:
     """The learner that is alone in the world, with the same initial weights."""
     return make_learner(config(**algo), SPEC, CPU, 1)
 
@@ -111,8 +111,8 @@ def bits(tensors: Any) -> dict[str, str]:
     return {name: tensor.detach().numpy().tobytes().hex() for name, tensor in tensors.items()}
 
 
-def shared(learner: BaseLearner) -> Answer:
-    tensors = learner.shared_tensors()
+def shared(learner: Learner) -> Answer:
+    tensors = learner.tensors()
     return {"bits": bits(tensors), "checksum": checksum(list(tensors.values()))}
 
 
@@ -139,11 +139,11 @@ def common_noise(own: slice) -> Iterator[None]:
         torch.randn, Tensor.normal_ = randn, normal_  # type: ignore[method-assign]
 
 
-def moments_after_one_update(learner: BaseLearner, own: slice) -> dict[str, list[float]]:
+def moments_after_one_update(learner: Learner, own: slice) -> dict[str, list[float]]:
     batch = Batch(*(field[own] for field in rows(0, BATCH)))
     with common_noise(own):
         learner.update(one(batch))
-    tensors = learner.start_tensors()
+    tensors = learner.tensors()
     return {name: tensor.reshape(-1).tolist() for name, tensor in tensors.items() if ".exp_avg." in name}
 
 
@@ -169,7 +169,7 @@ def many_updates(rank: Rank) -> Answer:
     answer: Answer = {}
     for name in ("td3", "sac"):
         learner = rank.learner(name=name, max_grad_norm=1.0)
-        answer[name] = {"start": bits(learner.shared_tensors())}
+        answer[name] = {"start": bits(learner.tensors())}
         for update in range(20):
             learner.update(one(rows(100 * rank.index + update)))
         answer[name] |= shared(learner)
@@ -182,16 +182,15 @@ def observations(rank: int, update: int) -> Tensor:
     return 5.0 * torch.randn((update * (rank + 1)) % 4, SPEC.obs_dim, generator=generator) + 1.0
 
 
-def normalised(rank: Rank, *, shown_by: tuple[int, ...], average_every: int = 0) -> Answer:
+def normalised(rank: Rank, *, shown_by: tuple[int, ...]) -> Answer:
     """20 updates with a normaliser that sees the observations of some ranks, beside one that saw all of them alone."""
-    learner = rank.learner(normalize_obs=True, average_every=average_every)
+    learner = rank.learner(normalize_obs=True)
     reference = solo(normalize_obs=True)
     for update in range(20):
         blocks = [observations(index, update) for index in shown_by]
         own = blocks[shown_by.index(rank.index)] if rank.index in shown_by else torch.empty((0, SPEC.obs_dim))
         learner.update(one(rows(100 * rank.index + update), own))
         reference.update(one(rows(update), torch.cat(blocks)))
-    learner.settle()
     seen, expected = learner.policy.normalizer, reference.policy.normalizer
     assert seen is not None
     assert expected is not None
@@ -202,23 +201,12 @@ def normalised(rank: Rank, *, shown_by: tuple[int, ...], average_every: int = 0)
     }
 
 
-def averaged_parameters(rank: Rank) -> Answer:
-    """Returns the ranks' common tensors after each of 18 updates, averaged every 4, and after settling."""
-    learner = rank.learner(average_every=4)
-    after: list[Answer] = []
-    for update in range(18):
-        learner.update(one(rows(100 * rank.index + update)))
-        after.append(shared(learner))
-    learner.settle()
-    return {"after": after, "settled": shared(learner)}
-
-
 def common_start(rank: Rank) -> Answer:
     """Learners of different seeds before and after they start from rank 0."""
     learner = rank.learner(seed=10 + rank.index)
-    before = bits(learner.start_tensors())
-    rank.exchange.start_from_rank_0(list(learner.start_tensors().values()))
-    return {"before": before, "after": bits(learner.start_tensors())}
+    before = bits(learner.tensors())
+    rank.exchange.start_from_rank_0(list(learner.tensors().values()))
+    return {"before": before, "after": bits(learner.tensors())}
 
 
 def poisoned(rank: Rank) -> Answer:
@@ -229,7 +217,7 @@ def poisoned(rank: Rank) -> Answer:
         learner.update(one(rows(rank.index)))
         guarded = {
             key: tensor
-            for key, tensor in learner.start_tensors().items()
+            for key, tensor in learner.tensors().items()
             if not key.startswith("target") and key != "diverged"
         }
         before = bits(guarded)
@@ -285,8 +273,6 @@ CHECKS: dict[str, Callable[[Rank], Answer]] = {
     "many updates": many_updates,
     "normalised": lambda rank: normalised(rank, shown_by=(0, 1)),
     "normalised by one": lambda rank: normalised(rank, shown_by=(0,)),
-    "normalised, averaged": lambda rank: normalised(rank, shown_by=(0, 1), average_every=4),
-    "averaged parameters": averaged_parameters,
     "common start": common_start,
     "poisoned": poisoned,
     "meetings": meetings,

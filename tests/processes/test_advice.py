@@ -44,14 +44,6 @@ FOLLOWED = {
         ),
         1.3,
     ),
-    "runner.sync=parameters": (
-        (
-            # Over shared memory an exchange is too quick to be worth an advice.
-            *("runner=multi_gpu", "runner.world_size=2", "runner.backend=gloo"),
-            *("algo.hidden_dims=[512,512]", "algo.batch_size=16", "total_timesteps=1500"),
-        ),
-        1.05,
-    ),
 }  # fmt: skip
 
 

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import torch
 from torch.nn import functional
 
-from offpolicy.algos.base_learner import MetricSums, Seeds
-from offpolicy.algos.learners import TargetNetwork
-from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
+from offpolicy.algos.learner import MetricSums, Seeds
+from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, TargetNetwork
 from offpolicy.algos.sac import METRICS, Sac, Temperature
 from offpolicy.nets.critics import make_critic
 from offpolicy.nets.policy import make_policy

@@ -73,10 +73,6 @@ def test_an_environment_without_a_time_limit_is_warned_of() -> None:
             "2 learner ranks average gradients: batch 128 per rank, 256 together",
         ),
         (
-            {"runner": {"name": "multi_gpu", "world_size": 2, "sync": "parameters", "sync_every": 4}},
-            "2 learner ranks average parameters every 4 iterations: batch 128 per rank, 256 together",
-        ),
-        (
             {
                 "algo": {"name": "appo"},
                 "runner": {"name": "appo", "world_size": 2},

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.parts import overhead
-from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.loop import Parts, train
@@ -82,7 +82,7 @@ def batches() -> Iterator[Batches]:
         yield Batches((batch, batch), obs)
 
 
-def rollouts(learner: BaseLearner) -> Iterator[Rollouts]:
+def rollouts(learner: Learner) -> Iterator[Rollouts]:
     rng = torch.Generator().manual_seed(0)
     while True:
         obs = torch.randn(9, 4, 3, generator=rng)

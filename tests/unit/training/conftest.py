@@ -116,11 +116,9 @@ def make_rank(tmp_path: Any) -> MakeRank:
     return make
 
 
-def ranks_of(world: FakeWorld, average_every: int = 0) -> LearnerRanks:
+def ranks_of(world: FakeWorld) -> LearnerRanks:
     """The ranks of a fake world; nothing is broadcast or exchanged."""
-    return LearnerRanks(
-        world, Collectives(world, NullLedger()), SoloExchange(), lambda tensors: None, average_every, ""
-    )
+    return LearnerRanks(world, Collectives(world, NullLedger()), SoloExchange(), lambda tensors: None, "")
 
 
 def tiny_learner(rank: RankContext) -> Any:

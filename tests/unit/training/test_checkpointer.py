@@ -33,7 +33,7 @@ class FakeState:
 
     def __init__(self, rank: RankContext, world: FakeWorld) -> None:
         self.rank, self.ranks = rank, ranks_of(world)
-        self.learner = SimpleNamespace(settle=lambda: None, num_updates=0)
+        self.learner = SimpleNamespace(num_updates=0)
         self.start, self.rings = SimpleNamespace(checkpoint=None), ()
         self.error: SaveError | None = None
         self.eval_steps: list[int] = []

@@ -51,7 +51,7 @@ def evaluation(
 ) -> tuple[PeriodicEvaluation, Any]:
     world = world or FakeWorld()
     rank = make_rank(index=index, **tree)
-    return PeriodicEvaluation(rank, ranks_of(world).collectives, evaluator, last_step, lambda: None, is_behind), world
+    return PeriodicEvaluation(rank, ranks_of(world).collectives, evaluator, last_step, is_behind), world
 
 
 def test_an_evaluation_is_due_at_every_multiple_passed(make_rank: MakeRank) -> None:

@@ -17,19 +17,17 @@ from tests.unit.training.conftest import FakeWorld, ranks_of
 
 def learner(*, has_diverged: bool = False, is_origin: bool = True) -> Any:
     tensors = {"actor": torch.arange(3.0)}
-    return SimpleNamespace(
-        has_diverged=lambda: has_diverged, is_origin=lambda: is_origin, shared_tensors=lambda: tensors
-    )
+    return SimpleNamespace(has_diverged=lambda: has_diverged, is_origin=lambda: is_origin, tensors=lambda: tensors)
 
 
-def check(num_ranks: int, *, average_every: int = 0, algo: str = "sac", **state: bool) -> HealthCheck:
+def check(num_ranks: int, *, algo: str = "sac", **state: bool) -> HealthCheck:
     runner = {"runner": {"name": "appo"}} if algo == "appo" else {}
     cfg = RunConfig.from_mapping({"algo": {"name": algo}, **runner})
-    return HealthCheck(cfg, learner(**state), ranks_of(FakeWorld(num_ranks), average_every))
+    return HealthCheck(cfg, learner(**state), ranks_of(FakeWorld(num_ranks)))
 
 
 def test_healthy_ranks_pass() -> None:
-    own = check(2).facts(is_averaged=False)
+    own = check(2).facts()
     check(2).require(np.array([own, own]))
 
 
@@ -48,17 +46,11 @@ def test_ranks_that_differ_from_rank_0_are_named() -> None:
         check(3).require(table)
 
 
-@pytest.mark.parametrize(
-    ("num_ranks", "average_every", "is_averaged", "has_checksum"),
-    [(1, 0, True, False), (2, 0, False, True), (2, 4, False, False)],
-)
-def test_only_ranks_that_must_be_equal_are_compared(
-    num_ranks: int, average_every: int, is_averaged: bool, has_checksum: bool
-) -> None:
-    digest = check(num_ranks, average_every=average_every).facts(is_averaged=is_averaged)[2]
-    assert (digest != 0.0) == has_checksum
+def test_a_rank_alone_makes_no_checksum() -> None:
+    assert check(1).facts()[2] == 0.0
+    assert check(2).facts()[2] != 0.0
 
 
 def test_a_rank_reports_whether_the_loss_was_its_own() -> None:
-    assert check(2, has_diverged=True, is_origin=False).facts(is_averaged=False)[:2] == (1.0, 0.0)
-    assert check(2, has_diverged=True).facts(is_averaged=False)[:2] == (1.0, 1.0)
+    assert check(2, has_diverged=True, is_origin=False).facts()[:2] == (1.0, 0.0)
+    assert check(2, has_diverged=True).facts()[:2] == (1.0, 1.0)

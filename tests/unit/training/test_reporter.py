@@ -39,7 +39,7 @@ class FakeLearner:
     def is_origin(self) -> bool:
         return True
 
-    def shared_tensors(self) -> dict[str, Any]:
+    def tensors(self) -> dict[str, Any]:
         return {"actor": torch.arange(3.0)}
 
 

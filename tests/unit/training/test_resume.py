@@ -82,8 +82,8 @@ def test_a_resumed_run_starts_where_its_checkpoint_was_saved(make_rank: MakeRank
     start = load_start(rank, ranks_of(FakeWorld()), learner)
     assert (start.learning_start, start.updates, start.last_eval_step) == (LearningStart(4, 0), 5, 20)
     assert (learner.num_updates, start.teacher) == (5, "runs/teacher, env step 9")
-    for name, tensor in learner.start_tensors().items():
-        assert torch.equal(tensor, saved.start_tensors()[name]), name
+    for name, tensor in learner.tensors().items():
+        assert torch.equal(tensor, saved.tensors()[name]), name
 
 
 def test_without_saved_rows_on_any_host_learning_starts_again_after_new_ones(make_rank: MakeRank) -> None:
@@ -307,9 +307,9 @@ def test_a_collector_that_comes_back_while_the_learner_copies_its_part_leaves_th
 def test_networks_with_nan_in_them_are_refused_by_name(make_rank: MakeRank) -> None:
     rank = make_rank(start_step=40, checkpoint=40, **TINY)
     learner = tiny_learner(rank)
-    name = next(iter(learner.start_tensors()))
+    name = next(iter(learner.tensors()))
     with torch.no_grad():
-        learner.start_tensors()[name].fill_(float("nan"))
+        learner.tensors()[name].fill_(float("nan"))
     start = TrainingStart(LearningStart(4, 0), 0, 0, 0, learner.read_metrics(), None, None)
     state = state_of(rank, learner, start)
     state.ranks.world.env_steps = 40  # type: ignore[misc]  # a fake world
