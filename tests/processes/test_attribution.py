@@ -193,6 +193,6 @@ def test_a_delay_is_seen_in_its_phase_and_in_no_other(
     sums_ms, injected_ms = sums_of(scene, stretches_of(name)[number]), ITERATIONS * LATE_MS
     assert {phase: ms for phase, ms in sums_ms.items() if phase in late and ms < 0.9 * injected_ms} == {}
     elsewhere = sums_ms.keys() - {*near, *links(scene, near)}
-    assert {phase: sums_ms[phase] for phase in elsewhere if sums_ms[phase] > injected_ms / 4} == {}
+    assert {phase: sums_ms[phase] for phase in elsewhere if sums_ms[phase] > injected_ms / 2} == {}
     if len(late) == 1:
         assert {phase: sums_ms[phase] for phase in links(scene, late) if sums_ms[phase] < injected_ms / 2} == {}
