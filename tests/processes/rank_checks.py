@@ -126,7 +126,7 @@ def common_noise(own: slice) -> Iterator[None]:
     """Deal these rows of one common noise [BATCH, A] at each call of torch that draws for an update."""
     randn, normal_, source = torch.randn, Tensor.normal_, torch.Generator().manual_seed(5)
 
-    def dealt(shape: torch.Size, *, generator: torch.Generator, device: torch.device) -> Tensor:
+    def dealt(shape: torch.Size, *, generator: torch.Generator, device: torch.device = CPU) -> Tensor:
         return randn((BATCH, shape[1]), generator=source)[own]
 
     def dealt_into(noise: Tensor, *, generator: torch.Generator) -> Tensor:
