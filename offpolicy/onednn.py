@@ -17,7 +17,7 @@ from offpolicy.machine import cpu_family, cpu_vendor
 AUTO, BLAS, ONEDNN = "auto", "blas", "onednn"  # values of `algo.products`
 AMD, FIRST_FAMILY = "AuthenticAMD", 26  # measured; family 25 (Zen 4) computes AVX-512 in two halves
 # The operator that torch's compiler uses for linear layers; private, so a torch may be without it.
-_OPERATOR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # Any: torch declares no type
+OPERATOR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # Any: torch declares no type
 
 
 def multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -29,13 +29,8 @@ def multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     turned = right.t()
     if not (right.is_contiguous() or turned.is_contiguous()):
         turned = turned.contiguous()
-    product: Tensor = _OPERATOR.default(left, turned, bias, "none", [], "")
+    product: Tensor = OPERATOR.default(left, turned, bias, "none", [], "")
     return product
-
-
-def is_product(operation: object) -> bool:
-    """True for the operator of `multiply`; its arguments are left factor, transposed right factor, bias."""
-    return _OPERATOR is not None and operation is _OPERATOR
 
 
 def chosen_library(choice: str) -> str:
@@ -59,7 +54,7 @@ def missing_library(choice: str) -> str:
 def has_onednn() -> bool:
     """True if this torch has oneDNN, with the operator that takes float32 factors as they are."""
     is_built_in: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # of torch
-    return is_built_in and _OPERATOR is not None
+    return is_built_in and OPERATOR is not None
 
 
 def leaves_avx512_unused() -> bool:

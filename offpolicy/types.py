@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -159,21 +158,12 @@ class MetricTotals(NamedTuple):
     counts: Float64  # [len(names)]
 
 
-class Direction(StrEnum):
-    """Which of the three products of a linear layer with weights [inputs, outputs] it is."""
-
-    FORWARD = "forward"  # [rows, inputs] x [inputs, outputs]
-    WEIGHTS = "weights"  # their gradient: [inputs, rows] x [rows, outputs]
-    INPUTS = "inputs"  # theirs: [rows, outputs] x [outputs, inputs]
-
-
 class Product(NamedTuple):
-    """A product of two matrices, `per_update` of which a gradient update makes on average."""
+    """A product [rows, inner] x [inner, columns], `per_update` of which a gradient update makes on average."""
 
-    direction: Direction
     rows: int
-    inputs: int
-    outputs: int
+    inner: int
+    columns: int
     per_update: float
     is_rounded: bool = False  # its factors are bfloat16; else float32
     is_onednn: bool = False  # on a CPU it is made by oneDNN; else by torch's BLAS
@@ -181,7 +171,7 @@ class Product(NamedTuple):
     @property
     def flops(self) -> int:
         """Floating-point operations of one."""
-        return 2 * self.rows * self.inputs * self.outputs
+        return 2 * self.rows * self.inner * self.columns
 
 
 class Episodes(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from offpolicy.algos.registry import make_policy
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, SharedState, state_fields
 from offpolicy.collect.bad_rows import BadRows
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect
@@ -22,7 +23,7 @@ from offpolicy.collect.training_hook import EpisodeSteps, TrainingHook
 from offpolicy.envs.make import MAX_EPISODE_STEPS
 from offpolicy.envs.vector import make_vector
 from offpolicy.errors import SaveError
-from offpolicy.nets.policy import flat_size, make_policy
+from offpolicy.nets.policy import flat_size
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
 from offpolicy.processes.handshake import CollectorGate, steps_per_collector

@@ -1,7 +1,8 @@
-"""HORA's second stage (arXiv:2210.04887, section 3.2): a student learns the teacher's latent from its own history.
+"""HORA (arXiv:2210.04887): a teacher by APPO, then a student that learns the teacher's latent from its own history.
 
-The student acts, so that it learns on the states that it visits (DAgger, arXiv:1011.0686); for each of them the frozen
-encoder computes the true latent from what only the simulation knows. Only the adaptation module learns.
+In the second stage (section 3.2) the student acts, so that it learns on the states that it visits (DAgger,
+arXiv:1011.0686); for each of them the frozen encoder computes the true latent from what only the simulation knows. Only
+the adaptation module learns.
 """
 
 from __future__ import annotations
@@ -11,19 +12,27 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from offpolicy.algos.base_learner import MetricSums, Seeds, TensorGroups
-from offpolicy.algos.learners import Absorb, minibatches
+from offpolicy.algos.appo import Appo, minibatches
+from offpolicy.algos.learner import Absorb, MetricSums, Seeds, TensorGroups
 from offpolicy.algos.losses import masked_mean
 from offpolicy.algos.optim import GuardedAdam, LearningRate, Loss, OptimizerStep
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.hora import PrivilegedEncoder, StudentActor
+from offpolicy.nets.hora import PrivilegedEncoder, StudentActor, TeacherActor
 from offpolicy.nets.normalizer import RunningMoments, weighted_moments
-from offpolicy.nets.policy import make_policy
+from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.protocols import Exchange
 from offpolicy.types import HISTORY, OBS, PRIVILEGED, Rollouts, SpaceSpec
 
 METRICS = {"step": ("latent_loss",), "rollout": ("latent_explained", "learning_rate")}
 MIN_VARIANCE = 1e-8
+
+
+class Teacher(Appo):
+    """Stage 1: APPO, with an encoder of what only the simulation knows."""
+
+    def make_policy(self, algo: AlgoConfig, spec: SpaceSpec) -> Policy:
+        """Returns the teacher's policy."""
+        return make_policy(algo, spec, TeacherActor)
 
 
 class Adaptation:
@@ -32,9 +41,9 @@ class Adaptation:
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> None:
         seeds = Seeds(seed)
         with seeds.initial_weights():
-            self.policy = make_policy(algo, spec).to(device)
+            self.policy = make_policy(algo, spec, StudentActor).to(device)
             self._encoder = PrivilegedEncoder(algo, spec).to(device)
-        assert isinstance(self.policy.actor, StudentActor)  # true by algo.stage; narrows the union
+        assert isinstance(self.policy.actor, StudentActor)  # narrows the union
         self._module = self.policy.actor.adaptation
         normalizer = self.policy.normalizer
         # The teacher's statistics stay: the trunk and the encoder were trained with them.
@@ -82,7 +91,7 @@ class Adaptation:
     def _step(self, history: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
         """Makes one step down the loss; returns the loss [] before it."""
         loss = latent_loss(self._module.infer(history), latent, weight)
-        self.metrics.add("step", (loss.detach(),))
+        self.metrics.add({"step": (loss.detach(),)})
         self.optimizer_step.minimize(Loss(loss, self._optimizer, self._algo.max_grad_norm))
         return loss.detach()
 
@@ -91,7 +100,7 @@ class Adaptation:
         """Adds the explained share of the latent's variance; `error` [] is the first epoch's, before each step."""
         mean = (weight[:, None] * latent).sum(dim=0) / weight.sum().clamp(min=1.0)
         variance = latent_loss(mean.expand_as(latent), latent, weight).clamp(min=MIN_VARIANCE)
-        self.metrics.add("rollout", (1.0 - error / variance, self._lr.value))
+        self.metrics.add({"rollout": (1.0 - error / variance, self._lr.value)})
 
 
 def latent_loss(inferred: Tensor, latent: Tensor, weight: Tensor) -> Tensor:

@@ -8,23 +8,21 @@ present policy both corrections vanish, which leaves PPO with GAE(lambda).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from offpolicy.algos.base_learner import Absorbs, MetricSums, Seeds, TensorGroups
-from offpolicy.algos.learners import Absorb, minibatches
+from offpolicy.algos.learner import Absorb, Absorbs, MetricSums, Seeds, TensorGroups
 from offpolicy.algos.losses import bounds_loss, clipped_surrogate, clipped_value_loss, masked_mean, value_loss
 from offpolicy.algos.optim import GuardedAdam, LearningRate, Loss, OptimizerStep
 from offpolicy.algos.vtrace import RatioBounds, Steps, Targets, gae, vtrace
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.critics import ActorCritic, make_actor_critic
+from offpolicy.nets.actor_critic import ActorCritic, make_actor_critic, stochastic_actor
 from offpolicy.nets.distributions import DiagonalGaussian, PolicyDistribution, kl_divergence
-from offpolicy.nets.fusing import fuse
 from offpolicy.nets.normalizer import all_moments, split_moments, weighted_moments
-from offpolicy.nets.policy import make_policy
+from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.protocols import Exchange
 from offpolicy.types import Rollouts, SpaceSpec
 
@@ -60,7 +58,7 @@ class Appo:
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> None:
         seeds = Seeds(seed)
         with seeds.initial_weights():
-            self.policy = make_policy(algo, spec).to(device)
+            self.policy = self.make_policy(algo, spec).to(device)
             self._net: ActorCritic = make_actor_critic(algo, spec, self.policy.actor).to(device)
         self.metrics = MetricSums(METRICS, device)
         self.optimizer_step = OptimizerStep(device, exchange)
@@ -69,7 +67,10 @@ class Appo:
         self._lr = LearningRate(algo, device)
         parameters = dict(self._net.named_parameters())
         self._optimizer = GuardedAdam(parameters, self._lr.value, self.optimizer_step.guard)
-        fuse(self._net, self._optimizer.gradients, products=algo.products)
+
+    def make_policy(self, algo: AlgoConfig, spec: SpaceSpec) -> Policy:
+        """Returns the policy."""
+        return make_policy(algo, spec, stochastic_actor)
 
     def learn(self, rollouts: Rollouts, absorb: Absorb) -> int:
         """Computes targets, then makes `epochs` passes over the rows in `num_minibatches` shuffled parts each."""
@@ -149,7 +150,7 @@ class Appo:
         with torch.no_grad():  # before the step, which moves the log std that the policy refers to
             kl = masked_mean(kl_divergence(batch.old_policy, policy), batch.weight)
             clipped = masked_mean(((log_ratio.exp() - 1.0).abs() > algo.clip).float(), batch.weight)
-            self.metrics.add("step", (actor.detach(), critic.detach(), entropy.detach(), kl, clipped))
+            self.metrics.add({"step": (actor.detach(), critic.detach(), entropy.detach(), kl, clipped)})
         self.optimizer_step.minimize(Loss(loss, self._optimizer, algo.max_grad_norm))
         return kl
 
@@ -161,7 +162,12 @@ class Appo:
         explained = 1.0 - _variance(error, weight) / _variance(target, weight).clamp(min=1e-8)
         mean = masked_mean(value.flatten(), weight)
         clipped = masked_mean(is_clipped, weight)
-        self.metrics.add("rollout", (clipped, explained, mean, self._lr.value))
+        self.metrics.add({"rollout": (clipped, explained, mean, self._lr.value)})
+
+
+def minibatches(num_rows: int, num_parts: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yields all rows in a new order, in `num_parts` equal parts [num_rows / num_parts], on the generator's device."""
+    yield from torch.randperm(num_rows, generator=generator, device=generator.device).chunk(num_parts)
 
 
 def _variance(values: Tensor, weight: Tensor) -> Tensor:

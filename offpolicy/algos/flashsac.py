@@ -4,122 +4,107 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from offpolicy.algos.base_learner import TEMPERATURE, Measured, MetricSums, Seeds, TensorGroups
-from offpolicy.algos.categorical import CategoricalTrainer
-from offpolicy.algos.losses import sac_actor_loss, sac_actor_loss_gradients
-from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, is_replayed
+from offpolicy.algos.learner import Measured, MetricSums, TensorGroups
+from offpolicy.algos.losses import cross_entropy, projected, sac_actor_loss
+from offpolicy.algos.optim import Loss
 from offpolicy.algos.sac import METRICS as SAC_METRICS
-from offpolicy.algos.sac import Temperature
+from offpolicy.algos.sac import Sac
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.actors import ResidualActor, squashed_sample_gradient
-from offpolicy.nets.critics import CategoricalTwinCritic, make_critic
 from offpolicy.nets.normalizer import ReturnScale, RunningMoments
-from offpolicy.nets.policy import make_policy
-from offpolicy.nets.products import choose_products
-from offpolicy.nets.residual import ResidualNet, statistics_of
+from offpolicy.nets.policy import Policy, make_policy
+from offpolicy.nets.residual import CategoricalTwinCritic, ResidualActor, categorical_critic, residual_actor
 from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, SpaceSpec
 
 METRICS = SAC_METRICS | {"critic": (*SAC_METRICS["critic"], "reward_scale")}
 
 
-class FlashSac:
-    """FlashSAC's update rule. Values and temperature are in the unit of the scaled rewards."""
+class FlashSac(Sac):
+    """FlashSAC's update rule. Values and temperature are in the unit of the scaled rewards.
+
+    Observation and next observation go through the batch norms as one batch, in actor, critics and target critics,
+    whose batch norms use the statistics of the batch too: rows of both policies' actions are normalised alike (CrossQ,
+    arXiv:1902.05605, section 3). The targets' running statistics are never used.
+    """
+
+    actor: ResidualActor
+    critic: CategoricalTwinCritic
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> None:
-        seeds = Seeds(seed)
-        with seeds.initial_weights():
-            self.policy = make_policy(algo, spec).to(device)
-            critic = make_critic(algo, spec).to(device)
-        assert isinstance(self.policy.actor, ResidualActor)  # true by algo.name
-        assert isinstance(critic, CategoricalTwinCritic)
+        super().__init__(algo, spec, device, seed, exchange)
         self.metrics = MetricSums(METRICS, device)
-        self.optimizer_step = OptimizerStep(device, exchange)
-        self.generator = seeds.generator(device)
-        self._algo, self._actor = algo, self.policy.actor
-        guard, replayed = self.optimizer_step.guard, is_replayed(algo, device)
-        parameters = dict(self._actor.named_parameters())
-        self._actor_optimizer = GuardedAdam(parameters, algo.value(algo.actor_lr, 0), guard, is_replayed=replayed)
-        choose_products(algo.products, self._actor)
-        self._critic = CategoricalTrainer(algo, critic, self.optimizer_step)
-        entropy = target_entropy(spec.action_dim, algo.target_sigma) if algo.target_entropy is None else None
-        given = algo if entropy is None else replace(algo, target_entropy=entropy)
-        self._temperature = Temperature(given, spec, self.optimizer_step)
-        self._scale = ReturnScale(algo.value_max).to(device)
-        self._statistics = statistics_of(self._actor, critic, self._critic.target.module)
+        self.scale = ReturnScale(algo.value_max).to(device)
+        networks = (self.actor, self.critic, self.target_critic.module)
+        self.statistics = [s for network in networks for s in network.buffers() if s is not self.critic.bins]
 
-    def follow_schedules(self, env_steps: int) -> None:
-        """Sets scheduled options to their values at an env step of the run."""
-        self._actor_optimizer.follow(self._algo.value(self._algo.actor_lr, env_steps))
-        self._critic.optimizer.follow(self._algo.value(self._algo.critic_lr, env_steps))
-        self._temperature.follow_schedules(env_steps)
+    def make_policy(self, algo: AlgoConfig, spec: SpaceSpec) -> Policy:
+        """Returns the policy."""
+        return make_policy(algo, spec, residual_actor)
 
-    @torch.no_grad()
+    def make_critic(self, algo: AlgoConfig, spec: SpaceSpec) -> CategoricalTwinCritic:
+        """Returns the critics."""
+        return categorical_critic(algo, spec)
+
+    def default_target_entropy(self, spec: SpaceSpec) -> float:
+        """A / 2 log(2 pi e sigma^2), the entropy of a Gaussian of `algo.target_sigma`, in nats; -0.478 A for 0.15."""
+        return 0.5 * spec.action_dim * math.log(2.0 * math.pi * math.e * self.algo.target_sigma**2)
+
     def update_once(self, batch: Batch, *, has_actor_step: bool) -> Measured:
         """With an actor step updates actor and temperature; then the critics and their targets.
 
         Returns the measured metrics, by group.
         """
-        scale = self._scale.forward()
+        scale = self.scale.forward()
         batch = batch._replace(reward=batch.reward / scale)
-        of_actor = self._update_actor(batch) if has_actor_step else {}
-        next_action, next_log_prob = self._actor.sample(batch.next_obs, self.generator)
-        bonus = next_log_prob * -self._temperature.alpha
-        measured: Measured = {"critic": (*self._critic.step(batch, next_action, bonus), scale)}
-        self._critic.target.follow()
+        of_actor = self.update_actor(batch, self.temperature.alpha) if has_actor_step else {}
+        num_rows = len(batch.reward)
+        with torch.no_grad():
+            next_action, next_log_prob = self.actor.sample(batch.next_obs, self.generator)
+            pairs = torch.cat((torch.cat((batch.obs, batch.action), 1), torch.cat((batch.next_obs, next_action), 1)))
+            target = self.target_distribution(batch, pairs, -self.temperature.alpha * next_log_prob)
+        log_probs = self.critic.log_probs(pairs, of_batch=True)[:, :num_rows]
+        loss = cross_entropy(target, log_probs)
+        self.optimizer_step.minimize(Loss(loss, self.critic_optimizer, self.algo.max_grad_norm))
+        q_mean = self.critic.means(log_probs.detach()).mean()
+        measured: Measured = {"critic": (loss.detach(), q_mean, (target @ self.critic.bins).mean(), scale)}
+        self.target_critic.follow()
         if self.optimizer_step.exchange.num_ranks > 1:  # each rank normalised by its own part of the batch
-            self.optimizer_step.exchange.average(self._statistics)
+            self.optimizer_step.exchange.average(self.statistics)
         return measured | of_actor
+
+    def actor_loss(self, batch: Batch, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Sac`. Both observations of the rows go through the actor's batch norms; the loss is of the first.
+
+        The critics use their running statistics.
+        """
+        pair = torch.cat((batch.obs, batch.next_obs))
+        output = self.actor.body.forward(pair, of_batch=True)[: len(batch.obs)]
+        action, log_prob = self.actor.sample_from(output, self.generator)
+        return sac_actor_loss(self.actor_q(batch.obs, action), log_prob, alpha), -log_prob.mean()
+
+    def target_distribution(self, batch: Batch, pairs: Tensor, bonus: Tensor) -> Tensor:
+        """Returns the distributions [B, K] of r + gamma (z + bonus), z that of the target critic with the lower mean.
+
+        `pairs` [2 B, O + A] are both observations of the rows beside their actions, `bonus` [B] is that of entropy.
+        """
+        target_critic = self.target_critic.module
+        assert isinstance(target_critic, CategoricalTwinCritic)  # a copy of the critic
+        log_probs = target_critic.log_probs(pairs, of_batch=True)[:, len(batch.reward) :]
+        lower = target_critic.means(log_probs).argmin(dim=0)
+        chosen = log_probs.gather(0, lower[None, :, None].expand(1, -1, log_probs.shape[2])).squeeze(0)
+        factor = batch.discount * (1.0 - batch.terminated)
+        return projected(chosen, target_critic.bins, batch.reward, factor, bonus)
 
     def tensor_groups(self) -> TensorGroups:
         """Returns the live tensors of networks, normalisers and optimisers."""
-        critics = {"critic": self._critic.online, "target_critic": self._critic.target.module}
-        optimizers = {"actor_optimizer": self._actor_optimizer, "critic_optimizer": self._critic.optimizer}
-        optimizers["alpha_optimizer"] = self._temperature.optimizer
-        groups = TensorGroups.of({"policy": self.policy, **critics, "returns": self._scale}, optimizers)
-        groups.networks[TEMPERATURE] = self._temperature.log_alpha
+        groups = super().tensor_groups()
+        groups.normalizers.update({f"returns.{name}": tensor for name, tensor in self.scale.named_buffers()})
         return groups
 
     def normalizers(self) -> Mapping[str, RunningMoments]:
         """Returns those of the observations, where they are normalised, and of the returns."""
-        return {**self.policy.named_normalizers(), "returns": self._scale}
-
-    def _update_actor(self, batch: Batch) -> Measured:
-        """Updates the actor against the critics as they are, and the temperature with the same entropy.
-
-        Both observations of the rows go through the actor's batch norms, as they do through the critics'; the loss is
-        of the first. Returns the measured metrics, by group.
-        """
-        alpha, num_rows = self._temperature.alpha, len(batch.obs)
-        body = self._actor.body
-        assert isinstance(body, ResidualNet)
-        with torch.enable_grad():
-            output = body.forward(torch.cat((batch.obs, batch.next_obs)), of_batch=True)[:num_rows]
-        sample = self._actor.sample_from(output.detach(), self.generator)
-        q = self._critic.q(batch.obs, sample.action)
-        min_q, smallest = q.min(dim=0)
-        loss = sac_actor_loss(min_q, sample.log_prob, alpha)
-        entropy = -sample.log_prob.mean()
-
-        def write_gradient() -> None:
-            d_q, d_log_prob = sac_actor_loss_gradients(q, smallest, alpha)
-            d_action = self._critic.action_gradient(d_q)
-            d_output = squashed_sample_gradient(sample, d_action, d_log_prob)
-            self._actor_optimizer.pull_back(output, d_output)
-
-        losses = [Loss(loss, self._actor_optimizer, self._algo.max_grad_norm, write_gradient)]
-        measured: Measured = {"actor": (loss, alpha, entropy)}
-        if self._temperature.is_tuned:
-            losses.append(self._temperature.loss(alpha, entropy))
-            measured["temperature"] = (losses[1].value,)
-        self.optimizer_step.minimize(*losses)
-        return measured
-
-
-def target_entropy(action_dim: int, sigma: float) -> float:
-    """A / 2 log(2 pi e sigma^2), the entropy of a Gaussian of that std, in nats; -0.478 A for 0.15."""
-    return 0.5 * action_dim * math.log(2.0 * math.pi * math.e * sigma**2)
+        return {**self.policy.named_normalizers(), "returns": self.scale}

@@ -13,9 +13,6 @@ import functools
 import torch
 from torch import Tensor
 
-from offpolicy.nets.constants import constant, mean
-from offpolicy.nets.grad_mode import no_grad
-
 
 def check_shapes(legends: str, **tensors: Tensor) -> None:
     """`check_shapes("CB B", q=q, target_q=target_q)`: one word per tensor, the same letter is the same size.
@@ -39,77 +36,47 @@ def _check(legends: str, names: tuple[str, ...], shapes: tuple[torch.Size, ...])
 def td_target(reward: Tensor, discount: Tensor, terminated: Tensor, next_value: Tensor) -> Tensor:
     """Bellman target r + gamma^k (1 - terminated) V(s'), all [B]; truncated rows bootstrap, discount is gamma^k."""
     check_shapes("B B B B", reward=reward, discount=discount, terminated=terminated, next_value=next_value)
-    factor = torch.addcmul(discount, discount, terminated, value=-1.0)  # discount (1 - terminated)
-    return torch.addcmul(reward, factor, next_value)
+    return reward + discount * (1.0 - terminated) * next_value
+
+
+def critic_loss(q: Tensor, target_q: Tensor) -> Tensor:
+    """sum_i mean_B (Q_i - y)^2, TD3 (arXiv:1802.09477) algorithm 1; SAC (arXiv:1812.05905) eq. 5 times 2.
+
+    [C, B], [B] -> [].
+    """
+    check_shapes("CB B", q=q, target_q=target_q)
+    return (q - target_q).square().mean(dim=1).sum()
 
 
 def soft_value(q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
-    """V(s) = min_i Q_i(s, a) - alpha log pi(a|s), SAC (arXiv:1812.05905) eq. 3 with clipped double Q. -> [B]."""
-    check_shapes("CB B", q=q, log_prob=log_prob)
-    return torch.addcmul(q.amin(dim=0), alpha, log_prob, value=-1.0)
+    """V(s) = min_i Q_i(s, a) - alpha log pi(a|s), SAC (arXiv:1812.05905) eq. 3 with clipped double Q.
 
-
-def critic_error(q: Tensor, target_q: Tensor) -> Tensor:
-    """Q_i - y, in fresh memory. [C, B], [B] -> [C, B]."""
-    check_shapes("CB B", q=q, target_q=target_q)
-    return q - target_q
-
-
-def critic_loss(error: Tensor) -> Tensor:
-    """sum_i mean_B (Q_i - y)^2, TD3 (arXiv:1802.09477) algorithm 1; SAC (arXiv:1812.05905) eq. 5 times 2. -> []."""
-    errors = error.flatten()
-    return torch.dot(errors, errors) * constant(1.0 / error.shape[1], error)
-
-
-def critic_loss_gradient(error: Tensor) -> Tensor:
-    """By q: 2 (Q_i - y) / B. -> [C, B]."""
-    return error * constant(2.0 / error.shape[1], error)
-
-
-def sac_actor_loss(min_q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
-    """mean_B (alpha log pi(a|s) - min_i Q_i(s, a)), a reparameterised, SAC (arXiv:1812.05905) eq. 9. [B], [B], []."""
-    check_shapes("B B", min_q=min_q, log_prob=log_prob)
-    return mean(torch.addcmul(min_q, alpha, log_prob, value=-1.0), -1.0)
-
-
-def sac_actor_loss_gradients(q: Tensor, smallest: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
-    """By q, -1 / B for the smallest Q_i, whose i are given, and 0 for the others, and by log_prob, alpha / B.
-
-    [C, B], [B], [] -> [C, B], [B].
+    [C, B], [B], [] -> [B].
     """
-    check_shapes("CB B", q=q, smallest=smallest)
-    num_rows = q.shape[1]
-    d_q = torch.zeros_like(q).scatter_(0, smallest[None], -1.0 / num_rows)
-    return d_q, (alpha * constant(1.0 / num_rows, alpha)).expand(num_rows)
+    check_shapes("CB B", q=q, log_prob=log_prob)
+    return q.amin(dim=0) - alpha * log_prob
+
+
+def sac_actor_loss(q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
+    """mean_B (alpha log pi(a|s) - Q(s, a)), a reparameterised, Q the least of both, SAC (arXiv:1812.05905) eq. 9.
+
+    [B], [B], [] -> [].
+    """
+    check_shapes("B B", q=q, log_prob=log_prob)
+    return (alpha * log_prob - q).mean()
 
 
 def expected_soft_value(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
     """V(s) = sum_a pi(a|s) (min_i Q_i(s, a) - alpha log pi(a|s)) of K actions, discrete SAC (arXiv:1910.07207) eq. 10.
 
-    q: [C, B, K], log_probs: [B, K] -> [B].
+    [C, B, K], [B, K], [] -> [B]. Its mean is what the actor maximises (eq. 12): an expectation, so nothing is sampled.
     """
     check_shapes("CBK BK", q=q, log_probs=log_probs)
-    return (log_probs.exp() * torch.addcmul(q.amin(dim=0), alpha, log_probs, value=-1.0)).sum(dim=1)
+    return (log_probs.exp() * (q.amin(dim=0) - alpha * log_probs)).sum(dim=1)
 
 
-def discrete_actor_loss(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
-    """-mean_B V(s), discrete SAC (arXiv:1910.07207) eq. 12: an expectation, so nothing is sampled."""
-    return -expected_soft_value(q, log_probs, alpha).mean()
-
-
-def discrete_actor_loss_gradient(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
-    """By the logits: pi_k (f_k - sum_j pi_j f_j) / B with f = alpha log pi - min_i Q_i. -> [B, K]."""
-    cost = torch.addcmul(-q.amin(dim=0), alpha, log_probs)
-    probs = log_probs.exp()
-    mean = (probs * cost).sum(dim=1, keepdim=True)
-    return probs.mul_(cost - mean).div_(len(log_probs))
-
-
-def alpha_loss(alpha: Tensor, entropy: Tensor, target_entropy: float | Tensor) -> Tensor:
-    """Temperature loss in its exp form, SAC (arXiv:1812.05905) eq. 18, by the policy's mean entropy []; alpha: [].
-
-    It is its own derivative by log alpha.
-    """
+def alpha_loss(alpha: Tensor, entropy: Tensor, target_entropy: Tensor) -> Tensor:
+    """Temperature loss in its exp form, SAC (arXiv:1812.05905) eq. 18, by the policy's mean entropy; all []."""
     if entropy.shape:
         raise ValueError(f"entropy has shape {tuple(entropy.shape)}, expected []")
     return alpha * (entropy.detach() - target_entropy)
@@ -123,7 +90,7 @@ def projected(log_probs: Tensor, bins: Tensor, reward: Tensor, factor: Tensor, b
     """
     check_shapes("BK K B B B", log_probs=log_probs, bins=bins, reward=reward, factor=factor, bonus=bonus)
     last = len(bins) - 1
-    returns = torch.addcmul(reward[:, None], factor[:, None], bins + bonus[:, None])
+    returns = reward[:, None] + factor[:, None] * (bins + bonus[:, None])
     place = (returns - bins[0]).mul_(last / (bins[-1] - bins[0])).clamp_(0.0, float(last))
     lower = place.floor().clamp_(max=last - 1.0)
     probs, upper_share = log_probs.exp(), place - lower
@@ -141,24 +108,10 @@ def cross_entropy(target: Tensor, log_probs: Tensor) -> Tensor:
 def smoothed_target_action(action: Tensor, unit_noise: Tensor, noise_std: float, noise_clip: float) -> Tensor:
     """clip(a + clip(std * noise, -c, c), -1, 1), TD3 (arXiv:1802.09477) section 5.3; unit_noise ~ N(0, 1): [B, A]."""
     check_shapes("BA BA", action=action, unit_noise=unit_noise)
-    if noise_std == 0.0:
-        return action.clamp(-1.0, 1.0)
-    most = noise_clip / noise_std
-    return torch.add(action, unit_noise.clamp(-most, most), alpha=noise_std).clamp(-1.0, 1.0)
+    return (action + (noise_std * unit_noise).clamp(-noise_clip, noise_clip)).clamp(-1.0, 1.0)
 
 
-def td3_actor_loss(q1: Tensor, gradient: Tensor) -> Tensor:
-    """-mean_B Q_1(s, pi(s)), TD3 (arXiv:1802.09477) algorithm 1: q1 [B] times its `td3_actor_loss_gradient` [B]."""
-    check_shapes("B B", q1=q1, gradient=gradient)
-    return torch.dot(q1, gradient)
-
-
-def td3_actor_loss_gradient(q1: Tensor) -> Tensor:
-    """By q1: -1 / B. -> [B]."""
-    return torch.full_like(q1, -1.0 / len(q1))
-
-
-@no_grad
+@torch.no_grad()
 def polyak_update(target: Tensor, source: Tensor, tau: float) -> None:
     """Averages in place: target <- (1 - tau) target + tau source. Both [P]."""
     target.lerp_(source, tau)

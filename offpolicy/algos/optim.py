@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from offpolicy.algos.losses import polyak_update
 from offpolicy.config.schedules import Ramp, ramp
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.flat import join, views
-from offpolicy.nets.grad_mode import no_grad
 from offpolicy.protocols import Exchange
+
+Network = TypeVar("Network", bound=nn.Module)
 
 BETAS = (0.9, 0.999)
 EPS = 1e-8
@@ -33,7 +36,7 @@ class DivergenceGuard:
         self.flag = torch.zeros((), device=device)  # 0 or 1; sticky
         self._one = torch.ones((), device=device)
 
-    @no_grad
+    @torch.no_grad()
     def watch(self, tensor: Tensor) -> None:
         """Trips if any element is not finite."""
         self.flag.copy_(torch.maximum(self.flag, tensor.isfinite().all().logical_not()))
@@ -60,29 +63,21 @@ class GuardedAdam:
     that one kernel call reads all of them.
     """
 
-    def __init__(
-        self,
-        parameters: Mapping[str, nn.Parameter],
-        lr: float | Tensor,
-        guard: DivergenceGuard,
-        *,
-        is_replayed: bool = False,
-    ) -> None:
-        """`lr` is read at every step: a number, or a tensor [] on the parameters' device, which is part of the state.
-
-        `is_replayed`: the step is recorded once and replayed, so that the number is kept in a tensor of this object.
-        """
+    def __init__(self, parameters: Mapping[str, nn.Parameter], lr: float | Tensor, guard: DivergenceGuard) -> None:
+        """`lr` is the step size, or a tensor [] on the parameters' device, which is part of the state then."""
+        device = guard.flag.device
         self.parameters = tuple(parameters.values())
         self._saves_lr = isinstance(lr, Tensor)
-        self._lr_in_force = None if isinstance(lr, Tensor) else lr
-        self.lr = step_size_tensor(lr, guard.flag.device) if is_replayed and not isinstance(lr, Tensor) else lr
+        # A tensor, which a CUDA graph reads anew at each step; on a CPU in float64, where the number is exact.
+        dtype = torch.float64 if device.type == "cpu" else torch.float32
+        self.lr = lr if isinstance(lr, Tensor) else torch.tensor(lr, dtype=dtype, device=device)
         self.block = join(self.parameters)  # [P]
         self._address = self.block.data_ptr()
         self.gradient = torch.zeros_like(self.block)  # [P]
         shapes = [parameter.shape for parameter in self.parameters]
         self.gradients: dict[Tensor, Tensor] = dict(zip(self.parameters, views(self.gradient, shapes), strict=True))
+        self.num_steps = torch.zeros((), device=device)  # steps taken, not steps refused
         self._guard = guard
-        self._num_steps = torch.zeros((), device=guard.flag.device)  # steps taken, not steps refused
         self._exp_avg, self._exp_avg_sq = torch.zeros_like(self.block), torch.zeros_like(self.block)
         self._moments = {
             f"{moment}.{name}": view
@@ -92,13 +87,7 @@ class GuardedAdam:
 
     def follow(self, lr: float) -> None:
         """Sets the step size from now on."""
-        if lr == self._lr_in_force:
-            return
-        self._lr_in_force = lr
-        if isinstance(self.lr, Tensor):
-            self.lr.fill_(lr)
-        else:
-            self.lr = lr
+        self.lr.fill_(lr)
 
     def differentiate(self, loss: Tensor) -> None:
         """Writes the gradient [P] of a loss [] by the parameters.
@@ -106,31 +95,22 @@ class GuardedAdam:
         Copies: autograd promises no strides, and Adam's kernel on the CPU, which reads blocks, would apply a transposed
         gradient without an error.
         """
-        self.pull_back(loss, None)
-
-    def pull_back(self, output: Tensor, d_output: Tensor | None) -> None:
-        """As `differentiate`, from the gradient of an output of any shape."""
-        gradients = torch.autograd.grad(output, self.parameters, d_output)
+        gradients = torch.autograd.grad(loss, self.parameters)
         torch._foreach_copy_(list(self.gradients.values()), gradients)
 
+    @torch.no_grad()
     def step(self) -> None:
         """Moves every parameter by its gradient. Raises `RuntimeError` if the parameters have been moved elsewhere."""
-        count_steps((self,), self._guard)
-        self.move()
-
-    @no_grad
-    def move(self) -> None:
-        """As `step`, of a step that has been counted."""
-        is_traced = torch.compiler.is_compiling()  # where addresses are unknown
-        if not is_traced and self.parameters[0].data_ptr() != self._address:
+        if self.parameters[0].data_ptr() != self._address:
             raise RuntimeError("the parameters have moved since their optimiser was made")
+        self.num_steps.add_(self._guard.steps_made())
         torch._fused_adam_(
             [self.block],
             [self.gradient],
             [self._exp_avg],
             [self._exp_avg_sq],
             max_exp_avg_sqs=[],
-            state_steps=[self._num_steps],
+            state_steps=[self.num_steps],
             lr=self.lr,
             beta1=BETAS[0],
             beta2=BETAS[1],
@@ -145,26 +125,34 @@ class GuardedAdam:
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the live state: `num_steps`, `exp_avg.<parameter>`, `exp_avg_sq.<parameter>`, an lr that was one."""
-        state = {"num_steps": self._num_steps} | self._moments
-        return state | {"step_size": self.lr} if self._saves_lr and isinstance(self.lr, Tensor) else state
+        state = {"num_steps": self.num_steps} | self._moments
+        return state | {"step_size": self.lr} if self._saves_lr else state
 
 
-@no_grad
-def count_steps(optimizers: Sequence[GuardedAdam], guard: DivergenceGuard) -> None:
-    """Counts a step of each; once their guard has tripped, they make none."""
-    made = guard.steps_made()
-    for optimizer in optimizers:
-        optimizer._num_steps.add_(made)
+class TargetNetwork(Generic[Network]):
+    """A copy of a network that follows it by Polyak averaging and never takes part in a backward pass.
 
+    Both lie in a block of memory each, so that one kernel call averages all of their parameters.
+    """
 
-def step_size_tensor(lr: float, device: torch.device) -> Tensor:
-    """Returns a step size [] that Adam's kernel reads as the number: on a CPU in float64, where it is exact."""
-    return torch.tensor(lr, dtype=torch.float64 if device.type == "cpu" else torch.float32, device=device)
+    def __init__(
+        self,
+        source: Network,
+        tau: float,
+        parameters_of: Callable[[Network], Iterable[nn.Parameter]] = nn.Module.parameters,
+    ) -> None:
+        """`parameters_of` returns the parameters in the order in which an optimiser joins those of the source."""
+        sources = tuple(parameters_of(source))
+        self._source_block, self._first = join(sources), sources[0]
+        self.module: Network = copy.deepcopy(source).requires_grad_(False)
+        self._block = join(tuple(parameters_of(self.module)))
+        self._tau = tau
 
-
-def is_replayed(algo: AlgoConfig, device: torch.device) -> bool:
-    """True if updates are, or on this device might be, recorded and replayed: no number of the host may be in them."""
-    return device.type == "cuda" or algo.compile != "off"
+    def follow(self) -> None:
+        """Makes one Polyak step towards the source. Raises `RuntimeError` if its parameters have been moved since."""
+        if self._first.data_ptr() != self._source_block.data_ptr():
+            raise RuntimeError("the parameters have moved since their target network was made")
+        polyak_update(self._block, self._source_block, self._tau)
 
 
 class SoloExchange:
@@ -186,8 +174,6 @@ class Loss(NamedTuple):
     value: Tensor
     optimizer: GuardedAdam
     max_grad_norm: float | None = None
-    # Writes `optimizer.gradient`, where equations say the derivatives; None: autograd differentiates the value.
-    write_gradient: Callable[[], object] | None = None
 
 
 class OptimizerStep:
@@ -208,13 +194,13 @@ class OptimizerStep:
         """
         if len({id(loss.optimizer) for loss in losses}) < len(losses):
             raise ValueError("minimize: got several losses of one optimiser, allowed one each: pass their sum")
-        values = [loss.value.detach() if loss.value.requires_grad else loss.value for loss in losses]
         for loss in losses:
-            if loss.write_gradient is None:
-                loss.optimizer.differentiate(loss.value)
-            else:
-                loss.write_gradient()
-        gradients = [loss.optimizer.gradient for loss in losses]
+            loss.optimizer.differentiate(loss.value)
+        self.step(*losses)
+
+    def step(self, *losses: Loss) -> None:
+        """As `minimize`, with the gradients that the optimisers hold."""
+        values, gradients = [loss.value.detach() for loss in losses], [loss.optimizer.gradient for loss in losses]
         if self.exchange.num_ranks > 1:
             self.origin.watch_step(values, squared_norms_of(gradients))
             values = [value.clone() for value in values]  # the caller reports its own
@@ -223,11 +209,10 @@ class OptimizerStep:
         self.guard.watch_step(values, squares)
         if self.exchange.num_ranks > 1:
             self.origin.flag.mul_(self.guard.flag)  # a norm too great here, but not in the mean, has stopped nothing
-        count_steps([loss.optimizer for loss in losses], self.guard)
         for loss, gradient, square in zip(losses, gradients, squares, strict=True):
             if loss.max_grad_norm is not None:
                 clip(gradient, square, loss.max_grad_norm)
-            loss.optimizer.move()
+            loss.optimizer.step()
 
 
 def squared_norms_of(gradients: Sequence[Tensor]) -> list[Tensor]:
@@ -266,7 +251,7 @@ class LearningRate:
         elif isinstance(self._algo.lr, Ramp):
             self.value.fill_(self._algo.value(self._algo.lr, env_steps))
 
-    @no_grad
+    @torch.no_grad()
     def follow_kl(self, kl: Tensor) -> None:
         """Adapts the rate to the mean KL [] of an epoch; the same on all ranks if `kl` is."""
         if self.is_adaptive:

@@ -1,4 +1,4 @@
-"""Soft actor-critic with twin critics and a tuned temperature (arXiv:1812.05905)."""
+"""Soft actor-critic with twin critics and a tuned temperature (arXiv:1812.05905); discrete: arXiv:1910.07207."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from offpolicy.algos.base_learner import TEMPERATURE, Measured, MetricSums, Seeds, TensorGroups
-from offpolicy.algos.losses import alpha_loss, td_target
-from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, is_replayed
-from offpolicy.algos.soft_actions import default_target_entropy, make_soft_actions
+from offpolicy.algos.learner import TEMPERATURE, Measured, MetricSums, Seeds, TensorGroups
+from offpolicy.algos.losses import alpha_loss, critic_loss, expected_soft_value, sac_actor_loss, soft_value, td_target
+from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, TargetNetwork
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.actors import SoftmaxActor, SquashedGaussianActor
-from offpolicy.nets.critics import make_critic
-from offpolicy.nets.fusing import differentiable, fuse, graphless
+from offpolicy.nets.actors import SoftmaxActor, SquashedGaussianActor, soft_actor
+from offpolicy.nets.critics import DiscreteTwinCritic, TwinCritic, make_critic
 from offpolicy.nets.normalizer import RunningMoments
-from offpolicy.nets.policy import make_policy
+from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, SpaceSpec
 
@@ -26,114 +24,152 @@ METRICS = {
     "actor": ("actor_loss", "ent_coef", "entropy"),
     "temperature": ("alpha_loss",),
 }
+DISCRETE_TARGET = 0.98  # target entropy as a fraction of that of uniform actions, arXiv:1910.07207 appendix
 
 
 class Temperature:
     """alpha = exp(log_alpha): tuned until the policy's entropy is the target's, or fixed."""
 
-    def __init__(self, algo: AlgoConfig, spec: SpaceSpec, optimizer_step: OptimizerStep) -> None:
-        guard, device = optimizer_step.guard, optimizer_step.guard.flag.device
+    def __init__(self, algo: AlgoConfig, default_target: float, optimizer_step: OptimizerStep) -> None:
+        """`default_target` is the target entropy in nats where `algo.target_entropy` is null."""
+        device = optimizer_step.guard.flag.device
         self.log_alpha = nn.Parameter(torch.tensor(math.log(algo.init_alpha), device=device))
-        parameters, lr = {"log_alpha": self.log_alpha}, algo.value(algo.alpha_lr, 0)
-        self.optimizer = GuardedAdam(parameters, lr, guard, is_replayed=is_replayed(algo, device))
-        self._log_alpha = self.log_alpha.detach()  # where the optimiser has moved it
+        lr = algo.value(algo.alpha_lr, 0)
+        self.optimizer = GuardedAdam({TEMPERATURE: self.log_alpha}, lr, optimizer_step.guard)
         self.is_tuned = algo.auto_alpha
-        self._target_entropy = torch.zeros((), device=device)  # a tensor, because updates may be replayed
-        self._entropy_in_force = 0.0  # its number
-        default = default_target_entropy(spec)
-        self._given_entropy = default if algo.target_entropy is None else algo.target_entropy
+        self.target_entropy = torch.zeros((), device=device)
         self._algo = algo
+        self._target = default_target if algo.target_entropy is None else algo.target_entropy
         self.follow_schedules(0)
 
     @property
     def alpha(self) -> Tensor:
         """The temperature, without gradient. []."""
-        return self._log_alpha.exp()
+        return self.log_alpha.detach().exp()
 
     def follow_schedules(self, env_steps: int) -> None:
         """Sets scheduled options to their values at an env step of the run."""
         self.optimizer.follow(self._algo.value(self._algo.alpha_lr, env_steps))
-        target = self._algo.value(self._given_entropy, env_steps)
-        if target != self._entropy_in_force:
-            self._target_entropy.fill_(target)
-            self._entropy_in_force = target
+        self.target_entropy.fill_(self._algo.value(self._target, env_steps))
 
-    def loss(self, alpha: Tensor, entropy: Tensor) -> Loss:
-        """Returns the loss of the temperature `alpha` [] for the policy's mean entropy [] in the actor's step."""
-        loss = alpha_loss(alpha, entropy, self._target_entropy)
-        return Loss(loss, self.optimizer, write_gradient=lambda: self.optimizer.gradient.copy_(loss))
+    def loss(self, entropy: Tensor) -> Loss:
+        """Returns the loss of the temperature for the policy's mean entropy []."""
+        return Loss(alpha_loss(self.log_alpha.exp(), entropy, self.target_entropy), self.optimizer)
 
 
 class Sac:
     """SAC's update rule. Actions, log-probabilities and entropies are those of the [-1, 1] space, or discrete."""
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> None:
-        seeds = Seeds(seed)
+        self.algo, seeds = algo, Seeds(seed)
         with seeds.initial_weights():
-            self.policy = make_policy(algo, spec).to(device)
-            critic = make_critic(algo, spec).to(device)
-        assert isinstance(self.policy.actor, SquashedGaussianActor | SoftmaxActor)  # true by algo.name
+            self.policy = self.make_policy(algo, spec).to(device)
+            self.critic = self.make_critic(algo, spec).to(device)
+        self.actor = self.policy.actor
         self.metrics = MetricSums(METRICS, device)
         self.optimizer_step = OptimizerStep(device, exchange)
         self.generator = seeds.generator(device)
-        self._algo = algo
-        self._actor = self.policy.actor
-        actor_lr = algo.value(algo.actor_lr, 0)
-        guard, replayed = self.optimizer_step.guard, is_replayed(algo, device)
-        parameters = dict(self._actor.named_parameters())
-        self._actor_optimizer = GuardedAdam(parameters, actor_lr, guard, is_replayed=replayed)
-        gradients = self._actor_optimizer.gradients
-        fuse(self._actor, gradients, precision=algo.precision, products=algo.products)
-        body = differentiable((self._actor.body,), gradients, self._actor.body.fused)
-        self._actions = make_soft_actions(algo, self._actor, body, critic, self.optimizer_step, self.generator)
-        self._critic = self._actions.critic
-        self._temperature = Temperature(algo, spec, self.optimizer_step)
-        self._graphless = graphless(body, *self._critic.networks, is_replayed=replayed)
+        guard = self.optimizer_step.guard
+        actor_parameters = dict(self.actor.named_parameters())
+        self.actor_optimizer = GuardedAdam(actor_parameters, algo.value(algo.actor_lr, 0), guard)
+        self.target_critic = TargetNetwork(self.critic, algo.tau, lambda twin: twin.parameters_by_layer().values())
+        critic_parameters = self.critic.parameters_by_layer()
+        self.critic_optimizer = GuardedAdam(critic_parameters, algo.value(algo.critic_lr, 0), guard)
+        self.temperature = Temperature(algo, self.default_target_entropy(spec), self.optimizer_step)
+
+    def make_policy(self, algo: AlgoConfig, spec: SpaceSpec) -> Policy:
+        """Returns the policy."""
+        return make_policy(algo, spec, soft_actor)
+
+    def make_critic(self, algo: AlgoConfig, spec: SpaceSpec) -> TwinCritic:
+        """Returns the critics."""
+        return make_critic(algo, spec)
+
+    def default_target_entropy(self, spec: SpaceSpec) -> float:
+        """Returns -A for a Box (arXiv:1812.05905, appendix D), 0.98 log K for K discrete actions, in nats."""
+        return DISCRETE_TARGET * math.log(spec.num_actions) if spec.num_actions else -float(spec.action_dim)
 
     def follow_schedules(self, env_steps: int) -> None:
         """Sets scheduled options to their values at an env step of the run."""
-        self._actor_optimizer.follow(self._algo.value(self._algo.actor_lr, env_steps))
-        self._critic.optimizer.follow(self._algo.value(self._algo.critic_lr, env_steps))
-        self._temperature.follow_schedules(env_steps)
+        self.actor_optimizer.follow(self.algo.value(self.algo.actor_lr, env_steps))
+        self.critic_optimizer.follow(self.algo.value(self.algo.critic_lr, env_steps))
+        self.temperature.follow_schedules(env_steps)
 
     def update_once(self, batch: Batch, *, has_actor_step: bool) -> Measured:
         """Updates the critics; with an actor step also actor and temperature; then the target critics.
 
         Returns the measured metrics, by group.
         """
-        with self._graphless():
-            alpha = self._temperature.alpha
-            next_value = self._actions.next_value(batch, alpha, has_actor_step=has_actor_step)
-            target_q = td_target(batch.reward, batch.discount, batch.terminated, next_value)
-            measured: Measured = {"critic": self._critic.step(batch, target_q)}
-            if has_actor_step:
-                measured |= self._update_actor(alpha)
-            self._critic.target.follow()
+        alpha = self.temperature.alpha
+        with torch.no_grad():
+            target_q = self.target_q(batch, alpha)
+        loss, q = self.critic_loss(batch, target_q)
+        self.optimizer_step.minimize(Loss(loss, self.critic_optimizer, self.algo.max_grad_norm))
+        measured: Measured = {"critic": (loss.detach(), q.detach().mean(), target_q.mean())}
+        if has_actor_step:
+            measured |= self.update_actor(batch, alpha)
+        self.target_critic.follow()
         return measured
+
+    def update_actor(self, batch: Batch, alpha: Tensor) -> Measured:
+        """Updates the actor against the critics as they are, and the temperature with the same entropy.
+
+        Returns the measured metrics, by group.
+        """
+        loss, entropy = self.actor_loss(batch, alpha)
+        losses = [Loss(loss, self.actor_optimizer, self.algo.max_grad_norm)]
+        measured: Measured = {"actor": (loss.detach(), alpha, entropy.detach())}
+        if self.temperature.is_tuned:
+            losses.append(self.temperature.loss(entropy))
+            measured["temperature"] = (losses[1].value.detach(),)
+        self.optimizer_step.minimize(*losses)
+        return measured
+
+    def target_q(self, batch: Batch, alpha: Tensor) -> Tensor:
+        """Returns the Bellman targets [B], by the target critics and the present policy: SAC has no target actor."""
+        target_critic = self.target_critic.module
+        if isinstance(target_critic, DiscreteTwinCritic):
+            assert isinstance(self.actor, SoftmaxActor)  # as `make_policy` chooses
+            log_probs = self.actor.distribution(batch.next_obs).log_probs
+            next_value = expected_soft_value(target_critic.values(batch.next_obs), log_probs, alpha)
+        else:
+            next_action, next_log_prob = self.sample(batch.next_obs)
+            next_value = soft_value(target_critic.forward(batch.next_obs, next_action), next_log_prob, alpha)
+        return td_target(batch.reward, batch.discount, batch.terminated, next_value)
+
+    def critic_loss(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the loss [] of the critics, and their values of the actions taken [C, B]."""
+        q = self.critic.forward(batch.obs, batch.action)
+        return critic_loss(q, target_q), q
+
+    def actor_loss(self, batch: Batch, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the loss [] of the actor and the mean entropy [] of the policy."""
+        if isinstance(self.critic, DiscreteTwinCritic):
+            assert isinstance(self.actor, SoftmaxActor)  # as `make_policy` chooses
+            policy = self.actor.distribution(batch.obs)
+            q = self.critic.values(batch.obs).detach()
+            return -expected_soft_value(q, policy.log_probs, alpha).mean(), policy.entropy().mean()
+        action, log_prob = self.sample(batch.obs)
+        return sac_actor_loss(self.actor_q(batch.obs, action), log_prob, alpha), -log_prob.mean()
+
+    def actor_q(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Returns the values that the actor maximises, the least of both critics. [B, O], [B, A] -> [B]."""
+        return self.critic.forward(obs, action).amin(dim=0)
+
+    def sample(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the policy's action [B, A], reparameterised, and its log-probability [B]."""
+        assert isinstance(self.actor, SquashedGaussianActor)  # as `make_policy` chooses
+        return self.actor.sample(obs, self.generator)
 
     def tensor_groups(self) -> TensorGroups:
         """Returns the live tensors of networks, normalisers and optimisers."""
-        critics = {"critic": self._critic.online, "target_critic": self._critic.target.module}
-        optimizers = {"actor_optimizer": self._actor_optimizer, "critic_optimizer": self._critic.optimizer}
-        optimizers["alpha_optimizer"] = self._temperature.optimizer
-        groups = TensorGroups.of({"policy": self.policy, **critics}, optimizers)
-        groups.networks[TEMPERATURE] = self._temperature.log_alpha
+        modules = {"policy": self.policy, "critic": self.critic, "target_critic": self.target_critic.module}
+        optimizers = {"actor_optimizer": self.actor_optimizer, "critic_optimizer": self.critic_optimizer}
+        optimizers["alpha_optimizer"] = self.temperature.optimizer
+        groups = TensorGroups.of(modules, optimizers)
+        groups.networks[TEMPERATURE] = self.temperature.log_alpha
         return groups
 
     def normalizers(self) -> Mapping[str, RunningMoments]:
         """Returns that of the observations, where they are normalised."""
         return self.policy.named_normalizers()
-
-    def _update_actor(self, alpha: Tensor) -> Measured:
-        """Updates the actor against the critics just updated, and the temperature with the same entropy.
-
-        Returns the measured metrics, by group.
-        """
-        actor = self._actions.actor_loss(alpha)
-        losses = [Loss(actor.value, self._actor_optimizer, self._algo.max_grad_norm, actor.write_gradient)]
-        measured: Measured = {"actor": (actor.value, alpha, actor.entropy)}
-        if self._temperature.is_tuned:
-            losses.append(self._temperature.loss(alpha, actor.entropy))
-            measured["temperature"] = (losses[1].value,)
-        self.optimizer_step.minimize(*losses)
-        return measured

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from offpolicy.algos.base_learner import Measured, MetricSums, Seeds, TensorGroups
-from offpolicy.algos.learners import CriticTrainer, TargetNetwork
-from offpolicy.algos.losses import smoothed_target_action, td3_actor_loss, td3_actor_loss_gradient, td_target
-from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, is_replayed
+from offpolicy.algos.learner import Measured, MetricSums, Seeds, TensorGroups
+from offpolicy.algos.losses import critic_loss, smoothed_target_action, td_target
+from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, TargetNetwork
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.actors import DeterministicActor
+from offpolicy.nets.actors import DeterministicActor, deterministic_actor
 from offpolicy.nets.critics import make_critic
-from offpolicy.nets.fusing import differentiable, fuse, graphless
 from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import make_policy
 from offpolicy.protocols import Exchange
@@ -27,76 +25,62 @@ class Td3:
     """TD3's update rule. The smoothing noise is that of the [-1, 1] action space."""
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> None:
-        seeds = Seeds(seed)
+        self.algo, seeds = algo, Seeds(seed)
         with seeds.initial_weights():
-            self.policy = make_policy(algo, spec).to(device)
-            critic = make_critic(algo, spec).to(device)
+            self.policy = make_policy(algo, spec, deterministic_actor).to(device)
+            self.critic = make_critic(algo, spec).to(device)
         assert isinstance(self.policy.actor, DeterministicActor)  # true by algo.name; narrows the union
+        self.actor = self.policy.actor
         self.metrics = MetricSums(METRICS, device)
         self.optimizer_step = OptimizerStep(device, exchange)
         self.generator = seeds.generator(device)
-        self._algo = algo
-        self._actor = self.policy.actor
-        actor_lr = algo.value(algo.actor_lr, 0)
-        guard, replayed = self.optimizer_step.guard, is_replayed(algo, device)
-        parameters = dict(self._actor.named_parameters())
-        self._actor_optimizer = GuardedAdam(parameters, actor_lr, guard, is_replayed=replayed)
-        self._target_actor = TargetNetwork(self._actor, algo.tau)
-        gradients = self._actor_optimizer.gradients
-        fuse(self._actor, gradients, self._target_actor.module, precision=algo.precision, products=algo.products)
-        self._actor_body = differentiable((self._actor.body,), gradients, self._actor.body.fused)
-        self._critic = CriticTrainer(algo, critic, self.optimizer_step)
-        self._graphless = graphless(self._actor_body, *self._critic.networks, is_replayed=replayed)
+        guard = self.optimizer_step.guard
+        self.target_actor = TargetNetwork(self.actor, algo.tau)
+        actor_parameters = dict(self.actor.named_parameters())
+        self.actor_optimizer = GuardedAdam(actor_parameters, algo.value(algo.actor_lr, 0), guard)
+        self.target_critic = TargetNetwork(self.critic, algo.tau, lambda twin: twin.parameters_by_layer().values())
+        critic_parameters = self.critic.parameters_by_layer()
+        self.critic_optimizer = GuardedAdam(critic_parameters, algo.value(algo.critic_lr, 0), guard)
 
     def follow_schedules(self, env_steps: int) -> None:
         """Sets scheduled options to their values at an env step of the run."""
-        self._actor_optimizer.follow(self._algo.value(self._algo.actor_lr, env_steps))
-        self._critic.optimizer.follow(self._algo.value(self._algo.critic_lr, env_steps))
+        self.actor_optimizer.follow(self.algo.value(self.algo.actor_lr, env_steps))
+        self.critic_optimizer.follow(self.algo.value(self.algo.critic_lr, env_steps))
 
     def update_once(self, batch: Batch, *, has_actor_step: bool) -> Measured:
         """Updates the critics; with an actor step also the actor and all targets.
 
         Returns the measured metrics, by group.
         """
-        with self._graphless():
-            measured: Measured = {"critic": self._critic.step(batch, self._target_q(batch))}
-            if has_actor_step:
-                measured["actor"] = (self._update_actor(batch.obs),)
-                self._critic.target.follow()
-                self._target_actor.follow()
+        with torch.no_grad():
+            target_q = self.target_q(batch)
+        q = self.critic.forward(batch.obs, batch.action)
+        loss = critic_loss(q, target_q)
+        self.optimizer_step.minimize(Loss(loss, self.critic_optimizer, self.algo.max_grad_norm))
+        measured: Measured = {"critic": (loss.detach(), q.detach().mean(), target_q.mean())}
+        if has_actor_step:
+            actor_loss = -self.critic.q1(batch.obs, self.actor.forward(batch.obs)).mean()  # algorithm 1
+            self.optimizer_step.minimize(Loss(actor_loss, self.actor_optimizer, self.algo.max_grad_norm))
+            measured["actor"] = (actor_loss.detach(),)
+            self.target_critic.follow()
+            self.target_actor.follow()
         return measured
+
+    def target_q(self, batch: Batch) -> Tensor:
+        """Returns the Bellman targets [B] at the smoothed actions of the target actor."""
+        action = self.target_actor.module.forward(batch.next_obs)
+        noise = torch.randn(action.shape, generator=self.generator, device=action.device)
+        next_action = smoothed_target_action(action, noise, self.algo.target_noise, self.algo.target_noise_clip)
+        next_value = self.target_critic.module.forward(batch.next_obs, next_action).amin(dim=0)
+        return td_target(batch.reward, batch.discount, batch.terminated, next_value)
 
     def tensor_groups(self) -> TensorGroups:
         """Returns the live tensors of networks, normalisers and optimisers."""
-        actors = {"policy": self.policy, "target_actor": self._target_actor.module}
-        critics = {"critic": self._critic.online, "target_critic": self._critic.target.module}
-        optimizers = {"actor_optimizer": self._actor_optimizer, "critic_optimizer": self._critic.optimizer}
+        actors = {"policy": self.policy, "target_actor": self.target_actor.module}
+        critics = {"critic": self.critic, "target_critic": self.target_critic.module}
+        optimizers = {"actor_optimizer": self.actor_optimizer, "critic_optimizer": self.critic_optimizer}
         return TensorGroups.of({**actors, **critics}, optimizers)
 
     def normalizers(self) -> Mapping[str, RunningMoments]:
         """Returns that of the observations, where they are normalised."""
         return self.policy.named_normalizers()
-
-    def _target_q(self, batch: Batch) -> Tensor:
-        """Returns the Bellman target [B] at the smoothed action of the target actor."""
-        target_action = self._target_actor.module.forward(batch.next_obs)
-        noise = torch.randn(target_action.shape, generator=self.generator, device=target_action.device)
-        next_action = smoothed_target_action(
-            target_action, noise, self._algo.target_noise, self._algo.target_noise_clip
-        )
-        next_value = self._critic.target_q(batch.next_obs, next_action).amin(dim=0)
-        return td_target(batch.reward, batch.discount, batch.terminated, next_value)
-
-    def _update_actor(self, obs: Tensor) -> Tensor:
-        """Updates the actor against the first critic just updated; returns the loss []."""
-        action = self._actor_body.evaluate(obs)[0].tanh()
-        q1 = self._critic.q1(obs, action)
-        d_q1 = td3_actor_loss_gradient(q1)
-        loss = td3_actor_loss(q1, d_q1)
-
-        def write_gradient() -> None:
-            d_action = self._critic.action_gradient_of_q1(d_q1)
-            self._actor_body.pull_back(torch.ops.aten.tanh_backward(d_action, action)[None])
-
-        self.optimizer_step.minimize(Loss(loss, self._actor_optimizer, self._algo.max_grad_norm, write_gradient))
-        return loss

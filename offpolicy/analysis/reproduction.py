@@ -86,9 +86,6 @@ def why_not_bitwise(  # noqa: PLR0913  # what is known of the repetition, each n
         "threads.learner=auto: the number of threads that wins depends on the machine's load": (
             cfg.threads.learner == "auto" and cores > 1
         ),
-        f"algo.compile={cfg.algo.compile}: compiled code adds up in another order": (
-            cfg.algo.compile not in ("off", "graph", "auto")
-        ),
     }
     return [reason for reason, holds in reasons.items() if holds]
 

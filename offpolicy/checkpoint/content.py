@@ -16,7 +16,7 @@ from offpolicy.errors import CheckpointError
 from offpolicy.saved_fields import Fields, is_count
 
 MODES = ("alternate", "overlap", "free")
-UPDATE_MODES = ("off", "graph", "reduce-overhead")
+KERNELS = ("textbook", "fast")
 MOST_ROWS = 1 << 47  # of a ring, ever written
 MOST_ENVS = 1 << 24  # environments of a collector
 MOST_RANKS = 1 << 16  # learner ranks, collectors, or threads of a run
@@ -90,8 +90,7 @@ class RankStreams:
     updates: bytes  # state of the generator of the updates
     setting: tuple[int, str] | None  # threads and mode that the tuner chose
     iterations: int  # since then
-    update_mode: str | None  # how updates were made (algo.compile); None: none was made
-    measured_on: str | None  # type of the device on which algo.compile=auto chose it
+    kernels: str | None  # that made the updates; None: of a version without a choice
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, rank: int) -> RankStreams:
@@ -100,9 +99,9 @@ class RankStreams:
         if not isinstance(fields.value("source"), list):
             raise fields.refused("source", "a list")
         setting, iterations = _choice(fields)
-        update_mode = fields.optional_text("update_mode")
-        if update_mode not in (None, *UPDATE_MODES):
-            raise fields.refused("update_mode", f"{', '.join(UPDATE_MODES)} or null")
+        kernels = fields.optional_text("kernels") if "kernels" in fields else None
+        if kernels not in (None, *KERNELS):
+            raise fields.refused("kernels", f"{', '.join(KERNELS)} or null")
         return cls(
             source=fields.value("source"),
             fresh_from=fields.counts("fresh_from", most=MOST_ROWS),
@@ -110,8 +109,7 @@ class RankStreams:
             updates=fields.octets("updates"),
             setting=setting,
             iterations=iterations,
-            update_mode=update_mode,
-            measured_on=fields.optional_text("measured_on"),
+            kernels=kernels,
         )
 
 

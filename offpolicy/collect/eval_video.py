@@ -23,6 +23,7 @@ import safetensors.torch
 import torch
 
 from offpolicy import fault
+from offpolicy.algos.registry import make_policy
 from offpolicy.checkpoint.formats import Array
 from offpolicy.children import describe_exit, die_with_parent, leave_signals, module_path, signals_blocked
 from offpolicy.collect.evaluation import deterministic_actor
@@ -30,7 +31,6 @@ from offpolicy.collect.film import Film, GifTiming, Picture, draw_without_window
 from offpolicy.config.schema import RunConfig
 from offpolicy.descendants import HELD_S
 from offpolicy.files import atomic_file, remove_temporaries
-from offpolicy.nets.policy import make_policy
 from offpolicy.start import drop_refused
 from offpolicy.timing.clock import Stopwatch
 from offpolicy.types import SpaceSpec

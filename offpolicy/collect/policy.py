@@ -12,7 +12,6 @@ import torch
 from offpolicy.collect.repeated_noise import RepeatedNoise
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.errors import NumericsError
-from offpolicy.nets.explorer import Explorer, can_explore
 from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size
 from offpolicy.number_text import counted
 from offpolicy.processes.handshake import steps_per_collector
@@ -69,8 +68,6 @@ class CollectorPolicy:
         self._exploration, self._spec = exploration, spec
         self._flat = np.zeros(flat_size(policy), dtype=np.float32)
         adopt_flat(policy, self._flat)
-        self._can_explore = can_explore(policy)
-        self._explorers: dict[int, Explorer] = {}  # by rows
         self.policy_rng = torch.Generator()
         self.version = 0  # version of the weights it acts with; 0: none were published yet
         self.reseed(seed, *path)
@@ -108,10 +105,6 @@ class CollectorPolicy:
         if self.repeated_noise is not None:
             noise = self.repeated_noise.draw(len(obs), self.policy_rng)
             return PolicyOutput(self._policy.act_with_noise(torch.from_numpy(obs), noise).numpy(), None, self.version)
-        if self._can_explore:
-            if len(obs) not in self._explorers:
-                self._explorers[len(obs)] = Explorer(self._policy, len(obs), self._spec.action_dim)
-            return PolicyOutput(self._explorers[len(obs)].explore(obs, self.policy_rng), None, self.version)
         with torch.inference_mode():
             drawn, log_prob = self._policy.sample(torch.from_numpy(obs), self.policy_rng)
         return PolicyOutput(drawn.numpy(), None if log_prob is None else log_prob.numpy(), self.version)

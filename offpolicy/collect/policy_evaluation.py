@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from offpolicy.algos.registry import make_policy
 from offpolicy.checkpoint.formats import Array
 from offpolicy.collect.episode_hook import STOPPED, EpisodeHook, HookConfig, HookResult, Interval
 from offpolicy.collect.evaluation import EpisodeCallbacks, evaluate
@@ -17,7 +18,7 @@ from offpolicy.collect.policy import BadEpisodeError
 from offpolicy.collect.post import Episode
 from offpolicy.collect.record_log import Record, RecordLog
 from offpolicy.config.schema import RunConfig
-from offpolicy.nets.policy import flat_size, load_flat, make_policy
+from offpolicy.nets.policy import flat_size, load_flat
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.timing.time_account import NullLedger, TimeAccount
 from offpolicy.timing.trace_reader import Overlap, Times, total_ns, union

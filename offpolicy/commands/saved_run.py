@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from offpolicy.algos.registry import make_policy
 from offpolicy.checkpoint import CHECKPOINTS, BestPolicy, Checkpoint, CheckpointStore, check_content, read_best
 from offpolicy.collect.evaluation import Actor, deterministic_actor
 from offpolicy.config.parsing import flatten, is_within, merge
@@ -19,7 +20,7 @@ from offpolicy.envs.probe import probe
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.export.exported import ExportedPolicy
 from offpolicy.launch.run_lock import is_running
-from offpolicy.nets.policy import Policy, make_policy
+from offpolicy.nets.policy import Policy
 from offpolicy.training.rank_context import pick_device
 from offpolicy.training.resume import learner_tensors
 from offpolicy.types import SpaceSpec

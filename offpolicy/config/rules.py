@@ -30,7 +30,6 @@ from offpolicy.config.sections import (
 from offpolicy.files import too_long
 
 TARGET = r"[\w.]+:\w+"  # module:name
-BF16_ACTIVATIONS = ("relu", "elu", "tanh")  # those that `nets/fused.py` has kernels for
 JSON_TYPES = (str, int, float, bool, types.NoneType)  # not their subclasses, which YAML refuses
 JSON_VALUES = "numbers, texts, true, false, null, lists and mappings"
 
@@ -351,10 +350,10 @@ def _replay_problems(cfg: RunSections) -> list[str]:
             " single rewards, and rows of n steps hold sums; write algo.scale_reward=false"
         )
     if cfg.algo.compile == "graph" and cfg.device == "cpu":
-        problems.append(
-            "algo.compile: got graph, allowed off, auto or reduce-overhead with device=cpu: CUDA alone captures graphs"
-        )
-    return problems + impossible_compile(cfg, cfg.runner.world_size) + _precision_problems(cfg.algo)
+        problems.append("algo.compile: got graph, allowed off with device=cpu: CUDA alone captures graphs")
+    if cfg.algo.precision == "bf16" and cfg.device == "cpu":
+        problems.append("algo.precision: got bf16, allowed fp32 with device=cpu")
+    return problems + impossible_compile(cfg, cfg.runner.world_size) + _kernels_problems(cfg)
 
 
 def first_update_step(cfg: RunSections, num_hosts: int = 1) -> int:
@@ -385,18 +384,11 @@ def _first_update_problems(cfg: RunSections, step_rows: int) -> list[str]:
     ]
 
 
-def _precision_problems(algo: AlgoConfig) -> list[str]:
-    """Refuses bfloat16 where no product would be rounded, or only some would."""
-    if algo.precision == "fp32":
-        return []
-    reasons = {
-        f"algo.hidden_dims={list(algo.hidden_dims)}: only products between hidden layers are rounded":
-            len(algo.hidden_dims) < 2,
-        f"algo.activation={algo.activation}": algo.activation not in BF16_ACTIVATIONS,
-        "algo.critic_layer_norm=true": algo.critic_layer_norm,
-        f"algo.network.name={algo.network.name}": algo.network.name is not None,
-    }  # fmt: skip
-    return [f"algo.precision: got bf16, allowed fp32 with {reason}" for reason, is_true in reasons.items() if is_true]
+def _kernels_problems(cfg: RunSections) -> list[str]:
+    """Refuses `algo.kernels=fast` where the configuration alone says that there are none."""
+    why_not = cfg.algo.why_not_fast or (f"device={cfg.device}" if cfg.device.startswith("cuda") else "")
+    is_refused = cfg.algo.kernels == "fast" and why_not
+    return [f"algo.kernels: got fast, allowed auto or textbook with {why_not}"] if is_refused else []
 
 
 def _shorter_start(cfg: RunSections) -> str:
@@ -405,11 +397,11 @@ def _shorter_start(cfg: RunSections) -> str:
 
 
 def impossible_compile(cfg: RunSections, num_ranks: int) -> list[str]:
-    """Refuses to record or compile updates in which `num_ranks` ranks average their gradients."""
-    if num_ranks > 1 and cfg.algo.compile in ("graph", "reduce-overhead"):
+    """Refuses to capture updates in which `num_ranks` ranks average their gradients."""
+    if num_ranks > 1 and cfg.algo.compile == "graph":
         return [
-            f"algo.compile: got {cfg.algo.compile}, allowed off or auto with {num_ranks} learner ranks, which wait for"
-            " each other within an update"
+            f"algo.compile: got graph, allowed off with {num_ranks} learner ranks, which wait for each other within an"
+            " update"
         ]
     return []
 

@@ -160,22 +160,28 @@ class AlgoConfig:
     critic_lr: Scheduled = option(3e-4, "Adam step size of the critics", gt=0.0, only=FROM_REPLAY)
     critic_layer_norm: bool = option(False, "layer norm after each hidden layer of the critics", only=(SAC, TD3))
     policy_delay: int = option(1, "critic updates per actor update", ge=1, only=FROM_REPLAY)
-    precision: str = option(
-        "fp32",
-        "fp32; bf16: products between hidden layers with bfloat16 factors, parameters and optimiser stay float32",
-        choices=("fp32", "bf16"), only=(SAC, TD3),
+    kernels: str = option(
+        "auto",
+        "how an update is made: textbook, from the losses as they are written, by autograd; fast, on a CPU and for the"
+        " standard networks, with gradients written down; auto: fast where that is the same update, else textbook",
+        choices=("auto", "textbook", "fast"), only=(SAC, TD3),
     )  # fmt: skip
     products: str = option(
         "auto",
-        "what multiplies float32 matrices on a CPU: blas, of torch; onednn; auto: onednn on AMD's processors from"
+        "kernels=fast: what multiplies matrices: blas, of torch; onednn; auto: onednn on AMD's processors from"
         " family 26 (Zen 5) on, else blas",
-        choices=("auto", "blas", "onednn"), only=(*FROM_REPLAY, *POLICY_GRADIENT),
+        choices=("auto", "blas", "onednn"), only=(SAC, TD3),
+    )  # fmt: skip
+    precision: str = option(
+        "fp32",
+        "fp32; bf16, on CUDA: matrix products in bfloat16 (torch.autocast), parameters and optimiser stay float32",
+        choices=("fp32", "bf16"), only=FROM_REPLAY,
     )  # fmt: skip
     compile: str = option(
         "off",
-        "how an update is run: off, kernel by kernel; graph, captured and replayed on CUDA; reduce-overhead, by"
-        " torch.compile; auto: graph if it is faster, tried at the first update on CUDA; else off",
-        choices=("off", "auto", "graph", "reduce-overhead"), only=FROM_REPLAY,
+        "how an update is launched: off, kernel by kernel; graph, on CUDA: captured in the first update and launched as"
+        " one",
+        choices=("off", "graph"), only=FROM_REPLAY,
     )  # fmt: skip
     n_step: int = option(1, "steps of reward summed before bootstrapping", ge=1, le=64, only=FROM_REPLAY)
     # SAC and FlashSAC
@@ -264,6 +270,17 @@ class AlgoConfig:
     def scales_reward(self) -> bool:
         """True if rewards are divided by the spread of the running discounted returns."""
         return self.info is FLASHSAC and self.scale_reward
+
+    @property
+    def why_not_fast(self) -> str:
+        """The option with which there are no fast kernels; '' where there are, on a CPU and for a Box."""
+        options = {
+            f"algo={self.name}": self.info not in (SAC, TD3),
+            f"algo.network={self.network.name}": self.network.name is not None,
+            f"algo.activation={self.activation}": self.activation == "silu",
+            "algo.critic_layer_norm=true": self.critic_layer_norm,
+        }
+        return next((option for option, is_set in options.items() if is_set), "")
 
     @property
     def warmup(self) -> int:

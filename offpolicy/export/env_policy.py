@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.envs.spaces import Codec
-from offpolicy.nets.actors import CategoricalActor, GroupActor, MultiCategoricalActor, SoftmaxActor
+from offpolicy.nets.actor_critic import GroupActor, StochasticActor
+from offpolicy.nets.actors import SoftmaxActor
 from offpolicy.nets.hora import StudentActor, TeacherActor
 from offpolicy.nets.policy import Policy
 from offpolicy.types import HISTORY, OBS, PRIVILEGED
@@ -20,7 +21,7 @@ from offpolicy.types import HISTORY, OBS, PRIVILEGED
 BATCH = "batch"  # name of the first dimension, whose size is free
 ACTION, PROBABILITY = "action", "probability"  # names of the outputs
 # The actors that may be of discrete actions; those of APPO and HORA are of continuous ones too.
-DiscreteActor = SoftmaxActor | CategoricalActor | MultiCategoricalActor | GroupActor | TeacherActor | StudentActor
+DiscreteActor = SoftmaxActor | StochasticActor | StudentActor
 
 
 class Part(NamedTuple):

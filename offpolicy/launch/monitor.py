@@ -96,8 +96,6 @@ class Monitor:
             case "setting":
                 self._logger.set_speed(message["threads"], message["mode"], _by_threads(message["update_s"]))
                 self._logger.message(message["text"])
-            case "update_mode":
-                self._logger.set_update_mode(message["mode"], message["text"])
             case "virtual_speedup":
                 self.virtual_speedup = Measured(message["steps_per_sec"], message["gains"])
             case "restart" | "restarted":
@@ -162,7 +160,8 @@ class Monitor:
         )
         if child.index == 0:
             self._logger.set_speed(message["threads"], message["mode"])
-            self._logger.set_device(message["device"], library)
+            self._logger.set_device(message["device"], library, message["kernels"])
+            self._logger.message(f"updates: {message['kernels_text']}")
             if message["source_kind"] != "rollouts":
                 self._logger.set_in_force("replay.source", message["source_kind"])
             self._system = SystemMonitor(message["device"])

@@ -146,12 +146,6 @@ class OffPolicyLogger:
         self.header = replace(self.header, learner_threads=learner_threads, mode=mode, tried_update_s=tried_s)
         self._console.set_header(self.header)
 
-    def set_update_mode(self, mode: str, reason: str) -> None:
-        """Sets how updates are made (`algo.compile`), on all ranks alike, and shows why."""
-        self.header = replace(self.header, update_mode=mode, update_reason=reason)
-        self._console.set_header(self.header)
-        self.message(reason)
-
     def log_interval(self, snapshot: Snapshot) -> Record:
         """Records the window since the last call, and warns of a rank that delays the others.
 
@@ -347,9 +341,9 @@ class OffPolicyLogger:
         """Lets the terminal answer keys and a new size."""
         self._console.tick()
 
-    def set_device(self, device: str, products: str) -> None:
-        """Sets the device that the learner has chosen, and the library that makes its products ('': not known)."""
-        self.header = replace(self.header, device=device, products=products)
+    def set_device(self, device: str, products: str, kernels: str) -> None:
+        """Sets device and kernels as the learner has chosen them, and the library of its products ('': not known)."""
+        self.header = replace(self.header, device=device, products=products, kernels=kernels)
         if self.config_mapping.get("device") == "auto":  # it has chosen the CPU where torch can use no GPU
             self.header = replace(self.header, has_gpu=device.startswith("cuda"))
         self._console.set_header(self.header)

@@ -109,8 +109,7 @@ def _title(header: RunHeader, *, ascii_only: bool) -> str:
         envs = f"{header.num_collectors} collectors x {envs}"
     runner = header.runner if header.runner not in (PLAIN_RUNNER, header.algo) else ""
     algo = f"{header.algo} {header.stage}".rstrip()
-    compiled = "" if header.update_mode in ("", "off") else f"compile {header.update_mode}"
-    parts = (algo, header.env_id, f"seed {header.seed}", header.mode, header.device, compiled, envs, runner)
+    parts = (algo, header.env_id, f"seed {header.seed}", header.mode, header.device, envs, runner)
     line = " | ".join(part for part in parts if part)
     return line.encode("ascii", "replace").decode() if ascii_only else line
 

@@ -71,8 +71,7 @@ class RunHeader:
     beside_factor: float = 1.0  # how much longer a product takes while another core is busy
     tried_update_s: Mapping[int, float] = field(default_factory=dict)  # seconds per update, with those that were tried
     learner_threads: int = 0  # CPU threads of one learner rank, now; 0: not known yet
-    update_mode: str = ""  # how updates are made; '' until that is chosen (`algo.compile`)
-    update_reason: str = ""  # why
+    kernels: str = ""  # that make the updates, textbook or fast; '' until the learner has chosen
     collector_threads: int = 1  # of one collector
     env_step_factors: Mapping[str, float] = field(default_factory=dict)  # as in `what_if.Pipeline`
     has_gpu: bool = False  # that torch can use, as far as is known; whether or not the run uses it

@@ -125,7 +125,7 @@ def build_summary(
         },
         "mode": header.mode,
         "threads": {"learner": header.learner_threads or None, "collector": header.collector_threads},
-        "compile": {"mode": header.update_mode or "off", "reason": header.update_reason},
+        "kernels": header.kernels or None,
         "products": header.products or None,
         "versions": versions(),
         "hardware": {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "gpu": result.gpu},

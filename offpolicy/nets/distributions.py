@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -47,30 +48,31 @@ class DiagonalGaussian(NamedTuple):
 
 
 class Categorical(NamedTuple):
-    """One of K discrete actions; an action is its index, as a float in a last dimension of size 1.
+    """One action of each of A independent choices, which have `nvec` actions; actions are their indices, as floats.
 
     Where a log-probability is NaN or infinite, the action is NaN, as that of a diverged Gaussian is.
     """
 
-    log_probs: Tensor  # [..., K], normalised
+    log_probs: Tensor  # [..., sum(nvec)], normalised choice by choice
+    nvec: tuple[int, ...]
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        """Returns one action per state, from the caller's generator. -> [..., 1]."""
-        flat = self.log_probs.exp().reshape(-1, self.log_probs.shape[-1])
-        drawn = torch.multinomial(flat.nan_to_num(nan=1.0), 1, generator=generator)  # it raises for NaN
-        return self._action(drawn.reshape(*self.log_probs.shape[:-1], 1))
+        """Returns one action per state, from the caller's generator. -> [..., A]."""
+
+        def draw(log_probs: Tensor) -> Tensor:
+            flat = log_probs.exp().reshape(-1, log_probs.shape[-1]).nan_to_num(nan=1.0)  # multinomial raises for NaN
+            return torch.multinomial(flat, 1, generator=generator).reshape(*log_probs.shape[:-1], 1)
+
+        return self._actions(draw)
 
     def mode(self) -> Tensor:
-        """Returns the likeliest action of each state. -> [..., 1]."""
-        return self._action(self.log_probs.argmax(dim=-1, keepdim=True))
-
-    def _action(self, index: Tensor) -> Tensor:
-        """[..., 1] -> [..., 1]."""
-        return index + 0.0 * self.log_probs.amin(dim=-1, keepdim=True)
+        """Returns the likeliest action of each state. -> [..., A]."""
+        return self._actions(lambda log_probs: log_probs.argmax(dim=-1, keepdim=True))
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """[..., 1] -> [...]."""
-        return self.log_probs.gather(-1, action.long()).squeeze(-1)
+        """[..., A] -> [...]."""
+        choices = zip(self._parts(), torch.split(action.long(), 1, dim=-1), strict=True)
+        return torch.cat([part.gather(-1, index) for part, index in choices], dim=-1).sum(dim=-1)
 
     def entropy(self) -> Tensor:
         """[...], in nats."""
@@ -78,58 +80,25 @@ class Categorical(NamedTuple):
 
     def rows(self, index: Tensor) -> Categorical:
         """Returns the distributions of the states `index` [n] of [M]."""
-        return Categorical(self.log_probs[index])
+        return Categorical(self.log_probs[index], self.nvec)
 
     def flat(self) -> Categorical:
         """Returns the distributions of states [T, B] as those of [T * B]."""
-        return Categorical(self.log_probs.flatten(0, 1))
+        return Categorical(self.log_probs.flatten(0, 1), self.nvec)
 
     def kl_to(self, other: Categorical) -> Tensor:
         """KL(this || other). -> [...]."""
         return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(dim=-1)
 
+    def _parts(self) -> tuple[Tensor, ...]:
+        return torch.split(self.log_probs, list(self.nvec), dim=-1)
 
-class MultiCategorical(NamedTuple):
-    """One discrete action of each of A independent choices, of `nvec` actions each; actions are their indices."""
-
-    log_probs: Tensor  # [..., sum(nvec)], normalised choice by choice
-    nvec: tuple[int, ...]
-
-    def parts(self) -> list[Categorical]:
-        """Returns the distribution of each choice."""
-        return [Categorical(part) for part in torch.split(self.log_probs, list(self.nvec), dim=-1)]
-
-    def sample(self, generator: torch.Generator) -> Tensor:
-        """Returns one action per state, from the caller's generator. -> [..., A]."""
-        return torch.cat([part.sample(generator) for part in self.parts()], dim=-1)
-
-    def mode(self) -> Tensor:
-        """Returns the likeliest action of each state. -> [..., A]."""
-        return torch.cat([part.mode() for part in self.parts()], dim=-1)
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        """[..., A] -> [...]."""
-        choices = zip(self.parts(), torch.split(action, 1, dim=-1), strict=True)
-        return torch.stack([part.log_prob(own) for part, own in choices]).sum(dim=0)
-
-    def entropy(self) -> Tensor:
-        """[...], in nats."""
-        return -(self.log_probs.exp() * self.log_probs).sum(dim=-1)
-
-    def rows(self, index: Tensor) -> MultiCategorical:
-        """Returns the distributions of the states `index` [n] of [M]."""
-        return MultiCategorical(self.log_probs[index], self.nvec)
-
-    def flat(self) -> MultiCategorical:
-        """Returns the distributions of states [T, B] as those of [T * B]."""
-        return MultiCategorical(self.log_probs.flatten(0, 1), self.nvec)
-
-    def kl_to(self, other: MultiCategorical) -> Tensor:
-        """KL(this || other). -> [...]."""
-        return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(dim=-1)
+    def _actions(self, choose: Callable[[Tensor], Tensor]) -> Tensor:
+        """Returns what `choose` [..., k] -> [..., 1] takes of each choice."""
+        return torch.cat([choose(part) + 0.0 * part.amin(dim=-1, keepdim=True) for part in self._parts()], dim=-1)
 
 
-PolicyDistribution = DiagonalGaussian | Categorical | MultiCategorical
+PolicyDistribution = DiagonalGaussian | Categorical
 
 
 def drawn(distribution: PolicyDistribution, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -140,10 +109,8 @@ def drawn(distribution: PolicyDistribution, generator: torch.Generator) -> tuple
 
 def kl_divergence(old: PolicyDistribution, new: PolicyDistribution) -> Tensor:
     """KL(old || new) of two distributions of one kind. -> [...]."""
-    if isinstance(old, DiagonalGaussian) and isinstance(new, DiagonalGaussian):
+    if isinstance(old, DiagonalGaussian):
+        assert isinstance(new, DiagonalGaussian)
         return old.kl_to(new)
-    if isinstance(old, MultiCategorical) and isinstance(new, MultiCategorical):
-        return old.kl_to(new)
-    assert isinstance(old, Categorical)
     assert isinstance(new, Categorical)
     return old.kl_to(new)

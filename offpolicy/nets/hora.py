@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.actors import Explored, TrunkActor, stochastic_actor
+from offpolicy.nets.actor_critic import StochasticActor, trunk_actor
+from offpolicy.nets.actors import Actor, Explored
 from offpolicy.nets.distributions import PolicyDistribution
 from offpolicy.nets.mlp import mlp
 from offpolicy.types import HISTORY, OBS, PRIVILEGED, SpaceSpec
@@ -73,7 +74,7 @@ class AdaptationModule(nn.Module):
         return latent.tanh()
 
 
-class TeacherActor(nn.Module):
+class TeacherActor(StochasticActor):
     """Stage 1: a policy of (obs, latent of privileged); encoder and trunk are trained together."""
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec) -> None:
@@ -90,16 +91,12 @@ class TeacherActor(nn.Module):
         """Returns the trunk's deterministic action. [..., all] -> [..., A]."""
         return self.trunk.act(self._trunk_input(obs))
 
-    def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
-        """Returns a sample and its log-probability. [B, all] -> [B, A], [B]."""
-        return self.trunk.explore(self._trunk_input(obs), generator)
-
     def _trunk_input(self, obs: Tensor) -> Tensor:
         """Returns the input of the trunk. [..., all] -> [..., O + L]."""
         return torch.cat((obs[..., self._obs], self.encoder(obs)), dim=-1)
 
 
-class StudentActor(nn.Module):
+class StudentActor(Actor):
     """Stage 2: the teacher's trunk on (obs, inferred latent). It does not read `privileged`."""
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec) -> None:
@@ -126,6 +123,6 @@ class StudentActor(nn.Module):
         return torch.cat((obs[..., self._obs], self.adaptation(obs)), dim=-1)
 
 
-def _trunk(algo: AlgoConfig, spec: SpaceSpec) -> TrunkActor:
+def _trunk(algo: AlgoConfig, spec: SpaceSpec) -> StochasticActor:
     columns = spec.columns(OBS)
-    return stochastic_actor(algo, spec, obs_dim=columns.stop - columns.start + algo.latent_dim)
+    return trunk_actor(algo, spec, obs_dim=columns.stop - columns.start + algo.latent_dim)

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor, nn
 
-from offpolicy.nets.fused import FusedMlp
-
 # In-place ReLU: its backward needs only its result, and the linear layer before it only its own input.
 ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
     "relu": lambda: nn.ReLU(inplace=True),
@@ -19,16 +17,12 @@ ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
 
 
 class Mlp(nn.Sequential):
-    """A perceptron; where a learner has fused it, with the same results from other kernels."""
-
-    fused: FusedMlp | None = None
+    """A perceptron, whose output is float32 also where autocast makes its products in bfloat16."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name in nn.Sequential
         """[..., input] -> [..., output]."""
-        if self.fused is None:
-            output: Tensor = super().forward(input)  # type: ignore[no-untyped-call]  # of nn.Sequential
-            return output
-        return self.fused(input).squeeze(0)
+        output: Tensor = super().forward(input)  # type: ignore[no-untyped-call]  # of nn.Sequential
+        return output.float()
 
 
 def mlp(input_dim: int, hidden_dims: Sequence[int], output_dim: int, activation: str, layer_norm: bool = False) -> Mlp:

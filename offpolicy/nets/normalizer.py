@@ -42,10 +42,6 @@ class RunningMoments(nn.Module):
         self.var.copy_(torch.where(is_usable, square_sum / total, self.var))
         self.count.copy_(torch.where(is_usable, total, self.count))
 
-    def joined(self, first: Tensor, second: Tensor) -> Tensor:
-        """Returns the moments of two blocks, each as `absorb` takes them, as one block."""
-        return joined_moments(first, second)
-
     def part(self, columns: slice) -> RunningMoments:
         """Returns the statistics of some dimensions: views of these, with a separate count that starts at 0."""
         part = RunningMoments(0)
@@ -107,10 +103,6 @@ class ReturnScale(RunningMoments):
         self.largest.copy_(
             torch.where(moments.isfinite().all(), torch.maximum(self.largest, moments[3:]), self.largest)
         )
-
-    def joined(self, first: Tensor, second: Tensor) -> Tensor:
-        """See `RunningMoments`."""
-        return torch.cat((joined_moments(first[:3], second[:3]), torch.maximum(first[3:], second[3:])))
 
     def forward(self) -> Tensor:
         """Returns the divisor [], float32."""

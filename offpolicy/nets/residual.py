@@ -1,4 +1,4 @@
-"""Residual networks with batch norm, those of FlashSAC (arXiv:2604.04539): section 4, figure 2.
+"""Residual networks with batch norm, FlashSAC's actor and critics (arXiv:2604.04539): section 4, figure 2.
 
 Batch norm, linear; blocks x + relu(BN(W2 relu(BN(W1 x)))) of four times the width inside; RMS norm; linear. Weights
 are orthogonal at first. The paper also scales every row of a weight to norm 1 after each step; its own ablation sees
@@ -11,12 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from offpolicy.config.sections import AlgoConfig
+from offpolicy.nets.actors import LOG_STD_MAX, SquashedGaussianActor
+from offpolicy.nets.critics import TwinCritic
 from offpolicy.nets.mlp import Mlp
-from offpolicy.nets.products import Linear
+from offpolicy.types import SpaceSpec
 
 EXPANSION = 4  # units inside a block per unit of the residual stream
 MOMENTUM = 0.01  # weight of a batch in the running statistics
 BATCH_EPS, RMS_EPS = 1e-5, 1e-6
+RESIDUAL_LOG_STD_MIN = -10.0
 
 
 class BatchNorm(nn.Module):
@@ -71,18 +75,72 @@ class ResidualNet(Mlp):
         for layer in self:
             has_batch_norm = isinstance(layer, BatchNorm | ResidualBlock)
             output = layer(output, of_batch=of_batch) if has_batch_norm else layer(output)
-        return output
+        return output.float()
 
 
-def _linear(inputs: int, outputs: int, *, bias: bool = False) -> Linear:
-    layer = Linear(inputs, outputs, bias=bias)
+class ResidualActor(SquashedGaussianActor):
+    """FlashSAC's policy (arXiv:2604.04539): as SAC's, from residual blocks, log std by tanh into [-10, 2]."""
+
+    body: ResidualNet
+
+    def __init__(self, obs_dim: int, action_dim: int, width: int, num_blocks: int) -> None:
+        nn.Module.__init__(self)  # another body than that of a SquashedGaussianActor
+        self.body = ResidualNet(obs_dim, width, num_blocks, 2 * action_dim, BoundedLogStd())
+
+
+class BoundedLogStd(nn.Module):
+    """Means [..., A] as they are, and log stds [..., A] by tanh into [-10, 2], side by side."""
+
+    def forward(self, output: Tensor) -> Tensor:
+        """[..., 2 A] -> [..., 2 A]."""
+        mean, raw = output.chunk(2, dim=-1)
+        half = 0.5 * (LOG_STD_MAX - RESIDUAL_LOG_STD_MIN)
+        return torch.cat((mean, raw.tanh() * half + (LOG_STD_MAX - half)), dim=-1)
+
+
+class CategoricalTwinCritic(TwinCritic):
+    """Two distributions of the return over K bins, of residual blocks (FlashSAC, arXiv:2604.04539; C51, 1707.06887)."""
+
+    bins: Tensor  # [K]
+
+    def __init__(self, obs_dim: int, action_dim: int, width: int, num_blocks: int, bins: Tensor) -> None:
+        """`bins` [K] are the returns that the distributions are of, equally spaced."""
+        nn.Module.__init__(self)  # other networks than those of a TwinCritic
+        self.first = ResidualNet(obs_dim + action_dim, width, num_blocks, len(bins))
+        self.second = ResidualNet(obs_dim + action_dim, width, num_blocks, len(bins))
+        self.register_buffer("bins", bins, persistent=False)
+
+    def log_probs(self, pair: Tensor, *, of_batch: bool) -> Tensor:
+        """Returns both distributions, normalised, with the statistics of the batch or the running ones. -> [C, B, K].
+
+        `pair` [B, O + A] are observations beside actions.
+        """
+        nets = (net for net in (self.first, self.second) if isinstance(net, ResidualNet))
+        return torch.stack([net.forward(pair, of_batch=of_batch) for net in nets]).log_softmax(dim=-1)
+
+    def means(self, log_probs: Tensor) -> Tensor:
+        """Returns the expected returns. [C, B, K] -> [C, B]."""
+        return (log_probs.exp() * self.bins).sum(dim=-1)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Returns both expected values, with the running statistics. [B, O], [B, A] -> [C=2, B]."""
+        return self.means(self.log_probs(torch.cat((obs, action), dim=-1), of_batch=False))
+
+
+def residual_actor(algo: AlgoConfig, spec: SpaceSpec) -> ResidualActor:
+    """Returns FlashSAC's actor."""
+    return ResidualActor(spec.obs_dim, spec.action_dim, algo.actor_width, algo.num_blocks)
+
+
+def categorical_critic(algo: AlgoConfig, spec: SpaceSpec) -> CategoricalTwinCritic:
+    """Returns FlashSAC's critics."""
+    bins = torch.linspace(-algo.value_max, algo.value_max, algo.num_bins)
+    return CategoricalTwinCritic(spec.obs_dim, spec.action_dim, algo.critic_width, algo.num_blocks, bins)
+
+
+def _linear(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs, bias=bias)
     nn.init.orthogonal_(layer.weight)
     if bias:
         nn.init.zeros_(layer.bias)
     return layer
-
-
-def statistics_of(*networks: nn.Module) -> list[Tensor]:
-    """Returns the running statistics of all batch norms in the networks."""
-    norms = [module for network in networks for module in network.modules() if isinstance(module, BatchNorm)]
-    return [tensor for norm in norms for tensor in (norm.running_mean, norm.running_var)]

@@ -28,14 +28,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from offpolicy.files import atomic_write
 from offpolicy.machine import num_usable_cores
 from offpolicy.onednn import multiply
 from offpolicy.protocols import DeviceSync
 from offpolicy.timing.clock import Clock, MonotonicClock, queued_ns
-from offpolicy.types import Direction, Product
+from offpolicy.types import Product
 
 Key = dict[str, Any]  # Any: plain JSON values
 BUDGET_NS = 900_000_000
@@ -48,7 +47,8 @@ MAX_CALLS = 1000
 SPREAD = 1.3  # largest ratio of the second shortest reading to the shortest
 MAX_QUEUED = 0.02  # largest share of a reading's duration that was spent waiting for a core
 BUSY_UNITS = 512  # of a product of some milliseconds, which leaves the interpreter to others meanwhile
-CPU_ROWS = 1024  # on a CPU more rows than that are no faster, only longer
+CPU_ROWS = 1024  # on a CPU larger matrices than that are no faster, only longer
+DTYPES = {False: torch.float32, True: torch.bfloat16}  # by `Product.is_rounded`
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +190,16 @@ def attainable_flops_per_sec(
 
 
 class Bench:
-    """Readings of one product, made as autograd makes it."""
+    """Readings of one product."""
 
     def __init__(self, product: Product, device: torch.device, device_sync: DeviceSync, watch: Watch) -> None:
         self._product, self._device_sync, self._watch = product, device_sync, watch
-        self._rows = min(product.rows, CPU_ROWS) if device.type == "cpu" else product.rows
-        self._left, self._right = _factors(product._replace(rows=self._rows), device)
+        sizes = product[:3] if device.type != "cpu" else [min(size, CPU_ROWS) for size in product[:3]]
+        self._scale = math.prod(product[:3]) / math.prod(sizes)
+        self._left, self._right = (
+            torch.linspace(-1.0, 1.0, rows * columns, device=device).view(rows, columns).to(DTYPES[product.is_rounded])
+            for rows, columns in itertools.pairwise(sizes)
+        )
         self._result = self._left.new_empty(len(self._left), self._right.shape[1])
         self._is_onednn = product.is_onednn and device.type == "cpu"
         self._group_ns = GROUP_NS[device.type]
@@ -210,7 +214,7 @@ class Bench:
     @property
     def seconds_per_update(self) -> float:
         """Seconds that an update's products of this shape take."""
-        return self._product.per_update * self._shortest_ns[0] * 1e-9 * self._product.rows / self._rows
+        return self._product.per_update * self._shortest_ns[0] * 1e-9 * self._scale
 
     def read(self) -> None:
         """Takes one more reading."""
@@ -233,18 +237,3 @@ class Bench:
             self._multiply()
         self._device_sync.wait()
         return max(1, self._watch.clock.now_ns() - start_ns)
-
-
-def _factors(product: Product, device: torch.device) -> tuple[Tensor, Tensor]:
-    def matrix(rows: int, columns: int) -> Tensor:
-        numbers = torch.linspace(-1.0, 1.0, rows * columns, device=device).view(rows, columns)
-        return numbers.bfloat16() if product.is_rounded else numbers
-
-    inputs, outputs = matrix(product.rows, product.inputs), matrix(product.rows, product.outputs)
-    weights = matrix(product.outputs, product.inputs)  # as `nn.Linear` keeps them
-    factors: dict[Direction, tuple[Tensor, Tensor]] = {
-        Direction.FORWARD: (inputs, weights.T),
-        Direction.WEIGHTS: (outputs.T, inputs),
-        Direction.INPUTS: (outputs, weights),
-    }
-    return factors[product.direction]

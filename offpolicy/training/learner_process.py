@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from offpolicy.algos.flops import count_work
+from offpolicy.algos.graph import GraphUpdate
 from offpolicy.algos.learner import Learner
-from offpolicy.algos.recorded import REDUCE_OVERHEAD
 from offpolicy.algos.registry import make_learner
-from offpolicy.errors import EnvFailure
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, RankStreams
+from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.loop import Parts, train
 from offpolicy.machine import cpu_model, num_usable_cores
 from offpolicy.onednn import BLAS, ONEDNN, missing_library
@@ -37,17 +38,41 @@ from offpolicy.training.reporter import Reporter
 from offpolicy.training.resume import RankState, TrainingStart
 from offpolicy.training.run_memory import thread_delays
 from offpolicy.training.speed_tuner import NoTuner, Setting, SpeedTuner, thread_numbers
-from offpolicy.training.update_modes import choose_update_mode, slow_precision
 from offpolicy.training.virtual_speedup import Gains, VirtualSpeedup
 from offpolicy.training.weight_publisher import WeightPublisher
 
 
 def build_learner(rank: RankContext, ranks: LearnerRanks) -> Learner:
-    """Returns the learner of `algo.name`, joined with the other ranks."""
-    exchange = ranks.exchange
+    """Returns the learner of `algo.name`, joined with the other ranks. A resumed run keeps its kernels, if it can."""
+    exchange, algo, before = ranks.exchange, rank.cfg.algo, kernels_before(rank)
     if rank.device.type == "cuda" and exchange.num_ranks > 1:
         exchange = ExchangeOutsideTrain(exchange, rank.device_timer.outside_train())
-    return make_learner(rank.cfg.algo, rank.spec, rank.device, rank.learner_seed, exchange)
+    if algo.precision == "bf16" and rank.device.type == "cpu":
+        raise ConfigError(f"algo.precision: got bf16, allowed fp32 with device={rank.device}")
+    if algo.kernels == "auto" and before == "textbook":
+        algo = replace(algo, kernels=before)
+    learner = make_learner(algo, rank.spec, rank.device, rank.learner_seed, exchange)
+    if before not in (None, learner.kernels):
+        rank.warn(f"the continuation is not bitwise: updates had {before} kernels before, and are {describe(learner)}")
+    if algo.compile == "graph":
+        if rank.device.type == "cpu":
+            raise ConfigError(f"algo.compile: got graph, allowed off with device={rank.device}")
+        learner.run_update = GraphUpdate(learner, rank.device)
+    return learner
+
+
+def kernels_before(rank: RankContext) -> str | None:
+    """Returns the kernels that made the updates of the checkpoint; None where there is none, or it does not say."""
+    if rank.job.checkpoint is None:
+        return None
+    store = CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS)
+    checkpoint = store.at(rank.job.checkpoint, reads_rows=False)
+    return RankStreams.of(checkpoint, rank.rank).kernels if checkpoint.has(f"rank-{rank.rank}") else None
+
+
+def describe(learner: Learner) -> str:
+    """Returns the kernels of a learner, and why not fast ones."""
+    return "fast kernels" if learner.kernels == "fast" else f"textbook, because of {learner.why_textbook}"
 
 
 def train_rank(
@@ -66,10 +91,9 @@ def train_rank(
     state = RankState(rank, ranks, learner, source, identity, replay.rings if replay else (), start)
     if rank.job.start_step:
         state.resume_streams()
-    choose_update_mode(rank, ranks, learner, state.choice)
     missing = missing_library(rank.cfg.algo.products) if rank.device.type == "cpu" and rank.is_leader else ""
     unused = unused_gpu(rank.device, rank.cfg.device) if rank.is_leader else ""
-    for warning in (slow_precision(rank.cfg.algo, rank.device), missing, unused):
+    for warning in (missing, unused):
         if warning:
             rank.warn(warning)
     rank.ledger.skip(idle_phases(source, ranks.world.num_ranks))
@@ -198,12 +222,10 @@ def measure_flops(rank: RankContext) -> dict[str, Any]:  # Any: numbers, and a m
     if not rank.is_leader or not rank.cfg.timing.enabled:
         return {}
     try:
-        update, decision, products = count_work(rank.cfg, rank.spec, rank.job.host.num_hosts)
-    except Exception as error:  # no memory for a second learner; a plug-in whose update refuses a few rows of zeros
+        update, decision, products = count_work(rank.cfg, rank.spec, rank.device, rank.job.host.num_hosts)
+    except Exception as error:  # no memory for a second learner; a plug-in whose update refuses rows of zeros
         rank.warn(f"perf/flops_per_sec is not known: {type(error).__name__}: {error}")
         return {}
-    if rank.cfg.algo.compile == REDUCE_OVERHEAD:  # compiled, all of them are the BLAS's
-        products = tuple(product._replace(is_onednn=False) for product in products)
     counted = {"per_update": update, "per_decision": decision}
     if rank.rank != 0:
         return counted
@@ -234,4 +256,6 @@ def send_hello(state: RankState, flops: dict[str, Any]) -> None:
         source=state.source.describe(),
         source_kind=state.source.kind,
         backend=state.ranks.backend,
+        kernels=state.learner.kernels,
+        kernels_text=describe(state.learner),
     )

@@ -198,8 +198,7 @@ class RankState:
             "sampler": self.source.random_state(),
             "updates": self.learner.generator.get_state().numpy().tobytes().hex(),
             "choice": [self.choice.setting, self.choice.iterations],
-            "update_mode": self.choice.update_mode,
-            "measured_on": self.choice.measured_on,
+            "kernels": self.learner.kernels,
         }
 
     def capture(self, last_eval_step: int, rows: CapturedRows | None) -> CapturedState:
@@ -241,8 +240,7 @@ class RankState:
                 self.rank.warn(f"the continuation is not bitwise: {why_not}")
             return
         streams = RankStreams.of(checkpoint, self.rank.rank)
-        self.choice.iterations, self.choice.update_mode = streams.iterations, streams.update_mode
-        self.choice.measured_on = streams.measured_on
+        self.choice.iterations = streams.iterations
         self.choice.setting = None if streams.setting is None else Setting(*streams.setting)
         self._continue_streams(checkpoint, streams, has_rows=has_rows)
         if has_rows:

@@ -57,8 +57,6 @@ class Choice:
 
     setting: Setting | None = None  # None before the first trial has ended
     iterations: int = 0  # since then
-    update_mode: str | None = None  # how updates are made (`algo.compile`); None: none has been made
-    measured_on: str | None = None  # type of the device on which `algo.compile=auto` chose it; None: it was asked for
 
 
 class NoTuner:

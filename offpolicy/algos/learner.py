@@ -1,25 +1,27 @@
-"""The base of every learner: its state, its metrics, its normalisers, and what it shares with other ranks."""
+"""The learner: an update rule with its state, its metrics and its normalisers, from replayed rows or from rollouts."""
 
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from offpolicy.algos.optim import GuardedAdam, OptimizerStep
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.errors import CheckpointError
-from offpolicy.nets.grad_mode import no_grad
-from offpolicy.nets.normalizer import RunningMoments
-from offpolicy.nets.policy import Policy
-from offpolicy.protocols import Exchange
-from offpolicy.types import MetricTotals
+from offpolicy.nets.normalizer import RunningMoments, block_moments
+from offpolicy.nets.policy import Policy, has_statistics
+from offpolicy.types import Batch, Batches, MetricTotals, Rollouts
+
+TEMPERATURE = "log_alpha"  # SAC's, as checkpoints name it
+Measured = dict[str, tuple[Tensor, ...]]  # scalars, by the group of metrics that they are
+Update = Callable[[Batch, bool], None]  # a batch of raw observations, and whether the actor is updated too
 
 
 class LearnerState(NamedTuple):
@@ -31,11 +33,11 @@ class LearnerState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TensorGroups:
-    """The live tensors of an algorithm by their names in checkpoints, grouped by how ranks treat them."""
+    """The live tensors of an algorithm by their names in checkpoints."""
 
-    networks: dict[str, Tensor]  # parameters and targets: averaged where ranks step by themselves
-    normalizers: dict[str, Tensor]  # running statistics: every rank absorbs the rows of all
-    optimizers: dict[str, Tensor]  # moments, step counts, step sizes: never averaged
+    networks: dict[str, Tensor]  # parameters and targets
+    normalizers: dict[str, Tensor]  # running statistics
+    optimizers: dict[str, Tensor]  # moments, step counts, step sizes
 
     @classmethod
     def of(cls, modules: Mapping[str, nn.Module], optimizers: Mapping[str, GuardedAdam]) -> TensorGroups:
@@ -55,10 +57,6 @@ class TensorGroups:
         return self.networks | self.normalizers | self.optimizers
 
 
-TEMPERATURE = "log_alpha"  # SAC's, among the networks because ranks average it with them
-Measured = dict[str, tuple[Tensor, ...]]  # scalars, by the group of metrics that they are
-
-
 class MetricSums:
     """Cumulative sums per metric, in float64, with the number of additions.
 
@@ -72,23 +70,16 @@ class MetricSums:
         self._sizes = {group: len(names) for group, names in groups.items()}
         self._group_sums = dict(zip(groups, torch.split(self.sums, list(self._sizes.values())), strict=True))
 
-    def add(self, group: str, values: Sequence[Tensor]) -> None:
-        """Adds one scalar per name of the group, in its order; no host synchronisation."""
-        self.add_all({group: tuple(values)})
-
-    def add_all(self, measured: Measured) -> None:
-        """Adds what was measured together, by group: all groups at once cost as much as one."""
+    def add(self, measured: Measured) -> None:
+        """Adds one scalar per name of each group, in its order; no host synchronisation."""
         self.add_to_sums(measured)
         self.count(measured)
 
-    @no_grad
+    @torch.no_grad()
     def add_to_sums(self, measured: Measured) -> None:
-        """As `add_all` on the device alone: an update that is replayed or compiled does not count."""
-        if tuple(measured) == tuple(self._sizes):
-            self.sums.add_(torch.stack([value for values in measured.values() for value in values]))
-        else:
-            for group, values in measured.items():
-                self._group_sums[group].add_(torch.stack(values))
+        """As `add` on the device alone: an update that is captured as a graph does not count."""
+        for group, values in measured.items():
+            self._group_sums[group].add_(torch.stack(values))
 
     def count(self, groups: Iterable[str]) -> None:
         """Counts one addition to each of the groups, on the host."""
@@ -108,12 +99,8 @@ class Absorbs(Protocol):
         """Adds the `moments` of a block of fresh rows."""
         ...
 
-    def joined(self, first: Tensor, second: Tensor, /) -> Tensor:
-        """Returns the moments of two blocks as those of one."""
-        ...
 
-
-class Algorithm(Protocol):
+class Rule(Protocol):
     """The update rule of an algorithm, as far as every learner uses it."""
 
     policy: Policy
@@ -126,92 +113,136 @@ class Algorithm(Protocol):
         ...
 
     def normalizers(self) -> Mapping[str, Absorbs]:
-        """Returns the running statistics, by the names under which moments are queued for them."""
+        """Returns the running statistics, by the names under which moments are absorbed."""
         ...
 
 
-class BaseLearner(ABC):
-    """The part of a `Learner` that does not depend on where its batches come from.
+class ReplayRule(Rule, Protocol):
+    """An update rule that learns from replayed rows."""
 
-    `average_every` is 0 where the algorithm averages its gradients over the ranks before each step, so that the ranks
-    never differ. Else every rank steps by itself and the networks are averaged every `average_every` iterations (local
-    SGD, arXiv:1805.09767); each rank keeps its own optimiser moments.
-    """
+    def follow_schedules(self, env_steps: int) -> None:
+        """Sets scheduled options to their values at an env step of the run."""
+        ...
 
-    def __init__(self, algorithm: Algorithm, exchange: Exchange, average_every: int = 0) -> None:
-        self.policy = algorithm.policy
+    def update_once(self, batch: Batch, *, has_actor_step: bool) -> Measured:
+        """Makes an update on a batch of normalised observations; returns the measured metrics, by group.
+
+        The policy may change only with an actor step: after others it is not published again.
+        """
+        ...
+
+
+Absorb = Callable[[str, Tensor], None]  # the name of a normaliser, and the moments of fresh rows of this rank
+
+
+class RolloutRule(Rule, Protocol):
+    """An update rule that learns from rollouts that are used once."""
+
+    def learn(self, rollouts: Rollouts, absorb: Absorb) -> int:
+        """Learns from rollouts of raw observations; returns the number of gradient steps.
+
+        Passes the moments of what it has seen to `absorb`; those of observations after the last step. A normaliser
+        of observations that moved between acting and learning would change every log-probability: ratios other than
+        1 before the first step, and a KL that slams an adaptive step size to its floor.
+        """
+        ...
+
+
+class Learner:
+    """Learns by a rule, and holds everything that a checkpoint needs of it; never waits for the device to learn."""
+
+    def __init__(self, rule: ReplayRule | RolloutRule, algo: AlgoConfig) -> None:
+        self.rule, self.policy, self.generator = rule, rule.policy, rule.generator
         self.num_updates = 0
         self.policy_changes = 0  # grows whenever the policy may have become another one
-        self._algorithm, self._exchange, self._average_every = algorithm, exchange, average_every
-        self._iterations_since = 0
-        self._groups = algorithm.tensor_groups()
-        self._tensors = {**self._groups.all(), "diverged": algorithm.optimizer_step.guard.flag}
-        self._normalizers = dict(algorithm.normalizers())
-        self._queued: dict[str, Tensor] = {}  # moments of rows that a normaliser has not absorbed, by its name
+        self.policy_delay = algo.policy_delay  # every so many updates of replayed rows one has an actor step
+        self.kernels, self.why_textbook = "textbook", ""  # or fast; what speaks against these
+        self.run_update: Update = self.update_once  # a CUDA graph may take its place
+        self._algo, self._step = algo, rule.optimizer_step
+        self._groups, self._normalizers = rule.tensor_groups(), dict(rule.normalizers())
+        self._tensors = {**self._groups.all(), "diverged": self._step.guard.flag}
+        # A normaliser absorbs fresh rows in every iteration. Ranks average statistics in every update, and may round.
+        are_averaged = has_statistics(self.policy) and self.num_ranks > 1
+        self._changes_always = self.policy.normalizer is not None or are_averaged
 
-    @abstractmethod
-    def update(self, batch: Any, /) -> None:  # Any: what the learner's batch source returns, Batches or Rollouts
-        """Learns from what one iteration consumes; never waits for the device."""
+    @property
+    def num_ranks(self) -> int:
+        """Learner ranks that average their gradients within every update."""
+        return self._step.exchange.num_ranks
 
-    def queue_moments(self, name: str, moments: Tensor) -> None:
-        """Keeps the `moments` of fresh rows for the normaliser `name`, if there is one, until it absorbs them."""
-        if name in self._normalizers:
-            before = self._queued.get(name)
-            self._queued[name] = moments if before is None else self._normalizers[name].joined(before, moments)
-
-    def update_normalizers(self) -> None:
-        """Updates the normalisers with every rank's queued moments; with `average_every`, `settle` does that."""
-        if not self._average_every:
-            self._absorb_queued()
-
-    def end_iteration(self) -> None:
-        """Averages the networks over the ranks when `average_every` iterations have passed."""
-        self._iterations_since += 1
-        if self._average_every and self._iterations_since >= self._average_every:
-            self.settle()
-
-    def settle(self) -> None:
-        """Makes the ranks' networks and statistics equal, where they may differ between two averagings; collective."""
-        if self._average_every and self._iterations_since:
-            self._exchange.average(tuple(self._groups.networks.values()))
-            self._absorb_queued()
-            self._iterations_since = 0
+    def update(self, batch: Batches | Rollouts, /) -> None:
+        """Learns from what one iteration consumes."""
+        if isinstance(batch, Rollouts):
+            self.num_updates += cast(RolloutRule, self.rule).learn(batch, self.absorb)
+            self.policy_changes += 1
+            return
+        if batch.fresh_obs is not None:
+            self.absorb("obs", block_moments(batch.fresh_obs))
+        if batch.fresh_returns is not None:
+            self.absorb("returns", batch.fresh_returns)
+        if self._algo.ramps:
+            cast(ReplayRule, self.rule).follow_schedules(batch.env_steps)
+        actor_steps = self.num_updates // self.policy_delay
+        for raw in batch.updates:
+            self.num_updates += 1
+            self.run_update(raw, self.has_actor_step(self.num_updates))
+        if self._changes_always or self.num_updates // self.policy_delay > actor_steps:
             self.policy_changes += 1
 
-    def shared_tensors(self) -> dict[str, Tensor]:
-        """Returns the live tensors that are equal on all ranks: after every update, or after `settle`."""
-        return self._groups.networks | self._groups.normalizers if self._average_every else dict(self._tensors)
+    def has_actor_step(self, num_updates: int) -> bool:
+        """True if update number `num_updates`, from 1, updates the actor."""
+        return num_updates % self.policy_delay == 0
 
-    def start_tensors(self) -> dict[str, Tensor]:
-        """Returns the live tensors that every rank starts from: all of them."""
+    def update_once(self, raw: Batch, has_actor_step: bool) -> None:  # noqa: FBT001  # an `Update`
+        """Makes one update on a batch of raw observations."""
+        self.rule.metrics.count(self.update_tensors(raw, has_actor_step=has_actor_step))
+
+    def update_tensors(self, raw: Batch, *, has_actor_step: bool) -> tuple[str, ...]:
+        """Makes one update but for its counts; returns the groups of metrics to be counted.
+
+        Reads and writes tensors at fixed places alone, and no number of the host: it can be captured as a CUDA graph.
+        """
+        normalize = self.policy.normalize
+        batch = raw._replace(obs=normalize(raw.obs), next_obs=normalize(raw.next_obs))
+        # No cache of rounded weights: it would outlive the optimiser's step between the critics and the actor.
+        with torch.autocast("cuda", torch.bfloat16, enabled=self._algo.precision == "bf16", cache_enabled=False):
+            measured = cast(ReplayRule, self.rule).update_once(batch, has_actor_step=has_actor_step)
+        self.rule.metrics.add_to_sums(measured)
+        return tuple(measured)
+
+    def absorb(self, name: str, moments: Tensor) -> None:
+        """Gives the normaliser of that name, if there is one, the moments of every rank's fresh rows; collective."""
+        if name not in self._normalizers:
+            return
+        blocks = self._step.exchange.gather(moments)
+        self._step.guard.watch(blocks)  # a NaN of one rank is a NaN on all of them
+        for block in blocks:
+            self._normalizers[name].absorb(block)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the live tensors, which are equal on all ranks at the start and after every update."""
         return dict(self._tensors)
 
     def read_metrics(self) -> MetricTotals:
         """Returns the cumulative metrics. Waits for the device."""
-        return self._algorithm.metrics.totals()
+        return self.rule.metrics.totals()
 
     def has_diverged(self) -> bool:
         """True if a loss or a gradient's norm was not finite; the parameters are those from before it.
 
         Waits for the device.
         """
-        return self._algorithm.optimizer_step.guard.has_tripped()
+        return self._step.guard.has_tripped()
 
     def is_origin(self) -> bool:
         """True if a loss or a gradient's norm of this rank itself was not finite. Waits for the device."""
-        step = self._algorithm.optimizer_step
-        return (step.origin if step.exchange.num_ranks > 1 else step.guard).has_tripped()
-
-    @property
-    def generator(self) -> torch.Generator:
-        """The random numbers of the updates: each rank has its own."""
-        return self._algorithm.generator
+        return (self._step.origin if self.num_ranks > 1 else self._step.guard).has_tripped()
 
     def state(self) -> LearnerState:
         """Returns a copy of everything, on the CPU. Waits for the device."""
         tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._saved_tensors().items()}
         tensors["generator"] = self.generator.get_state()
-        counts = {_count_name(group): count for group, count in self._algorithm.metrics.counts.items()}
+        counts = {_count_name(group): count for group, count in self.rule.metrics.counts.items()}
         return LearnerState(tensors, {"num_updates": self.num_updates, **counts})
 
     def load_state(self, state: LearnerState) -> None:
@@ -222,7 +253,7 @@ class BaseLearner(ABC):
                 tensor.copy_(state.tensors[name])
         if state.tensors["generator"].shape == self.generator.get_state().shape:
             self.generator.set_state(state.tensors["generator"])  # else it is that of another kind of device
-        counts = self._algorithm.metrics.counts
+        counts = self.rule.metrics.counts
         counts.update({group: int(state.numbers[_count_name(group)]) for group in counts})
         self.num_updates = int(state.numbers["num_updates"])
 
@@ -241,7 +272,7 @@ class BaseLearner(ABC):
                 tensor.copy_(tensors[name])
 
     def _saved_tensors(self) -> dict[str, Tensor]:
-        return {**self._tensors, "metrics.sums": self._algorithm.metrics.sums}
+        return {**self._tensors, "metrics.sums": self.rule.metrics.sums}
 
     def _check(self, state: LearnerState) -> None:
         expected = {**self._saved_tensors(), "generator": self.generator.get_state()}
@@ -249,17 +280,9 @@ class BaseLearner(ABC):
             _check_fit(name, tensor, state.tensors)
         for name in sorted(state.tensors.keys() - expected.keys()):
             raise CheckpointError(f"learner state has a tensor {name} that this learner does not know")
-        for name in ("num_updates", *map(_count_name, self._algorithm.metrics.counts)):
+        for name in ("num_updates", *map(_count_name, self.rule.metrics.counts)):
             if name not in state.numbers:
                 raise CheckpointError(f"learner state has no number {name}")
-
-    def _absorb_queued(self) -> None:
-        for name, moments in self._queued.items():
-            blocks = self._exchange.gather(moments)
-            self._algorithm.optimizer_step.guard.watch(blocks)  # a NaN of one rank is a NaN on all of them
-            for block in blocks:
-                self._normalizers[name].absorb(block)
-        self._queued.clear()
 
 
 def _check_fit(name: str, tensor: Tensor, tensors: Mapping[str, Tensor]) -> None:

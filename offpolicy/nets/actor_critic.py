@@ -1,0 +1,173 @@
+"""Networks of APPO: policies with log-probabilities, V(s), and both side by side, which are trained on one loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from offpolicy.config.sections import AlgoConfig
+from offpolicy.nets.actors import Actor, Explored
+from offpolicy.nets.distributions import Categorical, DiagonalGaussian, PolicyDistribution, drawn
+from offpolicy.nets.encoders import with_encoder
+from offpolicy.nets.mlp import mlp, orthogonal_
+from offpolicy.nets.normalizer import ValueNormalizer
+from offpolicy.types import ACTOR_GROUPS, SpaceSpec
+
+POLICY_GAIN = 0.01  # initial gain of the last layer: the first policy hardly depends on the observation
+
+
+class StochasticActor(Actor):
+    """APPO's policies: a sample comes with its log-probability."""
+
+    def distribution(self, obs: Tensor) -> PolicyDistribution:
+        """[..., O] -> a distribution of actions [..., A]."""
+        raise NotImplementedError
+
+    def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
+        """Returns a sample and its log-probability. [..., O] -> [..., A], [...]."""
+        return drawn(self.distribution(obs), generator)
+
+
+class GaussianActor(StochasticActor):
+    """APPO's policy for continuous actions: N(mean(s), std), with one std per dimension in all states.
+
+    The samples are not squashed: their log-probability is that of the Gaussian, and the environment adapter clips what
+    lies outside [-1, 1]. Orthogonal initialisation as in PPO's reference implementation.
+    """
+
+    def __init__(
+        self, obs_dim: int, action_dim: int, hidden_dims: Sequence[int], activation: str, init_log_std: float
+    ) -> None:
+        super().__init__()
+        self.body = orthogonal_(mlp(obs_dim, hidden_dims, action_dim, activation), head_gain=POLICY_GAIN)
+        self.log_std = nn.Parameter(torch.full((action_dim,), init_log_std))
+
+    def distribution(self, obs: Tensor) -> DiagonalGaussian:
+        """[..., O] -> a distribution of actions [..., A]."""
+        mean: Tensor = self.body(obs)
+        return DiagonalGaussian(mean, self.log_std.expand_as(mean))
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Returns the mean, clipped to [-1, 1]. [..., O] -> [..., A]."""
+        return self.distribution(obs).mean.clamp(-1.0, 1.0)
+
+
+class CategoricalActor(StochasticActor):
+    """APPO's policy for discrete actions, of several independent choices with `nvec` actions each: softmaxes.
+
+    Orthogonal initialisation, as `GaussianActor`.
+    """
+
+    def __init__(self, obs_dim: int, nvec: Sequence[int], hidden_dims: Sequence[int], activation: str) -> None:
+        super().__init__()
+        self.nvec = tuple(nvec)
+        self.body = orthogonal_(mlp(obs_dim, hidden_dims, sum(nvec), activation), head_gain=POLICY_GAIN)
+
+    def distribution(self, obs: Tensor) -> Categorical:
+        """[..., O] -> a distribution of actions [..., A]."""
+        parts = torch.split(self.body(obs), list(self.nvec), dim=-1)
+        return Categorical(torch.cat([part.log_softmax(dim=-1) for part in parts], dim=-1), self.nvec)
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Returns the likeliest actions. [..., O] -> [..., A]."""
+        return self.distribution(obs).mode()
+
+
+class GroupActor(StochasticActor):
+    """APPO's policy on one group of a Dict observation: an asymmetric actor-critic (arXiv:1710.06542)."""
+
+    def __init__(self, algo: AlgoConfig, spec: SpaceSpec, group: str) -> None:
+        super().__init__()
+        self.group, self.columns = group, spec.columns(group)
+        self.trunk = trunk_actor(algo, spec, self.columns.stop - self.columns.start)
+
+    def distribution(self, obs: Tensor) -> PolicyDistribution:
+        """[..., O] -> a distribution of actions [..., A]."""
+        return self.trunk.distribution(obs[..., self.columns])
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Returns the trunk's deterministic action. [..., O] -> [..., A]."""
+        return self.trunk.act(obs[..., self.columns])
+
+
+def trunk_actor(algo: AlgoConfig, spec: SpaceSpec, obs_dim: int) -> StochasticActor:
+    """Returns APPO's actor of inputs [obs_dim] for the action space of `spec`."""
+    if spec.nvec or spec.num_actions:
+        return CategoricalActor(obs_dim, spec.nvec or (spec.num_actions,), algo.hidden_dims, algo.activation)
+    return GaussianActor(obs_dim, spec.action_dim, algo.hidden_dims, algo.activation, algo.init_log_std)
+
+
+def stochastic_actor(algo: AlgoConfig, spec: SpaceSpec) -> StochasticActor:
+    """Returns APPO's actor for the observations and the action space of `spec`."""
+    group = ACTOR_GROUPS.get(algo.actor_input)
+    return trunk_actor(algo, spec, spec.obs_dim) if group is None else GroupActor(algo, spec, group)
+
+
+class ValueCritic(nn.Module):
+    """V(s), predicted in units of the running mean and spread of its targets, or in returns.
+
+    The units never change a prediction: when the statistics move, the last layer is rescaled against them (PopArt,
+    arXiv:1602.07714, section 2.2).
+    """
+
+    def __init__(self, obs_dim: int, hidden_dims: Sequence[int], activation: str, *, normalize_value: bool) -> None:
+        super().__init__()
+        self.body = orthogonal_(mlp(obs_dim, hidden_dims, 1, activation), head_gain=1.0)
+        self.normalizer = ValueNormalizer() if normalize_value else None
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Returns the prediction in its own units. [..., O] -> [...]."""
+        value: Tensor = self.body(obs)
+        return value.squeeze(-1)
+
+    @torch.no_grad()
+    def absorb(self, moments: Tensor) -> None:
+        """Adds `moments` of value targets to the statistics; every V(s) in returns stays, PopArt eq. 3 and 4.
+
+        Raises `RuntimeError` in a critic without statistics.
+        """
+        head = self.body[-1]
+        if self.normalizer is None or not isinstance(head, nn.Linear):
+            raise RuntimeError("this critic predicts returns: it has no statistics of its targets")
+        mean, std = self.normalizer.mean.clone(), self.normalizer.std
+        self.normalizer.absorb(moments)
+        new_mean, new_std = self.normalizer.mean, self.normalizer.std
+        head.weight.copy_(head.weight * (std / new_std))
+        head.bias.copy_((std * head.bias + mean - new_mean) / new_std)
+
+    def in_returns(self, prediction: Tensor) -> Tensor:
+        """Converts a prediction [...] to a return."""
+        return prediction if self.normalizer is None else self.normalizer.denormalize(prediction)
+
+    def in_units(self, value: Tensor) -> Tensor:
+        """Converts a return [...] to the units of the prediction."""
+        return value if self.normalizer is None else self.normalizer.normalize(value)
+
+
+class ActorCritic(nn.Module):
+    """Two networks side by side: observations [..., O], as the networks see them, to a policy and to values [...]."""
+
+    def __init__(self, actor: StochasticActor, critic: ValueCritic) -> None:
+        super().__init__()
+        self.actor = actor
+        self.critic = critic
+
+    def forward(self, obs: Tensor) -> tuple[PolicyDistribution, Tensor]:
+        """Returns the policy and the critic's prediction, in its own units."""
+        return self.actor.distribution(obs), self.critic.forward(obs)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Returns the critic's prediction alone."""
+        return self.critic.forward(obs)
+
+
+def make_actor_critic(algo: AlgoConfig, spec: SpaceSpec, actor: nn.Module) -> ActorCritic:
+    """Returns `actor` with the critic that `algo` describes, initialised from torch's global CPU generator."""
+    assert isinstance(actor, StochasticActor)  # true by algo.name; narrows the type
+    options = (algo.hidden_dims, algo.activation)
+    critic = with_encoder(
+        algo, spec, lambda inner: ValueCritic(inner.obs_dim, *options, normalize_value=algo.normalize_value)
+    )
+    return ActorCritic(actor, critic)
