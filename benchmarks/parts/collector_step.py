@@ -18,13 +18,14 @@ import torch
 
 from benchmarks.parts import halfcheetah
 from benchmarks.parts.measurement import Measurement
+from offpolicy.algos.registry import make_policy
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, step
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy, Exploration
 from offpolicy.collect.replay_writer import BadRowError, ReplayWriter
 from offpolicy.envs.vector import make_vector
 from offpolicy.machine import num_usable_cores
-from offpolicy.nets.policy import flat_size, flatten_into, make_policy
+from offpolicy.nets.policy import flat_size, flatten_into
 from offpolicy.processes.control_page import ControlPage
 from offpolicy.processes.handshake import CollectorGate
 from offpolicy.processes.mailbox import Mailbox

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from offpolicy.nets.fused import FusedMlp, Workspace
 
 from offpolicy.algos.flops import count_work
-from offpolicy.algos.registry import make_learner
+from offpolicy.algos.registry import make_learner, make_policy
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets import fusing
 from offpolicy.nets.flat import join, views
-from offpolicy.nets.fused import FusedMlp, Workspace
 from offpolicy.nets.mlp import mlp
-from offpolicy.nets.policy import flat_size, flatten_into, load_flat, make_policy
+from offpolicy.nets.policy import flat_size, flatten_into, load_flat
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
 from offpolicy.replay.ring import Ring

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from offpolicy.algos.base_learner import BaseLearner
 from torch.utils.flop_counter import FlopCounterMode
 
-from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.flops import count_work
-from offpolicy.algos.registry import make_learner
+from offpolicy.algos.registry import make_learner, make_policy
 from offpolicy.config.schema import RunConfig
-from offpolicy.nets.policy import make_policy
 from offpolicy.types import MIN_FRAMES, Batch, Batches, Rollouts, SpaceSpec
 
 CPU = torch.device("cpu")

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from offpolicy.algos.registry import make_policy
 from offpolicy.api import acting
 from offpolicy.api.acting import LoadedPolicy, load
 from offpolicy.commands.saved_run import SavedRun
 from offpolicy.config.schema import RunConfig, write_config
 from offpolicy.errors import ConfigError, NumericsError
-from offpolicy.nets.policy import make_policy
 from offpolicy.types import SpaceSpec
 
 BOX = SpaceSpec(3, 2, (-2.0, 0.0), (2.0, 1.0))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from offpolicy.algos.registry import make_policy
 from offpolicy.collect.evaluation import (
     MAX_EVAL_ENVS,
     EpisodeCallbacks,
@@ -21,7 +22,7 @@ from offpolicy.collect.evaluation import (
 from offpolicy.collect.policy import BadEpisodeError
 from offpolicy.config.sections import AlgoConfig, EnvConfig
 from offpolicy.errors import NumericsError
-from offpolicy.nets.policy import Policy, make_policy
+from offpolicy.nets.policy import Policy
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.types import SpaceSpec, StepOutcome

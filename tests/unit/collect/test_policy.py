@@ -8,15 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from offpolicy.nets.explorer import Explorer
 
+from offpolicy.algos.registry import make_policy
 from offpolicy.collect.policy import CollectorPolicy, Exploration, noise_schedule, random_actions
 from offpolicy.collect.repeated_noise import RepeatedNoise
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.errors import NumericsError
-from offpolicy.nets.explorer import Explorer
 from offpolicy.nets.normalizer import block_moments
-from offpolicy.nets.policy import flat_size, flatten_into, make_policy
+from offpolicy.nets.policy import flat_size, flatten_into
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.types import SpaceSpec
 

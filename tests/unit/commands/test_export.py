@@ -9,6 +9,7 @@ from typing import IO
 import numpy as np
 import pytest
 
+from offpolicy.algos.registry import make_policy
 from offpolicy.checkpoint import BestStore, read_best
 from offpolicy.commands import export as command
 from offpolicy.commands.export import check_files, export
@@ -21,7 +22,6 @@ from offpolicy.errors import CheckpointError, ConfigError, SaveError
 from offpolicy.export.contract import contract_path, digest
 from offpolicy.export.env_policy import EnvPolicy
 from offpolicy.export.formats import Runner, write_torch
-from offpolicy.nets.policy import make_policy
 from offpolicy.types import EvalResult
 
 BEST = PolicyChoice(seed=None, step=None, device="cpu", overrides={}, is_best=True)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from offpolicy.algos.registry import make_policy
 from offpolicy.checkpoint import BestPolicy, BestStore, Checkpoint, CheckpointStore
 from offpolicy.commands import saved_run
 from offpolicy.commands.evaluate import evaluate
@@ -22,7 +23,6 @@ from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import write_config
 from offpolicy.errors import CheckpointError, ConfigError
-from offpolicy.nets.policy import make_policy
 from offpolicy.types import EvalResult, SpaceSpec
 
 SPEC = SpaceSpec(3, 1, (-2.0,), (2.0,))  # Pendulum's

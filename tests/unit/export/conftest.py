@@ -10,10 +10,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from offpolicy.algos.registry import make_policy
 from offpolicy.config.overrides import load_config
 from offpolicy.envs.spaces import Codec, describe
 from offpolicy.export.env_policy import EnvPolicy
-from offpolicy.nets.policy import Policy, make_policy
+from offpolicy.nets.policy import Policy
 
 FLAT = spaces.Box(-1.0, 1.0, (3,), np.float32)
 SQUARE = spaces.Box(-1.0, 1.0, (2, 3), np.float64)

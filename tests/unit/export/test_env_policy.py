@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from offpolicy.algos.registry import make_policy
 from offpolicy.config.overrides import load_config
 from offpolicy.envs.spaces import action_map, describe
 from offpolicy.export.env_policy import EnvPolicy
 from offpolicy.export.parity import inputs_of
-from offpolicy.nets.policy import make_policy
 from offpolicy.types import Float32
 from tests.unit.export.conftest import FLAT, KINDS, ODD, MakeScene
 

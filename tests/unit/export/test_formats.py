@@ -11,13 +11,13 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from offpolicy.algos.registry import make_policy
 from offpolicy.config.overrides import load_config
 from offpolicy.envs.spaces import describe
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.export.env_policy import EnvPolicy
 from offpolicy.export.formats import Runner, check_names, onnx_runner, write_onnx, write_torch
 from offpolicy.export.parity import LIMIT, difference, inputs_of
-from offpolicy.nets.policy import make_policy
 from tests.unit.export.conftest import KINDS, ODD, MakeScene, Scene
 
 USUAL = ("sac", "appo_multidiscrete", "hora_student")  # the others are nightly

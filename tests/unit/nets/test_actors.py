@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from offpolicy.algos.registry import make_policy
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import (
     DeterministicActor,
@@ -16,7 +17,6 @@ from offpolicy.nets.actors import (
     squashed_sample_gradient,
 )
 from offpolicy.nets.critics import make_actor_critic
-from offpolicy.nets.policy import make_policy
 from offpolicy.types import SpaceSpec
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from offpolicy.algos.registry import make_policy
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import CategoricalActor, GaussianActor, MultiCategoricalActor
 from offpolicy.nets.critics import (
@@ -24,7 +25,7 @@ from offpolicy.nets.normalizer import (
     block_moments,
     weighted_moments,
 )
-from offpolicy.nets.policy import Policy, flat_size, flatten_into, load_flat, make_policy
+from offpolicy.nets.policy import Policy, flat_size, flatten_into, load_flat
 from offpolicy.types import SpaceSpec
 
 BOX = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))

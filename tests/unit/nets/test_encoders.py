@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.algos.registry import make_learner
+from offpolicy.algos.registry import make_learner, make_policy
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.nets.critics import make_critic
 from offpolicy.nets.encoders import EncodedInput
-from offpolicy.nets.policy import Policy, flat_size, flatten_into, load_flat, make_policy
+from offpolicy.nets.policy import Policy, flat_size, flatten_into, load_flat
 from offpolicy.plugins import NETWORKS
 from offpolicy.types import Batch, Batches, SpaceSpec
 from tests.packages import make_package

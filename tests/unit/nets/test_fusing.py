@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.nets.explorer import MAX_ROWS, Explorer
 from torch import nn
 
-from offpolicy.algos.base_learner import BaseLearner
-from offpolicy.algos.registry import make_learner
+from offpolicy.algos.registry import make_learner, make_policy
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets import fusing
 from offpolicy.nets.critics import TwinCritic
-from offpolicy.nets.explorer import MAX_ROWS, Explorer
 from offpolicy.nets.mlp import Mlp
 from offpolicy.nets.normalizer import block_moments
-from offpolicy.nets.policy import Policy, make_policy
+from offpolicy.nets.policy import Policy
 from offpolicy.onednn import BLAS, ONEDNN, has_onednn
 from offpolicy.types import Batch, Batches, Rollouts, SpaceSpec
 

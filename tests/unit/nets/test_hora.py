@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from offpolicy.algos.registry import make_policy
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.hora import AdaptationModule, StudentActor
-from offpolicy.nets.policy import Policy, make_policy
+from offpolicy.nets.policy import Policy
 from offpolicy.types import SpaceSpec
 
 SHAPES: dict[str, tuple[int, ...]] = {"obs": (3,), "privileged": (4,), "proprio_hist": (25, 2)}

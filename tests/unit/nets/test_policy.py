@@ -4,17 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from offpolicy.algos.registry import make_policy
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.normalizer import block_moments
-from offpolicy.nets.policy import (
-    Policy,
-    adopt_flat,
-    adopt_statistics,
-    flat_size,
-    flatten_into,
-    load_flat,
-    make_policy,
-)
+from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size, flatten_into, load_flat
 from offpolicy.types import SpaceSpec
 
 SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))

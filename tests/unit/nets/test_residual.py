@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from offpolicy.nets.explorer import can_explore
 from torch import nn
 
+from offpolicy.algos.registry import make_policy
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.explorer import can_explore
-from offpolicy.nets.policy import (
-    Policy,
-    adopt_flat,
-    adopt_statistics,
-    flat_size,
-    flat_view,
-    flatten_into,
-    load_flat,
-    make_policy,
-)
+from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size, flat_view, flatten_into, load_flat
 from offpolicy.nets.residual import BatchNorm, ResidualNet, statistics_of
 from offpolicy.types import SpaceSpec
 
