@@ -53,7 +53,7 @@ class AlgorithmInfo:
     action_spaces: tuple[str, ...] = ("Box",)
     # Of a plug-in, an entry point of `offpolicy.algos`:
     options: type[AlgoConfig] | None = None  # its options: a subclass, whose defaults are the algorithm's
-    update_rule: str = ""  # module:Class, a `ReplayAlgorithm` or a `RolloutAlgorithm`; imported where torch is
+    update_rule: str = ""  # module:Class, a `ReplayRule` or a `RolloutRule`; imported where torch is
     like: AlgorithmInfo | None = None  # the algorithm of ours whose options it has too
     leaves_out: tuple[str, ...] = ()  # options of that one which it does not read
 

@@ -13,60 +13,32 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 UPDATE_RULE = '''
-"""DDPG (arXiv:1509.02971): one critic, a deterministic actor, targets for both."""
+"""DDPG (arXiv:1509.02971): TD3 that believes its first critic alone, and does not smooth the target policy."""
 
-import torch
-
-from offpolicy.algos.learner import MetricSums, Seeds, TensorGroups
-from offpolicy.algos.learners import CriticTrainer
+from offpolicy.algos.learner import MetricSums
 from offpolicy.algos.losses import td_target
-from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, TargetNetwork
-from offpolicy.nets.critics import make_critic
-from offpolicy.nets.policy import make_policy
+from offpolicy.algos.td3 import METRICS as TD3_METRICS
+from offpolicy.algos.td3 import Td3
 
-METRICS = {"critic": ("critic_loss", "q_mean", "target_q_mean"), "actor": ("actor_loss", "saturation")}
+METRICS = TD3_METRICS | {"actor": ("actor_loss", "saturation")}
 
 
-class Ddpg:
+class Ddpg(Td3):
     def __init__(self, algo, spec, device, seed, exchange):
-        seeds = Seeds(seed)
-        with seeds.initial_weights():
-            self.policy = make_policy(algo, spec).to(device)
-            critic = make_critic(algo, spec).to(device)
+        super().__init__(algo, spec, device, seed, exchange)
         self.metrics = MetricSums(METRICS, device)
-        self.optimizer_step = OptimizerStep(device, exchange)
-        self.generator = seeds.generator(device)
-        self._actor = self.policy.actor
-        self._optimizer = GuardedAdam(dict(self._actor.named_parameters()), algo.actor_lr, self.optimizer_step.guard)
-        self._target_actor = TargetNetwork(self._actor, algo.tau)
-        self._critic = CriticTrainer(algo, critic, self.optimizer_step)
 
-    def follow_schedules(self, env_steps):
-        pass
+    def target_q(self, batch):
+        next_action = self.target_actor.module.forward(batch.next_obs)
+        next_value = self.target_critic.module.q1(batch.next_obs, next_action)
+        return td_target(batch.reward, batch.discount, batch.terminated, next_value)
 
     def update_once(self, batch, *, has_actor_step):
-        with torch.no_grad():
-            next_q = self._critic.target_q(batch.next_obs, self._target_actor.module.forward(batch.next_obs))[0]
-            target_q = td_target(batch.reward, batch.discount, batch.terminated, next_q)
-        measured = {"critic": self._critic.step(batch, target_q)}
-        if not has_actor_step:
-            return measured
-        action = self._actor.forward(batch.obs)
-        loss = -self._critic.online.q1(batch.obs, action).mean()
-        self.optimizer_step.minimize(Loss(loss, self._optimizer))
-        measured["actor"] = (loss.detach(), (action.detach().abs() > 0.99).float().mean())
-        self._critic.target.follow()
-        self._target_actor.follow()
+        measured = super().update_once(batch, has_actor_step=has_actor_step)
+        if has_actor_step:
+            is_saturated = self.actor.forward(batch.obs).detach().abs() > 0.99
+            measured["actor"] += (is_saturated.float().mean(),)
         return measured
-
-    def tensor_groups(self):
-        modules = {"policy": self.policy, "target_actor": self._target_actor.module}
-        modules |= {"critic": self._critic.online, "target_critic": self._critic.target.module}
-        optimizers = {"actor_optimizer": self._optimizer, "critic_optimizer": self._critic.optimizer}
-        return TensorGroups.of(modules, optimizers)
-
-    def normalizers(self):
-        return self.policy.named_normalizers()
 '''
 NEW_FILES = {"offpolicy/algos/ddpg.py": UPDATE_RULE, "conf/algo/ddpg.yaml": "name: ddpg\nexploration_noise: 0.2\n"}
 EDITS = (  # file, what is replaced, which occurs once, and by what
@@ -74,7 +46,7 @@ EDITS = (  # file, what is replaced, which occurs once, and by what
         "offpolicy/algos/registry.py",
         ("import Td3\n", "import Td3\nfrom offpolicy.algos.ddpg import Ddpg\n"),
         ("    APPO,\n", "    APPO,\n    DDPG,\n"),
-        ("TD3: Td3}", "TD3: Td3, DDPG: Ddpg}"),
+        ("TD3: Td3, ", "TD3: Td3, DDPG: Ddpg, "),
     ),
     (
         "offpolicy/config/sections.py",

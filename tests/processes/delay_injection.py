@@ -32,9 +32,7 @@ Part = tuple[type, str]  # a class and the name of the method that is late
 
 def learner_parts() -> dict[str, tuple[Part, ...]]:
     """Which part each phase of a learner times: one for every source of batches and every algorithm."""
-    from offpolicy.algos.adaptation import Adaptation
-    from offpolicy.algos.appo import Appo
-    from offpolicy.algos.learners import CriticTrainer
+    from offpolicy.algos.learner import Learner
     from offpolicy.distributed.memory_group import MemoryGroup
     from offpolicy.distributed.process_group import ProcessGroup
     from offpolicy.distributed.world import RankWorld
@@ -53,7 +51,7 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
         "rank_barrier": ((RankWorld, "agree"),),
         "replay_sample": ((ReplaySource, "sample"), (Slot, "hand_out"), (RolloutRing, "take")),
         "h2d": ((RateLimitedSource, "to_device"), (RolloutSource, "to_device")),
-        "train": ((CriticTrainer, "step"), (Appo, "_prepare"), (Adaptation, "_prepare")),
+        "train": ((Learner, "update"),),
         "param_sync": ((MemoryGroup, "sum_bucket"), (ProcessGroup, "sum_bucket")),
         "weight_publish": ((WeightPublisher, "publish"),),
         "evaluation": ((InlineEvaluator, "evaluate"),),

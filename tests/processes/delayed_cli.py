@@ -79,27 +79,17 @@ def unpack_batches(times: int) -> None:
 
 
 def slow_down_updates(delay_s: float) -> None:
-    """Sleep in the middle of an update, outside of every collective: where the critics' forward pass is, or, before
-    anything is learnt from rollouts, where they are prepared.
-    """
-    from offpolicy.algos.appo import Appo
-    from offpolicy.algos.learners import CriticTrainer
+    """Sleep before the updates of an iteration, once for each, outside of every collective; of rollouts only once."""
+    from offpolicy.algos.learner import Learner
+    from offpolicy.types import Batches
 
-    prepare = Appo._prepare
+    update = Learner.update
 
-    def slow_prepare(*args: Any) -> Any:
-        time.sleep(delay_s)
-        return prepare(*args)
+    def slow_update(learner: Learner, batch: Any) -> None:
+        time.sleep(delay_s * len(batch.updates) if isinstance(batch, Batches) else delay_s)
+        update(learner, batch)
 
-    Appo._prepare = slow_prepare  # type: ignore[method-assign]
-
-    step = CriticTrainer.step
-
-    def slow_step(*args: Any) -> Any:
-        time.sleep(delay_s)
-        return step(*args)
-
-    CriticTrainer.step = slow_step  # type: ignore[method-assign]
+    Learner.update = slow_update  # type: ignore[method-assign]
 
 
 def main() -> int:

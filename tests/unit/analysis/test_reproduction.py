@@ -113,7 +113,6 @@ def test_equal_bits_are_promised_with_threads_that_are_given(tmp_path: Path) -> 
         (("threads.learner=1", "collect.mode=auto"), {}, "collect.mode=auto"),
         ((), {}, "threads.learner=auto"),
         (("threads.learner=1",), {"has_gpu": True}, "a GPU"),
-        (("threads.learner=1", "algo.compile=reduce-overhead"), {}, "algo.compile"),
         (("threads.learner=1",), {"changed": ("algo.gamma", "run_dir")}, "algo.gamma: changed"),
         (("threads.learner=1", "stop.reward=-9", "eval.every=500"), {"has_evaluator": True}, "stop.reward, stop.patie"),
         (("threads.learner=1", "stop.patience=3", "eval.every=500"), {"has_evaluator": True}, "stop.reward, stop.pat"),

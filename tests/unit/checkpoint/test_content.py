@@ -36,7 +36,7 @@ FILES: dict[str, Any] = {
         "sampler": UNIFORM,
         "updates": "00ff",
         "choice": [[2, "overlap"], 7],
-        "update_mode": "graph",
+        "kernels": "fast",
     },
     "collector-0": {
         "env_steps": 100,
@@ -65,7 +65,7 @@ def test_what_a_run_writes_is_read(tmp_path: Path) -> None:
     assert (state.num_updates, state.start, state.replay_end) == (5, (4, 0), [100])
     assert state.bad_rows == [2]
     assert (streams.setting, streams.iterations, streams.updates) == ((2, "overlap"), 7, b"\x00\xff")
-    assert streams.update_mode == "graph"
+    assert streams.kernels == "fast"
     assert CollectorNumbers.of(checkpoint, "collector-0").policy_lag_sum == 3.0
 
 
@@ -79,6 +79,7 @@ def test_what_a_run_writes_is_read(tmp_path: Path) -> None:
         ("state", ("last_eval_step",), float("nan"), "not readable JSON: got NaN, allowed finite numbers"),
         ("state", ("fingerprint",), MISSING, "fingerprint: got nothing"),
         ("rank-0", ("updates",), "xyz", "updates: got 'xyz', allowed hexadecimal digits"),
+        ("rank-0", ("kernels",), "slow", "kernels: got 'slow', allowed textbook, fast or null"),
         ("rank-0", ("fresh_from",), [], "fresh_from of a learner rank: got [], allowed one number of each ring"),
         ("collector-0", ("policy_lag_sum",), -1.0, "policy_lag_sum: got -1.0, allowed a number of at least 0"),
     ],

@@ -102,12 +102,13 @@ def test_an_unknown_device_is_refused(device: str) -> None:
             },
             "algo.network.name",
         ),
-        ({"algo": {"precision": "bf16", "hidden_dims": [256]}}, "algo.precision"),
-        ({"algo": {"precision": "bf16", "activation": "silu"}}, "algo.precision"),
-        ({"algo": {"precision": "bf16", "critic_layer_norm": True}}, "algo.precision"),
+        ({"algo": {"precision": "bf16"}, "device": "cpu"}, "algo.precision"),
+        ({"algo": {"kernels": "fast", "activation": "silu"}}, "algo.kernels"),
+        ({"algo": {"kernels": "fast", "critic_layer_norm": True}}, "algo.kernels"),
+        ({"algo": {"kernels": "fast", "network": {"name": "fourier"}}}, "algo.kernels"),
+        ({"algo": {"kernels": "fast"}, "device": "cuda"}, "algo.kernels"),
         ({"algo": {"compile": "graph"}, "device": "cpu"}, "algo.compile"),
         ({"algo": {"compile": "graph"}, "runner": TWO_RANKS}, "algo.compile"),
-        ({"algo": {"compile": "reduce-overhead"}, "runner": TWO_RANKS}, "algo.compile"),
     ],
 )
 def test_an_impossible_combination_is_refused(raw: dict[str, Any], key: str) -> None:

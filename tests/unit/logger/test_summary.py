@@ -205,13 +205,10 @@ def test_a_return_that_is_not_a_number_is_null(make_snapshot: Any, evaluation: E
 
 
 def test_how_the_run_ran_is_in_the_summary(make_snapshot: Any) -> None:
-    header = dataclasses.replace(
-        HEADER, learner_threads=2, collector_threads=3, update_mode="graph", update_reason="faster", products="oneDNN"
-    )
+    header = dataclasses.replace(HEADER, learner_threads=2, collector_threads=3, kernels="fast", products="oneDNN")
     summary = build_summary(make_snapshot(10), header, RESULT)
     assert summary["threads"] == {"learner": 2, "collector": 3}
-    assert summary["compile"] == {"mode": "graph", "reason": "faster"}
-    assert (summary["products"], summary["mode"]) == ("oneDNN", "alternate")
+    assert (summary["kernels"], summary["products"], summary["mode"]) == ("fast", "oneDNN", "alternate")
 
 
 def test_counts_and_times_of_the_run_are_those_of_its_last_snapshot(make_snapshot: Any) -> None:

@@ -20,17 +20,17 @@ from offpolicy.timing.attainable import (
     remembered_attainable,
 )
 from offpolicy.timing.device_timer import StreamSync
-from offpolicy.types import Direction, Product
+from offpolicy.types import Product
 from tests.fakes import FakeClock
 
 CPU = torch.device("cpu")
 FENCE = StreamSync(CPU)
 PRODUCTS = (
-    Product(Direction.FORWARD, 8, 3, 5, per_update=6.0),
-    Product(Direction.WEIGHTS, 8, 3, 5, per_update=2.0),
-    Product(Direction.INPUTS, 8, 5, 4, per_update=1.5),
+    Product(8, 3, 5, per_update=6.0),
+    Product(5, 8, 3, per_update=2.0),
+    Product(8, 4, 5, per_update=1.5),
 )
-KEY = {"processor": "a", "threads": 1, "products": [["forward", 8, 3, 5, 6.0]]}
+KEY = {"processor": "a", "threads": 1, "products": [[8, 3, 5, 6.0]]}
 
 
 class Machine:
@@ -123,7 +123,7 @@ def test_the_second_run_does_not_measure(cache: Path) -> None:
     assert [path.name[:11] for path in cache.iterdir()] == ["attainable-"]
 
 
-@pytest.mark.parametrize("other", [{"threads": 2}, {"processor": "b"}, {"products": [["forward", 8, 3, 5, 7.0]]}])
+@pytest.mark.parametrize("other", [{"threads": 2}, {"processor": "b"}, {"products": [[8, 3, 5, 7.0]]}])
 def test_another_machine_thread_count_or_network_is_measured_anew(other: dict[str, Any]) -> None:
     measure = Measure(5e9, 7e9)
     assert [remembered(KEY, measure), remembered(KEY | other, measure), remembered(KEY, measure)] == [5e9, 7e9, 5e9]

@@ -125,8 +125,8 @@ def test_batches_that_were_asked_for_are_of_saved_rows_only(make_rank: MakeRank,
     assert state.source.drawn == 7  # type: ignore[attr-defined]
 
 
-def test_what_the_tuner_and_the_update_modes_have_chosen_goes_on(make_rank: MakeRank) -> None:
-    choice = Choice(Setting(2, "overlap"), 17, "graph", "cuda")
+def test_what_the_tuner_has_chosen_goes_on(make_rank: MakeRank) -> None:
+    choice = Choice(Setting(2, "overlap"), 17)
     save(make_rank(**TINY), choice=choice)
     rank = make_rank(start_step=40, checkpoint=40, **TINY)
     learner = tiny_learner(rank)

@@ -1,0 +1,35 @@
+"""Real runs report how their updates are made, and make them so again when they are resumed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.processes.conftest import TINY, LiveRun, StartRun
+
+pytestmark = pytest.mark.mp
+TEXTBOOK = "updates: textbook, because of algo.kernels=textbook"
+
+
+def test_a_run_of_sac_on_a_cpu_has_fast_kernels_and_says_so(finished_run: LiveRun) -> None:
+    assert "updates: fast kernels" in finished_run.out.splitlines()
+    assert finished_run.summary()["kernels"] == "fast"
+
+
+@pytest.mark.slow
+def test_a_run_of_the_textbook_goes_on_as_one(start_run: StartRun) -> None:
+    train = ("train", *TINY, "algo.kernels=textbook", "device=cpu")
+    for command, steps in ((train, 300), (("resume", "run"), 400)):
+        run = start_run(f"total_timesteps={steps}", command=command)
+        code, out, err = run.finish()
+        assert (code, err) == (0, "")
+        assert TEXTBOOK in out.splitlines()
+        assert run.summary()["kernels"] == "textbook"
+
+
+@pytest.mark.slow
+def test_fast_kernels_that_there_are_none_of_are_refused_before_a_process_starts(start_run: StartRun) -> None:
+    run = start_run("algo.kernels=fast", "algo.activation=silu", "device=cpu")
+    code, _, err = run.finish()
+    assert code == 2
+    assert "algo.kernels: got fast, allowed auto or textbook with algo.activation=silu" in err
+    assert not run.directory.exists()
