@@ -4,7 +4,7 @@ With one and two threads of torch. An update of FlashSAC (small) has products of
 
 Update and floor are measured in turns in one process: their ratio is what two days, or two machines of one kind, share.
 The floor is always that of the BLAS (`torch.mm`): an update whose products oneDNN makes may be below it. Where that is
-what `algo.products=auto` takes, the update with the BLAS is measured beside it.
+what `algo.products=auto` takes, the update with the BLAS is measured beside it. So is the textbook's, by autograd.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.parts import halfcheetah
 from benchmarks.parts.measurement import Measurement, call_us
 from offpolicy.algos.learner import Learner
 from offpolicy.machine import keep_freed_memory
-from offpolicy.onednn import AUTO, BLAS, ONEDNN, chosen_library
+from offpolicy.onednn import AUTO, BLAS, chosen_library
 from offpolicy.types import Batches
 
 PART = "update"
@@ -31,6 +31,8 @@ THREADS = (1, 2)
 CALLS = 10  # of an update per sample: many short samples in turns, so that other programs disturb all alike
 FLOOR_CALLS = 40  # of each product
 SAMPLES = 20  # per round
+WITH_THE_BLAS = " with the BLAS"
+VARIANTS = {"": (), WITH_THE_BLAS: ("algo.products=blas",), " of the textbook": ("algo.kernels=textbook",)}
 
 
 class Case(NamedTuple):
@@ -44,13 +46,13 @@ class Case(NamedTuple):
     width: int
 
     @classmethod
-    def of(cls, algo: str, rows: int = halfcheetah.BATCH_SIZE, width: int = 256, products: str = AUTO) -> Case:
+    def of(cls, algo: str, rows: int = halfcheetah.BATCH_SIZE, width: int = 256, variant: str = "") -> Case:
         """The update of an algorithm on HalfCheetah-v5 with a batch of so many rows and two hidden layers."""
-        overrides = (f"algo.batch_size={rows}", f"algo.hidden_dims=[{width},{width}]", f"algo.products={products}")
+        overrides = (f"algo.batch_size={rows}", f"algo.hidden_dims=[{width},{width}]", *VARIANTS[variant])
         cfg = halfcheetah.config(algo, *overrides).algo
         hidden = hidden_products(algo, cfg.policy_delay, len(cfg.hidden_dims))
         learner = halfcheetah.learner(algo, *overrides)
-        return cls(f"{algo.upper()}{_suffix(products)}", learner, halfcheetah.batches(rows), hidden, rows, width)
+        return cls(f"{algo.upper()}{variant}", learner, halfcheetah.batches(rows), hidden, rows, width)
 
     def sample(self, calls: int, floor_calls: int) -> tuple[float, float]:
         """Milliseconds of an update, and of its floor."""
@@ -92,25 +94,21 @@ def as_in_a_learner() -> Iterator[None]:
 
 
 def _measure_flashsac(rounds: int) -> Iterator[Measurement]:
-    batches = halfcheetah.batches()
-    learners = {
-        f"FLASHSAC{_suffix(library)}": halfcheetah.learner("flashsac", f"algo.products={library}")
-        for library in _libraries()
-    }
-    samples: dict[str, list[float]] = {}
+    update = partial(halfcheetah.learner("flashsac").update, halfcheetah.batches())
+    samples: dict[int, list[float]] = {threads: [] for threads in THREADS}
     for number in range(-1, SAMPLES * rounds):
-        for name, learner in learners.items():
-            for threads in THREADS:
-                torch.set_num_threads(threads)
-                sample = call_us(partial(learner.update, batches), CALLS) / 1000
-                if number >= 0:  # the first round warms up
-                    samples.setdefault(f"{name}, {_threads_text(threads)}", []).append(sample)
-    for name, found in samples.items():
-        yield Measurement(PART, name, "ms", found)
+        for threads, found in samples.items():
+            torch.set_num_threads(threads)
+            sample = call_us(update, CALLS) / 1000
+            if number >= 0:  # the first round warms up
+                found.append(sample)
+    for threads, found in samples.items():
+        yield Measurement(PART, f"FLASHSAC, {_threads_text(threads)}", "ms", found)
 
 
 def _measure(rounds: int) -> Iterator[Measurement]:
-    learners = [Case.of(algo, products=library) for library in _libraries() for algo in ALGOS]
+    left_out = {WITH_THE_BLAS} if chosen_library(AUTO) == BLAS else set()
+    learners = [Case.of(algo, variant=variant) for variant in VARIANTS if variant not in left_out for algo in ALGOS]
     cases = [(case, threads) for case in learners for threads in THREADS]
     samples: list[list[tuple[float, float]]] = [[] for _ in cases]
     for number in range(-1, SAMPLES * rounds):
@@ -121,15 +119,6 @@ def _measure(rounds: int) -> Iterator[Measurement]:
                 found.append(sample)
     for (case, threads), found in zip(cases, samples, strict=True):
         yield from measurements(PART, f"{case.name}, {_threads_text(threads)}", case.describe_floor(), found)
-
-
-def _libraries() -> tuple[str, ...]:
-    """What `algo.products=auto` takes here, and the BLAS beside it if that is another library."""
-    return (AUTO, BLAS) if chosen_library(AUTO) == ONEDNN else (AUTO,)
-
-
-def _suffix(products: str) -> str:
-    return " with the BLAS" if products == BLAS else ""
 
 
 def _threads_text(threads: int) -> str:

@@ -1,9 +1,10 @@
 """SAC and TD3 in the loop of `control.py` without autograd: a control for what the structure of our update costs.
 
 Every product of an update is written down, forward and backward, and nothing is between them: no modules, no hooks, no
-guards, no metrics. Networks of one kind lie in one block, with one fused Adam and one target step each. Products are
-made as ours are (`offpolicy/nets/products.py`), from four environments on these are stepped as ours are, and the noise
-of a batch is drawn at once. A trainer in torch can do little less per update.
+guards, no metrics. Networks of one kind lie in one block, with one fused Adam and one target step each. The library
+that makes the products is chosen as ours is, biases and ReLU are one pass over the memory, from four environments on
+these are stepped as ours are, and the noise of a batch is drawn at once. A trainer in torch can do little less per
+update.
 
 Usage: python -m benchmarks.peers.by_hand SETTINGS SECONDS SEED THREADS OUT, as control.py.
 """
@@ -26,14 +27,13 @@ from torch.nn import functional as F
 from benchmarks.peers.control import Batch, Trainer, run_program, separate_envs
 from offpolicy.envs.batched.vector import TaskVector
 from offpolicy.envs.vectorization import task_of
-from offpolicy.nets.activations import RELU
-from offpolicy.nets.products import products_of_layer
-from offpolicy.onednn import chosen_library
+from offpolicy.onednn import ONEDNN, chosen_library, multiply
 
 FEWEST_BATCHED = 4  # environments that are stepped by one call
 BETAS, EPS = (0.9, 0.999), 1e-8
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 Memory = dict[int, tuple[list[Tensor], list[Tensor]]]  # activations and their gradients, by the number of rows
+FEWEST_WEIGHTS = 128 * 128  # of a layer whose products oneDNN makes faster, on the processors where it is faster
 NARROW = 4  # outputs per input of a first layer whose gradient a BLAS makes faster transposed
 
 
@@ -79,8 +79,8 @@ class Nets:
             bound = 1 / math.sqrt(weight.shape[-1])
             weight.uniform_(-bound, bound)
             bias.uniform_(-bound, bound)
-        library = chosen_library("auto")
-        self._products = [products_of_layer(library, weight) for weight in self.weights]
+        is_onednn = chosen_library("auto") == ONEDNN
+        self._is_onednn = [is_onednn and weight[0].numel() >= FEWEST_WEIGHTS for weight in self.weights]
         self.memory: Memory = {} if memory is None else memory
         self._first = torch.empty(num_nets, sizes[0], sizes[1]) if NARROW * sizes[0] <= sizes[1] else None
         self.adam = Adam(total, lr)
@@ -98,8 +98,8 @@ class Nets:
         hidden, _ = self._kept(self._rows)
         below = inputs.expand(len(self.weights[0]), -1, -1)
         for layer, activations in enumerate(hidden):
-            weight_t = self.weights[layer].mT
-            below = self._products[layer].forward(self.biases[layer], below, weight_t, RELU, activations)
+            products = self._product(layer, below, self.weights[layer].mT, activations)
+            below = torch._add_relu_(products, self.biases[layer])
         head, bias = self.weights[-1], self.biases[-1]
         return torch.baddbmm(bias, head, below.mT).mT if self.sizes[-1] == 1 else torch.baddbmm(bias, below, head.mT)
 
@@ -115,7 +115,7 @@ class Nets:
             below = hidden[layer - 1][:, start:]
             if of_weights:
                 self._fill(layer, above, below)
-            above = self._products[layer].to_inputs(above, self.weights[layer], back[layer - 1])
+            above = self._product(layer, above, self.weights[layer], back[layer - 1])
             torch.ops.aten.threshold_backward.grad_input(above, below, 0, grad_input=above)
         if of_weights:
             self._fill(0, above, self._inputs[start:].expand(len(above), -1, -1))
@@ -132,8 +132,16 @@ class Nets:
         if layer == 0 and self._first is not None:
             self._weight_gradients[0].copy_(torch.bmm(below.mT, above, out=self._first).mT)
         else:
-            self._products[layer].to_weights(above.mT, below, self._weight_gradients[layer])
+            self._product(layer, above.mT, below, self._weight_gradients[layer])
         torch.sum(above, dim=1, keepdim=True, out=self._bias_gradients[layer])
+
+    def _product(self, layer: int, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+        """The product for a layer: of all networks by one call, or by oneDNN. [C, a, b], [C, b, c] -> [C, a, c]."""
+        if not self._is_onednn[layer]:
+            return torch.bmm(left, right, out=out)
+        for one, other, result in zip(left, right, out, strict=True):
+            result.copy_(multiply(one, other))
+        return out
 
     def _kept(self, rows: int) -> tuple[list[Tensor], list[Tensor]]:
         if rows not in self.memory:
