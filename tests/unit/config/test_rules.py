@@ -105,7 +105,6 @@ def test_an_unknown_device_is_refused(device: str) -> None:
         ({"algo": {"precision": "bf16"}, "device": "cpu"}, "algo.precision"),
         ({"algo": {"kernels": "fast", "activation": "silu"}}, "algo.kernels"),
         ({"algo": {"kernels": "fast", "critic_layer_norm": True}}, "algo.kernels"),
-        ({"algo": {"kernels": "fast", "network": {"name": "fourier"}}}, "algo.kernels"),
         ({"algo": {"kernels": "fast"}, "device": "cuda"}, "algo.kernels"),
         ({"algo": {"compile": "graph"}, "device": "cpu"}, "algo.compile"),
         ({"algo": {"compile": "graph"}, "runner": TWO_RANKS}, "algo.compile"),

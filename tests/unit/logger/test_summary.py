@@ -49,7 +49,7 @@ def test_the_summary_has_exactly_the_documented_keys(make_snapshot: Any, evaluat
     assert list(summary) == [
         "status", "exit_code", "reason", "env_steps", "from_env_step", "updates", "restarts", "learner_restarts",
         "wall_s", "warmup_s", "eval", "rollout", "timing", "learning", "pipeline", "cores", "rates", "bottleneck",
-        "mode", "threads", "compile", "products", "versions", "hardware",
+        "mode", "threads", "kernels", "products", "versions", "hardware",
     ]  # fmt: skip
     assert summary["eval"] == {"mean_reward": -150.25, "std_reward": 80.5, "episodes": 10}
     assert list(summary["timing"]) == ["learner", "collector"]

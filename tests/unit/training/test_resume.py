@@ -23,6 +23,7 @@ from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_saver import RowSaver
 from offpolicy.saved_fields import Fields
 from offpolicy.seeding import generator_state, set_generator_state
+from offpolicy.training.learner_process import build_learner
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.resume import RankState, TrainingStart, load_start
 from offpolicy.training.speed_tuner import Choice, Setting
@@ -133,6 +134,29 @@ def test_what_the_tuner_has_chosen_goes_on(make_rank: MakeRank) -> None:
     state = state_of(rank, learner, load_start(rank, ranks_of(FakeWorld()), learner))
     state.resume_streams()
     assert state.choice == choice
+
+
+@pytest.mark.parametrize(
+    ("before", "asked_for", "after", "warning"),
+    [
+        ("auto", "auto", "fast", ""),
+        ("textbook", "auto", "textbook", ""),
+        (
+            *("auto", "textbook", "textbook"),
+            "updates had fast kernels before, and are textbook, because of algo.kernels=textbook",
+        ),
+        ("textbook", "fast", "fast", "updates had textbook kernels before, and are fast kernels"),
+    ],
+)
+def test_updates_are_made_as_before_or_it_is_said_that_they_are_not(
+    make_rank: MakeRank, before: str, asked_for: str, after: str, warning: str
+) -> None:
+    save(make_rank(**TINY | {"algo": TINY["algo"] | {"kernels": before}}))
+    rank = make_rank(start_step=40, checkpoint=40, **TINY | {"algo": TINY["algo"] | {"kernels": asked_for}})
+    learner = build_learner(rank, ranks_of(FakeWorld()))
+    warnings = [fields["text"] for kind, fields in rank.child.sent if kind == "warning"]  # type: ignore[attr-defined]
+    assert learner.kernels == after
+    assert warnings == ([f"the continuation is not bitwise: {warning}"] if warning else [])
 
 
 @pytest.mark.promise("ranks-together")
