@@ -30,15 +30,13 @@ class BoundLearner:
     """A learner whose two threads stay on different cores in its updates, where it may use two cores.
 
     OpenMP's thread stays on its core between updates, too. The main thread does not: what it does there, and the
-    threads and processes that it starts there, may use both cores. So does the first update, which compiles. Where the
-    kernel refuses to bind threads, or torch uses another library than libgomp, updates run as they would without this
-    class.
+    threads and processes that it starts there, may use both cores. Where the kernel refuses to bind threads, or torch
+    uses another library than libgomp, updates run as they would without this class.
     """
 
     def __init__(self, learner: Learner, *, may_bind: bool = True) -> None:
         """Without `may_bind` nothing is bound: other learners of this host use the same cores, or a GPU computes."""
         self._learner, self._may_bind = learner, may_bind
-        self._is_warm = False  # True once there was an update
         self._cpus: Collection[int] = ()  # of this process, when threads were bound last
         self._own_cpus: Collection[int] = ()  # of the main thread in an update; empty: it is not bound
         self._second: int | None = None  # OpenMP's thread that was bound
@@ -48,9 +46,8 @@ class BoundLearner:
         """Makes the learner's update."""
         if self._may_bind:
             self._follow()
-        if not self._own_cpus or not self._is_warm:
+        if not self._own_cpus:
             self._learner.update(batch)
-            self._is_warm = True
             return
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, self._own_cpus)

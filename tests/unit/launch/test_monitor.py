@@ -36,7 +36,7 @@ LEARNER_HELLO: dict[str, Any] = {
     "source_kind": "direct",
     "mode": "overlap", "backend": None,  # the mode of a checkpoint
     "metrics": ["critic_loss"], "sums": [0.0], "counts": [0.0], "start": (1000, 0),
-    "flops": {**FLOPS, "library": "onednn"},
+    "flops": {**FLOPS, "library": "onednn"}, "kernels": "fast", "kernels_text": "fast kernels",
 }  # fmt: skip
 
 
@@ -94,8 +94,8 @@ class FakeLogger:
     def set_in_force(self, key: str, value: str) -> None:
         self.calls.append(("set_in_force", (key, value)))
 
-    def set_device(self, device: str, products: str) -> None:
-        self.calls.append(("set_device", (device, products)))
+    def set_device(self, device: str, products: str, kernels: str) -> None:
+        self.calls.append(("set_device", (device, products, kernels)))
 
     def tick(self) -> None:
         pass

@@ -30,12 +30,6 @@ def cpus_of_threads() -> dict[int, set[int]]:
     return found
 
 
-def update_twice(bound: BoundLearner) -> None:
-    """The first update is not bound."""
-    bound.update(None)
-    bound.update(None)
-
-
 def bind_both(cpus: set[int]) -> None:
     """As `taskset --all-tasks` does."""
     second = second_thread()
@@ -72,7 +66,7 @@ def test_each_thread_of_an_update_has_a_core_and_everything_else_has_both(
     bound.use_threads(2)
     assert torch.get_num_threads() == 2
     assert cpus_of_threads() == {0: two_cores, 1: {second}}
-    update_twice(bound)
+    bound.update(None)
     assert recorder.cpus == {0: {first}, 1: {second}}
     assert cpus_of_threads() == {0: two_cores, 1: {second}}
 
@@ -82,7 +76,7 @@ def test_another_number_of_threads_is_not_bound(threads: int, two_cores: set[int
     bound = BoundLearner(recorder)
     bound.use_threads(2)
     bound.use_threads(threads)
-    update_twice(bound)
+    bound.update(None)
     assert recorder.cpus == {0: two_cores, 1: two_cores}
     assert torch.get_num_threads() == threads
 
@@ -93,7 +87,7 @@ def test_both_threads_follow_when_somebody_takes_a_core_from_the_process(
     bound = BoundLearner(recorder)
     bound.use_threads(2)
     os.sched_setaffinity(0, only := {min(two_cores)})
-    update_twice(bound)
+    bound.update(None)
     assert recorder.cpus == {0: only, 1: only}
     os.sched_setaffinity(0, two_cores)
     bound.update(None)
@@ -106,7 +100,6 @@ def test_the_cores_are_given_back_when_an_update_fails(two_cores: set[int], reco
 
     bound = BoundLearner(recorder)
     bound.use_threads(2)
-    bound.update(None)
     recorder.during = fail
     with pytest.raises(RuntimeError, match="not finite"):
         bound.update(None)
