@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from offpolicy.algos.registry import make_learner
+from offpolicy.config.sections import AlgoConfig
+from offpolicy.training.learner_process import describe
+from offpolicy.types import SpaceSpec
 from tests.processes.conftest import TINY, LiveRun, StartRun
 
 pytestmark = pytest.mark.mp
 TEXTBOOK = "updates: textbook, because of algo.kernels=textbook"
 
 
-def test_a_run_of_sac_on_a_cpu_has_fast_kernels_and_says_so(finished_run: LiveRun) -> None:
-    assert "updates: fast kernels" in finished_run.out.splitlines()
-    assert finished_run.summary()["kernels"] == "fast"
+def test_a_run_says_which_kernels_it_has(finished_run: LiveRun) -> None:
+    spec = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))
+    learner = make_learner(AlgoConfig(hidden_dims=(16, 16)), spec, torch.device("cpu"), seed=1)
+    assert f"updates: {describe(learner)}" in finished_run.out.splitlines()
+    assert finished_run.summary()["kernels"] == learner.kernels
 
 
 @pytest.mark.slow

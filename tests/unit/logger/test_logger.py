@@ -171,7 +171,7 @@ def test_advice_is_held_against_what_auto_stands_for(tmp_path: Path, header: Run
     config = RunConfig().to_mapping()
     assert (config["device"], config["replay"]["source"]) == ("auto", "auto")
     logger = OffPolicyLogger(tmp_path, config, header, [], PlainLines(io.StringIO(), header))
-    logger.set_device("cuda:1", "")
+    logger.set_device("cuda:1", "", "textbook")
     logger.set_in_force("replay.source", "resident")
     assert (logger.config_mapping["device"], logger.config_mapping["replay"]["source"]) == ("cuda", "resident")
     assert logger.config_mapping["replay"]["slots"] == config["replay"]["slots"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from offpolicy.algos.flops import count_work
 from offpolicy.config.schedules import Ramp
@@ -390,7 +391,7 @@ def test_decisions_are_counted_for_every_environment_even_those_just_reset(
     header: RunHeader, num_envs: int, num_collectors: int
 ) -> None:
     by_hand = 2 * (11 * 24 + 24 * 16 + 16 * 3)
-    inference = count_work(RunConfig.from_mapping(NETS), SPEC).decision
+    inference = count_work(RunConfig.from_mapping(NETS), SPEC, torch.device("cpu")).decision
     known = dataclasses.replace(header, flops_per_decision=inference, num_envs=num_envs)
     record = record_of(known, *[collector(num_envs, 2, 5, 13)] * num_collectors)
     assert record["perf/collector_flops_per_sec"] == pytest.approx(num_envs * by_hand / 0.002, rel=1e-12)
