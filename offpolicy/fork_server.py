@@ -100,7 +100,7 @@ class ForkServer:
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str], spin_rounds: int = SPIN_ROUNDS) -> None:
         """`modules`: what it imports, in this order; it forks between two of them, too.
 
-        `environment`: of the server, and so of its forks. `spin_rounds`: of all OpenMP threads, see ADR 42.
+        `environment`: of the server, and so of its forks. `spin_rounds`: of all OpenMP threads, see ADR 45.
         """
         spinning = with_spin_rounds(environment, spin_rounds)
         # NumPy's OpenBLAS would start threads when it is imported.

@@ -122,8 +122,6 @@ STUDIES = (
         Published(20_000, -157.0, None, "the same, 750 episodes"))),
     Study("td3-pendulum", ("algo=td3", "env=pendulum"), 20_000, 5, -190.0, (
         Published(20_000, -151.9, None, "rl-baselines3-zoo TD3, one run"),)),
-    Study("sac-pendulum-bf16", ("algo=sac", "env=pendulum", "algo.precision=bf16"), 20_000, 5, -180.0),
-    Study("td3-pendulum-bf16", ("algo=td3", "env=pendulum", "algo.precision=bf16"), 20_000, 5, -190.0),
     Study("sac-halfcheetah", ("experiment=halfcheetah_sac",), 100_000, 3, 6_000.0, (
         Published(100_000, 6_156.0, 738.0, SIMBA), Published(100_000, 6_515.0, 514.0, TIANSHOU_SAC))),
     Study("td3-halfcheetah", ("experiment=halfcheetah_td3",), 100_000, 3, 4_900.0, (

@@ -1,4 +1,4 @@
-"""Updates whose threads have a core each, where there are two of both (docs/adr/0043-bound-threads.md).
+"""Updates whose threads have a core each, where there are two of both (docs/adr/0045-updates.md).
 
 The kernel may leave both threads of an update on one core for several milliseconds while the other core idles. They
 then run in turns. With more than two threads nothing is bound: libgomp ends the threads that a product does not need
