@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.policy import Policy
@@ -19,10 +19,10 @@ SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(
 
 
 @pytest.fixture
-def learner_of() -> Callable[..., BaseLearner]:
+def learner_of() -> Callable[..., Learner]:
     """`learner_of(name, seed=1, spec=SPEC, **algo)`: a learner with one hidden layer of 16."""
 
-    def make(name: str, seed: int = 1, spec: SpaceSpec = SPEC, **algo: Any) -> BaseLearner:
+    def make(name: str, seed: int = 1, spec: SpaceSpec = SPEC, **algo: Any) -> Learner:
         config = AlgoConfig(**{"name": name, "hidden_dims": (16,), **algo})
         return make_learner(config, spec, torch.device("cpu"), seed)
 

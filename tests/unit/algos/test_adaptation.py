@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from offpolicy.algos.adaptation import adopt_teacher, latent_loss
-from offpolicy.algos.base_learner import BaseLearner
-from offpolicy.algos.learners import minibatches
+from offpolicy.algos.appo import minibatches
+from offpolicy.algos.learner import Learner
 from offpolicy.types import Rollouts, SpaceSpec
 
-LearnerOf = Callable[..., BaseLearner]
+LearnerOf = Callable[..., Learner]
 RolloutsOf = Callable[..., Rollouts]
 
 SHAPES: dict[str, tuple[int, ...]] = {"obs": (3,), "privileged": (2,), "proprio_hist": (25, 2)}
@@ -40,7 +40,7 @@ STUDENT = {**NETWORKS, "stage": "adapt", "epochs": 3, "num_minibatches": 4}
 def student_of(learner_of: LearnerOf) -> LearnerOf:
     """`student_of(seed=1, spec=SPEC, **algo)`: a learner of the second stage that normalises."""
 
-    def make(seed: int = 1, spec: SpaceSpec = SPEC, **algo: Any) -> BaseLearner:
+    def make(seed: int = 1, spec: SpaceSpec = SPEC, **algo: Any) -> Learner:
         return learner_of(seed=seed, spec=spec, **{**STUDENT, "normalize_obs": True, **algo})
 
     return make
@@ -53,7 +53,7 @@ def student_rollouts(rollouts_of: RolloutsOf) -> RolloutsOf:
     The history is noise if not `is_informative`.
     """
 
-    def make(learner: BaseLearner, seed: int = 0, is_informative: bool = True, **fields: Any) -> Rollouts:
+    def make(learner: Learner, seed: int = 0, is_informative: bool = True, **fields: Any) -> Rollouts:
         rollouts = rollouts_of(learner.policy, seed, spec=SPEC, **fields)
         if is_informative:
             rollouts.obs[..., HISTORY] = rollouts.obs[..., PRIVILEGED].repeat(1, 1, 25)
@@ -62,7 +62,7 @@ def student_rollouts(rollouts_of: RolloutsOf) -> RolloutsOf:
     return make
 
 
-def first_explained(learner: BaseLearner, rollouts: Rollouts) -> float:
+def first_explained(learner: Learner, rollouts: Rollouts) -> float:
     """The share of the latent's variance that is explained when the learner first sees the rollouts."""
     before = learner.read_metrics()
     learner.update(rollouts)
@@ -71,13 +71,13 @@ def first_explained(learner: BaseLearner, rollouts: Rollouts) -> float:
     return float(after.sums[index] - before.sums[index])
 
 
-def metrics(learner: BaseLearner) -> dict[str, float]:
+def metrics(learner: Learner) -> dict[str, float]:
     """The means so far."""
     totals = learner.read_metrics()
     return dict(zip(totals.names, (totals.sums / totals.counts).tolist(), strict=True))
 
 
-def moved(learner: BaseLearner, rollouts: Rollouts) -> set[str]:
+def moved(learner: Learner, rollouts: Rollouts) -> set[str]:
     """The tensors of the state that an update changes by a single bit."""
     before = learner.state().tensors
     learner.update(rollouts)
@@ -85,7 +85,7 @@ def moved(learner: BaseLearner, rollouts: Rollouts) -> set[str]:
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
-def assert_equal(left: BaseLearner, right: BaseLearner) -> None:
+def assert_equal(left: Learner, right: Learner) -> None:
     """The same state, bit for bit."""
     ours, theirs = left.state(), right.state()
     assert ours.numbers == theirs.numbers
@@ -204,7 +204,7 @@ def test_the_linear_schedule_falls_to_a_half_at_half_the_run(
     assert ("policy.actor.adaptation.head.weight" in changed) == (share > 0.0)
 
 
-def taught(learner_of: LearnerOf, rollouts_of: RolloutsOf, **algo: Any) -> BaseLearner:
+def taught(learner_of: LearnerOf, rollouts_of: RolloutsOf, **algo: Any) -> Learner:
     """Returns a teacher of its two observation groups, after two updates."""
     teacher = learner_of(**{**NETWORKS, "spec": TEACHER_SPEC, "lr": 1e-2, "normalize_obs": True, **algo})
     for seed in range(2):
@@ -217,7 +217,7 @@ def test_a_student_takes_over_trunk_encoder_and_statistics_and_keeps_the_rest(
 ) -> None:
     teacher, student = taught(learner_of, rollouts_of), student_of()
     before = student.state().tensors
-    adopt_teacher(student.start_tensors(), SPEC, teacher.state().tensors, TEACHER_SPEC)
+    adopt_teacher(student.tensors(), SPEC, teacher.state().tensors, TEACHER_SPEC)
     after = student.state().tensors
     taken = {name for name in before if not torch.equal(before[name], after[name])}
     assert taken == {
@@ -232,7 +232,7 @@ def test_the_teacher_s_statistics_come_to_the_columns_of_the_same_groups(
 ) -> None:
     teacher, student = taught(learner_of, rollouts_of).state().tensors, student_of()
     before = student.state().tensors
-    adopt_teacher(student.start_tensors(), SPEC, teacher, TEACHER_SPEC)
+    adopt_teacher(student.tensors(), SPEC, teacher, TEACHER_SPEC)
     after = student.state().tensors
     for name in ("policy.normalizer.mean", "policy.normalizer.var"):
         assert torch.equal(after[name][OBS], teacher[name][0:3])
@@ -244,7 +244,7 @@ def test_a_student_that_has_learnt_the_latent_acts_as_its_teacher(
     learner_of: LearnerOf, rollouts_of: RolloutsOf, student_of: LearnerOf, student_rollouts: RolloutsOf
 ) -> None:
     teacher, student = taught(learner_of, rollouts_of), student_of(lr=3e-3)
-    adopt_teacher(student.start_tensors(), SPEC, teacher.state().tensors, TEACHER_SPEC)
+    adopt_teacher(student.tensors(), SPEC, teacher.state().tensors, TEACHER_SPEC)
     obs = student_rollouts(student, 99).obs[0]
     wanted = teacher.policy.act(torch.cat((obs[..., OBS], obs[..., PRIVILEGED]), dim=-1))
     errors = [float((student.policy.act(obs) - wanted).abs().mean())]

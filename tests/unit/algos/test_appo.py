@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 
 from offpolicy.algos.appo import Appo
-from offpolicy.algos.base_learner import BaseLearner
-from offpolicy.algos.learners import RolloutLearner
+from offpolicy.algos.learner import Learner
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.actors import CategoricalActor, GaussianActor
+from offpolicy.nets.actor_critic import CategoricalActor, GaussianActor
 from offpolicy.nets.distributions import PolicyDistribution, kl_divergence
 from offpolicy.nets.policy import Policy
 from offpolicy.types import Rollouts, SpaceSpec
 
-LearnerOf = Callable[..., BaseLearner]
+LearnerOf = Callable[..., Learner]
 RolloutsOf = Callable[..., Rollouts]
 
 CPU = torch.device("cpu")
@@ -44,13 +43,13 @@ def distribution(policy: Policy, obs: Tensor) -> PolicyDistribution:
         return policy.actor.distribution(policy.normalize(obs))
 
 
-def metrics(learner: BaseLearner) -> dict[str, float]:
+def metrics(learner: Learner) -> dict[str, float]:
     """The means so far."""
     totals = learner.read_metrics()
     return dict(zip(totals.names, (totals.sums / totals.counts).tolist(), strict=True))
 
 
-def moved(learner: BaseLearner, rollouts: Rollouts) -> dict[str, float]:
+def moved(learner: Learner, rollouts: Rollouts) -> dict[str, float]:
     """By how much an update moves every tensor of the state."""
     before = learner.state().tensors
     learner.update(rollouts)
@@ -58,12 +57,7 @@ def moved(learner: BaseLearner, rollouts: Rollouts) -> dict[str, float]:
     return {name: float((after[name].double() - before[name].double()).abs().max()) for name in before}
 
 
-def learn(algorithm: Appo, rollouts: Rollouts) -> None:
-    """One update as a learner makes it."""
-    RolloutLearner(algorithm, SoloExchange()).update(rollouts)
-
-
-def assert_equal(left: BaseLearner, right: BaseLearner) -> None:
+def assert_equal(left: Learner, right: Learner) -> None:
     """The same state, bit for bit."""
     ours, theirs = left.state(), right.state()
     assert ours.numbers == theirs.numbers
@@ -224,11 +218,12 @@ def test_the_entropy_bonus_raises_the_entropy(learner_of: LearnerOf, rollouts_of
 
 def mean_after(bounds_coef: float, rollouts_of: RolloutsOf) -> float:
     """The mean action after some steps from 3."""
-    algorithm = Appo(algo_of(bounds_coef=bounds_coef, lr=1e-2), SPEC, CPU, 1, SoloExchange())
+    algo = algo_of(bounds_coef=bounds_coef, lr=1e-2)
+    algorithm = Appo(algo, SPEC, CPU, 1, SoloExchange())
     assert isinstance(algorithm.policy.actor, GaussianActor)
     torch.nn.init.constant_(algorithm.policy.actor.body[-1].bias, 3.0)
     rollouts = rollouts_of(algorithm.policy)
-    learn(algorithm, rollouts)
+    Learner(algorithm, algo).update(rollouts)
     return float(algorithm.policy.actor.distribution(rollouts.obs).mean.detach().mean())
 
 
@@ -332,12 +327,12 @@ class Meeting:
         return both
 
 
-def learn_together(rollouts_of: RolloutsOf) -> list[RolloutLearner]:
+def learn_together(rollouts_of: RolloutsOf) -> list[Learner]:
     """Returns two ranks after two updates, each on different rollouts."""
     table, barrier = [None, None], threading.Barrier(2, timeout=30.0)
     meetings = [Meeting(own, table, barrier) for own in (0, 1)]
     algo = algo_of(normalize_obs=True, lr_schedule="kl_adaptive", max_grad_norm=0.5)
-    learners = [RolloutLearner(Appo(algo, SPEC, CPU, 1, meeting), meeting) for meeting in meetings]
+    learners = [Learner(Appo(algo, SPEC, CPU, 1, meeting), algo) for meeting in meetings]
 
     def learn(own: int) -> None:
         for seed in range(2):
@@ -353,7 +348,7 @@ def learn_together(rollouts_of: RolloutsOf) -> list[RolloutLearner]:
 
 @pytest.mark.promise("ranks-together")
 def test_two_ranks_stay_bitwise_equal_and_normalise_with_the_rows_of_both(rollouts_of: RolloutsOf) -> None:
-    first, second = (learner.shared_tensors() for learner in learn_together(rollouts_of))
+    first, second = (learner.tensors() for learner in learn_together(rollouts_of))
     assert [name for name in first if not torch.equal(first[name], second[name])] == []
     assert float(first["policy.normalizer.count"]) == 4 * NUM_VALID
     assert float(first["critic.normalizer.count"]) == 4 * NUM_VALID

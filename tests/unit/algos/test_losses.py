@@ -28,7 +28,7 @@ def test_soft_value_takes_the_smaller_critic_and_subtracts_the_scaled_log_prob()
 
 
 def test_critic_loss_sums_the_critics_and_averages_the_rows() -> None:
-    loss = losses.critic_loss(losses.critic_error(B([[1.0, 2.0], [3.0, 4.0]]), B([1.0, 1.0])))
+    loss = losses.critic_loss(B([[1.0, 2.0], [3.0, 4.0]]), B([1.0, 1.0]))
     assert float(loss) == (0.0 + 1.0) / 2 + (4.0 + 9.0) / 2
 
 
@@ -42,21 +42,11 @@ def test_the_value_of_discrete_actions_is_an_expectation_of_the_smaller_critic_a
     q, log_probs = B([[[1.0, 4.0]], [[3.0, 2.0]]]), B([[0.25, 0.75]]).log()
     value = 0.25 * (1.0 - 0.5 * math.log(0.25)) + 0.75 * (2.0 - 0.5 * math.log(0.75))
     assert losses.expected_soft_value(q, log_probs, B(0.5)).tolist() == pytest.approx([value])
-    assert float(losses.discrete_actor_loss(q, log_probs, B(0.5))) == pytest.approx(-value)
-
-
-def test_the_gradient_of_the_discrete_actors_loss_is_that_of_autograd() -> None:
-    torch.manual_seed(0)
-    q, logits = torch.randn(2, 9, 4, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
-    alpha, log_probs = B(0.3).double(), logits.log_softmax(dim=-1)
-    (expected,) = torch.autograd.grad(losses.discrete_actor_loss(q, log_probs, alpha), logits)
-    ours = losses.discrete_actor_loss_gradient(q, log_probs.detach(), alpha)
-    assert torch.allclose(ours, expected, rtol=1e-12, atol=1e-12)
 
 
 def alpha_gradient(log_prob: float) -> float:
     log_alpha = B(math.log(0.5), requires_grad=True)
-    losses.alpha_loss(log_alpha.exp(), B(-log_prob), target_entropy=-2.0).backward()
+    losses.alpha_loss(log_alpha.exp(), B(-log_prob), target_entropy=B(-2.0)).backward()
     assert log_alpha.grad is not None
     return float(log_alpha.grad)
 
@@ -94,44 +84,7 @@ def test_smoothed_target_action_clips_the_noise_and_then_the_action() -> None:
     assert torch.allclose(action, B([[0.2, 1.0], [0.5, -1.0]]))
 
 
-def test_td3_actor_loss_is_minus_the_mean_value() -> None:
-    q1 = B([1.0, 3.0])
-    assert float(losses.td3_actor_loss(q1, losses.td3_actor_loss_gradient(q1))) == -2.0
-
-
-def test_polyak_moves_the_target_by_tau_of_the_gap() -> None:
-    target, source = B([1.0, 2.0, 0.0]), B([3.0, 2.0, 8.0])
-    losses.polyak_update(target, source, 0.25)
-    assert target.tolist() == [1.5, 2.0, 2.0]
-    assert source.tolist() == [3.0, 2.0, 8.0]
-
-
-def test_gradients_written_out_are_those_of_autograd() -> None:
-    torch.manual_seed(0)
-    q, target_q, log_prob = (torch.randn(*shape, dtype=torch.float64) for shape in ((2, 9), (9,), (9,)))
-    q.requires_grad_()
-    log_prob.requires_grad_()
-    log_alpha = torch.tensor(-0.7, dtype=torch.float64, requires_grad=True)
-    alpha = log_alpha.detach().exp()
-    error = losses.critic_error(q, target_q)
-    by_q1, smallest = losses.td3_actor_loss_gradient(q.detach()[0]), q.min(dim=0)
-    pairs = [
-        (losses.critic_loss(error), (q,), (losses.critic_loss_gradient(error.detach()),)),
-        (
-            losses.sac_actor_loss(smallest.values, log_prob, alpha),
-            (q, log_prob),
-            losses.sac_actor_loss_gradients(q.detach(), smallest.indices, alpha),
-        ),
-        (losses.td3_actor_loss(q[0], by_q1), (q,), (torch.stack((by_q1, 0.0 * q[1])),)),
-    ]
-    temperature = losses.alpha_loss(log_alpha.exp(), -log_prob.mean(), -2.0)
-    pairs.append((temperature, (log_alpha,), (temperature.detach(),)))
-    for loss, inputs, written in pairs:
-        for expected, ours in zip(torch.autograd.grad(loss, inputs), written, strict=True):
-            assert torch.allclose(ours, expected, rtol=1e-12, atol=1e-12)
-
-
-COLUMN, ROW, PAIR = torch.zeros(4, 1), torch.zeros(4), torch.zeros(2, 4)
+COLUMN, ROW = torch.zeros(4, 1), torch.zeros(4)
 
 
 @pytest.mark.parametrize("bad", range(4))
@@ -221,3 +174,37 @@ def test_columns_are_refused() -> None:
         losses.clipped_value_loss(BOTH, BOTH, column, BOTH, 0.2)
     with pytest.raises(ValueError, match=r"mean has shape \(2,\)"):
         losses.bounds_loss(BOTH, BOTH)
+
+
+BINS = torch.linspace(-2.0, 2.0, 5)
+
+
+def project(index: int, reward: float, factor: float, bonus: float = 0.0) -> list[float]:
+    """What becomes of a distribution that is all on a bin."""
+    log_probs = torch.full((1, 5), -200.0).index_fill(1, torch.tensor([index]), 0.0)
+    rest = (torch.tensor([number]) for number in (reward, factor, bonus))
+    return [round(p, 5) for p in losses.projected(log_probs, BINS, *rest)[0].tolist()]
+
+
+def test_a_return_on_a_bin_is_all_of_it_and_others_are_shared() -> None:
+    assert project(3, 0.0, 1.0) == [0, 0, 0, 1, 0]
+    assert project(3, 0.25, 1.0) == [0, 0, 0, 0.75, 0.25]
+    assert project(3, 0.0, 0.5, bonus=-0.5) == [0, 0, 0.75, 0.25, 0]
+    assert project(3, -0.5, 0.0) == [0, 0.5, 0.5, 0, 0]  # terminated: the reward alone
+
+
+def test_returns_beyond_the_bins_are_the_outermost() -> None:
+    assert project(4, 0.0, 1.0) == [0, 0, 0, 0, 1]
+    assert project(4, 7.0, 1.0) == [0, 0, 0, 0, 1]
+    assert project(0, -7.0, 1.0) == [1, 0, 0, 0, 0]
+
+
+def test_the_projection_keeps_mass_and_mean_inside_the_bins() -> None:
+    generator = torch.Generator().manual_seed(1)
+    log_probs = torch.randn((64, 5), generator=generator).log_softmax(dim=1)
+    reward, factor = (torch.rand(64, generator=generator) * 0.5 for _ in range(2))
+    bonus = torch.randn(64, generator=generator) * 0.1
+    result = losses.projected(log_probs, BINS, reward, factor, bonus)
+    mean = reward + factor * ((log_probs.exp() * BINS).sum(dim=1) + bonus)
+    torch.testing.assert_close(result.sum(dim=1), torch.ones(64))
+    torch.testing.assert_close((result * BINS).sum(dim=1), mean)

@@ -124,7 +124,7 @@ def test_a_gradient_whose_squared_norm_overflows_stops_the_run(
 @pytest.mark.parametrize("activation", ["relu", "silu"])
 @pytest.mark.parametrize("name", ["sac", "td3"])
 def test_a_learner_whose_gradient_overflows_has_diverged(name: str, activation: str) -> None:
-    """relu: gradients that fused networks write; silu: those of autograd. Losses and gradients are finite numbers."""
+    """relu: the fast kernels; silu: the textbook. Losses and gradients are finite numbers."""
     algo = AlgoConfig(name=name, activation=activation, hidden_dims=(8,), max_grad_norm=1.0)
     learner = make_learner(algo, SpaceSpec(3, 1, (-1.0,), (1.0,)), CPU, seed=0)
     before = learner.state().tensors

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.learner import Learner
 from offpolicy.types import Batch, Batches, SpaceSpec
 
-LearnerOf = Callable[..., BaseLearner]
+LearnerOf = Callable[..., Learner]
 SPEC = SpaceSpec(obs_dim=1, action_dim=1, action_low=(-1.0,), action_high=(1.0,))
 # One fixed, tiny temperature: the entropy bonus must not show in the values.
 FAST = {"auto_alpha": False, "init_alpha": 1e-3, "actor_lr": 3e-3, "critic_lr": 3e-3, "tau": 0.05}
@@ -19,7 +19,7 @@ FAST = {"auto_alpha": False, "init_alpha": 1e-3, "actor_lr": 3e-3, "critic_lr": 
 both = pytest.mark.parametrize("name", ["sac", "td3"])
 
 
-def probe_learner(learner_of: LearnerOf, name: str) -> BaseLearner:
+def probe_learner(learner_of: LearnerOf, name: str) -> Learner:
     return learner_of(name, spec=SPEC, hidden_dims=(32, 32), policy_delay=2 if name == "td3" else 1, **FAST)
 
 
@@ -42,12 +42,12 @@ def uniform(seed: int) -> Tensor:
     return 2.0 * torch.rand(64, generator=torch.Generator().manual_seed(seed)) - 1.0
 
 
-def learn(learner: BaseLearner, batch_at: Callable[[int], Batch], num_updates: int) -> None:
+def learn(learner: Learner, batch_at: Callable[[int], Batch], num_updates: int) -> None:
     for seed in range(num_updates):
         learner.update(Batches((batch_at(seed),), None))
 
 
-def value(learner: BaseLearner, batch: Batch) -> float:
+def value(learner: Learner, batch: Batch) -> float:
     """The mean of both critics on a batch."""
     before = learner.read_metrics()
     learner.update(Batches((batch,), None))

@@ -7,25 +7,25 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.learner import Learner
 from offpolicy.config.schedules import Ramp
 from offpolicy.types import Batch, Batches, Rollouts, SpaceSpec
 
-LearnerOf, BatchOf = Callable[..., BaseLearner], Callable[..., Batch]
+LearnerOf, BatchOf = Callable[..., Learner], Callable[..., Batch]
 FALLING = Ramp(start=1e-3, end=0.0, over=100)  # from env step 1000 on, where learning starts
 
 
-def trained(learner: BaseLearner, batch_of: BatchOf, *env_steps: int) -> BaseLearner:
+def trained(learner: Learner, batch_of: BatchOf, *env_steps: int) -> Learner:
     for seed, steps in enumerate(env_steps):
         learner.update(Batches((batch_of(seed),), None, steps))
     return learner
 
 
-def parameters(learner: BaseLearner, prefix: str) -> list[torch.Tensor]:
+def parameters(learner: Learner, prefix: str) -> list[torch.Tensor]:
     return [tensor for name, tensor in learner.state().tensors.items() if name.startswith(prefix)]
 
 
-def same(one: BaseLearner, other: BaseLearner, prefix: str = "") -> bool:
+def same(one: Learner, other: Learner, prefix: str = "") -> bool:
     pairs = zip(parameters(one, prefix), parameters(other, prefix), strict=True)
     return all(torch.equal(first, second) for first, second in pairs)
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 from torch.nn.functional import linear, mse_loss, relu
 
-from offpolicy.algos.base_learner import BaseLearner, LearnerState
+from offpolicy.algos.learner import Learner, LearnerState
 from offpolicy.types import Batch, Batches, SpaceSpec
 
-LearnerOf = Callable[..., BaseLearner]
+LearnerOf = Callable[..., Learner]
 BatchOf = Callable[..., Batch]
 Weights = dict[str, Tensor]
 
@@ -60,7 +60,7 @@ def assert_same_weights(state: LearnerState, prefix: str, w: Weights) -> None:
         assert torch.allclose(state.tensors[prefix + key], tensor, rtol=0.0, atol=2e-6), prefix + key
 
 
-def move_targets_away(learner: BaseLearner) -> LearnerState:
+def move_targets_away(learner: Learner) -> LearnerState:
     """Give the targets weights of their own: at the start they are copies, and could be mistaken for their sources."""
     state, generator = learner.state(), torch.Generator().manual_seed(11)
     for key, tensor in state.tensors.items():

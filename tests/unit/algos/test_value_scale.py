@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,11 +11,11 @@ import torch
 from torch import Tensor
 
 from offpolicy.algos.appo import Appo
-from offpolicy.algos.learners import RolloutLearner
+from offpolicy.algos.learner import Learner
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.config.sections import AlgoConfig, EnvConfig
 from offpolicy.envs.vector import VectorAdapter, make_vector
-from offpolicy.nets.critics import ValueCritic
+from offpolicy.nets.actor_critic import ValueCritic
 from offpolicy.nets.normalizer import block_moments
 from offpolicy.nets.policy import Policy
 from offpolicy.types import Rollouts
@@ -121,7 +120,7 @@ def pendulum() -> Iterator[Pendulum]:
 def values_before_learning(kind: Callable[..., Appo], pendulum: Pendulum, iterations: int) -> list[float]:
     """Returns the mean V over each batch before it is learnt from; for the last batches the tail alone is played."""
     algorithm = kind(ALGO, pendulum.spec, CPU, 1, SoloExchange())
-    learner, predicted = RolloutLearner(algorithm, SoloExchange()), list[float]()
+    learner, predicted = Learner(algorithm, ALGO), list[float]()
     critic = ValueCritic(pendulum.spec.obs_dim, ALGO.hidden_dims, ALGO.activation, normalize_value=True)
     for _ in range(iterations):
         rollouts = pendulum.rollouts(learner.policy)
@@ -143,13 +142,3 @@ def test_values_converge_to_the_returns_without_overshooting(pendulum: Pendulum)
     true = pendulum.true_values()
     assert greatest_share(predicted, true) < 1.2
     assert predicted[len(true) - 1] == pytest.approx(true[-1], rel=0.2)
-
-
-def test_where_ranks_step_by_themselves_the_units_stay_until_they_are_averaged(pendulum: Pendulum) -> None:
-    algorithm = Appo(replace(ALGO, epochs=1), pendulum.spec, CPU, 1, SoloExchange())
-    learner = RolloutLearner(algorithm, SoloExchange(), average_every=2)
-    counts = list[float]()
-    for _ in range(2):
-        learner.update(pendulum.rollouts(learner.policy))
-        counts.append(float(learner.state().tensors["critic.normalizer.count"]))
-    assert counts == [0.0, 2 * NUM_ENVS * LENGTH]

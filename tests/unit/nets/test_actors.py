@@ -8,15 +8,13 @@ from torch import Tensor
 
 from offpolicy.algos.registry import make_policy
 from offpolicy.config.sections import AlgoConfig
+from offpolicy.nets.actor_critic import make_actor_critic
 from offpolicy.nets.actors import (
     DeterministicActor,
     SoftmaxActor,
     SquashedGaussianActor,
     squashed_gaussian_log_prob,
-    squashed_sample,
-    squashed_sample_gradient,
 )
-from offpolicy.nets.critics import make_actor_critic
 from offpolicy.types import SpaceSpec
 
 
@@ -119,34 +117,6 @@ def test_td3_exploration_stays_inside_the_action_space() -> None:
     actor = DeterministicActor(3, 2, (8,), "relu", 5.0)
     action = actor.explore(torch.zeros(1000, 3), torch.Generator())[0].detach()
     assert float(action.abs().max()) == 1.0
-
-
-def test_the_written_gradient_of_a_squashed_sample_is_that_of_autograd() -> None:
-    """Log stds inside and beyond their bounds; action and log-probability both with slopes."""
-    torch.manual_seed(0)
-    output = torch.randn(50, 6, dtype=torch.float64)
-    output[:, 3:] *= 12.0
-    output[0, 3:] = torch.tensor([-25.0, 3.0, 1.0])
-    output.requires_grad_()
-    noise, slopes = torch.randn(50, 3, dtype=torch.float64), (torch.randn(50, 3).double(), torch.randn(50).double())
-    sample = squashed_sample(output, noise)
-    (expected,) = torch.autograd.grad((sample.action, sample.log_prob), (output,), slopes)
-    with torch.no_grad():
-        ours = squashed_sample_gradient(squashed_sample(output, noise), *slopes)
-    assert torch.allclose(ours, expected, rtol=1e-9, atol=1e-9)
-    assert bool((ours[0, 3:5] == 0.0).all())
-
-
-def test_a_squashed_sample_is_that_of_its_equations() -> None:
-    torch.manual_seed(0)
-    output, noise = torch.randn(5, 6, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
-    mean, log_std = output.split(3, dim=1)
-    log_std.clamp_(max=1.5)  # within the bounds
-    sample = squashed_sample(output, noise)
-    pre_tanh = mean + log_std.exp() * noise
-    assert torch.allclose(sample.action, pre_tanh.tanh())
-    density = torch.distributions.Normal(mean, log_std.exp()).log_prob(pre_tanh) - (1.0 - pre_tanh.tanh() ** 2).log()
-    assert torch.allclose(sample.log_prob, density.sum(dim=1))
 
 
 GROUPS = SpaceSpec(

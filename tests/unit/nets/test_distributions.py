@@ -11,7 +11,7 @@ from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Independent, Normal, kl_divergence
 
 from offpolicy.nets import distributions
-from offpolicy.nets.distributions import Categorical, DiagonalGaussian, MultiCategorical, PolicyDistribution
+from offpolicy.nets.distributions import Categorical, DiagonalGaussian, PolicyDistribution
 
 
 def normal(seed: int, *shape: int) -> Tensor:
@@ -25,22 +25,27 @@ def gaussian(seed: int = 0) -> DiagonalGaussian:
 
 def categorical(seed: int = 0) -> Categorical:
     """Of [4, 5] states and 3 actions."""
-    return Categorical((2.0 * normal(seed, 4, 5, 3)).log_softmax(dim=-1))
+    return Categorical((2.0 * normal(seed, 4, 5, 3)).log_softmax(dim=-1), (3,))
 
 
-def several(seed: int = 0) -> MultiCategorical:
+def several(seed: int = 0) -> Categorical:
     """Of [4, 5] states, and choices among 3 and among 2 actions."""
     parts = [(2.0 * normal(seed + part, 4, 5, count)).log_softmax(dim=-1) for part, count in enumerate((3, 2))]
-    return MultiCategorical(torch.cat(parts, dim=-1), (3, 2))
+    return Categorical(torch.cat(parts, dim=-1), (3, 2))
+
+
+def alone(policy: Categorical) -> tuple[Categorical, Categorical]:
+    """Each choice of `several`."""
+    return Categorical(policy.log_probs[..., :3], (3,)), Categorical(policy.log_probs[..., 3:], (2,))
 
 
 def test_several_choices_are_independent() -> None:
     policy, other = several(), several(10)
-    first, second = policy.parts()
+    (first, second), theirs = alone(policy), alone(other)
     action = draws(policy)
     assert torch.equal(policy.log_prob(action), first.log_prob(action[..., :1]) + second.log_prob(action[..., 1:]))
     assert torch.allclose(policy.entropy(), first.entropy() + second.entropy(), atol=1e-6)
-    kl = sum(own.kl_to(their) for own, their in zip(policy.parts(), other.parts(), strict=True))
+    kl = sum(own.kl_to(their) for own, their in zip((first, second), theirs, strict=True))
     assert torch.allclose(distributions.kl_divergence(policy, other), torch.as_tensor(kl), atol=1e-5)
     picked = policy.flat().rows(torch.tensor([7, 1]))
     assert torch.equal(picked.log_probs, policy.log_probs.reshape(20, 5)[[7, 1]])
@@ -48,14 +53,13 @@ def test_several_choices_are_independent() -> None:
 
 
 def test_several_choices_are_drawn_as_often_as_they_are_likely() -> None:
-    policy = MultiCategorical(torch.tensor([0.2, 0.5, 0.3, 0.9, 0.1]).log().expand(20_000, 5), (3, 2))
+    policy = Categorical(torch.tensor([0.2, 0.5, 0.3, 0.9, 0.1]).log().expand(20_000, 5), (3, 2))
     action = draws(policy)
     frequencies = [float((action[:, choice] == number).float().mean()) for choice, number in ((0, 0), (0, 1), (1, 1))]
     assert frequencies == pytest.approx([0.2, 0.5, 0.1], abs=0.02)
 
 
 def of_torch(policy: PolicyDistribution) -> torch.distributions.Distribution:
-    assert not isinstance(policy, MultiCategorical)
     if isinstance(policy, DiagonalGaussian):
         return Independent(Normal(policy.mean, policy.log_std.exp()), 1)
     return TorchCategorical(logits=policy.log_probs)
@@ -104,7 +108,7 @@ def test_gaussian_samples_have_mean_and_std() -> None:
 
 def test_categorical_samples_have_the_probabilities() -> None:
     probabilities = torch.tensor([0.2, 0.5, 0.3])
-    sample = draws(Categorical(probabilities.log().expand(50, 1000, 3)))
+    sample = draws(Categorical(probabilities.log().expand(50, 1000, 3), (3,)))
     assert sample.shape == (50, 1000, 1)
     shares = torch.bincount(sample.flatten().long(), minlength=3) / 50_000
     assert shares.tolist() == pytest.approx(probabilities.tolist(), abs=0.01)

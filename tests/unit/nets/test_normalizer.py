@@ -71,13 +71,13 @@ def test_a_part_moves_only_its_dimensions() -> None:
     assert whole.var.tolist() == [5.0, 4.0, 0.0, 8.0]
 
 
-def return_moments(rows: torch.Tensor) -> torch.Tensor:
-    mean = rows.mean(dim=0)
-    return torch.cat((torch.tensor([len(rows)]), mean, (rows - mean).square().sum(dim=0), rows.abs().amax(dim=0)))
-
-
-def test_two_blocks_of_returns_are_joined_as_one() -> None:
+def test_two_blocks_of_returns_are_absorbed_as_one() -> None:
     rows = torch.tensor([[1.0], [-30.0], [2.0], [4.0], [3.0]], dtype=torch.float64)
+    whole = ReturnScale(5.0)
+    whole.absorb(torch.cat((block_moments(rows), torch.tensor([30.0]))))
     for first, second in ((rows[:2], rows[2:]), (rows[2:], rows[:2])):
-        joined = ReturnScale(5.0).joined(return_moments(first), return_moments(second))
-        torch.testing.assert_close(joined, return_moments(rows))
+        scale = ReturnScale(5.0)
+        for part in (first, second):
+            scale.absorb(torch.cat((block_moments(part), part.abs().amax(dim=0))))
+        torch.testing.assert_close(dict(scale.named_buffers()), dict(whole.named_buffers()))
+    assert float(whole.forward()) == pytest.approx(170.0**0.5)  # their std, greater than 30 / 5

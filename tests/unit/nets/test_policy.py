@@ -35,9 +35,9 @@ def test_a_policy_loaded_from_the_block_acts_bit_for_bit_the_same(name: str) -> 
 def test_a_block_of_another_size_is_refused() -> None:
     policy = policy_of("sac")
     wrong = np.zeros(flat_size(policy) + 1, dtype=np.float32)
-    with pytest.raises(ValueError, match="out has shape"):
+    with pytest.raises(ValueError, match="the flat block has shape"):
         flatten_into(policy, wrong)
-    with pytest.raises(ValueError, match="flat has shape"):
+    with pytest.raises(ValueError, match="the flat block has shape"):
         load_flat(policy, wrong)
 
 

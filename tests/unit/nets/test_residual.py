@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from offpolicy.nets.explorer import can_explore
 from torch import nn
 
 from offpolicy.algos.registry import make_policy
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size, flat_view, flatten_into, load_flat
-from offpolicy.nets.residual import BatchNorm, ResidualNet, statistics_of
+from offpolicy.nets.residual import BatchNorm, ResidualNet
 from offpolicy.types import SpaceSpec
 
 SPEC = SpaceSpec(obs_dim=5, action_dim=2, action_low=(-1.0,) * 2, action_high=(1.0,) * 2)
@@ -47,17 +46,17 @@ def test_a_net_is_its_equations_and_begins_orthogonal() -> None:
 
 def test_the_running_statistics_move_only_where_the_batchs_are_used() -> None:
     net = ResidualNet(5, 8, 2, 3)
-    before = [tensor.clone() for tensor in statistics_of(net)]
+    before = [tensor.clone() for tensor in net.buffers()]
     net.forward(torch.randn(16, 5))
-    assert all(torch.equal(one, other) for one, other in zip(before, statistics_of(net), strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(before, net.buffers(), strict=True))
     net.forward(torch.randn(16, 5), of_batch=True)
-    assert not any(torch.equal(one, other) for one, other in zip(before, statistics_of(net), strict=True))
+    assert not any(torch.equal(one, other) for one, other in zip(before, net.buffers(), strict=True))
 
 
 def policy_of(seed: int, *, normalize_obs: bool) -> Policy:
     torch.manual_seed(seed)
     policy = make_policy(AlgoConfig(name="flashsac", actor_width=8, normalize_obs=normalize_obs), SPEC)
-    for tensor in statistics_of(policy):
+    for tensor in policy.actor.buffers():
         tensor.add_(torch.rand_like(tensor))
     return policy
 
@@ -76,7 +75,6 @@ def test_a_policy_from_the_block_acts_bit_for_bit_alike() -> None:
         assert torch.equal(sender.act(obs), receiver.act(obs))
         assert torch.equal(sender.act(obs), mapped.act(obs))
         assert flat_view(sender) is None  # the statistics lie elsewhere
-        assert not can_explore(sender)
 
 
 def test_log_stds_are_bounded() -> None:

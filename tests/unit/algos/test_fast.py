@@ -1,0 +1,245 @@
+"""The fast kernels train what the textbook trains, and only where the textbook is what they were derived from."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from offpolicy.algos import fast
+from offpolicy.algos.digests import closure, digest_of
+from offpolicy.algos.learner import Learner
+from offpolicy.algos.losses import sac_actor_loss
+from offpolicy.algos.optim import SoloExchange
+from offpolicy.algos.registry import make_learner
+from offpolicy.algos.sac import Sac
+from offpolicy.algos.td3 import Td3
+from offpolicy.config.schema import RunConfig
+from offpolicy.config.sections import AlgoConfig
+from offpolicy.errors import ConfigError
+from offpolicy.onednn import has_onednn
+from offpolicy.plugins import ALGOS
+from offpolicy.types import Batch, Batches, SpaceSpec
+from tests.packages import make_package
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+CPU = torch.device("cpu")
+BOX = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0,) * 2, action_high=(1.0,) * 2)
+DISCRETE = SpaceSpec(obs_dim=3, action_dim=1, action_low=(0.0,), action_high=(2.0,), num_actions=3)
+RULES = {"sac": Sac, "td3": Td3}
+
+
+def batch_of(seed: int, rows: int = 64) -> Batch:
+    """Rows of BOX, of which one in four terminates."""
+    generator = torch.Generator().manual_seed(seed)
+    obs, action, reward, next_obs = (torch.randn((rows, n), generator=generator) for n in (3, 2, 1, 3))
+    terminated = (torch.arange(rows) % 4 == 0).float()
+    return Batch(obs, action.tanh(), reward[:, 0], next_obs, terminated, torch.full((rows,), 0.99))
+
+
+def trained(rule: Any, bias: tuple[float, ...] = (), **algo: Any) -> dict[str, Tensor]:
+    """The state after 20 updates of a rule; every fifth batch has fewer rows. `bias`: of the actor's output."""
+    config = AlgoConfig(**{"hidden_dims": (16, 24), **algo})
+    learner = Learner(rule(config, BOX, CPU, 3, SoloExchange()), config)
+    if bias:
+        learner.tensors()[f"policy.actor.body.{2 * len(config.hidden_dims)}.bias"].data.copy_(torch.tensor(bias))
+    for seed in range(20):
+        batch = batch_of(seed, 48 if seed % 5 == 4 else 64)
+        learner.update(Batches((batch,), batch.obs))
+    assert not learner.has_diverged()
+    return learner.state().tensors
+
+
+def assert_same(name: str, **algo: Any) -> None:
+    """Weights, targets and moments of Adam to 1e-5, with the same random numbers drawn.
+
+    The rules are made here and not by `algo.kernels`: this says whether digests of changed modules may be renewed.
+    """
+    textbook = trained(RULES[name], name=name, **algo)
+    written = trained(fast.RULES[RULES[name]], name=name, **algo)
+    assert torch.equal(textbook.pop("generator"), written.pop("generator"))
+    torch.testing.assert_close(textbook.pop("metrics.sums"), written.pop("metrics.sums"), rtol=1e-5, atol=1e-3)
+    for key, tensor in textbook.items():
+        torch.testing.assert_close(written[key], tensor, rtol=0.0, atol=1e-5, msg=lambda m, key=key: f"{key}: {m}")  # type: ignore[misc]
+
+
+def test_fast_and_textbook_train_the_same() -> None:
+    for activation in ("relu", "tanh", "elu"):
+        for name, policy_delay in (("sac", 1), ("sac", 2), ("td3", 2)):
+            assert_same(name, activation=activation, policy_delay=policy_delay)
+    for name in RULES:
+        assert_same(name, max_grad_norm=0.1, normalize_obs=True, tau=0.1, hidden_dims=(24,))
+    assert_same("sac", auto_alpha=False, init_alpha=0.3)
+    assert_same("sac", bias=(8.0, -0.5, 3.0, -25.0))  # saturated, and both log stds beyond their bounds
+
+
+def test_fast_and_textbook_train_the_same_with_two_threads() -> None:
+    torch.set_num_threads(2)
+    for name in RULES:
+        assert_same(name, hidden_dims=(96, 96))
+
+
+@pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN for float32")
+def test_fast_and_textbook_train_the_same_with_the_products_of_onednn() -> None:
+    for name in RULES:
+        assert_same(name, hidden_dims=(128, 128), products="onednn")
+
+
+def test_the_digests_are_those_of_the_modules() -> None:
+    modules = closure("offpolicy.algos.sac") | closure("offpolicy.algos.td3")
+    found = {name: digest_of(name) for name in sorted(modules)}
+    lines = "\n".join(f'    "{name}": "{digest}",' for name, digest in found.items())
+    assert dict(fast.DIGESTS) == found, (
+        "a module that the fast kernels were derived from has changed. Make test_fast_and_textbook_train_the_same pass,"
+        f" with a case of what is new; then DIGESTS of offpolicy/algos/fast.py is:\n{lines}"
+    )
+
+
+class Regularised(Sac):
+    """SAC with another term in the actor's loss."""
+
+    weight = 0.1
+
+    def actor_loss(self, batch: Batch, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        action, log_prob = self.sample(batch.obs)
+        loss = sac_actor_loss(self.actor_q(batch.obs, action), log_prob, alpha)
+        return loss + self.weight * log_prob.square().mean(), -log_prob.mean()
+
+
+class Unchanged(Regularised):
+    weight = 0.0
+
+
+def test_a_loss_that_a_subclass_overrides_is_trained() -> None:
+    assert fast.why_not(Regularised, AlgoConfig(name="sac"), BOX, CPU) != ""
+    plain, same, other = (trained(rule, name="sac") for rule in (Sac, Unchanged, Regularised))
+    assert all(torch.equal(tensor, same[key]) for key, tensor in plain.items())
+    for key in ("policy.actor.body.0.weight", "policy.actor.body.4.bias"):
+        assert float((plain[key] - other[key]).abs().max()) > 3e-4
+
+
+PLUGIN = """
+from dataclasses import dataclass
+from offpolicy.algos.sac import Sac
+from offpolicy.config.sections import SAC, AlgoConfig, AlgorithmInfo, PolicyKind
+from offpolicy.config.parsing import option
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(AlgoConfig):
+    name: str = option("mine", "algorithm", choices=("mine",))
+RULE = {"update_rule": "plugs:Mine", "like": SAC}
+MINE = AlgorithmInfo("mine", PolicyKind.SQUASHED_GAUSSIAN, SAC.curves, options=Options, **RULE)
+class Mine(Sac):
+    pass
+"""
+
+
+def test_fast_kernels_are_refused_where_there_are_none_and_auto_is_the_textbook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_package(tmp_path, "plugs", PLUGIN, {ALGOS: "mine = plugs:MINE"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cases: list[tuple[dict[str, Any], SpaceSpec, str]] = [
+        ({"name": "sac", "activation": "silu"}, BOX, "algo.activation=silu"),
+        ({"name": "td3", "critic_layer_norm": True}, BOX, "algo.critic_layer_norm=true"),
+        ({"name": "sac"}, DISCRETE, "discrete actions"),
+        ({"name": "flashsac"}, BOX, "algo=flashsac"),
+        ({"name": "mine"}, BOX, "algo=mine"),
+    ]
+    for options, spec, reason in cases:
+        algo = RunConfig.from_mapping({"algo": options}).algo
+        learner = make_learner(algo, spec, CPU, seed=0)
+        assert (learner.kernels, learner.why_textbook) == ("textbook", reason)
+        object.__setattr__(algo, "kernels", "fast")  # the configuration alone refuses most of them
+        with pytest.raises(ConfigError, match=f"algo.kernels: got fast, allowed auto or textbook with {reason}"):
+            make_learner(algo, spec, CPU, seed=0)
+    with pytest.raises(ConfigError, match="allowed auto or textbook with device=cuda"):
+        make_learner(AlgoConfig(name="sac", kernels="fast"), BOX, torch.device("cuda", 0), seed=0)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_standard_case_is_fast_unless_it_is_asked_for_the_textbook(name: str) -> None:
+    for kernels, expected in (("auto", "fast"), ("fast", "fast"), ("textbook", "textbook")):
+        learner = make_learner(AlgoConfig(name=name, kernels=kernels), BOX, CPU, seed=0)
+        assert learner.kernels == expected
+        assert type(learner.rule) is (RULES[name] if expected == "textbook" else fast.RULES[RULES[name]])
+
+
+# Edits of the modules themselves, in a copy of the product.
+
+UPDATES = """
+import json, torch
+from offpolicy.algos.registry import make_learner
+from offpolicy.config.sections import AlgoConfig
+from offpolicy.types import Batch, Batches, SpaceSpec
+spec, found = SpaceSpec(3, 2, (-1.0,) * 2, (1.0,) * 2), {}
+for name in ("sac", "td3"):
+    learner = make_learner(AlgoConfig(name=name, policy_delay=1), spec, torch.device("cpu"), seed=0)
+    generator = torch.Generator().manual_seed(1)
+    obs, action, next_obs = (torch.randn((64, n), generator=generator) for n in (3, 2, 3))
+    batch = Batch(obs, action.tanh(), obs[:, 0], next_obs, torch.zeros(64), torch.full((64,), 0.99))
+    learner.update(Batches((batch,) * 3, None))
+    weights = learner.state().tensors["policy.actor.body.0.weight"]
+    found[name] = (learner.kernels, learner.why_textbook.partition(",")[0], weights.flatten().tolist())
+print(json.dumps(found))
+"""
+DIGESTS = """
+from pathlib import Path
+from offpolicy.algos.digests import digest_of
+texts = (
+    "def f(x):\\n    return x + 1\\n",
+    "# why\\ndef f(x):\\n    'What.'\\n    return (x  +  1)  # what\\n",
+    "def f(x):\\n    return x - 1\\n",
+)
+for number, text in enumerate(texts):
+    Path(f"offpolicy/algos/text_{number}.py").write_text(text)
+    print(digest_of(f"offpolicy.algos.text_{number}"))
+"""
+EXTRA = " + 0.1 * log_prob.square().mean()"
+IN_SAC = ("sac_actor_loss(self.actor_q(batch.obs, action), log_prob, alpha)", EXTRA)
+IN_LOSSES = ("return (alpha * log_prob - q).mean()", EXTRA)
+
+
+def run_copy(where: Path, script: str, **edits: tuple[str, str]) -> str:
+    """The output of a script in a copy of the product, in which a line of `algos/<module>.py` goes on otherwise."""
+    shutil.copytree(REPOSITORY / "offpolicy", where / "offpolicy", ignore=shutil.ignore_patterns("__pycache__"))
+    for module, (line, rest) in edits.items():
+        path = where / f"offpolicy/algos/{module}.py"
+        text = path.read_text()
+        assert text.count(line) == 1, (module, line)
+        path.write_text(text.replace(line, line + rest))
+    environ = {**os.environ, "PYTHONPATH": str(where)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=where, env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def furthest(one: list[float], other: list[float]) -> float:
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+def test_an_edit_of_a_loss_is_trained_and_the_learner_says_so(tmp_path: Path) -> None:
+    plain = json.loads(run_copy(tmp_path / "plain", UPDATES))
+    assert [plain[name][:2] for name in plain] == [["fast", ""]] * 2
+    for module, line, of_td3 in (("sac", IN_SAC, "fast"), ("losses", IN_LOSSES, "textbook")):
+        edited = json.loads(run_copy(tmp_path / module, UPDATES, **{module: line}))
+        assert edited["sac"][:2] == ["textbook", f"offpolicy.algos.{module}"]
+        assert furthest(edited["sac"][2], plain["sac"][2]) > 1e-4
+        assert edited["td3"][0] == of_td3  # which does not read sac.py, and no part of this loss
+        assert furthest(edited["td3"][2], plain["td3"][2]) < 1e-5
+
+
+def test_a_digest_is_of_what_is_computed_in_every_python(tmp_path: Path) -> None:
+    """Not of comments, docstrings and spaces."""
+    first, commented, edited = run_copy(tmp_path, DIGESTS).split()
+    assert (first, commented) == ("85a2b9fa3d7720db", first)
+    assert edited != first
