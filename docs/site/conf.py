@@ -109,6 +109,9 @@ def unlink_what_is_not_here(app: Sphinx, doctree: nodes.document) -> None:
     """Shows a link to a file or a directory of the repository that is no page as the name of that file."""
     for link in list(doctree.findall(nodes.Element)):
         target = link.get("reftarget") or ""
+        if link.get("refdomain") == "doc" and target not in app.env.found_docs:
+            link.replace_self(nodes.literal(text=f"{target}.md"))
+            continue
         if link.get("refdomain") == "doc" or not target or target.startswith(("http", "#")):
             continue
         page = Path(app.env.doc2path(app.env.docname)).parent
