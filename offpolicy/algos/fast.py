@@ -11,39 +11,36 @@ of `DIGESTS`; where one of them says something else by now, the textbook is trai
 
 from __future__ import annotations
 
-import ast
-import functools
-import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-import offpolicy
+from offpolicy.algos.digests import changed_module
 from offpolicy.algos.learner import Measured
 from offpolicy.algos.losses import (
     alpha_loss,
-    critic_loss,
     sac_actor_loss,
     smoothed_target_action,
     soft_value,
     td_target,
 )
-from offpolicy.algos.optim import Loss
+from offpolicy.algos.optim import GuardedAdam, Loss
 from offpolicy.algos.sac import Sac
 from offpolicy.algos.td3 import Td3
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.actors import LOG_STD_MAX, LOG_STD_MIN, SquashedGaussianActor, squashed_gaussian_log_prob
+from offpolicy.nets.actors import LOG_STD_MAX, LOG_STD_MIN, SquashedGaussianActor
+from offpolicy.nets.distributions import LOG_SQRT_2PI
 from offpolicy.onednn import ONEDNN, chosen_library, multiply
 from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, SpaceSpec
 
 DIGESTS: Mapping[str, str] = {
-    "offpolicy.algos.learner": "6f750b6df83f78a4",
+    "offpolicy.algos.learner": "e1dc13546789af98",
     "offpolicy.algos.losses": "cafd66ff7ea68b71",
-    "offpolicy.algos.optim": "0379025f6bdbf66a",
+    "offpolicy.algos.optim": "e18c378d7e3b4f1c",
     "offpolicy.algos.sac": "a49abef5de242c4f",
     "offpolicy.algos.td3": "b0a4b2c09e1d85b1",
     "offpolicy.nets.actors": "c95333c787262b04",
@@ -54,7 +51,7 @@ DIGESTS: Mapping[str, str] = {
     "offpolicy.nets.mlp": "a46e105a4779a1b7",
     "offpolicy.nets.normalizer": "506395fa7bd2fba9",
     "offpolicy.nets.policy": "4652723b834f1150",
-}  # of the syntax of the modules, without docstrings, by `digest_of`
+}  # by `digests.digest_of`
 FEWEST_WEIGHTS = 128 * 128  # of a layer whose products oneDNN makes faster
 NARROW = 4  # outputs per input of a first layer whose gradient a BLAS makes faster transposed
 
@@ -72,23 +69,21 @@ class Perceptrons:
     """C perceptrons of equal layers on one input: [B, I] -> [C, B, O]. Their parameters lie in an optimiser's block."""
 
     def __init__(
-        self,
-        nets: Sequence[nn.Sequential],
-        gradients: Mapping[Tensor, Tensor],
-        products: str,
-        memory: Memory | None = None,
+        self, nets: Sequence[nn.Sequential], optimizer: GuardedAdam | None, products: str, memory: Memory | None = None
     ) -> None:
-        """`gradients` is the optimiser's memory for each parameter; of networks that never learn it is empty.
+        """`optimizer` is that of the parameters; None where they are not learnt here. `products` is `algo.products`.
 
-        `products` is `algo.products`. `memory` is that of networks whose last pass is over when these are evaluated.
+        `memory` is that of networks whose last pass is over when these are evaluated.
         """
         layers = list(zip(*([one for one in net if isinstance(one, nn.Linear)] for net in nets), strict=True))
-        weights = [[linear.weight for linear in layer] for layer in layers]
-        biases = [[linear.bias for linear in layer] for layer in layers]
-        self.weights, self.biases = [*map(_stacked, weights)], [_stacked(bias)[:, None] for bias in biases]
-        if gradients:
-            self.d_weights = [_stacked([gradients[one] for one in layer]) for layer in weights]
-            self.d_biases = [_stacked([gradients[one] for one in layer])[:, None] for layer in biases]
+        parameters = [([one.weight for one in layer], [one.bias for one in layer]) for layer in layers]
+        self.weights = [_stacked(weights) for weights, _ in parameters]  # of each layer [C, out, in]
+        self.weights_t = [weight.mT for weight in self.weights]
+        self.biases = [_stacked(biases)[:, None] for _, biases in parameters]  # [C, 1, out]
+        if optimizer is not None:
+            gradients = optimizer.gradients
+            self.d_weights = [_stacked([gradients[one] for one in weights]) for weights, _ in parameters]
+            self.d_biases = [_stacked([gradients[one] for one in biases])[:, None] for _, biases in parameters]
         self.memory: Memory = {} if memory is None else memory
         self._activate, self._differentiate = ACTIVATIONS[type(nets[0][1])]
         is_onednn = chosen_library(products) == ONEDNN
@@ -96,31 +91,30 @@ class Perceptrons:
         num_nets, width, num_inputs = self.weights[0].shape
         self._d_first = self.weights[0].new_empty(num_nets, num_inputs, width) if NARROW * num_inputs <= width else None
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Returns the outputs, and keeps what `backward` needs. [B, I] -> [C, B, O]."""
-        self._inputs, self._rows = inputs, len(inputs)
-        below = inputs.expand(len(self.weights[0]), -1, -1)
-        for layer, hidden in enumerate(self._kept(self._rows)[0]):
-            below = self._activate(self._product(layer, below, self.weights[layer].mT, hidden).add_(self.biases[layer]))
-        head, bias = self.weights[-1], self.biases[-1]
-        # With one output the rows are the right factor: of two networks the product takes a third of the time.
-        return torch.baddbmm(bias, head, below.mT).mT if head.shape[1] == 1 else torch.baddbmm(bias, below, head.mT)
+    def forward(self, *parts: Tensor) -> Tensor:
+        """Returns the outputs for inputs side by side, and keeps what `backward` needs. [B, I_1], ... -> [C, B, O]."""
+        self._inputs = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        below = self._inputs.expand(len(self.weights[0]), -1, -1)
+        for layer, hidden in enumerate(self._kept(len(self._inputs))[0]):
+            below = self._activate(self._product(layer, below, self.weights_t[layer], hidden).add_(self.biases[layer]))
+        if self.biases[-1].shape[2] == 1:  # with the rows on the right the product of two takes a third of the time
+            return torch.baddbmm(self.biases[-1], self.weights[-1], below.mT).mT
+        return torch.baddbmm(self.biases[-1], below, self.weights_t[-1])
 
     def backward(self, d_output: Tensor, *, of_weights: bool = True) -> Tensor:
         """Writes the gradients of the parameters, if wanted; returns that of the first products. -> [C, B, H].
 
         `d_output` [C, B, O] is that of the last B rows of the last `forward`.
         """
-        num_rows, start = d_output.shape[1], self._rows - d_output.shape[1]
-        hidden, (_, back) = self._kept(self._rows)[0], self._kept(num_rows)
-        above = d_output
+        num_rows, above = d_output.shape[1], d_output
+        hidden, (_, back) = self._kept(len(self._inputs))[0], self._kept(num_rows)
         for layer in range(len(hidden), 0, -1):
-            below = hidden[layer - 1][:, start:]
+            below = hidden[layer - 1][:, -num_rows:]
             if of_weights:
                 self._write(layer, above, below)
             above = self._differentiate(self._product(layer, above, self.weights[layer], back[layer - 1]), below)
         if of_weights:
-            self._write(0, above, self._inputs[start:].expand(len(above), -1, -1))
+            self._write(0, above, self._inputs[-num_rows:].expand(len(above), -1, -1))
         return above
 
     def input_gradient(self, above: Tensor, start: int) -> Tensor:
@@ -169,11 +163,14 @@ class Sample(NamedTuple):
     @classmethod
     def of(cls, output: Tensor, noise: Tensor) -> Sample:
         """Returns the actions for the output [B, 2 A] of the actor's network."""
-        mean, raw_log_std = output.chunk(2, dim=-1)
+        mean, raw_log_std = torch.chunk(output, 2, dim=-1)
         log_std = raw_log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
         std = log_std.exp()
         pre_tanh = torch.addcmul(mean, std, noise)
-        return cls(pre_tanh.tanh(), raw_log_std, std, noise, squashed_gaussian_log_prob(pre_tanh, noise, log_std))
+        # As `squashed_gaussian_log_prob`; softplus(-2 u) is -2 times what torch makes with beta = -2.
+        minus = torch.addcmul(log_std, noise, noise, value=0.5).sub_(pre_tanh, alpha=2.0)
+        minus.add_(nn.functional.softplus(pre_tanh, beta=-2.0), alpha=4.0).add_(LOG_SQRT_2PI + 2.0 * math.log(2.0))
+        return cls(pre_tanh.tanh(), raw_log_std, std, noise, minus.sum(dim=-1).neg_())
 
     def d_output(self, d_action: Tensor, d_log_prob: Tensor) -> Tensor:
         """Returns the gradient [B, 2 A] by the network's output from those by action [B, A] and log-probability [].
@@ -192,21 +189,17 @@ class FastCritics:
 
     def __init__(self, rule: Sac | Td3) -> None:
         critic, target, algo = rule.critic, rule.target_critic.module, rule.algo
-        self._rule, self._gradients, self._products = rule, rule.critic_optimizer.gradients, algo.products
-        self.online = Perceptrons((critic.first, critic.second), self._gradients, algo.products)
-        self.target = Perceptrons((target.first, target.second), {}, algo.products, self.online.memory)
-
-    def first(self) -> Perceptrons:
-        """Returns the first critic alone; its own parameters are not learnt."""
-        return Perceptrons((self._rule.critic.first,), {}, self._products)
+        self._rule = rule
+        self.online = Perceptrons((critic.first, critic.second), rule.critic_optimizer, algo.products)
+        self.target = Perceptrons((target.first, target.second), None, algo.products, self.online.memory)
 
     def step(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Makes one update towards target_q [B]. Returns critic_loss, q_mean and target_q_mean."""
-        q = self.online.forward(torch.cat((batch.obs, batch.action), dim=1)).squeeze(-1)
-        d_q = (q - target_q).mul_(2.0 / len(target_q))  # [C, B]
+        q = self.online.forward(batch.obs, batch.action).squeeze(-1)
+        error, num_rows = q - target_q, len(target_q)  # [C, B]
+        loss = torch.linalg.vector_norm(error).square_().div_(num_rows)  # `critic_loss`
         # A column of a transposed row: for `d_q[..., None]` the product for the head's weights takes twice as long.
-        self.online.backward(d_q[:, None].mT)
-        loss = critic_loss(q, target_q)
+        self.online.backward(error.mul_(2.0 / num_rows)[:, None].mT)
         self._rule.optimizer_step.step(Loss(loss, self._rule.critic_optimizer, self._rule.algo.max_grad_norm))
         return loss, q.mean(), target_q.mean()
 
@@ -218,7 +211,7 @@ class FastSac(Sac):
         super().__init__(algo, spec, device, seed, exchange)
         self.fast_critics, self.obs_dim = FastCritics(self), spec.obs_dim
         self.fast_actor = Perceptrons(
-            (cast(SquashedGaussianActor, self.actor).body,), self.actor_optimizer.gradients, algo.products
+            (cast(SquashedGaussianActor, self.actor).body,), self.actor_optimizer, algo.products
         )
 
     @torch.inference_mode()
@@ -231,8 +224,7 @@ class FastSac(Sac):
         for rows in torch.split(noise, num_rows):  # one after the other, as the textbook draws them
             rows.normal_(generator=self.generator)
         sample = Sample.of(output, noise)
-        pair = torch.cat((batch.next_obs, sample.action[:num_rows]), dim=1)
-        next_q = self.fast_critics.target.forward(pair).squeeze(-1)
+        next_q = self.fast_critics.target.forward(batch.next_obs, sample.action[:num_rows]).squeeze(-1)
         next_value = soft_value(next_q, sample.log_prob[:num_rows], alpha)
         target_q = td_target(batch.reward, batch.discount, batch.terminated, next_value)
         measured: Measured = {"critic": self.fast_critics.step(batch, target_q)}
@@ -242,7 +234,7 @@ class FastSac(Sac):
         return measured
 
     def _update_actor(self, obs: Tensor, sample: Sample, alpha: Tensor) -> Measured:
-        q = self.fast_critics.online.forward(torch.cat((obs, sample.action), dim=1)).squeeze(-1)
+        q = self.fast_critics.online.forward(obs, sample.action).squeeze(-1)
         least, which = q.min(dim=0)
         d_q = torch.zeros_like(q).scatter_(0, which[None], -1.0 / len(obs))
         above = self.fast_critics.online.backward(d_q[..., None], of_weights=False)
@@ -266,10 +258,10 @@ class FastTd3(Td3):
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> None:
         super().__init__(algo, spec, device, seed, exchange)
         self.fast_critics, self.obs_dim = FastCritics(self), spec.obs_dim
-        self.fast_critic = self.fast_critics.first()
-        self.fast_actor = Perceptrons((self.actor.body,), self.actor_optimizer.gradients, algo.products)
-        target_body = self.target_actor.module.body
-        self.fast_target_actor = Perceptrons((target_body,), {}, algo.products, self.fast_actor.memory)
+        self.fast_critic = Perceptrons((self.critic.first,), None, algo.products)
+        self.fast_actor = Perceptrons((self.actor.body,), self.actor_optimizer, algo.products)
+        target = (self.target_actor.module.body,)
+        self.fast_target_actor = Perceptrons(target, None, algo.products, self.fast_actor.memory)
 
     @torch.inference_mode()
     def update_once(self, batch: Batch, *, has_actor_step: bool) -> Measured:
@@ -286,12 +278,12 @@ class FastTd3(Td3):
         action = self.fast_target_actor.forward(batch.next_obs)[0].tanh()
         noise = torch.randn(action.shape, generator=self.generator)
         next_action = smoothed_target_action(action, noise, self.algo.target_noise, self.algo.target_noise_clip)
-        next_q = self.fast_critics.target.forward(torch.cat((batch.next_obs, next_action), dim=1)).squeeze(-1)
+        next_q = self.fast_critics.target.forward(batch.next_obs, next_action).squeeze(-1)
         return td_target(batch.reward, batch.discount, batch.terminated, next_q.amin(dim=0))
 
     def _update_actor(self, obs: Tensor) -> Tensor:
         action = self.fast_actor.forward(obs)[0].tanh()
-        q = self.fast_critic.forward(torch.cat((obs, action), dim=1))
+        q = self.fast_critic.forward(obs, action)
         above = self.fast_critic.backward(torch.full_like(q, -1.0 / len(obs)), of_weights=False)
         d_action = self.fast_critic.input_gradient(above, self.obs_dim)
         self.fast_actor.backward(_aten.tanh_backward(d_action, action)[None])
@@ -309,48 +301,5 @@ def why_not(rule: object, algo: AlgoConfig, spec: SpaceSpec, device: torch.devic
         return algo.why_not_fast or f"algo={algo.name}"
     if device.type != "cpu" or spec.choices:
         return "discrete actions" if spec.choices else f"device={device}"
-    changed = changed_module(f"offpolicy.algos.{algo.name}")
+    changed = changed_module(f"offpolicy.algos.{algo.name}", DIGESTS)
     return changed and f"{changed}, which has changed since the fast kernels were derived from it"
-
-
-@functools.cache
-def changed_module(start: str) -> str:
-    """Returns the first module among `start` and what it imports of `algos` and `nets` that has changed; '' if none."""
-    return next((name for name in sorted(closure(start)) if DIGESTS.get(name) != digest_of(name)), "")
-
-
-def closure(start: str) -> set[str]:
-    """Returns the modules of `algos` and `nets` that a module imports, directly or not, and itself."""
-    found, waiting = set[str](), [start]
-    while waiting:
-        name = waiting.pop()
-        if name not in found and name.startswith(("offpolicy.algos.", "offpolicy.nets.")):
-            found.add(name)
-            waiting += [node.module or "" for node in ast.walk(_tree(name)) if isinstance(node, ast.ImportFrom)]
-    return found
-
-
-def digest_of(name: str) -> str:
-    """Returns the digest of a module's syntax tree without docstrings: the same in every version of Python."""
-    return hashlib.sha256(" ".join(_words(_tree(name))).encode()).hexdigest()[:16]
-
-
-def _tree(name: str) -> ast.Module:
-    return ast.parse(Path(offpolicy.__file__).parents[1].joinpath(*name.split(".")).with_suffix(".py").read_text())
-
-
-def _words(node: object) -> Iterator[str]:
-    """Yields the words of a syntax tree, without docstrings."""
-    if (
-        isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        and ast.get_docstring(node, clean=False) is not None
-    ):
-        del node.body[0]
-    if isinstance(node, ast.AST):
-        yield type(node).__name__
-        for name, value in ast.iter_fields(node):
-            yield from (name, *_words(value)) if value not in (None, []) else ()
-    elif isinstance(node, list):
-        yield from ("[", *(word for one in node for word in _words(one)), "]")
-    else:
-        yield repr(node)

@@ -198,9 +198,10 @@ class OptimizerStep:
             loss.optimizer.differentiate(loss.value)
         self.step(*losses)
 
+    @torch.no_grad()
     def step(self, *losses: Loss) -> None:
         """As `minimize`, with the gradients that the optimisers hold."""
-        values, gradients = [loss.value.detach() for loss in losses], [loss.optimizer.gradient for loss in losses]
+        values, gradients = [loss.value for loss in losses], [loss.optimizer.gradient for loss in losses]
         if self.exchange.num_ranks > 1:
             self.origin.watch_step(values, squared_norms_of(gradients))
             values = [value.clone() for value in values]  # the caller reports its own
