@@ -14,7 +14,6 @@ from torch import Tensor
 from offpolicy.algos.appo import Appo
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.optim import SoloExchange
-from offpolicy.config.schedules import Ramp
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actor_critic import CategoricalActor, GaussianActor
 from offpolicy.nets.distributions import PolicyDistribution, kl_divergence
@@ -62,13 +61,6 @@ def assert_equal(left: Learner, right: Learner) -> None:
     ours, theirs = left.state(), right.state()
     assert ours.numbers == theirs.numbers
     assert [name for name in ours.tensors if not torch.equal(ours.tensors[name], theirs.tensors[name])] == []
-
-
-def test_every_iteration_makes_another_policy(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
-    learner = learner_of("appo")
-    for count in (1, 2):
-        learner.update(rollouts_of(learner.policy, count))
-        assert learner.policy_changes == count
 
 
 @pytest.mark.promise("ratio-one")
@@ -369,12 +361,6 @@ def test_max_grad_norm_clips_the_gradient(learner_of: LearnerOf, rollouts_of: Ro
     learner.update(rollouts_of(learner.policy))
     moments = [t.flatten() for name, t in learner.state().tensors.items() if name.startswith("optimizer.exp_avg.")]
     assert float(torch.cat(moments).norm()) == pytest.approx(0.1 * 1e-3, rel=1e-3)  # a tenth of the only gradient
-
-
-def test_a_ramp_of_lr_follows_the_env_steps_of_the_rollouts(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
-    learner = learner_of("appo", lr=Ramp(start=1e-3, end=0.0, over=100), **ONE_STEP)
-    learner.update(rollouts_of(learner.policy, env_steps=75))
-    assert float(learner.state().tensors["optimizer.step_size"]) == pytest.approx(2.5e-4)
 
 
 @pytest.mark.parametrize("spec", [SPEC, DISCRETE], ids=["box", "discrete"])

@@ -80,12 +80,13 @@ def test_the_target_entropy_follows_its_ramp(learner_of: LearnerOf, batch_of: Ba
     assert temperatures[-1] > temperatures[-2]
 
 
-@pytest.mark.parametrize("stage", ["teach", "adapt"])
-def test_horas_stages_follow_a_ramp_of_lr_by_the_env_steps_of_the_rollouts(
-    stage: str, learner_of: LearnerOf, rollouts_of: Callable[..., Rollouts]
+@pytest.mark.parametrize(("name", "stage"), [("appo", "teach"), ("hora", "teach"), ("hora", "adapt")])
+def test_learners_from_rollouts_follow_a_ramp_of_lr_by_the_env_steps(
+    name: str, stage: str, learner_of: LearnerOf, rollouts_of: Callable[..., Rollouts]
 ) -> None:
     spec = SpaceSpec(55, 2, (-1.0,) * 2, (1.0,) * 2, ("proprio_hist", "obs", "privileged"), ((25, 2), (3,), (2,)))
     options = {"stage": stage, "encoder_dims": (4,), "epochs": 1, "num_minibatches": 1}
-    learner = learner_of("hora", spec=spec, lr=Ramp(start=1e-3, end=0.0, over=100), **options)
+    learner = learner_of(name, spec=spec, lr=Ramp(start=1e-3, end=0.0, over=100), **options)
     learner.update(rollouts_of(learner.policy, spec=spec, env_steps=75))
     assert float(learner.state().tensors["optimizer.step_size"]) == pytest.approx(2.5e-4)
+    assert learner.policy_changes == 1

@@ -60,6 +60,14 @@ def assert_same_weights(state: LearnerState, prefix: str, w: Weights) -> None:
         assert torch.allclose(state.tensors[prefix + key], tensor, rtol=0.0, atol=2e-6), prefix + key
 
 
+def assert_learnt(state: LearnerState, actor: Weights, critic: Weights) -> None:
+    """Gradients and weights of both."""
+    assert_same_gradients(state, "critic_optimizer", critic)
+    assert_same_gradients(state, "actor_optimizer", {f"body.{key}": tensor for key, tensor in actor.items()})
+    assert_same_weights(state, "critic.", critic)
+    assert_same_weights(state, "policy.actor.body.", actor)
+
+
 def move_targets_away(learner: Learner) -> LearnerState:
     """Give the targets weights of their own: at the start they are copies, and could be mistaken for their sources."""
     state, generator = learner.state(), torch.Generator().manual_seed(11)
@@ -115,11 +123,8 @@ def test_sac_is_the_paper(learner_of: LearnerOf, batch_of: BatchOf) -> None:
     assert metrics.sums == pytest.approx([value.item() for value in expected], rel=1e-5)
     for key, gradient in critic_gradients.items():
         critic[key].grad = gradient
-    assert_same_gradients(end, "critic_optimizer", critic)
-    assert_same_gradients(end, "actor_optimizer", {f"body.{key}": tensor for key, tensor in actor.items()})
+    assert_learnt(end, actor, critic)
     assert_same_gradients(end, "alpha_optimizer", temperature)
-    assert_same_weights(end, "critic.", critic)
-    assert_same_weights(end, "policy.actor.body.", actor)
     assert_same_weights(end, "", temperature)
     assert_same_weights(end, "target_critic.", polyak(target, critic, 0.1))
 
@@ -163,11 +168,8 @@ def test_discrete_sac_is_the_paper(learner_of: LearnerOf, batch_of: BatchOf) -> 
     assert metrics.sums == pytest.approx([value.item() for value in expected], rel=1e-5)
     for key, gradient in critic_gradients.items():
         critic[key].grad = gradient
-    assert_same_gradients(end, "critic_optimizer", critic)
-    assert_same_gradients(end, "actor_optimizer", {f"body.{key}": tensor for key, tensor in actor.items()})
+    assert_learnt(end, actor, critic)
     assert_same_gradients(end, "alpha_optimizer", temperature)
-    assert_same_weights(end, "critic.", critic)
-    assert_same_weights(end, "policy.actor.body.", actor)
     assert_same_weights(end, "", temperature)
     assert_same_weights(end, "target_critic.", polyak(target, critic, 0.1))
 
@@ -200,9 +202,6 @@ def test_td3_is_the_paper(learner_of: LearnerOf, batch_of: BatchOf) -> None:
     assert metrics.sums == pytest.approx([value.item() for value in expected], rel=1e-5)
     for key, gradient in critic_gradients.items():
         critic[key].grad = gradient
-    assert_same_gradients(end, "critic_optimizer", critic)
-    assert_same_gradients(end, "actor_optimizer", {f"body.{key}": tensor for key, tensor in actor.items()})
-    assert_same_weights(end, "critic.", critic)
-    assert_same_weights(end, "policy.actor.body.", actor)
+    assert_learnt(end, actor, critic)
     assert_same_weights(end, "target_critic.", polyak(target, critic, 0.1))
     assert_same_weights(end, "target_actor.body.", polyak(target_actor, actor, 0.1))

@@ -24,7 +24,7 @@ TEXT = """
 from dataclasses import dataclass
 from offpolicy.config.extensions import NetworkConfig, NetworkInfo
 from offpolicy.config.parsing import option
-KINDS = ("good", "buffered", "narrow", "weighed", "low_rank", "crossed", "attentive", "broken")
+KINDS = ("good", "buffered", "narrow", "broken")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(NetworkConfig):
     kind: str = option("good", "which", choices=KINDS)
@@ -46,31 +46,7 @@ class Buffered(Good):
 class Narrow(Good):
     def forward(self, obs):
         return super().forward(obs)[..., :2]
-class Weighed(Good):
-    def __init__(self, obs_dim):
-        super().__init__(obs_dim)
-        self.shares = torch.nn.Parameter(torch.ones(1, 5))
-    def forward(self, obs):
-        return super().forward(obs) + (self.shares @ self.inner.weight).sum()
-class LowRank(Good):
-    def __init__(self, obs_dim):
-        super().__init__(obs_dim)
-        self.left, self.right = (torch.nn.Parameter(torch.ones(size)) for size in ((70, 4), (4, 5)))
-        self.out_dim = 70
-    def forward(self, obs):
-        return super().forward(obs) @ (self.left @ self.right).T
-class Crossed(Good):
-    def forward(self, obs):
-        hidden = super().forward(obs).unsqueeze(-1)
-        return (hidden @ hidden.mT).sum(-1)
-class Attentive(Good):
-    def forward(self, obs):
-        hidden = super().forward(obs)
-        return (hidden @ hidden.mT) @ hidden
-KINDS = {
-    "good": Good, "buffered": Buffered, "narrow": Narrow, "weighed": Weighed, "low_rank": LowRank, "crossed": Crossed,
-    "attentive": Attentive,
-}
+KINDS = {"good": Good, "buffered": Buffered, "narrow": Narrow}
 def make(options, obs_dim):
     return KINDS[options.kind](obs_dim)
 """

@@ -11,19 +11,23 @@ from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_siz
 from offpolicy.types import SpaceSpec
 
 SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
+DISCRETE = SpaceSpec(obs_dim=3, action_dim=1, action_low=(0.0,), action_high=(3.0,), num_actions=4)
+SEVERAL = SpaceSpec(obs_dim=3, action_dim=2, action_low=(0.0, 0.0), action_high=(3.0, 1.0), nvec=(4, 2))
 OBS = torch.linspace(-2.0, 2.0, 12).reshape(4, 3)
 
 
-def policy_of(name: str, *, normalize_obs: bool = True) -> Policy:
-    policy = make_policy(AlgoConfig(name=name, hidden_dims=(8,), normalize_obs=normalize_obs), SPEC)
+def policy_of(name: str, *, normalize_obs: bool = True, spec: SpaceSpec = SPEC) -> Policy:
+    policy = make_policy(AlgoConfig(name=name, hidden_dims=(8,), normalize_obs=normalize_obs), spec)
     if policy.normalizer is not None:
         policy.normalizer.absorb(block_moments(1.0 / 3.0 + 2.0 * torch.randn(50, 3)))
     return policy
 
 
-@pytest.mark.parametrize("name", ["sac", "td3"])
-def test_a_policy_loaded_from_the_block_acts_bit_for_bit_the_same(name: str) -> None:
-    source, copy = policy_of(name), policy_of(name)
+@pytest.mark.parametrize(
+    ("name", "spec"), [("sac", SPEC), ("td3", SPEC), ("appo", SPEC), ("sac", DISCRETE), ("appo", SEVERAL)]
+)
+def test_a_policy_loaded_from_the_block_acts_bit_for_bit_the_same(name: str, spec: SpaceSpec) -> None:
+    source, copy = policy_of(name, spec=spec), policy_of(name, spec=spec)
     flat = np.zeros(flat_size(source), dtype=np.float32)
     flatten_into(source, flat)
     load_flat(copy, flat)
