@@ -7,18 +7,18 @@ the adaptation module learns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from offpolicy.algos.appo import Appo, minibatches
-from offpolicy.algos.learner import Absorb, MetricSums, Seeds, TensorGroups
+from offpolicy.algos.learner import Absorb, MetricSums, Seeds
 from offpolicy.algos.losses import masked_mean
 from offpolicy.algos.optim import GuardedAdam, LearningRate, Loss, OptimizerStep
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.hora import PrivilegedEncoder, StudentActor, TeacherActor
-from offpolicy.nets.normalizer import RunningMoments, weighted_moments
+from offpolicy.nets.normalizer import weighted_moments
 from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.protocols import Exchange
 from offpolicy.types import HISTORY, OBS, PRIVILEGED, Rollouts, SpaceSpec
@@ -45,9 +45,6 @@ class Adaptation:
             self._encoder = PrivilegedEncoder(algo, spec).to(device)
         assert isinstance(self.policy.actor, StudentActor)  # narrows the union
         self._module = self.policy.actor.adaptation
-        normalizer = self.policy.normalizer
-        # The teacher's statistics stay: the trunk and the encoder were trained with them.
-        self._history = None if normalizer is None else normalizer.part(spec.columns(HISTORY))
         self.metrics = MetricSums(METRICS, device)
         self.optimizer_step = OptimizerStep(device, exchange)
         self.generator = seeds.generator(device)
@@ -55,6 +52,13 @@ class Adaptation:
         self._lr = LearningRate(algo, device)
         parameters = dict(self._module.named_parameters())
         self._optimizer = GuardedAdam(parameters, self._lr.value, self.optimizer_step.guard)
+        self.modules: dict[str, nn.Module] = {"policy": self.policy, "encoder": self._encoder}
+        self.optimizers = {"optimizer": self._optimizer}
+        self.absorbers: dict[str, Callable[[Tensor], None]] = {}
+        if self.policy.normalizer is not None:
+            # The teacher's statistics stay: the trunk and the encoder were trained with them.
+            history = self.policy.normalizer.part(spec.columns(HISTORY))
+            self.modules["history.normalizer"], self.absorbers[HISTORY] = history, history.absorb
 
     def learn(self, rollouts: Rollouts, absorb: Absorb) -> int:
         """Makes `epochs` passes over the transitions in `num_minibatches` shuffled parts each; returns the steps."""
@@ -70,17 +74,6 @@ class Adaptation:
         self._measure(first_epoch / weight.sum().clamp(min=1.0), latent, weight)
         absorb(HISTORY, weighted_moments(raw[:, self._module.columns], weight))
         return self._algo.epochs * self._algo.num_minibatches
-
-    def tensor_groups(self) -> TensorGroups:
-        """Returns the live tensors of networks, normalisers and optimiser."""
-        groups = TensorGroups.of({"policy": self.policy, "encoder": self._encoder}, {"optimizer": self._optimizer})
-        if self._history is not None:  # its mean and variance are views of the policy's
-            groups.normalizers["history.normalizer.count"] = self._history.count
-        return groups
-
-    def normalizers(self) -> Mapping[str, RunningMoments]:
-        """Returns that of the history, if observations are normalised."""
-        return {} if self._history is None else {HISTORY: self._history}
 
     @torch.no_grad()
     def _prepare(self, raw: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,10 +105,7 @@ def latent_loss(inferred: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
 def adopt_teacher(
     student: Mapping[str, Tensor], spec: SpaceSpec, teacher: Mapping[str, Tensor], teacher_spec: SpaceSpec
 ) -> None:
-    """Copies the teacher's trunk, encoder and statistics into a student's live tensors; both by their checkpoint names.
-
-    `spec` and `teacher_spec` say where the observation groups lie in each.
-    """
+    """Copies the teacher's trunk, encoder and statistics into a student's live tensors, by their checkpoint names."""
     for name, tensor in student.items():
         if name.startswith("policy.actor.trunk."):
             tensor.copy_(teacher[name])

@@ -8,20 +8,20 @@ present policy both corrections vanish, which leaves PPO with GAE(lambda).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from offpolicy.algos.learner import Absorb, Absorbs, MetricSums, Seeds, TensorGroups
+from offpolicy.algos.learner import Absorb, MetricSums, Seeds
 from offpolicy.algos.losses import bounds_loss, clipped_surrogate, clipped_value_loss, masked_mean, value_loss
 from offpolicy.algos.optim import GuardedAdam, LearningRate, Loss, OptimizerStep
 from offpolicy.algos.vtrace import RatioBounds, Steps, Targets, gae, vtrace
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actor_critic import ActorCritic, make_actor_critic, stochastic_actor
 from offpolicy.nets.distributions import DiagonalGaussian, PolicyDistribution, kl_divergence
-from offpolicy.nets.normalizer import all_moments, split_moments, weighted_moments
+from offpolicy.nets.normalizer import weighted_moments
 from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.protocols import Exchange
 from offpolicy.types import Rollouts, SpaceSpec
@@ -30,7 +30,7 @@ METRICS = {
     "step": ("actor_loss", "critic_loss", "entropy", "approx_kl", "clip_fraction"),
     "rollout": ("rho_clip_fraction", "explained_variance", "value_mean", "learning_rate"),
 }
-ADVANTAGE_EPS = 1e-8
+EPS = 1e-8
 ROUNDING = 1e-4  # bound of the difference of two log-probabilities of one policy, computed by collector and learner
 
 
@@ -67,6 +67,9 @@ class Appo:
         self._lr = LearningRate(algo, device)
         parameters = dict(self._net.named_parameters())
         self._optimizer = GuardedAdam(parameters, self._lr.value, self.optimizer_step.guard)
+        critic = self._net.critic
+        self.modules, self.optimizers = {"policy": self.policy, "critic": critic}, {"optimizer": self._optimizer}
+        self.absorbers = self.policy.absorbers() | ({} if critic.normalizer is None else {"value": critic.absorb})
 
     def make_policy(self, algo: AlgoConfig, spec: SpaceSpec) -> Policy:
         """Returns the policy."""
@@ -85,22 +88,13 @@ class Appo:
         absorb("obs", weighted_moments(rollouts.obs[:-1].flatten(0, 1), samples.weight))
         return self._algo.epochs * self._algo.num_minibatches
 
-    def tensor_groups(self) -> TensorGroups:
-        """Returns the live tensors of networks, normalisers and optimiser."""
-        return TensorGroups.of({"policy": self.policy, "critic": self._net.critic}, {"optimizer": self._optimizer})
-
-    def normalizers(self) -> Mapping[str, Absorbs]:
-        """Returns those of the observations and of the value targets, where they are normalised."""
-        critic = self._net.critic
-        return {**self.policy.named_normalizers(), **({} if critic.normalizer is None else {"value": critic})}
-
     @torch.no_grad()
     def _prepare(self, rollouts: Rollouts, absorb: Absorb) -> Samples:
         """Returns what the minibatches pick from, in the critic's units once they hold the targets' moments."""
         obs = self.policy.normalize(rollouts.obs)
         policy = self._net.actor.distribution(obs[:-1])
         critic = self._net.critic
-        value = critic.in_returns(self._net.value(obs))
+        value = critic.in_returns(critic.forward(obs))
         log_ratio = policy.log_prob(rollouts.action) - rollouts.log_prob
         targets = self._targets(rollouts, value, log_ratio)
         self._measure(rollouts, log_ratio, value[:-1], targets)
@@ -128,10 +122,13 @@ class Appo:
         """Returns advantages of mean 0 and standard deviation 1 over the transitions of all ranks. [M] -> [M]."""
         if not self._algo.normalize_advantage:
             return advantage
-        blocks = self._exchange.gather(weighted_moments(advantage[:, None], weight))
-        count, mean, square_sum = split_moments(all_moments(tuple(blocks)))
-        std = (square_sum / count.clamp(min=1.0)).sqrt()
-        return (advantage - mean.float()) / (std.float() + ADVANTAGE_EPS)
+        values, weights = advantage.double(), weight.double()
+        sums = torch.stack((weights.sum(), (weights * values).sum(), (weights * values.square()).sum()))
+        count, total, square = self._exchange.gather(sums).sum(dim=0)
+        mean = total / count.clamp(min=1.0)
+        std = (square / count.clamp(min=1.0) - mean.square()).clamp(min=0.0).sqrt()
+        normalized: Tensor = (advantage - mean.float()) / (std.float() + EPS)
+        return normalized
 
     def _step(self, batch: Samples) -> Tensor:
         """Makes one step down the joint loss; returns the KL [] of the policy from that at the iteration's start."""

@@ -1,4 +1,4 @@
-"""Digests of modules of `algos` and `nets`, by which `fast.py` sees that one of them says something else by now."""
+"""Digests of modules of `algos` and `nets`, by which `fast.py` sees that one of them has changed."""
 
 from __future__ import annotations
 

@@ -20,13 +20,7 @@ from torch import Tensor, nn
 
 from offpolicy.algos.digests import changed_module
 from offpolicy.algos.learner import Measured
-from offpolicy.algos.losses import (
-    alpha_loss,
-    sac_actor_loss,
-    smoothed_target_action,
-    soft_value,
-    td_target,
-)
+from offpolicy.algos.losses import alpha_loss, sac_actor_loss, smoothed_target_action, soft_value, td_target
 from offpolicy.algos.optim import GuardedAdam, Loss
 from offpolicy.algos.sac import Sac
 from offpolicy.algos.td3 import Td3
@@ -38,19 +32,19 @@ from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, SpaceSpec
 
 DIGESTS: Mapping[str, str] = {
-    "offpolicy.algos.learner": "e1dc13546789af98",
+    "offpolicy.algos.learner": "c434f63f2624d69b",
     "offpolicy.algos.losses": "cafd66ff7ea68b71",
-    "offpolicy.algos.optim": "e18c378d7e3b4f1c",
-    "offpolicy.algos.sac": "a49abef5de242c4f",
-    "offpolicy.algos.td3": "b0a4b2c09e1d85b1",
+    "offpolicy.algos.optim": "b17a6db29d03b52f",
+    "offpolicy.algos.sac": "d30cd947fc5dedc9",
+    "offpolicy.algos.td3": "f4146c51e55e4ce2",
     "offpolicy.nets.actors": "c95333c787262b04",
     "offpolicy.nets.critics": "04802675c183ad4e",
     "offpolicy.nets.distributions": "4e1dc4c544f99ae8",
     "offpolicy.nets.encoders": "14b387ae30e6ed20",
     "offpolicy.nets.flat": "6670e6dee5cfe719",
     "offpolicy.nets.mlp": "a46e105a4779a1b7",
-    "offpolicy.nets.normalizer": "506395fa7bd2fba9",
-    "offpolicy.nets.policy": "4652723b834f1150",
+    "offpolicy.nets.normalizer": "300af78536888230",
+    "offpolicy.nets.policy": "0ce4048939b17fbe",
 }  # by `digests.digest_of`
 FEWEST_WEIGHTS = 128 * 128  # of a layer whose products oneDNN makes faster
 NARROW = 4  # outputs per input of a first layer whose gradient a BLAS makes faster transposed
@@ -58,7 +52,7 @@ NARROW = 4  # outputs per input of a first layer whose gradient a BLAS makes fas
 _aten = torch.ops.aten
 # Activations in place, and their derivatives from the gradient d of the result and the result h, in the place of d.
 ACTIVATIONS: Mapping[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
-    nn.ReLU: (torch.relu_, lambda d, h: _aten.threshold_backward.grad_input(d, h, 0, grad_input=d)),
+    nn.ReLU: (lambda h: h.clamp_min_(0.0), lambda d, h: _aten.threshold_backward.grad_input(d, h, 0, grad_input=d)),
     nn.Tanh: (torch.tanh_, lambda d, h: _aten.tanh_backward.grad_input(d, h, grad_input=d)),
     nn.ELU: (nn.functional.elu_, lambda d, h: _aten.elu_backward.grad_input(d, 1.0, 1.0, 1.0, True, h, grad_input=d)),
 }
@@ -106,15 +100,17 @@ class Perceptrons:
 
         `d_output` [C, B, O] is that of the last B rows of the last `forward`.
         """
-        num_rows, above = d_output.shape[1], d_output
-        hidden, (_, back) = self._kept(len(self._inputs))[0], self._kept(num_rows)
+        num_rows, above, inputs = d_output.shape[1], d_output, self._inputs
+        hidden, (_, back) = self._kept(len(inputs))[0], self._kept(num_rows)
+        if num_rows < len(inputs):
+            inputs, hidden = inputs[-num_rows:], [one[:, -num_rows:] for one in hidden]
         for layer in range(len(hidden), 0, -1):
-            below = hidden[layer - 1][:, -num_rows:]
+            below = hidden[layer - 1]
             if of_weights:
                 self._write(layer, above, below)
             above = self._differentiate(self._product(layer, above, self.weights[layer], back[layer - 1]), below)
         if of_weights:
-            self._write(0, above, self._inputs[-num_rows:].expand(len(above), -1, -1))
+            self._write(0, above, inputs.expand(len(above), -1, -1))
         return above
 
     def input_gradient(self, above: Tensor, start: int) -> Tensor:
@@ -173,11 +169,8 @@ class Sample(NamedTuple):
         return cls(pre_tanh.tanh(), raw_log_std, std, noise, minus.sum(dim=-1).neg_())
 
     def d_output(self, d_action: Tensor, d_log_prob: Tensor) -> Tensor:
-        """Returns the gradient [B, 2 A] by the network's output from those by action [B, A] and log-probability [].
-
-        By da/du = 1 - a^2, d log p/du = 2 a, du/d log std = std noise and d log p/d log std = -1; of a log std beyond
-        its bounds 0.
-        """
+        """Returns the gradient [B, 2 A] by the network's output from those by action [B, A] and log-probability []."""
+        # da/du = 1 - a^2, d log p/du = 2 a, du/d log std = std noise, d log p/d log std = -1; beyond the bounds 0.
         d_pre_tanh = _aten.tanh_backward(d_action, self.action).addcmul_(d_log_prob, self.action, value=2.0)
         d_log_std = (d_pre_tanh * self.std).mul_(self.noise).sub_(d_log_prob)
         d_log_std = _aten.hardtanh_backward(d_log_std, self.raw_log_std, LOG_STD_MIN, LOG_STD_MAX)
@@ -210,9 +203,8 @@ class FastSac(Sac):
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> None:
         super().__init__(algo, spec, device, seed, exchange)
         self.fast_critics, self.obs_dim = FastCritics(self), spec.obs_dim
-        self.fast_actor = Perceptrons(
-            (cast(SquashedGaussianActor, self.actor).body,), self.actor_optimizer, algo.products
-        )
+        body = cast(SquashedGaussianActor, self.actor).body
+        self.fast_actor = Perceptrons((body,), self.actor_optimizer, algo.products)
 
     @torch.inference_mode()
     def update_once(self, batch: Batch, *, has_actor_step: bool) -> Measured:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from offpolicy.algos.learner import Measured, MetricSums, TensorGroups
+from offpolicy.algos.learner import Measured, MetricSums
 from offpolicy.algos.losses import cross_entropy, projected, sac_actor_loss
 from offpolicy.algos.optim import Loss
 from offpolicy.algos.sac import METRICS as SAC_METRICS
 from offpolicy.algos.sac import Sac
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.normalizer import ReturnScale, RunningMoments
+from offpolicy.nets.normalizer import ReturnScale
 from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.nets.residual import CategoricalTwinCritic, ResidualActor, categorical_critic, residual_actor
 from offpolicy.protocols import Exchange
@@ -38,6 +37,8 @@ class FlashSac(Sac):
         super().__init__(algo, spec, device, seed, exchange)
         self.metrics = MetricSums(METRICS, device)
         self.scale = ReturnScale(algo.value_max).to(device)
+        self.modules["returns"] = self.scale
+        self.absorbers["returns"] = self.scale.absorb
         networks = (self.actor, self.critic, self.target_critic.module)
         self.statistics = [s for network in networks for s in network.buffers() if s is not self.critic.bins]
 
@@ -98,13 +99,3 @@ class FlashSac(Sac):
         chosen = log_probs.gather(0, lower[None, :, None].expand(1, -1, log_probs.shape[2])).squeeze(0)
         factor = batch.discount * (1.0 - batch.terminated)
         return projected(chosen, target_critic.bins, batch.reward, factor, bonus)
-
-    def tensor_groups(self) -> TensorGroups:
-        """Returns the live tensors of networks, normalisers and optimisers."""
-        groups = super().tensor_groups()
-        groups.normalizers.update({f"returns.{name}": tensor for name, tensor in self.scale.named_buffers()})
-        return groups
-
-    def normalizers(self) -> Mapping[str, RunningMoments]:
-        """Returns those of the observations, where they are normalised, and of the returns."""
-        return {**self.policy.named_normalizers(), "returns": self.scale}

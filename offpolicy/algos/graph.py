@@ -7,7 +7,7 @@ step: so there are two graphs at most. What was measured is counted outside of t
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -16,13 +16,7 @@ from offpolicy.errors import ConfigError
 from offpolicy.types import Batch
 
 WARM_UPDATES = 3  # updates before a capture, which find their memory and load their kernels
-
-
-class Captured(NamedTuple):
-    """A captured update."""
-
-    graph: torch.cuda.CUDAGraph
-    groups: tuple[str, ...]  # of metrics, that it measures
+Captured = tuple[torch.cuda.CUDAGraph, tuple[str, ...]]  # an update, and the groups of metrics that it measures
 
 
 class GraphUpdate:
@@ -39,9 +33,9 @@ class GraphUpdate:
             self._capture_all(batch)
         for own, new in zip(self._batch, batch, strict=True):
             own.copy_(new)
-        captured = self._captured[has_actor_step]
-        captured.graph.replay()
-        self._learner.rule.metrics.count(captured.groups)
+        graph, groups = self._captured[has_actor_step]
+        graph.replay()
+        self._learner.rule.metrics.count(groups)
 
     def _capture_all(self, batch: Batch) -> None:
         """Captures the updates with and without an actor step; leaves the learner as it was."""
@@ -69,4 +63,4 @@ class GraphUpdate:
         # Another thread may use the device meanwhile, as the one that packs batches does.
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             groups = self._learner.update_tensors(self._batch, has_actor_step=has_actor_step)
-        return Captured(graph, groups)
+        return graph, groups

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 from offpolicy.algos.optim import GuardedAdam, OptimizerStep
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.errors import CheckpointError
-from offpolicy.nets.normalizer import RunningMoments, block_moments
+from offpolicy.nets.normalizer import block_moments
 from offpolicy.nets.policy import Policy, has_statistics
 from offpolicy.types import Batch, Batches, MetricTotals, Rollouts
 
@@ -31,37 +29,8 @@ class LearnerState(NamedTuple):
     numbers: dict[str, int | float]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorGroups:
-    """The live tensors of an algorithm by their names in checkpoints."""
-
-    networks: dict[str, Tensor]  # parameters and targets
-    normalizers: dict[str, Tensor]  # running statistics
-    optimizers: dict[str, Tensor]  # moments, step counts, step sizes
-
-    @classmethod
-    def of(cls, modules: Mapping[str, nn.Module], optimizers: Mapping[str, GuardedAdam]) -> TensorGroups:
-        """Parameters and buffers of modules as `<key>.<name>`, and `GuardedAdam.tensors` as `<key>.<name>`."""
-        groups = cls({}, {}, {})
-        for prefix, module in modules.items():
-            for path, part in module.named_modules(prefix=prefix):
-                group = groups.normalizers if isinstance(part, RunningMoments) else groups.networks
-                own = itertools.chain(part.named_parameters(recurse=False), part.named_buffers(recurse=False))
-                group.update((f"{path}.{name}", tensor) for name, tensor in own)
-        for prefix, optimizer in optimizers.items():
-            groups.optimizers.update((f"{prefix}.{name}", tensor) for name, tensor in optimizer.tensors().items())
-        return groups
-
-    def all(self) -> dict[str, Tensor]:
-        """The tensors of all groups."""
-        return self.networks | self.normalizers | self.optimizers
-
-
 class MetricSums:
-    """Cumulative sums per metric, in float64, with the number of additions.
-
-    Metrics come in groups that are measured together, such as those of a critic step and of a (delayed) actor step.
-    """
+    """Cumulative sums per metric, in float64, and the additions per group: of a critic step, of an actor step."""
 
     def __init__(self, groups: Mapping[str, Sequence[str]], device: torch.device) -> None:
         self.names = tuple(name for names in groups.values() for name in names)
@@ -95,29 +64,16 @@ class MetricSums:
         return MetricTotals(self.names, self.sums.cpu().numpy().copy(), counts)
 
 
-class Absorbs(Protocol):
-    """Running statistics, or what keeps them."""
-
-    def absorb(self, moments: Tensor, /) -> None:
-        """Adds the `moments` of a block of fresh rows."""
-        ...
-
-
 class Rule(Protocol):
     """The update rule of an algorithm, as far as every learner uses it."""
 
     policy: Policy
+    modules: dict[str, nn.Module]  # networks and normalisers, by their names in checkpoints
+    optimizers: dict[str, GuardedAdam]  # likewise
+    absorbers: dict[str, Callable[[Tensor], None]]  # take the `moments` of fresh rows, by the normaliser's name
     metrics: MetricSums
     optimizer_step: OptimizerStep
     generator: torch.Generator
-
-    def tensor_groups(self) -> TensorGroups:
-        """Returns the live tensors of networks, normalisers and optimisers."""
-        ...
-
-    def normalizers(self) -> Mapping[str, Absorbs]:
-        """Returns the running statistics, by the names under which moments are absorbed."""
-        ...
 
 
 class ReplayRule(Rule, Protocol):
@@ -144,9 +100,8 @@ class RolloutRule(Rule, Protocol):
     def learn(self, rollouts: Rollouts, absorb: Absorb) -> int:
         """Learns from rollouts of raw observations; returns the number of gradient steps.
 
-        Passes the moments of what it has seen to `absorb`; those of observations after the last step. A normaliser
-        of observations that moved between acting and learning would change every log-probability: ratios other than
-        1 before the first step, and a KL that slams an adaptive step size to its floor.
+        Passes the moments of what it has seen to `absorb`, those of observations after the last step: if their
+        normaliser moved between acting and learning, ratios would not be 1 before the first step.
         """
         ...
 
@@ -161,9 +116,15 @@ class Learner:
         self.policy_delay = algo.policy_delay  # every so many updates of replayed rows one has an actor step
         self.kernels, self.why_textbook = "textbook", ""  # or fast; what speaks against these
         self.run_update: Update = self.update_once  # a CUDA graph may take its place
-        self._algo, self._step = algo, rule.optimizer_step
-        self._groups, self._normalizers = rule.tensor_groups(), dict(rule.normalizers())
-        self._tensors = {**self._groups.all(), "diverged": self._step.guard.flag}
+        self._has_schedules, self._is_rounded = bool(algo.ramps), algo.precision == "bf16"
+        self._step = rule.optimizer_step
+        self._of_modules = dict[str, Tensor]()
+        for prefix, module in rule.modules.items():
+            self._of_modules.update(module.named_parameters(prefix))
+            self._of_modules.update(module.named_buffers(prefix))
+        self._tensors = {**self._of_modules, "diverged": self._step.guard.flag}
+        for prefix, optimizer in rule.optimizers.items():
+            self._tensors.update((f"{prefix}.{name}", tensor) for name, tensor in optimizer.tensors().items())
         # A normaliser absorbs fresh rows in every iteration. Ranks average statistics in every update, and may round.
         are_averaged = has_statistics(self.policy) and self.num_ranks > 1
         self._changes_always = self.policy.normalizer is not None or are_averaged
@@ -183,7 +144,7 @@ class Learner:
             self.absorb("obs", block_moments(batch.fresh_obs))
         if batch.fresh_returns is not None:
             self.absorb("returns", batch.fresh_returns)
-        if self._algo.ramps:
+        if self._has_schedules:
             cast(ReplayRule, self.rule).follow_schedules(batch.env_steps)
         actor_steps = self.num_updates // self.policy_delay
         for raw in batch.updates:
@@ -208,19 +169,19 @@ class Learner:
         normalize = self.policy.normalize
         batch = raw._replace(obs=normalize(raw.obs), next_obs=normalize(raw.next_obs))
         # No cache of rounded weights: it would outlive the optimiser's step between the critics and the actor.
-        with torch.autocast("cuda", torch.bfloat16, enabled=self._algo.precision == "bf16", cache_enabled=False):
+        with torch.autocast("cuda", torch.bfloat16, enabled=self._is_rounded, cache_enabled=False):
             measured = cast(ReplayRule, self.rule).update_once(batch, has_actor_step=has_actor_step)
         self.rule.metrics.add_to_sums(measured)
         return tuple(measured)
 
     def absorb(self, name: str, moments: Tensor) -> None:
         """Gives the normaliser of that name, if there is one, the moments of every rank's fresh rows; collective."""
-        if name not in self._normalizers:
+        if name not in self.rule.absorbers:
             return
         blocks = self._step.exchange.gather(moments)
         self._step.guard.watch(blocks)  # a NaN of one rank is a NaN on all of them
         for block in blocks:
-            self._normalizers[name].absorb(block)
+            self.rule.absorbers[name](block)
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the live tensors, which are equal on all ranks at the start and after every update."""
@@ -231,10 +192,7 @@ class Learner:
         return self.rule.metrics.totals()
 
     def has_diverged(self) -> bool:
-        """True if a loss or a gradient's norm was not finite; the parameters are those from before it.
-
-        Waits for the device.
-        """
+        """True if a loss or gradient was not finite; the parameters are from before it. Waits for the device."""
         return self._step.guard.has_tripped()
 
     def is_origin(self) -> bool:
@@ -266,8 +224,7 @@ class Learner:
         Optimisers, counters and the temperature begin anew. Raises `CheckpointError` naming the first misfit, and then
         changes nothing.
         """
-        own = {name: tensor for name, tensor in self._groups.networks.items() if name != TEMPERATURE}
-        own |= self._groups.normalizers
+        own = {name: tensor for name, tensor in self._of_modules.items() if name != TEMPERATURE}
         for name, tensor in own.items():
             _check_fit(name, tensor, tensors)
         with torch.no_grad():

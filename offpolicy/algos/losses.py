@@ -1,9 +1,7 @@
 """The equations of SAC, TD3, FlashSAC and APPO as pure functions.
 
-Shapes: B batch rows, C critics, A action dimensions, K actions of a discrete space.
-
-Every function checks its shapes: a reward of shape [B, 1] beside a value of shape [B] would broadcast to [B, B] and
-train on nonsense without an error.
+Shapes: B batch rows, C critics, A action dimensions, K actions of a discrete space. Every function checks its shapes: a
+reward [B, 1] beside a value [B] would broadcast to [B, B] and train on nonsense without an error.
 """
 
 from __future__ import annotations
@@ -86,7 +84,7 @@ def projected(log_probs: Tensor, bins: Tensor, reward: Tensor, factor: Tensor, b
     """The distribution of r + factor (z + bonus) on the bins [K], for z of log_probs [B, K]; the rest [B]. -> [B, K].
 
     C51 (arXiv:1707.06887) algorithm 1: returns beyond the bins count as the outermost, others are shared by both
-    neighbours. The entropy bonus shifts the returns, FlashSAC (arXiv:2604.04539).
+    neighbours. `bonus` is FlashSAC's of entropy (arXiv:2604.04539).
     """
     check_shapes("BK K B B B", log_probs=log_probs, bins=bins, reward=reward, factor=factor, bonus=bonus)
     last = len(bins) - 1

@@ -27,9 +27,7 @@ class DivergenceGuard:
     """A flag on the device that, once a loss or a gradient's norm is not finite, stops every later step.
 
     The fused Adam kernel skips its work where `found_inf` is 1, so parameters and moments stay bit for bit as they
-    were before the bad step, and no host thread waits for the device. Gradients are checked as well as the loss,
-    because a finite loss can have an infinite gradient. Polyak updates need no guard: they only ever average finite
-    numbers (after a trip the targets drift towards the parameters, which no longer move).
+    were before the bad step, and no host thread waits for the device. A finite loss can have an infinite gradient.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -57,10 +55,8 @@ class DivergenceGuard:
 class GuardedAdam:
     """Adam (arXiv:1412.6980, algorithm 1) that does nothing once its guard has tripped.
 
-    It calls the kernel of `torch.optim.Adam(fused=True)` and gives the same numbers. It is not that class because a
-    third of the class's step on a CPU is bookkeeping, and because its state, plain tensors that exist from the
-    start, needs no pickle to be saved. It joins the parameters, their gradients and its moments in a block each, so
-    that one kernel call reads all of them.
+    It calls the kernel of `torch.optim.Adam(fused=True)`, whose bookkeeping is a third of a step on a CPU. Parameters,
+    gradients and moments lie in a block each, so that one call reads all of them and plain tensors are saved.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], lr: float | Tensor, guard: DivergenceGuard) -> None:
@@ -92,8 +88,7 @@ class GuardedAdam:
     def differentiate(self, loss: Tensor) -> None:
         """Writes the gradient [P] of a loss [] by the parameters.
 
-        Copies: autograd promises no strides, and Adam's kernel on the CPU, which reads blocks, would apply a transposed
-        gradient without an error.
+        Copies: autograd promises no strides, and Adam's kernel would apply a transposed gradient without an error.
         """
         gradients = torch.autograd.grad(loss, self.parameters)
         torch._foreach_copy_(list(self.gradients.values()), gradients)
@@ -105,21 +100,10 @@ class GuardedAdam:
             raise RuntimeError("the parameters have moved since their optimiser was made")
         self.num_steps.add_(self._guard.steps_made())
         torch._fused_adam_(
-            [self.block],
-            [self.gradient],
-            [self._exp_avg],
-            [self._exp_avg_sq],
-            max_exp_avg_sqs=[],
-            state_steps=[self.num_steps],
-            lr=self.lr,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
-            weight_decay=0.0,
-            eps=EPS,
-            amsgrad=False,
-            maximize=False,
-            found_inf=self._guard.flag,
-        )
+            [self.block], [self.gradient], [self._exp_avg], [self._exp_avg_sq], [], [self.num_steps],
+            lr=self.lr, beta1=BETAS[0], beta2=BETAS[1], weight_decay=0.0, eps=EPS,
+            amsgrad=False, maximize=False, found_inf=self._guard.flag,
+        )  # fmt: skip
         # The kernel wrote the block: autograd must see that the parameters, its views, have changed.
         torch.autograd.graph.increment_version(self.parameters)
 
@@ -136,16 +120,14 @@ class TargetNetwork(Generic[Network]):
     """
 
     def __init__(
-        self,
-        source: Network,
-        tau: float,
-        parameters_of: Callable[[Network], Iterable[nn.Parameter]] = nn.Module.parameters,
+        self, source: Network, tau: float, parameters_of: Callable[[Network], Iterable[nn.Parameter]] | None = None
     ) -> None:
         """`parameters_of` returns the parameters in the order in which an optimiser joins those of the source."""
-        sources = tuple(parameters_of(source))
+        of = parameters_of or nn.Module.parameters
+        sources = tuple(of(source))
         self._source_block, self._first = join(sources), sources[0]
         self.module: Network = copy.deepcopy(source).requires_grad_(False)
-        self._block = join(tuple(parameters_of(self.module)))
+        self._block = join(tuple(of(self.module)))
         self._tau = tau
 
     def follow(self) -> None:
@@ -187,10 +169,8 @@ class OptimizerStep:
     def minimize(self, *losses: Loss) -> None:
         """Makes one step down each loss, with one exchange for all of them; one bad loss stops all the steps.
 
-        Only an optimiser's own gradient is written, so no step can leave gradients behind in another network. Several
-        losses of one optimiser raise `ValueError`. The guard looks after the averaging, which hands a NaN of one rank
-        to all of them: every rank refuses the same step. It looks before the clipping, which would turn a gradient of
-        infinite norm into zero.
+        Several losses of one optimiser raise `ValueError`. The guard looks after the averaging, which hands a NaN of a
+        rank to all, and before the clipping, which would turn a gradient of infinite norm into zero.
         """
         if len({id(loss.optimizer) for loss in losses}) < len(losses):
             raise ValueError("minimize: got several losses of one optimiser, allowed one each: pass their sum")
@@ -217,10 +197,9 @@ class OptimizerStep:
 
 
 def squared_norms_of(gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Returns the squared L2 norm [] of each gradient [P]: not finite if an element is not, or if it overflows.
+    """Returns the squared L2 norm [] of each gradient [P]: not finite if an element is not, or beyond a norm of 1.8e19.
 
-    It does at a norm of 1.8e19. Clipping would make zeros of such a gradient, and without clipping Adam's second moment
-    would be infinite and its steps zero for ever after. On a CPU a product takes half the time of a norm.
+    Adam's second moment would be infinite then, and its steps zero for ever after.
     """
     return [torch.dot(gradient, gradient) for gradient in gradients]
 
@@ -231,11 +210,10 @@ def clip(gradient: Tensor, squared_norm: Tensor, max_norm: float) -> None:
 
 
 class LearningRate:
-    """A learning rate on the device: `constant`, or the schedule that `algo.lr` is; `linear`; or `kl_adaptive`.
+    """A learning rate on the device: `algo.lr`, a number or a schedule; `linear` to 0 at the end; or `kl_adaptive`.
 
-    `linear` falls to zero at the end of the run. `kl_adaptive`, from rl_games and rsl_rl, keeps the policy's change
-    steady: where KL(old || new) of an epoch exceeds twice `target_kl` the rate is divided by 1.5, where it is less than
-    half of it, multiplied.
+    `kl_adaptive`, from rl_games and rsl_rl, divides the rate by 1.5 where KL(old || new) of an epoch exceeds twice
+    `target_kl`, and multiplies it where it is less than half of it.
     """
 
     def __init__(self, algo: AlgoConfig, device: torch.device) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from offpolicy.algos.learner import TEMPERATURE, Measured, MetricSums, Seeds, TensorGroups
+from offpolicy.algos.learner import TEMPERATURE, Measured, MetricSums, Seeds
 from offpolicy.algos.losses import alpha_loss, critic_loss, expected_soft_value, sac_actor_loss, soft_value, td_target
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, TargetNetwork
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import SoftmaxActor, SquashedGaussianActor, soft_actor
 from offpolicy.nets.critics import DiscreteTwinCritic, TwinCritic, make_critic
-from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, SpaceSpec
@@ -27,11 +25,12 @@ METRICS = {
 DISCRETE_TARGET = 0.98  # target entropy as a fraction of that of uniform actions, arXiv:1910.07207 appendix
 
 
-class Temperature:
+class Temperature(nn.Module):
     """alpha = exp(log_alpha): tuned until the policy's entropy is the target's, or fixed."""
 
     def __init__(self, algo: AlgoConfig, default_target: float, optimizer_step: OptimizerStep) -> None:
         """`default_target` is the target entropy in nats where `algo.target_entropy` is null."""
+        super().__init__()
         device = optimizer_step.guard.flag.device
         self.log_alpha = nn.Parameter(torch.tensor(math.log(algo.init_alpha), device=device))
         lr = algo.value(algo.alpha_lr, 0)
@@ -76,6 +75,11 @@ class Sac:
         critic_parameters = self.critic.parameters_by_layer()
         self.critic_optimizer = GuardedAdam(critic_parameters, algo.value(algo.critic_lr, 0), guard)
         self.temperature = Temperature(algo, self.default_target_entropy(spec), self.optimizer_step)
+        critics = {"critic": self.critic, "target_critic": self.target_critic.module}
+        self.modules: dict[str, nn.Module] = {"policy": self.policy, **critics, "": self.temperature}
+        self.optimizers = {"actor_optimizer": self.actor_optimizer, "critic_optimizer": self.critic_optimizer}
+        self.optimizers["alpha_optimizer"] = self.temperature.optimizer
+        self.absorbers = self.policy.absorbers()
 
     def make_policy(self, algo: AlgoConfig, spec: SpaceSpec) -> Policy:
         """Returns the policy."""
@@ -160,16 +164,3 @@ class Sac:
         """Returns the policy's action [B, A], reparameterised, and its log-probability [B]."""
         assert isinstance(self.actor, SquashedGaussianActor)  # as `make_policy` chooses
         return self.actor.sample(obs, self.generator)
-
-    def tensor_groups(self) -> TensorGroups:
-        """Returns the live tensors of networks, normalisers and optimisers."""
-        modules = {"policy": self.policy, "critic": self.critic, "target_critic": self.target_critic.module}
-        optimizers = {"actor_optimizer": self.actor_optimizer, "critic_optimizer": self.critic_optimizer}
-        optimizers["alpha_optimizer"] = self.temperature.optimizer
-        groups = TensorGroups.of(modules, optimizers)
-        groups.networks[TEMPERATURE] = self.temperature.log_alpha
-        return groups
-
-    def normalizers(self) -> Mapping[str, RunningMoments]:
-        """Returns that of the observations, where they are normalised."""
-        return self.policy.named_normalizers()

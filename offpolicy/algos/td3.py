@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
-from offpolicy.algos.learner import Measured, MetricSums, Seeds, TensorGroups
+from offpolicy.algos.learner import Measured, MetricSums, Seeds
 from offpolicy.algos.losses import critic_loss, smoothed_target_action, td_target
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, TargetNetwork
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import DeterministicActor, deterministic_actor
 from offpolicy.nets.critics import make_critic
-from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import make_policy
 from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, SpaceSpec
@@ -41,6 +38,10 @@ class Td3:
         self.target_critic = TargetNetwork(self.critic, algo.tau, lambda twin: twin.parameters_by_layer().values())
         critic_parameters = self.critic.parameters_by_layer()
         self.critic_optimizer = GuardedAdam(critic_parameters, algo.value(algo.critic_lr, 0), guard)
+        critics = {"critic": self.critic, "target_critic": self.target_critic.module}
+        self.modules = {"policy": self.policy, "target_actor": self.target_actor.module, **critics}
+        self.optimizers = {"actor_optimizer": self.actor_optimizer, "critic_optimizer": self.critic_optimizer}
+        self.absorbers = self.policy.absorbers()
 
     def follow_schedules(self, env_steps: int) -> None:
         """Sets scheduled options to their values at an env step of the run."""
@@ -73,14 +74,3 @@ class Td3:
         next_action = smoothed_target_action(action, noise, self.algo.target_noise, self.algo.target_noise_clip)
         next_value = self.target_critic.module.forward(batch.next_obs, next_action).amin(dim=0)
         return td_target(batch.reward, batch.discount, batch.terminated, next_value)
-
-    def tensor_groups(self) -> TensorGroups:
-        """Returns the live tensors of networks, normalisers and optimisers."""
-        actors = {"policy": self.policy, "target_actor": self.target_actor.module}
-        critics = {"critic": self.critic, "target_critic": self.target_critic.module}
-        optimizers = {"actor_optimizer": self.actor_optimizer, "critic_optimizer": self.critic_optimizer}
-        return TensorGroups.of({**actors, **critics}, optimizers)
-
-    def normalizers(self) -> Mapping[str, RunningMoments]:
-        """Returns that of the observations, where they are normalised."""
-        return self.policy.named_normalizers()

@@ -159,11 +159,11 @@ def flat_config(path: Path) -> Config:
 
 
 def _what_ran(path: Path) -> Config:
-    """Returns `threads` and `products` of `summary.json` by dotted key; empty where the run has not written any."""
+    """Returns `threads`, `kernels` and `products` of `summary.json` by dotted key; those that the run has written."""
     summary = last_summary(path)
-    threads, products = summary.get("threads"), summary.get("products")
+    threads = summary.get("threads")
     ran = flatten({"threads": threads}) if isinstance(threads, Mapping) else {}
-    return ran | ({"products": products} if isinstance(products, str) else {})
+    return ran | {key: summary[key] for key in ("kernels", "products") if isinstance(summary.get(key), str)}
 
 
 def _check(labelled: LabelledRuns) -> None:

@@ -21,7 +21,7 @@ from offpolicy.types import HISTORY, OBS, PRIVILEGED
 BATCH = "batch"  # name of the first dimension, whose size is free
 ACTION, PROBABILITY = "action", "probability"  # names of the outputs
 # The actors that may be of discrete actions; those of APPO and HORA are of continuous ones too.
-DiscreteActor = SoftmaxActor | StochasticActor | StudentActor
+DiscreteActor = SoftmaxActor | StochasticActor
 
 
 class Part(NamedTuple):
@@ -119,7 +119,9 @@ def names_read(policy: Policy) -> tuple[str, ...] | None:
     actor = policy.actor
     if isinstance(actor, GroupActor):
         return (actor.group,)
-    return {TeacherActor: (OBS, PRIVILEGED), StudentActor: (OBS, HISTORY)}.get(type(actor))
+    if isinstance(actor, TeacherActor | StudentActor):
+        return (OBS, PRIVILEGED if isinstance(actor, TeacherActor) else HISTORY)
+    return None
 
 
 def _parts(codec: Codec) -> tuple[Part, ...]:

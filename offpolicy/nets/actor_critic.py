@@ -12,7 +12,7 @@ from offpolicy.nets.actors import Actor, Explored
 from offpolicy.nets.distributions import Categorical, DiagonalGaussian, PolicyDistribution, drawn
 from offpolicy.nets.encoders import with_encoder
 from offpolicy.nets.mlp import mlp, orthogonal_
-from offpolicy.nets.normalizer import ValueNormalizer
+from offpolicy.nets.normalizer import EPS, RunningMoments
 from offpolicy.types import ACTOR_GROUPS, SpaceSpec
 
 POLICY_GAIN = 0.01  # initial gain of the last layer: the first policy hardly depends on the observation
@@ -75,7 +75,25 @@ class CategoricalActor(StochasticActor):
         return self.distribution(obs).mode()
 
 
-class GroupActor(StochasticActor):
+class TrunkActor(StochasticActor):
+    """A policy whose `trunk` acts on what `trunk_input` makes of an observation."""
+
+    trunk: StochasticActor
+
+    def trunk_input(self, obs: Tensor) -> Tensor:
+        """Returns the input of the trunk. [..., O] -> [..., I]."""
+        raise NotImplementedError
+
+    def distribution(self, obs: Tensor) -> PolicyDistribution:
+        """[..., O] -> a distribution of actions [..., A]."""
+        return self.trunk.distribution(self.trunk_input(obs))
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Returns the trunk's deterministic action. [..., O] -> [..., A]."""
+        return self.trunk.act(self.trunk_input(obs))
+
+
+class GroupActor(TrunkActor):
     """APPO's policy on one group of a Dict observation: an asymmetric actor-critic (arXiv:1710.06542)."""
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec, group: str) -> None:
@@ -83,13 +101,9 @@ class GroupActor(StochasticActor):
         self.group, self.columns = group, spec.columns(group)
         self.trunk = trunk_actor(algo, spec, self.columns.stop - self.columns.start)
 
-    def distribution(self, obs: Tensor) -> PolicyDistribution:
-        """[..., O] -> a distribution of actions [..., A]."""
-        return self.trunk.distribution(obs[..., self.columns])
-
-    def act(self, obs: Tensor) -> Tensor:
-        """Returns the trunk's deterministic action. [..., O] -> [..., A]."""
-        return self.trunk.act(obs[..., self.columns])
+    def trunk_input(self, obs: Tensor) -> Tensor:
+        """Returns the group."""
+        return obs[..., self.columns]
 
 
 def trunk_actor(algo: AlgoConfig, spec: SpaceSpec, obs_dim: int) -> StochasticActor:
@@ -106,16 +120,17 @@ def stochastic_actor(algo: AlgoConfig, spec: SpaceSpec) -> StochasticActor:
 
 
 class ValueCritic(nn.Module):
-    """V(s), predicted in units of the running mean and spread of its targets, or in returns.
+    """V(s), predicted in units of the mean and spread of all its targets so far, or in returns.
 
     The units never change a prediction: when the statistics move, the last layer is rescaled against them (PopArt,
-    arXiv:1602.07714, section 2.2).
+    arXiv:1602.07714). The statistics are a mean over all targets, which is PopArt with a step size of 1/t; its
+    experiments hold the step size constant.
     """
 
     def __init__(self, obs_dim: int, hidden_dims: Sequence[int], activation: str, *, normalize_value: bool) -> None:
         super().__init__()
         self.body = orthogonal_(mlp(obs_dim, hidden_dims, 1, activation), head_gain=1.0)
-        self.normalizer = ValueNormalizer() if normalize_value else None
+        self.normalizer = RunningMoments(dim=1) if normalize_value else None
 
     def forward(self, obs: Tensor) -> Tensor:
         """Returns the prediction in its own units. [..., O] -> [...]."""
@@ -131,19 +146,28 @@ class ValueCritic(nn.Module):
         head = self.body[-1]
         if self.normalizer is None or not isinstance(head, nn.Linear):
             raise RuntimeError("this critic predicts returns: it has no statistics of its targets")
-        mean, std = self.normalizer.mean.clone(), self.normalizer.std
+        mean, std = self._units(self.normalizer)
         self.normalizer.absorb(moments)
-        new_mean, new_std = self.normalizer.mean, self.normalizer.std
+        new_mean, new_std = self._units(self.normalizer)
         head.weight.copy_(head.weight * (std / new_std))
         head.bias.copy_((std * head.bias + mean - new_mean) / new_std)
 
     def in_returns(self, prediction: Tensor) -> Tensor:
         """Converts a prediction [...] to a return."""
-        return prediction if self.normalizer is None else self.normalizer.denormalize(prediction)
+        if self.normalizer is None:
+            return prediction
+        mean, std = self._units(self.normalizer)
+        return prediction * std.float() + mean.float()
 
     def in_units(self, value: Tensor) -> Tensor:
         """Converts a return [...] to the units of the prediction."""
-        return value if self.normalizer is None else self.normalizer.normalize(value)
+        if self.normalizer is None:
+            return value
+        mean, std = self._units(self.normalizer)
+        return (value - mean.float()) / std.float()
+
+    def _units(self, targets: RunningMoments) -> tuple[Tensor, Tensor]:
+        return targets.mean.clone(), (targets.var + EPS).sqrt()  # [1], float64
 
 
 class ActorCritic(nn.Module):
@@ -157,10 +181,6 @@ class ActorCritic(nn.Module):
     def forward(self, obs: Tensor) -> tuple[PolicyDistribution, Tensor]:
         """Returns the policy and the critic's prediction, in its own units."""
         return self.actor.distribution(obs), self.critic.forward(obs)
-
-    def value(self, obs: Tensor) -> Tensor:
-        """Returns the critic's prediction alone."""
-        return self.critic.forward(obs)
 
 
 def make_actor_critic(algo: AlgoConfig, spec: SpaceSpec, actor: nn.Module) -> ActorCritic:

@@ -41,8 +41,8 @@ class Actor(nn.Module):
 def squashed_gaussian_log_prob(pre_tanh: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
     """Log-density of tanh(u), u ~ N(mean, std), in the [-1, 1] space, SAC (arXiv:1812.05905) appendix C. [B, A] -> [B].
 
-    `noise` is (u - mean) / std. log(1 - tanh(u)^2) is written 2 (log 2 - u - softplus(-2u)): exact in float32 for
-    every u, where log(1 - a^2 + 1e-6) has a floor that corrupts the temperature as soon as |u| > 7.
+    `noise` is (u - mean) / std. log(1 - tanh(u)^2) is written 2 (log 2 - u - softplus(-2u)), exact for every u, where
+    log(1 - a^2 + 1e-6) has a floor that corrupts the temperature as soon as |u| > 7.
     """
     log_normal = -0.5 * noise.square() - log_std - LOG_SQRT_2PI
     log_slope = 2.0 * (math.log(2.0) - pre_tanh - functional.softplus(-2.0 * pre_tanh))  # of tanh

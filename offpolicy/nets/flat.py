@@ -46,7 +46,7 @@ def joined(parameters: Sequence[nn.Parameter]) -> Tensor | None:
 def join(parameters: Sequence[nn.Parameter]) -> Tensor:
     """Moves the parameters into one block [P], in this order; returns it. Leaves them where they are if they are there.
 
-    What refers to their memory, as a `FusedMlp` does, must be made afterwards.
+    What refers to their memory must be made afterwards.
     """
     block = joined(parameters)
     if block is None:

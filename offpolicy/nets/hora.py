@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.actor_critic import StochasticActor, trunk_actor
-from offpolicy.nets.actors import Actor, Explored
-from offpolicy.nets.distributions import PolicyDistribution
+from offpolicy.nets.actor_critic import StochasticActor, TrunkActor, trunk_actor
+from offpolicy.nets.actors import Explored
 from offpolicy.nets.mlp import mlp
 from offpolicy.types import HISTORY, OBS, PRIVILEGED, SpaceSpec
 
@@ -74,52 +73,34 @@ class AdaptationModule(nn.Module):
         return latent.tanh()
 
 
-class TeacherActor(StochasticActor):
+class TeacherActor(TrunkActor):
     """Stage 1: a policy of (obs, latent of privileged); encoder and trunk are trained together."""
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec) -> None:
         super().__init__()
         self.encoder = PrivilegedEncoder(algo, spec)
-        self.trunk = _trunk(algo, spec)
-        self._obs = spec.columns(OBS)
+        self.trunk, self._obs = _trunk(algo, spec), spec.columns(OBS)
 
-    def distribution(self, obs: Tensor) -> PolicyDistribution:
-        """[..., all] -> a distribution of actions [..., A]."""
-        return self.trunk.distribution(self._trunk_input(obs))
-
-    def act(self, obs: Tensor) -> Tensor:
-        """Returns the trunk's deterministic action. [..., all] -> [..., A]."""
-        return self.trunk.act(self._trunk_input(obs))
-
-    def _trunk_input(self, obs: Tensor) -> Tensor:
-        """Returns the input of the trunk. [..., all] -> [..., O + L]."""
+    def trunk_input(self, obs: Tensor) -> Tensor:
+        """[..., all] -> [..., O + L]."""
         return torch.cat((obs[..., self._obs], self.encoder(obs)), dim=-1)
 
 
-class StudentActor(Actor):
+class StudentActor(TrunkActor):
     """Stage 2: the teacher's trunk on (obs, inferred latent). It does not read `privileged`."""
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec) -> None:
         super().__init__()
         self.adaptation = AdaptationModule(algo, spec)
-        self.trunk = _trunk(algo, spec)
-        self._obs = spec.columns(OBS)
-
-    def distribution(self, obs: Tensor) -> PolicyDistribution:
-        """[B, all] -> a distribution of actions [B, A]."""
-        return self.trunk.distribution(self._trunk_input(obs))
-
-    def act(self, obs: Tensor) -> Tensor:
-        """Returns the trunk's deterministic action. [B, all] -> [B, A]."""
-        return self.trunk.act(self._trunk_input(obs))
+        self.trunk, self._obs = _trunk(algo, spec), spec.columns(OBS)
 
     def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
         """Returns the deterministic action too: the student learns on the states that it visits, as in DAgger."""
         action = self.act(obs)
         return action, action.new_zeros(action.shape[:-1])
 
-    def _trunk_input(self, obs: Tensor) -> Tensor:
-        """Returns the input of the trunk. [B, all] -> [B, O + L]."""
+    def trunk_input(self, obs: Tensor) -> Tensor:
+        """[B, all] -> [B, O + L]."""
         return torch.cat((obs[..., self._obs], self.adaptation(obs)), dim=-1)
 
 

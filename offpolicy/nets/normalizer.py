@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -60,28 +57,6 @@ class ObsNormalizer(RunningMoments):
         return ((obs - self.mean.float()) * scale).clamp(-OBS_CLIP, OBS_CLIP)
 
 
-class ValueNormalizer(RunningMoments):
-    """(value - mean) / sqrt(var + eps) and back, with the mean and variance of every value target; not clipped."""
-
-    def __init__(self) -> None:
-        super().__init__(dim=1)
-
-    @property
-    def std(self) -> Tensor:
-        """The spread that values are measured in. [1] float64."""
-        return (self.var + EPS).sqrt()
-
-    @torch.no_grad()
-    def normalize(self, value: Tensor) -> Tensor:
-        """Returns returns [...] in units of their spread [...]."""
-        return (value - self.mean.float()) / self.std.float()
-
-    @torch.no_grad()
-    def denormalize(self, value: Tensor) -> Tensor:
-        """Inverts `normalize`."""
-        return value * self.std.float() + self.mean.float()
-
-
 class ReturnScale(RunningMoments):
     """The divisor of rewards: max(sqrt(Var G + eps), max|G| / value_max), FlashSAC (arXiv:2604.04539) section 4.
 
@@ -99,24 +74,18 @@ class ReturnScale(RunningMoments):
     @torch.no_grad()
     def absorb(self, moments: Tensor) -> None:
         """Adds a block's moments [4]. A block with a NaN or Inf is left out as a whole."""
-        super().absorb(torch.where(moments.isfinite().all(), moments, 0.0)[:3])
-        self.largest.copy_(
-            torch.where(moments.isfinite().all(), torch.maximum(self.largest, moments[3:]), self.largest)
-        )
+        usable = torch.where(moments.isfinite().all(), moments, 0.0)
+        super().absorb(usable[:3])
+        self.largest.copy_(torch.maximum(self.largest, usable[3:]))
 
     def forward(self) -> Tensor:
         """Returns the divisor [], float32."""
         return torch.maximum((self.var + EPS).sqrt(), self.largest / self._value_max).float().squeeze(0)
 
 
-@torch.no_grad()
 def block_moments(rows: Tensor) -> Tensor:
     """Returns the number of rows [M, D], their mean and their sum of squared deviations. -> [1 + 2 D] float64."""
-    count = rows.new_full((1,), rows.shape[0], dtype=torch.float64)
-    if rows.shape[0] == 0:
-        return torch.cat((count, count.new_zeros(2 * rows.shape[1])))
-    var, mean = torch.var_mean(rows.double(), dim=0, correction=0)
-    return torch.cat((count, mean, var * rows.shape[0]))
+    return weighted_moments(rows, rows.new_ones(len(rows)))
 
 
 @torch.no_grad()
@@ -127,24 +96,6 @@ def weighted_moments(rows: Tensor, weight: Tensor) -> Tensor:
     count = weight.sum()
     mean = (weight * values).sum(dim=0) / count.clamp(min=1.0)
     return torch.cat((count[None], mean, (weight * (values - mean).square()).sum(dim=0)))
-
-
-@torch.no_grad()
-def all_moments(blocks: Sequence[Tensor]) -> Tensor:
-    """Returns the moments of several blocks as one block. Each [1 + 2 D] -> [1 + 2 D]."""
-    return functools.reduce(joined_moments, blocks)
-
-
-@torch.no_grad()
-def joined_moments(first: Tensor, second: Tensor) -> Tensor:
-    """Returns the moments of two blocks as one block (Chan, Golub and LeVeque 1979). [1 + 2 O] twice -> [1 + 2 O]."""
-    rows_1, mean_1, square_sum_1 = split_moments(first)
-    rows_2, mean_2, square_sum_2 = split_moments(second)
-    total = rows_1 + rows_2
-    share = rows_2 / total.clamp(min=1.0)
-    delta = mean_2 - mean_1
-    square_sum = square_sum_1 + square_sum_2 + delta.square() * (rows_1 * share)
-    return torch.cat((total[None], mean_1 + delta * share, square_sum))
 
 
 def split_moments(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,7 +11,7 @@ from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import Actor, DeterministicActor, Explored, SquashedGaussianActor
 from offpolicy.nets.encoders import with_encoder
 from offpolicy.nets.flat import joined, offsets, views
-from offpolicy.nets.normalizer import ObsNormalizer, RunningMoments
+from offpolicy.nets.normalizer import ObsNormalizer
 from offpolicy.types import Float32, SpaceSpec
 
 
@@ -51,9 +51,9 @@ class Policy(nn.Module):
         """Returns raw observations as the networks see them. [B, O] -> [B, O]."""
         return obs if self.normalizer is None else self.normalizer.forward(obs)
 
-    def named_normalizers(self) -> dict[str, RunningMoments]:
-        """Returns the observation normaliser as `obs`, if there is one."""
-        return {} if self.normalizer is None else {"obs": self.normalizer}
+    def absorbers(self) -> dict[str, Callable[[Tensor], None]]:
+        """Returns what takes the moments of fresh observations, as `obs`, if they are normalised."""
+        return {} if self.normalizer is None else {"obs": self.normalizer.absorb}
 
 
 def make_policy(algo: AlgoConfig, spec: SpaceSpec, make_actor: Callable[[AlgoConfig, SpaceSpec], Actor]) -> Policy:
@@ -63,9 +63,8 @@ def make_policy(algo: AlgoConfig, spec: SpaceSpec, make_actor: Callable[[AlgoCon
 
 
 # The flat block holds the actor's parameters, laid out as `nets/flat.py` joins them, then its statistics: those of its
-# batch norms, and the normaliser's mean and variance, rounded to float32, which is how `ObsNormalizer` uses them. A
-# policy loaded from the block acts bit for bit like this one. The normaliser's count is left out: only the learner,
-# which updates the statistics, needs it.
+# batch norms, and the normaliser's mean and variance in float32, as `ObsNormalizer` uses them. A policy loaded from the
+# block acts bit for bit like this one.
 
 
 def flat_size(policy: Policy) -> int:

@@ -1,8 +1,7 @@
 """Residual networks with batch norm, FlashSAC's actor and critics (arXiv:2604.04539): section 4, figure 2.
 
-Batch norm, linear; blocks x + relu(BN(W2 relu(BN(W1 x)))) of four times the width inside; RMS norm; linear. Weights
-are orthogonal at first. The paper also scales every row of a weight to norm 1 after each step; its own ablation sees
-little of that (4,837 without, 4,875 with), and it is not done here.
+Batch norm, linear; blocks x + relu(BN(W2 relu(BN(W1 x)))) of four times the width inside; RMS norm; linear. The paper
+also scales every row of a weight to norm 1 after each step, which its ablation hardly sees (4,837 without, 4,875 with).
 """
 
 from __future__ import annotations
@@ -101,6 +100,8 @@ class BoundedLogStd(nn.Module):
 class CategoricalTwinCritic(TwinCritic):
     """Two distributions of the return over K bins, of residual blocks (FlashSAC, arXiv:2604.04539; C51, 1707.06887)."""
 
+    first: ResidualNet
+    second: ResidualNet
     bins: Tensor  # [K]
 
     def __init__(self, obs_dim: int, action_dim: int, width: int, num_blocks: int, bins: Tensor) -> None:
@@ -111,12 +112,9 @@ class CategoricalTwinCritic(TwinCritic):
         self.register_buffer("bins", bins, persistent=False)
 
     def log_probs(self, pair: Tensor, *, of_batch: bool) -> Tensor:
-        """Returns both distributions, normalised, with the statistics of the batch or the running ones. -> [C, B, K].
-
-        `pair` [B, O + A] are observations beside actions.
-        """
-        nets = (net for net in (self.first, self.second) if isinstance(net, ResidualNet))
-        return torch.stack([net.forward(pair, of_batch=of_batch) for net in nets]).log_softmax(dim=-1)
+        """Returns both distributions, with the statistics of the batch or the running ones. [B, O + A] -> [C, B, K]."""
+        logits = [net.forward(pair, of_batch=of_batch) for net in (self.first, self.second)]
+        return torch.stack(logits).log_softmax(dim=-1)
 
     def means(self, log_probs: Tensor) -> Tensor:
         """Returns the expected returns. [C, B, K] -> [C, B]."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from offpolicy.algos.flops import count_work
 from offpolicy.algos.graph import GraphUpdate
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
@@ -31,6 +30,7 @@ from offpolicy.training.bound_learner import BoundLearner
 from offpolicy.training.checkpointer import Checkpointer
 from offpolicy.training.device_exchange import ExchangeOutsideTrain
 from offpolicy.training.evaluators import AsyncEvaluator, EarlyStop, Evaluator, InlineEvaluator, PeriodicEvaluation
+from offpolicy.training.flops import count_work
 from offpolicy.training.health import HealthCheck
 from offpolicy.training.rank_context import RankContext, unused_gpu
 from offpolicy.training.ranks import LearnerRanks

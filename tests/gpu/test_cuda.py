@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.algos.flops import count_work
+from offpolicy.training.flops import count_work
 from offpolicy.algos.registry import make_learner, make_policy
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig

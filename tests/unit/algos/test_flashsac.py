@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.algos.flashsac import FlashSac
-from offpolicy.algos.flops import count_work
+from offpolicy.training.flops import count_work
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.losses import cross_entropy, projected
 from offpolicy.algos.registry import make_learner

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from offpolicy.algos.flops import Work, count_work
+from offpolicy.training.flops import Work, count_work
 from offpolicy.config.schema import RunConfig
 from offpolicy.onednn import has_onednn
 from offpolicy.types import SpaceSpec

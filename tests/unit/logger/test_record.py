@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.algos.flops import count_work
+from offpolicy.training.flops import count_work
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.schema import RunConfig
 from offpolicy.logger.metrics import share_key

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from offpolicy.algos.registry import make_learner, make_policy
+from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import RunConfig
 from offpolicy.onednn import OPERATOR
 from offpolicy.types import Batch, Batches, Product, Rollouts, SpaceSpec
@@ -33,24 +33,21 @@ def count_work(cfg: RunConfig, spec: SpaceSpec, device: torch.device, num_hosts:
     another for two, which say what is done once per batch of rollouts and what once per epoch.
     """
     algo, ranks, is_rounded = cfg.algo, cfg.runner.world_size, cfg.algo.precision == "bf16"
-    obs = torch.zeros(cfg.env.num_envs, spec.obs_dim, device=device)
-    decision, _ = _counted(lambda: make_policy(algo, spec).to(device).act(obs))
+    learner = make_learner(replace(algo, epochs=1), spec, device, seed=0)
     if algo.learns_from_rollouts:
         num_envs = cfg.env.num_envs * (cfg.collect.num_collectors // ranks)
-        rollouts, num_updates = (
-            _rollouts(spec, cfg.rollout.length, num_envs, device),
-            algo.epochs * algo.num_minibatches,
-        )
-        one, two = (make_learner(replace(algo, epochs=epochs), spec, device, seed=0) for epochs in (1, 2))
-        (first, products), (both, of_both) = (_counted(lambda: learner.update(rollouts)) for learner in (one, two))  # noqa: B023
-        flops = first + (algo.epochs - 1) * (both - first)
+        rollouts = _rollouts(spec, cfg.rollout.length, num_envs, device)
+        other = make_learner(replace(algo, epochs=2), spec, device, seed=0)
+        num_updates, more = algo.epochs * algo.num_minibatches, algo.epochs - 1
+        (flops, products), (of_two, made_of_two) = (_counted(one.update, rollouts) for one in (learner, other))
+        flops += more * (of_two - flops)
         for key, number in list(products.items()):
-            products[key] = number + (algo.epochs - 1) * (of_both[key] - number)
+            products[key] += more * (made_of_two[key] - number)
     else:
         num_updates = algo.policy_delay
         batches = _batches(spec, num_updates, algo.batch_size // (ranks * num_hosts), device)
-        learner = make_learner(algo, spec, device, seed=0)
-        flops, products = _counted(lambda: learner.update(batches))
+        flops, products = _counted(learner.update, batches)
+    decision, _ = _counted(learner.policy.act, torch.zeros(cfg.env.num_envs, spec.obs_dim, device=device))
     made = tuple(
         Product(rows, inner, columns, number / num_updates, is_rounded, is_onednn)
         for (rows, inner, columns, is_onednn), number in sorted(products.items())
@@ -58,7 +55,7 @@ def count_work(cfg: RunConfig, spec: SpaceSpec, device: torch.device, num_hosts:
     return Work(flops / num_updates, decision / cfg.env.num_envs, made)
 
 
-def _counted(work: Callable[[], object]) -> tuple[int, Products]:
+def _counted(work: Callable[[Any], object], material: object) -> tuple[int, Products]:  # Any: what the work takes
     """Returns the operations of some work, and its matrix products."""
     products = Products()
 
@@ -76,7 +73,7 @@ def _counted(work: Callable[[], object]) -> tuple[int, Products]:
     aten = torch.ops.aten
     formulas = {aten.mm: multiply, aten.bmm: multiply, aten.addmm: add_multiply, aten.baddbmm: add_multiply}
     with FlopCounterMode(display=False, custom_mapping={**formulas, OPERATOR: onednn}) as counter:
-        work()
+        work(material)
     return counter.get_total_flops(), products
 
 
