@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.training.flops import count_work
 from offpolicy.algos.registry import make_learner, make_policy
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig
@@ -33,6 +32,7 @@ from offpolicy.timing.device_timer import DeviceTimer, StreamSync, make_device_t
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import DeviceSpan, LearnerPhase
 from offpolicy.timing.time_account import NullLedger
+from offpolicy.training.flops import count_work
 from offpolicy.types import Batch, Batches, SpaceSpec
 from tests.on_device import waits_refused
 

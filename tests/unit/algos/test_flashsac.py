@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from offpolicy.algos.flashsac import FlashSac
-from offpolicy.training.flops import count_work
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.losses import cross_entropy, projected
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.residual import categorical_critic
+from offpolicy.training.flops import count_work
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 SPEC = SpaceSpec(obs_dim=7, action_dim=3, action_low=(-1.0,) * 3, action_high=(1.0,) * 3)

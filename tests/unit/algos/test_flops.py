@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from offpolicy.training.flops import Work, count_work
 from offpolicy.config.schema import RunConfig
 from offpolicy.onednn import has_onednn
+from offpolicy.training.flops import Work, count_work
 from offpolicy.types import SpaceSpec
 
 CPU = torch.device("cpu")

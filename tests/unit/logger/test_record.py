@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.training.flops import count_work
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.schema import RunConfig
 from offpolicy.logger.metrics import share_key
@@ -30,6 +29,7 @@ from offpolicy.timing.bottleneck import Verdict
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import compute_rates
+from offpolicy.training.flops import count_work
 from offpolicy.types import (
     NUM_LAGS,
     Account,
