@@ -47,7 +47,7 @@ DIGESTS: Mapping[str, str] = {
     "offpolicy.nets.policy": "0ce4048939b17fbe",
 }  # by `digests.digest_of`
 FEWEST_WEIGHTS = 128 * 128  # of a layer whose products oneDNN makes faster
-NARROW = 4  # outputs per input of a first layer whose gradient a BLAS makes faster transposed
+NARROW = 4  # from so many outputs per input on a BLAS makes the gradient of a first layer faster transposed
 
 _aten = torch.ops.aten
 # Activations in place, and their derivatives from the gradient d of the result and the result h, in the place of d.
@@ -67,7 +67,7 @@ class Perceptrons:
     ) -> None:
         """`optimizer` is that of the parameters; None where they are not learnt here. `products` is `algo.products`.
 
-        `memory` is that of networks whose last pass is over when these are evaluated.
+        `memory` is that of other networks: what their `forward` kept there is gone after a `forward` of these.
         """
         layers = list(zip(*([one for one in net if isinstance(one, nn.Linear)] for net in nets), strict=True))
         parameters = [([one.weight for one in layer], [one.bias for one in layer]) for layer in layers]
@@ -190,7 +190,7 @@ class FastCritics:
         """Makes one update towards target_q [B]. Returns critic_loss, q_mean and target_q_mean."""
         q = self.online.forward(batch.obs, batch.action).squeeze(-1)
         error, num_rows = q - target_q, len(target_q)  # [C, B]
-        loss = torch.linalg.vector_norm(error).square_().div_(num_rows)  # `critic_loss`
+        loss = torch.linalg.vector_norm(error).square_().div_(num_rows)  # `critic_loss`: the sum of both means
         # A column of a transposed row: for `d_q[..., None]` the product for the head's weights takes twice as long.
         self.online.backward(error.mul_(2.0 / num_rows)[:, None].mT)
         self._rule.optimizer_step.step(Loss(loss, self._rule.critic_optimizer, self._rule.algo.max_grad_norm))

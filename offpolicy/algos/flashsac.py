@@ -25,9 +25,10 @@ METRICS = SAC_METRICS | {"critic": (*SAC_METRICS["critic"], "reward_scale")}
 class FlashSac(Sac):
     """FlashSAC's update rule. Values and temperature are in the unit of the scaled rewards.
 
-    Observation and next observation go through the batch norms as one batch, in actor, critics and target critics,
-    whose batch norms use the statistics of the batch too: rows of both policies' actions are normalised alike (CrossQ,
-    arXiv:1902.05605, section 3). The targets' running statistics are never used.
+    Its critics learn distributions: `target_distribution` and the cross entropy of `update_once` take the place of
+    `target_q` and `critic_loss` of `Sac`. Both observations of the rows go through the batch norms as one batch, in
+    actor, critics and targets, by the statistics of the batch: rows of both policies' actions are normalised alike
+    (CrossQ, arXiv:1902.05605, section 3). The targets' running statistics are never used.
     """
 
     actor: ResidualActor
@@ -40,7 +41,7 @@ class FlashSac(Sac):
         self.modules["returns"] = self.scale
         self.absorbers["returns"] = self.scale.absorb
         networks = (self.actor, self.critic, self.target_critic.module)
-        self.statistics = [s for network in networks for s in network.buffers() if s is not self.critic.bins]
+        self.statistics = [s for network in networks for name, s in network.named_buffers() if name != "bins"]
 
     def make_policy(self, algo: AlgoConfig, spec: SpaceSpec) -> Policy:
         """Returns the policy."""
@@ -71,7 +72,7 @@ class FlashSac(Sac):
         loss = cross_entropy(target, log_probs)
         self.optimizer_step.minimize(Loss(loss, self.critic_optimizer, self.algo.max_grad_norm))
         q_mean = self.critic.means(log_probs.detach()).mean()
-        measured: Measured = {"critic": (loss.detach(), q_mean, (target @ self.critic.bins).mean(), scale)}
+        measured: Measured = {"critic": (loss.detach(), q_mean, (target * self.critic.bins).sum(dim=1).mean(), scale)}
         self.target_critic.follow()
         if self.optimizer_step.exchange.num_ranks > 1:  # each rank normalised by its own part of the batch
             self.optimizer_step.exchange.average(self.statistics)

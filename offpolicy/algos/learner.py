@@ -114,7 +114,7 @@ class Learner:
         self.num_updates = 0
         self.policy_changes = 0  # grows whenever the policy may have become another one
         self.policy_delay = algo.policy_delay  # every so many updates of replayed rows one has an actor step
-        self.kernels, self.why_textbook = "textbook", ""  # or fast; what speaks against these
+        self.kernels, self.why_textbook = "textbook", ""  # or fast; why not, where the algorithm has fast kernels
         self.run_update: Update = self.update_once  # a CUDA graph may take its place
         self._has_schedules, self._is_rounded = bool(algo.ramps), algo.precision == "bf16"
         self._step = rule.optimizer_step

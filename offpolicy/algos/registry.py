@@ -69,7 +69,8 @@ def make_learner(
     elif algo.kernels == "fast":
         raise ConfigError(f"algo.kernels: got fast, allowed auto or textbook with {why_textbook}")
     learner = Learner(rule(algo, spec, device, seed, exchange or SoloExchange()), algo)
-    learner.kernels, learner.why_textbook = ("textbook" if why_textbook else "fast"), why_textbook
+    learner.kernels = "textbook" if why_textbook else "fast"
+    learner.why_textbook = why_textbook if rule in fast.RULES else ""
     return learner
 
 

@@ -76,6 +76,7 @@ class Sac:
         self.critic_optimizer = GuardedAdam(critic_parameters, algo.value(algo.critic_lr, 0), guard)
         self.temperature = Temperature(algo, self.default_target_entropy(spec), self.optimizer_step)
         critics = {"critic": self.critic, "target_critic": self.target_critic.module}
+        # The temperature is named log_alpha, without a prefix.
         self.modules: dict[str, nn.Module] = {"policy": self.policy, **critics, "": self.temperature}
         self.optimizers = {"actor_optimizer": self.actor_optimizer, "critic_optimizer": self.critic_optimizer}
         self.optimizers["alpha_optimizer"] = self.temperature.optimizer

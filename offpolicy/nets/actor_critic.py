@@ -123,8 +123,7 @@ class ValueCritic(nn.Module):
     """V(s), predicted in units of the mean and spread of all its targets so far, or in returns.
 
     The units never change a prediction: when the statistics move, the last layer is rescaled against them (PopArt,
-    arXiv:1602.07714). The statistics are a mean over all targets, which is PopArt with a step size of 1/t; its
-    experiments hold the step size constant.
+    arXiv:1602.07714). The statistics are a mean over all targets, a step size of 1/t; its experiments hold it constant.
     """
 
     def __init__(self, obs_dim: int, hidden_dims: Sequence[int], activation: str, *, normalize_value: bool) -> None:

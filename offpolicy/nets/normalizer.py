@@ -12,8 +12,7 @@ EPS = 1e-8
 class RunningMoments(nn.Module):
     """The mean and variance of all rows absorbed, per dimension.
 
-    The statistics are float64: after 1e6 rows one more row moves the mean by less than float32 can hold. They move
-    only in `absorb`, which the learner calls once per fresh row, never on replayed ones.
+    In float64: after 1e6 rows one more moves the mean by less than float32 can hold. Replayed rows are not absorbed.
     """
 
     mean: Tensor  # [D] float64

@@ -49,9 +49,10 @@ def build_learner(rank: RankContext, ranks: LearnerRanks) -> Learner:
         exchange = ExchangeOutsideTrain(exchange, rank.device_timer.outside_train())
     if algo.precision == "bf16" and rank.device.type == "cpu":
         raise ConfigError(f"algo.precision: got bf16, allowed fp32 with device={rank.device}")
-    if algo.kernels == "auto" and before == "textbook":
-        algo = replace(algo, kernels=before)
     learner = make_learner(algo, rank.spec, rank.device, rank.learner_seed, exchange)
+    if algo.kernels == "auto" and learner.kernels == "fast" and before == "textbook":
+        learner = make_learner(replace(algo, kernels=before), rank.spec, rank.device, rank.learner_seed, exchange)
+        learner.why_textbook = "the checkpoint, whose updates were textbook"
     if before not in (None, learner.kernels):
         rank.warn(f"the continuation is not bitwise: updates had {before} kernels before, and are {describe(learner)}")
     if algo.compile == "graph":
@@ -72,7 +73,9 @@ def kernels_before(rank: RankContext) -> str | None:
 
 def describe(learner: Learner) -> str:
     """Returns the kernels of a learner, and why not fast ones."""
-    return "fast kernels" if learner.kernels == "fast" else f"textbook, because of {learner.why_textbook}"
+    if learner.kernels == "fast":
+        return "fast kernels"
+    return f"textbook, because of {learner.why_textbook}" if learner.why_textbook else "textbook"
 
 
 def train_rank(
@@ -91,7 +94,7 @@ def train_rank(
     state = RankState(rank, ranks, learner, source, identity, replay.rings if replay else (), start)
     if rank.job.start_step:
         state.resume_streams()
-    missing = missing_library(rank.cfg.algo.products) if rank.device.type == "cpu" and rank.is_leader else ""
+    missing = missing_library(rank.cfg.algo.products) if learner.kernels == "fast" and rank.is_leader else ""
     unused = unused_gpu(rank.device, rank.cfg.device) if rank.is_leader else ""
     for warning in (missing, unused):
         if warning:
@@ -107,7 +110,7 @@ def train_rank(
         profiler = make_profiler(rank)
         with rank.ledger.phase(LearnerPhase.WEIGHT_PUBLISH):
             publisher.publish()
-        flops = measure_flops(rank)
+        flops = measure_flops(rank, learner)
         reporter = Reporter(state, health, profiler)
         bound = BoundLearner(learner, may_bind=rank.device.type == "cpu" and rank.num_ranks == 1)
         bound.use_threads(torch.get_num_threads())
@@ -213,7 +216,7 @@ def make_profiler(rank: RankContext) -> Profiler | NoProfiler:
     return Profiler(Path(trace_dir), timing.profile_at, timing.profile_iterations, rank.warn)
 
 
-def measure_flops(rank: RankContext) -> dict[str, Any]:  # Any: numbers, and a mapping of them
+def measure_flops(rank: RankContext, learner: Learner) -> dict[str, Any]:  # Any: numbers, and a mapping of them
     """Returns FLOPs of an update and of a decision, and FLOP/s that the matrix products attain on rank 0's machine.
 
     Empty but for the leaders of a timed run's hosts, and where they cannot be counted: the run itself may do all the
@@ -222,7 +225,10 @@ def measure_flops(rank: RankContext) -> dict[str, Any]:  # Any: numbers, and a m
     if not rank.is_leader or not rank.cfg.timing.enabled:
         return {}
     try:
-        update, decision, products = count_work(rank.cfg, rank.spec, rank.device, rank.job.host.num_hosts)
+        algo = replace(rank.cfg.algo, kernels=learner.kernels)
+        update, decision, products = count_work(
+            replace(rank.cfg, algo=algo), rank.spec, rank.device, rank.job.host.num_hosts
+        )
     except Exception as error:  # no memory for a second learner; a plug-in whose update refuses rows of zeros
         rank.warn(f"perf/flops_per_sec is not known: {type(error).__name__}: {error}")
         return {}
