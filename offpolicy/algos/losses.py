@@ -20,7 +20,7 @@ def check_shapes(legends: str, **tensors: Tensor) -> None:
     _check(legends, tuple(tensors), tuple(tensor.shape for tensor in tensors.values()))
 
 
-@functools.lru_cache(maxsize=256)  # those of an update are the same in every update
+@functools.lru_cache(maxsize=256)  # shapes repeat in every update
 def _check(legends: str, names: tuple[str, ...], shapes: tuple[torch.Size, ...]) -> None:
     sizes: dict[str, int] = {}
     for legend, name, shape in zip(legends.split(), names, shapes, strict=True):
@@ -32,13 +32,13 @@ def _check(legends: str, names: tuple[str, ...], shapes: tuple[torch.Size, ...])
 
 
 def td_target(reward: Tensor, discount: Tensor, terminated: Tensor, next_value: Tensor) -> Tensor:
-    """Bellman target r + gamma^k (1 - terminated) V(s'), all [B]; truncated rows bootstrap, discount is gamma^k."""
+    """Bellman target r + gamma^k (1 - terminated) V(s'), all [B]; truncated rows bootstrap; discount is gamma^k."""
     check_shapes("B B B B", reward=reward, discount=discount, terminated=terminated, next_value=next_value)
     return reward + discount * (1.0 - terminated) * next_value
 
 
 def critic_loss(q: Tensor, target_q: Tensor) -> Tensor:
-    """sum_i mean_B (Q_i - y)^2, TD3 (arXiv:1802.09477) algorithm 1; SAC (arXiv:1812.05905) eq. 5 times 2.
+    """sum_i mean_B (Q_i - y)^2, TD3 (arXiv:1802.09477) algorithm 1; SAC (arXiv:1812.05905) eq. 5 without its 1/2.
 
     [C, B], [B] -> [].
     """
@@ -56,7 +56,7 @@ def soft_value(q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
 
 
 def sac_actor_loss(q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
-    """mean_B (alpha log pi(a|s) - Q(s, a)), a reparameterised, Q the least of both, SAC (arXiv:1812.05905) eq. 9.
+    """mean_B (alpha log pi(a|s) - Q(s, a)), a reparameterised, Q the minimum of both, SAC (arXiv:1812.05905) eq. 9.
 
     [B], [B], [] -> [].
     """
@@ -92,7 +92,7 @@ def projected(log_probs: Tensor, bins: Tensor, reward: Tensor, factor: Tensor, b
     place = (returns - bins[0]).mul_(last / (bins[-1] - bins[0])).clamp_(0.0, float(last))
     lower = place.floor().clamp_(max=last - 1.0)
     probs, upper_share = log_probs.exp(), place - lower
-    index = lower.nan_to_num(0.0).long()  # of NaN too: its shares are NaN, which trips the guard
+    index = lower.nan_to_num(0.0).long()  # NaN gets index 0, and its shares stay NaN, which trips the guard
     result = torch.zeros_like(probs).scatter_add_(1, index, probs * (1.0 - upper_share))
     return result.scatter_add_(1, index + 1, probs * upper_share)
 
@@ -116,7 +116,7 @@ def polyak_update(target: Tensor, source: Tensor, tau: float) -> None:
 
 
 def masked_mean(values: Tensor, weight: Tensor) -> Tensor:
-    """Returns the mean of the values [B] whose weight [B] is 1; 0 if no weight is."""
+    """Returns the mean of the values [B] whose weight [B] is 1; 0 if all weights are 0."""
     return (values * weight).sum() / weight.sum().clamp(min=1.0)
 
 

@@ -57,7 +57,11 @@ class Temperature(nn.Module):
 
 
 class Sac:
-    """SAC's update rule. Actions, log-probabilities and entropies are those of the [-1, 1] space, or discrete."""
+    """SAC's update rule. Box actions, those of a batch too, are in [-1, 1]; discrete ones are their numbers.
+
+    On a CPU `fast.py` may make the updates. An edit of this file or a subclass turns that off; a patch of the class at
+    run time does not: it needs `algo.kernels=textbook`.
+    """
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> None:
         self.algo, seeds = algo, Seeds(seed)
@@ -101,10 +105,7 @@ class Sac:
         self.temperature.follow_schedules(env_steps)
 
     def update_once(self, batch: Batch, *, has_actor_step: bool) -> Measured:
-        """Updates the critics; with an actor step also actor and temperature; then the target critics.
-
-        Returns the measured metrics, by group.
-        """
+        """Updates the critics, with an actor step actor and temperature, then the targets; returns metrics by group."""
         alpha = self.temperature.alpha
         with torch.no_grad():
             target_q = self.target_q(batch, alpha)
@@ -117,10 +118,7 @@ class Sac:
         return measured
 
     def update_actor(self, batch: Batch, alpha: Tensor) -> Measured:
-        """Updates the actor against the critics as they are, and the temperature with the same entropy.
-
-        Returns the measured metrics, by group.
-        """
+        """Updates the actor against the new critics, and the temperature by the entropy of the same actions."""
         loss, entropy = self.actor_loss(batch, alpha)
         losses = [Loss(loss, self.actor_optimizer, self.algo.max_grad_norm)]
         measured: Measured = {"actor": (loss.detach(), alpha, entropy.detach())}
@@ -131,7 +129,7 @@ class Sac:
         return measured
 
     def target_q(self, batch: Batch, alpha: Tensor) -> Tensor:
-        """Returns the Bellman targets [B], by the target critics and the present policy: SAC has no target actor."""
+        """Returns the Bellman targets [B], by the target critics and the current policy: SAC has no target actor."""
         target_critic = self.target_critic.module
         if isinstance(target_critic, DiscreteTwinCritic):
             assert isinstance(self.actor, SoftmaxActor)  # as `make_policy` chooses
