@@ -157,7 +157,7 @@ def test_fast_kernels_are_refused_where_there_are_none_and_auto_is_the_textbook(
         algo = RunConfig.from_mapping({"algo": options}).algo
         learner = make_learner(algo, spec, CPU, seed=0)
         has_choice = algo.name in ("sac", "td3")
-            assert (learner.kernels, learner.why_textbook) == ("textbook", reason if has_choice else "")
+        assert (learner.kernels, learner.why_textbook) == ("textbook", reason if has_choice else "")
         object.__setattr__(algo, "kernels", "fast")  # the configuration alone refuses most of them
         with pytest.raises(ConfigError, match=f"algo.kernels: got fast, allowed auto or textbook with {reason}"):
             make_learner(algo, spec, CPU, seed=0)
