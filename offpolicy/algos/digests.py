@@ -24,7 +24,7 @@ def closure(start: str) -> frozenset[str]:
         name = waiting.pop()
         if name not in found and name.startswith(("offpolicy.algos.", "offpolicy.nets.")):
             found.add(name)
-            waiting += [node.module or "" for node in ast.walk(_tree(name)) if isinstance(node, ast.ImportFrom)]
+            waiting += [node.module or "" for node in _tree(name).body if isinstance(node, ast.ImportFrom)]
     return frozenset(found)
 
 

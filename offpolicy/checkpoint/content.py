@@ -99,7 +99,7 @@ class RankStreams:
         if not isinstance(fields.value("source"), list):
             raise fields.refused("source", "a list")
         setting, iterations = _choice(fields)
-        kernels = fields.optional_text("kernels") if "kernels" in fields else None
+        kernels = fields.optional_text("kernels")
         if kernels not in (None, *KERNELS):
             raise fields.refused("kernels", f"{', '.join(KERNELS)} or null")
         return cls(

@@ -41,6 +41,7 @@ class RunningMoments(nn.Module):
     def part(self, columns: slice) -> RunningMoments:
         """Returns the statistics of some dimensions: views of these, with a separate count that starts at 0."""
         part = RunningMoments(0)
+        del part.mean, part.var  # as buffers they would be saved, and compared between ranks, twice
         part.mean, part.var = self.mean[columns], self.var[columns]
         part.count = torch.zeros_like(self.count)
         return part
