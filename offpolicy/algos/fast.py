@@ -45,7 +45,7 @@ DIGESTS: Mapping[str, str] = {
     "offpolicy.nets.mlp": "a46e105a4779a1b7",
     "offpolicy.nets.normalizer": "3740313b23d9d0a1",
     "offpolicy.nets.policy": "0ce4048939b17fbe",
-}  # by `digests.digest_of`
+}  # as `digests_of` returns them
 FEWEST_WEIGHTS = 128 * 128  # of a layer whose products oneDNN makes faster
 NARROW = 4  # from so many outputs per input on a BLAS makes the gradient of a first layer faster transposed
 

@@ -299,6 +299,27 @@ def test_explained_variance_has_known_values(
     assert metrics(learner)["explained_variance"] == pytest.approx(explained, abs=1e-4)
 
 
+class CrowdedExchange(SoloExchange):
+    """As beside a rank whose so many advantages have mean 0 and standard deviation 1."""
+
+    def gather(self, vector: Tensor) -> Tensor:
+        if len(vector) != 3:
+            return super().gather(vector)
+        return torch.stack((vector, torch.tensor([1e12, 0.0, 1e12], dtype=vector.dtype)))
+
+
+def test_advantages_are_normalised_over_the_transitions_of_all_ranks(rollouts_of: RolloutsOf) -> None:
+    found = []
+    for normalizes, exchange in ((True, CrowdedExchange()), (False, SoloExchange()), (True, SoloExchange())):
+        algo = algo_of(normalize_advantage=normalizes)
+        learner = Learner(Appo(algo, SPEC, CPU, 1, exchange), algo)
+        learner.update(rollouts_of(learner.policy))
+        found.append(learner.tensors()["policy.actor.body.0.weight"].detach())
+    crowded, as_they_are, alone = found
+    assert torch.allclose(crowded, as_they_are, atol=1e-6)
+    assert not torch.allclose(alone, as_they_are, atol=1e-4)
+
+
 class Meeting:
     """The exchange of two learners in threads."""
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.algos import fast
-from offpolicy.algos.digests import closure, digest_of
+from offpolicy.algos.digests import digests_of
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.losses import sac_actor_loss
 from offpolicy.algos.optim import SoloExchange
@@ -94,8 +94,7 @@ def test_fast_and_textbook_train_the_same_with_the_products_of_onednn() -> None:
 
 
 def test_the_digests_are_those_of_the_modules() -> None:
-    modules = closure("offpolicy.algos.sac") | closure("offpolicy.algos.td3")
-    found = {name: digest_of(name) for name in sorted(modules)}
+    found = dict(sorted({**digests_of("offpolicy.algos.sac"), **digests_of("offpolicy.algos.td3")}.items()))
     lines = "\n".join(f'    "{name}": "{digest}",' for name, digest in found.items())
     assert dict(fast.DIGESTS) == found, (
         "a module that the fast kernels were derived from has changed. Make test_fast_and_textbook_train_the_same pass,"
@@ -193,7 +192,7 @@ print(json.dumps(found))
 """
 DIGESTS = """
 from pathlib import Path
-from offpolicy.algos.digests import digest_of
+from offpolicy.algos.digests import digests_of
 texts = (
     "def f(x):\\n    return x + 1\\n",
     "# why\\ndef f(x):\\n    'What.'\\n    return (x  +  1)  # what\\n",
@@ -201,7 +200,7 @@ texts = (
 )
 for number, text in enumerate(texts):
     Path(f"offpolicy/algos/text_{number}.py").write_text(text)
-    print(digest_of(f"offpolicy.algos.text_{number}"))
+    print(*digests_of(f"offpolicy.algos.text_{number}").values())
 """
 EXTRA = " + 0.1 * log_prob.square().mean()"
 IN_SAC = ("sac_actor_loss(self.actor_q(batch.obs, action), log_prob, alpha)", EXTRA)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 from offpolicy.algos.flashsac import FlashSac
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.losses import cross_entropy, projected
+from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig
@@ -197,3 +199,23 @@ def test_a_bad_number_trips_the_guard_and_moves_no_critic(field: str) -> None:
     assert all(bool(after[name].isfinite().all()) for name in after if name.endswith("weight"))
     kept = [name for name in before if name.startswith("critic.") and "running" not in name]
     assert [name for name in kept if not torch.equal(before[name], after[name])] == []
+
+
+class RoundingExchange(SoloExchange):
+    """Ranks that are equal, and whose mean is a little more than each of them."""
+
+    num_ranks = 2
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            tensor.add_(1e-4)
+
+
+def test_ranks_average_the_statistics_of_batch_norms_and_never_the_bins() -> None:
+    learners = [learner_of(exchange) for exchange in (None, RoundingExchange())]
+    for learner in learners:
+        learner.update(Batches((batch_of(0), batch_of(1)), None))
+    alone, ranks = (learner.tensors() for learner in learners)
+    assert not torch.equal(alone["policy.actor.body.0.running_mean"], ranks["policy.actor.body.0.running_mean"])
+    for name in ("critic.bins", "target_critic.bins"):
+        assert torch.equal(alone[name], ranks[name]), name

@@ -184,6 +184,15 @@ def test_a_nan_of_this_rank_is_called_ours() -> None:
     assert (optimizer_step.guard.has_tripped(), optimizer_step.origin.has_tripped()) == (True, True)
 
 
+def test_a_norm_that_is_too_great_on_this_rank_alone_stops_nothing_and_is_not_called_ours() -> None:
+    # The square of the own gradient, 2e19, overflows; that of the mean, 1e19 with the other's 0, does not.
+    weight, optimizer_step = nn.Parameter(torch.tensor([2.0])), OptimizerStep(CPU, Averaging(other=0.0))
+    adam = GuardedAdam({"weight": weight}, 0.1, optimizer_step.guard)
+    optimizer_step.minimize(Loss(weight.sum() * 2e19, adam))
+    assert (optimizer_step.guard.has_tripped(), optimizer_step.origin.has_tripped()) == (False, False)
+    assert float(weight.detach()) != 2.0
+
+
 LR = 1e-3
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
+from offpolicy.algos.registry import make_learner
 from offpolicy.processes.control_page import RankWord
-from offpolicy.training.learner_process import build_learner, train_rank
+from offpolicy.timing.attainable import Attainable
+from offpolicy.training.flops import count_work
+from offpolicy.training.learner_process import build_learner, measure_flops, train_rank
 from offpolicy.training.resume import load_start
 from offpolicy.types import Batch, Batches
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of
@@ -66,3 +71,14 @@ def test_a_rank_trains_until_its_source_is_exhausted(make_rank: MakeRank) -> Non
     after = learner.policy.state_dict()
     assert any(not torch.equal(before[name], after[name]) for name in before)
     assert np.isfinite(np.concatenate([tensor.numpy().ravel() for tensor in after.values()])).all()
+
+
+def test_the_operations_are_those_of_the_kernels_in_use(make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = Attainable({}, 1.0)
+    monkeypatch.setattr("offpolicy.training.learner_process.remembered_attainable", lambda *_: nothing)
+    rank = make_rank(**TINY)
+    asked_for = replace(rank.cfg.algo, kernels="textbook")
+    learner = make_learner(asked_for, rank.spec, rank.device, seed=0)
+    expected = count_work(replace(rank.cfg, algo=asked_for), rank.spec, rank.device).update
+    assert expected != count_work(rank.cfg, rank.spec, rank.device).update
+    assert measure_flops(rank, learner)["per_update"] == expected

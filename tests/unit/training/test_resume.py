@@ -158,6 +158,8 @@ def test_updates_are_made_as_before_or_it_is_said_that_they_are_not(
     learner = build_learner(rank, ranks_of(FakeWorld()))
     warnings = [fields["text"] for kind, fields in rank.child.sent if kind == "warning"]  # type: ignore[attr-defined]
     assert learner.kernels == after
+    if (before, asked_for) == ("textbook", "auto"):
+        assert learner.why_textbook == "the checkpoint, whose updates were textbook"
     assert warnings == ([f"the continuation is not bitwise: {warning}"] if warning else [])
 
 
