@@ -1,7 +1,7 @@
-"""`benchmarks/results/<date>-<hardware>-<commit>.json`: every repeat, and all that is needed to measure it again.
+"""`benchmarks/results/<benchmark>-<machine>.json`: every repeat on a line, and all that is needed to measure it again.
 
-The file holds a list, one entry per benchmark run of that day, machine and commit: nothing measured is overwritten. A
-benchmark in pieces (`Journal`) has one entry, in which every call continues.
+The file holds a list, one entry per benchmark run on that machine: nothing measured is overwritten. A benchmark in
+pieces (`Journal`) has one entry, in which every call continues.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class ResultFile:
 
     def __init__(self, benchmark: str) -> None:
         facts = facts_now(benchmark)
-        self.path = RESULTS / f"{time.strftime('%Y%m%d')}-{machine_slug(facts['hardware'])}-{facts['commit']}.json"
+        self.path = RESULTS / f"{benchmark}-{machine_slug(facts['hardware'])}.json"
         self._others: list[Entry] = read_entries(self.path)
         self._facts = facts
 
@@ -52,10 +52,10 @@ class ResultFile:
         """Write the entry as it stands now, whole or not at all."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.path.with_name(f".{self.path.name}.tmp")
-        text = json.dumps([*self._others, {**self._facts, **measured}], indent=1)
+        text = text_of([*self._others, {**self._facts, **measured}])
         # Results are published: no path of the machine that measured them.
         text = text.replace(f"{REPOSITORY}/", "").replace(f"{tempfile.gettempdir()}/", "<tmp>/")
-        draft.write_text(text + "\n")
+        draft.write_text(text)
         draft.replace(self.path)
 
 
@@ -70,6 +70,31 @@ def facts_now(benchmark: str) -> Entry:
         "versions": versions() | {"python": platform.python_version()},
         "load_average_before": os.getloadavg(),
     }
+
+
+def text_of(entries: Sequence[Entry]) -> str:
+    """JSON with one line per entry, and one per task of it."""
+    return "[\n" + ",\n".join(one_per_line(entry, "tasks") for entry in entries) + "\n]\n"
+
+
+def one_per_line(content: Entry, key: str) -> str:
+    """JSON of a mapping whose last part, the mapping under `key`, has a line for each item."""
+    head = compact({name: value for name, value in content.items() if name != key})[:-1]
+    items = ",\n".join(f"{compact(name)}:{compact(value)}" for name, value in content.get(key, {}).items())
+    return f'{head},"{key}":{{\n{items}\n}}}}'
+
+
+def compact(value: Any) -> str:  # Any: JSON data
+    """JSON without spaces, with eight digits of each number."""
+    return json.dumps(_rounded(value), separators=(",", ":"), ensure_ascii=False)
+
+
+def _rounded(value: Any) -> Any:  # Any: JSON data
+    if isinstance(value, float):
+        return float(f"{value:.8g}")
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def read_entries(path: Path) -> list[Entry]:
@@ -160,7 +185,8 @@ def processor(hardware: Mapping[str, Any]) -> str:
     return str(hardware["cpu"]) + ("" if "unknown" in (family, model) else f" (family {family}, model {model})")
 
 
-def machine_slug(hardware: dict[str, str | int]) -> str:
-    """The hardware in a file name, such as `intel-xeon-processor-2c`."""
+def machine_slug(hardware: Mapping[str, Any]) -> str:
+    """The hardware in a file name: `amd-epyc-25-17-2c` has family and model after the name."""
     name = re.sub(r"\((r|tm)\)", "", str(hardware["cpu"]).lower())
-    return f"{'-'.join(re.findall(r'[a-z0-9]+', name))}-{hardware['cores']}c"
+    family, model, _ = str(hardware["cpu_version"]).split("/")
+    return "-".join([*re.findall(r"[a-z0-9]+", name), family, model, f"{hardware['cores']}c"])

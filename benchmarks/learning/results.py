@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks import results
 from benchmarks.learning.studies import Study, agree
+from benchmarks.results import compact, one_per_line
 
 Raw = dict[str, Any]  # Any: the JSON data of one run
 NOTHING_LEARNT = "nothing-learnt"
@@ -64,5 +65,10 @@ def _read(path: Path) -> Raw:
 def _write(path: Path, content: Raw) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.tmp")
-    draft.write_text(json.dumps(content, indent=1) + "\n")
+    text = one_per_line(content, "runs") if "runs" in content else _one_per_line(content)
+    draft.write_text(text + "\n")
     draft.replace(path)
+
+
+def _one_per_line(content: Raw) -> str:
+    return "{\n" + ",\n".join(f"{compact(name)}:{compact(value)}" for name, value in content.items()) + "\n}"

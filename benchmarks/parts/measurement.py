@@ -57,7 +57,7 @@ def _joined(found: Iterator[Mapping[str, Any]]) -> dict[tuple[str, str], dict[st
 
 
 def _read(one: Mapping[str, Any], *, has_quiet_round: bool) -> Measurement:
-    values = (one["part"], one["name"], one["unit"], one["samples"], one["limit"])
+    values = (one["part"], one["name"], one["unit"], one["samples"], one.get("limit"))
     return Measurement(*values, has_quiet_round)
 
 

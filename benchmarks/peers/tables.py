@@ -55,7 +55,7 @@ def repeats_of(tasks: Mapping[str, Entry], workload: str) -> list[Done]:
             contender=key.split("/")[1],
             round=int(key.split("/")[2]),
             steps_per_sec=(outcome["data"] or {}).get("steps_per_sec"),
-            failure=outcome.get("failure") or outcome["data"]["failure"],
+            failure=outcome.get("failure") or (outcome["data"] or {}).get("failure"),
             threads=(outcome["data"] or {}).get("threads", ""),
             others_share=float(outcome["others_share"]),
             is_marked=is_marked(outcome),
