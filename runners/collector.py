@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from offpolicy.algos.registry import make_policy
-from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, SharedState, state_fields
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, SharedState, read_replay
 from offpolicy.collect.bad_rows import BadRows
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect
 from offpolicy.collect.episode_hook import HookConfig
@@ -29,7 +29,6 @@ from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWor
 from offpolicy.processes.handshake import CollectorGate, steps_per_collector
 from offpolicy.processes.reports import CollectorReports
 from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_conversion import restore_ring, why_rows_differ
 from offpolicy.seeding import env_seed
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.training.run_memory import (
@@ -265,13 +264,14 @@ class Collector:
         if job.checkpoint is None:
             return "this host has no checkpoint of the step that the run goes on from"
         checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint)
-        before, why_not = state_fields(checkpoint).count("num_collectors"), ""
         if not job.cfg.algo.learns_from_rollouts:
-            restore_ring(replay_ring(self._child, job, index), checkpoint, index)
-            why_not = why_rows_differ(checkpoint, job.cfg.env.num_envs)
+            ring = replay_ring(self._child, job, index)
+            if (saved := read_replay(checkpoint, index, ring.width)) is not None:
+                ring.restore_slots(saved.first, saved.blocks, saved.ahead, saved.num_written)
+        before = SharedState.of(checkpoint).num_collectors
         if before != self.num_collectors:
             return f"{before} collectors before, {self.num_collectors} now"
-        return self._snapshot.restore(checkpoint, progress, why_not)
+        return self._snapshot.restore(checkpoint, progress)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,10 @@ import numpy as np
 from offpolicy.checkpoint import Checkpoint, read_replay
 from offpolicy.collect.replay_writer import BadRowError, ReplayWriter
 from offpolicy.replay.replay_ring import ReplayRing
-from offpolicy.replay.row_conversion import transitions_of
-from offpolicy.replay.row_layout import RowLayout, TransitionLayout
+from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, OFFSET_SHIFT, RowLayout
 from offpolicy.types import PolicyOutput, StepOutcome
 
 OBS_DIM, ACTION_DIM, GAMMA = 3, 2, 0.5
-PLAIN = TransitionLayout(OBS_DIM, ACTION_DIM)
 
 
 def layout_of(dtype: str) -> RowLayout:
@@ -176,17 +174,28 @@ class Scene:
             if ring.end > ring.oldest
             else np.empty((0, 1), np.float32)
         )
-        index = np.arange(ring.committed - ring.oldest)
-        if len(index):
-            plain = transitions_of(slots, index, ring.layout, self.num_envs)
+        if num_rows := ring.committed - ring.oldest:
+            plain = transitions_of(slots, num_rows, ring.layout, self.num_envs)
             assert plain[:, -3:-1].tolist() == [[float(flag) for flag in row.flags] for row in expected]
-            assert np.array_equal(plain[:, PLAIN.next_obs], wanted[:, ring.layout.next_obs])
+            assert np.array_equal(plain[:, OBS_DIM : 2 * OBS_DIM], wanted[:, ring.layout.next_obs])
 
 
-def saved_transitions(checkpoint: Checkpoint, ring: int, layout: RowLayout) -> np.ndarray | None:
-    """The transitions [m, 2 O + A + 4] of a ring in a checkpoint of today; None if none were saved."""
+def transitions_of(slots: np.ndarray, num_rows: int, layout: RowLayout, num_envs: int) -> np.ndarray:
+    """The transitions among the first slots, as obs, next_obs, action, reward, terminated, truncated, discount."""
+    codes = slots.view(np.uint32)[:num_rows, -1]
+    index = np.flatnonzero(codes)
+    code = codes[index]
+    obs = slots.view(layout.obs_dtype)[:, : layout.obs_dim]
+    next_obs = obs[index + (code >> OFFSET_SHIFT).astype(np.int64) * num_envs]
+    flags = [code & IS_TERMINATED != 0, code & IS_TRUNCATED != 0]
+    columns = [obs[index], next_obs, slots[index, layout.obs_words : -2], *flags, slots[index, -2]]
+    return np.column_stack(columns).astype(np.float32)
+
+
+def saved_transitions(checkpoint: Checkpoint, ring: int, layout: RowLayout, num_envs: int) -> np.ndarray | None:
+    """The transitions of a ring in a checkpoint; None if none were saved."""
     found = read_replay(checkpoint, ring, layout.slot_width)
     if found is None:
         return None
     slots = np.concatenate([*found.blocks, found.ahead])
-    return transitions_of(slots, np.arange(len(slots) - len(found.ahead)), layout, found.num_envs)
+    return transitions_of(slots, len(slots) - len(found.ahead), layout, num_envs)

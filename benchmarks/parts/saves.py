@@ -75,7 +75,7 @@ def _saves(root: Path, new_rows: int, rounds: int) -> Iterator[Measurement]:
         tensors = {name: tensor.numpy() for name, tensor in state.tensors.items()}
         with store.begin(number) as draft:
             draft.add_tensors("learner", tensors)
-            numbers = {"replay_first": [ring.oldest], "replay_end": [ring.committed], "replay_envs": 1}
+            numbers = {"replay_first": [ring.oldest], "replay_end": [ring.committed]}
             draft.add_json("state", numbers | {"has_replay": True})
             captured.write(draft)
         saver.continue_from(draft.saved)

@@ -10,7 +10,7 @@ from typing import Any
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.schema import RunConfig, read_config
 from offpolicy.errors import ConfigError
-from offpolicy.logger.summary import SUMMARY, WARMUP, read_summary
+from offpolicy.logger.summary import SUMMARY, read_summary
 from offpolicy.replay.rate_limiter import MAX_UPDATES_PER_ITERATION
 from offpolicy.run_names import is_of_earlier_start
 from offpolicy.timing.phases import LEARNER_PERIODIC
@@ -19,11 +19,9 @@ from offpolicy.timing.what_if import (
     HALVED_UTD,
     ONE_MORE_COLLECTOR,
     TWICE_THE_BATCH,
-    Capacities,
     Loss,
     Options,
     Pipeline,
-    pipeline_of,
     waterfall,
     what_ifs,
 )
@@ -55,16 +53,8 @@ class FinishedRun:
         cfg = read_config(path)
         summary = read_summary(path)
         try:
-            timing, rates = summary["timing"], summary["rates"]
-            collectors, learner = _phases_of(summary)
-            num_hosts = len(timing.get("learners", [None])) // cfg.runner.world_size or 1
-            together = {phase: sum(own[phase] for own in collectors) for phase in collectors[0]}
-            measured = Capacities(1.0 * rates["collector_capacity"], 1.0 * rates["learner_capacity"])
-            count = cfg.collect.num_collectors * num_hosts
-            if summary.get("pipeline") is not None:
-                pipeline = Pipeline.from_mapping(summary["pipeline"])
-            else:  # a run of an older version
-                pipeline = pipeline_of(together, learner, measured, count, summary.get("mode", cfg.collect_mode))
+            learner = dict(summary["learning"]["learner_s"])
+            pipeline = Pipeline.from_mapping(summary["pipeline"])
         except (LookupError, TypeError, ValueError):
             cause = "it ended before learning, a process never reported, or timing was off"
             raise ConfigError(f"run: {path} has no account to explain: {cause}") from None
@@ -141,25 +131,6 @@ class FinishedRun:
     def with_pauses(self, steps_per_sec: float) -> float:
         """Returns the same with the pauses of this run, which cost what they cost per env step."""
         return 1.0 / (1.0 / steps_per_sec + self.pause_fraction / self.steps_per_sec)
-
-
-def _phases_of(summary: Mapping[str, Any]) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """Returns seconds by phase of each collector and of rank 0 in the window of the rates.
-
-    Runs of older versions recorded those of all steady time, the final evaluation among them.
-    """
-    if "learning" in summary:
-        window = summary["learning"]
-        return [dict(phases_s) for phases_s in window["collectors_s"]], dict(window["learner_s"])
-    timing = summary["timing"]
-    sections = timing.get("collectors", [timing["collector"]])
-    return [_phases_s(section) for section in sections], _phases_s(timing["learner"])
-
-
-def _phases_s(section: Mapping[str, Any]) -> dict[str, float]:
-    """Returns steady seconds by phase, `other` among them."""
-    phases = {name: float(value) for name, value in section["phases_s"].items() if name != WARMUP}
-    return {**phases, "other": float(section["other_s"])}
 
 
 def _mode(cfg: RunConfig) -> str:

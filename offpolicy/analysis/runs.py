@@ -205,7 +205,7 @@ def warnings(compared: Sequence[LabelledRuns]) -> list[str]:
         names = f"{first.label}, {labelled.label}"
         lines += [f"warning: not the same task or algorithm ({names}): {'; '.join(task)}"] if task else []
         lines += [f"configuration ({names}): {'; '.join(rest)}"] if rest else []
-        known = first.ran[0].keys() & labelled.ran[0].keys()  # earlier versions wrote less
+        known = first.ran[0].keys() & labelled.ran[0].keys()
         ran = [text for key, text in _differences(first.ran[0], labelled.ran[0]) if key in known]
         lines += [f"what ran ({names}): {'; '.join(ran)}"] if ran else []
     bare = [labelled.label for labelled in compared if not labelled.configs[0]]

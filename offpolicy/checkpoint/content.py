@@ -18,7 +18,6 @@ from offpolicy.saved_fields import Fields, is_count
 MODES = ("alternate", "overlap", "free")
 KERNELS = ("textbook", "fast")
 MOST_ROWS = 1 << 47  # of a ring, ever written
-MOST_ENVS = 1 << 24  # environments of a collector
 MOST_RANKS = 1 << 16  # learner ranks, collectors, or threads of a run
 CHECKED_BYTES = (
     16 << 20
@@ -39,7 +38,7 @@ class SharedState:
     last_eval_step: int
     teacher: str | None
     replay_end: list[int]  # by ring
-    bad_rows: list[int]  # transitions with NaN or Inf, by collector of the host; older checkpoints hold none
+    bad_rows: list[int]  # transitions with NaN or Inf, by collector of the host
     fingerprint: dict[str, Any]
 
     @property
@@ -60,10 +59,8 @@ class SharedState:
         if first_update > numbers.count("num_updates"):
             raise fields.refused("start", f"at most {numbers.count('num_updates')} updates, the number of all")
         firsts = fields.counts("replay_first")
-        ends = fields.counts("replay_end", len(firsts), MOST_ROWS if "replay_envs" in fields else most_steps)
-        if "replay_envs" in fields:
-            fields.count("replay_envs", MOST_ENVS)
-            fields.counts("replay_written", len(firsts), MOST_ROWS)
+        ends = fields.counts("replay_end", len(firsts), MOST_ROWS)
+        fields.counts("replay_written", len(firsts), MOST_ROWS)
         if any(first > end for first, end in zip(firsts, ends, strict=True)):
             raise fields.refused("replay_first", f"at most replay_end, {ends}")
         return cls(
@@ -75,7 +72,7 @@ class SharedState:
             last_eval_step=fields.count("last_eval_step", most_steps),
             teacher=fields.optional_text("teacher"),
             replay_end=ends,
-            bad_rows=fields.counts("bad_rows") if "bad_rows" in fields else [],
+            bad_rows=fields.counts("bad_rows"),
             fingerprint=fields.fields("fingerprint").as_mapping(),
         )
 
@@ -90,7 +87,7 @@ class RankStreams:
     updates: bytes  # state of the generator of the updates
     setting: tuple[int, str] | None  # threads and mode that the tuner chose
     iterations: int  # since then
-    kernels: str | None  # that made the updates; None: of a version without a choice
+    kernels: str  # that made the updates
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, rank: int) -> RankStreams:
@@ -99,9 +96,9 @@ class RankStreams:
         if not isinstance(fields.value("source"), list):
             raise fields.refused("source", "a list")
         setting, iterations = _choice(fields)
-        kernels = fields.optional_text("kernels")
-        if kernels not in (None, *KERNELS):
-            raise fields.refused("kernels", f"{', '.join(KERNELS)} or null")
+        kernels = fields.text("kernels")
+        if kernels not in KERNELS:
+            raise fields.refused("kernels", " or ".join(KERNELS))
         return cls(
             source=fields.value("source"),
             fresh_from=fields.counts("fresh_from", most=MOST_ROWS),
@@ -174,9 +171,7 @@ def state_fields(checkpoint: Checkpoint) -> Fields:
 
 
 def _choice(fields: Fields) -> tuple[tuple[int, str] | None, int]:
-    """Returns what the tuner of threads and mode had chosen, and the iterations since; older checkpoints hold none."""
-    if "choice" not in fields:
-        return None, 0
+    """Returns what the tuner of threads and mode had chosen, and the iterations since."""
     choice, allowed = fields.value("choice"), f"null or [threads, {' | '.join(MODES)}], and a number of iterations"
     if not isinstance(choice, list) or len(choice) != 2 or not is_count(choice[1]):
         raise fields.refused("choice", allowed)

@@ -35,15 +35,12 @@ from offpolicy.files import Disk
 from offpolicy.types import Float32, SpaceSpec
 
 MANIFEST = "MANIFEST.json"
-FORMAT = 1  # version of the manifest
-CHECKPOINT_LAYOUT = 4  # version of the set of files: rows of the replay share their observations
-READABLE_LAYOUTS = (2, 3, 4)  # 2: one replay file per collector; 3: each row is a transition by itself
-LAYOUT_KEY = "checkpoint layout"  # of the fingerprint
+FORMAT = 1  # version of the manifest and of the set of files
 PLUGINS_KEY = "plug-ins"  # of the fingerprint, with their versions: another version is said, not refused
 MAX_ENV_STEPS = 10**12 - 1  # the directory name has twelve digits
 
 SEGMENT = re.compile(r"replay-([0-9]+)-([0-9]{15})\.f32")  # consecutive rows of a ring, see `replay_rows.py`
-_OF_REPLAY = re.compile(r"(replay-[0-9]+(-[0-9]{15})?|ahead-[0-9]+)\.f32")  # all files of rows, of any layout
+_OF_REPLAY = re.compile(r"(replay-[0-9]+-[0-9]{15}|ahead-[0-9]+)\.f32")  # all files of rows
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -140,7 +137,7 @@ def _listed_checkpoint(path: Path, env_steps: int) -> Checkpoint:
     content = read_json(path / MANIFEST)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         got = content.get("format") if isinstance(content, dict) else content
-        raise CheckpointError(f"{path / MANIFEST}: expected format {FORMAT}, got {got!r:.40}")
+        raise CheckpointError(f"{path / MANIFEST}: expected format {FORMAT}, got {got!r:.40}, of another version")
     got = content.get("env_steps")
     if got != env_steps:
         raise CheckpointError(f"{path / MANIFEST}: expected env_steps {env_steps}, got {got!r:.40}")
@@ -218,7 +215,6 @@ def fingerprint(cfg: RunConfig, spec: SpaceSpec) -> dict[str, Any]:
         **({PLUGINS_KEY: used} if used else {}),
         **rollouts,
         **own_names,
-        LAYOUT_KEY: CHECKPOINT_LAYOUT,
         "algo.name": algo.name,
         "algo.hidden_dims": list(algo.hidden_dims),
         "algo.activation": algo.activation,

@@ -4,8 +4,7 @@ A checkpoint holds the rows [first, end) of each ring, as its `state.json` says,
 file `replay-<ring>-<index of its first row>.f32`. Its oldest rows may be older than `first`: the ring has recycled them
 since. So a checkpoint writes only the rows that are new since the last one, and links the other segments.
 
-Since layout 4 a row holds its observation only, that of the next vector step is `replay_envs` rows further, and
-`ahead-<ring>.f32` has the observations behind the last row. Before, a row held all of a transition.
+A row is a slot of the ring: it holds its observation only, and `ahead-<ring>.f32` has those behind the last row.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from offpolicy.checkpoint.content import MOST_ENVS, state_fields
+from offpolicy.checkpoint.content import state_fields
 from offpolicy.checkpoint.formats import ROWS
 from offpolicy.checkpoint.manifest import SEGMENT, Checkpoint
 from offpolicy.errors import CheckpointError
@@ -38,7 +37,6 @@ class SavedRows:
     first: int
     blocks: Sequence[Float32]
     ahead: Float32  # [m, width] what the last rows refer to
-    num_envs: int  # rows of a vector step; 0: each row is a transition by itself
     num_written: int  # transitions that the ring was ever given
 
 
@@ -52,18 +50,9 @@ def ahead_name(ring: int) -> str:
     return f"ahead-{ring}"
 
 
-def saved_num_envs(checkpoint: Checkpoint) -> int:
-    """Returns the rows of a vector step; 0 if each row is a transition by itself, as it was before layout 4."""
-    fields = state_fields(checkpoint)
-    return fields.count("replay_envs", MOST_ENVS) if "replay_envs" in fields else 0
-
-
 def has_replay(checkpoint: Checkpoint) -> bool:
     """True if the rows of the replay were saved, and are whole."""
-    fields = state_fields(checkpoint)
-    return not checkpoint.has_lost_rows and (
-        fields.flag("has_replay") if "has_replay" in fields else checkpoint.has("replay-0")
-    )  # layout 2 does not say so
+    return not checkpoint.has_lost_rows and state_fields(checkpoint).flag("has_replay")
 
 
 def segments_of(checkpoint: Checkpoint, ring: int, width: int) -> list[Segment]:
@@ -73,7 +62,7 @@ def segments_of(checkpoint: Checkpoint, ring: int, width: int) -> list[Segment]:
     if ring >= len(firsts):
         return []
     first, end = firsts[ring], fields.counts("replay_end", len(firsts))[ring]
-    segments = listed_segments(checkpoint, ring, width, first)
+    segments = listed_segments(checkpoint, ring, width)
     reached = segments[0].first if segments else end
     if reached > first:
         raise CheckpointError(
@@ -94,28 +83,21 @@ def read_replay(checkpoint: Checkpoint, ring: int, width: int) -> SavedRows | No
     if not segments:
         return None
     fields, ahead = state_fields(checkpoint), ahead_name(ring)
-    first, ends = fields.counts("replay_first")[ring], fields.counts("replay_end")
-    written = fields.counts("replay_written", len(ends)) if "replay_written" in fields else ends
+    first, written = fields.counts("replay_first")[ring], fields.counts("replay_written")[ring]
     blocks = [
         checkpoint.rows(segment.file_name.removesuffix(ROWS), width)[max(first - segment.first, 0) :]
         for segment in segments
     ]
     behind = checkpoint.rows(ahead, width) if checkpoint.has(ahead) else np.empty((0, width), np.float32)
-    return SavedRows(first, blocks, behind, saved_num_envs(checkpoint), written[ring])
+    return SavedRows(first, blocks, behind, written)
 
 
-def listed_segments(checkpoint: Checkpoint, ring: int, width: int, first: int = 0) -> list[Segment]:
-    """Returns the segments of a ring [rows, width] that the manifest lists, oldest first.
-
-    `first`: the row that the file of a ring in layout 2 begins with, which its name does not say.
-    """
+def listed_segments(checkpoint: Checkpoint, ring: int, width: int) -> list[Segment]:
+    """Returns the segments of a ring [rows, width] that the manifest lists, oldest first."""
     found = []
     for file_name, record in checkpoint.files.items():
-        name = file_name.removesuffix(ROWS)
         match = SEGMENT.fullmatch(file_name)
         if match and int(match[1]) == ring:
-            found.append((file_name, int(match[2]), record.size))
-        elif name == f"replay-{ring}":  # layout 2
-            found.append((file_name, first, record.size))
-    found.sort(key=lambda segment: segment[1])
-    return [Segment(file_name, begin, begin + size // (4 * width)) for file_name, begin, size in found]
+            first = int(match[2])
+            found.append(Segment(file_name, first, first + record.size // (4 * width)))
+    return sorted(found, key=lambda segment: segment.first)

@@ -82,35 +82,28 @@ class CollectorSnapshot:
         write_json(directory, self.name, numbers)
         return why_not
 
-    def restore(self, checkpoint: Checkpoint, progress: Progress, why_not: str = "") -> str | None:
+    def restore(self, checkpoint: Checkpoint, progress: Progress) -> str | None:
         """Restores a checkpoint. Returns why the continuation is not exact, or None if it is.
 
-        `why_not`: a reason for which only counters and streams are restored. Where the environments cannot be restored,
-        or their number changed, new episodes begin. Raises `CheckpointError` if the files hold what no collector
-        writes.
+        Where the environments cannot be restored, new episodes begin. Raises `CheckpointError` if the files hold what
+        no collector writes.
         """
         if not checkpoint.has(self.name):
             return f"{self.name} was not there when the checkpoint was saved"
         numbers, arrays = CollectorNumbers.of(checkpoint, self.name), checkpoint.tensors(self.name)
         try:
-            return self._restore(numbers, arrays, progress, why_not)
+            return self._restore(numbers, arrays, progress)
         except CheckpointError as error:
             raise CheckpointError(f"{checkpoint.path / self.name}.json: {error}") from error
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
             where = checkpoint.path / self.name
             raise CheckpointError(f"{where}: it holds what no collector writes: {error!r:.200}") from error
 
-    def _restore(
-        self, numbers: CollectorNumbers, arrays: dict[str, NDArray[Any]], progress: Progress, why_not: str
-    ) -> str | None:
+    def _restore(self, numbers: CollectorNumbers, arrays: dict[str, NDArray[Any]], progress: Progress) -> str | None:
         progress.env_steps, progress.vector_steps = numbers.env_steps, numbers.vector_steps
         progress.policy_steps, progress.policy_lag_sum = numbers.policy_steps, numbers.policy_lag_sum
         set_generator_state(self._policy.warmup_rng, numbers.uniform)
         self._policy.policy_rng.set_state(torch.from_numpy(arrays["noise"].copy()))
-        if arrays["obs"].shape != progress.obs.shape:
-            return f"env.num_envs changed from {len(arrays['obs'])} to {len(progress.obs)}"
-        if why_not:
-            return why_not
         if numbers.env is None:
             return str(numbers.why_not_exact)
         tracker = self._tracker

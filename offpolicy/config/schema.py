@@ -91,20 +91,10 @@ def read_config(path: Path) -> RunConfig:
     """Returns the configuration of a run directory. Raises `ConfigError`."""
     file = path / "config.yaml"
     tree = read_values(file)
-    if isinstance(env := tree.get("env"), dict) and "kwargs" in env:
-        env["kwargs"] = _with_texts_as_keys(env["kwargs"])  # of runs from before other keys were refused
     try:
         return RunConfig.from_mapping(tree)
     except ConfigError as error:
         raise ConfigError([*_other_version(file), *error.problems]) from None
-
-
-# Any: values of a configuration
-def _with_texts_as_keys(value: Any) -> Any:  # Any: a value of YAML
-    """Returns the value with the keys that the environments of a run got: its processes got it as JSON."""
-    if isinstance(value, dict):
-        return {str(key): _with_texts_as_keys(below) for key, below in value.items()}
-    return [_with_texts_as_keys(below) for below in value] if isinstance(value, list) else value
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
@@ -129,8 +119,6 @@ def read_values(file: Path, allowed: str = "the mapping that a run writes") -> d
         raise ConfigError(f"{file}: cannot be read: {reason}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{file}: got {_kind(tree)}, allowed {allowed}")
-    if isinstance(threads := tree.get("threads"), dict):  # null was auto
-        tree["threads"] = {role: "auto" if number is None else number for role, number in threads.items()}
     return tree
 
 

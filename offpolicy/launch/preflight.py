@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from offpolicy.calls import ChildError, ChildTimeout, call_in_child
 from offpolicy.checkpoint import Checkpoint, run_store, state_fields
-from offpolicy.checkpoint.manifest import LAYOUT_KEY, PLUGINS_KEY, READABLE_LAYOUTS, fingerprint
+from offpolicy.checkpoint.manifest import PLUGINS_KEY, fingerprint
 from offpolicy.collect.drawable import check_video_of
 from offpolicy.collect.episode_hook import check_hook
 from offpolicy.config.parsing import flatten, is_within
@@ -255,9 +255,7 @@ def check_fits(cfg: RunConfig, spec: SpaceSpec, checkpoint: Checkpoint) -> None:
     differences = [
         f"{key}: the checkpoint {checkpoint.path} has {short(saved.get(key))}, this configuration {value}"
         for key, value in now.items()
-        if key != PLUGINS_KEY
-        and saved.get(key) != value
-        and not (key == LAYOUT_KEY and saved.get(key) in READABLE_LAYOUTS)
+        if key != PLUGINS_KEY and saved.get(key) != value
     ]
     if differences:
         raise ConfigError(differences)

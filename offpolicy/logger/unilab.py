@@ -8,7 +8,7 @@ from __future__ import annotations
 from offpolicy.logger.metrics import COMPOSITES, METRICS, VOCABULARIES
 from offpolicy.logger.record import Record
 
-OURS_ALONE = ("timing/collector_waits_ms",)  # a sum of our own older versions: UniLab has no such name
+OURS_ALONE = ("timing/collector_waits_ms",)  # UniLab has no such name
 UNILAB = next(vocabulary for vocabulary in VOCABULARIES if vocabulary.name == "UniLab E2 (from #639)")
 
 

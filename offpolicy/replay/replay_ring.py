@@ -17,7 +17,7 @@ back. So there is never much more memory in use than `nbytes_for` says, while ep
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -238,25 +238,18 @@ class ReplayRing(Ring):
     def restore_slots(self, first: int, blocks: Sequence[Float32], ahead: Float32, num_written: int = 0) -> None:
         """Fills a ring with saved slots [n, slot_width] from `first` on, and `ahead`, the open ones.
 
-        The rest as `restore_stream`.
+        Nobody has read the ring yet. What a process has left in it that died while it filled it is dropped. Keeps the
+        newest that fit, and never uses more memory than it does while it is written. `num_written`: transitions ever
+        written. Raises `CheckpointError` for slots that no writer leaves; then the ring is unused again.
         """
         committed = first + sum(map(len, blocks))
-        self.restore_stream((first, committed, committed + len(ahead)), (*blocks, ahead), num_written)
-
-    def restore_stream(self, limits: tuple[int, int, int], blocks: Iterable[Float32], num_written: int = 0) -> None:
-        """Fills a ring with saved slots [n, slot_width], which are taken one block after the other.
-
-        Nobody has read the ring yet. What a process has left in it that died while it filled it is dropped. `limits`:
-        the first slot, the end of the committed ones, and the end of the open ones behind them. Keeps the newest that
-        fit, and never uses more memory than it does while it is written. `num_written`: transitions ever written.
-        Raises `CheckpointError` for slots that no writer leaves; then the ring is unused again.
-        """
-        first, committed, end = limits
+        end = committed + len(ahead)
+        limits = first, committed, end
         self._forget_rows()
-        if any(number % self.num_envs for number in limits) or end - committed >= self.capacity:
+        if any(number % self.num_envs for number in limits) or len(ahead) >= self.capacity:
             raise CheckpointError(f"replay rows {first} to {end} are not those of {self.num_envs} environments")
         try:
-            self._fill(limits, blocks)
+            self._fill(limits, (*blocks, ahead))
             if num_written and not self._words[WRITTEN]:
                 raise CheckpointError(f"replay rows {first} to {committed} hold no transition")
         except CheckpointError:
@@ -270,7 +263,7 @@ class ReplayRing(Ring):
         for word in (FLOOR, RESERVED, COMMITTED, WRITTEN, DROPPED):
             self._words[word] = 0
 
-    def _fill(self, limits: tuple[int, int, int], blocks: Iterable[Float32]) -> None:
+    def _fill(self, limits: tuple[int, int, int], blocks: Sequence[Float32]) -> None:
         """Writes saved slots as a writer does: the floor rises, and the memory below it is given back on the way."""
         first, committed, end = limits
         words, index, start = self._words, first, max(first, end - self.capacity)

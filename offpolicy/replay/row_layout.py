@@ -1,4 +1,4 @@
-"""The columns of a replay row: as a slot of the ring, as a row of a batch, and as a transition by itself.
+"""The columns of a replay row: as a slot of the ring, and as a row of a batch.
 
 A slot holds an observation once, and what was done there. The observation that a transition ends in is that of a later
 slot, so it is not stored twice (`replay_ring.py`).
@@ -99,36 +99,3 @@ class RowLayout:
             terminated=rows[:, self.terminated],
             discount=rows[:, self.discount],
         )
-
-
-@dataclass(frozen=True, slots=True)
-class TransitionLayout:
-    """Columns of transitions that hold all of themselves, float32: those of checkpoints before layout 4."""
-
-    obs_dim: int
-    action_dim: int
-
-    @property
-    def obs(self) -> slice:
-        """The observation that was acted on."""
-        return slice(0, self.obs_dim)
-
-    @property
-    def next_obs(self) -> slice:
-        """The observation that the row's span ends in."""
-        return slice(self.obs_dim, 2 * self.obs_dim)
-
-    @property
-    def action(self) -> slice:
-        """The action."""
-        return slice(2 * self.obs_dim, 2 * self.obs_dim + self.action_dim)
-
-    @property
-    def reward(self) -> int:
-        """The column before terminated, truncated and discount."""
-        return 2 * self.obs_dim + self.action_dim
-
-    @property
-    def width(self) -> int:
-        """Columns of a transition."""
-        return self.reward + 4

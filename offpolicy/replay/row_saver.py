@@ -19,7 +19,6 @@ from offpolicy.checkpoint.replay_rows import (
     ahead_name,
     has_replay,
     listed_segments,
-    saved_num_envs,
     segment_name,
     segments_of,
 )
@@ -123,8 +122,7 @@ class RowSaver:
 
         None: the next one writes all rows. Raises `CheckpointError`.
         """
-        is_alike = base is not None and {ring.num_envs for ring in self._rings} <= {saved_num_envs(base)}
-        self._base = base if base is not None and is_alike and has_replay(base) else None
+        self._base = base if base is not None and has_replay(base) else None
         rings = enumerate(self._rings)
         self._segments = [
             [] if self._base is None else segments_of(self._base, index, ring.width) for index, ring in rings

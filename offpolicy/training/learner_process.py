@@ -63,7 +63,7 @@ def build_learner(rank: RankContext, ranks: LearnerRanks) -> Learner:
 
 
 def kernels_before(rank: RankContext) -> str | None:
-    """Returns the kernels that made the updates of the checkpoint; None where there is none, or it does not say."""
+    """Returns the kernels that made the updates of the checkpoint; None where there is none."""
     if rank.job.checkpoint is None:
         return None
     store = CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS)

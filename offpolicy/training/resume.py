@@ -40,7 +40,6 @@ from offpolicy.replay.rate_limiter import (
     make_rate_limiter,
 )
 from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_conversion import restored_ends, why_rows_differ
 from offpolicy.replay.row_saver import CapturedRows
 from offpolicy.saved_fields import short
 from offpolicy.training.rank_context import RankContext
@@ -221,7 +220,6 @@ class RankState:
             "replay_first": [ring.oldest for ring in self.rings],
             "replay_end": [ring.committed for ring in self.rings],
             "replay_written": [ring.num_written for ring in self.rings],
-            "replay_envs": job.cfg.env.num_envs,
             "bad_rows": [words.get(CollectorWord.BAD_ROWS) for words in self.rank.control.collectors],
             "last_eval_step": last_eval_step,
             "teacher": self.start.teacher,
@@ -234,7 +232,7 @@ class RankState:
         why_not = self.why_not_exact()
         has_rows = checkpoint is not None and (has_replay(checkpoint) or self.rank.job.keeps_rows)
         if checkpoint is not None and has_rows:
-            self._skip_rows(checkpoint, restored_ends(checkpoint, self.rank.cfg.env.num_envs))
+            self._skip_rows(checkpoint, SharedState.of(checkpoint).replay_end)
         if self.ranks.collectives.any(bool(why_not)) or checkpoint is None:
             if why_not:
                 self.rank.warn(f"the continuation is not bitwise: {why_not}")
@@ -263,7 +261,7 @@ class RankState:
     def _skip_rows(self, checkpoint: Checkpoint, first: list[int]) -> None:
         """Makes the rows before `first` of each ring old to the normaliser. Raises `CheckpointError`."""
         unseen = self.source.first_unseen_row
-        check_fresh(first, restored_ends(checkpoint, self.rank.cfg.env.num_envs), checkpoint)
+        check_fresh(first, SharedState.of(checkpoint).replay_end, checkpoint)
         if len(first) != len(unseen):
             raise state_fields(checkpoint).refused("replay_end", f"a number for each of {len(unseen)} rings")
         unseen[:] = first
@@ -275,8 +273,6 @@ class RankState:
             return f"learner rank {self.rank.rank} was not there when the checkpoint was saved"
         if checkpoint.has_lost_rows and not self.rank.job.keeps_rows:
             return "rows of the replay are damaged, and new ones are collected first"
-        if self.rings and (why_not := why_rows_differ(checkpoint, self.rank.cfg.env.num_envs)):
-            return why_not
         before, now = SharedState.of(checkpoint).num_ranks, self.ranks.world.num_ranks
         if before != now:
             return f"{before} learner ranks before, {now} now"

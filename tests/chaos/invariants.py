@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
-from offpolicy.replay.row_conversion import transitions_of
 from offpolicy.replay.row_layout import RowLayout
 from tests.chaos.chain_env import ACTION_DIM, OBS_DIM, WIDTH, wrong_rows
 from tests.chaos.ends import IN_WORDS, End, Named, named_ends
+from tests.replay_scene import transitions_of
 
 SLOTS = RowLayout(OBS_DIM, ACTION_DIM)
 STEP = re.compile(r"(?:\.replaced-)?step-([0-9]{12})")
@@ -123,13 +124,13 @@ def check_all_rows(run: Path) -> Iterator[str]:
     for ring, (first, end) in enumerate(zip(state["replay_first"], state["replay_end"], strict=True)):
         parts = sorted(checkpoint.glob(f"replay-{ring}-*.f32"))
         begin = int(parts[0].stem.rpartition("-")[2]) if parts else 0
-        saved_end = begin + sum(path.stat().st_size for path in parts) // (4 * _width(state))
+        saved_end = begin + sum(path.stat().st_size for path in parts) // SLOTS.nbytes
         rows = saved_transitions(checkpoint, ring) if parts else np.empty((0, WIDTH))
         if begin > first or saved_end != end:
             yield f"I1: ring {ring} names rows {first} to {end}, and {begin} to {saved_end} are saved"
         elif (num_twice := len(rows) - len(np.unique(rows, axis=0))) > 0:
             yield f"I1: {num_twice} of {len(rows)} rows of ring {ring} are there twice"
-    num_written = sum(state.get("replay_written", state["replay_end"]))
+    num_written = sum(state["replay_written"])
     if num_written != state["env_steps"]:
         yield f"I1: {num_written} rows were written in {state['env_steps']} env steps"
 
@@ -137,10 +138,9 @@ def check_all_rows(run: Path) -> Iterator[str]:
 def check_rows(run: Path) -> Iterator[str]:
     """I1: every saved row is a transition of the environment."""
     for checkpoint in sorted((run / "checkpoints").glob("[!.]*")):
-        width = _width(_json(checkpoint / "state.json"))
         for path in sorted(checkpoint.glob("replay-*.f32")):
-            if path.stat().st_size % (4 * width):
-                yield f"I1: {path.name} holds {path.stat().st_size} bytes, no multiple of {4 * width}"
+            if path.stat().st_size % SLOTS.nbytes:
+                yield f"I1: {path.name} holds {path.stat().st_size} bytes, no multiple of {SLOTS.nbytes}"
         for ring in sorted({path.name.removesuffix(".f32").split("-")[1] for path in checkpoint.glob("replay-*.f32")}):
             rows = saved_transitions(checkpoint, int(ring))
             if wrong := wrong_rows(rows):
@@ -149,20 +149,11 @@ def check_rows(run: Path) -> Iterator[str]:
 
 def saved_transitions(checkpoint: Path, ring: int) -> NDArray[np.float32]:
     """All saved transitions [n, WIDTH] of a ring, older than those named included."""
-    state = _json(checkpoint / "state.json")
-    paths = [*sorted(checkpoint.glob(f"replay-{ring}*.f32")), *checkpoint.glob(f"ahead-{ring}.f32")]
-    parts = [np.fromfile(path, "<f4") for path in paths]
-    rows = np.concatenate([part[: len(part) // _width(state) * _width(state)] for part in parts])
-    rows = rows.reshape(-1, _width(state))
-    if not (num_envs := state.get("replay_envs", 0)):
-        return rows
-    num_rows = len(rows) - len(parts[-1]) // _width(state)
-    return transitions_of(rows, np.arange(num_rows), SLOTS, num_envs)
-
-
-def _width(state: Mapping[str, Any]) -> int:
-    """Numbers of a saved row."""
-    return SLOTS.slot_width if state.get("replay_envs") else WIDTH
+    paths = [*sorted(checkpoint.glob(f"replay-{ring}-*.f32")), checkpoint / f"ahead-{ring}.f32"]
+    width, parts = SLOTS.slot_width, [np.fromfile(path, "<f4") for path in paths]
+    slots = np.concatenate([part[: len(part) // width * width].reshape(-1, width) for part in parts])
+    num_envs = yaml.safe_load((checkpoint.parents[1] / "config.yaml").read_text())["env"]["num_envs"]
+    return transitions_of(slots, len(slots) - len(parts[-1]) // width, SLOTS, num_envs)
 
 
 def check_residue(run: Path, stdout: str) -> Iterator[str]:
@@ -200,8 +191,8 @@ def _contents(checkpoint: Path) -> dict[str, object]:
             found |= {f"{path.name}: {key}": value for key, value in json.loads(path.read_text()).items()}
     for ring, first in enumerate(_json(checkpoint / "state.json").get("replay_first", [])):
         parts = sorted(checkpoint.glob(f"replay-{ring}-*.f32"))
-        begin, width = int(parts[0].stem.rpartition("-")[2]), _width(_json(checkpoint / "state.json"))
-        found[f"replay-{ring}"] = b"".join(path.read_bytes() for path in parts)[4 * width * (first - begin) :]
+        begin = int(parts[0].stem.rpartition("-")[2])
+        found[f"replay-{ring}"] = b"".join(path.read_bytes() for path in parts)[SLOTS.nbytes * (first - begin) :]
     return found
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from offpolicy.replay.row_layout import IS_TERMINATED, OFFSET_SHIFT
 from tests.chaos import invariants
 from tests.chaos.__main__ import main
 from tests.chaos.chain_env import Chain, wrong_rows
@@ -79,10 +80,16 @@ def test_a_start_that_forgets_a_checkpoint_is_seen() -> None:
 def checkpoint_of(run: Path, rows: np.ndarray, env_steps: int) -> Path:
     place = run / "checkpoints/step-000000000020"
     place.mkdir(parents=True, exist_ok=True)
-    rows[:12].tofile(place / "replay-0-000000000000000.f32")
-    rows[12:].tofile(place / "replay-0-000000000000012.f32")
-    state = {"replay_first": [4], "replay_end": [20], "env_steps": env_steps}
+    slots = np.zeros((len(rows) + 1, 4 + 2 + 3), np.float32)  # observation, action, reward, discount, code
+    slots[:-1, :4], slots[:-1, 4:7], slots[:-1, 7] = rows[:, :4], rows[:, 8:11], rows[:, 13]
+    slots[-1, :4] = rows[-1, 4:8]
+    slots.view(np.uint32)[:-1, -1] = (1 << OFFSET_SHIFT) + rows[:, 11].astype(np.uint32) * IS_TERMINATED
+    slots[:12].tofile(place / "replay-0-000000000000000.f32")
+    slots[12:-1].tofile(place / "replay-0-000000000000012.f32")
+    slots[-1:].tofile(place / "ahead-0.f32")
+    state = {"replay_first": [4], "replay_end": [20], "replay_written": [20], "env_steps": env_steps}
     (place / "state.json").write_text(json.dumps(state))
+    (run / "config.yaml").write_text("env: {num_envs: 1}")
     return place
 
 
@@ -95,7 +102,7 @@ def test_rows_that_are_missing_twice_or_too_many_are_seen(tmp_path: Path) -> Non
     assert "names rows 4 to 20, and 0 to 19 are saved" in texts(invariants.check_all_rows(tmp_path))
     checkpoint_of(tmp_path, rows, 21)
     assert "20 rows were written in 21 env steps" in texts(invariants.check_all_rows(tmp_path))
-    rows[3] = rows[9]
+    rows[3:5] = rows[9:11]
     place = checkpoint_of(tmp_path, rows, 20)
     assert "1 of 20 rows of ring 0 are there twice" in texts(invariants.check_all_rows(tmp_path))
     (place / "replay-0-000000000000000.f32").unlink()

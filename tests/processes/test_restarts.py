@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
-from offpolicy.replay.row_layout import RowLayout, TransitionLayout
+from offpolicy.config.schema import read_config
+from offpolicy.replay.row_layout import RowLayout
 from tests.processes.conftest import ENDLESS, LiveRun, StartRun, find_process
 from tests.processes.test_appo import TINY_APPO
 from tests.processes.test_delays import SLOW_STEP
@@ -25,7 +26,7 @@ from tests.replay_scene import saved_transitions
 pytestmark = pytest.mark.mp
 PACE = "env.kwargs.step_ms=2"  # no machine is so fast that a run ends before it is killed
 COUNTER = ("env.id=offpolicy.envs.toy:Counter-v0", "env.kwargs.terminate_at=7", "env.kwargs.stagger=1", PACE)
-LAYOUT, PLAIN = RowLayout(obs_dim=3, action_dim=1), TransitionLayout(obs_dim=3, action_dim=1)
+LAYOUT = RowLayout(obs_dim=3, action_dim=1)
 PATIENCE_S = 90.0
 
 
@@ -57,11 +58,12 @@ def bad_rows(run: LiveRun) -> tuple[int, int, int]:
     """Rows of the last checkpoint; those that are not one step of one episode; env steps without their row."""
     checkpoint = CheckpointStore(run.directory / CHECKPOINTS).at(int(run.checkpoints()[-1].removeprefix("step-")))
     state = checkpoint.json("state")
-    parts = [saved_transitions(checkpoint, index, LAYOUT) for index in range(len(state["replay_end"]))]
+    num_envs = read_config(run.directory).env.num_envs
+    parts = [saved_transitions(checkpoint, index, LAYOUT, num_envs) for index in range(len(state["replay_end"]))]
     rows = np.concatenate([part for part in parts if part is not None])
-    obs, next_obs = rows[:, PLAIN.obs], rows[:, PLAIN.next_obs]
+    obs, next_obs, reward = rows[:, :3], rows[:, 3:6], rows[:, 7]
     is_right = (next_obs[:, 1] == obs[:, 1] + 1) & (next_obs[:, [0, 2]] == obs[:, [0, 2]]).all(axis=1)
-    is_right &= rows[:, PLAIN.reward] == next_obs[:, 1]
+    is_right &= reward == next_obs[:, 1]
     return len(rows), int((~is_right).sum()), state["env_steps"] - sum(state["replay_written"])
 
 

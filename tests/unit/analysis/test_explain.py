@@ -35,7 +35,7 @@ def test_a_change_below_the_error_of_the_predictions_is_none(tmp_path: Path) -> 
 
 
 def test_a_run_that_has_not_ended_or_was_not_timed_is_refused(tmp_path: Path) -> None:
-    run = finished_run(tmp_path / "run", timing={"learner": None, "collector": None})
+    run = finished_run(tmp_path / "run", pipeline=None)
     with pytest.raises(ConfigError, match="has no account to explain"):
         FinishedRun.read(run)
     (run / "summary.json").unlink()
@@ -55,5 +55,3 @@ def test_shares_are_those_of_the_window_of_the_rates(tmp_path: Path) -> None:
     run = FinishedRun.read(finished_run(tmp_path / "run", timing=timing, learning=learning))
     assert run.pause_fraction == pytest.approx(0.1)
     assert run.between_pauses == pytest.approx(95.0 / 0.9)
-    old = FinishedRun.read(finished_run(tmp_path / "old", timing=timing))  # of a version that did not record it
-    assert old.pause_fraction == pytest.approx(0.55)

@@ -84,7 +84,7 @@ def test_other_tasks_are_compared_with_a_warning_and_other_settings_are_listed(m
 
 
 def test_threads_and_libraries_that_are_configured_or_ran_are_listed(make_run: MakeRun) -> None:
-    one = make_run("one", changes={"threads": {"learner": None}})
+    one = make_run("one", changes={"threads": {"learner": "auto"}})
     two = make_run("two", changes={"threads": {"learner": 1}})
     for path, threads, products in ((one, 2, "onednn"), (two, 1, "blas")):
         ran = {"threads": {"learner": threads, "collector": 1}, "products": products}

@@ -170,7 +170,7 @@ def test_a_link_out_of_the_directory_is_refused(root: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize("version", [2, None])
 def test_an_unknown_format_is_refused(root: Path, version: object) -> None:
     forge(root, {"state.json": b"{}"}, format=version)
-    assert_falls_back(root, f"MANIFEST.json: expected format 1, got {version!r}")
+    assert_falls_back(root, f"MANIFEST.json: expected format 1, got {version!r}, of another version")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ RANGES = ((0, 3), (3, 5), (5, 9))
 def checkpoint(root: Path, ranges: tuple[tuple[int, int], ...], **state: Any) -> Checkpoint:
     """Rows of one column that carry their index."""
     with CheckpointStore(root).begin(1) as draft:
-        draft.add_json("state", {"replay_first": [1], "replay_end": [9], "has_replay": True, **state})
+        numbers = {"replay_first": [1], "replay_end": [9], "replay_written": [9]}
+        draft.add_json("state", {**numbers, "has_replay": True, **state})
         for first, end in ranges:
             draft.add_rows(segment_name(0, first), [np.arange(first, end, dtype=np.float32).reshape(-1, 1)])
     return CheckpointStore(root).at(1)

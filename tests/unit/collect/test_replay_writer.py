@@ -11,10 +11,9 @@ from offpolicy.collect.open_windows import NUM_SUMS, OpenWindows
 from offpolicy.collect.replay_writer import BadRowError, ReplayWriter
 from offpolicy.replay.demonstrations import Transitions, demonstration_rows
 from offpolicy.replay.replay_ring import ReplayRing
-from offpolicy.replay.row_conversion import transitions_of
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.types import PolicyOutput, StepOutcome
-from tests.replay_scene import Scene, make_ring
+from tests.replay_scene import Scene, make_ring, transitions_of
 
 LAYOUT = RowLayout(obs_dim=1, action_dim=1)
 GAMMA = 0.5
@@ -54,7 +53,7 @@ def feed(writer: ReplayWriter, obs: Obs, step: StepOutcome) -> int:
 def stored(ring: ReplayRing) -> list[tuple[float, ...]]:
     """(obs, next_obs, reward, terminated, truncated, discount) of every row."""
     slots = np.concatenate(ring.spans(0, ring.end))
-    rows = transitions_of(slots, np.arange(ring.committed), LAYOUT, ring.num_envs)
+    rows = transitions_of(slots, ring.committed, LAYOUT, ring.num_envs)
     return [tuple(np.round(row[[0, 1, 3, 4, 5, 6]].astype(float), 6)) for row in rows]
 
 

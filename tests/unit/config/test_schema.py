@@ -146,8 +146,3 @@ def test_the_files_of_a_run_are_durable_before_it_can_save(tmp_path: Path, monke
     write_config(tmp_path, CFG, SPEC)
     assert [name.split(".")[1] for name in synced if name.endswith(".tmp")] == ["config", "spaces"]
     assert synced.count(tmp_path.name) == 2
-
-
-def test_numbers_as_keys_of_an_old_run_are_the_texts_that_its_environments_got(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("env: {kwargs: {gains: {0: 1.5}, parts: [{1: 2}]}}\n")
-    assert read_config(tmp_path).env.kwargs == {"gains": {"0": 1.5}, "parts": [{"1": 2}]}

@@ -185,7 +185,6 @@ def test_a_key_with_another_meaning_has_a_note(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "name"),
     [
-        (("timing/learner_checkpoint_ms", "timing/collector_learner_wait_ms"), "offpolicy 0.1"),
         (("timing/learner_checkpoint_ms", "timing/collector_handshake_ms"), "offpolicy"),
         (("timing/learner_checkpoint_ms", "time/eta_s"), "offpolicy"),  # timing was off
         (("rollout/ep_rew_mean", "time/fps"), "Stable-Baselines3"),

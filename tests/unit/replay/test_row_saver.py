@@ -35,6 +35,7 @@ class Saved:
 
     def capture(self) -> tuple[CapturedRows, dict[str, object]]:
         ends = {"replay_first": [self.ring.oldest], "replay_end": [self.ring.committed], "has_replay": True}
+        ends["replay_written"] = [self.ring.num_written]
         return self.saver.capture(), ends
 
     def commit(self, captured: tuple[CapturedRows, dict[str, object]], env_steps: int) -> Checkpoint:
