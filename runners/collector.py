@@ -37,7 +37,6 @@ from offpolicy.training.run_memory import (
     control_page,
     replay_ring,
     rollout_ring,
-    thread_delays,
     waiting_for_rows,
     weights_mailbox,
 )
@@ -57,7 +56,6 @@ def main(child: ChildContext) -> None:
         CollectorPhase,
         threads=job.plan.collector_threads,
         is_background=True,
-        delays=thread_delays(child, job.cfg, f"collector-{child.index}"),
         opened_ns=before.reported_ns if before is not None else 0,
     )
     collector = Collector(child, job)

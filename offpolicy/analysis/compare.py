@@ -40,7 +40,7 @@ LEARNER_KEYS = {learner_key(phase): row for phase, row in LEARNER_ROWS.items()}
 COLLECTOR_KEYS = {collector_key(phase): row for phase, row in COLLECTOR_ROWS.items()}
 NOISE, UNKNOWN = "noise", ""
 # No verdict: the cores were shared; the run was delayed on purpose; the keys hold different work.
-BUSY, SLOWED, UNLIKE = "busy", "slowed", "unlike"
+BUSY, UNLIKE = "busy", "unlike"
 
 
 class Words(NamedTuple):
@@ -116,20 +116,16 @@ def sections(compared: Sequence[LabelledRuns], reference: float | None) -> list[
         Section("Without a core, % wall", _not_zero(without_core)),
     ]
     busy = contended_labels(compared)
-    is_busy, is_slowed = ([each.label in busy for each in compared], [each.is_slowed for each in compared])
-    return [
-        Section(title, [_withheld(_withheld(row, BUSY, is_busy), SLOWED, is_slowed) for row in rows])
-        for title, rows in found
-        if rows
-    ]
+    is_busy = [each.label in busy for each in compared]
+    return [Section(title, [_withheld(row, is_busy) for row in rows]) for title, rows in found if rows]
 
 
-def _withheld(row: Row, word: str, is_bad: Sequence[bool]) -> Row:
-    """Returns a row of time with `word` in place of the verdicts that rest on a label of which `is_bad` is true."""
+def _withheld(row: Row, is_busy: Sequence[bool]) -> Row:
+    """Returns a row of time with `busy` in place of the verdicts that rest on a label without its cores."""
     if not row.is_of_time:
         return row
     cells = [
-        cell._replace(verdict=word) if cell.verdict and (is_bad[0] or is_bad[index]) else cell
+        cell._replace(verdict=BUSY) if cell.verdict and (is_busy[0] or is_busy[index]) else cell
         for index, cell in enumerate(row.cells)
     ]
     return replace(row, cells=tuple(cells))

@@ -136,7 +136,5 @@ def _why_not(key: str, first: LabelledRuns, other: LabelledRuns, values: Sequenc
         return f"{key} holds other work in one of {first.label}, {other.label}"
     if key in RETURNS or METRICS[key].unit in COUNTS:
         return None
-    if slowed := [each.label for each in (first, other) if each.is_slowed]:
-        return f"delayed on purpose by timing.virtual_speedup: {', '.join(slowed)}"
     busy = [f"{each.label} ({shares_text(each)})" for each in (first, other) if is_contended(each)]
     return f"more than {MAX_DESCHEDULED:.0%} of the wall without a core: {', '.join(busy)}" if busy else None

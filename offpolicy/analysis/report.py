@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from offpolicy.analysis.bootstrap import Interval
-from offpolicy.analysis.compare import BUSY, NOISE, SLOWED, UNLIKE, Cell, Row, Section
+from offpolicy.analysis.compare import BUSY, NOISE, UNLIKE, Cell, Row, Section
 
 STYLES = {
-    **dict.fromkeys((NOISE, BUSY, SLOWED, UNLIKE), "dim"),
+    **dict.fromkeys((NOISE, BUSY, UNLIKE), "dim"),
     **dict.fromkeys(("faster", "better"), "bold cyan"),
     **dict.fromkeys(("slower", "worse"), "bold yellow"),
 }
@@ -130,7 +130,7 @@ def markdown(report: Report, picture: str | None) -> str:
     def cells(row: Row) -> str:
         texts = [f"**{row.title}**" if row.is_sum else row.title]
         for cell in row.cells:
-            verdict = cell.verdict if cell.verdict in (NOISE, BUSY, SLOWED, UNLIKE, "") else f"**{cell.verdict}**"
+            verdict = cell.verdict if cell.verdict in (NOISE, BUSY, UNLIKE, "") else f"**{cell.verdict}**"
             texts.append(" ".join(filter(None, (_value(cell), _change(cell, row.is_relative, True), verdict))))
         return " | ".join(texts)
 

@@ -40,11 +40,6 @@ class LabelledRuns:
         return len(self.runs) > 1
 
     @property
-    def is_slowed(self) -> bool:
-        """True if one of its runs was delayed on purpose, by `timing.virtual_speedup`."""
-        return any(config.get("timing.virtual_speedup") is True for config in self.configs)
-
-    @property
     def last_env_steps(self) -> float:
         """The env steps that all of its runs have reached."""
         return min(run.last_env_steps for run in self.runs)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from offpolicy.analysis import report as pages
 from offpolicy.analysis.bootstrap import LEVEL, block_length
-from offpolicy.analysis.compare import LEAST_CHANGE, LEAST_OF_WALL, SLOWED, UNLIKE, Section, sections
+from offpolicy.analysis.compare import LEAST_CHANGE, LEAST_OF_WALL, UNLIKE, Section, sections
 from offpolicy.analysis.conditions import Judgement, Outcome, judge, parse_conditions
 from offpolicy.analysis.contention import contention_notes
 from offpolicy.analysis.learning_curves import FINAL_FRACTION, LEAST_OF_RANGE, common_end, reach_key
@@ -87,9 +87,6 @@ def _exit_code(judgements: Sequence[Judgement]) -> int:
 def _refusals(compared: Sequence[LabelledRuns], found: Sequence[Section]) -> Iterator[str]:
     """Yields why rows have no verdict, where some have none."""
     yield from contention_notes(compared)
-    for labelled in compared:
-        if labelled.is_slowed:
-            yield f"{SLOWED}: {labelled.label} was delayed on purpose by timing.virtual_speedup; no verdict on time"
     if any(cell.verdict == UNLIKE for section in found for row in section.rows for cell in row.cells):
         yield f"{UNLIKE}: the two hold different work under one name, as the notes on their keys say; no verdict"
 

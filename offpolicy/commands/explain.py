@@ -42,10 +42,6 @@ def explain(path: Path, before_path: Path | None = None) -> int:
         numbers = (then.collector_capacity, then.learner_capacity, predicted)
         predictions.add_row(change, *(f"{number:,.0f}" for number in numbers), run.gain_text(predicted))
     console.print(Group("", predictions, _error(run), _flip(run.pipeline)))
-    if run.summary.get("virtual_speedup") is not None:
-        base = run.summary["virtual_speedup"]["steps_per_sec"]
-        console.print(Group("", _virtual_speedup(run), "the run was slowed on purpose, by timing.virtual_speedup:"))
-        console.print(f"its blocks without an experiment did {base:,.1f} env steps/s")
     if before_path is not None:
         before = FinishedRun.read(before_path)
         _say_of_which_start(console, before)
@@ -133,23 +129,6 @@ def _error(run: FinishedRun) -> str:
     if run.prediction_error is None:
         return "how far these are off is not known: the run made too few records"
     return f"the run's own predictions were off by {run.prediction_error:.1%} (median of the newest records)"
-
-
-def _virtual_speedup(run: FinishedRun) -> Table:
-    """Returns what faster phases gained in the experiments of the run, beside the model's prediction."""
-    measured = run.summary["virtual_speedup"]
-    table = _table(
-        "virtual speed-up, measured", "phase", "time", "env steps/s", "gain", "interval, %", "blocks", "model"
-    )
-    for row in measured["gains"]:
-        phase, factor, low, high = row["phase"], 1.0 - row["percent"] / 100.0, row["low"], row["high"]
-        interval = "" if low is None else f"{100.0 * low:+.1f} to {100.0 * high:+.1f}"
-        model = run.pipeline.scaled({phase: factor}).steps_per_sec / run.pipeline.steps_per_sec - 1.0
-        faster = f"{measured['steps_per_sec'] * (1.0 + row['gain']):,.1f}"
-        table.add_row(
-            phase, f"-{row['percent']} %", faster, f"{row['gain']:+.1%}", interval, f"{row['blocks']}", f"{model:+.1%}"
-        )
-    return table
 
 
 def _flip(now: Pipeline) -> str:

@@ -33,7 +33,7 @@ TUNED = "fastest: "  # the beginning of the line in which a run says which threa
 QUIET = (
     *("resume=never", f"log.every_s={EVERY_S}", "log.panel=off", "log.tensorboard=false", "log.wandb=disabled"),
     *("log.sinks=[]", "log.otlp_endpoint=null", "log.prometheus_port=null", "callbacks=[]"),
-    *("timing.enabled=true", "timing.trace=false", "timing.profile_at=0", "timing.virtual_speedup=false"),
+    *("timing.enabled=true", "timing.trace=false", "timing.profile_at=0"),
     *("checkpoint.every=0", "checkpoint.every_min=0", "checkpoint.replay=false"),
     *("eval.video=false", "stop.reward=null", "stop.patience=0"),
 )

@@ -504,7 +504,6 @@ class TimingConfig:
     trace: bool = option(False, "write down every phase of every process: trace.json, for trace viewers")
     trace_mb: int = option(200, "MB that trace.json may have; of a longer run it holds the end", ge=1)
     profile_at: int = option(0, "iteration after which torch.profiler is attached, with timing.trace; 0: never", ge=0)
-    virtual_speedup: bool = option(False, "measure what a faster phase would bring: delays the others on purpose")
     profile_iterations: int = option(10, "iterations that torch.profiler watches", ge=1)
 
 

@@ -88,10 +88,6 @@ def follow_launcher(cfg: RunConfig) -> HostInfo:
             f" of {host.num_hosts} hosts: collect.num_collectors={cfg.collect.num_collectors} and"
             f" env.num_envs={cfg.env.num_envs} are those of each host"
         )
-    if cfg.timing.virtual_speedup and num_ranks > 1:
-        raise ConfigError(
-            f"timing.virtual_speedup: got true, allowed false with {num_ranks} learner ranks: it knows one of them"
-        )
     if problems := impossible_share(cfg, num_ranks) + impossible_compile(cfg, num_ranks):
         raise ConfigError(problems)
     if cfg.runner.backend == "memory" and not host.is_alone:

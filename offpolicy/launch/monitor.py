@@ -22,7 +22,6 @@ from offpolicy.replay.rate_limiter import LearningStart, RateLimiter, first_lear
 from offpolicy.timing.clock import Every, MonotonicClock
 from offpolicy.timing.core_ledger import CoreLedger
 from offpolicy.timing.trace_writer import TraceTrack
-from offpolicy.timing.virtual_speedup import Measured
 from offpolicy.training.run_memory import RunMemory
 from offpolicy.types import CollectorTotals, CoreTotals, EvalResult, Snapshot
 
@@ -80,7 +79,6 @@ class Monitor:
         self.stopped_by: int | None = None  # rank that requested the stop
         self._agreed_steps: int | None = None  # env steps of all hosts, known at the end
         self.gpu: str | None = None
-        self.virtual_speedup: Measured | None = None
         self.saved_steps: list[int] = []
 
     def on_message(self, child: Child, message: Mapping[str, Any]) -> None:
@@ -96,8 +94,6 @@ class Monitor:
             case "setting":
                 self._logger.set_speed(message["threads"], message["mode"], _by_threads(message["update_s"]))
                 self._logger.message(message["text"])
-            case "virtual_speedup":
-                self.virtual_speedup = Measured(message["steps_per_sec"], message["gains"])
             case "restart" | "restarted":
                 self._on_restart(child, message)
             case "checkpoint":

@@ -126,7 +126,6 @@ def record_end(
             training_return=logger.training_return,
             gpu=monitor.gpu,
             prediction_error=logger.prediction_error,
-            virtual_speedup=monitor.virtual_speedup,
         ),
         baseline=logger.baseline,
         start=logger.start,

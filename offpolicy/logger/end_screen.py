@@ -45,7 +45,7 @@ NEXT_WIDTH = len("next  ")
 COMMAND_WIDTH = WIDTH - NEXT_WIDTH - len(" \\")
 COMPARABLE = 8  # records after its warm-up that `offpolicy compare` needs of a run
 LEAST_COMMANDS = 3  # that are kept on a full screen
-OPTIONAL = ("learning", "cores", "speed-up")  # lines that are left out of a full screen, in this order
+OPTIONAL = ("learning", "cores")  # lines that are left out of a full screen, in this order
 Line = tuple[str, str]
 
 EARLY = "stopped early"  # begins the reason of a run that its evaluations have ended
@@ -122,7 +122,7 @@ def _restarts_text(summary: Section) -> str:
 def _result_lines(summary: Section) -> list[Line]:
     """Returns names and values: rates, barrier waits of several ranks, cores, the bottleneck and the first advice."""
     rates, bottleneck = summary["rates"], summary["bottleneck"]
-    lines = _virtual_speedup_lines(summary.get("virtual_speedup"))
+    lines: list[Line] = []
     if any(rates[key] for key in SPEEDS):
         speeds = [f"{METRICS[f'perf/{key}'].row} {rate(rates[key])}" for key in SPEEDS if rates[key]]
         lines += [("rates", "  ".join(speeds) + f" env steps/s  utd {fixed(rates['utd'], 2)}")]
@@ -164,16 +164,6 @@ def _straggler_text(summary: Section) -> str:
     if late is None:
         return "none is late"
     return f"rank {late['rank']} late {fixed(late['ms'], 1)} ms ({late['share']:.0%})"
-
-
-def _virtual_speedup_lines(section: Section | None) -> list[Line]:
-    """Returns the gain of the largest speed-up of each phase that was tried."""
-    if section is None:
-        return []
-    largest = max((row["percent"] for row in section["gains"]), default=0)
-    gains = [f"{row['phase']} {row['gain']:+.0%}" for row in section["gains"] if row["percent"] == largest]
-    text = f"with {largest} % less time: {', '.join(gains) or 'nothing measured'}; see offpolicy explain"
-    return [("slowed", "on purpose, by timing.virtual_speedup"), ("speed-up", text)]
 
 
 def _account(timing: Section) -> Table | None:

@@ -26,7 +26,6 @@ from offpolicy.timing.histogram import spreads_of
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.timing.rates import Rates, compute_rates, num_updates
 from offpolicy.timing.thread_states import shares_of
-from offpolicy.timing.virtual_speedup import Measured, interval_of
 from offpolicy.timing.windows import (
     NS_PER_S,
     Elapsed,
@@ -66,7 +65,6 @@ class RunResult:
     training_return: float | None = None  # mean of the last training episodes
     gpu: str | None = None
     prediction_error: float | None = None  # median of the newest, as a fraction
-    virtual_speedup: Measured | None = None
 
 
 def build_summary(
@@ -129,7 +127,7 @@ def build_summary(
         "products": header.products or None,
         "versions": versions(),
         "hardware": {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "gpu": result.gpu},
-    } | _virtual_speedup_section(result.virtual_speedup)
+    }
 
 
 def _evaluation_section(last: EvalResult | None) -> dict[str, float | None]:
@@ -213,19 +211,6 @@ def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[s
         # What the iterations slower than 99 % of those before them take longer than the mean one, by phase.
         "slow_ms": slow_excess_ms(account.slow, account.iterations, _without_cooldown(account)),
     }
-
-
-def _virtual_speedup_section(measured: Measured | None) -> dict[str, Any]:  # Any: nested mapping
-    """Returns what each phase would gain, as a fraction of the speed of the undelayed blocks; empty without trials."""
-    if measured is None:
-        return {}
-    rows = [
-        {"phase": phase, "percent": int(percent), "blocks": len(ratios), **interval_of(ratios)._asdict()}
-        for phase, by_percent in measured.gains.items()
-        for percent, ratios in by_percent.items()
-        if ratios
-    ]
-    return {"virtual_speedup": {"steps_per_sec": measured.steps_per_sec, "gains": rows}}
 
 
 def _cores_section(baseline: Snapshot | None, snapshot: Snapshot, num_hosts: int) -> Section | None:

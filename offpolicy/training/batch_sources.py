@@ -29,8 +29,6 @@ from offpolicy.replay.rollout_source import RolloutSource, RolloutSpec
 from offpolicy.replay.sampler import AgeWeightedSampler, Sampler, UniformSampler
 from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.phases import DeviceSpan, PackerPhase
-from offpolicy.timing.time_account import TimeAccount
-from offpolicy.timing.virtual_speedup import DelayedLedger
 from offpolicy.training.rank_context import RankContext, num_busy_threads
 from offpolicy.training.ranks import LearnerRanks
 from offpolicy.training.resume import TrainingStart
@@ -41,7 +39,6 @@ from offpolicy.training.run_memory import (
     rollout_layout,
     rollout_ring,
     row_layout,
-    thread_delays,
 )
 
 GUARD_ROWS = 8  # rows per environment that the sampler keeps away from the write head
@@ -148,9 +145,7 @@ def prefetch_source(replay: Replay) -> PrefetchSource:
     )
     gate = learner_gate(rank.child, rank.job, rank.control, f"packer_wake-{index}", is_main=False)
     track = rank.open_track("packer", trace_names(PackerPhase), f"packer {index}")
-    ledger: TimeAccount = make_ledger(PackerPhase, is_enabled=rank.cfg.timing.enabled, trace=track, has_histogram=False)
-    if (delays := thread_delays(rank.child, rank.cfg, f"packer-{index}")) is not None:
-        ledger = DelayedLedger(PackerPhase, delays, None, track, has_histogram=False)
+    ledger = make_ledger(PackerPhase, is_enabled=rank.cfg.timing.enabled, trace=track, has_histogram=False)
     copies, device_sync = rank.device_timer.background_copies(), rank.new_device_sync()
     more_guard = 0
     if options.prefetch:  # else a batch is packed before the collectors go on

@@ -19,9 +19,8 @@ from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.loop import Parts, train
 from offpolicy.machine import cpu_model, num_usable_cores
 from offpolicy.onednn import BLAS, ONEDNN, missing_library
-from offpolicy.protocols import StatefulBatchSource, Tuner
+from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay.replay_source import RateLimitedSource
-from offpolicy.seeding import generator
 from offpolicy.timing.attainable import remembered_attainable
 from offpolicy.timing.chrome_trace import NoProfiler, Profiler
 from offpolicy.timing.phases import LearnerPhase
@@ -36,9 +35,7 @@ from offpolicy.training.rank_context import RankContext, unused_gpu
 from offpolicy.training.ranks import LearnerRanks
 from offpolicy.training.reporter import Reporter
 from offpolicy.training.resume import RankState, TrainingStart
-from offpolicy.training.run_memory import thread_delays
 from offpolicy.training.speed_tuner import NoTuner, Setting, SpeedTuner, thread_numbers
-from offpolicy.training.virtual_speedup import Gains, VirtualSpeedup
 from offpolicy.training.weight_publisher import WeightPublisher
 
 
@@ -114,7 +111,7 @@ def train_rank(
         reporter = Reporter(state, health, profiler)
         bound = BoundLearner(learner, may_bind=rank.device.type == "cpu" and rank.num_ranks == 1)
         bound.use_threads(torch.get_num_threads())
-        tuner = with_virtual_speedup(state, make_tuner(state, bound.use_threads))
+        tuner = make_tuner(state, bound.use_threads)
         send_hello(state, flops)
         parts = Parts(
             source=source,
@@ -187,25 +184,6 @@ def make_tuner(state: RankState, use_threads: Callable[[int], None]) -> SpeedTun
         rank.child.send("setting", threads=setting.threads, mode=setting.mode, text=text, update_s=update_s)
 
     return SpeedTuner(settings, apply, report, lambda: learner.num_updates, choice)
-
-
-def with_virtual_speedup(state: RankState, tuner: SpeedTuner | NoTuner) -> Tuner:
-    """Returns the tuner, followed by the experiments of `timing.virtual_speedup` where the run makes them."""
-    rank, learner = state.rank, state.learner
-    delays = thread_delays(rank.child, rank.cfg, f"learner-{rank.rank}")
-    if delays is None:
-        return tuner
-
-    rank.warn("timing.virtual_speedup=true delays learner and collectors on purpose: the run is slower than without")
-
-    def counts() -> tuple[int, int]:
-        return learner.num_updates, rank.control.env_steps
-
-    def report(steps_per_sec: float, gains: Gains) -> None:
-        rank.child.send("virtual_speedup", steps_per_sec=steps_per_sec, gains=gains)
-
-    rng = generator(rank.cfg.seed, "virtual_speedup", *rank.start_path)
-    return VirtualSpeedup(delays, rank.ledger, counts, tuner, report, rank.warn, rng)
 
 
 def make_profiler(rank: RankContext) -> Profiler | NoProfiler:

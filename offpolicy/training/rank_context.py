@@ -23,7 +23,7 @@ from offpolicy.timing.device_timer import DeviceTimer, DeviceTraces, StreamSync,
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.time_account import TimeAccount
 from offpolicy.timing.trace_writer import TraceTrack, open_track
-from offpolicy.training.run_memory import control_page, learner_gate, thread_delays
+from offpolicy.training.run_memory import control_page, learner_gate
 from offpolicy.training.worker import WorkerSpec, start_worker
 from offpolicy.types import SpaceSpec
 
@@ -44,8 +44,7 @@ class RankContext:
     def open(cls, child: ChildContext) -> RankContext:
         """Sets up the process. Raises `ConfigError` without a device."""
         job, index = WorkerSpec.of(child), child.index
-        delays = thread_delays(child, job.cfg, f"learner-{index}")
-        ledger = start_worker(job, "learner", index, LearnerPhase, threads=job.plan.learner_threads, delays=delays)
+        ledger = start_worker(job, "learner", index, LearnerPhase, threads=job.plan.learner_threads)
         device = pick_device(job.cfg.device, index)
         set_up_device(device)
         control = control_page(child.block("control"), job.cfg)

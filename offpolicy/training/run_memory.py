@@ -22,7 +22,6 @@ from offpolicy.replay.ring import Ring
 from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase, PackerPhase
-from offpolicy.timing.virtual_speedup import ThreadDelays, VirtualTimes
 from offpolicy.training.worker import WorkerSpec
 from offpolicy.types import SpaceSpec
 
@@ -160,8 +159,6 @@ class RunMemory:
                 f"collector_report-{index}": CollectorReports.nbytes(COLLECTOR_PHASES),
                 f"episodes-{index}": Ring.nbytes(EPISODE_CAPACITY, EPISODE_COLUMNS, 8),
             }
-        if cfg.timing.virtual_speedup:
-            sizes["virtual_speedup"] = VirtualTimes.nbytes(len(delayed_threads(cfg)))
         if has_evaluator:
             sizes["evaluation"] = EvaluationRequests.nbytes(0)  # grown in the same way
             sizes["evaluator_report"] = EvaluatorReports.nbytes(EVALUATOR_PHASES)
@@ -239,18 +236,6 @@ def wake_event_names(cfg: RunConfig, *, has_evaluator: bool) -> list[str]:
 def waiting_for_rows(cfg: RunConfig) -> list[str]:
     """Returns the names of the wake events of threads that may wait for rows."""
     return [f"{role}_wake-{rank}" for role in ("learner", "packer") for rank in range(cfg.runner.world_size)]
-
-
-def delayed_threads(cfg: RunConfig) -> list[str]:
-    """Returns the threads that take part in the experiments of `timing.virtual_speedup`."""
-    return ["learner-0", "packer-0", *(f"collector-{index}" for index in range(cfg.collect.num_collectors))]
-
-
-def thread_delays(context: ChildContext, cfg: RunConfig, thread: str) -> ThreadDelays | None:
-    """Returns the delays of a thread; None where the run makes no such experiments."""
-    if not cfg.timing.virtual_speedup:
-        return None
-    return ThreadDelays(VirtualTimes(context.block("virtual_speedup"), delayed_threads(cfg)), thread)
 
 
 def weights_mailbox(context: ChildContext, policy_size: int) -> Mailbox:

@@ -17,7 +17,6 @@ from offpolicy.timing.clock import process_birth_ns
 from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.time_account import TimeAccount
 from offpolicy.timing.trace_writer import open_track
-from offpolicy.timing.virtual_speedup import DelayedLedger, ThreadDelays
 from offpolicy.types import SpaceSpec
 
 SNAPSHOT_DIR = ".snapshot"  # `.snapshot-<name>`: directory of a collector's or a rank's part of a checkpoint
@@ -83,7 +82,6 @@ def start_worker(  # noqa: PLR0913  # what tells the processes of a run apart
     *,
     threads: int,
     is_background: bool = False,
-    delays: ThreadDelays | None = None,
     opened_ns: int = 0,
 ) -> TimeAccount:
     """Returns the ledger of the process `role` `index`, open since its birth, once torch is set up.
@@ -92,8 +90,7 @@ def start_worker(  # noqa: PLR0913  # what tells the processes of a run apart
     too. A background process must not take the learner's core before the learner lets go of it, although the learner
     has woken it: its step would be charged to the learner's sync_coordination. A learner keeps the memory that it
     frees: networks that autograd differentiates have fresh memory in every update, which the kernel would clear page by
-    page. `delays` are those of virtual speed-up. `opened_ns` is the instant at which the account begins, 0 for the
-    process's birth.
+    page. `opened_ns` is the instant at which the account begins, 0 for the process's birth.
     """
     import torch  # here, because the supervisor imports this module too and has no torch
 
@@ -105,7 +102,5 @@ def start_worker(  # noqa: PLR0913  # what tells the processes of a run apart
         with contextlib.suppress(OSError):  # a sandbox may refuse it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     trace = open_track(job.trace_dir, f"{role}-{index}", trace_names(phases), f"{role} {index}")
-    opened_ns = opened_ns or process_birth_ns()
-    if delays is not None:
-        return DelayedLedger(phases, delays, opened_ns, trace)
-    return make_ledger(phases, is_enabled=job.cfg.timing.enabled, opened_ns=opened_ns, trace=trace)
+    is_enabled, opened_ns = job.cfg.timing.enabled, opened_ns or process_birth_ns()
+    return make_ledger(phases, is_enabled=is_enabled, opened_ns=opened_ns, trace=trace)

@@ -135,7 +135,6 @@ def names_of_runs(words: list[str]) -> Iterator[str]:
 STAND_INS = {
     "sac": ("algo=sac", "timing.trace=true"),
     "td3": ("algo=td3",),
-    "slowed": ("algo=sac", "timing.virtual_speedup=true"),
 }
 
 

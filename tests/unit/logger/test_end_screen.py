@@ -14,7 +14,6 @@ from offpolicy.logger.console import shown_path
 from offpolicy.logger.end_screen import MOST_ROWS, end_screen, percentages
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary
-from offpolicy.timing.virtual_speedup import Measured
 from offpolicy.types import EvalResult, Snapshot
 
 HEADER = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="alternate", total_timesteps=2000)
@@ -62,8 +61,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_screen_of_a_full_run_fits_a_terminal(
     run: Path, make_snapshot: Any, evaluation: EvalResult, status: str
 ) -> None:
-    gains = {"train": {"50": [1.4, 1.5]}, "env_step": {"50": [1.02, 1.02]}}
-    summary = summary_of(make_snapshot(1000), status, last_eval=evaluation, virtual_speedup=Measured(100.0, gains))
+    summary = summary_of(make_snapshot(1000), status, last_eval=evaluation)
     summary["bottleneck"] |= {"reason": "the learner " * 60, "advice": ["threads.learner=2 " * 60] * 5}
     lines = printed(summary)
     assert len(lines) <= MOST_ROWS
