@@ -229,14 +229,6 @@ class TaggedTime(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SlowTime:
-    """The iterations that took longer than 99 % of those before them."""
-
-    iterations: int
-    phases_ns: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
 class Cooldown:
     """The part of an account that came after its last iteration: the final evaluation, waiting to be stopped."""
 
@@ -263,9 +255,6 @@ class Account:
     # counts [phases + 1, bins] over iterations, the last row those of whole iterations
     histogram: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
     cooldown: Cooldown | None = None  # None while there are iterations
-    slow: SlowTime | None = None  # None as long as there are none, and without a histogram
-    # nanoseconds [phases, 3] of the sampled iterations: wall, running, runnable; the rest of the wall is blocked
-    states: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.what_if import Pipeline, flip_delay_s
 
 MICRO = 1e6
-SLOW_PHASES = 3  # phases named as the cause of slow iterations, at most
 SHOWN_FRACTION = 0.05  # fraction of the median iteration that the p99 of a phase must reach to be shown
 
 
@@ -30,8 +29,6 @@ def explain(path: Path, before_path: Path | None = None) -> int:
     if run.summary["status"] != RunStatus.COMPLETED:
         console.print(f"{path}: {run.summary['status']}, {run.summary['reason']}", soft_wrap=True)
     console.print(Group(_costs(run.pipeline), _waterfall(run), _spread(run.summary["timing"])))
-    for line in _slow_lines(run.summary["timing"]):
-        console.print(line)
     bottleneck = run.summary["bottleneck"]
     console.print(f"bottleneck  {bottleneck['verdict']} ({bottleneck['phase']}): {bottleneck['reason']}")
     for advice in bottleneck["advice"]:
@@ -111,18 +108,6 @@ def _spread(timing: Mapping[str, Any]) -> RenderableType:
                 name = f"{side.capitalize()} {'in all' if phase == WHOLE else names[phase]}"
                 table.add_row(name, *(f"{spread[key]:,.2f}" for key in ("p50", "p95", "p99", "max")))
     return table
-
-
-def _slow_lines(timing: Mapping[str, Any]) -> Iterator[str]:
-    """Yields, for each side, what its slow iterations spend their extra time on."""
-    for side, what in (("learner", "iterations"), ("collector", "vector steps")):
-        excess_ms: Mapping[str, float] = timing[side].get("slow_ms", {})
-        total_ms = sum(excess_ms.values())
-        if total_ms <= 0.0:
-            continue
-        largest = sorted(excess_ms.items(), key=lambda item: -item[1])[:SLOW_PHASES]
-        parts = [f"{phase} {ms / total_ms:.0%}" for phase, ms in largest if ms >= SHOWN_FRACTION * total_ms]
-        yield f"slow {what} of the {side}: {total_ms:+.1f} ms, of it {', '.join(parts)}"
 
 
 def _error(run: FinishedRun) -> str:

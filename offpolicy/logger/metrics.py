@@ -102,11 +102,6 @@ def core_key(row: str) -> str:
     return f"cores/{row}_ms_per_s"
 
 
-def state_key(state: str, side: str, phase: str) -> str:
-    """Returns the key of a thread's state (`blocked`, `runnable`) in a phase; that may also be `iter` or `cycle`."""
-    return f"{state}/{side}_{phase}_pct"
-
-
 def read_metrics(groups: Sequence[Mapping[str, Any]]) -> Mapping[str, Metric]:  # Any: values of the table
     """Returns the metrics of groups, by key and in their order. Raises `ValueError` for a key listed twice.
 

@@ -101,8 +101,6 @@ def judge_window(  # noqa: PLR0913  # what a verdict is made of, each needed
     cores, windows = cores_elapsed(previous, current), learner_windows(previous, current)
     env_step_ns = collector.phases_ns.get(CollectorPhase.ENV_STEP, 0)
     reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP) or 0.0
-    # With a device, `train` waits for that, too.
-    in_train = learner.shares(LearnerPhase.TRAIN) if current.learners[0].device is None else None
     waits = (window.phases_ns.get(LearnerPhase.COLLECTOR_WAIT, 0) / window.wall_ns for window in timed_ranks(windows))
     evidence = WindowEvidence(
         longest_wait=max(waits, default=0.0),
@@ -112,7 +110,6 @@ def judge_window(  # noqa: PLR0913  # what a verdict is made of, each needed
         collector_descheduled=_descheduled(collector),
         resets=reset_ns / env_step_ns if env_step_ns > 0 else 0.0,
         launch_bound=device_keys(previous, current).get("device/launch_bound") or 0.0,
-        train_blocked=in_train.blocked if in_train is not None else 0.0,
         may_try_threads=len(current.learners) == 1
         and current.learners[0].device is None
         and (header.learner_threads > 1 or cores is None or cores.capacity_ns > cores.wall_ns),

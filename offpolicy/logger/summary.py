@@ -25,14 +25,12 @@ from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.histogram import spreads_of
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.timing.rates import Rates, compute_rates, num_updates
-from offpolicy.timing.thread_states import shares_of
 from offpolicy.timing.windows import (
     NS_PER_S,
     Elapsed,
     collector_windows,
     learner_elapsed,
     of_iterations,
-    slow_excess_ms,
 )
 from offpolicy.types import Account, EvalResult, Snapshot
 
@@ -199,17 +197,12 @@ def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[s
     buckets[WARMUP] = account.warmup_ns
     wall_ns = account.wall_ns + account.warmup_ns
     spreads = spreads_of(account.histogram, {**account.phases_ns, WHOLE: account.wall_ns})
-    states = {} if account.states is None else dict(zip(phases, map(shares_of, account.states), strict=True))
     return {
         "wall_s": wall_ns / NS_PER_S,
         "phases_s": {name: ns / NS_PER_S for name, ns in buckets.items()},
         "other_s": (wall_ns - sum(buckets.values())) / NS_PER_S,
-        # What the thread did in sampled iterations; without the phases of which hardly anything was sampled.
-        "states": {str(name): shares._asdict() for name, shares in states.items() if shares is not None},
         # Percentiles over the iterations since the warm-up, of the phases that were ever opened.
         "spread_ms": {name: spread._asdict() for name, spread in spreads.items()},
-        # What the iterations slower than 99 % of those before them take longer than the mean one, by phase.
-        "slow_ms": slow_excess_ms(account.slow, account.iterations, _without_cooldown(account)),
     }
 
 
@@ -227,12 +220,6 @@ def _cores_section(baseline: Snapshot | None, snapshot: Snapshot, num_hosts: int
         "seconds": {row: ns / NS_PER_S for row, ns in cores.classes_ns.items()},
         "cpu_ms_per_env_step": cpu_ms_per_env_step(baseline, snapshot, num_hosts),
     }
-
-
-def _without_cooldown(account: Account) -> Mapping[str, int]:
-    """Returns the nanoseconds by phase that passed in iterations."""
-    after = account.cooldown.phases_ns if account.cooldown is not None else {}
-    return {phase: ns - after.get(phase, 0) for phase, ns in account.phases_ns.items()}
 
 
 def write_summary(path: Path, mapping: Mapping[str, Any]) -> None:  # Any: nested mapping

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from statistics import fmean
 
 from offpolicy.logger.metrics import (
@@ -18,11 +18,9 @@ from offpolicy.logger.metrics import (
     rank_key,
     share_key,
     spread_key,
-    state_key,
 )
 from offpolicy.timing.histogram import spreads_of
 from offpolicy.timing.phases import CollectorPhase, CoreClass, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
-from offpolicy.timing.thread_states import States, shares_of
 from offpolicy.timing.windows import (
     NS_PER_MS,
     NS_PER_S,
@@ -33,10 +31,9 @@ from offpolicy.timing.windows import (
     learner_elapsed,
     learner_windows,
     packer_elapsed,
-    slow_excess_ms,
     tagged_excess_ns,
 )
-from offpolicy.types import CoreTotals, DeviceTotals, HookTotals, SchedulerStats, SlowTime, Snapshot, TaggedTime
+from offpolicy.types import CoreTotals, DeviceTotals, HookTotals, SchedulerStats, Snapshot, TaggedTime
 
 MS_PER_S = 1000.0
 STATISTICS = ("p50", "p95", "p99", "max")
@@ -53,7 +50,6 @@ def collectors_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed 
     if not windows:
         return None
     spreads = [window.histogram for window in windows if window.histogram is not None]
-    states = [window.states for window in windows if window.states is not None]
     return Elapsed(
         sum(window.wall_ns for window in windows),
         sum(window.total_ns for window in windows),
@@ -63,16 +59,7 @@ def collectors_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed 
         SchedulerStats(*(sum(parts) for parts in zip(*(window.scheduler for window in windows), strict=True))),
         TaggedTime(*(sum(parts) for parts in zip(*(window.tagged for window in windows), strict=True))),
         sum(spreads[1:], start=spreads[0]) if spreads else None,
-        sum(states[1:], start=states[0]) if states else None,
-        _sum_of_slow([window.slow for window in windows if window.slow is not None]),
     )
-
-
-def _sum_of_slow(slow: Sequence[SlowTime]) -> SlowTime | None:
-    if not slow:
-        return None
-    phases_ns = {str(phase): sum(one.phases_ns.get(phase, 0) for one in slow) for phase in CollectorPhase}
-    return SlowTime(sum(one.iterations for one in slow), phases_ns)
 
 
 def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: float | None) -> Numbers:
@@ -91,8 +78,7 @@ def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: f
         record |= {learner_key(phase): learner.mean_ms(phase) for phase in LearnerPhase}
         record["perf/iter_ms"] = learner.wall_ns / learner.iterations / NS_PER_MS
         record[PIPELINE_KEY] = sum(learner.mean_ms(phase) for phase in PIPELINE)
-        record |= _spread_keys("learner", ITERATION, learner) | _slow_keys("learner", learner)
-        record |= _state_keys("learner", (*LearnerPhase, ITERATION), learner.states)
+        record |= _spread_keys("learner", ITERATION, learner)
         record |= _share_keys("learner", LearnerPhase, learner)
     if collector is not None and collector.iterations > 0:
         record |= {collector_key(phase): collector.mean_ms(phase) for phase in CollectorPhase}
@@ -100,8 +86,7 @@ def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: f
         record[ROLLOUT_KEY] = rollout_ms
         reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP)
         record[RESET_KEY] = None if reset_ns is None else reset_ns / collector.iterations / NS_PER_MS
-        record |= _spread_keys("collector", CYCLE, collector) | _slow_keys("collector", collector)
-        record |= _state_keys("collector", (*CollectorPhase, CYCLE), collector.states)
+        record |= _spread_keys("collector", CYCLE, collector)
         record |= _share_keys("collector", CollectorPhase, collector)
     return record
 
@@ -113,20 +98,6 @@ def _spread_keys(side: str, whole: str, window: Elapsed) -> Numbers:
         # Four digits: the percentiles are exact to 3 %.
         record |= {spread_key(side, phase, name): float(f"{getattr(spread, name):.4g}") for name in STATISTICS}
         record[f"spread/{side}_count"] = spread.iterations
-    return record
-
-
-def _state_keys(side: str, phases: Sequence[str], states: States | None) -> Numbers:
-    """Returns in how much of each phase, and of all of them, a thread was blocked or had no core.
-
-    No keys for a phase of which hardly anything was sampled.
-    """
-    record: Numbers = {}
-    if states is not None:
-        for phase, of_phase in zip(phases, (*states, states.sum(axis=0)), strict=True):
-            if (shares := shares_of(of_phase)) is not None:
-                record[state_key("blocked", side, phase)] = 100.0 * shares.blocked
-                record[state_key("runnable", side, phase)] = 100.0 * shares.runnable
     return record
 
 
@@ -167,18 +138,6 @@ def cpu_ms_per_env_step(previous: Snapshot | None, current: Snapshot, num_hosts:
 def ours_ns(cores: CoreTotals) -> int:
     """Returns the CPU time of all processes of the run on this host."""
     return cores.capacity_ns - cores.classes_ns[CoreClass.OTHERS] - cores.classes_ns[CoreClass.IDLE]
-
-
-def _slow_keys(side: str, window: Elapsed) -> Numbers:
-    """Returns what takes longer in the slow iterations of a window; no keys without any."""
-    excess_ms = slow_excess_ms(window.slow, window.iterations, window.phases_ns)
-    if window.slow is None or not excess_ms:
-        return {}
-    counted: Numbers = {
-        f"slow/{side}_count": window.slow.iterations,
-        f"slow/{side}_excess_ms": sum(excess_ms.values()),
-    }
-    return counted | {f"slow/{side}_{phase}_ms": ms for phase, ms in excess_ms.items() if ms}
 
 
 def prefetch_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:

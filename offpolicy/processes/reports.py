@@ -30,11 +30,8 @@ from offpolicy.types import (
     MetricTotals,
     RolloutTotals,
     SchedulerStats,
-    SlowTime,
     TaggedTime,
 )
-
-NUM_STATES = 3  # of a thread in a phase: wall, running, runnable
 
 Totals = TypeVar("Totals", CollectorTotals, EvaluatorTotals)
 Record = NDArray[Any]  # of one structured dtype; Any: numpy has no type for its fields
@@ -42,9 +39,7 @@ Record = NDArray[Any]  # of one structured dtype; Any: numpy has no type for its
 
 def account_dtype(phases: Sequence[str], number: type[np.number[Any]], *, has_histogram: bool = True) -> np.dtype[Any]:
     """Returns the record of an account; `is_given` is 0 for none. The wall is not sent: it is the sum of the phases."""
-    slow = ("slow", [("iterations", number), ("phases_ns", number, (len(phases),))])
-    states = ("states", number, (len(phases), NUM_STATES))
-    spread = [("histogram", number, (len(phases) + 1, HISTOGRAM_BINS)), slow, states]
+    spread = [("histogram", number, (len(phases) + 1, HISTOGRAM_BINS))]
     return np.dtype(
         [
             ("is_given", number),
@@ -79,10 +74,6 @@ def write_account(record: Record, account: Account | None, phases: Sequence[str]
         record["cooldown"] = (1, cooldown.cpu_ns, tuple(cooldown.scheduler), phases_ns)
     if account.histogram is not None and "histogram" in _names(record):
         record["histogram"] = account.histogram
-    if account.slow is not None and "slow" in _names(record):
-        record["slow"] = (account.slow.iterations, [account.slow.phases_ns[phase] for phase in phases])
-    if account.states is not None and "states" in _names(record):
-        record["states"] = account.states
 
 
 def read_account(record: Record, phases: Sequence[str]) -> Account | None:
@@ -99,9 +90,7 @@ def read_account(record: Record, phases: Sequence[str]) -> Account | None:
         scheduler=SchedulerStats(*map(int, record["scheduler"].item())),
         tagged=TaggedTime(*map(int, record["tagged"].item())),
         cooldown=_read_cooldown(record["cooldown"], phases),
-        slow=_read_slow(record["slow"], phases) if "slow" in _names(record) else None,
         histogram=record["histogram"].astype(np.int64) if "histogram" in _names(record) else None,
-        states=record["states"].astype(np.int64) if "states" in _names(record) else None,
     )
 
 
@@ -110,12 +99,6 @@ def _read_cooldown(record: Record, phases: Sequence[str]) -> Cooldown | None:
         return None
     phases_ns = dict(zip(phases, map(int, record["phases_ns"]), strict=True))
     return Cooldown(phases_ns, int(record["cpu_ns"]), SchedulerStats(*map(int, record["scheduler"].item())))
-
-
-def _read_slow(record: Record, phases: Sequence[str]) -> SlowTime | None:
-    if not record["iterations"]:
-        return None
-    return SlowTime(int(record["iterations"]), dict(zip(phases, map(int, record["phases_ns"]), strict=True)))
 
 
 def _names(record: Record) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from offpolicy.types import Lateness
 BALANCED_RATIO = 0.95  # lowest ratio of the lesser own time to the greater at which neither side is the bottleneck
 WORTHWHILE_GAIN = 1.05  # lowest predicted speed-up for which a change of mode is advised
 CONTENDED = 0.25  # lowest share of the time without a core at which contention is the bottleneck of the slower side
-HELD_UP = 0.25  # lowest share of `train` in which its thread is blocked at which that is named as its detail
 MOSTLY = 0.5  # lowest share of a phase at which one part of it is named as its detail
 IDLE_CORE = 0.5  # fewest idle cores, on average, at which another thread or process is advised
 MOST_ADVICE = 3  # changes that a verdict suggests at most
@@ -44,7 +43,6 @@ class Detail(StrEnum):
 
     RESETS = "resets"
     LAUNCH_BOUND = "launch-bound"
-    BLOCKED = "blocked"
     DESCHEDULED = "descheduled"
 
 
@@ -202,7 +200,6 @@ class WindowEvidence:
     idle_cores: float | None = None  # mean number of them; None: not known
     overlap_gain: float = 1.0  # predicted factor of the throughput if both sides worked at the same time
     prediction_error: float = 0.0  # of such predictions before, as a fraction
-    train_blocked: float = 0.0  # share of `train` in which its thread waited for something else than core or device
 
 
 LOWER_COLLECTORS = Advice("lower threads.collector or collect.num_collectors: they ask for more threads than the cores")
@@ -323,9 +320,6 @@ DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {
         Advice("raise algo.hidden_dims only if the task needs it: the device has room"),
         _setting("device", "cpu", ": networks this small can be faster without launches"),
     ),
-    Detail.BLOCKED: (
-        Advice("move Python threads of hooks and environments out of the learner: cores/learner_other_ms_per_s"),
-    ),
     Detail.DESCHEDULED: (
         Advice("top: it shows what has the cores (stop other programs, or move this run)"),
         TRY_THREADS,
@@ -406,7 +400,7 @@ def _detail(phase: Phase, waited: float, evidence: WindowEvidence) -> Detail | N
         return Detail.RESETS
     if phase == LearnerPhase.TRAIN and evidence.launch_bound >= MOSTLY:
         return Detail.LAUNCH_BOUND
-    return Detail.BLOCKED if phase == LearnerPhase.TRAIN and evidence.train_blocked >= HELD_UP else None
+    return None
 
 
 def _with_detail(
@@ -423,9 +417,6 @@ def _with_detail(
     if detail is Detail.RESETS:
         reason += f", {evidence.resets:.0%} of it because environments are reset"
         share *= evidence.resets
-    elif detail is Detail.BLOCKED:
-        reason += f"; {evidence.train_blocked:.0%} of it waits for another thread: the interpreter's lock, or OpenMP"
-        share *= evidence.train_blocked
     else:
         reason += f"; in {evidence.launch_bound:.0%} of the iterations the device waited for launches"
     of_mode = tuple(advice for advice in verdict.advice if advice.key == "collect.mode")

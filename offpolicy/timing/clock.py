@@ -9,12 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from offpolicy.types import SchedulerStats
-
-TORN_NS = 100_000  # duration of a reading of several clocks from which on it is repeated
-TORN_READINGS = 3  # at most
 
 
 class Clock(Protocol):
@@ -68,36 +65,6 @@ _SCHEDSTAT = _Schedstat()
 def scheduler_stats() -> SchedulerStats:
     """The scheduler statistics of the calling thread."""
     return SchedulerStats(_SCHEDSTAT.runnable_ns(), resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw)
-
-
-class ThreadTimes(NamedTuple):
-    """The clocks of a thread at one instant."""
-
-    wall_ns: int
-    running_ns: int  # CPU time
-    runnable_ns: int  # time in which it could have run and did not; 0 where the kernel has no such statistics
-
-
-def thread_times() -> ThreadTimes:
-    """The clocks of the calling thread.
-
-    They are read again if the thread lost its core in between, which the kernel likes to do at a system call: a wait
-    for the core would be on one clock in this reading, and on the other in the next one.
-    """
-    times, took_ns = _read_thread_times()
-    for _ in range(TORN_READINGS - 1):
-        if took_ns < TORN_NS:
-            break
-        times, took_ns = _read_thread_times()
-    return times
-
-
-def _read_thread_times() -> tuple[ThreadTimes, int]:
-    """The clocks of the calling thread, and the time between the first and the last of them."""
-    before_ns = time.perf_counter_ns()
-    running_ns, runnable_ns = time.thread_time_ns(), _SCHEDSTAT.runnable_ns()
-    after_ns = time.perf_counter_ns()
-    return ThreadTimes(after_ns, running_ns, runnable_ns), after_ns - before_ns
 
 
 def unix_minus_monotonic_ns() -> int:

@@ -12,7 +12,6 @@ from offpolicy.types import (
     LearnerTotals,
     MetricTotals,
     SchedulerStats,
-    SlowTime,
     TaggedTime,
 )
 
@@ -41,16 +40,7 @@ def continued(before: Account | None, now: Account | None) -> Account | None:
         scheduler=scheduler,
         tagged=TaggedTime(*map(add, before.tagged, now.tagged)),
         histogram=None if before.histogram is None or now.histogram is None else before.histogram + now.histogram,
-        slow=_both(before.slow, now.slow),
-        states=None if before.states is None or now.states is None else before.states + now.states,
     )
-
-
-def _both(before: SlowTime | None, now: SlowTime | None) -> SlowTime | None:
-    if before is None or now is None:
-        return before or now
-    phases_ns = {name: ns + now.phases_ns[name] for name, ns in before.phases_ns.items()}
-    return SlowTime(before.iterations + now.iterations, phases_ns)
 
 
 def continued_learner(before: LearnerTotals, now: LearnerTotals, start: MetricTotals) -> LearnerTotals:

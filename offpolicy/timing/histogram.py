@@ -8,7 +8,6 @@ percentiles of a window are those of the difference. (The idea is that of HdrHis
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -26,10 +25,6 @@ NUM_BINS = HISTOGRAM_BINS
 LAST_BIN = NUM_BINS - 1
 FLOOR_NS = 1 << FLOOR_BITS
 SLICE = 128  # iterations that are noted before they are counted: some 50 us at a time
-RECENT = 4096  # iterations by which "slow" is judged; from twice as many on, the older ones count half
-ENOUGH = 200  # fewest iterations by which "slow" is judged
-OUTLIER = 5.0  # times the p99 from which an iteration is kept with those around it
-KEPT = 1024  # iterations that are kept
 assert NUM_BINS == 1 + BINS_PER_DOUBLING * DOUBLINGS
 
 
@@ -51,29 +46,16 @@ class HistogramRecorder:
 
     An iteration is only noted; it is counted when counts are read, or with a slice of others: a note takes well below a
     microsecond. The newest note is not counted unless it is read: `move_last` may still change it.
-
-    An iteration is slow if it took longer than 99 % of those counted before it; those of `pauses`, which have their
-    cadence, make no outlier.
     """
 
-    __slots__ = (
-        "_around", "_before_ns", "_counts", "_full", "_has_outlier", "_kept", "_notes", "_num_phases", "_offsets",
-        "_outlier_ns", "_pauses", "_recent", "_slow_ns", "_num_slow",
-    )  # fmt: skip
+    __slots__ = ("_before_ns", "_counts", "_full", "_notes", "_num_phases", "_offsets")
 
-    def __init__(self, num_phases: int, pauses: Sequence[int] = ()) -> None:
+    def __init__(self, num_phases: int) -> None:
         self._num_phases, self._full = num_phases, SLICE * num_phases
         self._before_ns = np.zeros(num_phases, dtype=np.int64)  # the totals of the last iteration counted
         self._counts = np.zeros((num_phases + 1, NUM_BINS), dtype=np.int64)
         self._offsets = NUM_BINS * np.arange(num_phases + 1)  # of each row in the flat counts
         self._notes = array("q")  # the totals of every iteration since
-        self._recent = np.zeros(NUM_BINS, dtype=np.int64)  # counts of whole iterations, the older ones halved
-        self._num_slow, self._slow_ns = 0, np.zeros(num_phases, dtype=np.int64)
-        self._pauses = list(pauses)
-        self._kept: deque[NDArray[np.int64]] = deque()  # the last slices, each with the totals before it
-        self._outlier_ns = 0  # duration of the longest outlier since `take_outlier`
-        self._around: list[NDArray[np.int64]] = []  # those of `_kept` when it was found, and the next slice
-        self._has_outlier = False  # the last slice holds it
 
     def add(self, total_ns: list[int]) -> None:
         """Notes the time of each phase since the start."""
@@ -106,56 +88,9 @@ class HistogramRecorder:
         took_ns = np.empty((len(notes), self._num_phases + 1), dtype=np.int64)
         np.subtract(total_ns[1:], total_ns[:-1], out=took_ns[:, :-1])
         np.sum(took_ns[:, :-1], axis=1, out=took_ns[:, -1])
-        bins = bins_of(took_ns)
-        flat = np.bincount((bins + self._offsets).ravel(), minlength=self._counts.size)
+        flat = np.bincount((bins_of(took_ns) + self._offsets).ravel(), minlength=self._counts.size)
         self._counts += flat.reshape(self._counts.shape)
-        outlier_ns = self._judge(took_ns, bins[:, -1])
-        self._kept.append(total_ns)
-        while sum(map(len, self._kept)) - len(self._kept[0]) > KEPT + SLICE:
-            self._kept.popleft()
-        if outlier_ns > self._outlier_ns:
-            self._outlier_ns, self._around, self._has_outlier = outlier_ns, list(self._kept), True
-        elif self._has_outlier:
-            self._around.append(total_ns)
-            self._has_outlier = False
         self._before_ns = total_ns[-1]
-
-    def _judge(self, took_ns: NDArray[np.int64], whole: NDArray[np.int64]) -> int:
-        """Adds up the slow iterations of a slice [n, phases + 1], whose bins are `whole` [n].
-
-        Returns the duration of its longest outlier; 0 without one.
-        """
-        num_recent, outlier_ns = int(self._recent.sum()), 0
-        if num_recent >= ENOUGH:
-            p99 = int(np.searchsorted(np.cumsum(self._recent), 0.99 * num_recent))
-            is_slow = whole > p99
-            if is_slow.any():
-                self._num_slow += int(is_slow.sum())
-                self._slow_ns += took_ns[is_slow, :-1].sum(axis=0)
-                longest_ns = int((took_ns[is_slow, -1] - took_ns[is_slow][:, self._pauses].sum(axis=1)).max())
-                if longest_ns > OUTLIER * BIN_MIDDLES_NS[p99]:
-                    outlier_ns = longest_ns
-        self._recent += np.bincount(whole, minlength=NUM_BINS)
-        if num_recent > 2 * RECENT:
-            self._recent >>= 1
-        return outlier_ns
-
-    def slow(self) -> tuple[int, list[int]]:
-        """Returns the number of slow iterations, and the time that they took by phase."""
-        self._count(len(self._notes))
-        return self._num_slow, self._slow_ns.tolist()
-
-    def take_outlier(self) -> tuple[int, NDArray[np.int64]] | None:
-        """Returns the duration of the longest outlier since the last call, and totals [n, phases] around it.
-
-        They are those at the ends of iterations; the first row is where the oldest one began. None without an outlier.
-        """
-        self._count(len(self._notes))
-        duration_ns, self._outlier_ns, self._has_outlier = self._outlier_ns, 0, False
-        if not duration_ns:
-            return None
-        first, *others = self._around
-        return duration_ns, np.concatenate([first, *(slice_ns[1:] for slice_ns in others)])[-KEPT - 1 :]
 
 
 class Percentiles(NamedTuple):

@@ -11,7 +11,6 @@ a part of it from the one to the other: the sum stays what it is.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from operator import add
@@ -19,14 +18,9 @@ from types import TracebackType
 
 from offpolicy.timing.clock import Clock, MonotonicClock, cpu_ns, scheduler_stats
 from offpolicy.timing.histogram import HistogramRecorder
-from offpolicy.timing.phases import PERIODIC
-from offpolicy.timing.thread_states import StateSampler
-from offpolicy.timing.time_account import NULL_SPAN, NullLedger, Outlier, PhaseSpan, TimeAccount
+from offpolicy.timing.time_account import NULL_SPAN, NullLedger, PhaseSpan, TimeAccount
 from offpolicy.timing.trace_writer import Mark, TraceTrack
-from offpolicy.types import Account, Cooldown, SchedulerStats, SlowTime, TaggedTime
-
-SAMPLE_EVERY_NS = 50_000_000  # about one iteration in this time is sampled: reading the states costs it some 0.1 ms
-NEVER = 1 << 62
+from offpolicy.types import Account, Cooldown, SchedulerStats, TaggedTime
 
 
 class _Span:
@@ -53,10 +47,8 @@ class _Span:
 class Ledger:
     """The account of one thread over the phases of one enum, which must contain `other`.
 
-    With a `trace` (see `trace_names`) every phase but `other` is written into it when it closes. In some iterations the
-    states of the thread are read at every switch: in those the clock is another function, and the others pay nothing.
-    Without a histogram, and then without states, an account takes a microsecond or two, for threads that are asked for
-    one in every iteration.
+    With a `trace` (see `trace_names`) every phase but `other` is written into it when it closes. Without a histogram an
+    account takes a microsecond or two, for threads that are asked for one in every iteration.
     """
 
     def __init__(
@@ -68,25 +60,20 @@ class Ledger:
         *,
         has_histogram: bool = True,
     ) -> None:
-        self._now_ns = self._clock_ns = (clock or MonotonicClock()).now_ns
+        self._now_ns = (clock or MonotonicClock()).now_ns
         self._trace, self._has_histogram = trace, has_histogram
         self.names = tuple(str(phase) for phase in phases)
         self._index = {phase: index for index, phase in enumerate(phases)}
         self._spans: dict[StrEnum, PhaseSpan] = {phase: _Span(self, index) for phase, index in self._index.items()}
         self._phases_ns = [0] * len(self.names)
-        self._pauses = [row for row, name in enumerate(self.names) if name in PERIODIC]
-        self._histogram = HistogramRecorder(len(self.names), self._pauses)
-        self._sampler = StateSampler(len(self.names))
+        self._histogram = HistogramRecorder(len(self.names))
         self._tagged = TaggedTime()
-        self._open = self._other = self.names.index("other")
+        self._open = self.names.index("other")
         self._is_traced = [name != "other" for name in self.names]
         self._born_ns = self._now_ns() if opened_ns is None else opened_ns
         self._start_ns = self._last_ns = self._born_ns
         self._closed_ns = 0  # the end of the last iteration
         self._iterations = 0
-        self._random = random.Random(0)
-        self._is_sampled = self._has_rate = False  # the open iteration; how many there are per `SAMPLE_EVERY_NS`
-        self._until_sample = 1 if has_histogram else NEVER  # iterations until one begins or ends to be sampled
         self._is_warm = False
         self._num_closed = 0  # iterations, those of the warm-up among them
         self._last_iteration: Cooldown | None = None  # readings at its end, once the cooldown has begun
@@ -114,39 +101,6 @@ class Ledger:
         self._histogram.add(self._phases_ns)
         if self._trace is not None:
             self._trace.mark(Mark.ITERATION, self._last_ns, self._num_closed)
-        self._until_sample -= 1
-        if self._until_sample <= 0:
-            self._begin_or_end_sample()
-
-    def _begin_or_end_sample(self) -> None:
-        """Begins to sample the states of the thread, or ends it after one iteration.
-
-        Iterations are counted, by a random number: what follows a fixed time is rarely a long iteration, which most
-        instants are within, and a fixed number may keep step with what another thread does.
-        """
-        if not self._is_sampled and self._has_rate:
-            self._is_sampled, self._until_sample = True, 1
-            self._now_ns = self._sampled_now_ns
-            self._sampler.begin()
-            return
-        self._is_sampled, self._now_ns = False, self._clock_ns
-        elapsed_ns = self._last_ns - self._start_ns
-        self._has_rate = elapsed_ns >= SAMPLE_EVERY_NS
-        per_sample = SAMPLE_EVERY_NS * self._iterations // max(elapsed_ns, 1) if self._has_rate else 1
-        self._until_sample = self._random.randint(1, max(1, 2 * per_sample - 1))
-
-    def _sampled_now_ns(self) -> int:
-        """The current instant, up to which the states of the thread are those of the open phase.
-
-        Reading them never counts as `other`. The kernel takes a core away by preference at such a system call, so on
-        busy cores a wait for the core would land there that began during the phase which ends.
-        """
-        if self._open == self._other:
-            now_ns = self._clock_ns()
-            self._sampler.add(self._open)
-            return now_ns
-        self._sampler.add(self._open)
-        return self._clock_ns()
 
     def end_warmup(self) -> None:
         """Puts the time until now into the warm-up bucket; the account starts here. Only the first call counts."""
@@ -156,12 +110,9 @@ class Ledger:
 
     def _start_here(self) -> None:
         self.switch(self._open)
-        self._now_ns, self._is_sampled, self._has_rate = self._clock_ns, False, False
-        self._until_sample = 1 if self._has_histogram else NEVER
         self._start_ns = self._last_ns
         self._phases_ns = [0] * len(self.names)
-        self._histogram = HistogramRecorder(len(self.names), self._pauses)
-        self._sampler = StateSampler(len(self.names))
+        self._histogram = HistogramRecorder(len(self.names))
         self._tagged = TaggedTime()
         self._iterations = 0
 
@@ -199,22 +150,8 @@ class Ledger:
             scheduler=scheduler,
             tagged=self._tagged,
             cooldown=self._cooldown(cpu, scheduler),
-            slow=self._slow() if self._has_histogram else None,
             histogram=self._histogram.counts() if self._has_histogram else None,
-            states=self._sampler.states() if self._has_histogram else None,
         )
-
-    def _slow(self) -> SlowTime | None:
-        iterations, phases_ns = self._histogram.slow()
-        return SlowTime(iterations, dict(zip(self.names, phases_ns, strict=True))) if iterations else None
-
-    def take_outlier(self) -> Outlier | None:
-        """Returns the longest outlier since the last call, if there was one."""
-        outlier = self._histogram.take_outlier()
-        if outlier is None:
-            return None
-        duration_ns, totals_ns = outlier
-        return Outlier(duration_ns, self._start_ns + int(totals_ns[0].sum()), totals_ns)
 
     def skip(self, phases: Iterable[StrEnum]) -> None:
         """Opens these phases no more: their part does nothing, and a clock reading would be most of their time."""

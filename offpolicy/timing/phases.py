@@ -27,23 +27,6 @@ class LearnerPhase(StrEnum):
     OTHER = "other"
 
 
-# The learner's phases in the order in which the loop opens them; an exchange between ranks is inside `train`.
-LEARNER_ORDER = (
-    LearnerPhase.COLLECTOR_WAIT,
-    LearnerPhase.RANK_BARRIER,
-    LearnerPhase.REPLAY_BATCH_WAIT,
-    LearnerPhase.REPLAY_SAMPLE,
-    LearnerPhase.H2D,
-    LearnerPhase.TRAIN,
-    LearnerPhase.PARAM_SYNC,
-    LearnerPhase.WEIGHT_PUBLISH,
-    LearnerPhase.EVALUATION,
-    LearnerPhase.CHECKPOINT,
-    LearnerPhase.SYNC_COORDINATION,
-    LearnerPhase.LOG,
-)
-
-
 class CollectorPhase(StrEnum):
     """Phases of a collector."""
 
@@ -102,8 +85,6 @@ LEARNER_WAITS = (
 FOR_COLLECTORS = (LearnerPhase.COLLECTOR_WAIT, LearnerPhase.SYNC_COORDINATION)
 # Phases of work that is not part of an update: each has its cadence.
 LEARNER_PERIODIC = (LearnerPhase.EVALUATION, LearnerPhase.CHECKPOINT)
-# The same of learners and collectors: an iteration, or a vector step, that takes long because of them is expected.
-PERIODIC = (*LEARNER_PERIODIC, CollectorPhase.SNAPSHOT)
 # Phases that a rank delays the others by. What rank 0 does alone has phases of its own, as have all waits for others.
 LEARNER_OWN_WORK = (
     LearnerPhase.REPLAY_BATCH_WAIT,

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from types import TracebackType
-from typing import NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Protocol
 
 from offpolicy.timing.trace_writer import Mark
 from offpolicy.types import Account
@@ -44,10 +41,6 @@ class TimeAccount(Protocol):
 
     def account(self) -> Account | None:
         """Returns the cumulative account up to now; None when timing is off."""
-        ...
-
-    def take_outlier(self) -> Outlier | None:
-        """Returns the longest outlier since the last call, if there was one."""
         ...
 
     def skip(self, phases: Iterable[StrEnum]) -> None:
@@ -96,14 +89,6 @@ class TimeAccount(Protocol):
         ...
 
 
-class Outlier(NamedTuple):
-    """An iteration far longer than 99 % of those before it, and the totals by phase of the iterations around it."""
-
-    duration_ns: int
-    start_ns: int  # the start of the oldest iteration
-    totals_ns: NDArray[np.int64]  # [n + 1, phases] since the account began, at the boundaries of n iterations
-
-
 class _NullSpan:
     __slots__ = ()
 
@@ -131,10 +116,6 @@ class NullLedger:
 
     def skip(self, phases: Iterable[StrEnum]) -> None:
         """Does nothing."""
-
-    def take_outlier(self) -> None:
-        """Returns None."""
-        return
 
     def close(self) -> None:
         """Does nothing."""

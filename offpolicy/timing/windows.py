@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from offpolicy.timing.histogram import Counts
-from offpolicy.timing.thread_states import Shares, States, shares_of
-from offpolicy.types import Account, CollectorTotals, CoreTotals, SchedulerStats, SlowTime, Snapshot, TaggedTime
+from offpolicy.types import Account, CollectorTotals, CoreTotals, SchedulerStats, Snapshot, TaggedTime
 
 FEW_ARRIVALS = 5  # fewest vector steps or iterations of a window; one with fewer is stretched into the past
 WELL_KNOWN = 0.1  # largest error, as a fraction of a phase's time, at which the part of resets in it is stated
@@ -32,16 +31,10 @@ class Elapsed:
     scheduler: SchedulerStats = SchedulerStats()
     tagged: TaggedTime = TaggedTime()
     histogram: Counts | None = field(default=None, compare=False)  # [phases + 1, bins]
-    states: States | None = field(default=None, compare=False)  # [phases, 3] of the sampled iterations
-    slow: SlowTime | None = None
 
     def mean_ms(self, phase: str) -> float:
         """Mean of `phase` per iteration, of which there must be some; a phase that never opened is 0, not absent."""
         return self.phases_ns.get(phase, 0) / self.iterations / NS_PER_MS
-
-    def shares(self, phase: str) -> Shares | None:
-        """What the thread did in `phase`, in sampled iterations; None where hardly anything of it was sampled."""
-        return None if self.states is None else shares_of(self.states[list(self.phases_ns).index(phase)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +61,6 @@ def elapsed(previous: Account | None, current: Account | None) -> Elapsed | None
     histogram = current.histogram
     if histogram is not None and before.histogram is not None:
         histogram = histogram - before.histogram
-    states = current.states
-    if states is not None and before.states is not None:
-        states = states - before.states
     return Elapsed(
         wall_ns=current.wall_ns - before.wall_ns,
         total_ns=current.wall_ns + current.warmup_ns - origin.wall_ns - origin.warmup_ns,
@@ -80,25 +70,7 @@ def elapsed(previous: Account | None, current: Account | None) -> Elapsed | None
         scheduler=SchedulerStats(*(now - then for now, then in zip(current.scheduler, origin.scheduler, strict=True))),
         tagged=TaggedTime(*(now - then for now, then in zip(current.tagged, before.tagged, strict=True))),
         histogram=histogram,
-        states=states,
-        slow=_slow(before.slow, current.slow),
     )
-
-
-def _slow(before: SlowTime | None, current: SlowTime | None) -> SlowTime | None:
-    if before is None or current is None:
-        return current
-    phases_ns = {name: ns - before.phases_ns[name] for name, ns in current.phases_ns.items()}
-    return SlowTime(current.iterations - before.iterations, phases_ns)
-
-
-def slow_excess_ms(slow: SlowTime | None, iterations: int, phases_ns: Mapping[str, int]) -> dict[str, float]:
-    """Returns what each phase takes longer in a slow iteration than in one of all; empty without slow ones."""
-    if slow is None or slow.iterations == 0 or iterations == 0:
-        return {}
-    return {
-        name: (ns / slow.iterations - phases_ns[name] / iterations) / NS_PER_MS for name, ns in slow.phases_ns.items()
-    }
 
 
 def learner_windows(previous: Snapshot | None, current: Snapshot) -> tuple[Elapsed | None, ...]:

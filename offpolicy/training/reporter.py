@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -11,22 +10,11 @@ from offpolicy.processes.child import name_threads
 from offpolicy.processes.control_page import RankWord
 from offpolicy.timing.chrome_trace import NoProfiler, Profiler
 from offpolicy.timing.continued import continued_learner
-from offpolicy.timing.flight_recorder import FlightRecorder
-from offpolicy.timing.phases import LEARNER_ORDER, LearnerPhase
+from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.health import NUM_FACTS, HealthCheck
-from offpolicy.training.rank_context import RankContext
 from offpolicy.training.resume import RankState
 from offpolicy.training.run_memory import learner_reports
 from offpolicy.types import Float64, LearnerTotals
-
-
-def make_flight_recorder(rank: RankContext) -> FlightRecorder | None:
-    """Returns the flight recorder of a rank; None where the run is traced or not timed."""
-    if rank.job.trace_dir is not None or not rank.cfg.timing.enabled:
-        return None
-    prefix = f"slow-rank{rank.rank}" if rank.rank else "slow"
-    directory = Path(rank.job.run_dir)
-    return FlightRecorder(directory, prefix, f"learner {rank.rank}", LearnerPhase, (*LEARNER_ORDER, LearnerPhase.OTHER))
 
 
 class Reporter:
@@ -44,7 +32,6 @@ class Reporter:
         begun = state.start.metrics
         self._start = begun if rank.rank == 0 else begun._replace(sums=0.0 * begun.sums, counts=0.0 * begun.counts)
         self._matrix: Float64 = np.zeros((rank.num_ranks, len(self._own_vector())))
-        self._flight_recorder = make_flight_recorder(rank)
 
     def run_if_due(self) -> None:
         """Updates the progress words, and reports if all ranks have agreed to: one collective for all numbers."""
@@ -57,8 +44,6 @@ class Reporter:
         self._warmup_updates = self._warmup_updates or num_updates
         if self._world.is_reporting:
             name_threads()  # those started since; the supervisor tells threads apart by name
-            if self._flight_recorder is not None:
-                self._flight_recorder.save(self._rank.ledger.take_outlier(), self._rank.note)
             table = self._collectives.gather(np.concatenate((self._health.facts(), self._own_vector())))
             self._health.require(table[:, :NUM_FACTS])
             self._publish_all(table[:, NUM_FACTS:])

@@ -39,7 +39,7 @@ from offpolicy.config.schedules import Ramp
 from offpolicy.timing.phases import CollectorPhase, CoreClass, EvaluatorPhase, LearnerPhase
 from offpolicy.types import (HISTOGRAM_BINS, NUM_LAGS, Account, ArrivalTotals, CoreTotals, TaggedTime,
     CollectorTotals, DeviceTotals, EpisodeRecord,
-    EvalResult, EvaluatorTotals, HookTotals, LearnerTotals, SchedulerStats, SlowTime, MetricTotals, RolloutTotals,
+    EvalResult, EvaluatorTotals, HookTotals, LearnerTotals, SchedulerStats, MetricTotals, RolloutTotals,
     Snapshot, SystemLoad)
 
 def snapshot(k):
@@ -47,9 +47,7 @@ def snapshot(k):
         phases_ns = {phase: k * 10**6 for phase in phases}
         spread = np.full((len(phases) + 1, HISTOGRAM_BINS), k)
         stats, tagged = SchedulerStats(k, k), TaggedTime(k // 10, k)
-        slow = SlowTime(k, {phase: k * 10**7 for phase in phases})
-        return Account(len(phases) * k * 10**6, 10**9, k, phases_ns, k * 10**6, stats, tagged, spread, slow=slow,
-            states=np.full((len(phases), 3), k * 10**6))
+        return Account(len(phases) * k * 10**6, 10**9, k, phases_ns, k * 10**6, stats, tagged, spread)
     learner, steps = account(LearnerPhase), account(CollectorPhase)
     names = tuple(sys.argv[3].split(","))
     metrics = MetricTotals(names, np.full(len(names), 1.5 * k), np.full(len(names), float(k)))

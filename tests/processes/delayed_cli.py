@@ -3,8 +3,6 @@
 The learner processes are told in their environment what to do besides learning:
 
     SLOW_UPDATE_MS   every gradient update takes so many milliseconds longer, without using the CPU
-    BURN_MS          a thread of every learner holds the interpreter for about so many milliseconds, pauses for a
-                     quarter of that, and so on
     SLOW_RANK        only that of this rank of the host; unset: of all of them
     UNPACK_TIMES     filling a batch decompresses a megabyte so many times besides
 
@@ -17,7 +15,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import threading
 import time
 import zlib
 from typing import Any
@@ -41,23 +38,8 @@ def learner_main(context: ChildContext) -> None:
         slow_down_updates(slow_ms / 1000.0)
     if "UNPACK_TIMES" in os.environ:
         unpack_batches(int(os.environ["UNPACK_TIMES"]))
-    if "BURN_MS" in os.environ:
-        threading.Thread(target=burn, args=(float(os.environ["BURN_MS"]),), name="burner", daemon=True).start()
     delay_injection.install(context)
     runner.learner_main(context)
-
-
-def burn(burn_ms: float) -> None:
-    """Computes in calls during which no other thread runs Python, four fifths of the time.
-
-    In the pauses a fast learner makes few iterations: one of those that are sampled, one in 50 ms, is held up soon.
-    """
-    began_ns = time.thread_time_ns()
-    sum(range(1_000_000))
-    numbers = range(int(1_000_000 * 1e6 * burn_ms / (time.thread_time_ns() - began_ns)))
-    while True:
-        sum(numbers)
-        time.sleep(burn_ms / 4000.0)
 
 
 def unpack_batches(times: int) -> None:

@@ -1,4 +1,4 @@
-"""The keys of device, evaluator, hook, cores and thread states of a window, from cumulative totals."""
+"""The keys of device, evaluator, hook and cores of a window, from cumulative totals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from offpolicy.logger.record import EpisodeWindow, RunHeader, build_record
@@ -17,7 +16,7 @@ from offpolicy.logger.timing_keys import (
     evaluator_keys,
     phase_keys,
 )
-from offpolicy.timing.phases import CollectorPhase, CoreClass, EvaluatorPhase, LearnerPhase
+from offpolicy.timing.phases import CoreClass, EvaluatorPhase, LearnerPhase
 from offpolicy.timing.windows import elapsed
 from offpolicy.types import (
     Account,
@@ -111,43 +110,6 @@ def test_the_classes_of_the_cores_are_ms_per_second_and_sum_to_the_capacity(make
     assert len(keys) == len(CoreClass) + 2
     assert core_keys(before, now, 3)["perf/cpu_ms_per_env_step"] == 3 * 2300 / 500
     assert core_keys(None, before, 1)["cores/learner_ms_per_s"] == 900.0
-
-
-# -- states of the threads --------------------------------------------------------------------------------------------
-
-
-def with_states(snapshot: Snapshot, learner_ms: dict[str, list[int]], collector_ms: dict[str, list[int]]) -> Snapshot:
-    """Wall, running and runnable time of some phases of either side."""
-
-    def states(phases: Any, given_ms: dict[str, list[int]]) -> Any:
-        return np.array([given_ms.get(phase, [0, 0, 0]) for phase in phases]) * MS
-
-    learner, collector = snapshot.learners[0], snapshot.collectors[0]
-    assert learner.account is not None
-    assert collector.account is not None
-    timed = replace(learner.account, states=states(LearnerPhase, learner_ms))
-    stepped = replace(collector.account, states=states(CollectorPhase, collector_ms))
-    both = (replace(collector, account=stepped), replace(collector, account=stepped))
-    return replace(snapshot, learners=(replace(learner, account=timed),), collectors=both)
-
-
-def test_blocked_and_runnable_are_shares_of_the_sampled_wall_of_the_window(
-    make_snapshot: MakeSnapshot, header: RunHeader
-) -> None:
-    before = with_states(make_snapshot(500), {"train": [100, 100, 0], "log": [5, 5, 0]}, {"env_step": [10, 10, 0]})
-    train, waits = [180, 140, 8], [20, 0, 0]
-    now = with_states(
-        make_snapshot(1000), {"train": train, "log": [5, 5, 0], "collector_wait": waits}, {"env_step": [30, 14, 0]}
-    )
-    record = build_record(before, now, EpisodeWindow(), None, header)
-    got = {key: value for key, value in record.items() if key.startswith(("blocked/", "runnable/"))}
-    assert got == {
-        "blocked/learner_train_pct": pytest.approx(40.0), "runnable/learner_train_pct": pytest.approx(10.0),
-        "blocked/learner_collector_wait_pct": 100.0, "runnable/learner_collector_wait_pct": 0.0,
-        "blocked/learner_iter_pct": pytest.approx(52.0), "runnable/learner_iter_pct": pytest.approx(8.0),
-        "blocked/collector_env_step_pct": pytest.approx(80.0), "runnable/collector_env_step_pct": 0.0,
-        "blocked/collector_cycle_pct": pytest.approx(80.0), "runnable/collector_cycle_pct": 0.0,
-    }  # fmt: skip
 
 
 def test_cpu_time_is_a_share_of_all_time_with_the_warm_up() -> None:

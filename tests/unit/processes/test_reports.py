@@ -103,20 +103,16 @@ def test_the_evaluators_report_arrives_exactly(timed: Account | None) -> None:
 def test_every_part_of_an_account_arrives() -> None:
     histogram = np.arange(3 * HISTOGRAM_BINS).reshape(3, HISTOGRAM_BINS)
     cooldown = Cooldown({"train": 1, "other": 2}, 3, SchedulerStats(4, 5))
-    states = np.arange(6).reshape(2, 3)
     sent = replace(
         LEARNER,
         scheduler=SchedulerStats(5, 6),
         tagged=TaggedTime(7, 8, 9, 10, 11, 12),
         histogram=histogram,
         cooldown=cooldown,
-        states=states,
     )
     (got,) = sent_and_read(learner(0, sent, replace(PACKER, scheduler=SchedulerStats(1, 2), histogram=histogram)))
     assert got.account == sent
     assert got.account.histogram is not None
     assert (got.account.histogram.dtype, got.account.histogram.tolist()) == (np.int64, histogram.tolist())
-    assert got.account.states is not None
-    assert (got.account.states.dtype, got.account.states.tolist()) == (np.int64, states.tolist())
     assert got.packer is not None
-    assert (got.packer.scheduler, got.packer.histogram, got.packer.states) == (SchedulerStats(1, 2), None, None)
+    assert (got.packer.scheduler, got.packer.histogram) == (SchedulerStats(1, 2), None)

@@ -170,14 +170,6 @@ def test_a_device_that_waits_for_launches_is_named() -> None:
     assert find_bottleneck(*STARVED, rates(), "overlap", WindowEvidence(launch_bound=0.1)).label == "learner(train 90%)"
 
 
-def test_an_update_that_waits_for_another_thread_is_named() -> None:
-    verdict = find_bottleneck(*STARVED, rates(), "overlap", WindowEvidence(train_blocked=0.4))
-    assert verdict.label == "learner(train: blocked 36%)"  # of the wall: 40 % of 90 %
-    assert "40% of it waits for another thread" in verdict.reason
-    seldom = find_bottleneck(*STARVED, rates(), "overlap", WindowEvidence(train_blocked=0.2))
-    assert seldom.label == "learner(train 90%)"
-
-
 def cause_of(bottleneck: Bottleneck) -> Cause:
     return Cause(bottleneck, LearnerPhase.TRAIN)
 

@@ -7,7 +7,6 @@ import pytest
 
 from offpolicy.timing.histogram import (
     BIN_MIDDLES_NS,
-    ENOUGH,
     SLICE,
     Counts,
     HistogramRecorder,
@@ -103,15 +102,3 @@ def test_a_window_holds_the_iterations_between_two_reports() -> None:
     histogram = percentiles_of(window.histogram[ROWS.index(Phase.TRAIN)])
     assert histogram is not None
     assert (histogram.iterations, histogram.max) == (1, pytest.approx(4.0, rel=0.033))
-
-
-def test_slow_iterations_are_those_beyond_the_p99_of_the_ones_before() -> None:
-    recorder, total_ns = HistogramRecorder(2), [0, 0]
-    for index in range(4 * ENOUGH):
-        total_ns[0] += 5 * MS
-        total_ns[1] += 20 * MS if index % 150 == 149 else MS
-        recorder.add(total_ns)
-    num_slow, slow_ns = recorder.slow()
-    expected = [index for index in range(4 * ENOUGH) if index % 150 == 149 and index >= 2 * SLICE]
-    assert num_slow == len(expected)
-    assert slow_ns == [5 * MS * len(expected), 20 * MS * len(expected)]

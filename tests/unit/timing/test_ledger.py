@@ -184,17 +184,6 @@ def test_what_comes_after_the_last_iteration_is_set_apart_within_the_account() -
     assert account.cooldown.scheduler.runnable_ns <= account.scheduler.runnable_ns
 
 
-def test_slow_iterations_are_part_of_the_account() -> None:
-    ledger, clock = ledger_at()
-    for train_ms in (*[5] * 400, 50):
-        with ledger.phase(Phase.TRAIN):
-            clock.advance(train_ms * 1_000_000)
-        ledger.close()
-    slow = ledger.account().slow
-    assert slow is not None
-    assert (slow.iterations, slow.phases_ns["train"]) == (1, 50_000_000)
-
-
 def span_of_sync(ledger: Ledger, clock: FakeClock, ns: int) -> tuple[int, int]:
     """A span of `param_sync` inside `train`: its start and stop."""
     with ledger.phase(Phase.TRAIN):
@@ -233,9 +222,6 @@ def test_time_that_another_clock_has_measured_is_taken_out_of_the_open_phase() -
     account = ledger.account()
     assert (account.phases_ns[Phase.TRAIN], account.phases_ns[Phase.PARAM_SYNC]) == (70, 35)
     assert sum(account.phases_ns.values()) == account.wall_ns == 105
-
-
-# -- states of the thread ---------------------------------------------------------------------------------------------
 
 
 def test_moved_time_is_that_of_the_other_phase_in_the_same_iteration_and_the_sum_stays() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from offpolicy.timing.continued import continued, continued_learner
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.timing.windows import Elapsed, elapsed, slow_excess_ms, tagged_excess_ns
+from offpolicy.timing.windows import Elapsed, elapsed, tagged_excess_ns
 from offpolicy.types import (
     Account,
     ArrivalTotals,
@@ -17,7 +17,6 @@ from offpolicy.types import (
     LearnerTotals,
     MetricTotals,
     SchedulerStats,
-    SlowTime,
     TaggedTime,
 )
 from tests.unit.timing.readings import S, account
@@ -27,12 +26,12 @@ MS = 1_000_000
 
 def test_a_warmup_that_ends_in_the_window_never_gives_negative_time() -> None:
     before = account(5.0, warmup_s=0.0, iterations=7, collector_wait=5.0)
-    before = replace(before, tagged=TaggedTime(2, 9 * MS), slow=SlowTime(2, {"collector_wait": S, "other": 0}))
+    before = replace(before, tagged=TaggedTime(2, 9 * MS))
     after = account(1.0, warmup_s=6.0, iterations=3, train=0.5)
-    after = replace(after, tagged=TaggedTime(1, 5 * MS), slow=SlowTime(1, {"train": S // 4, "other": 0}))
+    after = replace(after, tagged=TaggedTime(1, 5 * MS))
     window = elapsed(before, after)
     assert window is not None
-    assert (window.tagged, window.slow) == (after.tagged, after.slow)
+    assert window.tagged == after.tagged
     assert (window.wall_ns, window.total_ns, window.iterations) == (1 * S, 2 * S, 3)
     assert window.phases_ns == after.phases_ns
 
@@ -43,17 +42,6 @@ def test_the_phases_of_a_window_sum_to_its_wall() -> None:
     window = elapsed(before, after)
     assert window is not None
     assert sum(window.phases_ns.values()) == window.wall_ns == 4 * S
-
-
-def test_what_is_slow_is_that_of_the_window() -> None:
-    before = replace(account(1.0, iterations=100, train=0.5), slow=SlowTime(3, {"train": S, "other": S}))
-    after = replace(account(3.0, iterations=300, train=1.5), slow=SlowTime(5, {"train": S + S // 10, "other": S}))
-    window = elapsed(before, after)
-    assert window is not None
-    assert window.slow == SlowTime(2, {"train": S // 10, "other": 0})
-    excess_ms = slow_excess_ms(window.slow, window.iterations, window.phases_ns)
-    assert excess_ms == pytest.approx({"train": 50.0 - 5.0, "other": -5.0})
-    assert slow_excess_ms(None, 5, {}) == {}
 
 
 @pytest.mark.parametrize(
@@ -141,18 +129,14 @@ def test_the_warm_up_goes_on_if_the_dead_one_had_not_ended_its_own() -> None:
 
 
 def test_what_is_counted_by_iteration_adds_up() -> None:
-    counts, states = np.array([[1, 2]]), np.array([[3, 4, 5]])
-    slow = SlowTime(1, {"env_step": 5, "other": 6})
+    counts = np.array([[1, 2]])
     tagged, scheduler = TaggedTime(1, 2, 3, 4, 5, 6), SchedulerStats(7, 8)
-    one = life(8, 1, 1, histogram=counts, states=states, slow=slow, tagged=tagged, scheduler=scheduler)
+    one = life(8, 1, 1, histogram=counts, tagged=tagged, scheduler=scheduler)
     both = continued(one, one)
     assert both is not None
     assert (both.tagged, both.scheduler) == (TaggedTime(2, 4, 6, 8, 10, 12), SchedulerStats(14, 16))
-    assert both.slow == SlowTime(2, {"env_step": 10, "other": 12})
     assert both.histogram is not None
     assert both.histogram.tolist() == [[2, 4]]
-    assert both.states is not None
-    assert both.states.tolist() == [[6, 8, 10]]
 
 
 def metrics(total: float, count: float) -> MetricTotals:
