@@ -24,8 +24,8 @@ RUN_SIGNALS = (*STOP_SIGNALS, SAVE_SIGNAL)  # the supervisor's; the other proces
 # milliseconds, and where another program has the core of one of them an update takes several times as long. With a
 # third of these rounds a thread often sleeps between two of the products of an update, and updates are slower by 20 %.
 SPIN_ROUNDS = 3_000
-# For a learner that tries its numbers of threads, and so leaves a core that another program wants (ADR 45). Its threads
-# stay awake in the serial parts of an update, and in a collector's turn that is short.
+# For a learner that tries its numbers of threads (ADR 45). Its threads stay awake in the serial parts of an update, and
+# in a collector's turn that is short.
 LONG_SPIN_ROUNDS = 60_000
 CALL_THREAD = "call within"  # name of the threads of `call_within`
 GRACE_S = 5.0  # for each thread or process that an environment left running, until nobody waits for it any longer

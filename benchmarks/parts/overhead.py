@@ -25,7 +25,6 @@ from offpolicy.timing.ledger import Ledger, make_ledger
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.time_account import TimeAccount
 from offpolicy.training.learner_process import idle_phases
-from offpolicy.training.speed_tuner import NoTuner
 from offpolicy.types import Batches
 
 MS = 1_000_000
@@ -124,7 +123,7 @@ def _parts(work: _Work, stamps: _Stamps, ledger: TimeAccount, iterations: int) -
         evaluator=idle,
         checkpointer=idle,
         reporter=stamps,
-        tuner=NoTuner(),
+        tuner=idle,
         world=idle,
         stop=idle,
         ledger=ledger,
@@ -224,6 +223,9 @@ class _Idle:
 
     def is_due(self) -> bool:
         return False
+
+    def run_if_due(self) -> None:
+        return
 
     def run(self) -> None:
         return

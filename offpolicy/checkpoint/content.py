@@ -85,8 +85,7 @@ class RankStreams:
     fresh_from: list[int]  # first row of each ring that the normaliser has not seen
     sampler: dict[str, Any]  # the batch source checks it
     updates: bytes  # state of the generator of the updates
-    setting: tuple[int, str] | None  # threads and mode that the tuner chose
-    iterations: int  # since then
+    setting: tuple[int, str] | None  # threads and mode that a trial has chosen
     kernels: str  # that made the updates
 
     @classmethod
@@ -95,7 +94,6 @@ class RankStreams:
         fields = Fields(checkpoint.path / f"rank-{rank}.json", checkpoint.json(f"rank-{rank}"))
         if not isinstance(fields.value("source"), list):
             raise fields.refused("source", "a list")
-        setting, iterations = _choice(fields)
         kernels = fields.text("kernels")
         if kernels not in KERNELS:
             raise fields.refused("kernels", " or ".join(KERNELS))
@@ -104,8 +102,7 @@ class RankStreams:
             fresh_from=fields.counts("fresh_from", most=MOST_ROWS),
             sampler=fields.fields("sampler").as_mapping(),
             updates=fields.octets("updates"),
-            setting=setting,
-            iterations=iterations,
+            setting=_setting(fields),
             kernels=kernels,
         )
 
@@ -170,15 +167,12 @@ def state_fields(checkpoint: Checkpoint) -> Fields:
     return Fields(checkpoint.path / "state.json", checkpoint.json("state"))
 
 
-def _choice(fields: Fields) -> tuple[tuple[int, str] | None, int]:
-    """Returns what the tuner of threads and mode had chosen, and the iterations since."""
-    choice, allowed = fields.value("choice"), f"null or [threads, {' | '.join(MODES)}], and a number of iterations"
-    if not isinstance(choice, list) or len(choice) != 2 or not is_count(choice[1]):
-        raise fields.refused("choice", allowed)
-    setting, iterations = choice
+def _setting(fields: Fields) -> tuple[int, str] | None:
+    """Returns the threads and the mode that a trial has chosen; None before its end."""
+    setting = fields.value("setting")
     if setting is None:
-        return None, iterations
+        return None
     is_pair = isinstance(setting, list) and len(setting) == 2
     if not is_pair or not is_count(setting[0], MOST_RANKS) or setting[1] not in MODES:
-        raise fields.refused("choice", allowed)
-    return (setting[0], setting[1]), iterations
+        raise fields.refused("setting", f"null or [threads, {' | '.join(MODES)}]")
+    return setting[0], setting[1]

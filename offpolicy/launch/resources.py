@@ -91,8 +91,8 @@ def may_use_gpu(cfg: RunConfig) -> bool:
 def spin_rounds(cfg: RunConfig, host: HostInfo) -> int:
     """Returns for how many rounds the OpenMP threads of a run's processes wait for each other before they sleep.
 
-    Many where the learner tries its numbers of threads (`make_tuner`), so that it leaves a core that another program
-    wants, and where collectors and processes of environments leave a core; else few. One thread waits for nobody.
+    Many where the learner tries its numbers of threads (`make_tuner`) and collectors and processes of environments
+    leave a core; else few. One thread waits for nobody.
     """
     if cfg.threads.learner == 1:
         return SPIN_ROUNDS if has_gpu() else LONG_SPIN_ROUNDS  # those of a server that was started before

@@ -35,7 +35,7 @@ from offpolicy.training.rank_context import RankContext, unused_gpu
 from offpolicy.training.ranks import LearnerRanks
 from offpolicy.training.reporter import Reporter
 from offpolicy.training.resume import RankState, TrainingStart
-from offpolicy.training.speed_tuner import NoTuner, Setting, SpeedTuner, thread_numbers
+from offpolicy.training.speed_tuner import Setting, SpeedTuner, thread_numbers
 from offpolicy.training.weight_publisher import WeightPublisher
 
 
@@ -159,20 +159,16 @@ def periodic_evaluation(
     return PeriodicEvaluation(rank, ranks.collectives, evaluator, start.last_eval_step, is_behind)
 
 
-def make_tuner(state: RankState, use_threads: Callable[[int], None]) -> SpeedTuner | NoTuner:
+def make_tuner(state: RankState, use_threads: Callable[[int], None]) -> SpeedTuner:
     """Returns the tuner of threads and mode. `use_threads` sets the number of threads.
 
-    What is configured is fixed; so are the threads on a GPU, and both with several ranks.
+    What is configured is fixed; so are the threads on a GPU, both with several ranks, and what a checkpoint holds.
     """
-    rank, learner, source, choice = state.rank, state.learner, state.source, state.choice
+    rank, learner, source = state.rank, state.learner, state.source
     is_free = rank.cfg.threads.learner == "auto" and rank.device.type == "cpu"
     numbers = thread_numbers(num_usable_cores()) if is_free else (torch.get_num_threads(),)
     modes = ("alternate", "overlap") if rank.cfg.collect.mode == "auto" else (rank.cfg.collect_mode,)
-    settings = [Setting(*pair) for pair in product(numbers, modes)]
-    if rank.num_ranks > 1 or len(settings) == 1:
-        return NoTuner()
-    if choice.setting not in settings:  # the checkpoint is of another machine
-        choice.setting = None
+    settings = [Setting(*pair) for pair in product(numbers, modes)] if rank.num_ranks == 1 else []
 
     def apply(setting: Setting) -> None:
         use_threads(setting.threads)
@@ -180,10 +176,14 @@ def make_tuner(state: RankState, use_threads: Callable[[int], None]) -> SpeedTun
             source.set_mode(setting.mode)
 
     def report(setting: Setting, text: str, tried_s: Mapping[Setting, float]) -> None:
+        state.setting = setting
         update_s = {one.threads: seconds for one, seconds in tried_s.items() if one.mode == setting.mode}
         rank.child.send("setting", threads=setting.threads, mode=setting.mode, text=text, update_s=update_s)
 
-    return SpeedTuner(settings, apply, report, lambda: learner.num_updates, choice)
+    if state.setting in settings:
+        apply(state.setting)
+        settings = []
+    return SpeedTuner(settings, apply, report, lambda: learner.num_updates)
 
 
 def make_profiler(rank: RankContext) -> Profiler | NoProfiler:
@@ -224,7 +224,7 @@ def measure_flops(rank: RankContext, learner: Learner) -> dict[str, Any]:  # Any
 def send_hello(state: RankState, flops: dict[str, Any]) -> None:
     """Sends what the supervisor needs before the first report."""
     rank, metrics = state.rank, state.start.metrics
-    chosen = state.choice.setting if rank.cfg.collect.mode == "auto" else None  # a checkpoint's
+    chosen = state.setting if rank.cfg.collect.mode == "auto" else None  # a checkpoint's
     rank.child.send(
         "hello",
         mode=rank.cfg.collect_mode if chosen is None else chosen.mode,

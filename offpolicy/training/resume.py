@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ from offpolicy.replay.row_saver import CapturedRows
 from offpolicy.saved_fields import short
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import LearnerRanks
-from offpolicy.training.speed_tuner import Choice, Setting
+from offpolicy.training.speed_tuner import Setting
 from offpolicy.types import MetricTotals
 
 
@@ -172,7 +172,7 @@ class CapturedState:
             self.rows.write(draft)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RankState:
     """A learner rank's part of a checkpoint: its networks, its random streams, and the replay of its host."""
 
@@ -183,7 +183,7 @@ class RankState:
     source_identity: list[Any]  # JSON: what must be equal for the random state of one batch source to fit another
     rings: Sequence[Ring]  # none where the algorithm learns from rollouts
     start: TrainingStart
-    choice: Choice = field(default_factory=Choice)
+    setting: Setting | None = None  # that the trial of threads and mode has chosen
 
     def write_streams(self, directory: Path) -> None:
         """Writes the state of this rank alone."""
@@ -196,7 +196,7 @@ class RankState:
             "fresh_from": list(self.source.first_unseen_row),
             "sampler": self.source.random_state(),
             "updates": self.learner.generator.get_state().numpy().tobytes().hex(),
-            "choice": [self.choice.setting, self.choice.iterations],
+            "setting": self.setting,
             "kernels": self.learner.kernels,
         }
 
@@ -238,8 +238,7 @@ class RankState:
                 self.rank.warn(f"the continuation is not bitwise: {why_not}")
             return
         streams = RankStreams.of(checkpoint, self.rank.rank)
-        self.choice.iterations = streams.iterations
-        self.choice.setting = None if streams.setting is None else Setting(*streams.setting)
+        self.setting = None if streams.setting is None else Setting(*streams.setting)
         self._continue_streams(checkpoint, streams, has_rows=has_rows)
         if has_rows:
             self._skip_rows(checkpoint, streams.fresh_from)

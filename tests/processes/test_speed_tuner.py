@@ -10,7 +10,7 @@ import pytest
 from tests.processes.conftest import StartRun
 
 pytestmark = [pytest.mark.mp, pytest.mark.slow]
-AUTO = ("threads.learner=auto", "total_timesteps=2200")  # 4 settings x at most 12 blocks of 40 iterations each
+AUTO = ("threads.learner=auto", "total_timesteps=2200")  # 4 settings x 5 blocks of 42 iterations each
 NEEDS_TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is nothing to choose on one core")
 
 
@@ -19,11 +19,10 @@ def test_a_run_says_which_threads_and_mode_were_fastest_and_records_them(start_r
     run = start_run(*AUTO, "collect.mode=auto")
     code, out, err = run.finish(120)
     assert (code, err) == (0, "")
-    *_, line = [line for line in out.splitlines() if line.startswith("fastest: ")]  # of the last trial
+    (line,) = [line for line in out.splitlines() if line.startswith("fastest: ")]
     summary = run.summary()
     threads, mode = summary["threads"]["learner"], summary["mode"]
-    # A machine that is busy with something else makes the run try again: what won then came in place of another.
-    won = rf"fastest: {threads} thread{'s' * (threads > 1)}, {mode}( instead of [^(]+)? \(ms per update with "
+    won = rf"fastest: {threads} thread{'s' * (threads > 1)}, {mode} \(ms per update with "
     assert re.match(won, line), line
     assert all(
         f"{number}, {mode}: " in line for number in ("1 thread", "2 threads") for mode in ("alternate", "overlap")

@@ -27,7 +27,7 @@ from offpolicy.seeding import generator_state, set_generator_state
 from offpolicy.training.learner_process import build_learner
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.resume import RankState, TrainingStart, load_start
-from offpolicy.training.speed_tuner import Choice, Setting
+from offpolicy.training.speed_tuner import Setting
 from offpolicy.types import OBS, PRIVILEGED, Float64, SpaceSpec
 from tests.hostile import changed, mutations, rewrite
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, tiny_learner
@@ -56,13 +56,13 @@ def state_of(
 
 
 def save(
-    rank: RankContext, *, env_steps: int = 40, drawn: int = 7, has_rows: bool = True, choice: Choice | None = None
+    rank: RankContext, *, env_steps: int = 40, drawn: int = 7, has_rows: bool = True, setting: Setting | None = None
 ) -> Any:
     """A checkpoint of a learner that has done five updates; returns the learner."""
     learner = tiny_learner(rank)
     learner.num_updates = 5
     start = TrainingStart(LearningStart(4, 0), 0, 0, 0, learner.read_metrics(), None, "runs/teacher, env step 9")
-    state = replace(state_of(rank, learner, start, drawn=drawn), choice=choice or Choice())
+    state = replace(state_of(rank, learner, start, drawn=drawn), setting=setting)
     state.ranks.world.env_steps = env_steps  # type: ignore[misc]  # a fake world
     with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps) as draft:
         state.capture(20, RowSaver(state.rings).capture() if has_rows else None).write(draft)
@@ -128,13 +128,13 @@ def test_batches_that_were_asked_for_are_of_saved_rows_only(make_rank: MakeRank,
 
 
 def test_what_the_tuner_has_chosen_goes_on(make_rank: MakeRank) -> None:
-    choice = Choice(Setting(2, "overlap"), 17)
-    save(make_rank(**TINY), choice=choice)
+    setting = Setting(2, "overlap")
+    save(make_rank(**TINY), setting=setting)
     rank = make_rank(start_step=40, checkpoint=40, **TINY)
     learner = tiny_learner(rank)
     state = state_of(rank, learner, load_start(rank, ranks_of(FakeWorld()), learner))
     state.resume_streams()
-    assert state.choice == choice
+    assert state.setting == setting
 
 
 @pytest.mark.parametrize(
