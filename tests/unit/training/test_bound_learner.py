@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from offpolicy.training.bound_learner import BoundLearner, can_bind, libgomp, run_in_threads, second_thread
+from offpolicy.training.bound_learner import BoundLearner, can_bind, run_in_threads, second_thread
 
 
 class Recorder:
@@ -44,7 +44,7 @@ def two_cores() -> Iterator[set[int]]:
     before, threads = os.sched_getaffinity(0), torch.get_num_threads()
     if len(before) < 2:
         pytest.skip("this process may use one core")
-    if libgomp() is None:
+    if second_thread() is None:
         pytest.skip("torch does not use libgomp here")
     cpus = set(sorted(before)[:2])
     bind_both(cpus)
