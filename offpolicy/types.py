@@ -158,22 +158,6 @@ class MetricTotals(NamedTuple):
     counts: Float64  # [len(names)]
 
 
-class Product(NamedTuple):
-    """A product [rows, inner] x [inner, columns], `per_update` of which a gradient update makes on average."""
-
-    rows: int
-    inner: int
-    columns: int
-    per_update: float
-    is_rounded: bool = False  # its factors are bfloat16; else float32
-    is_onednn: bool = False  # on a CPU it is made by oneDNN; else by torch's BLAS
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of one."""
-        return 2 * self.rows * self.inner * self.columns
-
-
 class Episodes(NamedTuple):
     """Complete episodes. The seed of episode i depends on neither the policy nor the number of environments."""
 

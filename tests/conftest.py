@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +21,6 @@ SHARED_MEMORY = "/dev/shm"
 GRACE_S = 5.0  # by then nothing of a finished run may be left
 NEIGHBOUR_S = 90.0  # by then the runs that the other test worker has going are over
 
-# What runs remember of the machine, not among the user's own.
-os.environ["OFFPOLICY_CACHE"] = os.path.join(tempfile.gettempdir(), f"offpolicy-tests-{os.getuid()}")
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported here or in a child: two cores, many processes
 for _number in (signal.SIGINT, signal.SIGHUP):  # a test session in the background must not hand "ignored" on to runs
     if signal.getsignal(_number) is signal.SIG_IGN:

@@ -107,17 +107,8 @@ class FinishedRun:
             most_updates=MAX_UPDATES_PER_ITERATION,
             epochs=algo.epochs,
             may_add_collector=self.cfg.runner.world_size == 1,
-            thread_numbers=self._other_threads,
         )
         return dict(what_ifs(self.pipeline, options))
-
-    @property
-    def _other_threads(self) -> tuple[int, ...]:
-        """Numbers of the learner's threads whose updates are known, where it does not choose among them itself."""
-        cores = self.pipeline.cores
-        if cores is None or self.cfg.threads.learner == "auto":
-            return ()
-        return tuple(number for number in cores.extra_s if number != cores.threads)
 
     def predicted(self, then: Pipeline) -> float:
         """Returns env steps per second between pauses: the model's change, applied to the measured rate."""
@@ -147,7 +138,7 @@ def what_if_between(before: FinishedRun, now: FinishedRun) -> str:
     if len(changed) == 1:
         (key,) = changed
         name, factor = CHANGED_KEYS.get(key, ("", 0.0))
-        if key in ("collect.mode", "threads.learner"):
+        if key == "collect.mode":
             name, factor = f"{key}={new[key]}", 0.0
         elif key == "collect.num_collectors" and new[key] == old[key] + 1:
             name, factor = ONE_MORE_COLLECTOR, 0.0

@@ -94,6 +94,9 @@ class Monitor:
             case "setting":
                 self._logger.set_speed(message["threads"], message["mode"], _by_threads(message["update_s"]))
                 self._logger.message(message["text"])
+            case "flops":
+                attainable = message["attainable_per_sec"]
+                self._logger.set_flops(message["per_update"], message["per_decision"], attainable)
             case "restart" | "restarted":
                 self._on_restart(child, message)
             case "checkpoint":
@@ -147,16 +150,14 @@ class Monitor:
         """Raises `UnknownMetricError` if a plug-in's update rule has metrics of its own: no record could hold them."""
         require_known(f"train/{name}" for name in message["metrics"])
         backend = f", {message['backend']}" if message["backend"] else ""
-        flops = dict(message["flops"])
-        library = flops.pop("library", "")
-        products = f", products by {library}" if library else ""
+        products = f", products by {message['products']}" if message["products"] else ""
         self._logger.message(
             f"{child.name}: {message['device']}{backend}, {counted(message['threads'], 'thread')}{products},"
             f" pid {child.process.pid}"
         )
         if child.index == 0:
             self._logger.set_speed(message["threads"], message["mode"])
-            self._logger.set_device(message["device"], library, message["kernels"])
+            self._logger.set_device(message["device"], message["products"], message["kernels"])
             self._logger.message(f"updates: {message['kernels_text']}")
             if message["source_kind"] != "rollouts":
                 self._logger.set_in_force("replay.source", message["source_kind"])
@@ -164,9 +165,6 @@ class Monitor:
             self._learner = self._shared.learner_reports(message["metrics"])
             self._rate_limiter = make_rate_limiter(self._cfg, LearningStart(*message["start"]), self._num_hosts)
             self.gpu = message["gpu"]
-            if flops:
-                attainable = _by_threads(flops.get("attainable_per_sec", {}))
-                self._logger.set_flops(**{**flops, "attainable_per_sec": attainable})
             self._logger.message(message["source"])
 
     @property

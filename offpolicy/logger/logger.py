@@ -118,23 +118,13 @@ class OffPolicyLogger:
         self._window_begin = None
         self._rates.start_from(origin)
 
-    def set_flops(
-        self,
-        per_update: float,
-        per_decision: float,
-        attainable_per_sec: Mapping[int, float],
-        beside_factor: float = 1.0,
-    ) -> None:
-        """Sets the work of the run's networks and what the learner's machine attains, for the records from now on.
-
-        That is by the number of threads; `beside_factor` is how much longer it takes while another core is busy.
-        """
+    def set_flops(self, per_update: float, per_decision: float, attainable_per_sec: float | None) -> None:
+        """Sets the work of the run's networks and what the learner's machine attains, for the records from now on."""
         self.header = replace(
             self.header,
             flops_per_update=per_update,
             flops_per_decision=per_decision,
-            attainable_by_threads=attainable_per_sec,
-            beside_factor=beside_factor,
+            attainable_flops_per_sec=attainable_per_sec,
         )
 
     def set_speed(self, learner_threads: int, mode: str, update_s: Mapping[int, float] | None = None) -> None:

@@ -169,8 +169,8 @@ def _cores(previous: Snapshot | None, current: Snapshot, rates: Rates, header: R
     if window is None or window.wall_ns <= 0 or not header.learner_threads:
         return None
     count = (window.capacity_ns - window.classes_ns[CoreClass.OTHERS]) / window.wall_ns
-    per_step = {number: seconds * (rates.utd or 0.0) for number, seconds in header.update_s.items()}
+    per_step = {number: seconds * (rates.utd or 0.0) for number, seconds in header.tried_update_s.items()}
     num_ranks = max(1, header.world_size // header.num_hosts)
     # Next to a device the threads of the learner wait.
     threads = header.learner_threads if current.learners[0].device is None else 1
-    return cores_of(count, threads, num_ranks, header.num_hosts, per_step, header.beside_factor)
+    return cores_of(count, threads, num_ranks, header.num_hosts, per_step)

@@ -66,9 +66,7 @@ class RunHeader:
     ramps: Mapping[str, Ramp] = field(default_factory=dict)  # the options that change during the run, by name
     flops_per_update: float = 0.0  # of one learner rank; 0: not known
     flops_per_decision: float = 0.0  # of the policy, for one environment; 0: not known
-    # What the learner's machine attains at the shapes of an update, by the number of threads.
-    attainable_by_threads: Mapping[int, float] = field(default_factory=dict)
-    beside_factor: float = 1.0  # how much longer a product takes while another core is busy
+    attainable_flops_per_sec: float | None = None  # what the machine attains at the shapes of an update
     tried_update_s: Mapping[int, float] = field(default_factory=dict)  # seconds per update, with those that were tried
     learner_threads: int = 0  # CPU threads of one learner rank, now; 0: not known yet
     kernels: str = ""  # that make the updates, textbook or fast; '' until the learner has chosen
@@ -79,17 +77,6 @@ class RunHeader:
     is_resumed: bool = False  # the run has records of an earlier start
     best_eval: tuple[float, float] | None = None  # mean return of its best evaluation before, and its env steps
     last_eval_step: int | None = None  # env steps of its last evaluation before
-
-    @property
-    def attainable_flops_per_sec(self) -> float | None:
-        """What the learner's machine attains at the shapes of an update with the threads in use, if that is known."""
-        return self.attainable_by_threads.get(self.learner_threads)
-
-    @property
-    def update_s(self) -> Mapping[int, float]:
-        """Seconds per update by the number of threads: as tried, or those of its products; differences count."""
-        known = self.attainable_by_threads
-        return self.tried_update_s or {number: self.flops_per_update / speed for number, speed in known.items()}
 
     @property
     def has_rollouts(self) -> bool:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from offpolicy.types import SchedulerStats
@@ -70,16 +68,6 @@ def scheduler_stats() -> SchedulerStats:
 def unix_minus_monotonic_ns() -> int:
     """The difference between nanoseconds since 1970 and the monotonic clock."""
     return time.time_ns() - time.perf_counter_ns()
-
-
-def queued_ns() -> int:
-    """The time that all threads of this process have waited for a core; 0 without the kernel's statistics."""
-    total = 0
-    with contextlib.suppress(OSError):  # no /proc
-        for task in Path("/proc/self/task").iterdir():
-            with contextlib.suppress(OSError, IndexError):  # a thread that has ended; a kernel without these statistics
-                total += int((task / "schedstat").read_text().split()[1])
-    return total
 
 
 def wall_clock_stamp() -> str:

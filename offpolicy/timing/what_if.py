@@ -37,8 +37,7 @@ class Cores:
     """The cores that learner and collectors of a host share, and what the learner makes of its threads.
 
     A learner with as many threads as cores divides each product between all of them. A collector beside it delays one
-    thread and with it the product: nothing is gained by overlapping the two. On a core of its own it may still slow
-    the learner down, by the memory that they share: `beside_factor`.
+    thread and with it the product: nothing is gained by overlapping the two.
     """
 
     count: float  # those that other programs leave
@@ -46,7 +45,6 @@ class Cores:
     num_ranks: int = 1  # of this host
     # Seconds per env step more than now, by the number of threads.
     extra_s: Mapping[int, float] = field(default_factory=dict)
-    beside_factor: float = 1.0
     num_hosts: int = 1  # with as many cores, ranks and collectors each
 
     def crowding(self, threads: int, num_collectors: int) -> float:
@@ -83,8 +81,8 @@ class Pipeline:
 
     @property
     def learner_capacity(self) -> float:
-        """T, env steps per second, with the number of threads where `threads` names one, else with the present one."""
-        return 1.0 / self._learner_s(self.threads[0] if len(self.threads) == 1 else self._threads_now)
+        """T, env steps per second, with the present number of threads."""
+        return 1.0 / self._learner_s(self._threads_now)
 
     @property
     def own_learner_capacity(self) -> float:
@@ -107,15 +105,9 @@ class Pipeline:
 
     def _seconds_per_step(self, threads: int) -> float:
         learner, collector = self._learner_s(threads), 1.0 / self.collector_capacity
-        was_overlapped, is_overlapped = ((self.measured_mode or self.mode) != "alternate", self.mode != "alternate")
         collision = 0.0
-        if self.cores is not None:
-            crowding = self.cores.crowding(threads, self.num_collectors)
-            beside = 1.0 + (self.cores.beside_factor - 1.0) * (1.0 - crowding)
-            factor = beside ** (int(is_overlapped) - int(was_overlapped))
-            learner, collector = learner * factor, collector * factor
-            if is_overlapped and not was_overlapped:
-                collision = crowding * min(learner, collector)
+        if self.cores is not None and self.mode != "alternate" and self.measured_mode == "alternate":
+            collision = self.cores.crowding(threads, self.num_collectors) * min(learner, collector)
         collectors = [collector * self.collector_spread] * self.num_collectors
         return collision + seconds_per_step(self.mode, learner * self.learner_spread, collectors)
 
@@ -146,18 +138,11 @@ class Pipeline:
         return replace(self, mode="overlap", measured_mode=self.measured_mode or self.mode)
 
 
-def cores_of(  # noqa: PLR0913  # what is known of a host, each needed
-    count: float,
-    threads: int,
-    num_ranks: int,
-    num_hosts: int,
-    seconds_per_step: Mapping[int, float],
-    factor: float,
-) -> Cores:
-    """Returns the cores of a run whose learner would take so long with each number of threads, as far as is known."""
-    now_s = seconds_per_step.get(threads)
-    extra_s = {} if now_s is None else {number: each_s - now_s for number, each_s in seconds_per_step.items()}
-    return Cores(count, threads, num_ranks, extra_s, factor, num_hosts)
+def cores_of(count: float, threads: int, num_ranks: int, num_hosts: int, seconds: Mapping[int, float]) -> Cores:
+    """Returns the cores of a run; `seconds` are those per env step by the number of threads, where they are known."""
+    now_s = seconds.get(threads)
+    extra_s = {} if now_s is None else {number: each_s - now_s for number, each_s in seconds.items()}
+    return Cores(count, threads, num_ranks, extra_s, num_hosts)
 
 
 class Capacities(NamedTuple):
@@ -215,7 +200,6 @@ class Options:
     most_updates: int  # of an iteration
     epochs: int
     may_add_collector: bool
-    thread_numbers: tuple[int, ...] = ()  # of the learner, to consider instead of the present one
 
 
 def what_ifs(now: Pipeline, options: Options) -> Iterator[WhatIf]:
@@ -231,8 +215,6 @@ def what_ifs(now: Pipeline, options: Options) -> Iterator[WhatIf]:
         yield WhatIf(TWICE_THE_BATCH, replace(twice, packer_s=2.0 * now.packer_s))
     elif options.epochs % 2 == 0:
         yield WhatIf(HALVED_EPOCHS, now.scaled({LearnerPhase.TRAIN: 0.5}))
-    for number in options.thread_numbers:
-        yield WhatIf(f"threads.learner={number}", replace(now, threads=(number,)))
     for mode in ("alternate", "overlap"):
         if mode != now.mode and not (now.mode == "free" and mode == "overlap"):
             yield WhatIf(f"collect.mode={mode}", replace(now, mode=mode, measured_mode=now.mode))

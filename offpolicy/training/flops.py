@@ -1,90 +1,173 @@
-"""The floating-point operations of an update and of a decision, counted by torch while a learner makes updates."""
+"""The floating-point operations of a learner's first updates, and the speed that its machine attains on their products.
+
+The operations are counted by torch while the updates are made. What the machine attains is measured once, with the
+threads that the learner keeps: every matrix product of an update on its own, in its shapes. Whatever else runs on the
+machine can only lengthen a reading, so the shortest one of each product counts, and all products take turns. Random
+streams are not touched: the matrices hold fixed numbers and are thrown away.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from offpolicy.algos.registry import make_learner
-from offpolicy.config.schema import RunConfig
-from offpolicy.onednn import OPERATOR
-from offpolicy.types import Batch, Batches, Product, Rollouts, SpaceSpec
+from offpolicy.algos.learner import Learner
+from offpolicy.onednn import OPERATOR, multiply
+from offpolicy.protocols import DeviceSync
+from offpolicy.timing.clock import MonotonicClock
+from offpolicy.types import Batch, Batches, Rollouts
 
-Products = Counter[tuple[int, int, int, bool]]  # how often [a, b] x [b, c] is multiplied, by (a, b, c, by oneDNN)
+BUDGET_NS = 300_000_000  # of the measurement
+GROUP_NS = {"cpu": 100_000, "cuda": 2_000_000}  # duration of a reading, long beside the clock or waking a device
+MAX_CALLS = 1000
+CPU_ROWS = 1024  # on a CPU larger matrices than that are no faster, only longer
+
+T = TypeVar("T")
+
+
+class Product(NamedTuple):
+    """A product [rows, inner] x [inner, columns]."""
+
+    rows: int
+    inner: int
+    columns: int
+    is_onednn: bool = False  # else by torch's BLAS
 
 
 class Work(NamedTuple):
-    """Floating-point operations of one learner rank and of one collector, as `FlopCounterMode` counts them."""
+    """Floating-point operations, and how often each matrix product is among them."""
 
-    update: float  # of one gradient update, as `num_updates` counts them, on average over an iteration
-    decision: float  # of one policy forward pass, per environment and step
-    products: tuple[Product, ...]  # the matrix products of one gradient update, on average over an iteration
-
-
-def count_work(cfg: RunConfig, spec: SpaceSpec, device: torch.device, num_hosts: int = 1) -> Work:
-    """Returns the work of a run per learner rank; of several hosts each has the ranks and collectors of `cfg`.
-
-    A learner without other ranks learns from zeros: `policy_delay` batches, or a batch of rollouts for one epoch and
-    another for two, which say what is done once per batch of rollouts and what once per epoch.
-    """
-    algo, ranks, is_rounded = cfg.algo, cfg.runner.world_size, cfg.algo.precision == "bf16"
-    learner = make_learner(replace(algo, epochs=1), spec, device, seed=0)
-    if algo.learns_from_rollouts:
-        num_envs = cfg.env.num_envs * (cfg.collect.num_collectors // ranks)
-        rollouts = _rollouts(spec, cfg.rollout.length, num_envs, device)
-        other = make_learner(replace(algo, epochs=2), spec, device, seed=0)
-        num_updates, more = algo.epochs * algo.num_minibatches, algo.epochs - 1
-        (flops, products), (of_two, made_of_two) = (_counted(one.update, rollouts) for one in (learner, other))
-        flops += more * (of_two - flops)
-        for key, number in list(products.items()):
-            products[key] += more * (made_of_two[key] - number)
-    else:
-        num_updates = algo.policy_delay
-        batches = _batches(spec, num_updates, algo.batch_size // (ranks * num_hosts), device)
-        flops, products = _counted(learner.update, batches)
-    decision, _ = _counted(learner.policy.act, torch.zeros(cfg.env.num_envs, spec.obs_dim, device=device))
-    made = tuple(
-        Product(rows, inner, columns, number / num_updates, is_rounded, is_onednn)
-        for (rows, inner, columns, is_onednn), number in sorted(products.items())
-    )
-    return Work(flops / num_updates, decision / cfg.env.num_envs, made)
+    flops: float
+    products: Mapping[Product, float]
 
 
-def _counted(work: Callable[[Any], object], material: object) -> tuple[int, Products]:  # Any: what the work takes
-    """Returns the operations of some work, and its matrix products."""
-    products = Products()
+def counted(work: Callable[[], T]) -> tuple[T, Work]:
+    """Returns what some work returns, and its operations as torch's `FlopCounterMode` counts them."""
+    products = Counter[Product]()
 
-    def multiply(left: torch.Size, right: torch.Size, *, is_onednn: bool = False, **_: Any) -> int:  # Any: of torch
+    def product(left: torch.Size, right: torch.Size, *, is_onednn: bool = False, **_: Any) -> int:  # Any: of torch
         *number, rows, inner = left
-        products[rows, inner, right[-1], is_onednn] += (number or [1])[0]
+        products[Product(rows, inner, right[-1], is_onednn)] += (number or [1])[0]
         return 2 * left.numel() * right[-1]
 
-    def add_multiply(_: torch.Size, left: torch.Size, right: torch.Size, **__: Any) -> int:  # Any: of torch
-        return multiply(left, right)
+    def sum_and_product(_: torch.Size, left: torch.Size, right: torch.Size, **__: Any) -> int:  # Any: of torch
+        return product(left, right)
 
     def onednn(left: torch.Size, turned: torch.Size, *_: Any, **__: Any) -> int:  # Any: of torch
-        return multiply(left, torch.Size((turned[1], turned[0])), is_onednn=True)
+        return product(left, torch.Size((turned[1], turned[0])), is_onednn=True)
 
     aten = torch.ops.aten
-    formulas = {aten.mm: multiply, aten.bmm: multiply, aten.addmm: add_multiply, aten.baddbmm: add_multiply}
+    formulas = {aten.mm: product, aten.bmm: product, aten.addmm: sum_and_product, aten.baddbmm: sum_and_product}
     with FlopCounterMode(display=False, custom_mapping={**formulas, OPERATOR: onednn}) as counter:
-        work(material)
-    return counter.get_total_flops(), products
+        result = work()
+    return result, Work(counter.get_total_flops(), products)
 
 
-def _batches(spec: SpaceSpec, num_updates: int, num_rows: int, device: torch.device) -> Batches:
-    obs, column = torch.zeros(num_rows, spec.obs_dim, device=device), torch.zeros(num_rows, device=device)
-    batch = Batch(obs, torch.zeros(num_rows, spec.action_dim, device=device), column, obs, column, column)
-    return Batches((batch,) * num_updates, fresh_obs=None)
+class CountedLearner:
+    """A learner, as the loop sees it, whose first updates are counted; `on_counted` takes the work of a mean update.
+
+    Of replayed rows one update with an actor step is counted, and one without; of rollouts, all of the first batch.
+    Updates that are captured as a CUDA graph are counted in the capture.
+    """
+
+    def __init__(self, learner: Learner, on_counted: Callable[[Work], None]) -> None:
+        self._learner, self._on_counted = learner, on_counted
+        self._kinds: dict[bool, Work] = {}  # by whether there was an actor step
+        self._is_counted = False
+
+    def update(self, batch: Batches | Rollouts, /) -> None:
+        """Makes the learner's update."""
+        if self._is_counted:
+            self._learner.update(batch)
+        elif isinstance(batch, Rollouts):
+            before = self._learner.num_updates
+            _, work = counted(partial(self._learner.update, batch))
+            self._conclude([(1 / (self._learner.num_updates - before), work)])
+        else:
+            self._learner.update_tensors = self._counted_update  # type: ignore[method-assign]  # of this one alone
+            try:
+                self._learner.update(batch)
+            finally:
+                del self._learner.update_tensors
+            delay = self._learner.policy_delay
+            if len(self._kinds) == min(delay, 2):
+                self._conclude([((1 if kind else delay - 1) / delay, work) for kind, work in self._kinds.items()])
+
+    def _counted_update(self, raw: Batch, *, has_actor_step: bool) -> tuple[str, ...]:
+        update = partial(Learner.update_tensors, self._learner, raw, has_actor_step=has_actor_step)
+        groups, self._kinds[has_actor_step] = counted(update)
+        return groups
+
+    def _conclude(self, parts: list[tuple[float, Work]]) -> None:
+        self._is_counted = True
+        products = Counter[Product]()
+        for share, work in parts:
+            products.update({product: share * number for product, number in work.products.items()})
+        self._on_counted(Work(sum(share * work.flops for share, work in parts), products))
 
 
-def _rollouts(spec: SpaceSpec, length: int, num_envs: int, device: torch.device) -> Rollouts:
-    obs = torch.zeros(length + 1, num_envs, spec.obs_dim, device=device)
-    action = torch.zeros(length, num_envs, spec.action_dim, device=device)
-    column = torch.zeros(length, num_envs, device=device)
-    return Rollouts(obs, action, column, column, column, column, torch.ones_like(column), progress=0.0)
+def attainable_flops_per_sec(
+    products: Mapping[Product, float],
+    dtype: torch.dtype,
+    device_sync: DeviceSync,
+    device: torch.device,
+    now_ns: Callable[[], int] = MonotonicClock.now_ns,
+) -> float:
+    """Returns FLOP/s of an update's products by their time alone, each as often as the update makes it.
+
+    Takes `BUDGET_NS`, and longer only where each product once takes longer.
+    """
+    start_ns = now_ns()
+    benches = [Bench(product, dtype, device_sync, device, now_ns) for product in products]
+    for bench in itertools.cycle(benches):
+        bench.read()
+        if now_ns() - start_ns > BUDGET_NS:
+            break
+    flops = sum(2 * math.prod(product[:3]) * number for product, number in products.items())
+    return flops * 1e9 / sum(bench.shortest_ns * products[bench.product] for bench in benches)
+
+
+class Bench:
+    """Readings of one product; `shortest_ns` is that of the shortest."""
+
+    def __init__(
+        self,
+        product: Product,
+        dtype: torch.dtype,
+        device_sync: DeviceSync,
+        device: torch.device,
+        now_ns: Callable[[], int],
+    ) -> None:
+        self.product, self._device_sync, self._now_ns = product, device_sync, now_ns
+        sizes = [min(size, CPU_ROWS) if device.type == "cpu" else size for size in product[:3]]
+        self._scale = math.prod(product[:3]) / math.prod(sizes)
+        self._left, self._right = (
+            torch.linspace(-1.0, 1.0, rows * columns, device=device).view(rows, columns).to(dtype)
+            for rows, columns in itertools.pairwise(sizes)
+        )
+        self._result = self._left.new_empty(sizes[0], sizes[2])
+        self._group_ns = GROUP_NS[device.type]
+        self.shortest_ns = self._time(1)  # the first call chooses its kernel
+
+    def read(self) -> None:
+        """Takes one more reading."""
+        num_calls = max(1, min(MAX_CALLS, int(self._scale * self._group_ns / self.shortest_ns)))
+        self.shortest_ns = min(self.shortest_ns, self._time(num_calls))
+
+    def _time(self, num_calls: int) -> float:
+        """Returns the nanoseconds of a call, of the whole product where smaller matrices stand for it."""
+        start_ns = self._now_ns()
+        for _ in range(num_calls):
+            if self.product.is_onednn:
+                self._result.copy_(multiply(self._left, self._right))
+            else:
+                torch.mm(self._left, self._right, out=self._result)
+        self._device_sync.wait()
+        return self._scale * max(1, self._now_ns() - start_ns) / num_calls

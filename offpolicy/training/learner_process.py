@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,10 @@ from offpolicy.algos.registry import make_learner
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, RankStreams
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.loop import Parts, train
-from offpolicy.machine import cpu_model, num_usable_cores
-from offpolicy.onednn import BLAS, ONEDNN, missing_library
+from offpolicy.machine import num_usable_cores
+from offpolicy.onednn import BLAS, chosen_library, missing_library
 from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay.replay_source import RateLimitedSource
-from offpolicy.timing.attainable import remembered_attainable
 from offpolicy.timing.chrome_trace import NoProfiler, Profiler
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.batch_sources import Replay, source_identity
@@ -29,7 +29,7 @@ from offpolicy.training.bound_learner import BoundLearner
 from offpolicy.training.checkpointer import Checkpointer
 from offpolicy.training.device_exchange import ExchangeOutsideTrain
 from offpolicy.training.evaluators import AsyncEvaluator, EarlyStop, Evaluator, InlineEvaluator, PeriodicEvaluation
-from offpolicy.training.flops import count_work
+from offpolicy.training.flops import CountedLearner, Work, attainable_flops_per_sec, counted
 from offpolicy.training.health import HealthCheck
 from offpolicy.training.rank_context import RankContext, unused_gpu
 from offpolicy.training.ranks import LearnerRanks
@@ -107,12 +107,15 @@ def train_rank(
         profiler = make_profiler(rank)
         with rank.ledger.phase(LearnerPhase.WEIGHT_PUBLISH):
             publisher.publish()
-        flops = measure_flops(rank, learner)
         reporter = Reporter(state, health, profiler)
-        bound = BoundLearner(learner, may_bind=rank.device.type == "cpu" and rank.num_ranks == 1)
+        flops = FlopsReport(rank, learner) if rank.is_leader and rank.cfg.timing.enabled else None
+        bound = BoundLearner(
+            learner if flops is None else CountedLearner(learner, flops.on_counted),
+            may_bind=rank.device.type == "cpu" and rank.num_ranks == 1,
+        )
         bound.use_threads(torch.get_num_threads())
-        tuner = make_tuner(state, bound.use_threads)
-        send_hello(state, flops)
+        tuner = make_tuner(state, bound.use_threads, (lambda: True) if flops is None else flops.measure)
+        send_hello(state)
         parts = Parts(
             source=source,
             learner=bound,
@@ -159,8 +162,8 @@ def periodic_evaluation(
     return PeriodicEvaluation(rank, ranks.collectives, evaluator, start.last_eval_step, is_behind)
 
 
-def make_tuner(state: RankState, use_threads: Callable[[int], None]) -> SpeedTuner:
-    """Returns the tuner of threads and mode. `use_threads` sets the number of threads.
+def make_tuner(state: RankState, use_threads: Callable[[int], None], settled: Callable[[], bool]) -> SpeedTuner:
+    """Returns the tuner of threads and mode. `use_threads` sets the number of threads, `settled` is the tuner's.
 
     What is configured is fixed; so are the threads on a GPU, both with several ranks, and what a checkpoint holds.
     """
@@ -183,7 +186,7 @@ def make_tuner(state: RankState, use_threads: Callable[[int], None]) -> SpeedTun
     if state.setting in settings:
         apply(state.setting)
         settings = []
-    return SpeedTuner(settings, apply, report, lambda: learner.num_updates)
+    return SpeedTuner(settings, apply, report, lambda: learner.num_updates, settled)
 
 
 def make_profiler(rank: RankContext) -> Profiler | NoProfiler:
@@ -194,36 +197,50 @@ def make_profiler(rank: RankContext) -> Profiler | NoProfiler:
     return Profiler(Path(trace_dir), timing.profile_at, timing.profile_iterations, rank.warn)
 
 
-def measure_flops(rank: RankContext, learner: Learner) -> dict[str, Any]:  # Any: numbers, and a mapping of them
-    """Returns FLOPs of an update and of a decision, and FLOP/s that the matrix products attain on rank 0's machine.
+class FlopsReport:
+    """Reports the work of a mean update, and then once what the machine attains on the update's products."""
 
-    Empty but for the leaders of a timed run's hosts, and where they cannot be counted: the run itself may do all the
-    same.
-    """
-    if not rank.is_leader or not rank.cfg.timing.enabled:
-        return {}
-    try:
-        algo = replace(rank.cfg.algo, kernels=learner.kernels)
-        update, decision, products = count_work(
-            replace(rank.cfg, algo=algo), rank.spec, rank.device, rank.job.host.num_hosts
-        )
-    except Exception as error:  # no memory for a second learner; a plug-in whose update refuses rows of zeros
-        rank.warn(f"perf/flops_per_sec is not known: {type(error).__name__}: {error}")
-        return {}
-    counted = {"per_update": update, "per_decision": decision}
-    if rank.rank != 0:
-        return counted
-    numbers = sorted({torch.get_num_threads(), *thread_numbers(num_usable_cores())})
-    threads = numbers if rank.device.type == "cpu" else [torch.get_num_threads()]
-    found = remembered_attainable(products, rank.device, rank.device_sync, cpu_model(), threads)
-    library = (ONEDNN if any(one.is_onednn for one in products) else BLAS) if rank.device.type == "cpu" else ""
-    speeds = {"attainable_per_sec": found.by_threads, "beside_factor": found.beside_factor}
-    return {**counted, **speeds, "library": library}
+    def __init__(self, rank: RankContext, learner: Learner) -> None:
+        self._rank, self._policy = rank, learner.policy
+        self._update: Work | None = None
+        self._decision = 0.0
+
+    def on_counted(self, update: Work) -> None:
+        """Reports FLOPs of an update and of a decision."""
+        rank, num_envs = self._rank, self._rank.cfg.env.num_envs
+        obs = torch.zeros(num_envs, rank.spec.obs_dim, device=rank.device)
+        _, decisions = counted(partial(self._policy.act, obs))
+        self._update, self._decision = update, decisions.flops / num_envs
+        self._send(None)
+
+    def measure(self) -> bool:
+        """Reports what the machine attains, if the work is known: True then."""
+        rank, update = self._rank, self._update
+        if update is None:
+            return False
+        dtype = torch.bfloat16 if rank.cfg.algo.precision == "bf16" else torch.float32
+        with contextlib.suppress(RuntimeError):  # no memory for it: the run itself may go on all the same
+            self._send(attainable_flops_per_sec(update.products, dtype, rank.new_device_sync(), rank.device))
+        return True
+
+    def _send(self, attainable: float | None) -> None:
+        if self._update is not None:
+            per_update, per_decision = self._update.flops, self._decision
+            self._rank.child.send(
+                "flops", per_update=per_update, per_decision=per_decision, attainable_per_sec=attainable
+            )
 
 
-def send_hello(state: RankState, flops: dict[str, Any]) -> None:
+def product_library(rank: RankContext, kernels: str) -> str:
+    """Returns the library of wide matrix products of float32; '' on a GPU."""
+    if rank.device.type != "cpu":
+        return ""
+    return chosen_library(rank.cfg.algo.products) if kernels == "fast" else BLAS
+
+
+def send_hello(state: RankState) -> None:
     """Sends what the supervisor needs before the first report."""
-    rank, metrics = state.rank, state.start.metrics
+    rank, metrics, kernels = state.rank, state.start.metrics, state.learner.kernels
     chosen = state.setting if rank.cfg.collect.mode == "auto" else None  # a checkpoint's
     rank.child.send(
         "hello",
@@ -235,11 +252,11 @@ def send_hello(state: RankState, flops: dict[str, Any]) -> None:
         device=str(rank.device),
         gpu=torch.cuda.get_device_name(rank.device) if rank.device.type == "cuda" else None,
         threads=torch.get_num_threads(),
-        flops=flops,
+        products=product_library(rank, kernels),
         start=astuple(state.start.learning_start),
         source=state.source.describe(),
         source_kind=state.source.kind,
         backend=state.ranks.backend,
-        kernels=state.learner.kernels,
+        kernels=kernels,
         kernels_text=describe(state.learner),
     )

@@ -58,16 +58,26 @@ class SpeedTuner:
         apply: Callable[[Setting], None],
         report: Callable[[Setting, str, Mapping[Setting, float]], None],
         num_updates: Callable[[], int],
+        settled: Callable[[], bool] = lambda: True,
         now_ns: Callable[[], int] = MonotonicClock.now_ns,
     ) -> None:
-        """`report` takes the choice, its reason, and the seconds per update with each setting."""
+        """`report` takes the choice, its reason, and the seconds per update with each setting.
+
+        `settled` is called after every iteration from the end of the trial on, until it returns True.
+        """
         self._settings, self._apply, self._report = settings, apply, report
-        self._num_updates, self._now_ns = num_updates, now_ns
-        self._trial = self._try_all() if len(settings) > 1 else iter(())
+        self._num_updates, self._settled, self._now_ns = num_updates, settled, now_ns
+        self._steps = self._run()
 
     def run_if_due(self) -> None:
         """Counts an iteration, and changes the setting while the trial goes on."""
-        next(self._trial, None)
+        next(self._steps, None)
+
+    def _run(self) -> Iterator[None]:
+        if len(self._settings) > 1:
+            yield from self._try_all()
+        while not self._settled():
+            yield
 
     def _try_all(self) -> Iterator[None]:
         """Tries the settings, uses the fastest one and reports it. Is resumed after every iteration."""

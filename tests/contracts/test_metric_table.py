@@ -70,7 +70,7 @@ def main():
         ramps={name: Ramp(start=1.0, end=0.0, over=9) for name in
             ("actor_lr", "critic_lr", "alpha_lr", "target_entropy", "exploration_noise")})
     logger = open_logger(run_dir, cfg, header, None)
-    logger.set_flops(1e6, 1e3, {2: 1e9})
+    logger.set_flops(1e6, 1e3, 1e9)
     logger.set_speed(2, "alternate")
     logger.status("starting")
     logger.log_episode(EpisodeRecord(50, 0, -3.0, 50, True, False, 1.0))

@@ -18,7 +18,6 @@ import pytest
 import torch
 
 from offpolicy.algos.registry import make_learner, make_policy
-from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.policy import flat_size, flatten_into, load_flat
 from offpolicy.replay.rate_limiter import RateLimiter
@@ -27,13 +26,13 @@ from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
 from offpolicy.replay.staging import CopyStream
-from offpolicy.timing.attainable import attainable_flops_per_sec
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync, make_device_timer
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import DeviceSpan, LearnerPhase
 from offpolicy.timing.time_account import NullLedger
-from offpolicy.training.flops import count_work
+from offpolicy.training.flops import attainable_flops_per_sec
 from offpolicy.types import Batch, Batches, SpaceSpec
+from tests.first_updates import work_of_algo
 from tests.on_device import waits_refused
 
 pytestmark = [
@@ -269,14 +268,13 @@ def test_timing_adds_no_wait_for_the_device_and_changes_no_parameter(monkeypatch
 
 
 def test_what_the_device_attains_is_known_within_seconds() -> None:
-    cfg, device = RunConfig.from_mapping({"algo": {"name": "sac"}}), torch.device("cuda", 0)
-    products = count_work(cfg, SPEC, device).products
-    attained = attainable_flops_per_sec(products, device, StreamSync(device))
-    assert attained is not None
+    device = torch.device("cuda", 0)
+    products = work_of_algo(AlgoConfig(name="sac"), SPEC, device).products
+    attained = attainable_flops_per_sec(products, torch.float32, StreamSync(device), device)
     assert 1e10 < attained < 1e15
     busy(device, 200)  # the clocks are up now, whatever they were before
     torch.cuda.synchronize(device)  # or the time of measuring would pass in waiting for that
-    again = attainable_flops_per_sec(products, device, StreamSync(device))
+    again = attainable_flops_per_sec(products, torch.float32, StreamSync(device), device)
     assert attained == pytest.approx(again, rel=0.1)
 
 

@@ -207,10 +207,9 @@ def start_run(traces: Traces, tmp_path: Path) -> Iterator[StartRun]:
 
 
 def run_to_end(directory: Path, *overrides: str, command: tuple[str, ...] = ("train", *TINY)) -> LiveRun:
-    """A tiny run that succeeded; `cache` beside it holds what it remembers of the machine."""
+    """A tiny run that succeeded."""
     traces = Traces()
-    environ = {**traces.environ, "OFFPOLICY_CACHE": str(directory / "cache")}
-    run = launch(directory, environ, overrides, command)
+    run = launch(directory, traces.environ, overrides, command)
     try:
         code, run.out, err = run.finish(100.0)
     finally:

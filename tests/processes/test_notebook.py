@@ -24,7 +24,7 @@ def executed(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:  # Any: 
         for long, short in SHORTER.items():
             cell.source = cell.source.replace(long, short)
     for name, value in {
-        **traces.environ, "PYTHONPATH": str(REPOSITORY), "OFFPOLICY_CACHE": str(home / "cache"),
+        **traces.environ, "PYTHONPATH": str(REPOSITORY),
         "IPYTHONDIR": str(home / "ipython"), "JUPYTER_RUNTIME_DIR": str(home / "jupyter"), "MPLBACKEND": "",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)

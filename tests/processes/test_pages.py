@@ -149,7 +149,7 @@ def some_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def environ_of(home: Path) -> dict[str, str]:
     return {
-        **os.environ, "PYTHONPATH": str(REPOSITORY), "OFFPOLICY_CACHE": str(home / "cache"),
+        **os.environ, "PYTHONPATH": str(REPOSITORY),
         "WANDB_DIR": str(home), "TERM": "dumb",
     }  # fmt: skip
 

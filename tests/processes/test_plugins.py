@@ -44,7 +44,7 @@ def cli(site: Path, tmp_path: Path) -> Cli:
     def run(*words: str, without: bool = False) -> subprocess.CompletedProcess[str]:
         traces = Traces()
         path = str(REPOSITORY) if without else f"{REPOSITORY}:{site}"
-        environ = {**os.environ, **traces.environ, "PYTHONPATH": path, "OFFPOLICY_CACHE": str(tmp_path / "cache")}
+        environ = {**os.environ, **traces.environ, "PYTHONPATH": path}
         command = [sys.executable, "-m", "offpolicy", *words]
         done = subprocess.run(
             command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300, check=False

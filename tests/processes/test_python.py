@@ -39,7 +39,7 @@ assert not [name for name in kept if "memfd:offpolicy" in name or "eventfd" in n
 def run_python(code: str, home: Path, timeout: float = 500) -> str:
     traces = Traces()
     environ = {
-        **os.environ, **traces.environ, "PYTHONPATH": str(REPOSITORY), "OFFPOLICY_CACHE": str(home / "cache"),
+        **os.environ, **traces.environ, "PYTHONPATH": str(REPOSITORY),
     }  # fmt: skip
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=timeout, check=False)

@@ -58,7 +58,6 @@ def follow(home: Path) -> Followed:
     environ = {
         **os.environ, **traces.environ,
         "PATH": f"{home / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY),
-        "OFFPOLICY_CACHE": str(home / "cache"),
     }  # fmt: skip
     result = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script], cwd=home, env=environ, timeout=1400, text=True, check=False,

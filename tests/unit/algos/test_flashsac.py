@@ -16,11 +16,10 @@ from offpolicy.algos.learner import Learner
 from offpolicy.algos.losses import cross_entropy, projected
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.residual import categorical_critic
-from offpolicy.training.flops import count_work
 from offpolicy.types import Batch, Batches, SpaceSpec
+from tests.first_updates import work_of_algo
 
 SPEC = SpaceSpec(obs_dim=7, action_dim=3, action_low=(-1.0,) * 3, action_high=(1.0,) * 3)
 SMALL: dict[str, Any] = {"actor_width": 8, "critic_width": 16, "num_bins": 11, "policy_delay": 2, "init_alpha": 0.01}
@@ -86,8 +85,7 @@ def test_a_restored_learner_continues_bit_for_bit() -> None:
 @pytest.mark.parametrize("delay", [1, 2])
 def test_the_counted_work_is_the_closed_form(delay: int) -> None:
     sizes = {**SMALL, "policy_delay": delay, "batch_size": 32}
-    cfg = RunConfig.from_mapping({"algo": {"name": "flashsac", **sizes}})
-    assert count_work(cfg, SPEC, torch.device("cpu")).update == closed_form(32, delay)
+    assert work_of_algo(AlgoConfig(name="flashsac", **sizes), SPEC).flops == closed_form(32, delay)
 
 
 def closed_form(rows: int, delay: int) -> float:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
-from offpolicy.algos.registry import make_learner
 from offpolicy.processes.control_page import RankWord
-from offpolicy.timing.attainable import Attainable
-from offpolicy.training.flops import count_work
-from offpolicy.training.learner_process import build_learner, measure_flops, train_rank
+from offpolicy.training.learner_process import build_learner, train_rank
 from offpolicy.training.resume import load_start
 from offpolicy.types import Batch, Batches
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of
@@ -73,12 +68,13 @@ def test_a_rank_trains_until_its_source_is_exhausted(make_rank: MakeRank) -> Non
     assert np.isfinite(np.concatenate([tensor.numpy().ravel() for tensor in after.values()])).all()
 
 
-def test_the_operations_are_those_of_the_kernels_in_use(make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = Attainable({}, 1.0)
-    monkeypatch.setattr("offpolicy.training.learner_process.remembered_attainable", lambda *_: nothing)
-    rank = make_rank(**TINY)
-    asked_for = replace(rank.cfg.algo, kernels="textbook")
-    learner = make_learner(asked_for, rank.spec, rank.device, seed=0)
-    expected = count_work(replace(rank.cfg, algo=asked_for), rank.spec, rank.device).update
-    assert expected != count_work(rank.cfg, rank.spec, rank.device).update
-    assert measure_flops(rank, learner)["per_update"] == expected
+def test_a_timed_rank_reports_the_work_of_its_updates_and_then_what_the_machine_attains(make_rank: MakeRank) -> None:
+    rank = make_rank(eval={"episodes": 0}, collect={"num_collectors": 1}, threads={"learner": 1}, **TINY)
+    rank.gate.has_snapshot = False  # type: ignore[attr-defined]  # no collectors: nothing to save
+    ranks = ranks_of(FakeWorld())
+    learner = build_learner(rank, ranks)
+    train_rank(rank, ranks, learner, FakeSource(), load_start(rank, ranks, learner))
+    first, second = [fields for kind, fields in rank.child.sent if kind == "flops"]  # type: ignore[attr-defined]
+    assert first["attainable_per_sec"] is None
+    assert second["attainable_per_sec"] > 0
+    assert first["per_update"] == second["per_update"] > 16 * first["per_decision"] > 0
