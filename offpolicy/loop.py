@@ -17,9 +17,9 @@ from offpolicy.protocols import (
     World,
 )
 from offpolicy.timing.device_timer import DeviceTimer
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import DeviceSpan
 from offpolicy.timing.phases import LearnerPhase as Phase
-from offpolicy.timing.time_account import TimeAccount
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Parts:
     tuner: Tuner
     world: World
     stop: StopSignal
-    ledger: TimeAccount
+    ledger: Ledger
 
 
 def train(parts: Parts) -> bool:

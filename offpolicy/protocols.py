@@ -79,8 +79,8 @@ class StatefulBatchSource(BatchSource[Batch_co], Protocol[Batch_co]):
         """Continues from what `random_state` returned, before the first batch."""
         ...
 
-    def packer_account(self) -> Account | None:
-        """Returns the account of the thread that packs batches ahead; None if there is none or timing is off."""
+    def packer_account(self) -> Account:
+        """Returns the account of the thread that packs batches ahead; empty where there is none."""
         ...
 
     def describe(self) -> str:

@@ -240,6 +240,14 @@ class Account:
     histogram: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
     cooldown: Cooldown | None = None  # None while there are iterations
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no clock has run: timing is off, there is no such thread, or it has not reported."""
+        return self.wall_ns + self.warmup_ns == 0
+
+
+NO_ACCOUNT = Account(wall_ns=0, warmup_ns=0, iterations=0, phases_ns={}, cpu_ns=0)
+
 
 @dataclass(frozen=True, slots=True)
 class CoreTotals:
@@ -311,14 +319,14 @@ class DeviceTotals(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LearnerTotals:
-    """Cumulative counters of one learner rank; the reader subtracts. `account` is None when timing is off."""
+    """Cumulative counters of one learner rank; the reader subtracts."""
 
-    account: Account | None
+    account: Account
     updates: int
     samples: int  # replay rows used
     sample_age_sum: float  # sum over `samples` of the row's age in env steps
     metrics: MetricTotals
-    packer: Account | None = None  # of the thread that packs batches ahead; None where there is none
+    packer: Account = NO_ACCOUNT  # of the thread that packs batches ahead
     rollouts: RolloutTotals | None = None  # None where the algorithm learns from a replay
     device: DeviceTotals | None = None  # None without CUDA, and when timing is off
     arrivals: ArrivalTotals = ArrivalTotals()
@@ -337,9 +345,9 @@ class HookTotals(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CollectorTotals:
-    """Cumulative counters of one collector; the reader subtracts. `account` is None when timing is off."""
+    """Cumulative counters of one collector; the reader subtracts."""
 
-    account: Account | None
+    account: Account
     env_steps: int  # transitions
     vector_steps: int
     policy_lag_sum: float  # sum over vector steps of (newest published version - version acted with)
@@ -352,9 +360,9 @@ class CollectorTotals:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatorTotals:
-    """Cumulative counters of the evaluator's process; the reader subtracts. `account` is None when timing is off."""
+    """Cumulative counters of the evaluator's process; the reader subtracts."""
 
-    account: Account | None
+    account: Account
     episodes: int  # finished episodes
     skipped: int  # requests replaced by a newer one before their evaluation started
     post_failures: int  # finished episodes whose hook failed

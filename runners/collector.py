@@ -41,7 +41,7 @@ from offpolicy.training.run_memory import (
     weights_mailbox,
 )
 from offpolicy.training.worker import SNAPSHOT_DIR, WorkerSpec, start_worker
-from offpolicy.types import CollectorTotals
+from offpolicy.types import NO_ACCOUNT, CollectorTotals
 
 
 def main(child: ChildContext) -> None:
@@ -156,7 +156,7 @@ class Collector:
         self.bad_rows.replace_obs(progress)
         self.writer.begin(progress.env_steps)
         if job.start_step:
-            reports.publish(CollectorTotals(None, **self._counters(progress)))
+            reports.publish(CollectorTotals(NO_ACCOUNT, **self._counters(progress)))
         self._words.set(CollectorWord.ENV_STEPS, progress.env_steps)
         self._words.set(CollectorWord.HAS_BEGUN, 1)
         self._has_begun = True

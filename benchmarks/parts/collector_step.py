@@ -33,9 +33,8 @@ from offpolicy.processes.reports import CollectorReports
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.ring import Ring
-from offpolicy.timing.ledger import Ledger
+from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.timing.time_account import NullLedger, TimeAccount
 from offpolicy.training.run_memory import COLLECTOR_PHASES
 from offpolicy.types import Float32, StepOutcome
 
@@ -65,9 +64,9 @@ def _measure_one(rounds: int) -> Iterator[Measurement]:
     after_us: dict[str, list[float]] = {f"{name} after an update": [] for name in ("step", *phases_us)}
     update = _learner_update()
     with _collector() as collector:
-        collector.step_us(NullLedger(), STEPS)  # warms up
+        collector.step_us(NullLedger(CollectorPhase), STEPS)  # warms up
         for _ in range(5 * rounds):
-            ledgers: tuple[TimeAccount, ...] = (Ledger(CollectorPhase), NullLedger())
+            ledgers: tuple[Ledger, ...] = (Ledger(CollectorPhase), NullLedger(CollectorPhase))
             for name, ledger in zip(steps_us, ledgers, strict=True):
                 steps_us[name].append(collector.step_us(ledger, STEPS))
             for name, phase_us in zip(phases_us, collector.phases_us(STEPS), strict=True):
@@ -99,10 +98,10 @@ def _measure_many(rounds: int) -> Iterator[Measurement]:
     with ExitStack() as stack:
         collectors = {n: stack.enter_context(_collector(MANY, num_threads=n)) for n in rates}
         for collector in collectors.values():
-            collector.step_us(NullLedger(), MANY_STEPS)  # warms up
+            collector.step_us(NullLedger(CollectorPhase), MANY_STEPS)  # warms up
         for _ in range(5 * rounds):
             for n, collector in collectors.items():
-                rates[n].append(MANY / collector.step_us(NullLedger(), MANY_STEPS) * 1e6)
+                rates[n].append(MANY / collector.step_us(NullLedger(CollectorPhase), MANY_STEPS) * 1e6)
                 for phase, phase_us in zip(PHASES, collector.phases_us(MANY_STEPS), strict=True):
                     phases_us[n, phase].append(phase_us)
     for n, samples in rates.items():
@@ -118,7 +117,7 @@ class _Collector:
     def __init__(self, parts: CollectorParts, mailbox: Mailbox, flat: Float32) -> None:
         self._parts, self._mailbox, self._flat = parts, mailbox, flat
 
-    def step_us(self, ledger: TimeAccount, steps: int, before: Callable[[], object] = lambda: None) -> float:
+    def step_us(self, ledger: Ledger, steps: int, before: Callable[[], object] = lambda: None) -> float:
         """The median step. `before` is called before each, and then weights are published."""
         parts, times_ns = dataclasses.replace(self._parts, ledger=ledger), list[int]()
         for _ in range(steps):
@@ -173,7 +172,7 @@ def _collector(num_envs: int = 1, *, num_threads: int = 1) -> Iterator[_Collecto
             gate=CollectorGate(control, 0, WakeEvent.create(), [WakeEvent.create()]),
             reporter=CollectorReporter(control, 0, reports, episodes, tracker, start_steps=[0]),
             progress=Progress(obs=env.reset(1)),
-            ledger=NullLedger(),
+            ledger=NullLedger(CollectorPhase),
             take_snapshot=lambda: None,
             skip_bad_rows=_refuse,
         )

@@ -23,7 +23,6 @@ from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.histogram import SLICE, HistogramRecorder
 from offpolicy.timing.ledger import Ledger, make_ledger
 from offpolicy.timing.phases import LearnerPhase
-from offpolicy.timing.time_account import TimeAccount
 from offpolicy.training.learner_process import idle_phases
 from offpolicy.types import Batches
 
@@ -113,7 +112,7 @@ def _iteration_ns(work: _Work, *, is_timed: bool, iterations: int) -> float:
     return mean(after - before for before, after in pairwise(stamps.ns))
 
 
-def _parts(work: _Work, stamps: _Stamps, ledger: TimeAccount, iterations: int) -> Parts:
+def _parts(work: _Work, stamps: _Stamps, ledger: Ledger, iterations: int) -> Parts:
     idle = _Idle()
     return Parts(
         source=_OneBatch(iterations),

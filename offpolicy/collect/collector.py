@@ -19,8 +19,8 @@ from offpolicy.processes.handshake import CollectorGate, Turn
 from offpolicy.processes.reports import CollectorReports
 from offpolicy.replay.ring import Ring
 from offpolicy.timing.continued import continued
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.timing.time_account import TimeAccount
 from offpolicy.timing.trace_writer import Mark
 from offpolicy.types import CollectorTotals, Float32, HookTotals, StepOutcome
 
@@ -46,7 +46,7 @@ class CollectorParts:
     gate: CollectorGate
     reporter: CollectorReporter
     progress: Progress
-    ledger: TimeAccount
+    ledger: Ledger
     take_snapshot: Callable[[], OSError | None]  # returns what the disk refused
     # Raises beyond `env.max_bad_rows`; returns the step as it goes on, without the bad transitions.
     skip_bad_rows: Callable[[BadRowError, StepOutcome], StepOutcome]

@@ -22,8 +22,8 @@ from offpolicy.errors import EnvFailure
 from offpolicy.nets.policy import Policy
 from offpolicy.seeding import env_seed, generator
 from offpolicy.timing.clock import Clock, MonotonicClock
+from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import EvaluatorPhase
-from offpolicy.timing.time_account import NullLedger, TimeAccount
 from offpolicy.types import Bool, Episodes, EvalResult, Float32, Float64, SpaceSpec, StepOutcome
 
 # Most environments side by side: those that are stepped in one call cost little more when they are many.
@@ -56,7 +56,7 @@ class EpisodeCallbacks:
     close_failed: Callable[[Callable[[], object]], object] = lambda close: close()
     env_steps: int = 0
     policy_version: int = 0
-    ledger: TimeAccount = field(default_factory=NullLedger)
+    ledger: Ledger = field(default_factory=NullLedger)
     clock: Clock = field(default_factory=MonotonicClock)
 
 

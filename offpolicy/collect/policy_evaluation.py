@@ -19,8 +19,8 @@ from offpolicy.collect.post import Episode
 from offpolicy.collect.record_log import Record, RecordLog
 from offpolicy.config.schema import RunConfig
 from offpolicy.nets.policy import flat_size, load_flat
+from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import EvaluatorPhase
-from offpolicy.timing.time_account import NullLedger, TimeAccount
 from offpolicy.timing.trace_reader import Overlap, Times, total_ns, union
 from offpolicy.timing.trace_writer import Mark, TraceTrack
 from offpolicy.types import EvalResult, Float32, SpaceSpec
@@ -36,7 +36,7 @@ class EvaluationContext:
 
     should_stop: Callable[[], bool]  # asked as that of `EpisodeCallbacks`
     warn: Callable[[str], None]  # gets the first failure of the hook, and of writing the episode log
-    ledger: TimeAccount = field(default_factory=NullLedger)
+    ledger: Ledger = field(default_factory=NullLedger)
     hook_trace: TraceTrack | None = None
     close_failed: Callable[[Callable[[], object]], object] = lambda close: close()  # as in `EpisodeCallbacks`
 

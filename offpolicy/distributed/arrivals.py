@@ -14,8 +14,8 @@ from statistics import median_low
 import numpy as np
 
 from offpolicy.distributed.clock_offsets import ClockOffsets
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LEARNER_OWN_WORK, LearnerPhase
-from offpolicy.timing.time_account import TimeAccount
 from offpolicy.types import ArrivalTotals, Float64
 
 NUM_OWN = 2  # numbers in front of the exchanges: the arrival at the gathering, and the work of the iteration
@@ -39,7 +39,7 @@ class ArrivalLog:
     With timing off all instants are 0: the vectors are the same, and no clock is read.
     """
 
-    def __init__(self, rank: int, ledger: TimeAccount, offsets: ClockOffsets) -> None:
+    def __init__(self, rank: int, ledger: Ledger, offsets: ClockOffsets) -> None:
         ledger.trace_when_split(LearnerPhase.PARAM_SYNC)
         self._rank, self._ledger, self._offsets = rank, ledger, offsets
         self._pending: list[tuple[int, int]] = []  # arrival and end of each exchange, by this rank's clock

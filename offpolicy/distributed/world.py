@@ -11,8 +11,8 @@ import torch
 from offpolicy.distributed.arrivals import ArrivalLog
 from offpolicy.distributed.rank_group import RankGroup
 from offpolicy.protocols import StepGate, World
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
-from offpolicy.timing.time_account import TimeAccount
 from offpolicy.types import ArrivalTotals, Float64
 
 CLOCK_EXCHANGES = 64  # exchanges from which the offsets of clocks are bounded first; each takes a round trip
@@ -89,7 +89,7 @@ class RankWorld:
         wants_report: Callable[[], bool],
         wants_save: Callable[[], bool],
         arrivals: ArrivalLog,
-        ledger: TimeAccount,
+        ledger: Ledger,
         *,
         is_leader: bool,
     ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from offpolicy.training.run_memory import COLLECTOR_COUNTERS
-from offpolicy.types import CollectorTotals, LearnerTotals, MetricTotals, Snapshot
+from offpolicy.types import NO_ACCOUNT, CollectorTotals, LearnerTotals, MetricTotals, Snapshot
 
 
 class Hellos:
@@ -49,15 +49,16 @@ class Hellos:
         learner, collectors = self._messages["learner 0"], [self._messages[name] for name in self._collectors]
         names, sums, counts = tuple(learner["metrics"]), np.array(learner["sums"]), np.array(learner["counts"])
         # Every rank sends the sums of the checkpoint, but only rank 0 continues them; the others start from zero.
-        first = LearnerTotals(None, learner["updates"], 0, 0.0, MetricTotals(names, sums, counts))
-        other = LearnerTotals(None, learner["updates"], 0, 0.0, MetricTotals(names, 0 * sums, 0 * counts))
+        first = LearnerTotals(NO_ACCOUNT, learner["updates"], 0, 0.0, MetricTotals(names, sums, counts))
+        other = LearnerTotals(NO_ACCOUNT, learner["updates"], 0, 0.0, MetricTotals(names, 0 * sums, 0 * counts))
         return Snapshot(
             wall_s=0.0,
             env_steps=num_hosts * sum(hello["env_steps"] for hello in collectors),
             iteration=0,
             learners=(first, *[other] * (num_ranks - 1)),
             collectors=tuple(
-                CollectorTotals(None, **{name: hello[name] for name in COLLECTOR_COUNTERS}) for hello in collectors
+                CollectorTotals(NO_ACCOUNT, **{name: hello[name] for name in COLLECTOR_COUNTERS})
+                for hello in collectors
             ),
             replay_rows=0,
             replay_capacity=replay_capacity,

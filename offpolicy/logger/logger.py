@@ -357,9 +357,8 @@ class OffPolicyLogger:
 
 
 def _has_ended(snapshot: Snapshot) -> bool:
-    """True if the first rank's account says that no iteration follows; a rank without an account never does."""
-    account = snapshot.learners[0].account if snapshot.learners else None
-    return account is not None and account.cooldown is not None
+    """True if the first rank's account says that no iteration follows."""
+    return bool(snapshot.learners) and snapshot.learners[0].account.cooldown is not None
 
 
 def open_logger(  # noqa: PLR0913  # a run, and where it goes on

@@ -20,7 +20,7 @@ from offpolicy.timing.clock import Stopwatch, cpu_ns, scheduler_stats
 from offpolicy.timing.histogram import NUM_BINS, bins_of
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.windows import NS_PER_MS, NS_PER_S
-from offpolicy.types import Account, CollectorTotals, LearnerTotals, MetricTotals, SchedulerStats, Snapshot
+from offpolicy.types import NO_ACCOUNT, Account, CollectorTotals, LearnerTotals, MetricTotals, SchedulerStats, Snapshot
 
 # Our phase of each of the caller's times.
 PHASE_OF = {
@@ -209,7 +209,7 @@ class StepTotals:
         metrics = MetricTotals(tuple(self._metrics), sums[:, 0], sums[:, 1])
         env_steps = self._env_steps if self._total_steps is None else self._total_steps
         vector_steps = self._collector.iterations or self._learner.iterations
-        account = self._collector.account() if self._collector.iterations else None
+        account = self._collector.account() if self._collector.iterations else NO_ACCOUNT
         return Snapshot(
             wall_s=self.elapsed_s,
             env_steps=env_steps,

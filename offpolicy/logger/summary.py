@@ -89,7 +89,7 @@ def build_summary(
     if verdict is None or verdict.bottleneck == Bottleneck.WARMING_UP:
         # Rank 0 alone of the ranks: a missing account of another one may be a late report, not timing switched off.
         accounts = [rank.account for rank in snapshot.learners[:1]] + [totals.account for totals in snapshot.collectors]
-        verdict = UNTIMED if None in accounts else UNBEGUN
+        verdict = UNTIMED if any(account.is_empty for account in accounts) else UNBEGUN
     verdict = possible_advice(verdict, config_mapping, has_gpu=header.has_gpu, steps_per_sec=rates.steps_per_sec)
     return {
         "status": result.status,
@@ -189,9 +189,9 @@ def _seconds(window: Elapsed | None) -> dict[str, float] | None:
     return None if window is None else {phase: ns / NS_PER_S for phase, ns in window.phases_ns.items()}
 
 
-def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[str, Any] | None:  # Any: nested
+def _account_section(account: Account, phases: tuple[str, ...]) -> dict[str, Any] | None:  # Any: nested
     """Returns phases, warm-up and residual in seconds, which sum to the wall, and the spread of each phase."""
-    if account is None:
+    if account.is_empty:
         return None
     buckets = {str(phase): account.phases_ns.get(phase, 0) for phase in phases if phase != LearnerPhase.OTHER}
     buckets[WARMUP] = account.warmup_ns

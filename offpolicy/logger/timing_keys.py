@@ -33,7 +33,7 @@ from offpolicy.timing.windows import (
     packer_elapsed,
     tagged_excess_ns,
 )
-from offpolicy.types import CoreTotals, DeviceTotals, HookTotals, SchedulerStats, Snapshot, TaggedTime
+from offpolicy.types import NO_ACCOUNT, CoreTotals, DeviceTotals, HookTotals, SchedulerStats, Snapshot, TaggedTime
 
 MS_PER_S = 1000.0
 STATISTICS = ("p50", "p95", "p99", "max")
@@ -45,7 +45,7 @@ Numbers = dict[str, float | None]
 
 
 def collectors_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed | None:
-    """Returns the windows of all collectors added up; None when timing is off."""
+    """Returns the windows of all collectors added up; None without an account."""
     windows = [window.elapsed for window in collector_windows(previous, current) if window.elapsed is not None]
     if not windows:
         return None
@@ -215,7 +215,7 @@ def evaluator_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:
         "evaluator/post_failures": float(totals.post_failures),
     }
     before = previous.evaluator if previous is not None else None
-    window = elapsed(before.account if before is not None else None, totals.account)
+    window = elapsed(before.account if before is not None else NO_ACCOUNT, totals.account)
     if window is None or window.wall_ns <= 0:
         return counters
     phases: Numbers = {

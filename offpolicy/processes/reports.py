@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.types import (
     HISTOGRAM_BINS,
+    NO_ACCOUNT,
     NUM_LAGS,
     Account,
     ArrivalTotals,
@@ -38,11 +39,10 @@ Record = NDArray[Any]  # of one structured dtype; Any: numpy has no type for its
 
 
 def account_dtype(phases: Sequence[str], number: type[np.number[Any]], *, has_histogram: bool = True) -> np.dtype[Any]:
-    """Returns the record of an account; `is_given` is 0 for none. The wall is not sent: it is the sum of the phases."""
+    """Returns the record of an account. The wall is not sent: it is the sum of the phases."""
     spread = [("histogram", number, (len(phases) + 1, HISTOGRAM_BINS))]
     return np.dtype(
         [
-            ("is_given", number),
             ("warmup_ns", number),
             ("iterations", number),
             ("cpu_ns", number),
@@ -61,11 +61,10 @@ def _cooldown_fields(phases: Sequence[str], number: type[np.number[Any]]) -> lis
     return [("is_given", number), ("cpu_ns", number), ("scheduler", scheduler), ("phases_ns", number, (len(phases),))]
 
 
-def write_account(record: Record, account: Account | None, phases: Sequence[str]) -> None:
-    """Fills a record of zeros with the account, which may be None."""
-    if account is None:
+def write_account(record: Record, account: Account, phases: Sequence[str]) -> None:
+    """Fills a record of zeros with the account."""
+    if account.is_empty:
         return
-    record["is_given"] = 1
     record["warmup_ns"], record["iterations"], record["cpu_ns"] = account.warmup_ns, account.iterations, account.cpu_ns
     record["scheduler"], record["tagged"] = tuple(account.scheduler), tuple(account.tagged)
     record["phases_ns"] = [account.phases_ns[phase] for phase in phases]
@@ -76,12 +75,10 @@ def write_account(record: Record, account: Account | None, phases: Sequence[str]
         record["histogram"] = account.histogram
 
 
-def read_account(record: Record, phases: Sequence[str]) -> Account | None:
-    """Returns the account of a record, or None. It closes, however much float64 has rounded."""
-    if not record["is_given"]:
-        return None
+def read_account(record: Record, phases: Sequence[str]) -> Account:
+    """Returns the account of a record. It closes, however much float64 has rounded."""
     phases_ns = dict(zip(phases, map(int, record["phases_ns"]), strict=True))
-    return Account(
+    account = Account(
         wall_ns=sum(phases_ns.values()),
         warmup_ns=int(record["warmup_ns"]),
         iterations=int(record["iterations"]),
@@ -92,6 +89,7 @@ def read_account(record: Record, phases: Sequence[str]) -> Account | None:
         cooldown=_read_cooldown(record["cooldown"], phases),
         histogram=record["histogram"].astype(np.int64) if "histogram" in _names(record) else None,
     )
+    return NO_ACCOUNT if account.is_empty else account
 
 
 def _read_cooldown(record: Record, phases: Sequence[str]) -> Cooldown | None:

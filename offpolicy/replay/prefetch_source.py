@@ -27,9 +27,9 @@ from offpolicy.replay.staging import CopyStream, Request, RequestLimits, Slot, h
 from offpolicy.saved_fields import Fields
 from offpolicy.timing.device_events import UNTIMED
 from offpolicy.timing.device_timer import BackgroundCopyTimer, StreamSync
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase as Phase
-from offpolicy.timing.time_account import TimeAccount
-from offpolicy.types import Account
+from offpolicy.types import NO_ACCOUNT, Account
 
 CLOSE_S = 5.0
 
@@ -67,7 +67,7 @@ class Packer:
         sampler: Sampler,
         gate: StepGate,
         device: torch.device,
-        ledger: TimeAccount,
+        ledger: Ledger,
         *,
         copies: BackgroundCopyTimer | None = None,
         device_sync: DeviceSync | None = None,
@@ -80,7 +80,7 @@ class Packer:
         self._packed: deque[Slot] = deque()
         self._changed = threading.Condition()  # guards the two queues above and the four fields below
         self._error: Exception | None = None
-        self._account: Account | None = None
+        self._account = NO_ACCOUNT
         self._is_closing = False
         self._is_waiting_for_rows = False
         self._ledger = ledger  # over `PackerPhase`, used by the packing thread only
@@ -109,8 +109,8 @@ class Packer:
                 raise self._error
             return self._packed.popleft()
 
-    def account(self) -> Account | None:
-        """Returns the thread's account up to the last slot it packed; None before that, and when timing is off."""
+    def account(self) -> Account:
+        """Returns the thread's account up to the last slot it packed; empty before that."""
         with self._changed:
             return self._account
 
@@ -305,7 +305,7 @@ class PrefetchSource(RateLimitedSource):
         limits = RequestLimits(limiter.max_updates, len(self._rings), limiter.total)
         self._requests.extend(Request.from_json(request, limits) for request in requests)
 
-    def packer_account(self) -> Account | None:
+    def packer_account(self) -> Account:
         return self._packer.account()
 
     def describe(self) -> str:

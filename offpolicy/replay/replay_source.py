@@ -19,7 +19,7 @@ from offpolicy.replay.sampler import SampleAges, Sampler
 from offpolicy.replay.staging import CopyStream, StagingBlock, host_block, nbytes_text
 from offpolicy.saved_fields import Fields
 from offpolicy.timing.device_timer import StreamSync
-from offpolicy.types import Account, Batch, Batches, Float32
+from offpolicy.types import NO_ACCOUNT, Account, Batch, Batches, Float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +127,9 @@ class RateLimitedSource:
         if self._returns is not None:
             self._returns.set_state(Fields("sampler", state))
 
-    def packer_account(self) -> Account | None:
-        """None: nothing is packed ahead."""
-        return None
+    def packer_account(self) -> Account:
+        """Returns an empty account: nothing is packed ahead."""
+        return NO_ACCOUNT
 
     def close(self) -> None:
         """Nothing was started."""

@@ -15,7 +15,7 @@ from offpolicy.protocols import RolloutGate
 from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing
 from offpolicy.replay.staging import host_block, nbytes_text
 from offpolicy.saved_fields import Fields
-from offpolicy.types import NUM_LAGS, Account, Rollouts, RolloutTotals
+from offpolicy.types import NO_ACCOUNT, NUM_LAGS, Account, Rollouts, RolloutTotals
 
 # Rollouts beyond those learnt from, by collection mode; None: limited by the ring.
 AHEAD: Mapping[str, int | None] = {"alternate": 0, "overlap": 1, "free": None}
@@ -126,9 +126,9 @@ class RolloutSource:
         most = self._spec.total - 1 + (num_steps - 1) * num_rows  # the last rollouts may have more than was left
         self._learnt_before = Fields("sampler", state).count("learnt", most)
 
-    def packer_account(self) -> Account | None:
-        """None: nothing is packed ahead."""
-        return None
+    def packer_account(self) -> Account:
+        """Returns an empty account: nothing is packed ahead."""
+        return NO_ACCOUNT
 
     def describe(self) -> str:
         size = nbytes_text(self._staging.nbytes)

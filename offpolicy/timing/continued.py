@@ -16,13 +16,13 @@ from offpolicy.types import (
 )
 
 
-def continued(before: Account | None, now: Account | None) -> Account | None:
+def continued(before: Account, now: Account) -> Account:
     """Returns the account of both. `before` is the last report of the one that died; the clock of `now` opened there.
 
     Phases, iterations and CPU time add up. The warm-up of `now` is `other` of the whole, unless `before` had not ended
     its own: `warmup_ns` never changes in the middle, or windows would take the whole account to have begun there.
     """
-    if before is None or now is None:
+    if before.is_empty or now.is_empty:
         return now
     cpu_ns = before.cpu_ns + now.cpu_ns
     scheduler = SchedulerStats(*map(add, before.scheduler, now.scheduler))
@@ -68,11 +68,11 @@ def continued_learner(before: LearnerTotals, now: LearnerTotals, start: MetricTo
     )
 
 
-def _since(reported_ns: int, now: LearnerTotals) -> Account | None:
+def _since(reported_ns: int, now: LearnerTotals) -> Account:
     """Returns the account of `now`, its warm-up begun at an earlier instant."""
     account = now.account
-    if account is None:
-        return None
+    if account.is_empty:
+        return account
     opened_ns = now.reported_ns - account.wall_ns - account.warmup_ns
     return replace(account, warmup_ns=account.warmup_ns + max(opened_ns - reported_ns, 0))
 

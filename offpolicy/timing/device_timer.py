@@ -25,8 +25,8 @@ from offpolicy.timing.device_events import (
     TimedSpan,
     elapsed_ns,
 )
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import DeviceSpan, LearnerPhase
-from offpolicy.timing.time_account import TimeAccount
 from offpolicy.timing.trace_writer import TraceTrack
 from offpolicy.types import DeviceTotals
 
@@ -130,7 +130,7 @@ class DeviceTimer:
     def __init__(
         self,
         sync: DeviceSync,
-        ledger: TimeAccount,
+        ledger: Ledger,
         new_event: Callable[[], DeviceEvent] | None = None,
         clock: Clock | None = None,
         traces: DeviceTraces = NO_TRACES,
@@ -237,7 +237,7 @@ def _ns_within(pair: Pair, wait_ns: int, end: DeviceEvent) -> int:
 
 def make_device_timer(
     device_sync: StreamSync,
-    ledger: TimeAccount,
+    ledger: Ledger,
     *,
     is_enabled: bool,
     traces: Callable[[], DeviceTraces] = lambda: NO_TRACES,

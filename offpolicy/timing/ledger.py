@@ -12,15 +12,18 @@ a part of it from the one to the other: the sum stays what it is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from operator import add
 from types import TracebackType
 
 from offpolicy.timing.clock import Clock, MonotonicClock, cpu_ns, scheduler_stats
 from offpolicy.timing.histogram import HistogramRecorder
-from offpolicy.timing.time_account import NULL_SPAN, NullLedger, PhaseSpan, TimeAccount
+from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.trace_writer import Mark, TraceTrack
-from offpolicy.types import Account, Cooldown, SchedulerStats, TaggedTime
+from offpolicy.types import NO_ACCOUNT, Account, Cooldown, SchedulerStats, TaggedTime
+
+NULL_SPAN = nullcontext()
 
 
 class _Span:
@@ -64,7 +67,9 @@ class Ledger:
         self._trace, self._has_histogram = trace, has_histogram
         self.names = tuple(str(phase) for phase in phases)
         self._index = {phase: index for index, phase in enumerate(phases)}
-        self._spans: dict[StrEnum, PhaseSpan] = {phase: _Span(self, index) for phase, index in self._index.items()}
+        self._spans: dict[StrEnum, AbstractContextManager[None]] = {
+            phase: _Span(self, index) for phase, index in self._index.items()
+        }
         self._phases_ns = [0] * len(self.names)
         self._histogram = HistogramRecorder(len(self.names))
         self._tagged = TaggedTime()
@@ -78,7 +83,7 @@ class Ledger:
         self._num_closed = 0  # iterations, those of the warm-up among them
         self._last_iteration: Cooldown | None = None  # readings at its end, once the cooldown has begun
 
-    def phase(self, phase: StrEnum) -> PhaseSpan:
+    def phase(self, phase: StrEnum) -> AbstractContextManager[None]:
         """Returns the span of a phase, for a `with` statement."""
         return self._spans[phase]
 
@@ -226,6 +231,34 @@ class Ledger:
             self._trace.mark(mark, self._now_ns(), value)
 
 
+class _StoppedClock:
+    """A clock that stands still."""
+
+    def now_ns(self) -> int:
+        return 0
+
+
+class NullLedger(Ledger):
+    """The ledger of a run without timing: it opens no phase, reads no clock, and its account is empty."""
+
+    def __init__(self, phases: type[StrEnum] = LearnerPhase) -> None:
+        super().__init__(phases, _StoppedClock(), 0, has_histogram=False)
+
+    def phase(self, phase: StrEnum) -> AbstractContextManager[None]:
+        """Returns a span that does nothing."""
+        return NULL_SPAN
+
+    def close(self) -> None:
+        """Does nothing."""
+
+    def begin_cooldown(self) -> None:
+        """Does nothing."""
+
+    def account(self) -> Account:
+        """Returns the empty account."""
+        return NO_ACCOUNT
+
+
 def trace_names(phases: type[StrEnum]) -> tuple[str, ...]:
     """The names of the records of a ledger's trace: its phases, in their order, and the marks."""
     return (*map(str, phases), *Mark)
@@ -238,6 +271,6 @@ def make_ledger(
     opened_ns: int | None = None,
     trace: TraceTrack | None = None,
     has_histogram: bool = True,
-) -> TimeAccount:
+) -> Ledger:
     """Returns a ledger on the machine's clock, or the null object."""
-    return Ledger(phases, None, opened_ns, trace, has_histogram=has_histogram) if is_enabled else NullLedger()
+    return Ledger(phases, None, opened_ns, trace, has_histogram=has_histogram) if is_enabled else NullLedger(phases)

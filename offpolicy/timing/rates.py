@@ -25,7 +25,7 @@ from offpolicy.timing.windows import (
     learner_elapsed,
     learner_windows,
 )
-from offpolicy.types import Snapshot
+from offpolicy.types import NO_ACCOUNT, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +77,11 @@ def _rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: i
 
 
 def _updates(previous: Snapshot | None, current: Snapshot) -> tuple[int, int]:
-    """The updates of a window, and those of them in the steady time of rank 0's account; all when timing is off."""
+    """The updates of a window, and those of them in the steady time of rank 0's account; all without an account."""
     before = num_updates(previous) if previous is not None else 0
     updates = num_updates(current) - before
-    if not current.learners or (account := current.learners[0].account) is None:
-        return updates, updates
-    earlier = previous.learners[0].account if previous is not None and previous.learners else None
-    if earlier is not None and earlier.warmup_ns == account.warmup_ns:
+    earlier = previous.learners[0].account if previous is not None and previous.learners else NO_ACCOUNT
+    if not current.learners or earlier.warmup_ns == current.learners[0].account.warmup_ns:
         return updates, updates
     return updates, num_updates(current) - max(before, current.learners[0].warmup_updates)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from offpolicy.timing.histogram import Counts
-from offpolicy.types import Account, CollectorTotals, CoreTotals, SchedulerStats, Snapshot, TaggedTime
+from offpolicy.types import NO_ACCOUNT, Account, CollectorTotals, CoreTotals, SchedulerStats, Snapshot, TaggedTime
 
 FEW_ARRIVALS = 5  # fewest vector steps or iterations of a window; one with fewer is stretched into the past
 WELL_KNOWN = 0.1  # largest error, as a fraction of a phase's time, at which the part of resets in it is stated
@@ -39,25 +39,23 @@ class Elapsed:
 
 @dataclass(frozen=True, slots=True)
 class CollectorWindow:
-    """One collector between two readings; `elapsed` is None when timing is off."""
+    """One collector between two readings; `elapsed` is None without an account."""
 
     elapsed: Elapsed | None
     env_steps: float  # all of the window
-    steady_steps: float  # those in `elapsed.wall_ns`; all when timing is off
+    steady_steps: float  # those in `elapsed.wall_ns`; all without an account
     policy_env_steps: float  # those acted by the policy, that is, since learning began
 
 
-START_OF_CLOCK = Account(wall_ns=0, warmup_ns=0, iterations=0, phases_ns={}, cpu_ns=0)
-NOTHING_COLLECTED = CollectorTotals(account=None, env_steps=0, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
+NOTHING_COLLECTED = CollectorTotals(NO_ACCOUNT, env_steps=0, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
 
 
-def elapsed(previous: Account | None, current: Account | None) -> Elapsed | None:
-    """`current - previous`; a missing `previous` is the start of the clock, a missing `current` gives None."""
-    if current is None:
+def elapsed(origin: Account, current: Account) -> Elapsed | None:
+    """`current - origin`; an empty `origin` is the start of the clock, an empty `current` gives None."""
+    if current.is_empty:
         return None
-    origin = previous or START_OF_CLOCK
     # Where the warm-up ended inside the window, the account restarted there, and all of it belongs to the window.
-    before = origin if origin.warmup_ns == current.warmup_ns else START_OF_CLOCK
+    before = origin if origin.warmup_ns == current.warmup_ns else NO_ACCOUNT
     histogram = current.histogram
     if histogram is not None and before.histogram is not None:
         histogram = histogram - before.histogram
@@ -74,10 +72,10 @@ def elapsed(previous: Account | None, current: Account | None) -> Elapsed | None
 
 
 def learner_windows(previous: Snapshot | None, current: Snapshot) -> tuple[Elapsed | None, ...]:
-    """One window per rank, in their order; None where timing is off."""
+    """One window per rank, in their order; None without an account."""
     before = previous.learners if previous is not None else ()
     return tuple(
-        elapsed(before[rank].account if rank < len(before) else None, totals.account)
+        elapsed(before[rank].account if rank < len(before) else NO_ACCOUNT, totals.account)
         for rank, totals in enumerate(current.learners)
     )
 
@@ -92,7 +90,7 @@ def packer_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed | No
     """The window of rank 0's packer; None where there is none."""
     if not current.learners:
         return None
-    before = previous.learners[0].packer if previous is not None and previous.learners else None
+    before = previous.learners[0].packer if previous is not None and previous.learners else NO_ACCOUNT
     return elapsed(before, current.learners[0].packer)
 
 
@@ -126,7 +124,7 @@ def _collector_window(before: CollectorTotals, current: CollectorTotals) -> Coll
     vector_steps = current.vector_steps - before.vector_steps
     policy_steps = current.policy_steps - before.policy_steps
     steady_steps = env_steps
-    if window is not None and account is not None and (earlier is None or earlier.warmup_ns != account.warmup_ns):
+    if window is not None and earlier.warmup_ns != account.warmup_ns:
         # Steps of the warm-up are in the counter but not in the account: divided by steady time they would
         # overstate every rate of the window in which the warm-up ends.
         steady_steps = _part(env_steps, window.iterations, vector_steps)
@@ -147,8 +145,8 @@ def of_iterations(snapshot: Snapshot) -> Snapshot:
     )
 
 
-def _before_cooldown(account: Account | None) -> Account | None:
-    if account is None or account.cooldown is None:
+def _before_cooldown(account: Account) -> Account:
+    if account.cooldown is None:
         return account
     after = account.cooldown
     scheduler = SchedulerStats(*(end - gain for end, gain in zip(account.scheduler, after.scheduler, strict=True)))

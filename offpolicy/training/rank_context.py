@@ -20,8 +20,8 @@ from offpolicy.protocols import DeviceSync
 from offpolicy.seeding import generator, torch_seed
 from offpolicy.timing.device_events import DEVICE_SPANS
 from offpolicy.timing.device_timer import DeviceTimer, DeviceTraces, StreamSync, make_device_timer
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
-from offpolicy.timing.time_account import TimeAccount
 from offpolicy.timing.trace_writer import TraceTrack, open_track
 from offpolicy.training.run_memory import control_page, learner_gate
 from offpolicy.training.worker import WorkerSpec, start_worker
@@ -34,7 +34,7 @@ class RankContext:
 
     child: ChildContext
     job: WorkerSpec
-    ledger: TimeAccount
+    ledger: Ledger
     device: torch.device
     device_timer: DeviceTimer
     control: ControlPage

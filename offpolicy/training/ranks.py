@@ -22,8 +22,8 @@ from offpolicy.errors import ConfigError
 from offpolicy.processes.control_page import HostWord
 from offpolicy.protocols import Exchange
 from offpolicy.timing.device_events import CudaEvent
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
-from offpolicy.timing.time_account import TimeAccount
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.run_memory import peer_timeout_s
 from offpolicy.types import Float64
@@ -32,7 +32,7 @@ from offpolicy.types import Float64
 class Collectives:
     """Collectives outside of an update; the wait for the other ranks is charged to the rank barrier."""
 
-    def __init__(self, world: Ranks, ledger: TimeAccount) -> None:
+    def __init__(self, world: Ranks, ledger: Ledger) -> None:
         self.world, self._ledger = world, ledger
 
     @property

@@ -76,7 +76,7 @@ class Reporter:
         """Returns the counters of this rank as one vector."""
         learner, source, ledger = self._learner, self._source, self._rank.ledger
         account = ledger.account()
-        if account is not None and ledger.is_in_iteration:
+        if ledger.is_in_iteration:
             # Its time is in the account but for the end of this phase. Without it, long iterations were divided by a
             # number that is one too small at first, and one too large in the last record.
             account = replace(account, iterations=account.iterations + 1)

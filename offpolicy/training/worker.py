@@ -14,8 +14,7 @@ from offpolicy.distributed.host_info import HostInfo
 from offpolicy.machine import keep_freed_memory
 from offpolicy.processes.child import ChildContext
 from offpolicy.timing.clock import process_birth_ns
-from offpolicy.timing.ledger import make_ledger, trace_names
-from offpolicy.timing.time_account import TimeAccount
+from offpolicy.timing.ledger import Ledger, make_ledger, trace_names
 from offpolicy.timing.trace_writer import open_track
 from offpolicy.types import SpaceSpec
 
@@ -83,7 +82,7 @@ def start_worker(  # noqa: PLR0913  # what tells the processes of a run apart
     threads: int,
     is_background: bool = False,
     opened_ns: int = 0,
-) -> TimeAccount:
+) -> Ledger:
     """Returns the ledger of the process `role` `index`, open since its birth, once torch is set up.
 
     Denormals are flushed where networks learn or are evaluated, not in collectors, whose thread steps the environments

@@ -27,9 +27,8 @@ from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
 from offpolicy.replay.staging import CopyStream
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync, make_device_timer
-from offpolicy.timing.ledger import Ledger
+from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import DeviceSpan, LearnerPhase
-from offpolicy.timing.time_account import NullLedger
 from offpolicy.training.flops import attainable_flops_per_sec
 from offpolicy.types import Batch, Batches, SpaceSpec
 from tests.first_updates import work_of_algo

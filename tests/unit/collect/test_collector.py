@@ -15,10 +15,9 @@ from offpolicy.collect.replay_writer import BadRow, BadRowError
 from offpolicy.processes.control_page import CollectorWord, ControlPage
 from offpolicy.processes.handshake import Turn
 from offpolicy.replay.ring import Ring
-from offpolicy.timing.ledger import Ledger
+from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.timing.time_account import NullLedger
-from offpolicy.types import CollectorTotals, HookTotals, PolicyOutput, StepOutcome
+from offpolicy.types import NO_ACCOUNT, CollectorTotals, HookTotals, PolicyOutput, StepOutcome
 from tests.fakes import FakeClock
 
 NAN, NO, YES = np.full(2, np.nan, np.float32), np.zeros(2, np.bool_), np.ones(2, np.bool_)
@@ -117,7 +116,7 @@ def make(reports: Reports | None = None, gate: Gate | None = None, **parts: Any)
         "gate": gate or Gate(),
         "reporter": reporter,
         "progress": Progress(obs=np.zeros((2, 1), np.float32)),
-        "ledger": NullLedger(),
+        "ledger": NullLedger(CollectorPhase),
         "take_snapshot": lambda: None,
         "skip_bad_rows": never_bad,
     }
@@ -203,7 +202,7 @@ def test_handshake_idleness_and_snapshots_are_phases_of_their_own(
 
 def test_a_collector_that_takes_over_adds_to_the_last_report_of_the_one_that_died() -> None:
     hook = HookTotals(3, 1, 200, 100)
-    last = CollectorTotals(None, env_steps=40, vector_steps=20, policy_lag_sum=7.0, policy_steps=20, hook=hook)
+    last = CollectorTotals(NO_ACCOUNT, env_steps=40, vector_steps=20, policy_lag_sum=7.0, policy_steps=20, hook=hook)
     reports = Reports([last])
     progress = Progress(np.zeros((2, 1), np.float32), 44, 20, 20, 7.0)
     parts = make(reports, progress=progress)

@@ -17,6 +17,7 @@ from offpolicy.logger.metrics import UnknownMetricError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord
 from offpolicy.replay.ring import Ring
 from offpolicy.types import (
+    NO_ACCOUNT,
     CollectorTotals,
     CoreTotals,
     EpisodeRecord,
@@ -112,9 +113,9 @@ class Run:
         self.logger = FakeLogger()
         self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
         self.episodes = Ring(memoryview(bytearray(Ring.nbytes(4, EPISODE_COLUMNS, 8))), EPISODE_COLUMNS, np.float64)
-        learner = LearnerTotals(None, 5, 0, 0.0, METRICS)
+        learner = LearnerTotals(NO_ACCOUNT, 5, 0, 0.0, METRICS)
         self.learner_reports = FakeReports((learner,))
-        self.collector_reports = FakeReports(CollectorTotals(None, 0, 0, 0.0, 0))
+        self.collector_reports = FakeReports(CollectorTotals(NO_ACCOUNT, 0, 0, 0.0, 0))
         shared: Any = SimpleNamespace(
             control=self.control,
             rings=[],
@@ -156,7 +157,7 @@ class Run:
         self.send("collector", "hello", env_steps=env_steps, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
 
     def learner_updates(self, updates: int) -> None:
-        self.learner_reports.totals = (LearnerTotals(None, updates, 0, 0.0, METRICS),)
+        self.learner_reports.totals = (LearnerTotals(NO_ACCOUNT, updates, 0, 0.0, METRICS),)
 
     def report(self) -> None:
         self.learner_reports.version += 1

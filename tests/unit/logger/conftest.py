@@ -14,6 +14,7 @@ from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import compute_rates
 from offpolicy.types import (
     HISTOGRAM_BINS,
+    NO_ACCOUNT,
     Account,
     CollectorTotals,
     EpisodeRecord,
@@ -48,8 +49,8 @@ def timed(phases: type[LearnerPhase] | type[CollectorPhase], per_step_us: dict[s
 @pytest.fixture
 def make_snapshot() -> MakeSnapshot:
     def make(updates: int, *, is_timed: bool = True) -> Snapshot:
-        learner = timed(LearnerPhase, LEARNER_US, updates) if is_timed else None
-        collector = timed(CollectorPhase, COLLECTOR_US, updates) if is_timed else None
+        learner = timed(LearnerPhase, LEARNER_US, updates) if is_timed else NO_ACCOUNT
+        collector = timed(CollectorPhase, COLLECTOR_US, updates) if is_timed else NO_ACCOUNT
         steps = RANDOM_STEPS + updates
         sums = np.array([value * updates for value in METRICS.values()])
         metrics = MetricTotals(tuple(METRICS), sums, np.full(len(METRICS), float(updates)))

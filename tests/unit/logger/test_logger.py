@@ -26,6 +26,7 @@ from offpolicy.logger.summary import RunResult, build_summary
 from offpolicy.timing.bottleneck import LEARNER_ADVICE, Bottleneck, Verdict
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import (
+    NO_ACCOUNT,
     Account,
     CollectorTotals,
     Cooldown,
@@ -102,7 +103,7 @@ def test_episodes_and_evaluations_of_another_loop_may_hold_numbers_of_numpy(
 def test_an_unknown_metric_is_refused(logger: OffPolicyLogger, make_snapshot: Any) -> None:
     snapshot = make_snapshot(100)
     metrics = snapshot.learners[0].metrics._replace(names=("actor_loss", "vibes", "alpha_loss", "ent_coef", "q_mean"))
-    odd = LearnerTotals(None, 100, 0, 0.0, metrics)
+    odd = LearnerTotals(NO_ACCOUNT, 100, 0, 0.0, metrics)
     with pytest.raises(UnknownMetricError, match="train/vibes"):
         logger.log_interval(Snapshot(1.0, 1, 1, (odd,), (), 0, 1, 0.0))
 
@@ -117,9 +118,11 @@ def test_a_resumed_run_does_not_count_what_was_restored(logger: OffPolicyLogger,
         env_steps=restored,
         iteration=0,
         learners=(
-            LearnerTotals(None, restored, 0, 0.0, metrics._replace(sums=metrics.sums * 0, counts=metrics.counts * 0)),
+            LearnerTotals(
+                NO_ACCOUNT, restored, 0, 0.0, metrics._replace(sums=metrics.sums * 0, counts=metrics.counts * 0)
+            ),
         ),
-        collectors=(CollectorTotals(None, restored, restored, 0.0, restored),),
+        collectors=(CollectorTotals(NO_ACCOUNT, restored, restored, 0.0, restored),),
         replay_rows=0,
         replay_capacity=1,
         update_debt=0.0,

@@ -53,7 +53,6 @@ def turns(make_snapshot: MakeSnapshot, others_ms: int = 0) -> tuple[Snapshot, Sn
     """Two readings of a run of 3 s on two cores, whose sides take turns of some 6 ms, beside another program."""
     before, now = busy(make_snapshot(500), 1000, 0), busy(make_snapshot(1000), 4000, others_ms)
     account = now.collectors[0].account
-    assert account is not None
     slow = replace(account, phases_ns={**account.phases_ns, "env_step": account.phases_ns["env_step"] + 3000 * MS})
     return before, replace(now, collectors=(replace(now.collectors[0], account=slow),))
 
@@ -121,7 +120,6 @@ def test_a_window_of_a_few_milliseconds_is_not_judged(
 
 def moved(account: Account | None, source: str, target: str, ms: int) -> Account:
     """The account with so many milliseconds in another phase."""
-    assert account is not None
     phases_ns = dict(account.phases_ns)
     phases_ns[source] -= ms * MS
     phases_ns[target] += ms * MS
@@ -145,7 +143,6 @@ def bound_by_collector(snapshot: Snapshot) -> Snapshot:
 
 def without_core(account: Account | None) -> Account:
     """The account with 1,650 ms more in which its thread had no core."""
-    assert account is not None
     return replace(account, scheduler=SchedulerStats(account.scheduler.runnable_ns + 1650 * MS, 0))
 
 

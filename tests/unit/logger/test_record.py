@@ -28,6 +28,7 @@ from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import compute_rates
 from offpolicy.types import (
+    NO_ACCOUNT,
     NUM_LAGS,
     Account,
     CollectorTotals,
@@ -241,7 +242,7 @@ def rank_with(lags: Mapping[int, int], too_old: int = 0) -> LearnerTotals:
     histogram = np.zeros(NUM_LAGS)
     for lag, count in lags.items():
         histogram[lag] = count
-    return LearnerTotals(None, 0, 0, 0.0, NO_METRICS, rollouts=RolloutTotals(too_old, histogram))
+    return LearnerTotals(NO_ACCOUNT, 0, 0, 0.0, NO_METRICS, rollouts=RolloutTotals(too_old, histogram))
 
 
 def rollout_collector(rollouts: int = 0, dropped: int = 0, wall_ms: int | None = None) -> CollectorTotals:
@@ -253,7 +254,7 @@ def snapshot_of(*ranks: LearnerTotals, collectors: tuple[CollectorTotals, ...] =
     return Snapshot(1.0, 0, 0, ranks, collectors, 0, 1, None)
 
 
-NO_ROLLOUTS = LearnerTotals(None, 0, 0, 0.0, NO_METRICS)
+NO_ROLLOUTS = LearnerTotals(NO_ACCOUNT, 0, 0, 0.0, NO_METRICS)
 
 
 def test_the_policy_lag_is_the_mean_over_the_rollouts_learnt_from() -> None:

@@ -42,7 +42,6 @@ def test_each_time_is_its_phase_and_the_rest_of_the_iteration_is_other(totals: S
     add(totals, 1, 0.050, **seconds)
     add(totals, 2, 0.050, **seconds)
     account = totals.snapshot().learners[0].account
-    assert account is not None
     phases_ns = {str(phase): 2 * MS * (index + 1) for index, phase in enumerate(PHASE_OF.values())}
     assert {phase: ns for phase, ns in account.phases_ns.items() if ns} == phases_ns | {"other": 10 * MS}
     assert (account.wall_ns, account.iterations) == (100 * MS, 2)
@@ -52,7 +51,6 @@ def test_each_time_is_its_phase_and_the_rest_of_the_iteration_is_other(totals: S
 def test_times_that_exceed_the_iteration_show_as_a_negative_rest(totals: StepTotals) -> None:
     add(totals, train_time=0.030, learner_incremental_h2d_time=0.010, iteration_time=0.035)
     account = totals.snapshot().learners[0].account
-    assert account is not None
     assert (account.wall_ns, account.phases_ns["other"]) == (35 * MS, -5 * MS)
 
 
@@ -61,7 +59,6 @@ def test_the_collectors_times_are_of_a_vector_step_by_unilabs_names(totals: Step
     totals.set_collector_timing({name: index + 1.0 for index, name in enumerate(names)})
     add(totals, train_time=0.1)  # 8 transitions of 4 environments: 2 vector steps
     (collector,) = totals.snapshot().collectors
-    assert collector.account is not None
     phases = ("weight_apply", "action_select", "env_step", "replay_write", "learner_wait")
     assert collector.account.phases_ns == {p: 2 * MS * (i + 1) for i, p in enumerate(phases)} | {
         phase: 0 for phase in collector.account.phases_ns if phase not in phases
@@ -127,7 +124,6 @@ def test_what_is_no_number_is_not_known_and_later_records_are_whole(totals: Step
     snapshot = totals.snapshot()
     (learner,) = snapshot.learners
     assert (snapshot.env_steps, learner.updates, learner.samples) == (8, 3, 64)
-    assert learner.account is not None
     assert learner.account.phases_ns["train"] == 2 * MS
     assert (learner.metrics.sums.tolist(), learner.metrics.counts.tolist()) == ([2.0], [1.0])
 

@@ -18,7 +18,7 @@ from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase, PackerPhase
 from offpolicy.timing.rates import compute_rates
 from offpolicy.timing.windows import Elapsed
-from offpolicy.types import Account, ArrivalTotals, LearnerTotals, MetricTotals, Snapshot
+from offpolicy.types import NO_ACCOUNT, Account, ArrivalTotals, LearnerTotals, MetricTotals, Snapshot
 from tests.fakes import FakeClock
 
 MS = 1_000_000
@@ -130,7 +130,7 @@ def test_a_rank_that_has_not_reported_since_a_resume_is_left_out(header: RunHead
 
 
 def test_the_age_of_samples_is_weighted_by_their_number(header: RunHeader) -> None:
-    ranks = (LearnerTotals(None, 1, 10, 100.0, NO_METRICS), LearnerTotals(None, 1, 30, 900.0, NO_METRICS))
+    ranks = (LearnerTotals(NO_ACCOUNT, 1, 10, 100.0, NO_METRICS), LearnerTotals(None, 1, 30, 900.0, NO_METRICS))
     assert record_of(header, *ranks)["perf/sample_age"] == 25.0
 
 

@@ -14,6 +14,7 @@ from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary, known_summary, read_summary, write_summary
 from offpolicy.timing.phases import CoreClass
 from offpolicy.types import (
+    NO_ACCOUNT,
     Account,
     ArrivalTotals,
     Cooldown,
@@ -126,7 +127,6 @@ def waiting(snapshot: Snapshot, *waits_ns: int) -> Snapshot:
 
     def learner(wait_ns: int) -> LearnerTotals:
         one = snapshot.learners[0]
-        assert one.account is not None
         phases_ns = dict(one.account.phases_ns)
         phases_ns["rank_barrier"] += wait_ns
         phases_ns["train"] -= wait_ns
@@ -157,7 +157,7 @@ def test_the_end_screen_names_the_straggler(make_snapshot: Any) -> None:
 
 def test_a_rank_without_a_report_does_not_mean_untimed(make_snapshot: Any) -> None:
     snapshot = make_snapshot(0)
-    silent = dataclasses.replace(snapshot.learners[0], account=None)
+    silent = dataclasses.replace(snapshot.learners[0], account=NO_ACCOUNT)
     summary = summary_of(dataclasses.replace(snapshot, learners=(snapshot.learners[0], silent)))
     assert summary["bottleneck"]["verdict"] == "warming up"
     assert summary["timing"]["learners"][1] is None

@@ -19,6 +19,7 @@ from offpolicy.logger.timing_keys import (
 from offpolicy.timing.phases import CoreClass, EvaluatorPhase, LearnerPhase
 from offpolicy.timing.windows import elapsed
 from offpolicy.types import (
+    NO_ACCOUNT,
     Account,
     CoreTotals,
     DeviceTotals,
@@ -116,7 +117,7 @@ def test_cpu_time_is_a_share_of_all_time_with_the_warm_up() -> None:
     """One core was used for 2 of 4 seconds, wanted for 0.4 more, and taken away 8 times."""
     phases_ns = dict.fromkeys(map(str, LearnerPhase), 0) | {"train": 1000 * MS}
     account = Account(1000 * MS, 3000 * MS, 10, phases_ns, 2000 * MS, SchedulerStats(400 * MS, 8))
-    keys = phase_keys(elapsed(None, account), None, None)
+    keys = phase_keys(elapsed(NO_ACCOUNT, account), None, None)
     assert {key: value for key, value in keys.items() if key.startswith("cpu/")} == {
         "cpu/learner_pct": 50.0, "cpu/learner_descheduled_pct": 10.0, "cpu/learner_preemptions_per_sec": 2.0,
     }  # fmt: skip

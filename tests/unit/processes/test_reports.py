@@ -10,6 +10,7 @@ import pytest
 from offpolicy.processes.reports import CollectorReports, EvaluatorReports, LearnerReports
 from offpolicy.types import (
     HISTOGRAM_BINS,
+    NO_ACCOUNT,
     Account,
     CollectorTotals,
     Cooldown,
@@ -39,7 +40,7 @@ PACKER = account(5, 24, pack=600, copy=70, other=8)
 
 
 def learner(
-    rank: int, timed: Account | None = None, packer: Account | None = None, sums: tuple[float, float] = (0.1, -2.5)
+    rank: int, timed: Account = NO_ACCOUNT, packer: Account = NO_ACCOUNT, sums: tuple[float, float] = (0.1, -2.5)
 ) -> LearnerTotals:
     metrics = MetricTotals(METRICS, np.array(sums), np.array([3.0, 4.0 + rank]))
     return LearnerTotals(
@@ -62,12 +63,10 @@ def sent_and_read(*totals: LearnerTotals) -> tuple[LearnerTotals, ...]:
     return reports.read()
 
 
-@pytest.mark.parametrize("timed", [None, LEARNER])
-@pytest.mark.parametrize("packer", [None, PACKER])
+@pytest.mark.parametrize("timed", [NO_ACCOUNT, LEARNER])
+@pytest.mark.parametrize("packer", [NO_ACCOUNT, PACKER])
 @pytest.mark.parametrize("num_ranks", [1, 3])
-def test_the_reports_of_all_ranks_arrive_in_their_order(
-    num_ranks: int, timed: Account | None, packer: Account | None
-) -> None:
+def test_the_reports_of_all_ranks_arrive_in_their_order(num_ranks: int, timed: Account, packer: Account) -> None:
     sent = [learner(rank, timed, packer) for rank in range(num_ranks)]
     got = sent_and_read(*sent)
     assert len(got) == num_ranks
@@ -78,8 +77,8 @@ def test_the_reports_of_all_ranks_arrive_in_their_order(
 ACCOUNT = Account(2**55 + 4, 2**60 + 1, 12, {"env_step": 2**55 + 1, "other": 3}, 99)
 
 
-@pytest.mark.parametrize("timed", [None, ACCOUNT])
-def test_a_collectors_report_arrives_exactly(timed: Account | None) -> None:
+@pytest.mark.parametrize("timed", [NO_ACCOUNT, ACCOUNT])
+def test_a_collectors_report_arrives_exactly(timed: Account) -> None:
     reports = CollectorReports(memoryview(bytearray(CollectorReports.nbytes(COLLECTOR_PHASES))), COLLECTOR_PHASES)
     assert reports.read() is None
     hook = HookTotals(9, 2, 2**60 + 5, 2**59 + 1)
@@ -91,8 +90,8 @@ def test_a_collectors_report_arrives_exactly(timed: Account | None) -> None:
     assert found.hook.post_hidden_ns == 2**59 + 1
 
 
-@pytest.mark.parametrize("timed", [None, ACCOUNT])
-def test_the_evaluators_report_arrives_exactly(timed: Account | None) -> None:
+@pytest.mark.parametrize("timed", [NO_ACCOUNT, ACCOUNT])
+def test_the_evaluators_report_arrives_exactly(timed: Account) -> None:
     reports = EvaluatorReports(memoryview(bytearray(EvaluatorReports.nbytes(COLLECTOR_PHASES))), COLLECTOR_PHASES)
     assert reports.read() is None
     sent = EvaluatorTotals(timed, episodes=2**60 + 1, skipped=3, post_failures=1)

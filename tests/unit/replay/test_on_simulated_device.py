@@ -24,7 +24,7 @@ from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
 from offpolicy.timing.device_timer import StreamSync
-from offpolicy.timing.time_account import NullLedger
+from offpolicy.timing.ledger import NullLedger
 from offpolicy.types import Batches
 from tests.simulated_device import CUDA, MS, SimulatedDevice
 

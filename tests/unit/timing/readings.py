@@ -24,12 +24,12 @@ def cooled(timed: Account, **phases_s: float) -> Account:
     return replace(timed, cooldown=Cooldown(phases, 0, SchedulerStats()))
 
 
-def collector(timed: Account | None, steps: int, policy_steps: int | None = None) -> CollectorTotals:
+def collector(timed: Account, steps: int, policy_steps: int | None = None) -> CollectorTotals:
     return CollectorTotals(timed, steps, steps, 0.0, steps if policy_steps is None else policy_steps)
 
 
 def snapshot(
-    wall_s: float, learner: Account | None, updates: int, *collectors: CollectorTotals, env_steps: int | None = None
+    wall_s: float, learner: Account, updates: int, *collectors: CollectorTotals, env_steps: int | None = None
 ) -> Snapshot:
     """`env_steps`: the supervisor's counter; None: the collectors' reports are of this moment."""
     totals = LearnerTotals(learner, updates, 0, 0.0, NO_METRICS)

@@ -6,36 +6,36 @@ import pytest
 
 from offpolicy.timing.rates import compute_rates
 from offpolicy.timing.windows import of_iterations
-from offpolicy.types import CollectorTotals
+from offpolicy.types import NO_ACCOUNT, CollectorTotals
 from tests.unit.timing.readings import account, collector, cooled, snapshot
 
 
 @pytest.mark.promise("rates-from-counters")
 def test_steps_per_sec_divides_by_the_collectors_wall_not_the_supervisors() -> None:
-    before = snapshot(0.0, None, 0, collector(account(10.0), 1000))
-    after = snapshot(99.0, None, 0, collector(account(12.0), 1300))
+    before = snapshot(0.0, NO_ACCOUNT, 0, collector(account(10.0), 1000))
+    after = snapshot(99.0, NO_ACCOUNT, 0, collector(account(12.0), 1300))
     assert compute_rates(before, after, "free").steps_per_sec == 150.0
 
 
 def test_without_accounts_rates_come_from_counters_and_the_supervisors_clock() -> None:
-    before = snapshot(10.0, None, 100, collector(None, 1000))
-    after = snapshot(12.0, None, 400, collector(None, 1300))
+    before = snapshot(10.0, NO_ACCOUNT, 100, collector(NO_ACCOUNT, 1000))
+    after = snapshot(12.0, NO_ACCOUNT, 400, collector(NO_ACCOUNT, 1300))
     rates = compute_rates(before, after, "alternate")
     assert (rates.steps_per_sec, rates.updates_per_sec, rates.utd) == (150.0, 150.0, 1.0)
     assert (rates.collector_capacity, rates.learner_capacity, rates.predicted_steps_per_sec) == (None, None, None)
 
 
 def test_collector_capacity_leaves_out_its_wait_for_the_learner() -> None:
-    before = snapshot(0.0, None, 0, collector(account(0.0), 0))
-    after = snapshot(2.0, None, 0, collector(account(2.0, learner_wait=1.5, env_step=0.4), 100))
+    before = snapshot(0.0, NO_ACCOUNT, 0, collector(account(0.0), 0))
+    after = snapshot(2.0, NO_ACCOUNT, 0, collector(account(2.0, learner_wait=1.5, env_step=0.4), 100))
     assert compute_rates(before, after, "overlap").collector_capacity == pytest.approx(200.0)
 
 
 @pytest.mark.parametrize(("mode", "capacity"), [("overlap", 125.0), ("free", 125.0), ("alternate", 200.0)])
 def test_the_handshake_costs_capacity_where_the_learner_is_not_waiting_for_it(mode: str, capacity: float) -> None:
-    before = snapshot(0.0, None, 0, collector(account(0.0), 0))
+    before = snapshot(0.0, NO_ACCOUNT, 0, collector(account(0.0), 0))
     spent = account(2.0, learner_wait=1.0, snapshot=0.2, handshake=0.3, env_step=0.5)
-    assert compute_rates(before, snapshot(2.0, None, 0, collector(spent, 100)), mode).collector_capacity == (
+    assert compute_rates(before, snapshot(2.0, NO_ACCOUNT, 0, collector(spent, 100)), mode).collector_capacity == (
         pytest.approx(capacity)
     )
 
@@ -43,8 +43,8 @@ def test_the_handshake_costs_capacity_where_the_learner_is_not_waiting_for_it(mo
 def test_collector_capacity_is_the_sum_over_collectors() -> None:
     fast = account(2.0, learner_wait=1.0)
     slow = account(4.0, learner_wait=0.0)
-    after = snapshot(4.0, None, 0, collector(fast, 100), collector(slow, 100))
-    before = snapshot(0.0, None, 0, collector(account(0.0), 0), collector(account(0.0), 0))
+    after = snapshot(4.0, NO_ACCOUNT, 0, collector(fast, 100), collector(slow, 100))
+    before = snapshot(0.0, NO_ACCOUNT, 0, collector(account(0.0), 0), collector(account(0.0), 0))
     rates = compute_rates(before, after, "free")
     assert rates.collector_capacity == pytest.approx(100.0 + 25.0)
     assert rates.steps_per_sec == pytest.approx(50.0 + 25.0)
@@ -52,9 +52,9 @@ def test_collector_capacity_is_the_sum_over_collectors() -> None:
 
 @pytest.mark.parametrize("is_timed", [True, False])
 def test_rates_of_several_hosts_are_those_of_this_host_times_their_number(is_timed: bool) -> None:
-    start, end = (account(0.0), account(2.0, learner_wait=1.0)) if is_timed else (None, None)
-    before = snapshot(0.0, None, 0, collector(start, 1000, policy_steps=0), env_steps=5 * 1000)
-    after = snapshot(2.0, None, 1500, collector(end, 1300, policy_steps=300), env_steps=5 * 1300)
+    start, end = (account(0.0), account(2.0, learner_wait=1.0)) if is_timed else (NO_ACCOUNT, NO_ACCOUNT)
+    before = snapshot(0.0, NO_ACCOUNT, 0, collector(start, 1000, policy_steps=0), env_steps=5 * 1000)
+    after = snapshot(2.0, NO_ACCOUNT, 1500, collector(end, 1300, policy_steps=300), env_steps=5 * 1300)
     rates = compute_rates(before, after, "free", num_hosts=5)
     assert (rates.steps_per_sec, rates.updates_per_sec, rates.utd) == (5 * 150.0, 750.0, 1.0)
     assert rates.collector_capacity == (5 * 300.0 if is_timed else None)
@@ -63,8 +63,8 @@ def test_rates_of_several_hosts_are_those_of_this_host_times_their_number(is_tim
 @pytest.mark.parametrize("phase", ["collector_wait", "sync_coordination", "evaluation", "checkpoint"])
 def test_learner_capacity_leaves_out_waits_and_periodic_work(phase: str) -> None:
     learner = account(10.0, train=2.0, **{phase: 8.0})
-    before = snapshot(0.0, account(0.0), 0, collector(None, 0))
-    rates = compute_rates(before, snapshot(10.0, learner, 100, collector(None, 50)), "overlap")
+    before = snapshot(0.0, account(0.0), 0, collector(NO_ACCOUNT, 0))
+    rates = compute_rates(before, snapshot(10.0, learner, 100, collector(NO_ACCOUNT, 50)), "overlap")
     assert rates.learner_active_s == pytest.approx(0.02)
     assert rates.utd == 2.0
     assert rates.learner_capacity == pytest.approx(1 / (0.02 * 2.0))
@@ -86,8 +86,8 @@ def test_learner_capacity_leaves_out_waits_and_periodic_work(phase: str) -> None
 )
 def test_learner_capacity_counts_every_phase_of_work(phase: str) -> None:
     learner = account(10.0, collector_wait=8.0, **{phase: 2.0} if phase != "other" else {})
-    before = snapshot(0.0, account(0.0), 0, collector(None, 0))
-    rates = compute_rates(before, snapshot(10.0, learner, 100, collector(None, 100)), "overlap")
+    before = snapshot(0.0, account(0.0), 0, collector(NO_ACCOUNT, 0))
+    rates = compute_rates(before, snapshot(10.0, learner, 100, collector(NO_ACCOUNT, 100)), "overlap")
     assert rates.learner_active_s == pytest.approx(0.02)
 
 
@@ -104,14 +104,14 @@ def test_random_steps_do_not_dilute_the_utd() -> None:
 
 
 def test_steps_of_a_warmup_are_not_divided_by_steady_time() -> None:
-    before = snapshot(1.0, None, 0, collector(account(1.0, warmup_s=0.0, iterations=1000), 1000))
-    after = snapshot(3.0, None, 0, collector(account(1.0, warmup_s=2.0, iterations=100), 2100))
+    before = snapshot(1.0, NO_ACCOUNT, 0, collector(account(1.0, warmup_s=0.0, iterations=1000), 1000))
+    after = snapshot(3.0, NO_ACCOUNT, 0, collector(account(1.0, warmup_s=2.0, iterations=100), 2100))
     assert compute_rates(before, after, "free").steps_per_sec == pytest.approx(100.0)
 
 
 def test_restored_counters_are_not_counted_again() -> None:
-    restored = CollectorTotals(None, 50_000, 50_000, 0.0, 49_000)
-    before = snapshot(0.0, None, 49_000, restored)
+    restored = CollectorTotals(NO_ACCOUNT, 50_000, 50_000, 0.0, 49_000)
+    before = snapshot(0.0, NO_ACCOUNT, 49_000, restored)
     fresh = account(2.0, iterations=300, learner_wait=1.0)
     after = snapshot(2.0, account(2.0, train=2.0), 49_300, CollectorTotals(fresh, 50_300, 50_300, 0.0, 49_300))
     rates = compute_rates(before, after, "alternate")

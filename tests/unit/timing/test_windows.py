@@ -11,6 +11,7 @@ from offpolicy.timing.continued import continued, continued_learner
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.windows import Elapsed, elapsed, tagged_excess_ns
 from offpolicy.types import (
+    NO_ACCOUNT,
     Account,
     ArrivalTotals,
     DeviceTotals,
@@ -150,7 +151,6 @@ def test_a_learner_that_began_again_counts_what_both_have_done_and_the_updates_o
     both = continued_learner(before, now, metrics(80.0, 40.0))
     assert (both.updates, both.samples, both.sample_age_sum, both.warmup_updates) == (45, 550, 10.0, 1)
     assert (both.metrics.sums.tolist(), both.metrics.counts.tolist()) == ([110.0], [55.0])
-    assert both.account is not None
     assert both.account.iterations == 55
 
 
@@ -165,8 +165,8 @@ def test_the_time_between_the_last_report_and_the_new_process_is_other() -> None
 
 def test_device_time_and_lateness_add_up_but_not_the_error_of_the_clocks() -> None:
     device, late = DeviceTotals(*range(8)), ArrivalTotals(1, 2, 3, 4, clock_error_ns=5)
-    one = LearnerTotals(None, 1, 0, 0.0, metrics(0.0, 0.0), device=device, arrivals=late)
+    one = LearnerTotals(NO_ACCOUNT, 1, 0, 0.0, metrics(0.0, 0.0), device=device, arrivals=late)
     both = continued_learner(one, one, metrics(0.0, 0.0))
     assert both.device == DeviceTotals(*range(0, 16, 2))
     assert both.arrivals == ArrivalTotals(2, 4, 6, 8, clock_error_ns=5)
-    assert both.account is None
+    assert both.account.is_empty

@@ -16,7 +16,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.processes.control_page import ControlPage
 from offpolicy.timing.device_timer import StreamSync, make_device_timer
-from offpolicy.timing.time_account import NullLedger
+from offpolicy.timing.ledger import NullLedger
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import Collectives, LearnerRanks
 from offpolicy.training.worker import HostPlan, WorkerSpec

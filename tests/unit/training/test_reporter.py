@@ -116,7 +116,7 @@ def test_waits_that_the_reports_gathering_finds_out_are_in_that_report(make_rank
     report, _ = reporter(rank, world)
     report.run_if_due()
     accounts = [totals.account for totals in published(rank, 2).read()]
-    waited_ns = [account.phases_ns["rank_barrier"] for account in accounts if account is not None]
+    waited_ns = [account.phases_ns["rank_barrier"] for account in accounts]
     assert waited_ns == [0, 1_000_000]
     assert accounts[0].wall_ns == accounts[1].wall_ns  # type: ignore[union-attr]
 
