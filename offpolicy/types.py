@@ -310,7 +310,6 @@ class DeviceTotals(NamedTuple):
     train_ns: int
     h2d_ns: int  # copies that the learner waited for
     h2d_hidden_ns: int  # copies behind its work
-    inference_ns: int
     sample_ns: int  # drawing and gathering rows
     iterations: int
     launch_bound: int  # iterations whose device work was done as soon as it had been queued

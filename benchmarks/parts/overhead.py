@@ -117,7 +117,7 @@ def _parts(work: _Work, stamps: _Stamps, ledger: Ledger, iterations: int) -> Par
     return Parts(
         source=_OneBatch(iterations),
         learner=work,
-        device_timer=DeviceTimer(StreamSync(torch.device("cpu")), ledger),
+        device_timer=DeviceTimer(StreamSync(torch.device("cpu"))),
         publisher=idle,
         evaluator=idle,
         checkpointer=idle,

@@ -39,7 +39,7 @@ MS_PER_S = 1000.0
 STATISTICS = ("p50", "p95", "p99", "max")
 ITERATION, CYCLE = "iter", "cycle"  # names of the sum of the phases of the learner, of the collector
 PIPELINE = (LearnerPhase.H2D, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC, LearnerPhase.WEIGHT_PUBLISH)
-NO_DEVICE_TIME = DeviceTotals(0, 0, 0, 0, 0, iterations=0, launch_bound=0, dropped=0)
+NO_DEVICE_TIME = DeviceTotals(0, 0, 0, 0, iterations=0, launch_bound=0, dropped=0)
 
 Numbers = dict[str, float | None]
 
@@ -163,7 +163,6 @@ def device_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:
         DeviceSpan.TRAIN: done.train_ns,
         DeviceSpan.H2D: done.h2d_ns,
         DeviceSpan.H2D_HIDDEN: done.h2d_hidden_ns,
-        DeviceSpan.INFERENCE: done.inference_ns,
     }
     record: Numbers = {device_key(span): ns / window.iterations / NS_PER_MS for span, ns in spans_ns.items()}
     record["device/busy_share"] = (sum(spans_ns.values()) - done.h2d_hidden_ns) / window.wall_ns

@@ -25,9 +25,8 @@ from offpolicy.replay.ring import Ring
 from offpolicy.replay.sampler import SampleAges, Sampler
 from offpolicy.replay.staging import CopyStream, Request, RequestLimits, Slot, host_block, nbytes_text
 from offpolicy.saved_fields import Fields
-from offpolicy.timing.device_events import UNTIMED
 from offpolicy.timing.device_timer import BackgroundCopyTimer, StreamSync
-from offpolicy.timing.ledger import Ledger
+from offpolicy.timing.ledger import NULL_SPAN, Ledger
 from offpolicy.timing.phases import PackerPhase as Phase
 from offpolicy.types import NO_ACCOUNT, Account
 
@@ -73,7 +72,7 @@ class Packer:
         device_sync: DeviceSync | None = None,
     ) -> None:
         self.sampler = sampler
-        self.copy_stream = CopyStream(device, device_sync or StreamSync(device), copies or UNTIMED)
+        self.copy_stream = CopyStream(device, device_sync or StreamSync(device), copies or NULL_SPAN)
         self._copies = copies
         self._gate = gate
         self._todo: deque[Slot] = deque()  # the first one is being packed
@@ -103,7 +102,7 @@ class Packer:
 
     def take(self) -> Slot:
         """Returns the slot submitted first, once it is packed and on the device. Raises what the thread raised."""
-        with self._copies.learner_waiting() if self._copies else UNTIMED, self._changed:
+        with self._copies.learner_waiting() if self._copies else NULL_SPAN, self._changed:
             self._changed.wait_for(lambda: self._packed or self._error)
             if self._error is not None:
                 raise self._error

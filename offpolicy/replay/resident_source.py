@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import CheckpointError, ConfigError
-from offpolicy.protocols import DeviceSync, StepCount, StepGate
+from offpolicy.protocols import StepCount, StepGate
 from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.demonstration_sampler import ResidentDemos
 from offpolicy.replay.device_rows import are_transitions, batch_rows
@@ -27,7 +26,8 @@ from offpolicy.replay.ring import Ring, row_spans
 from offpolicy.replay.sampler import share_of_transitions
 from offpolicy.replay.staging import CopyStream, StagingBlock, nbytes_text, staging_blocks
 from offpolicy.saved_fields import Fields
-from offpolicy.timing.device_events import UNTIMED
+from offpolicy.timing.device_timer import DeviceTimer
+from offpolicy.timing.phases import DeviceSpan
 
 KEY = "replay.source=resident"
 INSTEAD = "use replay.source=direct"
@@ -37,16 +37,6 @@ STAGING_ROWS = 4096
 def resident_nbytes(num_rings: int, capacity: int, width: int) -> int:
     """Returns the bytes on the device of the copies of `num_rings` rings of `capacity` float32 rows [W = width]."""
     return 4 * num_rings * capacity * width
-
-
-class ResidentTimers(NamedTuple):
-    """Contexts that time what the device is given inside them."""
-
-    copies: AbstractContextManager[None] = UNTIMED
-    draws: AbstractContextManager[None] = UNTIMED
-
-
-NO_TIMERS = ResidentTimers()
 
 
 class DrawOptions(NamedTuple):
@@ -92,7 +82,7 @@ class ResidentSampler:
 
     All rows are equally likely, or have weights by their age.
 
-    `device_sync` waits for the device's current stream. Raises `ConfigError` if the device or the host has no room.
+    `timer` is that of the learner's device. Raises `ConfigError` if the device or the host has no room.
     """
 
     def __init__(
@@ -100,18 +90,17 @@ class ResidentSampler:
         rings: Sequence[Ring],
         device: torch.device,
         seed: int,
-        device_sync: DeviceSync,
-        timers: ResidentTimers = NO_TIMERS,
+        timer: DeviceTimer,
         options: DrawOptions = UNIFORM,
     ) -> None:
         self._rings, self._device, self.weights = tuple(rings), device, options.weights
         self.demos = options.demos  # mixed into the batches
-        self.draw_timer = timers.draws
+        self.draw_timer = timer.span(DeviceSpan.SAMPLE)
         width = rings[0].width
         self._store = self._new_store(rings[0].copied_rows)
         self._share = 1.0  # of the rows that are transitions; nearly, while they are written
         self._mirrors = [Mirror(ring, rows) for ring, rows in zip(rings, self._store, strict=True)]
-        self._copy_stream = CopyStream(device, device_sync, timers.copies)
+        self._copy_stream = CopyStream(device, timer, timer.span(DeviceSpan.H2D))
         self._blocks = cycle(_staging(2 * len(rings), (STAGING_ROWS, width), torch.float32, device))
         # What a draw needs of the rings: see `_describe_rings` for the rows.
         self._host_tables = cycle(_staging(2, (3, len(rings)), torch.int64, device))

@@ -16,7 +16,7 @@ from offpolicy.errors import ConfigError
 from offpolicy.protocols import DeviceSync
 from offpolicy.replay.sampler import LEAST_SHARE, Bounds, Draw, Sampler
 from offpolicy.saved_fields import Fields
-from offpolicy.timing.device_events import UNTIMED
+from offpolicy.timing.ledger import NULL_SPAN
 
 
 def host_block(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, key: str, instead: str) -> Tensor:
@@ -64,7 +64,7 @@ class CopyStream:
     """
 
     def __init__(
-        self, device: torch.device, device_sync: DeviceSync, timer: AbstractContextManager[None] = UNTIMED
+        self, device: torch.device, device_sync: DeviceSync, timer: AbstractContextManager[None] = NULL_SPAN
     ) -> None:
         self._device, self._device_sync, self._timer = device, device_sync, timer
         self._stream = (
@@ -80,7 +80,7 @@ class CopyStream:
 
     def as_current(self) -> AbstractContextManager[Any]:  # Any: torch has no types there
         """Returns a context in which this stream is the thread's current one."""
-        return UNTIMED if self._stream is None else torch.cuda.stream(self._stream)
+        return NULL_SPAN if self._stream is None else torch.cuda.stream(self._stream)
 
     def learner_mark(self) -> torch.Event | None:
         """Returns the end of the work queued on the learner's stream so far; called on the learner's thread."""

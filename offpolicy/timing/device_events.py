@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 DEVICE_SPANS = tuple(DeviceSpan)
 ANCHOR_NS = 1_000_000_000  # age at which a trace's anchor is replaced
 NUM_PAIRS = 256  # pairs of events per kind of span: those of an iteration, and copies; made when they are needed
-UNTIMED = nullcontext()
 
 
 class DeviceEvent(Protocol):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from operator import sub
 from typing import TYPE_CHECKING, NamedTuple
 
 from offpolicy.protocols import DeviceSync
 from offpolicy.timing.clock import Clock, MonotonicClock
 from offpolicy.timing.device_events import (
-    UNTIMED,
     CudaEvent,
     DeviceEvent,
     DeviceTrace,
@@ -25,7 +25,7 @@ from offpolicy.timing.device_events import (
     TimedSpan,
     elapsed_ns,
 )
-from offpolicy.timing.ledger import Ledger
+from offpolicy.timing.ledger import NULL_SPAN, Ledger
 from offpolicy.timing.phases import DeviceSpan, LearnerPhase
 from offpolicy.timing.trace_writer import TraceTrack
 from offpolicy.types import DeviceTotals
@@ -118,57 +118,77 @@ class DeviceTraces(NamedTuple):
     copies: TraceTrack | None = None
 
 
-NO_TRACES = DeviceTraces()
-
-
 class DeviceTimer:
-    """The device time of one learner rank, called from the learner's thread.
+    """Waits for the device of a learner rank, and times nothing: on a CPU, and without timing."""
 
-    Without `new_event` (no device, or timing is off) it waits and does nothing else: no event, no clock reading.
-    """
+    def __init__(self, sync: DeviceSync) -> None:
+        self._sync = sync
+
+    def span(self, span: DeviceSpan) -> AbstractContextManager[None]:
+        """A reusable context manager that times what the current stream is given inside it."""
+        return NULL_SPAN
+
+    def outside_train(self) -> AbstractContextManager[None]:
+        """A reusable context manager: what the current stream is given inside it is not work of the update."""
+        return NULL_SPAN
+
+    def wait(self) -> None:
+        """Waits for the current stream: the `DeviceSync` of whatever waits on the learner's thread."""
+        self._sync.wait()
+
+    def end_update(self) -> None:
+        """Waits for the device at the end of an iteration's updates."""
+        self.wait()
+
+    def background_copies(self) -> BackgroundCopyTimer | None:
+        """A timer of copies that another thread issues; None where nothing is timed."""
+        return None
+
+    def totals(self) -> DeviceTotals | None:
+        """The cumulative times and counts since the first iteration, the warm-up; None where nothing is timed."""
+        return None
+
+
+class EventTimer(DeviceTimer):
+    """The device time of one learner rank, called from the learner's thread."""
 
     def __init__(
         self,
         sync: DeviceSync,
         ledger: Ledger,
-        new_event: Callable[[], DeviceEvent] | None = None,
+        new_event: Callable[[], DeviceEvent],
+        traces: DeviceTraces,
         clock: Clock | None = None,
-        traces: DeviceTraces = NO_TRACES,
     ) -> None:
-        self._sync, self._ledger, self._new_event, self._traces = sync, ledger, new_event, traces
+        super().__init__(sync)
+        self._ledger, self._new_event, self._traces = ledger, new_event, traces
         self._clock = clock or MonotonicClock()
         self._pool = self._new_pool(traces.stream)
-        self._waited_for = None if new_event is None else new_event()  # what the newest wait ended with
-        self._spans = {} if self._pool is None else {span: TimedSpan(self._pool, span) for span in DeviceSpan}
-        self._pause: AbstractContextManager[None] = (
-            UNTIMED if self._pool is None else Pause(self._pool, DeviceSpan.TRAIN)
-        )
+        self._waited_for = new_event()  # what the newest wait ended with
+        self._spans = {span: TimedSpan(self._pool, span) for span in DeviceSpan}
+        self._pause = Pause(self._pool, DeviceSpan.TRAIN)
         self._background: list[BackgroundCopyTimer] = []
         self._iterations = self._launch_bound = 0
         self._behind_ns: list[int] = []  # how long the device was at each part of this update once it was queued
+        self._warmup: DeviceTotals | None = None  # those of the first iteration
 
-    def _new_pool(self, track: TraceTrack | None) -> EventPool | None:
-        if self._new_event is None:
-            return None
+    def _new_pool(self, track: TraceTrack | None) -> EventPool:
         trace = None if track is None else DeviceTrace(track, self._new_event, self._clock)
         return EventPool(self._new_event, self._clock, trace=trace)
 
     def span(self, span: DeviceSpan) -> AbstractContextManager[None]:
         """A reusable context manager that times what the current stream is given inside it."""
-        return self._spans.get(span, UNTIMED)
+        return self._spans[span]
 
     def outside_train(self) -> AbstractContextManager[None]:
         """A reusable context manager: what the current stream is given inside it is not work of the update."""
         return self._pause
 
     def wait(self) -> None:
-        """Waits for the current stream, in `train`: the `DeviceSync` of whatever waits on the learner's thread.
+        """Waits for the current stream, in `train`.
 
         The part of the wait in which the device still copied or sampled is moved to the phases of these.
         """
-        if self._pool is None or self._waited_for is None:
-            self._sync.wait()
-            return
         self._waited_for.record()  # also behind an exchange, whose time is not the update's
         start_ns = self._clock.now_ns()
         self._sync.wait()
@@ -189,32 +209,30 @@ class DeviceTimer:
         A device that is done with each part of an update as soon as the host has queued it was waiting for the host.
         """
         self.wait()
-        if self._pool is None:
-            return
         if self._behind_ns:
             self._iterations += 1
             self._launch_bound += max(self._behind_ns) < CAUGHT_UP_NS
             self._behind_ns.clear()
         self._pool.resolve_idle()
+        if self._warmup is None:
+            self._warmup = self._sums()
 
-    def background_copies(self) -> BackgroundCopyTimer | None:
-        """A timer of copies that another thread issues; None where nothing is timed."""
-        pool = self._new_pool(self._traces.copies)
-        if pool is None:
-            return None
-        self._background.append(BackgroundCopyTimer(pool, self._clock))
+    def background_copies(self) -> BackgroundCopyTimer:
+        """A timer of copies that another thread issues."""
+        self._background.append(BackgroundCopyTimer(self._new_pool(self._traces.copies), self._clock))
         return self._background[-1]
 
-    def totals(self) -> DeviceTotals | None:
-        """The cumulative times and counts; None where nothing is timed."""
-        if self._pool is None:
-            return None
+    def totals(self) -> DeviceTotals:
+        """The cumulative times and counts since the first iteration, which is warm-up as in the account."""
+        sums = self._sums()
+        return DeviceTotals(*map(sub, sums, self._warmup or sums))
+
+    def _sums(self) -> DeviceTotals:
         spans_ns, splits_ns = self._pool.totals_ns, [copies.split_ns for copies in self._background]
         return DeviceTotals(
             train_ns=spans_ns[DeviceSpan.TRAIN],
             h2d_ns=spans_ns[DeviceSpan.H2D] + sum(exposed_ns for exposed_ns, _ in splits_ns),
             h2d_hidden_ns=sum(hidden_ns for _, hidden_ns in splits_ns),
-            inference_ns=spans_ns[DeviceSpan.INFERENCE],
             sample_ns=spans_ns[DeviceSpan.SAMPLE],
             iterations=self._iterations,
             launch_bound=self._launch_bound,
@@ -236,14 +254,10 @@ def _ns_within(pair: Pair, wait_ns: int, end: DeviceEvent) -> int:
 
 
 def make_device_timer(
-    device_sync: StreamSync,
-    ledger: Ledger,
-    *,
-    is_enabled: bool,
-    traces: Callable[[], DeviceTraces] = lambda: NO_TRACES,
+    device_sync: StreamSync, ledger: Ledger, *, is_enabled: bool, traces: Callable[[], DeviceTraces] = DeviceTraces
 ) -> DeviceTimer:
     """The timer of a rank's device, which opens traces only where there is something to time."""
     device = device_sync.device
     if not is_enabled or device.type != "cuda":
-        return DeviceTimer(device_sync, ledger)
-    return DeviceTimer(device_sync, ledger, lambda: CudaEvent(device), traces=traces())
+        return DeviceTimer(device_sync)
+    return EventTimer(device_sync, ledger, lambda: CudaEvent(device), traces())

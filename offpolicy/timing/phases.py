@@ -59,7 +59,6 @@ class DeviceSpan(StrEnum):
     H2D = "h2d"  # copies to the device that the learner waited for
     H2D_HIDDEN = "h2d_hidden"  # copies behind its work
     SAMPLE = "sample"  # drawing and gathering rows of a replay that lies there
-    INFERENCE = "inference"  # of policies; collectors and evaluations infer on the CPU
 
 
 class EvaluatorPhase(StrEnum):

@@ -21,14 +21,13 @@ from offpolicy.replay.resident_source import (
     DrawOptions,
     ResidentSampler,
     ResidentSource,
-    ResidentTimers,
     resident_nbytes,
 )
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.rollout_source import RolloutSource, RolloutSpec
 from offpolicy.replay.sampler import AgeWeightedSampler, Sampler, UniformSampler
 from offpolicy.timing.ledger import make_ledger, trace_names
-from offpolicy.timing.phases import DeviceSpan, PackerPhase
+from offpolicy.timing.phases import PackerPhase
 from offpolicy.training.rank_context import RankContext, num_busy_threads
 from offpolicy.training.ranks import LearnerRanks
 from offpolicy.training.resume import TrainingStart
@@ -166,9 +165,8 @@ def resident_source(replay: Replay) -> ResidentSource:
     demos = (
         None if share is None else ResidentDemos(share, spec.rate_limiter.max_updates, rank.device, rank.device_sync)
     )
-    timers = ResidentTimers(rank.device_timer.span(DeviceSpan.H2D), rank.device_timer.span(DeviceSpan.SAMPLE))
     options = DrawOptions(replay.age_weights(), demos)
-    sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_sync, timers, options)
+    sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_timer, options)
     return ResidentSource(spec, replay.rings, sampler, rank.gate, replay.ranks.world, replay.updates)
 
 

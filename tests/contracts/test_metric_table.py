@@ -54,7 +54,7 @@ def snapshot(k):
     rollouts = RolloutTotals(k, np.full(NUM_LAGS, float(k))) if k == 30 else None
     ranks = tuple(LearnerTotals(account=learner, updates=k, samples=256 * k,
         sample_age_sum=9.0 * k, metrics=metrics, rollouts=rollouts,
-        device=DeviceTotals(*[k * 10**6] * 5, iterations=k, launch_bound=0, dropped=0),
+        device=DeviceTotals(*[k * 10**6] * 4, iterations=k, launch_bound=0, dropped=0),
         arrivals=ArrivalTotals(k, k, late_ms * k * 10**6, late_ms * k * 10**6)) for late_ms in (0, 5))
     return Snapshot(1.0 + k / 5, 100 + k, k, ranks,
         (CollectorTotals(steps, 100 + k, 100 + k, 0.0, k, rollouts=k,

@@ -23,7 +23,7 @@ from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
-from offpolicy.timing.device_timer import StreamSync
+from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase
 from offpolicy.timing.trace_reader import read_tracks
@@ -180,7 +180,7 @@ def make_source(kind: str, ring: Ring) -> StatefulBatchSource[Batches]:
     gate = Gate()
     spec = SourceSpec(LAYOUT, limiter, 256, CUDA, normalize_obs=False)
     if kind == "resident":
-        sampler = ResidentSampler([ring], CUDA, 7, StreamSync(CUDA))
+        sampler = ResidentSampler([ring], CUDA, 7, DeviceTimer(StreamSync(CUDA)))
         return ResidentSource(spec, [ring], sampler, gate, gate, 0)
     packer = Packer(UniformSampler([ring], np.random.default_rng(7), guard=64), gate, CUDA, Ledger(PackerPhase))
     return PrefetchSource(PrefetchSpec(spec), [ring], packer, gate, gate, 0)

@@ -29,7 +29,7 @@ from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
-from offpolicy.timing.device_timer import StreamSync
+from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase
 
@@ -155,7 +155,7 @@ def test_the_prefetching_source_hands_out_whole_rows(count: int, *, prefetch: bo
 @counts
 def test_the_resident_source_hands_out_whole_rows(count: int) -> None:
     with Field().written() as field:
-        sampler = ResidentSampler(field.rings, CPU, 0, StreamSync(CPU))
+        sampler = ResidentSampler(field.rings, CPU, 0, DeviceTimer(StreamSync(CPU)))
         source = ResidentSource(replace(SPEC, batch_size=8192), field.rings, sampler, field, field, updates=0)
         while source.samples < count:
             assert field.torn_rows(source.sample().flatten(0, 1).numpy()) == 0

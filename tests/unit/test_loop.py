@@ -96,7 +96,7 @@ def run(
     for duty in duties.values():
         duty.is_now = is_due
     parts = Parts(
-        source=tape, learner=tape, device_timer=DeviceTimer(tape, ledger), publisher=tape, world=tape, stop=tape,
+        source=tape, learner=tape, device_timer=DeviceTimer(tape), publisher=tape, world=tape, stop=tape,
         ledger=ledger,
         evaluator=duties["eval"], checkpointer=duties["save"], reporter=duties["report"], tuner=duties["tune"],
     )  # fmt: skip

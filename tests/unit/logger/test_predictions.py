@@ -191,7 +191,7 @@ def test_launches_are_judged_by_the_iterations_of_the_window(
 ) -> None:
     readings = []
     for iterations, launch_bound in ((500, before), (1000, after)):
-        device = DeviceTotals(*[0] * 5, iterations=iterations, launch_bound=launch_bound, dropped=0)
+        device = DeviceTotals(*[0] * 4, iterations=iterations, launch_bound=launch_bound, dropped=0)
         snapshot = make_snapshot(iterations)
         readings.append(replace(snapshot, learners=(replace(snapshot.learners[0], device=device),)))
     assert label_of(*readings, header) == label

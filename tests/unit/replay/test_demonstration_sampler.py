@@ -20,7 +20,7 @@ from offpolicy.replay.resident_source import DrawOptions, ResidentSampler, Resid
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
-from offpolicy.timing.device_timer import StreamSync
+from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import NullLedger
 from offpolicy.types import Batches
 
@@ -93,7 +93,7 @@ def make_source() -> Iterator[MakeSource]:
         else:
             device_sync = StreamSync(device)
             mixed = None if share is None else ResidentDemos(share, LIMITER.max_updates, device, device_sync)
-            resident = ResidentSampler(rings, device, 0, device_sync, options=DrawOptions(demos=mixed))
+            resident = ResidentSampler(rings, device, 0, DeviceTimer(device_sync), options=DrawOptions(demos=mixed))
             source = ResidentSource(spec, rings, resident, world, world, updates=0)
         made.append(source)
         return source

@@ -19,11 +19,11 @@ from offpolicy.replay.demonstration_sampler import DemoShare, EndlessRows, Resid
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.resident_source import NO_TIMERS, DrawOptions, ResidentSampler, ResidentSource
+from offpolicy.replay.resident_source import DrawOptions, ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
-from offpolicy.timing.device_timer import StreamSync
+from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import NullLedger
 from offpolicy.types import Batches
 from tests.simulated_device import CUDA, MS, SimulatedDevice
@@ -71,7 +71,7 @@ def prefetched(world: World) -> Source:
 
 
 def on_device(world: World, demos: ResidentDemos | None = None) -> Source:
-    sampler = ResidentSampler(world.rings, CUDA, 7, StreamSync(CUDA), NO_TIMERS, DrawOptions(demos=demos))
+    sampler = ResidentSampler(world.rings, CUDA, 7, DeviceTimer(StreamSync(CUDA)), DrawOptions(demos=demos))
     return ResidentSource(SPEC, world.rings, sampler, world, world, updates=0)
 
 

@@ -19,7 +19,7 @@ from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
-from offpolicy.timing.device_timer import StreamSync
+from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import NullLedger
 from tests.replay_scene import Scene, layout_of
 
@@ -111,7 +111,7 @@ def scaling_source(kind: str, scene: Scene) -> ReplaySource | PrefetchSource | R
     if kind == "prefetch":
         packer = Packer(sampler, gate, spec.device, NullLedger())
         return PrefetchSource(PrefetchSpec(spec), rings, packer, gate, gate, updates=0)
-    resident = ResidentSampler(rings, spec.device, 0, StreamSync(spec.device))
+    resident = ResidentSampler(rings, spec.device, 0, DeviceTimer(StreamSync(spec.device)))
     return ResidentSource(spec, rings, resident, gate, gate, updates=0)
 
 

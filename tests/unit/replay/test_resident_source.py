@@ -18,7 +18,7 @@ from offpolicy.replay.replay_source import SourceSpec
 from offpolicy.replay.resident_source import DrawOptions, ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
-from offpolicy.timing.device_timer import StreamSync
+from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from tests.on_device import waits_refused
 from tests.replay_scene import Scene, rows_in
 
@@ -52,7 +52,7 @@ def append(ring: Ring, count: int) -> None:
 def make_sampler(
     *rings: Ring, device: torch.device = CPU, seed: int = 0, weights: AgeWeights | None = None
 ) -> ResidentSampler:
-    return ResidentSampler(rings, device, seed, StreamSync(device), options=DrawOptions(weights))
+    return ResidentSampler(rings, device, seed, DeviceTimer(StreamSync(device)), options=DrawOptions(weights))
 
 
 def refreshed(sampler: ResidentSampler, count: int = 2000) -> list[int]:
@@ -211,7 +211,7 @@ def test_every_transition_is_drawn_as_often_as_any_other(
 ) -> None:
     monkeypatch.setattr(resident, "STAGING_ROWS", 7)
     many = scenes(n_step, dtype)
-    sampler = ResidentSampler([scene.ring for scene in many], CPU, 0, StreamSync(CPU))
+    sampler = ResidentSampler([scene.ring for scene in many], CPU, 0, DeviceTimer(StreamSync(CPU)))
     for _ in range(4):
         for scene in many:
             for _ in range(17):
