@@ -202,14 +202,10 @@ class SchedulerStats(NamedTuple):
 
 
 class TaggedTime(NamedTuple):
-    """Sums over the iterations that were tagged: t is the time of one phase, w how much it had to do (resets)."""
+    """The iterations that were tagged, and the time of one phase in them."""
 
     iterations: int = 0
-    ns: int = 0  # t
-    weight: int = 0  # w
-    weight_sq: int = 0  # w * w
-    weight_us: int = 0  # w * t
-    us_sq: int = 0  # t * t
+    ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

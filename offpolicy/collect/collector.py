@@ -174,8 +174,8 @@ def step(parts: CollectorParts) -> None:
         output = policy.act(progress.obs, progress.env_steps)
     with phase(CollectorPhase.ENV_STEP):
         outcome = parts.env.step(output.action)
-    if num_resets := parts.reporter.num_finished:  # of the last step: those are reset in this one (NEXT_STEP)
-        parts.ledger.tag(CollectorPhase.ENV_STEP, num_resets)
+    if parts.reporter.num_finished:  # episodes of the last step: they are reset in this one (NEXT_STEP)
+        parts.ledger.tag(CollectorPhase.ENV_STEP)
     with phase(CollectorPhase.REPLAY_WRITE):
         try:
             progress.env_steps += parts.writer.write(progress.obs, output, outcome, progress.env_steps)

@@ -5,7 +5,6 @@ Every function is pure and subtracts. A report is made at the end of a vector st
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -13,8 +12,6 @@ from offpolicy.timing.histogram import Counts
 from offpolicy.types import NO_ACCOUNT, Account, CollectorTotals, CoreTotals, SchedulerStats, Snapshot, TaggedTime
 
 FEW_ARRIVALS = 5  # fewest vector steps or iterations of a window; one with fewer is stretched into the past
-WELL_KNOWN = 0.1  # largest error, as a fraction of a phase's time, at which the part of resets in it is stated
-NS_PER_US = 1_000
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 
@@ -161,33 +158,14 @@ def _before_cooldown(account: Account) -> Account:
 
 
 def tagged_excess_ns(window: Elapsed, phase: str) -> float | None:
-    """The time by which tagged iterations lengthened `phase` in the window; None if that is not known.
+    """The time by which tagged iterations lengthened `phase` in the window; None where all of them were tagged.
 
-    That is their mean minus that of the others, times their number, never below 0. Where there are no others, what
-    a unit of weight takes says it, if the weights differ enough to tell.
+    That is their mean minus that of the others, times their number, never below 0.
     """
     tagged, plain = window.tagged, window.iterations - window.tagged.iterations
     if tagged.iterations == 0:
         return 0.0
     if plain <= 0:
-        return _excess_by_weight_ns(tagged)
+        return None
     plain_mean_ns = (window.phases_ns.get(phase, 0) - tagged.ns) / plain
     return max(0.0, tagged.ns - tagged.iterations * plain_mean_ns)
-
-
-def _excess_by_weight_ns(tagged: TaggedTime) -> float | None:
-    """The weights times the slope of the least-squares line of time by weight.
-
-    None where two standard errors of it are more than `WELL_KNOWN` of the time.
-    """
-    count, taken_us = tagged.iterations, tagged.ns / NS_PER_US
-    spread = tagged.weight_sq - tagged.weight**2 / count
-    if count < FEW_ARRIVALS or spread <= 0.0:
-        return None
-    together = tagged.weight_us - tagged.weight * taken_us / count
-    slope = together / spread
-    unexplained = max(0.0, tagged.us_sq - taken_us**2 / count - slope * together)
-    error = math.sqrt(unexplained / (count - 2) / spread)
-    if 2.0 * error * tagged.weight > WELL_KNOWN * taken_us:
-        return None
-    return min(max(0.0, slope * tagged.weight), taken_us) * NS_PER_US

@@ -105,7 +105,7 @@ def test_every_part_of_an_account_arrives() -> None:
     sent = replace(
         LEARNER,
         scheduler=SchedulerStats(5, 6),
-        tagged=TaggedTime(7, 8, 9, 10, 11, 12),
+        tagged=TaggedTime(7, 8),
         histogram=histogram,
         cooldown=cooldown,
     )
