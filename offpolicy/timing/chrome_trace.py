@@ -8,7 +8,6 @@ learner's iterations, adds its events on the same clock.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -72,23 +71,18 @@ def read_profile(path: Path, origin_ns: int, pids: set[int]) -> Iterator[Event]:
 def write_chrome_trace(path: Path, tracks: Sequence[ThreadTrack], more: Iterable[Event] = ()) -> None:
     """Writes the tracks, and events that are already in the format and on their clock, as JSON. Raises OSError.
 
-    The file is replaced at once: a reader sees the old one or the new one. A name that ends with `.gz` is compressed.
+    The file is replaced at once: a reader sees the old one or the new one.
     """
     start_ns, separator = _origin_ns(tracks), ""
     clock = {"clock": "CLOCK_MONOTONIC", "start_unix_ns": start_ns + tracks[0].unix_minus_monotonic_ns}
-    with atomic_file(path, durable=False) as plain, contextlib.ExitStack() as compressed:
-        file: Any = plain  # Any: the two have no common type that a TextIOWrapper takes
-        if path.suffix == ".gz":
-            file = compressed.enter_context(
-                gzip.GzipFile(filename="", mode="wb", compresslevel=4, fileobj=plain, mtime=0)
-            )
+    with atomic_file(path, durable=False) as file:
         text = TextIOWrapper(file, encoding="ascii")
         text.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(clock)},"traceEvents":[\n')
         for event in _events(tracks, start_ns, more):
             text.write(separator + event)
             separator = ",\n"
         text.write("\n]}\n")
-        text.detach()  # flushed, and closed only by those who opened it
+        text.detach()  # flushed, and closed only by the one who opened it
 
 
 def _origin_ns(tracks: Sequence[ThreadTrack]) -> int:
@@ -159,7 +153,7 @@ def _arrows(numbered: Sequence[tuple[int, ThreadTrack]], start_ns: int) -> Itera
 
 
 class Profiler:
-    """Profiles the `count` iterations after iteration `at` and writes the result into `directory`.
+    """Profiles the `count` iterations after iteration `at` and writes the result into `directory`; with 0 none.
 
     A profile that cannot be made or written is a warning, and nothing is profiled from there on.
     """
@@ -213,13 +207,3 @@ class Profiler:
             yield
         except (OSError, RuntimeError) as error:  # of the disk, and of torch: the run does not depend on its profile
             self._warn(f"timing.profile_at: there is no {PROFILE}: {type(error).__name__}: {error}")
-
-
-class NoProfiler:
-    """The profiler of a run that is not profiled."""
-
-    def step(self) -> None:
-        """Does nothing."""
-
-    def close(self) -> None:
-        """Does nothing."""

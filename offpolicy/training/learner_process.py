@@ -22,7 +22,7 @@ from offpolicy.machine import num_usable_cores
 from offpolicy.onednn import BLAS, chosen_library, missing_library
 from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay.replay_source import RateLimitedSource
-from offpolicy.timing.chrome_trace import NoProfiler, Profiler
+from offpolicy.timing.chrome_trace import Profiler
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.batch_sources import Replay, source_identity
 from offpolicy.training.bound_learner import BoundLearner
@@ -189,12 +189,11 @@ def make_tuner(state: RankState, use_threads: Callable[[int], None], settled: Ca
     return SpeedTuner(settings, apply, report, lambda: learner.num_updates, settled)
 
 
-def make_profiler(rank: RankContext) -> Profiler | NoProfiler:
+def make_profiler(rank: RankContext) -> Profiler:
     """Returns torch.profiler for the configured window of rank 0's iterations."""
     timing, trace_dir = rank.cfg.timing, rank.job.trace_dir
-    if trace_dir is None or not timing.profile_at or rank.rank != 0:
-        return NoProfiler()
-    return Profiler(Path(trace_dir), timing.profile_at, timing.profile_iterations, rank.warn)
+    at = timing.profile_at if trace_dir is not None and rank.rank == 0 else 0
+    return Profiler(Path(trace_dir or "."), at, timing.profile_iterations, rank.warn)
 
 
 class FlopsReport:

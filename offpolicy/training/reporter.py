@@ -8,7 +8,7 @@ import numpy as np
 
 from offpolicy.processes.child import name_threads
 from offpolicy.processes.control_page import RankWord
-from offpolicy.timing.chrome_trace import NoProfiler, Profiler
+from offpolicy.timing.chrome_trace import Profiler
 from offpolicy.timing.continued import continued_learner
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.health import NUM_FACTS, HealthCheck
@@ -20,7 +20,7 @@ from offpolicy.types import Float64, LearnerTotals
 class Reporter:
     """Publishes the report of all ranks when rank 0's supervisor asks; the metrics are read only then."""
 
-    def __init__(self, state: RankState, health: HealthCheck, profiler: Profiler | NoProfiler) -> None:
+    def __init__(self, state: RankState, health: HealthCheck, profiler: Profiler) -> None:
         self._rank, self._learner, self._source = state.rank, state.learner, state.source
         self._world, self._collectives = state.ranks.world, state.ranks.collectives
         self._health, self._profiler = health, profiler

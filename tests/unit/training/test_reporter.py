@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import NumericsError
 from offpolicy.processes.control_page import RankWord
-from offpolicy.timing.chrome_trace import NoProfiler
+from offpolicy.timing.chrome_trace import Profiler
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.health import HealthCheck
@@ -49,7 +50,7 @@ def reporter(rank: RankContext, world: FakeWorld) -> tuple[Reporter, FakeLearner
     start = SimpleNamespace(metrics=learner.read_metrics())
     ranks = ranks_of(world)
     state: Any = SimpleNamespace(rank=rank, learner=learner, source=source, ranks=ranks, start=start)
-    return Reporter(state, HealthCheck(rank.cfg, learner, ranks), NoProfiler()), learner
+    return Reporter(state, HealthCheck(rank.cfg, learner, ranks), Profiler(Path(), 0, 0, rank.warn)), learner
 
 
 def published(rank: RankContext, num_ranks: int = 1) -> Any:
