@@ -10,7 +10,7 @@ import torch
 from offpolicy.processes.control_page import RankWord
 from offpolicy.training.learner_process import build_learner, train_rank
 from offpolicy.training.resume import load_start
-from offpolicy.types import Batch, Batches
+from offpolicy.types import NO_ACCOUNT, Account, Batch, Batches
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of
 
 
@@ -46,7 +46,8 @@ class FakeSource:
     def describe(self) -> str:
         return "replay source: fake"
 
-    def packer_account(self) -> None: ...
+    def packer_account(self) -> Account:
+        return NO_ACCOUNT
 
     def close(self) -> None:
         self.is_closed = True

@@ -20,7 +20,7 @@ from offpolicy.training.health import HealthCheck
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.reporter import Reporter
 from offpolicy.training.run_memory import learner_reports
-from offpolicy.types import MetricTotals
+from offpolicy.types import NO_ACCOUNT, MetricTotals
 from tests.fakes import FakeClock
 from tests.unit.training.conftest import FakeWorld, MakeRank, ranks_of
 
@@ -46,7 +46,7 @@ class FakeLearner:
 
 def reporter(rank: RankContext, world: FakeWorld) -> tuple[Reporter, FakeLearner]:
     learner: Any = FakeLearner()
-    source = SimpleNamespace(samples=12, sample_age_sum=34.0, rollouts=None, packer_account=lambda: None)
+    source = SimpleNamespace(samples=12, sample_age_sum=34.0, rollouts=None, packer_account=lambda: NO_ACCOUNT)
     start = SimpleNamespace(metrics=learner.read_metrics())
     ranks = ranks_of(world)
     state: Any = SimpleNamespace(rank=rank, learner=learner, source=source, ranks=ranks, start=start)
