@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
-import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -43,26 +43,12 @@ def cpu_ns() -> int:
     return time.process_time_ns()
 
 
-class _Schedstat(threading.local):
-    """The kernel's file about the thread that reads it, opened once by each thread."""
-
-    def __init__(self) -> None:
-        try:
-            self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._fd = -1
-
-    def runnable_ns(self) -> int:
-        """Time in which the thread could have run and did not; 0 where the kernel has no such statistics."""
-        return int(os.pread(self._fd, 64, 0).split()[1]) if self._fd >= 0 else 0
-
-
-_SCHEDSTAT = _Schedstat()
-
-
 def scheduler_stats() -> SchedulerStats:
-    """The scheduler statistics of the calling thread."""
-    return SchedulerStats(_SCHEDSTAT.runnable_ns(), resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw)
+    """The scheduler statistics of the calling thread; without those of the kernel it never waited for a core."""
+    runnable_ns = 0
+    with contextlib.suppress(OSError), open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
+        runnable_ns = int(file.read().split()[1])
+    return SchedulerStats(runnable_ns, resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw)
 
 
 def unix_minus_monotonic_ns() -> int:

@@ -50,7 +50,7 @@ class Ledger:
     """The account of one thread over the phases of one enum, which must contain `other`.
 
     With a `trace` (see `trace_names`) every phase but `other` is written into it when it closes. Without a histogram an
-    account takes a microsecond or two, for threads that are asked for one in every iteration.
+    account is cheap, for threads that are asked for one in every iteration.
     """
 
     def __init__(

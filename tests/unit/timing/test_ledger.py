@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from offpolicy.timing.clock import Every, MonotonicClock, Stopwatch, process_birth_ns
+from offpolicy.timing.clock import Every, MonotonicClock, Stopwatch, process_birth_ns, scheduler_stats
 from offpolicy.timing.histogram import percentiles_of
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase as Phase
@@ -163,6 +166,15 @@ def test_tagged_time_is_that_of_this_iteration_alone() -> None:
         ledger.close()
     assert ledger.account().tagged == (1, 70_000)
     assert ledger.account().phases_ns[Phase.TRAIN] == 81_000
+
+
+def test_a_forked_process_has_scheduler_statistics_of_its_own() -> None:
+    """With a file that its parent had opened, the processes of a run had the waits of the server that they come from."""
+    scheduler_stats()
+    if (child := os.fork()) == 0:
+        own_ns = int(Path(f"/proc/{os.getpid()}/schedstat").read_text().split()[1])
+        os._exit(scheduler_stats().runnable_ns - own_ns > 20_000_000)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_what_comes_after_the_last_iteration_is_set_apart_within_the_account() -> None:
