@@ -117,15 +117,15 @@ def sections(compared: Sequence[LabelledRuns], reference: float | None) -> list[
     ]
     busy = contended_labels(compared)
     is_busy = [each.label in busy for each in compared]
-    return [Section(title, [_withheld(row, is_busy) for row in rows]) for title, rows in found if rows]
+    return [Section(title, [_withheld(row, BUSY, is_busy) for row in rows]) for title, rows in found if rows]
 
 
-def _withheld(row: Row, is_busy: Sequence[bool]) -> Row:
-    """Returns a row of time with `busy` in place of the verdicts that rest on a label without its cores."""
+def _withheld(row: Row, word: str, is_bad: Sequence[bool]) -> Row:
+    """Returns a row of time with `word` in place of the verdicts that rest on a label of which `is_bad` is true."""
     if not row.is_of_time:
         return row
     cells = [
-        cell._replace(verdict=BUSY) if cell.verdict and (is_busy[0] or is_busy[index]) else cell
+        cell._replace(verdict=word) if cell.verdict and (is_bad[0] or is_bad[index]) else cell
         for index, cell in enumerate(row.cells)
     ]
     return replace(row, cells=tuple(cells))

@@ -185,7 +185,6 @@ def bottleneck_sentence(verdict: Verdict | None) -> str:
     detail = {
         Detail.RESETS: f"resetting environments takes {verdict.share:.0%} of its time",
         Detail.LAUNCH_BOUND: f"{row} takes {verdict.share:.0%} of its time, most of it to launch kernels",
-        Detail.BLOCKED: f"in {row} it waits for another thread {verdict.share:.0%} of its time",
     }.get(verdict.detail or Detail.DESCHEDULED, f"{row} takes {verdict.share:.0%} of its time")
     return f"the {side}: {detail}"
 

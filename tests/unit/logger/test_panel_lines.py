@@ -91,10 +91,6 @@ def test_the_time_left_is_shown_where_it_is_known(header: RunHeader) -> None:
             "the learner: Train takes 90% of its time, most of it to launch kernels",
         ),
         (
-            Verdict(Bottleneck.LEARNER, LearnerPhase.TRAIN, "", share=0.3, detail=Detail.BLOCKED),
-            "the learner: in Train it waits for another thread 30% of its time",
-        ),
-        (
             Verdict(Bottleneck.CONTENTION, LearnerPhase.TRAIN, "", share=0.4, detail=Detail.DESCHEDULED),
             "no free core: the learner got none for 40% of the time",
         ),

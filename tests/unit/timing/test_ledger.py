@@ -169,7 +169,7 @@ def test_tagged_time_is_that_of_this_iteration_alone() -> None:
 
 
 def test_a_forked_process_has_scheduler_statistics_of_its_own() -> None:
-    """With a file that its parent had opened, the processes of a run had the waits of the server that they come from."""
+    """With a file that its parent had opened, the processes of a run had the waits of the server they come from."""
     scheduler_stats()
     if (child := os.fork()) == 0:
         own_ns = int(Path(f"/proc/{os.getpid()}/schedstat").read_text().split()[1])
