@@ -25,8 +25,8 @@ from offpolicy.timing.bottleneck import (
 )
 from offpolicy.timing.phases import CollectorPhase, CoreClass, LearnerPhase
 from offpolicy.timing.rates import Rates, num_updates
-from offpolicy.timing.throughput import collector_spread, learner_spread, timed_ranks
-from offpolicy.timing.what_if import Capacities, Cores, Pipeline, cores_of, pipeline_of
+from offpolicy.timing.throughput import LEARNER_PAUSES, collector_pauses, spread_of, timed_ranks
+from offpolicy.timing.what_if import Capacities, Cores, Pipeline, pipeline_of
 from offpolicy.timing.windows import Elapsed, cores_elapsed, learner_elapsed, learner_windows, tagged_excess_ns
 from offpolicy.types import CoreTotals, Lateness, Snapshot
 
@@ -139,7 +139,7 @@ def _overlap_gain(previous: Snapshot | None, current: Snapshot, rates: Rates, he
     """Returns the factor by which the run would be faster with both sides at work at the same time; 1 if unknown."""
     if header.mode != "alternate" or (now := window_pipeline(previous, current, rates, header)) is None:
         return 1.0
-    return now.overlapped().steps_per_sec / now.steps_per_sec
+    return replace(now, mode="overlap", measured_mode=now.mode).steps_per_sec / now.steps_per_sec
 
 
 def window_pipeline(previous: Snapshot | None, current: Snapshot, rates: Rates, header: RunHeader) -> Pipeline | None:
@@ -149,6 +149,7 @@ def window_pipeline(previous: Snapshot | None, current: Snapshot, rates: Rates, 
         return None
     measured = Capacities(rates.collector_capacity, rates.learner_capacity)
     num_collectors = header.num_collectors * header.num_hosts
+    per_vector_step = max(1, learner.iterations) * header.num_collectors / max(1, collector.iterations)
     try:
         now = pipeline_of(collector.phases_ns, learner.phases_ns, measured, num_collectors, header.mode)
     except ValueError:
@@ -158,8 +159,8 @@ def window_pipeline(previous: Snapshot | None, current: Snapshot, rates: Rates, 
         threads=tuple(header.tried_update_s),
         env_step_factors=dict(header.env_step_factors),
         cores=_cores(previous, current, rates, header),
-        collector_spread=collector_spread(collector, learner, header.num_collectors, header.mode),
-        learner_spread=learner_spread(learner, collector, header.num_collectors),
+        collector_spread=spread_of(collector, collector_pauses(header.mode), 1.0 / per_vector_step),
+        learner_spread=spread_of(learner, LEARNER_PAUSES, per_vector_step),
     )
 
 
@@ -169,8 +170,10 @@ def _cores(previous: Snapshot | None, current: Snapshot, rates: Rates, header: R
     if window is None or window.wall_ns <= 0 or not header.learner_threads:
         return None
     count = (window.capacity_ns - window.classes_ns[CoreClass.OTHERS]) / window.wall_ns
-    per_step = {number: seconds * (rates.utd or 0.0) for number, seconds in header.tried_update_s.items()}
+    tried_s = header.tried_update_s
     num_ranks = max(1, header.world_size // header.num_hosts)
     # Next to a device the threads of the learner wait.
     threads = header.learner_threads if current.learners[0].device is None else 1
-    return cores_of(count, threads, num_ranks, header.num_hosts, per_step)
+    now_s = tried_s.get(threads)
+    extra_s = {} if now_s is None else {number: (s - now_s) * (rates.utd or 0.0) for number, s in tried_s.items()}
+    return Cores(count, threads, num_ranks, extra_s, header.num_hosts)

@@ -27,6 +27,8 @@ from offpolicy.types import Float64
 
 NUM_SLICES = 20
 Cost = Float64  # [NUM_SLICES] seconds per env step, ascending, all as likely; of the whole run
+STEADY: Cost = np.ones(NUM_SLICES)
+LEARNER_PAUSES = (*LEARNER_WAITS, *LEARNER_PERIODIC)  # phases without work on updates
 
 
 def slices_of(counts: NDArray[np.int64] | Counts) -> Float64:
@@ -37,17 +39,20 @@ def slices_of(counts: NDArray[np.int64] | Counts) -> Float64:
     return np.asarray(np.diff(edges) / max(up_to[-1], 1.0) * NUM_SLICES)
 
 
-def cost(mean_s: float, slices_ns: Float64 | None = None, whole_ns: float = 0.0, num_summed: float = 1.0) -> Cost:
-    """Returns the cost with this mean, in seconds per env step.
+def spread_of(window: Elapsed, pauses: Sequence[str], num_summed: float) -> Cost:
+    """Returns how the cost of an env step varied for a side: slices with a mean of 1.
 
-    `slices_ns` are those of a phase of iterations that take `whole_ns` together; each of the costs is the mean of
-    `num_summed` such iterations. None: it does not vary.
+    They vary as the longest phase of its iterations but `pauses`; a cost is the mean of `num_summed` iterations.
     """
-    if slices_ns is None or whole_ns <= 0.0:
-        return np.full(NUM_SLICES, mean_s)
+    active_ns = {name: ns for name, ns in window.phases_ns.items() if name not in pauses}
+    whole_ns = sum(active_ns.values()) / max(1, window.iterations)
+    if window.histogram is None or whole_ns <= 0.0:
+        return STEADY
+    longest = max(active_ns, key=lambda name: active_ns[name])
+    slices_ns = slices_of(window.histogram[list(window.phases_ns).index(longest)])
     deviations = (slices_ns - slices_ns.mean()) / whole_ns / math.sqrt(max(1.0, num_summed))
-    varied = np.maximum(mean_s * (1.0 + deviations), 0.0)
-    return np.asarray(varied * (mean_s / varied.mean()))
+    varied = np.maximum(1.0 + deviations, 0.0)
+    return np.asarray(varied / varied.mean())
 
 
 def later(costs: Sequence[Cost]) -> Cost:
@@ -92,11 +97,6 @@ def collector_active_ns(phases_ns: Mapping[str, int], mode: str) -> int:
     return sum(ns for name, ns in phases_ns.items() if name not in pauses)
 
 
-def learner_active_ns(phases_ns: Mapping[str, int]) -> int:
-    """The learner's work on updates: neither waits nor evaluation and checkpoints."""
-    return sum(ns for name, ns in phases_ns.items() if name not in LEARNER_WAITS and name not in LEARNER_PERIODIC)
-
-
 def timed_ranks(ranks: Sequence[Elapsed | None]) -> list[Elapsed]:
     """Returns the windows of the ranks that have steady time."""
     return [window for window in ranks if window is not None and window.wall_ns > 0]
@@ -133,37 +133,15 @@ def predicted_steps_per_sec(
         active_ns = collector_active_ns(done.phases_ns, mode) if done is not None else 0
         if done is not None and active_ns > 0 and window.steady_steps > 0:
             mean_s = active_ns / NS_PER_S / window.steady_steps / len(collectors)
-            costs.append(mean_s * collector_spread(done, learner, 1, mode))
+            num_summed = done.iterations / max(1, learner.iterations)
+            costs.append(mean_s * spread_of(done, collector_pauses(mode), num_summed))
     timed = [window.elapsed for window in collectors if window.elapsed is not None]
     if not costs:
         return None
-    side = learner_spread(learner, timed[0], 1) / absorbed
+    side = spread_of(learner, LEARNER_PAUSES, learner.iterations / max(1, timed[0].iterations)) / absorbed
     # Only where all collectors are known: a late report would leave a group without one.
     is_grouped = len(costs) == len(collectors) and len(collectors) % num_groups == 0
     return 1.0 / seconds_per_step(mode, side, costs, num_groups if is_grouped else 1)
-
-
-def collector_spread(collectors: Elapsed, learner: Elapsed, num_collectors: int, mode: str) -> Cost:
-    """How the cost of an env step varied for a collector: slices with a mean of 1, over windows added up."""
-    summed = collectors.iterations / num_collectors / max(1, learner.iterations)
-    whole_ns = collector_active_ns(collectors.phases_ns, mode) / max(1, collectors.iterations)
-    return cost(1.0, longest_slices(collectors, collector_pauses(mode)), whole_ns, summed)
-
-
-def learner_spread(learner: Elapsed, collectors: Elapsed, num_collectors: int) -> Cost:
-    """How the cost of an env step varied for the learner: slices with a mean of 1."""
-    summed = learner.iterations * num_collectors / max(1, collectors.iterations)
-    whole_ns = learner_active_ns(learner.phases_ns) / max(1, learner.iterations)
-    return cost(1.0, longest_slices(learner, (*LEARNER_WAITS, *LEARNER_PERIODIC)), whole_ns, summed)
-
-
-def longest_slices(window: Elapsed, without: Sequence[str]) -> Float64 | None:
-    """How the longest phase of a side varied; None where that is not known."""
-    if window.histogram is None:
-        return None
-    rows = [(ns, row) for row, (name, ns) in enumerate(window.phases_ns.items()) if name not in without]
-    counts = window.histogram[max(rows)[1]]
-    return slices_of(counts) if counts.any() else None
 
 
 def bound_steps_per_sec(collector: float | None, learner: float | None, mode: str) -> float | None:

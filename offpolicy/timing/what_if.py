@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offpolicy.timing.phases import FOR_COLLECTORS, LEARNER_PERIODIC, CollectorPhase, LearnerPhase
-from offpolicy.timing.throughput import NUM_SLICES, Cost, bound_steps_per_sec, collector_pauses, seconds_per_step
+from offpolicy.timing.throughput import STEADY, Cost, bound_steps_per_sec, collector_pauses, seconds_per_step
 
 # Phases that take time per update; the others take the same time however many updates an iteration holds.
 PER_UPDATE = (LearnerPhase.TRAIN, LearnerPhase.REPLAY_SAMPLE, LearnerPhase.H2D, LearnerPhase.PARAM_SYNC)
@@ -29,7 +29,6 @@ HALVED_UTD, TWICE_THE_BATCH, HALVED_EPOCHS = (
     "algo.batch_size twice, at worst",
     "algo.epochs halved, at best",
 )
-STEADY: Cost = np.ones(NUM_SLICES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,9 @@ class Pipeline:
     threads: tuple[int, ...] = ()  # numbers to choose from; (): the present one
     # Factors of the cost of an env step in modes other than the measured one, where they have other threads for it.
     env_step_factors: Mapping[str, float] = field(default_factory=dict)
-    collector_spread: Cost = field(default_factory=STEADY.copy)  # how the costs of a side vary: slices with a mean of 1
-    learner_spread: Cost = field(default_factory=STEADY.copy)
+    # How the costs of a side vary: slices with a mean of 1.
+    collector_spread: Cost = field(default_factory=lambda: STEADY)
+    learner_spread: Cost = field(default_factory=lambda: STEADY)
 
     @property
     def collector_capacity(self) -> float:
@@ -133,17 +133,6 @@ class Pipeline:
         spreads = {name: np.array(mapping[name]) for name in ("collector_spread", "learner_spread")}
         return cls(**{**mapping, **spreads, "threads": tuple(mapping["threads"]), "cores": cores})
 
-    def overlapped(self) -> Pipeline:
-        """Returns the pipeline with both sides at work at the same time."""
-        return replace(self, mode="overlap", measured_mode=self.measured_mode or self.mode)
-
-
-def cores_of(count: float, threads: int, num_ranks: int, num_hosts: int, seconds: Mapping[int, float]) -> Cores:
-    """Returns the cores of a run; `seconds` are those per env step by the number of threads, where they are known."""
-    now_s = seconds.get(threads)
-    extra_s = {} if now_s is None else {number: each_s - now_s for number, each_s in seconds.items()}
-    return Cores(count, threads, num_ranks, extra_s, num_hosts)
-
 
 class Capacities(NamedTuple):
     """I and T, env steps per second."""
@@ -184,13 +173,6 @@ def _split(times: Mapping[str, float], seconds: float) -> dict[str, float]:
     return {name: seconds * time / total for name, time in times.items()}
 
 
-class WhatIf(NamedTuple):
-    """A change and the pipeline predicted after it."""
-
-    change: str
-    pipeline: Pipeline
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     """The parts of a run's configuration that decide which changes are possible."""
@@ -202,22 +184,25 @@ class Options:
     may_add_collector: bool
 
 
-def what_ifs(now: Pipeline, options: Options) -> Iterator[WhatIf]:
-    """Yields the changes to consider. Without a replay there are no batches, and no ratio of updates."""
+def what_ifs(now: Pipeline, options: Options) -> Iterator[tuple[str, Pipeline]]:
+    """Yields changes, and the pipeline predicted after each.
+
+    Without a replay there are no batches, and no ratio of updates.
+    """
     for phase in (CollectorPhase.ENV_STEP, CollectorPhase.ACTION_SELECT, LearnerPhase.TRAIN):
-        yield WhatIf(f"{phase} 20 % faster", now.scaled({phase: FASTER}))
+        yield f"{phase} 20 % faster", now.scaled({phase: FASTER})
     has_core = now.cores is None or now.cores.crowding(now.cores.threads, now.num_collectors + 1) <= NEARLY_NONE
     if options.may_add_collector and has_core:
-        yield WhatIf(ONE_MORE_COLLECTOR, replace(now, num_collectors=now.num_collectors + 1))
+        yield ONE_MORE_COLLECTOR, replace(now, num_collectors=now.num_collectors + 1)
     if options.has_replay:
-        yield WhatIf(HALVED_UTD, _with_half_the_updates(now, options))
+        yield HALVED_UTD, _with_half_the_updates(now, options)
         twice = now.scaled(dict.fromkeys(PER_UPDATE, 2.0))
-        yield WhatIf(TWICE_THE_BATCH, replace(twice, packer_s=2.0 * now.packer_s))
+        yield TWICE_THE_BATCH, replace(twice, packer_s=2.0 * now.packer_s)
     elif options.epochs % 2 == 0:
-        yield WhatIf(HALVED_EPOCHS, now.scaled({LearnerPhase.TRAIN: 0.5}))
+        yield HALVED_EPOCHS, now.scaled({LearnerPhase.TRAIN: 0.5})
     for mode in ("alternate", "overlap"):
         if mode != now.mode and not (now.mode == "free" and mode == "overlap"):
-            yield WhatIf(f"collect.mode={mode}", replace(now, mode=mode, measured_mode=now.mode))
+            yield f"collect.mode={mode}", replace(now, mode=mode, measured_mode=now.mode)
 
 
 def _with_half_the_updates(now: Pipeline, options: Options) -> Pipeline:

@@ -11,11 +11,11 @@ from offpolicy.timing.rates import compute_rates
 from offpolicy.timing.throughput import (
     NUM_SLICES,
     bound_steps_per_sec,
-    cost,
     later,
     learner_side_ns,
     predicted_steps_per_sec,
     seconds_per_step,
+    spread_of,
 )
 from offpolicy.timing.windows import CollectorWindow, Elapsed
 from offpolicy.types import Account
@@ -46,14 +46,19 @@ def histogram(*durations_ms: float) -> np.ndarray:
     return counts
 
 
-def test_a_cost_varies_as_its_longest_phase_about_its_mean() -> None:
+def test_a_cost_varies_as_the_longest_phase_about_its_mean() -> None:
     """A phase of 4 or 12 ms in iterations of 16 ms: a quarter less or more."""
-    slices_ns = np.repeat([4.0 * MS, 12.0 * MS], NUM_SLICES // 2)
-    varied = cost(0.1, slices_ns, 16.0 * MS)
-    assert sorted(set(varied.round(6))) == [0.075, 0.125]
-    summed = cost(0.1, slices_ns, 16.0 * MS, num_summed=4.0)  # the mean of four varies half as much
-    assert sorted(set(summed.round(6))) == [0.0875, 0.1125]
-    assert set(cost(0.1)) == {0.1}
+    counts = np.stack([histogram(*[4.0] * 50, *[12.0] * 50), histogram(*[8.0] * 100)])
+    steps = replace(window(100, env_step=800, action_select=799, learner_wait=50), histogram=counts)
+    for num_summed, deviation in ((1.0, 0.25), (4.0, 0.125)):  # the mean of four varies half as much
+        slices = spread_of(steps, ["learner_wait"], num_summed)
+        assert sorted(set(slices.round(2))) == pytest.approx([1 - deviation, 1 + deviation], abs=0.02)
+        assert slices.mean() == pytest.approx(1.0)
+
+
+def costs(*seconds: float) -> list[np.ndarray]:
+    """Costs that do not vary."""
+    return [np.full(NUM_SLICES, each) for each in seconds]
 
 
 def test_the_later_of_two_even_costs_is_longer_by_a_third() -> None:
@@ -82,16 +87,16 @@ def test_what_each_mode_makes_of_costs_that_vary(mode: str, num_collectors: int,
 
 def test_in_free_mode_collectors_share_the_steps() -> None:
     """One of 10 and one of 30 ms per env step of the run, if they did as many: together 15."""
-    assert seconds_per_step("free", cost(0.001), [cost(0.010), cost(0.030)]) == pytest.approx(0.015)
-    assert seconds_per_step("overlap", cost(0.001), [cost(0.010), cost(0.030)]) == pytest.approx(0.030)
+    assert seconds_per_step("free", *costs(0.001), costs(0.010, 0.030)) == pytest.approx(0.015)
+    assert seconds_per_step("overlap", *costs(0.001), costs(0.010, 0.030)) == pytest.approx(0.030)
 
 
 def test_in_free_mode_ranks_wait_for_the_one_whose_collectors_are_slowest() -> None:
     """Rank 0 has collectors 0 and 2, rank 1 has 1 and 3. Each of 10, 30, 10 and 30 ms per env step of the run."""
-    collectors = [cost(0.010), cost(0.030)] * 2
-    assert seconds_per_step("free", cost(0.001), collectors) == pytest.approx(0.015)
-    assert seconds_per_step("free", cost(0.001), collectors, num_groups=2) == pytest.approx(0.030)
-    assert seconds_per_step("free", cost(0.040), collectors, num_groups=2) == pytest.approx(0.040)
+    collectors = costs(0.010, 0.030) * 2
+    assert seconds_per_step("free", *costs(0.001), collectors) == pytest.approx(0.015)
+    assert seconds_per_step("free", *costs(0.001), collectors, num_groups=2) == pytest.approx(0.030)
+    assert seconds_per_step("free", *costs(0.040), collectors, num_groups=2) == pytest.approx(0.040)
 
 
 def window(iterations: int, **phases_ms: float) -> Elapsed:
