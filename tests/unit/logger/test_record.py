@@ -246,7 +246,7 @@ def rank_with(lags: Mapping[int, int], too_old: int = 0) -> LearnerTotals:
 
 
 def rollout_collector(rollouts: int = 0, dropped: int = 0, wall_ms: int | None = None) -> CollectorTotals:
-    account = None if wall_ms is None else Account(wall_ms * 10**6, 0, rollouts, {"env_step": wall_ms * 10**6}, 0)
+    account = NO_ACCOUNT if wall_ms is None else Account(wall_ms * 10**6, 0, rollouts, {"env_step": wall_ms * 10**6}, 0)
     return CollectorTotals(account, 0, 100, 7.0, 10, rollouts, dropped)
 
 

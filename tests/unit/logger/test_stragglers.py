@@ -130,7 +130,7 @@ def test_a_rank_that_has_not_reported_since_a_resume_is_left_out(header: RunHead
 
 
 def test_the_age_of_samples_is_weighted_by_their_number(header: RunHeader) -> None:
-    ranks = (LearnerTotals(NO_ACCOUNT, 1, 10, 100.0, NO_METRICS), LearnerTotals(None, 1, 30, 900.0, NO_METRICS))
+    ranks = (LearnerTotals(NO_ACCOUNT, 1, 10, 100.0, NO_METRICS), LearnerTotals(NO_ACCOUNT, 1, 30, 900.0, NO_METRICS))
     assert record_of(header, *ranks)["perf/sample_age"] == 25.0
 
 
