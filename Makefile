@@ -96,7 +96,7 @@ $(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train resume list tune eval play export prune compare report explain trace tensorboard test test-slow test-gpu test-peers test-all chaos check lint types bench bench-check bench-peers bench-tables bench-page bench-predictions learning-curves learning-page docs metrics-page clean doctor
+.PHONY: help train resume list eval play export prune compare explain trace tensorboard test test-slow test-gpu test-peers test-all chaos check lint types bench bench-check bench-peers bench-tables bench-page bench-predictions learning-curves learning-page docs metrics-page clean doctor
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
@@ -111,9 +111,6 @@ resume: $(VENV)/.installed ## continue a run: make resume [run=runs/sac/... tota
 
 list: $(VENV)/.installed ## list the runs, the newest first: make list [most=50]
 	@$(BIN)/offpolicy list $(call GIVEN_OPTIONS)
-
-tune: $(VENV)/.installed ## find a faster setting by short trials: make tune algo=td3 env=halfcheetah key=value ...
-	@$(BIN)/offpolicy tune $(GIVEN_WORDS)
 
 doctor: $(VENV)/.installed ## check the installation and this machine, and say what will be slow [json=1]
 	@$(BIN)/offpolicy doctor $(call GIVEN_OPTIONS,json) $(if $(filter-out 0 false,$(json)),--json)
@@ -134,9 +131,6 @@ prune: $(VENV)/.installed ## remove old checkpoints: make prune runs="runs/a run
 
 compare: $(VENV)/.installed $(if $(filter png html,$(GIVEN_KEYS)),$(VENV)/.plot) ## hold runs against the first: make compare runs="a b" [png=x.png html=x.html markdown=x.md reference=-200]
 	@$(BIN)/offpolicy compare $(call GIVEN_OPTIONS,runs) $(call QUOTED_WORDS,runs)
-
-report: $(VENV)/.installed ## runs on one page, without network: make report runs="a=runs/... b=runs/..." html=report.html
-	@$(BIN)/offpolicy report $(call GIVEN_OPTIONS,runs) $(call QUOTED_WORDS,runs)
 
 explain: $(VENV)/.installed ## where a run's time went: make explain run=runs/sac/... [before=runs/...]
 	@$(BIN)/offpolicy explain $(call GIVEN_OPTIONS,run) $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run)))

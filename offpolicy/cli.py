@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from offpolicy.config.schema import RunConfig
 
 RUN_HELP = "a run: its directory, the beginning of its name, or latest (default)"
-POLICY_HELP = "an exported policy, .onnx, in place of the run's own (offpolicy export)"
 TRUST = "--trust"
 NO_PREFIX = "\0"  # keeps argparse from taking `--seed 3` for an option: our own refusal says what to write
 
@@ -119,11 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
-    explaining = (_add_explain, _add_trace, _add_compare, _add_report, _add_tensorboard)
-    tools = (_add_sweep, _add_reproduce, _add_doctor, _add_schema, _add_completion)
+    explaining = (_add_explain, _add_trace, _add_compare, _add_tensorboard)
     using = (_add_list, _add_eval, _add_play, _add_record, _add_export, _add_prune)
-    others = (*using, *explaining, _add_tune, *tools)
-    for add in (_add_train, _add_resume, *others):
+    for add in (_add_train, _add_resume, *using, *explaining, _add_sweep, _add_reproduce, _add_doctor):
         add(commands)
     return parser
 
@@ -212,7 +209,6 @@ def _add_eval(commands: Any) -> None:
     parser.add_argument("--random", action="store_true", help="random actions as one more policy")
     _add_policy_options(parser)
     _add_device(parser)
-    parser.add_argument("--policy", type=Path, help=POLICY_HELP)
     parser.set_defaults(command=_evaluate)
 
 
@@ -237,7 +233,6 @@ def _add_play(commands: Any) -> None:
     parser.add_argument("--episodes", type=_positive, default=1, help="complete episodes (default: 1)")
     _add_policy_options(parser)
     _add_device(parser)
-    parser.add_argument("--policy", type=Path, help=POLICY_HELP)
     parser.set_defaults(command=_play)
 
 
@@ -334,11 +329,7 @@ def _choice(arguments: argparse.Namespace) -> Any:  # Any: a class that is impor
     from offpolicy.commands.saved_run import PolicyChoice
     from offpolicy.config.overrides import load_values
 
-    file = getattr(arguments, "policy", None)  # of the commands that can run an exported one
-    if file is not None and (arguments.best or arguments.step is not None):
-        raise ConfigError("--policy: got a file beside --best or --step, allowed one of them")
-    overrides = load_values(arguments.set)
-    return PolicyChoice(arguments.seed, arguments.step, arguments.device, overrides, arguments.best, file)
+    return PolicyChoice(arguments.seed, arguments.step, arguments.device, load_values(arguments.set), arguments.best)
 
 
 def _add_explain(commands: Any) -> None:
@@ -401,20 +392,6 @@ def _compare(arguments: argparse.Namespace) -> int:
     return compare(arguments.runs, arguments.reference, fail_on=arguments.fail_on, **files)
 
 
-def _add_report(commands: Any) -> None:
-    text = "write runs as one page, curves and time side by side: offpolicy report RUN [RUN ...] --html report.html"
-    parser = commands.add_parser("report", help=text, description=text)
-    parser.add_argument("runs", nargs="+", metavar="[label=]run", help="a run's directory, finished or not")
-    parser.add_argument("--html", type=Path, required=True, help="file to write; it needs no other and no network")
-    parser.set_defaults(command=_report)
-
-
-def _report(arguments: argparse.Namespace) -> int:
-    from offpolicy.commands.report import report
-
-    return report(arguments.runs, arguments.html)
-
-
 def _add_tensorboard(commands: Any) -> None:
     text = "show the curves of all runs, or of some, in a browser: offpolicy tensorboard [RUN ...]"
     parser = commands.add_parser("tensorboard", help=text, description=text)
@@ -432,25 +409,6 @@ def _tensorboard(arguments: argparse.Namespace) -> int:
 
     options = {name: getattr(arguments, name) for name in ("port", "host", "reload_interval", "samples_per_plugin")}
     return tensorboard(arguments.runs, arguments.logdir, options)
-
-
-def _add_tune(commands: Any) -> None:
-    text = "find a faster setting by short trials: offpolicy tune algo=td3 env=halfcheetah --minutes 2"
-    parser = commands.add_parser("tune", help=text, description=text)
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="the run, as for `offpolicy train`")
-    parser.add_argument("--minutes", type=_minutes, default=2.0, help="time for all trials (default: 2)")
-    parser.add_argument("--out", type=Path, default=Path("tune.txt"), help="file to write (default: tune.txt)")
-    parser.add_argument("--keep", action="append", default=[], metavar="KEY", help="a key not to change, repeatable")
-    parser.add_argument(TRUST, action="store_true", help="import code that lies in the directory of config=RUN")
-    parser.set_defaults(command=_tune)
-
-
-def _tune(arguments: argparse.Namespace) -> int:
-    from offpolicy.commands.tune import TuneOptions, tune
-
-    _check_source(arguments.overrides, is_trusted=arguments.trust)
-    trust = (TRUST,) if arguments.trust else ()
-    return tune(arguments.overrides, TuneOptions(arguments.minutes, arguments.out, arguments.keep, trust))
 
 
 def _add_reproduce(commands: Any) -> None:
@@ -514,39 +472,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from offpolicy.commands.doctor import doctor
 
     return doctor(as_json=arguments.json)
-
-
-def _add_schema(commands: Any) -> None:
-    text = "print the JSON Schema of the configuration, for editors: offpolicy schema > offpolicy.schema.json"
-    parser = commands.add_parser("schema", help=text, description=text)
-    parser.add_argument("--section", help="of a file of one section, such as algo (default: the whole)")
-    parser.set_defaults(command=_schema)
-
-
-def _schema(arguments: argparse.Namespace) -> int:
-    from offpolicy.commands.schema import schema
-
-    return schema(arguments.section)
-
-
-def _add_completion(commands: Any) -> None:
-    text = "print a script that completes commands and keys: offpolicy completion bash"
-    parser = commands.add_parser("completion", help=text, description=text)
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that will read it")
-    parser.set_defaults(command=_completion)
-
-
-def _completion(arguments: argparse.Namespace) -> int:
-    from offpolicy.commands.completion import completion
-
-    return completion(arguments.shell, _parser())
-
-
-def _minutes(text: str) -> float:
-    minutes = _number(text)
-    if not 0.0 < minutes < math.inf:
-        raise argparse.ArgumentTypeError(f"got {text}, allowed minutes above 0")
-    return minutes
 
 
 def _finite(text: str) -> float:

@@ -15,7 +15,7 @@ from offpolicy.files import too_long
 ROOT = Path("runs")  # directory of the runs that are given no run_dir
 LATEST = "latest"
 LOCK = ".lock"  # file of a run's directory that says which process holds it
-TRIAL = "OFFPOLICY_TRIAL"  # environment variable of the runs of `offpolicy tune`, which are removed after it
+TRIAL = "OFFPOLICY_TRIAL"  # environment variable of the runs of `offpolicy sweep`
 MOST_NAMED = 5  # runs that a refusal lists, at most
 RECORDS = ("config.yaml", "metrics.jsonl", "events.out.tfevents.*")  # a directory with one of them is a run
 
@@ -70,7 +70,7 @@ def is_of_earlier_start(file: Path) -> bool:
 def mark_latest(run: Path, root: Path = ROOT) -> None:
     """Makes `runs/latest` a link to `run`, where there is a directory `runs`; a refusing disk is no error.
 
-    A run of `offpolicy tune` or `offpolicy sweep` leaves the link as it is.
+    A run of `offpolicy sweep` leaves the link as it is.
     """
     link, new = root / LATEST, root / f".{LATEST}-{os.getpid()}"
     if TRIAL in os.environ or not root.is_dir() or (os.path.lexists(link) and not link.is_symlink()):

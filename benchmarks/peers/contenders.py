@@ -14,10 +14,10 @@ import yaml
 from benchmarks.children import environment, offpolicy_train
 from benchmarks.peers.settings import Settings
 from benchmarks.results import REPOSITORY
-from offpolicy.commands.trial import TUNED
 from offpolicy.machine import num_usable_cores
 
 PEERS = REPOSITORY / ".bench"  # one virtual environment per peer, made by the Makefile
+TUNED = "fastest: "  # begins the line in which a run says which threads or mode it has chosen
 OUTPUT = "output"  # of a repeat, in its scratch directory
 UPDATE = ("replay_sample", "h2d", "train")  # phases of ours that are one update with the sampling of its batch
 ENDLESS = 1_000_000_000  # env steps: the time ends a repeat

@@ -23,7 +23,6 @@ from offpolicy.collect.evaluation import EpisodeCallbacks, random_actor, run_epi
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.config.schema import env_differences
 from offpolicy.errors import ConfigError
-from offpolicy.export.exported import ExportedPolicy
 from offpolicy.files import JsonlFile
 from offpolicy.logger.console import UNKNOWN, plain_console
 from offpolicy.number_text import counted, three_digits
@@ -69,8 +68,6 @@ def evaluated(
     names = list(paths)
     if with_random and RANDOM in names:
         raise ConfigError(f"run: the label {RANDOM!r} is that of the random actions; write another one")
-    if choice.file is not None and len(paths) > 1:
-        raise ConfigError(f"--policy: got {len(paths)} runs, allowed one: it says where the exported policy acts")
     runs = [SavedRun.find(path, choice) for path in paths.values()]
     reference = runs[0].env
     ids = sorted({run.env.id for run in runs})
@@ -99,7 +96,6 @@ def _record(
     """Appends a result to the run's `eval.jsonl` and returns it."""
     record = {
         "env_steps": run.checkpoint.env_steps,
-        **({"policy": str(run.checkpoint.path)} if isinstance(run.checkpoint, ExportedPolicy) else {}),
         **({"policy": "best"} if isinstance(run.checkpoint, BestPolicy) else {}),
         "episodes": len(found.ep_return),
         "seed": seed,

@@ -98,7 +98,7 @@ def check_files(files: Mapping[str, Path]) -> None:
     if problems:
         raise ConfigError(problems)
     if "--onnx" in files:
-        require_onnx("--onnx")
+        require_onnx()
 
 
 def _write_all(source: _Source, ports: Mapping[str, Any], files: Mapping[str, Path]) -> dict[Path, dict[str, Any]]:

@@ -18,7 +18,6 @@ from offpolicy.config.schema import RunConfig, read_config, read_spec
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.probe import probe
 from offpolicy.errors import CheckpointError, ConfigError
-from offpolicy.export.exported import ExportedPolicy
 from offpolicy.launch.run_lock import is_running
 from offpolicy.nets.policy import Policy
 from offpolicy.training.rank_context import pick_device
@@ -37,17 +36,16 @@ class PolicyChoice:
     device: str
     overrides: Mapping[str, Any]  # changes of the environment, such as other physics
     is_best: bool = False  # the policy of the best evaluation, in place of a checkpoint's
-    file: Path | None = None  # an exported policy, in place of a checkpoint's
 
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """A run, the policy of one of its checkpoints, its best one or an exported one, and the environment to act in."""
+    """A run, the policy of one of its checkpoints or its best one, and the environment to act in."""
 
     path: Path
     cfg: RunConfig
     spec: SpaceSpec
-    checkpoint: Checkpoint | BestPolicy | ExportedPolicy
+    checkpoint: Checkpoint | BestPolicy
     env: EnvConfig
     tensors: Mapping[str, Tensor]  # of the policy; read at once, because a run that goes on removes its checkpoints
 
@@ -56,8 +54,6 @@ class SavedRun:
         """Reads the run of a directory. Raises `ConfigError` or `CheckpointError`."""
         cfg, spec = read_config(path), read_spec(path)
         env = _changed_env(path, cfg, spec, choice.overrides)
-        if choice.file is not None:
-            return cls(path, cfg, spec, ExportedPolicy.open(choice.file, spec), env, {})
         if choice.is_best:
             best = read_best(path)
             return cls(path, cfg, spec, best, env, _policy_tensors(best))
@@ -82,17 +78,13 @@ class SavedRun:
 
     def actor(self, device: str) -> Actor:
         """Returns the policy, ready to act without noise."""
-        if isinstance(self.checkpoint, ExportedPolicy):
-            return self.checkpoint.actor()
         return deterministic_actor(self.policy(device))
 
     def policy(self, device: str = "cpu") -> Policy:
         """Returns the policy with the weights, and the exploration, of the checkpoint.
 
-        Raises `CheckpointError`, also for an exported one.
+        Raises `CheckpointError`.
         """
-        if isinstance(self.checkpoint, ExportedPolicy):
-            raise CheckpointError(f"{self.checkpoint.path}: an exported policy has no networks to read")
         policy = make_policy(self.cfg.algo, self.spec).eval()
         try:
             policy.load_state_dict(self.tensors)

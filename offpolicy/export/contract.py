@@ -15,12 +15,10 @@ import numpy as np
 from offpolicy import __version__
 from offpolicy.envs.make import Env
 from offpolicy.envs.spaces import Codec
-from offpolicy.errors import ConfigError
 from offpolicy.export.env_policy import ACTION, BATCH, PROBABILITY, EnvPolicy
 
 FORMAT = 1  # version of the contract
 PACKAGES = ("torch", "gymnasium", "mujoco", "numpy", "onnx", "onnxscript", "onnxruntime")
-MOST_BYTES = 16 << 20
 # Units of Gymnasium's own tasks, from their documentation; an environment may say its own in `metadata["units"]`.
 UNITS: Mapping[str, Mapping[str, list[str]]] = {
     "Pendulum-v1": {"obs": ["1 (cosine)", "1 (sine)", "rad/s"], "action": ["N m"]},
@@ -98,34 +96,6 @@ def versions() -> dict[str, str]:
 def digest(content: bytes) -> str:
     """Returns the SHA-256 of a file's bytes."""
     return hashlib.sha256(content).hexdigest()
-
-
-def read_contract(file: Path, content: bytes) -> dict[str, Any]:
-    """Returns the contract of a policy's file with these bytes. Raises `ConfigError` where it is not of that file."""
-    path = contract_path(file)
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError(f"{path.stat().st_size} bytes, allowed {MOST_BYTES}")
-        contract: Any = json.loads(path.read_bytes())
-        listed = contract["files"][file.name]["sha256"]
-        if contract["format"] != FORMAT:
-            raise ValueError(f"format {contract['format']!r}, allowed {FORMAT}")
-        ports = (*contract["inputs"], *contract["outputs"])
-        if type(contract["checkpoint"]["env_steps"]) is not int or not all(map(_is_port, ports)):
-            raise ValueError("env_steps is no integer, or an input or output has no shape")
-    except FileNotFoundError:
-        raise ConfigError(f"--policy: {file} has no {path.name} beside it, which offpolicy export writes") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"--policy: {path} is no contract of {file.name}: {error!r:.200}") from None
-    if listed != digest(content):
-        raise ConfigError(f"--policy: {path} is of another {file.name}: sha256 {listed!s:.64}, got {digest(content)}")
-    result: dict[str, Any] = contract
-    return result
-
-
-def _is_port(port: Any) -> bool:  # Any: JSON data
-    """True for an input or output with a name and a shape."""
-    return isinstance(port["name"], str) and all(type(size) is int and size >= 0 for size in port["shape"][1:])
 
 
 def _bounds_of(env: Env, path: tuple[Any, ...]) -> dict[str, Any]:

@@ -26,11 +26,11 @@ EXAMPLE_ROWS = 2  # of the traced call: torch.export takes a batch of 1 for a co
 _NOISY = ("torch.onnx", "torch.onnx._internal.exporter", "onnxscript", "onnx_ir")
 
 
-def require_onnx(option: str, *names: str) -> None:
-    """Raises `ConfigError` where one of the optional packages, all of them by default, is missing."""
-    missing = [name for name in names or EXTRA if importlib.util.find_spec(name) is None]
+def require_onnx() -> None:
+    """Raises `ConfigError` where one of the optional packages is missing."""
+    missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"{option}: needs {', '.join(missing)}: pip install 'offpolicy[export]'")
+        raise ConfigError(f"--onnx: needs {', '.join(missing)}: pip install 'offpolicy[export]'")
 
 
 def check_names(option: str, module: EnvPolicy) -> None:

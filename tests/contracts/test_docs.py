@@ -94,7 +94,7 @@ def check_accepted(words: list[str]) -> None:
     if words in (["--help"], ["--version"]):
         return
     arguments = cli._parser().parse_args(words)
-    if words[0] in ("train", "tune") and "--help" not in words:
+    if words[0] == "train" and "--help" not in words:
         config = load_config(arguments.overrides)
         if config.run_dir and not Path(config.run_dir).is_absolute():
             Path(config.run_dir).mkdir(parents=True, exist_ok=True)

@@ -56,7 +56,6 @@ COMMANDS = (
     (["list", "most=50"], ["list", "--most", "50"]),
     (["doctor", "json=1"], ["doctor", "--json"]),
     (["doctor", "json=0"], ["doctor"]),
-    (["tune", "algo=td3", "env.num_envs=2"], ["tune", "algo=td3", "env.num_envs=2"]),
     (
         ["compare", "runs=a=runs/x b=runs/y", "png=out file.png"],
         ["compare", "--png", "out file.png", "a=runs/x", "b=runs/y"],

@@ -113,14 +113,12 @@ def shortened(words: list[str]) -> list[str]:
         short = ["total_timesteps=400", "algo.learning_starts=100", "eval.episodes=1"]
         space, *rest = replaced(rest, {"total_timesteps": ""})
         return [command, space, *short, *option(option(rest, "--trials", "2"), "--seeds", "1")]
-    if command == "tune":
-        return [command, *option(rest if "--minutes" in rest else [*rest, "--minutes", "1"], "--minutes", "1")]
     return [command, *option(rest, "--episodes", "2")]
 
 
 def names_of_runs(words: list[str]) -> Iterator[str]:
     """The runs that a command reads."""
-    if words[0] in ("train", "sweep", "tune"):
+    if words[0] in ("train", "sweep"):
         sources = [word.partition("=")[2] for word in words if word.startswith(("config=", "init_from=", "teacher="))]
     else:
         sources = [word.rpartition("=")[2] for word in words[1:] if word.split("=")[0] != "run_dir"]

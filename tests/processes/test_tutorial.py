@@ -95,11 +95,10 @@ def check_the_prediction_is_held_against_the_run(followed: Followed) -> None:
     assert CHECKED.search(shown), "the page shows the line"
 
 
-def check_the_comparison_names_all_runs_and_is_written_as_a_page(followed: Followed) -> None:
+def check_the_comparison_names_all_runs(followed: Followed) -> None:
     said = followed.said("offpolicy compare")
     assert "overlap, four against slow" in said
     assert "thru, env steps/s" in said
-    assert "<html" in (followed.directory / "report.html").read_text()[:500]
 
 
 def check_the_policies_are_evaluated_on_the_same_episodes(followed: Followed) -> None:
@@ -128,7 +127,7 @@ def test_the_tutorial_works_as_it_stands(tmp_path: Path) -> None:
     check_each_fix_makes_the_run_faster(followed)
     check_the_bottleneck_moves_from_the_collector_to_the_learner(followed)
     check_the_prediction_is_held_against_the_run(followed)
-    check_the_comparison_names_all_runs_and_is_written_as_a_page(followed)
+    check_the_comparison_names_all_runs(followed)
     check_the_policies_are_evaluated_on_the_same_episodes(followed)
     check_the_policy_is_exported_and_played(followed)
     check_the_sweep_finds_better_settings_than_the_defaults(followed)

@@ -66,9 +66,6 @@ LONG = 256 * "x"
         (["play", "RUN", "--video", f"{LONG}.gif"], "--video"),
         (["record", "RUN", f"--out={LONG}.npz"], "--out"),
         (["export", "RUN", "--onnx", f"{LONG}.onnx"], "--onnx"),
-        (["eval", "RUN", "--policy", f"{LONG}.onnx"], "--policy"),
-        (["report", "RUN", "--html", f"{LONG}.html"], "--html"),
-        (["tune", "--out", LONG], "--out"),
         (["sweep", f"{LONG}.yaml"], "space"),
         (["list", LONG], "directory"),
         (["train", f"run_dir={LONG}"], "run_dir"),
@@ -106,7 +103,7 @@ def test_resume_finds_the_run_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.parametrize(
     ("argv", "rest"),
     [
-        (["tune", "algo=td3", "--minutes", "1", "--mintes", "2"], "--mintes 2"),
+        (["sweep", "space.yaml", "algo=td3", "--trials", "1", "--tirals", "2"], "--tirals 2"),
         (["list", "runs", "others"], "others"),
     ],
 )
@@ -255,7 +252,7 @@ def test_a_wrong_command_exits_2(run_cli: Any, argv: list[str]) -> None:
     assert run_cli(argv).returncode == 2
 
 
-@pytest.mark.parametrize(("command", "unbuffered"), [("schema", ""), ("--help", "1"), ("eval --help", "")])
+@pytest.mark.parametrize(("command", "unbuffered"), [("train --help all", ""), ("--help", "1"), ("eval --help", "")])
 @pytest.mark.parametrize(
     ("sink", "code", "said"),
     [("> /dev/full", 74, "offpolicy: stdout: No space left on device\n"), ("| exit 0", 141, "")],

@@ -88,15 +88,15 @@ def test_a_link_inside_the_run_needs_trust(run: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("source", ["run", "run/config.yaml", "run/copy.yaml"])
-@pytest.mark.parametrize("command", ["train", "tune"])
+@pytest.mark.parametrize("command", [["train"], ["sweep", "space.yaml"]])
 def test_a_run_that_a_new_one_takes_its_configuration_from_needs_trust_too(
-    run: Path, command: str, source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Path, command: list[str], source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run / "config.yaml").write_text("env:\n  id: evilmod:X-v0\n")
     (run / "copy.yaml").write_text("env:\n  id: evilmod:X-v0\n")
     (run / "evilmod.py").write_text(EVIL)
     monkeypatch.setattr(sys, "path", [str(run), *sys.path])
-    assert main([command, f"config={run.parent / source}"]) == 2
+    assert main([*command, f"config={run.parent / source}"]) == 2
     assert "lies inside the run's directory; read it, then add --trust" in capsys.readouterr().err
     assert not (run / "evilmod.executed").exists()
 

@@ -1,20 +1,17 @@
-"""The contract beside a file: what it says, and which files it is refused for."""
+"""The contract beside a file: what it says."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
-import pytest
 from gymnasium import spaces
 
 from offpolicy.envs.env_adapter import codec_of
 from offpolicy.envs.spaces import describe
-from offpolicy.errors import ConfigError
-from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, read_contract
+from offpolicy.export.contract import describe_ports
 from offpolicy.export.env_policy import EnvPolicy
 from tests.unit.export.conftest import MakeScene
 
@@ -52,46 +49,3 @@ def test_units_of_gymnasiums_own_tasks_fit_their_sizes(make_scene: MakeScene) ->
     module = EnvPolicy(make_scene("sac").policy, codec)
     ports = describe_ports(module, codec, env, "Pendulum-v1")
     assert [len(port["units"]) for port in (*ports["inputs"], *ports["outputs"])] == [3, 1]
-
-
-def written(tmp_path: Path, **changes: Any) -> Path:
-    file = tmp_path / "policy.onnx"
-    file.write_bytes(b"model")
-    contract = {
-        "format": FORMAT,
-        "files": {"policy.onnx": {"sha256": digest(b"model")}},
-        "checkpoint": {"env_steps": 7},
-        "inputs": [{"name": "obs", "shape": ["batch", 3]}],
-        "outputs": [{"name": "action", "shape": ["batch", 1]}],
-    }
-    contract_path(file).write_text(json.dumps(contract | changes))
-    return file
-
-
-def test_the_contract_of_a_file_is_read(tmp_path: Path) -> None:
-    assert read_contract(written(tmp_path), b"model")["checkpoint"]["env_steps"] == 7
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"format": 9}, "format 9, allowed 1"),
-        ({"files": {}}, "KeyError"),
-        ({"files": {"policy.onnx": {"sha256": "0"}}}, "is of another policy.onnx: sha256 0, got"),
-        ({"checkpoint": {"env_steps": "7"}}, "env_steps is no integer"),
-        ({"inputs": [{"name": "obs", "shape": ["batch", "3"]}]}, "an input or output has no shape"),
-        ({"inputs": 3}, "is no contract of policy.onnx"),
-        ({"outputs": [{"shape": ["batch", 1]}]}, "KeyError"),
-        ({"outputs": None}, "is no contract of policy.onnx"),
-    ],
-)
-def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        read_contract(written(tmp_path, **changes), b"model")
-
-
-def test_a_file_without_its_contract_is_refused(tmp_path: Path) -> None:
-    file = written(tmp_path)
-    contract_path(file).unlink()
-    with pytest.raises(ConfigError, match=r"has no policy_contract\.json beside it, which offpolicy export writes"):
-        read_contract(file, b"model")
