@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
     explaining = (_add_explain, _add_trace, _add_compare, _add_tensorboard)
     using = (_add_list, _add_eval, _add_play, _add_record, _add_export, _add_prune)
-    for add in (_add_train, _add_resume, *using, *explaining, _add_sweep, _add_reproduce, _add_doctor):
+    for add in (_add_train, _add_help, _add_resume, *using, *explaining, _add_sweep, _add_reproduce, _add_doctor):
         add(commands)
     return parser
 
@@ -150,6 +150,20 @@ def _train(arguments: argparse.Namespace) -> int:
         return int(module.train(config, server, ends_process=True))
 
 
+def _add_help(commands: Any) -> None:
+    text = "say what a key means: offpolicy help algo.tau (all: every key)"
+    parser = commands.add_parser("help", help=text, description=text)
+    parser.add_argument("words", nargs="*", metavar="word key=value", help="a word of keys, and choices")
+    parser.set_defaults(command=_help)
+
+
+def _help(arguments: argparse.Namespace) -> int:
+    from offpolicy.config.help import train_help
+
+    sys.stdout.write(train_help(["--help", *arguments.words]) + "\n")
+    return 0
+
+
 def _add_resume(commands: Any) -> None:
     text = "continue a run from its newest checkpoint: offpolicy resume RUN total_timesteps=50000"
     parser = commands.add_parser("resume", help=text, prefix_chars=NO_PREFIX, add_help=False)
@@ -169,7 +183,7 @@ def _resume(arguments: argparse.Namespace) -> int:
                 return 0
             named = [word for word in words if os.path.isdir(word) or ("=" not in word and not word.startswith("-"))]
             run = _existing_run(named[0] if named else LATEST)
-            overrides = load_values([word for word in words if word not in named[:1]], run)
+            overrides = load_values([word for word in words if word not in named[:1]])
             from offpolicy.commands.trust import check_trust
             from offpolicy.config.parsing import flatten
 
@@ -180,7 +194,7 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _config_of(word: str) -> RunConfig:
-    from offpolicy.config.schema import read_config
+    from offpolicy.config.run_files import read_config
 
     return read_config(_existing_run(word))
 
@@ -424,7 +438,7 @@ def _add_reproduce(commands: Any) -> None:
 
 def _reproduce(arguments: argparse.Namespace) -> int:
     from offpolicy.commands.reproduce import reproduce
-    from offpolicy.config.parsing import as_override
+    from offpolicy.config.overrides import as_override
 
     words = [f"config={as_override(str(arguments.run))}", *arguments.overrides]
     _check_source(words, is_trusted=arguments.trust)

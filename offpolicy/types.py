@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
+Json: TypeAlias = Any  # Any: a value as JSON and YAML have it: of a configuration, a record or a summary
 
 OBS, PRIVILEGED, HISTORY = "obs", "privileged", "proprio_hist"  # HORA's groups, by their keys in a Dict observation
 ACTOR_GROUPS = {"obs": OBS, "history": HISTORY}  # by algo.actor_input, the group that APPO's actor reads

@@ -16,11 +16,10 @@ from offpolicy import fault
 from offpolicy.checkpoint import SharedState, run_store
 from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_blocked, signals_queued
 from offpolicy.commands.runners import run_server
-from offpolicy.config.chosen import plugins_of
 from offpolicy.config.parsing import flatten, is_within, merge
-from offpolicy.config.rules import RESUMABLE, unread_options
-from offpolicy.config.schema import RunConfig, read_config, write_config
-from offpolicy.config.sections import RANK_RUNNERS, ReplayConfig
+from offpolicy.config.run_files import read_config, write_config
+from offpolicy.config.schema import RESUMABLE, RunConfig, plugins_of
+from offpolicy.config.sections import RANK_RUNNERS
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError, StartError
 from offpolicy.fork_server import ForkServer
@@ -49,7 +48,7 @@ from offpolicy.launch.preflight import (
 from offpolicy.launch.resources import plan_host, spin_rounds, track_names
 from offpolicy.launch.restart import keeps_others, newest_checkpoint, started_again
 from offpolicy.launch.run_dir import RunDir
-from offpolicy.launch.run_header import announce, open_run_logger
+from offpolicy.launch.run_header import announce, open_run_logger, unread_warning
 from offpolicy.launch.train_log import open_train_log, trim_train_log
 from offpolicy.logger.callbacks import Callback, Callbacks, load_callback
 from offpolicy.logger.console import shown_path
@@ -87,11 +86,7 @@ def resume(
     if isinstance(wanted := overrides.get("total_timesteps"), int | float):  # 5e4 is a float here
         _refuse_less(run, wanted)
     saved = merge(read_config(run).to_mapping(), overrides)
-    if saved["replay"]["demos"] is None and "replay.demo_share" not in flatten(overrides):
-        saved = merge(saved, {"replay": {"demo_share": ReplayConfig().demo_share}})  # no demonstrations, no share
     cfg = RunConfig.from_mapping(merge(saved, {"run_dir": str(run), "resume": "must"}))
-    if unread := unread_options(cfg, flatten(overrides)):
-        raise ConfigError(list(unread.values()))
     return train(cfg, server, ends_process=ends_process)
 
 
@@ -183,6 +178,8 @@ def train_run(
                 teacher_step=teacher_step,
             )
             with open_train_log(run.path / "train.log") as log_fd, contextlib.closing(Callbacks(called)) as own:
+                for warning in unread_warning(cfg):
+                    os.write(log_fd, f"warning: {warning}\n".encode())
                 try:
                     code, failure = _run(job, run, memory, server, log_fd, watch, listener, provenance, own)
                 finally:
@@ -398,7 +395,7 @@ def _supervisor_config(  # noqa: PLR0913  # what a run is made of
 
 def _traced(job: WorkerSpec) -> WorkerSpec:
     """Returns the job with the directory of a new trace, if the run is traced."""
-    if not job.cfg.timing.trace:
+    if not (job.cfg.timing.trace and job.cfg.timing.enabled):
         return job
     names = track_names(job.cfg, has_evaluator=job.plan.has_evaluator)
     return replace(job, trace_dir=str(begin_trace(Path(job.run_dir), names, job.cfg.timing.trace_mb)))

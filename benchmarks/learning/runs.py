@@ -16,7 +16,7 @@ from benchmarks.learning.studies import Study, agree, decisive
 from benchmarks.results import REPOSITORY, facts_now
 from offpolicy.analysis.learning_curves import EVAL
 from offpolicy.analysis.records import read_run
-from offpolicy.config.schema import read_config
+from offpolicy.config.run_files import read_config
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError
 from offpolicy.logger.summary import SUMMARY
 

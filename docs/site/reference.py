@@ -14,19 +14,18 @@ COMMAND_WIDTH = 100  # characters of a help text
 
 def options() -> str:
     """Returns a table per section of the configuration: key, default, meaning, what is allowed."""
-    from offpolicy.config.parsing import allowed_text, as_override
-    from offpolicy.config.rules import owners
-    from offpolicy.config.usable import specs
+    from offpolicy.config.overrides import as_override
+    from offpolicy.config.parsing import allowed_text
+    from offpolicy.config.schema import specs
 
     rows: dict[str, list[str]] = {}
     for key, spec in specs().items():
-        names = ", ".join(owners(spec.limits.get("only", ()))).upper()
-        meaning = f"{names}: {spec.limits['doc']}" if names else spec.limits["doc"]
         section = key.split(".")[0] if "." in key else "of the run"
         default = f"`{as_override(spec.default)}`" if as_override(spec.default) else "none"
-        row = (f"`{key}`", default, meaning, allowed_text(spec.hint, spec.limits))
+        allowed, needs = allowed_text(spec.hint, spec.limits), spec.limits["needs"]
+        row = (f"`{key}`", default, spec.limits["doc"], allowed, f"`{needs}`" if needs else "")
         rows.setdefault(section, []).append("| " + " | ".join(_cell(text) for text in row) + " |")
-    head = "| key | default | meaning | allowed |\n|---|---|---|---|\n"
+    head = "| key | default | meaning | allowed | read with |\n|---|---|---|---|---|\n"
     tables = [f"## {name}\n\n{head}" + "\n".join(lines) + "\n" for name, lines in rows.items()]
     return "\n".join(tables)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.config.parsing import flatten, is_within
-from offpolicy.config.schema import RunConfig, read_config
+from offpolicy.config.run_files import read_config
+from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.logger.summary import SUMMARY, read_summary
 from offpolicy.replay.rate_limiter import MAX_UPDATES_PER_ITERATION

@@ -15,7 +15,8 @@ import numpy as np
 
 from offpolicy.checkpoint import CHECKPOINTS, run_store
 from offpolicy.config.parsing import is_within
-from offpolicy.config.schema import VERSION_NOTE, RunConfig
+from offpolicy.config.run_files import VERSION_NOTE
+from offpolicy.config.schema import RunConfig
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.logger.summary import RunStatus, known_summary, last_summary
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from offpolicy.analysis.records import OWN_VOCABULARY, RunRecords, read_run
 from offpolicy.config.parsing import flatten, is_within
-from offpolicy.config.schema import read_values
+from offpolicy.config.run_files import read_values
 from offpolicy.errors import ConfigError
 from offpolicy.logger.summary import last_summary
 from offpolicy.number_text import counted

@@ -14,10 +14,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from offpolicy.config.overrides import NAMED_BY, group_options
-from offpolicy.config.parsing import KEY_ALLOWED, allowed_text, as_override, is_key, is_within
-from offpolicy.config.schema import read_values
-from offpolicy.config.usable import KWARGS, is_fit, specs
+from offpolicy.config.overrides import NAMED_BY, as_override, group_options
+from offpolicy.config.parsing import NO_CLASSES, Parser, allowed_text, is_within, nested
+from offpolicy.config.run_files import read_values
+from offpolicy.config.schema import RunConfig, specs
 from offpolicy.errors import ConfigError
 
 OWN_KEYS = ("seed", "run_dir", "resume")  # what the sweep sets itself, or cannot share between runs
@@ -100,10 +100,7 @@ def _parameter(key: str, raw: Any, where: str, problems: list[str]) -> Parameter
             f"{where}: not allowed: one sweep for each of them, such as {group}={options[group][0]} on the command line"
         )
         return None
-    if is_within(key, (KWARGS,)) and not is_key(key):
-        problems.append(f"{where}: not a key, allowed {KEY_ALLOWED}")
-        return None
-    if key not in specs() and not is_within(key, (KWARGS,)):
+    if key not in specs() and not is_within(key, ("env.kwargs",)):
         near = difflib.get_close_matches(key, specs(), 1)
         problems.append(f"{where}: unknown key" + (f"; did you mean {near[0]}?" if near else ""))
         return None
@@ -113,9 +110,15 @@ def _parameter(key: str, raw: Any, where: str, problems: list[str]) -> Parameter
     found = _some(key, raw["values"], where, problems) if "values" in raw else _range(key, raw, where, problems)
     if found is None:
         return None
-    bad = [value for value in found.extremes if not (_is_plain(value) and is_fit(key, value))]
+    bad = [value for value in found.extremes if not (_is_plain(value) and _is_fit(key, value))]
     problems += [f"{where}: got {value!r}, allowed {_allowed(key)}" for value in bad]
     return None if bad else found
+
+
+def _is_fit(key: str, value: Value) -> bool:
+    parser = Parser(specs(), NO_CLASSES)
+    parser.build(RunConfig, nested({key: value}))
+    return not parser.problems
 
 
 def _allowed(key: str) -> str:
@@ -128,7 +131,7 @@ def _allowed(key: str) -> str:
 def _is_plain(value: Any) -> bool:  # Any: not checked yet
     """True for what the command line can say; a date of YAML is not."""
     if isinstance(value, Mapping):
-        return all(isinstance(key, str) and is_key(key) and _is_plain(item) for key, item in value.items())
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offpolicy.api.arguments import AnyRun, path_of
-from offpolicy.config.schema import RunConfig, read_config
+from offpolicy.config.run_files import read_config
+from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.logger.summary import SUMMARY, known_summary
 from offpolicy.run_names import is_of_earlier_start

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +13,8 @@ from offpolicy.api.runs import TrainedRun, plain_value
 from offpolicy.children import SAVE_SIGNAL
 from offpolicy.commands.runners import train_module
 from offpolicy.commands.trust import check_source
-from offpolicy.config.overrides import group_options, load_config
-from offpolicy.config.parsing import as_override, clash, merge, nested
+from offpolicy.config.overrides import as_override, group_options, load_config
+from offpolicy.config.parsing import nested
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, ConfigError, Interrupted, error_of
 from offpolicy.logger.callbacks import Callback, checked, load_callback
@@ -30,15 +29,15 @@ def configure(*overrides: str, trust: bool = False, **values: Any) -> RunConfig:
 
     `overrides` are words as `offpolicy train` takes them: "algo=td3", "env.num_envs=8". `values` come after them:
     `total_timesteps=5000`, `algo="td3"` for a group, and mappings for sections, such as `replay={"capacity": 10_000}`.
-    A mapping may have whole keys, as in `configure(**{"algo.actor_lr": 1e-3})`, but none below a key with a plain
-    value. A value may be a path, a `TrainedRun` or one of NumPy's. `trust` is that of `offpolicy train --trust`.
+    A mapping may have whole keys, as in `configure(**{"algo.actor_lr": 1e-3})`. A value may be a path, a `TrainedRun`
+    or one of NumPy's. `trust` is that of `offpolicy train --trust`.
     Raises `ConfigError` with every problem.
     """
     _refuse("configure", [word for word in overrides if not isinstance(word, str)], ALLOWED)
     options, values = group_options(), plain_value(values)
     is_choice = {key: key in options and not isinstance(value, Mapping) for key, value in values.items()}
     words = [*overrides, *(f"{key}={as_override(value)}" for key, value in values.items() if is_choice[key])]
-    given = _tree_of({key: value for key, value in values.items() if not is_choice[key]})
+    given = nested({key: value for key, value in values.items() if not is_choice[key]})
     if "config" in given:
         words.append(f"config={as_override(_source(given.pop('config')))}")
     check_source(words, is_trusted=trust)
@@ -56,18 +55,6 @@ def _refuse(call: str, odd: Sequence[object], allowed: str) -> None:
     """Raises `ConfigError` where there is something odd: a run without it would be another one."""
     if odd:
         raise ConfigError([f"{call}: got a {type(each).__name__}, allowed {allowed}" for each in odd])
-
-
-def _tree_of(values: Mapping[str, Any]) -> dict[str, Any]:  # Any: checked with all others
-    """Returns the nested values of whole keys and sections; later ones win.
-
-    Raises `ConfigError` for a plain value of a key beside keys below it: one would drop the other without a word.
-    """
-    trees = {key: nested({key: value}) for key, value in values.items()}
-    found = [clash(tree, key) for key in values for other, tree in trees.items() if other != key]
-    if problems := [problem for problem in found if problem is not None]:
-        raise ConfigError(problems)
-    return functools.reduce(merge, trees.values(), {})
 
 
 def train(

@@ -27,9 +27,8 @@ from offpolicy.checkpoint.formats import (
     read_rows,
     read_tensors,
 )
-from offpolicy.config.chosen import plugins_of
 from offpolicy.config.parsing import plain
-from offpolicy.config.schema import RunConfig
+from offpolicy.config.schema import RunConfig, plugins_of
 from offpolicy.errors import CheckpointError
 from offpolicy.files import Disk
 from offpolicy.types import Float32, SpaceSpec

@@ -21,7 +21,7 @@ from offpolicy.analysis.bootstrap import Interval, mean_interval, ratio_interval
 from offpolicy.checkpoint import BestPolicy
 from offpolicy.collect.evaluation import EpisodeCallbacks, random_actor, run_episodes
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
-from offpolicy.config.schema import env_differences
+from offpolicy.config.run_files import env_differences
 from offpolicy.errors import ConfigError
 from offpolicy.files import JsonlFile
 from offpolicy.logger.console import UNKNOWN, plain_console

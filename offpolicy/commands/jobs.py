@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 import offpolicy
 from offpolicy.children import describe_exit
-from offpolicy.config.parsing import as_override
+from offpolicy.config.overrides import as_override
 from offpolicy.descendants import HELD_S
 from offpolicy.errors import ConfigError, OffPolicyError
 from offpolicy.files import atomic_write

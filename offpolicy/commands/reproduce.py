@@ -18,9 +18,10 @@ from offpolicy.analysis.reproduction import (
 from offpolicy.checkpoint import run_store
 from offpolicy.checkpoint.manifest import MANIFEST
 from offpolicy.commands.trust import named_modules
-from offpolicy.config.overrides import load_config, parse_overrides
-from offpolicy.config.parsing import as_override, flatten
-from offpolicy.config.schema import RunConfig, read_values
+from offpolicy.config.overrides import as_override, load_config, parse_overrides
+from offpolicy.config.parsing import flatten
+from offpolicy.config.run_files import read_values
+from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import EXIT_OK, ConfigError
 from offpolicy.launch.resources import plan_host

@@ -14,7 +14,8 @@ from offpolicy.algos.registry import make_policy
 from offpolicy.checkpoint import CHECKPOINTS, BestPolicy, Checkpoint, CheckpointStore, check_content, read_best
 from offpolicy.collect.evaluation import Actor, deterministic_actor
 from offpolicy.config.parsing import flatten, is_within, merge
-from offpolicy.config.schema import RunConfig, read_config, read_spec
+from offpolicy.config.run_files import read_config, read_spec
+from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.probe import probe
 from offpolicy.errors import CheckpointError, ConfigError

@@ -19,11 +19,9 @@ from offpolicy.collect.evaluations import read_scores
 from offpolicy.commands.compare import compare
 from offpolicy.commands.jobs import RUN, Job, Launcher, LocalLauncher, NotSubmitted, SlurmLauncher, check_slurm
 from offpolicy.commands.sweep_study import Row, SweepStudy, database_errors
-from offpolicy.config.overrides import config_file, load_config, parse_overrides, read_words
-from offpolicy.config.parsing import as_override, flatten, is_within, merge, nested
-from offpolicy.config.rules import unread_options
+from offpolicy.config.overrides import as_override, config_file, load_config, parse_overrides
+from offpolicy.config.parsing import flatten, is_within, merge, nested
 from offpolicy.config.schema import RunConfig
-from offpolicy.config.usable import specs
 from offpolicy.errors import EXIT_OK, ConfigError, OffPolicyError
 from offpolicy.files import atomic_write
 from offpolicy.launch.preflight import preflight
@@ -178,8 +176,6 @@ def check_sweep(space: Space, words: Sequence[str], options: SweepOptions) -> Ru
         problems.append(NO_EPISODES)
     if not problems:
         problems = [problem for each in space.parameters if (problem := _refused_always(cfg, space, each))]
-    if not problems:
-        problems = [problem for each in space.parameters if (problem := _unread(cfg, space, each))]
     if problems:
         raise ConfigError(problems)
     return cfg
@@ -199,23 +195,6 @@ def _refused_always(cfg: RunConfig, space: Space, parameter: Parameter) -> str:
     if any(not _refusal(cfg, values) for values in tried):
         return ""
     return _refusal(cfg, {parameter.key: parameter.extremes[0]})
-
-
-def _unread(cfg: RunConfig, space: Space, parameter: Parameter) -> str:
-    """Returns why nothing would read a parameter in any trial; empty if it is read beside some value of another one."""
-    others = [{}, *({each.key: value} for each in space.parameters for value in each.extremes)]
-    default = specs()[parameter.key].default if parameter.key in specs() else None  # it is accepted though unread
-    problem = ""
-    for other in others:
-        for value in parameter.extremes:
-            values = {**other, parameter.key: value}
-            if value == default or _refusal(cfg, values):
-                continue
-            found = unread_options(_with(cfg, values), [parameter.key])
-            if not found:
-                return ""
-            problem = problem or found[parameter.key]
-    return problem
 
 
 def _sbatch_problems(options: SweepOptions) -> list[str]:
@@ -338,7 +317,7 @@ class Sweep:
         trial. Raises `OffPolicyError` where `MOST_REFUSED` fail so in a row: SLURM would fail all that are left.
         """
         seed = len(each.jobs)
-        words = [*self._read_words(self._words, each.values), f"seed={self._cfg.seed + seed}"]
+        words = [*self._words, *words_of(each.values), f"seed={self._cfg.seed + seed}"]
         try:
             each.jobs[seed] = self._launcher.start(words, each.directory / f"seed-{seed}")
         except NotSubmitted as error:
@@ -357,13 +336,6 @@ class Sweep:
         self._num_refused, self._has_to_wait = 0, False
         self._say(each, f"seed {self._cfg.seed + seed} starts: {shlex.join(words_of(each.values))}")
         return True
-
-    def _read_words(self, words: Sequence[str], values: Mapping[str, Value]) -> list[str]:
-        """Returns words and values as overrides, without options that nothing reads beside these values.
-
-        In a space that searches an option and what it depends on, some trials have such.
-        """
-        return read_words([*words, *words_of(values)], _with(self._cfg, values))
 
     def _advance(self, each: ActiveTrial) -> None:
         """Reads what the runs of a trial have done, and ends it if they are done, failed, or worse than others."""
@@ -442,7 +414,7 @@ class Sweep:
         best, others = done[0], sorted(done[1:], key=lambda row: row.number)
         if others:
             self._compare(others[0], best)
-        command = shlex.join(["offpolicy", "train", *self._read_words(self._given, best.values)])
+        command = shlex.join(["offpolicy", "train", *self._given, *words_of(best.values)])
         assert best.mean is not None  # it is complete
         found = f"best        trial {best.number}, return {return_text(best.mean, ',')}"
         self._console.print(f"{found}\n{command}", soft_wrap=True)

@@ -10,7 +10,7 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from offpolicy.config.schema import read_config
+from offpolicy.config.run_files import read_config
 from offpolicy.errors import ConfigError
 from offpolicy.files import write_output
 from offpolicy.logger.console import plain_console

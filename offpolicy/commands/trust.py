@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from offpolicy.config.parsing import flatten
-from offpolicy.config.schema import read_values
+from offpolicy.config.run_files import read_values
 from offpolicy.errors import ConfigError
 
 KEYS = (

@@ -1,25 +1,20 @@
 """What the entry points of `offpolicy.networks`, `offpolicy.envs` and `offpolicy.sinks` name.
 
 Those of `offpolicy.algos` name an `AlgorithmInfo`. Options are frozen dataclasses whose fields are `option`s, with
-default, meaning and limits; they are checked and shown by `--help` like our own. Modules that import torch are named,
-`module:name`, because the supervisor loads what is here, and has no torch.
+default, meaning and limits; they are checked and shown by `offpolicy help` like our own. Modules that import torch are
+named, `module:name`, because the supervisor loads what is here, and has no torch.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import keyword
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from offpolicy import plugins
 from offpolicy.config.parsing import option
 from offpolicy.errors import ConfigError
-
-FIELD_ALLOWED = "letters of a to z, digits and _, a letter first, and no keyword of Python: sinks.<name> has options"
-_FIELD = re.compile("[A-Za-z][A-Za-z0-9_]*")
+from offpolicy.types import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,17 +38,12 @@ class NetworkInfo:
     options: type[NetworkConfig]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinksConfig:
-    """The options of the plug-in sinks that `log.sinks` names: a section for each."""
-
-
 @dataclass(frozen=True, slots=True)
 class SinkInfo:
     """A destination of records: a `logger.sinks.Sink`, made as `open(context)` with a `logger.sinks.SinkContext`."""
 
     open: str  # module:name
-    options: type[Any]  # Any: the plug-in's own dataclass
+    options: type[object]  # the plug-in's own dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +53,7 @@ class EnvPreset:
     `family` chooses the values that algorithms of ours have for a family of environments, such as `mujoco`.
     """
 
-    values: Mapping[str, Any] = field(hash=False)  # Any: checked with all others
+    values: Mapping[str, Json] = field(hash=False)
     family: str = "none"
 
 
@@ -77,37 +67,6 @@ def sink_plugin(name: str) -> plugins.Plugin:
     return _known(plugins.SINKS, name, "log.sinks")
 
 
-def network_options(name: str) -> type[NetworkConfig]:
-    """Returns the options of an encoder. Raises `ConfigError`."""
-    plugin = network_plugin(name)
-    options: type[NetworkConfig] = _options(plugin, plugins.load(plugin, NetworkInfo).options, NetworkConfig)
-    return options
-
-
-def sinks_options(names: Iterable[str]) -> type[SinksConfig]:
-    """Returns a class with a section for each of some sinks. Raises `ConfigError`."""
-    found = {}
-    for name in names:
-        plugin = sink_plugin(name)
-        if not _FIELD.fullmatch(name) or keyword.iskeyword(name):
-            raise ConfigError(f"log.sinks: {plugin}: got the name {name!r}, allowed {FIELD_ALLOWED}")
-        found[name] = _options(plugin, plugins.load(plugin, SinkInfo).options, object)
-    return _sections(tuple(found.items()))
-
-
-_MADE: dict[tuple[tuple[str, type], ...], type[SinksConfig]] = {}
-
-
-def _sections(options: tuple[tuple[str, type], ...]) -> type[SinksConfig]:
-    """Returns one class for the same sinks, always: configurations are compared."""
-    if options not in _MADE:
-        fields = [(name, kind, field(default_factory=kind)) for name, kind in options]
-        _MADE[options] = dataclasses.make_dataclass(
-            "SinksConfig", fields, bases=(SinksConfig,), frozen=True, slots=True, kw_only=True
-        )
-    return _MADE[options]
-
-
 def _known(group: str, name: str, key: str) -> plugins.Plugin:
     plugin = plugins.find(group, name, key)
     if plugin is None:
@@ -116,7 +75,9 @@ def _known(group: str, name: str, key: str) -> plugins.Plugin:
     return plugin
 
 
-def _options(plugin: plugins.Plugin, options: Any, base: type) -> Any:  # Any: not checked yet
+def options_of(plugin: plugins.Plugin, kind: type[NetworkInfo | SinkInfo]) -> type:
+    """Returns the dataclass that has the options of an encoder or a sink. Raises `ConfigError`."""
+    options, base = plugins.load(plugin, kind).options, NetworkConfig if kind is NetworkInfo else object
     if isinstance(options, type) and dataclasses.is_dataclass(options) and issubclass(options, base):
         return options
     raise ConfigError(f"{plugin}: its options are {options!r}, allowed a dataclass that inherits from {base.__name__}")

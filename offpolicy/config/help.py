@@ -1,19 +1,17 @@
-"""The texts of `train --help` and `resume --help`: the keys people set, one line each; all, or those of a word."""
+"""The texts of `offpolicy help`, `train --help` and `resume --help`: the keys people set, or those with a word."""
 
 from __future__ import annotations
 
 import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from offpolicy.config.chosen import classes_of
-from offpolicy.config.overrides import group_options, load_config, load_values
-from offpolicy.config.parsing import allowed_text, as_override, is_within
-from offpolicy.config.rules import RESUMABLE, owners
-from offpolicy.config.schema import RunConfig
-from offpolicy.config.usable import Spec, keys_for, specs
+from offpolicy.config.overrides import as_override, group_options, load_config, load_values
+from offpolicy.config.parsing import Spec, allowed_text, is_within
+from offpolicy.config.schema import RESUMABLE, RunConfig, specs
+from offpolicy.config.unread import unread_keys
 from offpolicy.errors import ConfigError
+from offpolicy.types import Json
 
 ALL = "all"
 ASKING = ("-h", "--help")
@@ -43,12 +41,11 @@ def train_help(words: Sequence[str]) -> str:
     tokens, topic = _split(words)
     is_student = "stage=adapt" in tokens and not any(token.startswith("teacher=") for token in tokens)
     cfg = load_config([*tokens, "teacher=RUN"] if is_student else tokens)
-    shown = [key for key in COMMON if key in keys_for(cfg.algo.info) and (key != "teacher" or cfg.algo.is_adapting)]
-    found = specs(classes_of(cfg))
-    shown += [key for key in found if key not in specs()]  # of plug-ins
-    values = values_by_key(cfg)
+    found, values, unread = cfg.specs(), cfg.values_by_key(), unread_keys(cfg)
     if topic is not None:
-        return _about(topic, specs(classes_of(cfg)), values)
+        return _about(topic, found, values)
+    shown = [key for key in COMMON if key not in unread]
+    shown += [key for key in found if key not in specs()]  # of plug-ins
     groups = {name: options for name, options in group_options().items() if name != "stage" or cfg.algo.name == "hora"}
     return "\n".join(
         [
@@ -62,8 +59,8 @@ def train_help(words: Sequence[str]) -> str:
             *(_one_line(f"{key}={as_override(values[key])}", found[key].limits["doc"]) for key in shown),
             "",
             "offpolicy train algo=td3 --help       the values of another algorithm",
-            "offpolicy train --help algo.lr        keys with a word in name or meaning",
-            "offpolicy train --help all            every key, with what is allowed",
+            "offpolicy help algo.lr                keys with a word in name or meaning",
+            "offpolicy help all                    every key, with what is allowed",
         ]
     )
 
@@ -73,7 +70,7 @@ def resume_help(words: Sequence[str], config_of: Callable[[str], RunConfig]) -> 
     tokens, topic = _split([word for word in words if "=" in word or word in (*ASKING, ALL)])
     load_values(tokens)  # says what is wrong with them
     run = next((word for word in words if "=" not in word and word not in (*ASKING, ALL)), None)
-    values = values_by_key(RunConfig() if run is None else config_of(run))
+    values = (RunConfig() if run is None else config_of(run)).values_by_key()
     changeable = {key: spec for key, spec in specs().items() if is_within(key, RESUMABLE)}
     if topic is not None:
         return _about(topic, changeable, values)
@@ -91,17 +88,6 @@ def resume_help(words: Sequence[str], config_of: Callable[[str], RunConfig]) -> 
     )
 
 
-def values_by_key(cfg: RunConfig) -> dict[str, Any]:  # Any: a value of the configuration
-    """Returns the value of every declared key, whole where it is a mapping itself."""
-    tree, values = cfg.to_mapping(), dict[str, Any]()
-    for key in specs(classes_of(cfg)):
-        value: Any = tree
-        for part in key.split("."):
-            value = value[part]
-        values[key] = value
-    return values
-
-
 def _split(words: Sequence[str]) -> tuple[list[str], str | None]:
     """Returns the overrides and the word that help is asked about, if there is one."""
     asked = next(index for index, word in enumerate(words) if word in ASKING)
@@ -109,7 +95,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], str | None]:
     return [word for word in words if word not in ASKING and word != topic], topic
 
 
-def _about(topic: str, found: Mapping[str, Spec], values: Mapping[str, Any]) -> str:
+def _about(topic: str, found: Mapping[str, Spec], values: Mapping[str, Json]) -> str:
     """Returns whole entries of all keys, or of those with a word in name, meaning or allowed values."""
     entries = [_entry(key, spec, values[key]) for key, spec in found.items()]
     wanted = topic.strip(".=").lower()
@@ -117,16 +103,16 @@ def _about(topic: str, found: Mapping[str, Spec], values: Mapping[str, Any]) -> 
         lines = [entry for entry, key in zip(entries, found, strict=True) if wanted in key.lower()]
         lines = lines or [entry for entry in entries if wanted in " ".join(entry.lower().split())]
         if not lines:
-            raise ConfigError(f"--help: got {topic!r}, allowed all, or a word of a key such as lr; no key has it")
+            raise ConfigError(f"help: got {topic!r}, allowed all, or a word of a key such as lr; no key has it")
         return "\n".join(lines)
     groups = [_wrapped(f"{name + '=...':<{NAME_WIDTH}} {', '.join(own)}") for name, own in group_options().items()]
     return "\n".join([*(["groups:", *groups, ""] if len(found) == len(specs()) else []), "keys:", *entries])
 
 
-def _entry(key: str, spec: Spec, value: Any) -> str:
-    names = ", ".join(owners(spec.limits.get("only", ()))).upper()
-    meaning = f"{names}: {spec.limits['doc']}" if names else spec.limits["doc"]
-    return _wrapped(f"{f'{key}={as_override(value)}':<{NAME_WIDTH}} {meaning}; {allowed_text(spec.hint, spec.limits)}")
+def _entry(key: str, spec: Spec, value: Json) -> str:
+    needs = f"; read with {spec.limits['needs']}" if spec.limits["needs"] else ""
+    meaning = f"{spec.limits['doc']}; {allowed_text(spec.hint, spec.limits)}{needs}"
+    return _wrapped(f"{f'{key}={as_override(value)}':<{NAME_WIDTH}} {meaning}")
 
 
 def _width() -> int:

@@ -7,11 +7,9 @@ all collectors and hosts, so a resumed run continues where it was and another nu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from offpolicy.config.parsing import allowed_text, option, within
+from offpolicy.config.parsing import Limits, allowed_text, option, within
 
 SHAPES = ("linear", "cosine")
 
@@ -31,19 +29,15 @@ class Ramp:
         begin = warmup if self.begin is None else self.begin
         return ramp(self.start, self.end, (env_steps - begin) / self.over, self.shape)
 
-    def unfit(self, key: str, limits: Mapping[str, Any]) -> list[str]:
+    def problems(self, key: str, limits: Limits) -> list[str]:
         """Returns its problems as the value of an option with `limits`; one end may be at an open bound, not both."""
         closed = {{"gt": "ge", "lt": "le"}.get(name, name): bound for name, bound in limits.items()}
         ends = {"start": self.start, "end": self.end}
-        problems = [
-            f"{key}.{name}: got {value:g}, allowed {allowed_text(float, closed)}"
-            for name, value in ends.items()
-            if not within(value, closed)
-        ]
-        if not problems and not any(within(value, limits) for value in ends.values()):
+        bad = {name: value for name, value in ends.items() if not within(value, closed)}
+        if not bad and not any(within(value, limits) for value in ends.values()):
             bounds = allowed_text(float, limits)
-            problems.append(f"{key}: got {self.start:g} at both ends, allowed {bounds} at one of them at least")
-        return problems
+            return [f"{key}: got {self.start:g} at both ends, allowed {bounds} at one of them at least"]
+        return [f"{key}.{name}: got {value:g}, allowed {allowed_text(float, closed)}" for name, value in bad.items()]
 
 
 Scheduled = float | Ramp

@@ -1,4 +1,4 @@
-"""The configuration of a run, checked as a whole, and its files.
+"""The configuration of a run, checked as a whole, and the rules that join several keys.
 
 `RunConfig.from_mapping` turns a plain nested mapping into a checked `RunConfig` and reports every problem at once:
 unknown keys with the nearest known one, wrong types, values out of range, impossible combinations.
@@ -6,154 +6,360 @@ unknown keys with the nearest known one, wrong types, values out of range, impos
 
 from __future__ import annotations
 
-import json
+import math
 import re
-from collections.abc import Mapping
+import types
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
-import yaml
+from offpolicy import plugins
+from offpolicy.config.extensions import NetworkInfo, SinkInfo, network_plugin, options_of, sink_plugin
+from offpolicy.config.parsing import NO_CLASSES, Classes, Parser, Spec, flatten, option, plain, section, specs_of
+from offpolicy.config.sections import (
+    ADAPTING,
+    MODE_RUNNERS,
+    RANK_RUNNERS,
+    REPLAY,
+    ROLLOUTS,
+    RUNNER_DEFAULT_MODE,
+    AlgoConfig,
+    CheckpointConfig,
+    CollectConfig,
+    EnvConfig,
+    EvalConfig,
+    LogConfig,
+    ReplayConfig,
+    RolloutConfig,
+    RunnerConfig,
+    StopConfig,
+    ThreadsConfig,
+    TimingConfig,
+    algorithm_info,
+    algorithm_plugin,
+    exact_utd,
+)
+from offpolicy.errors import ConfigError
+from offpolicy.types import Json
 
-from offpolicy import __version__
-from offpolicy.config.chosen import chosen_classes
-from offpolicy.config.parsing import build, flatten, keys_of
-from offpolicy.config.rules import broken_rules
-from offpolicy.config.sections import ALGORITHMS, EnvConfig, RunSections, algorithm_info, algorithm_plugin
-from offpolicy.config.usable import keys_for
-from offpolicy.errors import ConfigError, SaveError
-from offpolicy.files import atomic_write
-from offpolicy.types import SpaceSpec
+TARGET = r"[\w.]+:\w+"  # module:name
+JSON_TYPES = (str, int, float, bool, types.NoneType)  # not their subclasses, which YAML refuses
 
-PLUGIN_NOTE = "# plug-in: "  # begins the comment on a plug-in that the start of a run has used
-VERSION_NOTE = "# offpolicy "  # begins the comment on a start of the run, with the version that wrote it
-OWN_KWARGS = ("env.kwargs.groups", "env.kwargs.num_threads")  # observations and stepping: not another task
+# Configuration that may change when a run is resumed; anything else would make it another experiment.
+RESUMABLE = (
+    *("total_timesteps", "device", "log", "sinks", "eval", "stop", "checkpoint", "timing", "threads", "runner"),
+    *("env.step_timeout_s", "algo.compile", "callbacks"),
+    *("env.vectorization", "env.measure", "env.on_error", "env.max_bad_rows"),
+    *("collect.hook", "collect.post_queue", "collect.max_restarts"),
+    *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots", "prefetch", "newest")),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig(RunSections):
+class RunConfig:
     """Everything a run needs; the resolved form is written to `config.yaml` of the run directory."""
 
+    algo: AlgoConfig = section(AlgoConfig)
+    runner: RunnerConfig = section(RunnerConfig)
+    env: EnvConfig = section(EnvConfig)
+    replay: ReplayConfig = section(ReplayConfig, needs=REPLAY)
+    rollout: RolloutConfig = section(RolloutConfig, needs=ROLLOUTS)
+    collect: CollectConfig = section(CollectConfig)
+    eval: EvalConfig = section(EvalConfig)
+    stop: StopConfig = section(StopConfig)
+    checkpoint: CheckpointConfig = section(CheckpointConfig)
+    log: LogConfig = section(LogConfig)
+    sinks: dict[str, Json] = option({}, "options of the plug-ins that log.sinks names: sinks.<name>.<option>")
+    timing: TimingConfig = section(TimingConfig)
+    threads: ThreadsConfig = section(ThreadsConfig)
+    seed: int = option(1, "one seed for every stream", ge=0, lt=2**31)
+    total_timesteps: int = option(20_000, "env steps to train for", ge=1)
+    device: str = option("auto", "auto (cuda, else cpu), cpu, cuda or cuda:<index>")
+    teacher: str | None = option(None, "run directory of the teacher, a run of algo=hora stage=teach", needs=ADAPTING)
+    init_from: str | None = option(
+        None, "a run whose networks and normalisers this one begins with: directory, beginning of its name, or latest"
+    )
+    callbacks: tuple[str, ...] = option(
+        (), "module:Name of callbacks (offpolicy.logger.callbacks.Callback), called with records and evaluations"
+    )
+    run_dir: str | None = option(None, "run directory; null: runs/<algo>/<env id>/<time>-s<seed>")
+    resume: str = option("auto", "what to do with an existing run directory", choices=("auto", "must", "never"))
+
     @classmethod
-    def from_mapping(cls, raw: Mapping[str, Any]) -> RunConfig:
+    def from_mapping(cls, raw: Mapping[str, Json]) -> RunConfig:
         """Returns the checked configuration. Raises `ConfigError` listing every problem."""
-        problems: list[str] = []
-        chosen = dict(chosen_classes(raw, problems))
-        if problems:  # the options of a plug-in that cannot be used are unknown
-            raise ConfigError(problems)
-        config = build(cls, raw, problems, _usable_keys(raw), chosen=chosen)
-        if not problems:
-            problems += broken_rules(config)
-        if problems:
+        classes = plugin_classes(raw)
+        parser = Parser(dict(specs_of(cls, classes)), classes)
+        config = parser.build(cls, raw)
+        for name in config.log.sinks:
+            key = f"sinks.{name}"
+            config.sinks[name] = parser.build(classes[key], config.sinks.get(name) or {}, f"{key}.")
+        if problems := parser.problems or broken_rules(config):
             raise ConfigError(problems)
         return config
 
+    def to_mapping(self) -> dict[str, Json]:
+        """Returns the nested mapping of plain values, as `config.yaml` of a run directory has it."""
+        mapping: dict[str, Json] = plain(asdict(self))
+        return mapping
 
-def all_keys() -> list[str]:
-    """Returns every dotted key of the configuration."""
-    return keys_of(RunConfig)
+    def specs(self) -> dict[str, Spec]:
+        """Returns every dotted key as it is declared, those of plug-ins in use among them."""
+        own = {f"sinks.{name}": type(self.sinks[name]) for name in self.log.sinks}
+        return specs({"algo": type(self.algo), "algo.network": type(self.algo.network), **own})
+
+    def values_by_key(self) -> dict[str, Json]:
+        """Returns the value of every declared key, whole where it is a mapping itself."""
+        tree, values = self.to_mapping(), dict[str, Json]()
+        for key in self.specs():
+            value: Json = tree
+            for part in key.split("."):
+                value = value[part]
+            values[key] = value
+        return values
+
+    @property
+    def collect_mode(self) -> str:
+        """The collection mode, or the runner's default; with `auto` the one that a run begins with."""
+        first = "alternate" if self.collect.mode == "auto" else self.collect.mode
+        return first or RUNNER_DEFAULT_MODE[self.runner.name]
+
+    @property
+    def takes_turns(self) -> bool:
+        """True if collector and learner work one at a time for the whole run."""
+        return self.collect_mode == "alternate" and self.collect.mode != "auto"
+
+    @property
+    def ring_capacity(self) -> int:
+        """One collector's part of the replay's capacity, in transitions."""
+        return self.replay.capacity // self.collect.num_collectors
+
+    @property
+    def replay_rows(self) -> int:
+        """Rows of one collector's ring: its part of the capacity, but never more than the run can write."""
+        own_steps = -(-self.total_timesteps // self.collect.num_collectors)
+        return min(self.ring_capacity, own_steps + self.env.num_envs * self.algo.n_step)
 
 
-def _usable_keys(raw: Mapping[str, Any]) -> list[str]:
-    """Returns the keys of the algorithm that a configuration names; all of them where it names none."""
-    algo = raw.get("algo")
-    given = (algo.get("name"), algo.get("stage")) if isinstance(algo, Mapping) else (None, None)
-    infos = [info for info in ALGORITHMS if info.name == given[0]]
-    infos = [info for info in infos if info.stage == given[1]] or infos[:1]
-    if not infos and isinstance(given[0], str) and algorithm_plugin(given[0]) is not None:
-        infos = [algorithm_info(given[0])]
-    return list(keys_for(infos[0])) if infos else all_keys()
+def specs(classes: Classes = NO_CLASSES) -> dict[str, Spec]:
+    """Returns every dotted key of a configuration as it is declared."""
+    return dict(specs_of(RunConfig, classes))
 
 
-def write_config(path: Path, cfg: RunConfig, spec: SpaceSpec) -> None:
-    """Writes `config.yaml`, the resolved configuration, and `spaces.json`, the spaces. Raises `SaveError`."""
-    files = {
-        path / "config.yaml": yaml.safe_dump(cfg.to_mapping(), sort_keys=False),
-        path / "spaces.json": json.dumps(asdict(spec)),
+def plugin_classes(raw: Mapping[str, Json]) -> Classes:
+    """Returns the classes of the plug-ins that a nested mapping names, by the key of their section.
+
+    Raises `ConfigError`: the options of a plug-in that cannot be used are unknown.
+    """
+    given = flatten(raw)
+    algo, network, sinks = (given.get(key) for key in ("algo.name", "algo.network.name", "log.sinks"))
+    found: dict[str, type] = {}
+    if isinstance(algo, str) and (options := algorithm_info(algo).options) is not None:
+        found["algo"] = options
+    if isinstance(network, str):
+        found["algo.network"] = options_of(network_plugin(network), NetworkInfo)
+    for name in sinks if isinstance(sinks, list | tuple) and all(isinstance(name, str) for name in sinks) else ():
+        found[f"sinks.{name}"] = options_of(sink_plugin(name), SinkInfo)
+    return found
+
+
+def plugins_of(cfg: RunConfig) -> list[plugins.Plugin]:
+    """Returns the plug-ins that a configuration uses, but for an environment's preset: its values are used."""
+    found = [] if (plugin := algorithm_plugin(cfg.algo.name)) is None else [plugin]
+    found += [] if cfg.algo.network.name is None else [network_plugin(cfg.algo.network.name)]
+    return found + [sink_plugin(name) for name in cfg.log.sinks]
+
+
+def broken_rules(cfg: RunConfig) -> list[str]:
+    """Returns the problems of a configuration whose values are each allowed by themselves."""
+    found = [*_name_rules(cfg), *_env_rules(cfg), *_algo_rules(cfg), *_runner_rules(cfg)]
+    return [*found, *(_rollout_rules(cfg) if cfg.algo.learns_from_rollouts else _replay_rules(cfg))]
+
+
+def device_problems(name: object) -> list[str]:
+    """Returns what is wrong with the name of a device."""
+    if isinstance(name, str) and re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", name):
+        return []
+    return [f"device: got {name!r}, allowed auto, cpu, cuda or cuda:<index>"]
+
+
+def _env_rules(cfg: RunConfig) -> Iterator[str]:
+    if not cfg.env.id:
+        yield "env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0"
+    for key, value in cfg.env.kwargs.items():
+        if not _is_json(value):
+            yield f"env.kwargs.{key}: got {value!r}, allowed what JSON has: numbers, texts, true, null, lists, mappings"
+    if cfg.env.kwargs.get("render_mode") == "human":
+        yield "env.kwargs.render_mode: got 'human', allowed rgb_array: offpolicy play RUN opens a window"
+    if cfg.env.wrappers and cfg.env.vectorization in ("mujoco", "envpool"):
+        yield (
+            f"env.vectorization: got {cfg.env.vectorization}, allowed auto, sync or async with env.wrappers: they wrap"
+            " one environment, and this is many in one"
+        )
+
+
+def _name_rules(cfg: RunConfig) -> Iterator[str]:
+    """Yields what is wrong with the names of a device, paths, things in modules and an address."""
+    yield from device_problems(cfg.device)
+    if cfg.log.otlp_endpoint is not None and not _is_address(cfg.log.otlp_endpoint):
+        yield f"log.otlp_endpoint: got {cfg.log.otlp_endpoint!r}, allowed an address such as http://127.0.0.1:4318"
+    paths = {
+        "run_dir": cfg.run_dir, "teacher": cfg.teacher, "init_from": cfg.init_from, "replay.demos": cfg.replay.demos,
+    }  # fmt: skip
+    for key, path in paths.items():
+        if path is not None and (not path or path.startswith("~")):
+            yield f"{key}: got {path!r}, allowed a whole path or null; is a variable of the shell unset?"
+    targets = {
+        "eval.hook": (cfg.eval.hook,), "collect.hook": (cfg.collect.hook,),
+        "env.wrappers": cfg.env.wrappers, "callbacks": cfg.callbacks,
+    }  # fmt: skip
+    for key, names in targets.items():
+        for name in names:
+            if name is not None and not re.fullmatch(TARGET, name):
+                yield f"{key}: got {name!r}, allowed module:name, such as mine:Squashed"
+
+
+def _is_json(value: Json) -> bool:
+    """True if a value is one of JSON: processes get the configuration as JSON."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
+    return all(map(_is_json, value)) if isinstance(value, list | tuple) else type(value) in JSON_TYPES
+
+
+def _is_address(endpoint: str) -> bool:
+    try:
+        parts = urlsplit(endpoint)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        return False
+
+
+def _algo_rules(cfg: RunConfig) -> Iterator[str]:
+    """Yields what does not fit the algorithm, its stage or its length."""
+    algo, total = cfg.algo, cfg.total_timesteps
+    if algo.is_adapting:
+        if cfg.teacher is None:
+            yield "teacher: got null, allowed a run directory of algo=hora stage=teach, to begin with"
+        if algo.lr_schedule == "kl_adaptive":
+            yield "algo.lr_schedule: got kl_adaptive, allowed constant or linear with stage=adapt: it has no KL"
+        if cfg.init_from:
+            yield f"init_from: got {cfg.init_from!r}, allowed null with stage=adapt: it begins with its teacher"
+    if algo.network.name is not None and (algo.name in ("hora", "flashsac") or algo.actor_input != "all"):
+        yield (
+            f"algo.network.name: got {algo.network.name}, allowed null with algo={algo.name}"
+            f" algo.actor_input={algo.actor_input}: an encoder needs sac, td3 or appo, and the whole observation"
+        )
+    for name, ramp in algo.ramps.items():
+        if getattr(algo, name).begin is not None and getattr(algo, name).begin >= total:
+            yield f"algo.{name}.begin: got {ramp.begin}, allowed less than total_timesteps={total}"
+    if "lr" in algo.ramps and algo.lr_schedule != "constant":
+        yield f"algo.lr: got a schedule, allowed a number with algo.lr_schedule={algo.lr_schedule}, which is one"
+    if (first := first_update_step(cfg)) > total:
+        yield f"total_timesteps: got {total}, allowed at least {first}, the env step of the first update: {_until(cfg)}"
+
+
+def first_update_step(cfg: RunConfig, num_hosts: int = 1) -> int:
+    """Returns the env steps by which the first update is due; each of the hosts has the collectors of `cfg`."""
+    envs = cfg.env.num_envs * cfg.collect.num_collectors * num_hosts
+    if cfg.algo.learns_from_rollouts:
+        return cfg.rollout.length * envs
+    return max(cfg.algo.learning_starts, cfg.algo.n_step * envs) + math.ceil(1 / exact_utd(cfg.algo.utd))
+
+
+def _until(cfg: RunConfig) -> str:
+    """Returns the keys that the env step of the first update depends on."""
+    envs = f"env.num_envs={cfg.env.num_envs} x collect.num_collectors={cfg.collect.num_collectors}"
+    if cfg.algo.learns_from_rollouts:
+        return f"rollout.length={cfg.rollout.length} x {envs}"
+    warmup = f"algo.learning_starts={cfg.algo.learning_starts}"
+    return f"{warmup} or algo.n_step={cfg.algo.n_step} x {envs}, and 1 / algo.utd={cfg.algo.utd:g}"
+
+
+def _runner_rules(cfg: RunConfig) -> Iterator[str]:
+    runner, algo = cfg.runner, cfg.algo
+    if algo.learns_from_rollouts != (runner.name == "appo"):
+        fitting = "appo" if algo.learns_from_rollouts else "single_gpu, double_buffer or multi_gpu"
+        yield f"runner: got {runner.name}, allowed {fitting} with algo={algo.name}"
+    if runner.world_size != 1 and runner.name not in RANK_RUNNERS:
+        yield (
+            f"runner.world_size: got {runner.world_size}, allowed 1 with runner={runner.name}; several learner ranks"
+            " need runner=multi_gpu"
+        )
+    if cfg.collect.mode == "auto" and runner.name not in MODE_RUNNERS:
+        yield f"collect.mode: got auto, allowed alternate, overlap or free with runner={runner.name}"
+    if runner.backend == "nccl" and cfg.device == "cpu":
+        yield "runner.backend: got nccl, allowed auto, memory or gloo with device=cpu: NCCL joins GPUs only"
+    if runner.backend == "nccl" and runner.world_size > 1 and ":" in cfg.device:
+        yield (
+            f"runner.backend: got nccl, allowed auto, memory or gloo with device={cfg.device}: NCCL refuses"
+            f" {runner.world_size} ranks on one GPU; device=cuda gives each rank its own"
+        )
+    if runner.name == "double_buffer" and cfg.replay.source not in ("auto", "prefetch"):
+        yield f"replay.source: got {cfg.replay.source}, allowed prefetch or auto with runner=double_buffer"
+
+
+def _replay_rules(cfg: RunConfig) -> Iterator[str]:
+    algo, capacity, ranks = cfg.algo, cfg.replay.capacity, cfg.runner.world_size
+    rows = {
+        "algo.learning_starts": algo.learning_starts,
+        "algo.batch_size": algo.batch_size,
+        # One vector step must not recycle half of a ring.
+        "2 * collect.num_collectors * env.num_envs * algo.n_step": (
+            2 * cfg.collect.num_collectors * cfg.env.num_envs * algo.n_step
+        ),
     }
-    for file, text in files.items():  # each whole or not at all: without it the run could not be resumed
-        text += _notes(file)
-        if file.exists() and file.read_text(encoding="utf-8") == text:
-            continue
-        try:
-            atomic_write(file, text, durable=True)
-        except OSError as error:
-            raise SaveError(f"{file}: {error.strerror}") from error
+    for key, least in rows.items():
+        if capacity < least:
+            yield f"replay.capacity: got {capacity}, allowed at least {key}={least}"
+    if algo.batch_size % ranks:
+        yield (
+            f"algo.batch_size: got {algo.batch_size}, allowed a multiple of runner.world_size={ranks}: each rank takes"
+            " an equal part of the batch"
+        )
+    if algo.scales_reward and algo.n_step > 1:
+        yield (
+            f"algo.n_step: got {algo.n_step}, allowed 1 with algo.scale_reward=true: the running return is one of"
+            " single rewards, and rows of n steps hold sums; write algo.scale_reward=false"
+        )
+    if cfg.device == "cpu" and algo.compile == "graph":
+        yield "algo.compile: got graph, allowed off with device=cpu: CUDA alone captures graphs"
+    if cfg.device == "cpu" and algo.precision == "bf16":
+        yield "algo.precision: got bf16, allowed fp32 with device=cpu"
+    why_not_fast = algo.why_not_fast or (f"device={cfg.device}" if cfg.device.startswith("cuda") else "")
+    if algo.kernels == "fast" and why_not_fast:
+        yield f"algo.kernels: got fast, allowed auto or textbook with {why_not_fast}"
+    yield from rank_problems(cfg, ranks)
 
 
-def _notes(file: Path) -> str:
-    """Returns the comments of an earlier start of the run."""
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return "".join(f"{line}\n" for line in lines if line.startswith("#"))
+def rank_problems(cfg: RunConfig, num_ranks: int) -> Iterator[str]:
+    """Yields what `num_ranks` learner ranks that sample from a replay cannot do."""
+    if num_ranks > 1 and cfg.algo.compile == "graph":
+        yield (
+            f"algo.compile: got graph, allowed off with {num_ranks} learner ranks, which wait for each other within an"
+            " update"
+        )
+    share, rows = cfg.replay.demo_share, cfg.algo.batch_size // num_ranks
+    if cfg.replay.demos is not None and not 0 < round(share * rows) < rows:
+        yield (
+            f"replay.demo_share: got {share:g}, allowed a share that is at least one of the {rows} rows of a batch of"
+            " one rank, and not all of them"
+        )
 
 
-def read_config(path: Path) -> RunConfig:
-    """Returns the configuration of a run directory. Raises `ConfigError`."""
-    file = path / "config.yaml"
-    tree = read_values(file)
-    try:
-        return RunConfig.from_mapping(tree)
-    except ConfigError as error:
-        raise ConfigError([*_other_version(file), *error.problems]) from None
-
-
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
-    """Refuses a key that a mapping has twice: YAML would keep the last and drop the others without a word."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:  # Any: an anchor, which PyYAML does not type
-        """Returns the mapping. Raises `yaml.MarkedYAMLError`."""
-        node = super().compose_mapping_node(anchor)
-        keys = [(key.tag, key.value) for key, _ in node.value]
-        for index, (key, _) in enumerate(node.value):
-            if keys[index] in keys[:index]:
-                raise yaml.MarkedYAMLError(None, None, f"got the key {key.value!r} twice, allowed once", key.start_mark)
-        return node
-
-
-def read_values(file: Path, allowed: str = "the mapping that a run writes") -> dict[str, Any]:
-    """Returns the values of a YAML file such as `config.yaml`, unchecked. Raises `ConfigError` for no mapping."""
-    try:
-        tree = yaml.load(file.read_text(encoding="utf-8"), _Loader)
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error).replace("\n", " ")
-        raise ConfigError(f"{file}: cannot be read: {reason}") from None
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{file}: got {_kind(tree)}, allowed {allowed}")
-    return tree
-
-
-def _kind(tree: object) -> str:
-    return "nothing" if tree is None else f"a {type(tree).__name__}"
-
-
-def _other_version(file: Path) -> list[str]:
-    """Returns a line on the version that wrote a configuration which this one refuses."""
-    text = file.read_text(encoding="utf-8")
-    # A version begins with a digit: the comment after it holds the command, `offpolicy train ...`.
-    wrote = re.findall(rf"^{VERSION_NOTE}(\d[\w.+]*)", text, re.MULTILINE)
-    used = dict.fromkeys(re.findall(rf"^{PLUGIN_NOTE}(.+)$", text, re.MULTILINE))
-    needed = [f"{file}: used the plug-in {label}; is it installed?" for label in used]
-    if not wrote or wrote[-1] == __version__:
-        return needed
-    return [
-        *needed,
-        f"{file}: written by offpolicy {wrote[-1]}, this is {__version__}; pip install 'offpolicy=={wrote[-1]}'",
-    ]
-
-
-def read_spec(path: Path) -> SpaceSpec:
-    """Returns the spaces of a run directory. Raises `ConfigError`."""
-    try:
-        return SpaceSpec.from_json(json.loads((path / "spaces.json").read_text()))
-    except (OSError, ValueError, TypeError, AttributeError) as error:  # the last two: of another program, or version
-        raise ConfigError(f"{path / 'spaces.json'}: cannot be read: {error}") from None
-
-
-def env_differences(one: EnvConfig, other: EnvConfig) -> list[str]:
-    """Returns where the tasks of two configurations differ, as `key value, other value`."""
-    first, second = (
-        {"env.id": env.id, "env.wrappers": list(env.wrappers)} | flatten(env.kwargs, "env.kwargs.")
-        for env in (one, other)
-    )
-    keys = (key for key in first | second if key not in OWN_KWARGS and first.get(key) != second.get(key))
-    return [f"{key} {first.get(key)!r}, {second.get(key)!r}" for key in keys]
+def _rollout_rules(cfg: RunConfig) -> Iterator[str]:
+    ranks, collectors = cfg.runner.world_size, cfg.collect.num_collectors
+    if collectors % ranks:
+        yield (
+            f"collect.num_collectors: got {collectors}, allowed a multiple of runner.world_size={ranks}: each rank"
+            " learns from its own collectors"
+        )
+        return
+    rows = cfg.rollout.length * cfg.env.num_envs * (collectors // ranks)
+    if rows % cfg.algo.num_minibatches:
+        yield (
+            f"algo.num_minibatches: got {cfg.algo.num_minibatches}, allowed a divisor of the {rows} rows of a batch"
+            f" (rollout.length={cfg.rollout.length} x env.num_envs={cfg.env.num_envs} x"
+            f" {collectors // ranks} collectors per rank)"
+        )
+    if cfg.algo.trace_clip > cfg.algo.rho_clip:
+        yield f"algo.trace_clip: got {cfg.algo.trace_clip:g}, allowed at most algo.rho_clip={cfg.algo.rho_clip:g}"

@@ -13,8 +13,8 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from offpolicy import plugins
-from offpolicy.config.extensions import NetworkConfig, SinksConfig
-from offpolicy.config.parsing import option, plain
+from offpolicy.config.extensions import NetworkConfig
+from offpolicy.config.parsing import option
 from offpolicy.config.schedules import Ramp, Scheduled, value_at
 from offpolicy.errors import ConfigError
 from offpolicy.machine import LONGEST_WAIT_S
@@ -54,13 +54,12 @@ class AlgorithmInfo:
     # Of a plug-in, an entry point of `offpolicy.algos`:
     options: type[AlgoConfig] | None = None  # its options: a subclass, whose defaults are the algorithm's
     update_rule: str = ""  # module:Class, a `ReplayRule` or a `RolloutRule`; imported where torch is
-    like: AlgorithmInfo | None = None  # the algorithm of ours whose options it has too
-    leaves_out: tuple[str, ...] = ()  # options of that one which it does not read
+    like: AlgorithmInfo | None = None  # the algorithm of ours whose options it reads too; None: it may read any
 
-    def reads(self, spec: dataclasses.Field[Any]) -> bool:  # Any: the type of an option
-        """True if the algorithm reads an option of `AlgoConfig`."""
-        only = spec.metadata.get("only")
-        return spec.name not in self.leaves_out and (only is None or self in only or self.like in only)
+    @property
+    def choice(self) -> str:
+        """The words after `algo=` that choose it."""
+        return self.name if self.stage is None else f"{self.name} stage={self.stage}"
 
 
 ALL_SPACES = ("Box", "Discrete", "MultiDiscrete")
@@ -78,16 +77,24 @@ HORA_ADAPT = AlgorithmInfo(
 )  # fmt: skip
 ALGORITHMS = (SAC, TD3, FLASHSAC, APPO, HORA_TEACH, HORA_ADAPT)
 
-# Algorithms that an option is for.
 FROM_REPLAY = tuple(info for info in ALGORITHMS if not info.learns_from_rollouts)
 FROM_ROLLOUTS = tuple(info for info in ALGORITHMS if info.learns_from_rollouts)
-POLICY_GRADIENT = (APPO, HORA_TEACH)
-PERCEPTRONS = tuple(info for info in ALGORITHMS if info is not FLASHSAC)
-SOFT = (SAC, FLASHSAC)
-HORA = (HORA_TEACH, HORA_ADAPT)
 
 
-def takers(action_space: str) -> str:
+def _one_of(infos: tuple[AlgorithmInfo, ...]) -> str:
+    return "algo=" + ",".join(dict.fromkeys(info.name for info in infos))
+
+
+# What options need. A stage is one of HORA; other algorithms leave it at `teach`.
+REPLAY, ROLLOUTS, PERCEPTRONS = _one_of(FROM_REPLAY), _one_of(FROM_ROLLOUTS), "algo!=flashsac"
+SOFT, HORA, VALUES = "algo=sac,flashsac", "algo=hora", "algo.stage=teach"
+POLICY_GRADIENT, ADAPTING = f"{ROLLOUTS} {VALUES}", f"{HORA} algo.stage=adapt"
+PREFETCH = "replay.source=auto,prefetch"
+EVALUATION = "eval.episodes!=0"
+EVALUATION_BEFORE_THE_END = f"{EVALUATION} eval.every!=0 eval.every<total_timesteps"
+
+
+def algorithms_for(action_space: str) -> str:
     """Returns the algorithms that act in `Box`, `Discrete` or `MultiDiscrete`, as they are chosen.
 
     HORA, which has stages, is not among them: it needs an observation of its own.
@@ -130,15 +137,15 @@ def exact_utd(utd: float) -> Fraction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgoConfig:
-    """Hyper-parameters. Those that only some algorithms read are refused with the others, unless left alone."""
+    """Hyper-parameters."""
 
     name: str = option("sac", "algorithm", choices=tuple(dict.fromkeys(info.name for info in ALGORITHMS)))
-    gamma: float = option(0.99, "discount factor", ge=0.0, le=1.0, only=(*FROM_REPLAY, *POLICY_GRADIENT))
+    gamma: float = option(0.99, "discount factor", ge=0.0, le=1.0, needs=VALUES)
     hidden_dims: tuple[int, ...] = option(
-        (256, 256), "units of the hidden layers of actor and critics", ge=1, only=PERCEPTRONS
+        (256, 256), "units of the hidden layers of actor and critics", ge=1, needs=PERCEPTRONS
     )
     activation: str = option(
-        "relu", "activation of the hidden layers", choices=("relu", "elu", "silu", "tanh"), only=PERCEPTRONS
+        "relu", "activation of the hidden layers", choices=("relu", "elu", "silu", "tanh"), needs=PERCEPTRONS
     )
     network: NetworkConfig = field(default_factory=NetworkConfig)
     normalize_obs: bool = option(False, "normalise observations with running statistics")
@@ -146,110 +153,117 @@ class AlgoConfig:
         None, "clip the gradient norm of actor and of critics to this; null: no clipping", gt=0.0
     )
     # SAC, TD3 and FlashSAC
-    tau: float = option(0.005, "Polyak coefficient of the target networks", gt=0.0, le=1.0, only=FROM_REPLAY)
-    batch_size: int = option(256, "rows per gradient update", ge=1, only=FROM_REPLAY)
-    learning_starts: int = option(1000, "env steps of random actions before the first update", ge=1, only=FROM_REPLAY)
+    tau: float = option(0.005, "Polyak coefficient of the target networks", gt=0.0, le=1.0, needs=REPLAY)
+    batch_size: int = option(256, "rows per gradient update", ge=1, needs=REPLAY)
+    learning_starts: int = option(1000, "env steps of random actions before the first update", ge=1, needs=REPLAY)
     utd: float = option(
         1.0,
         "update-to-data ratio (UTD): gradient updates per environment transition",
         ge=0.00001,
         le=64.0,
-        only=FROM_REPLAY,
+        needs=REPLAY,
     )
-    actor_lr: Scheduled = option(3e-4, "Adam step size of the actor", gt=0.0, only=FROM_REPLAY)
-    critic_lr: Scheduled = option(3e-4, "Adam step size of the critics", gt=0.0, only=FROM_REPLAY)
-    critic_layer_norm: bool = option(False, "layer norm after each hidden layer of the critics", only=(SAC, TD3))
-    policy_delay: int = option(1, "critic updates per actor update", ge=1, only=FROM_REPLAY)
+    actor_lr: Scheduled = option(3e-4, "Adam step size of the actor", gt=0.0, needs=REPLAY)
+    critic_lr: Scheduled = option(3e-4, "Adam step size of the critics", gt=0.0, needs=REPLAY)
+    critic_layer_norm: bool = option(False, "layer norm after each hidden layer of the critics", needs="algo=sac,td3")
+    policy_delay: int = option(1, "critic updates per actor update", ge=1, needs=REPLAY)
     kernels: str = option(
         "auto",
         "how an update is made: textbook, from the losses as they are written, by autograd; fast, on a CPU and for the"
         " standard networks, with gradients written down; auto: fast where that is the same update, else textbook",
-        choices=("auto", "textbook", "fast"), only=(SAC, TD3),
+        choices=("auto", "textbook", "fast"), needs="algo=sac,td3",
     )  # fmt: skip
     products: str = option(
         "auto",
-        "kernels=fast: what multiplies matrices: blas, of torch; onednn; auto: onednn on AMD's processors from"
+        "what multiplies matrices in fast kernels: blas, of torch; onednn; auto: onednn on AMD's processors from"
         " family 26 (Zen 5) on, else blas",
-        choices=("auto", "blas", "onednn"), only=(SAC, TD3),
+        choices=("auto", "blas", "onednn"), needs="algo=sac,td3 algo.kernels!=textbook",
     )  # fmt: skip
     precision: str = option(
         "fp32",
         "fp32; bf16, on CUDA: matrix products in bfloat16 (torch.autocast), parameters and optimiser stay float32",
-        choices=("fp32", "bf16"), only=FROM_REPLAY,
+        choices=("fp32", "bf16"), needs=REPLAY,
     )  # fmt: skip
     compile: str = option(
         "off",
         "how an update is launched: off, kernel by kernel; graph, on CUDA: captured in the first update and launched as"
         " one",
-        choices=("off", "graph"), only=FROM_REPLAY,
+        choices=("off", "graph"), needs=REPLAY,
     )  # fmt: skip
-    n_step: int = option(1, "steps of reward summed before bootstrapping", ge=1, le=64, only=FROM_REPLAY)
+    n_step: int = option(1, "steps of reward summed before bootstrapping", ge=1, le=64, needs=REPLAY)
     # SAC and FlashSAC
-    alpha_lr: Scheduled = option(3e-4, "Adam step size of the temperature", gt=0.0, only=SOFT)
-    init_alpha: float = option(1.0, "initial temperature (the temperature when auto_alpha is false)", gt=0.0, only=SOFT)
-    auto_alpha: bool = option(True, "tune the temperature towards the target entropy", only=SOFT)
+    alpha_lr: Scheduled = option(
+        3e-4, "Adam step size of the temperature", gt=0.0, needs=f"{SOFT} algo.auto_alpha=true"
+    )
+    init_alpha: float = option(1.0, "initial temperature; the temperature with auto_alpha=false", gt=0.0, needs=SOFT)
+    auto_alpha: bool = option(True, "tune the temperature towards the target entropy", needs=SOFT)
     target_entropy: Scheduled | None = option(
         None, "target entropy in nats; null: -action_dim, of the [-1, 1] space; 0.98 log K of K discrete actions;"
         " FlashSAC: that of algo.target_sigma",
-        only=SOFT,
+        needs=f"{SOFT} algo.auto_alpha=true",
     )  # fmt: skip
     # FlashSAC
     noise_repeat: int = option(
         1, "env steps for which a draw of exploration noise is held, at most: n of them with P(n) ~ 1/n^2",
-        ge=1, le=1000, only=(FLASHSAC,),
+        ge=1, le=1000, needs="algo=flashsac",
     )  # fmt: skip
-    actor_width: int = option(64, "units of the residual stream of the actor", ge=1, le=16384, only=(FLASHSAC,))
-    critic_width: int = option(64, "units of the residual stream of each critic", ge=1, le=16384, only=(FLASHSAC,))
-    num_blocks: int = option(2, "residual blocks of actor and critics", ge=1, le=64, only=(FLASHSAC,))
-    num_bins: int = option(51, "bins of the distribution of returns", ge=2, le=4096, only=(FLASHSAC,))
-    value_max: float = option(5.0, "the bins lie in +- this, in scaled returns", gt=0.0, only=(FLASHSAC,))
+    actor_width: int = option(64, "units of the residual stream of the actor", ge=1, le=16384, needs="algo=flashsac")
+    critic_width: int = option(64, "units of the residual stream of each critic", ge=1, le=16384, needs="algo=flashsac")
+    num_blocks: int = option(2, "residual blocks of actor and critics", ge=1, le=64, needs="algo=flashsac")
+    num_bins: int = option(51, "bins of the distribution of returns", ge=2, le=4096, needs="algo=flashsac")
+    value_max: float = option(5.0, "the bins lie in +- this, in scaled returns", gt=0.0, needs="algo=flashsac")
     scale_reward: bool = option(
-        True, "divide rewards by the spread of the running discounted returns", only=(FLASHSAC,)
+        True, "divide rewards by the spread of the running discounted returns", needs="algo=flashsac"
     )
     target_sigma: float = option(
-        0.15, "std of the Gaussian whose entropy is the target's, in the [-1, 1] space", gt=0.0, only=(FLASHSAC,)
-    )
+        0.15, "std of the Gaussian whose entropy is the target's, in the [-1, 1] space", gt=0.0,
+        needs="algo=flashsac algo.auto_alpha=true algo.target_entropy=null",
+    )  # fmt: skip
     # TD3
-    exploration_noise: Scheduled = option(0.1, "std of the action noise, in the [-1, 1] space", ge=0.0, only=(TD3,))
-    target_noise: float = option(0.2, "std of the target-policy smoothing noise", ge=0.0, only=(TD3,))
-    target_noise_clip: float = option(0.5, "clip of the target-policy smoothing noise", ge=0.0, only=(TD3,))
+    exploration_noise: Scheduled = option(
+        0.1, "std of the action noise, in the [-1, 1] space", ge=0.0, needs="algo=td3"
+    )
+    target_noise: float = option(0.2, "std of the target-policy smoothing noise", ge=0.0, needs="algo=td3")
+    target_noise_clip: float = option(0.5, "clip of the target-policy smoothing noise", ge=0.0, needs="algo=td3")
     # APPO and HORA
-    lr: Scheduled = option(3e-4, "Adam step size; one for everything that learns", gt=0.0, only=FROM_ROLLOUTS)
+    lr: Scheduled = option(3e-4, "Adam step size; one for everything that learns", gt=0.0, needs=ROLLOUTS)
     lr_schedule: str = option(
         "constant", "constant; linear: to 0 at the end; kl_adaptive: holds the KL of an epoch near target_kl",
-        choices=("constant", "linear", "kl_adaptive"), only=FROM_ROLLOUTS,
+        choices=("constant", "linear", "kl_adaptive"), needs=ROLLOUTS,
     )  # fmt: skip
-    target_kl: float = option(0.01, "lr_schedule=kl_adaptive: KL of an epoch, in nats", gt=0.0, only=POLICY_GRADIENT)
-    epochs: int = option(10, "passes over a batch of rollouts", ge=1, le=1000, only=FROM_ROLLOUTS)
-    num_minibatches: int = option(8, "gradient steps of one pass", ge=1, only=FROM_ROLLOUTS)
-    advantage: str = option(
-        "vtrace", "vtrace: corrected for the policy's age; gae: not", choices=("vtrace", "gae"), only=POLICY_GRADIENT
+    target_kl: float = option(
+        0.01, "KL of an epoch, in nats", gt=0.0, needs=f"{POLICY_GRADIENT} algo.lr_schedule=kl_adaptive"
     )
-    gae_lambda: float = option(0.95, "lambda of V-trace and GAE", ge=0.0, le=1.0, only=POLICY_GRADIENT)
-    rho_clip: float = option(1.0, "V-trace: bound of rho", gt=0.0, only=POLICY_GRADIENT)
-    trace_clip: float = option(1.0, "V-trace: bound of c", gt=0.0, only=POLICY_GRADIENT)
-    clip: float = option(0.2, "the ratio counts between 1 - clip and 1 + clip", gt=0.0, lt=1.0, only=POLICY_GRADIENT)
-    value_coef: float = option(0.5, "weight of the critic's loss", ge=0.0, only=POLICY_GRADIENT)
+    epochs: int = option(10, "passes over a batch of rollouts", ge=1, le=1000, needs=ROLLOUTS)
+    num_minibatches: int = option(8, "gradient steps of one pass", ge=1, needs=ROLLOUTS)
+    advantage: str = option(
+        "vtrace", "vtrace: corrected for the policy's age; gae: not", choices=("vtrace", "gae"), needs=POLICY_GRADIENT
+    )
+    gae_lambda: float = option(0.95, "lambda of V-trace and GAE", ge=0.0, le=1.0, needs=POLICY_GRADIENT)
+    rho_clip: float = option(1.0, "bound of rho", gt=0.0, needs=f"{POLICY_GRADIENT} algo.advantage=vtrace")
+    trace_clip: float = option(1.0, "bound of c", gt=0.0, needs=f"{POLICY_GRADIENT} algo.advantage=vtrace")
+    clip: float = option(0.2, "the ratio counts between 1 - clip and 1 + clip", gt=0.0, lt=1.0, needs=POLICY_GRADIENT)
+    value_coef: float = option(0.5, "weight of the critic's loss", ge=0.0, needs=POLICY_GRADIENT)
     value_clip: float | None = option(
         None, "the critic gains nothing by moving further than this, in its own units; null: no bound",
-        gt=0.0, only=POLICY_GRADIENT,
+        gt=0.0, needs=POLICY_GRADIENT,
     )  # fmt: skip
-    ent_coef: float = option(0.0, "weight of the policy's entropy", ge=0.0, only=POLICY_GRADIENT)
-    bounds_coef: float = option(0.0, "weight of means beyond +-1.1", ge=0.0, only=POLICY_GRADIENT)
-    normalize_advantage: bool = option(True, "advantages to mean 0 and std 1 per batch", only=POLICY_GRADIENT)
-    normalize_value: bool = option(True, "the critic predicts in units of its targets' spread", only=POLICY_GRADIENT)
-    init_log_std: float = option(0.0, "log std of the first policy for a Box", ge=-5, le=2, only=POLICY_GRADIENT)
+    ent_coef: float = option(0.0, "weight of the policy's entropy", ge=0.0, needs=POLICY_GRADIENT)
+    bounds_coef: float = option(0.0, "weight of means beyond +-1.1", ge=0.0, needs=POLICY_GRADIENT)
+    normalize_advantage: bool = option(True, "advantages to mean 0 and std 1 per batch", needs=POLICY_GRADIENT)
+    normalize_value: bool = option(True, "the critic predicts in units of its targets' spread", needs=POLICY_GRADIENT)
+    init_log_std: float = option(0.0, "log std of the first policy for a Box", ge=-5, le=2, needs=POLICY_GRADIENT)
     actor_input: str = option(
         "all", "what the actor reads: all; obs, history: that group (history: proprio_hist), the critic reads all",
-        choices=("all", "obs", "history"), only=(APPO,),
+        choices=("all", "obs", "history"), needs="algo=appo",
     )  # fmt: skip
     # HORA
     stage: str = option(
         "teach", "teach: with privileged information; adapt: infer it from the history", choices=("teach", "adapt"),
-        only=HORA,
+        needs=HORA,
     )  # fmt: skip
-    latent_dim: int = option(8, "numbers that the privileged information is squeezed into", ge=1, le=1024, only=HORA)
-    encoder_dims: tuple[int, ...] = option((256, 128), "units of the encoder's hidden layers", ge=1, only=HORA)
+    latent_dim: int = option(8, "numbers that the privileged information is squeezed into", ge=1, le=1024, needs=HORA)
+    encoder_dims: tuple[int, ...] = option((256, 128), "units of the encoder's hidden layers", ge=1, needs=HORA)
 
     @property
     def is_adapting(self) -> bool:
@@ -376,22 +390,25 @@ class ReplayConfig:
     demos: str | None = option(
         None, "demonstrations mixed into every batch: an .npz (`offpolicy record`), minari:<id>, or a Minari directory"
     )
-    demo_share: float = option(0.25, "share of every batch that is demonstrations", gt=0.0, lt=1.0)
+    demo_share: float = option(
+        0.25, "share of every batch that is demonstrations", gt=0.0, lt=1.0, needs="replay.demos!=null"
+    )
     age_weighting: int | None = option(
         None,
         "env steps in which a row's weight falls from 1 to 0, but not below replay.age_floor (Sample Weight Decay,"
         " arXiv:2604.01913; WarpSAC's: 80000); null: all rows are equally likely",
         ge=1,
     )
-    age_floor: float = option(0.1, "lowest weight of an old row, with replay.age_weighting", gt=0.0, le=1.0)
+    age_floor: float = option(0.1, "lowest weight of an old row", gt=0.0, le=1.0, needs="replay.age_weighting!=null")
     device_share: float = option(
-        0.5, "share of the device's free memory that the copy may take (source=resident)", gt=0.0, le=1.0
-    )
-    slots: int = option(2, "batches packed or in use at once (source=prefetch)", ge=1, le=16)
+        0.5, "share of the device's free memory that the copy may take", gt=0.0, le=1.0,
+        needs="replay.source=auto,resident",
+    )  # fmt: skip
+    slots: int = option(2, "batches packed or in use at once", ge=1, le=16, needs=PREFETCH)
     prefetch: bool = option(
-        True, "pack the next batch while this one trains; false: when it is asked for (source=prefetch)"
+        True, "pack the next batch while this one trains; false: when it is asked for", needs=PREFETCH
     )
-    newest: bool = option(False, "pack only once the rows that the iteration waits for are there (source=prefetch)")
+    newest: bool = option(False, "pack only once the rows that the iteration waits for are there", needs=PREFETCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,11 +430,16 @@ class CollectConfig:
 
     mode: str | None = option(None, "null: the runner's default", choices=("alternate", "overlap", "free", "auto"))
     num_collectors: int = option(1, "collector processes", ge=1, le=256)
-    band: int = option(1000, "free mode: env steps by which either side may be ahead of what algo.utd calls for", ge=1)
+    band: int = option(
+        1000, "env steps by which either side may be ahead of what algo.utd calls for", ge=1,
+        needs=f"{REPLAY} collect.mode=free",
+    )  # fmt: skip
     hook: str | None = option(
         None, "module:function called with each finished training episode (offpolicy.collect.post.Episode); null: none"
     )
-    post_queue: int = option(2, "finished episodes of a collector that may wait for the hook", ge=1, le=1024)
+    post_queue: int = option(
+        2, "finished episodes of a collector that may wait for the hook", ge=1, le=1024, needs="collect.hook!=null"
+    )
     max_restarts: int = option(
         4, "times in ten minutes that a collector which died is started again; one death more ends the run, exit 70",
         ge=0, le=1_000_000,
@@ -428,18 +450,26 @@ class CollectConfig:
 class EvalConfig:
     """Evaluation of the deterministic policy on fresh seeded environments."""
 
-    every: int = option(5000, "env steps between evaluations; 0: only at the end", ge=0)
+    every: int = option(5000, "env steps between evaluations; 0: only at the end", ge=0, needs=EVALUATION)
     episodes: int = option(10, "episodes of one evaluation; 0: never evaluate", ge=0)
     beside: str = option(
         "auto", "true: in another process, beside training; false: by rank 0; auto: beside where a core is free",
-        choices=("auto", "true", "false"),
+        choices=("auto", "true", "false"), needs=EVALUATION,
     )  # fmt: skip
     hook: str | None = option(
-        None, "module:function called with each finished episode (offpolicy.collect.post.Episode); null: none"
+        None, "module:function called with each finished episode (offpolicy.collect.post.Episode); null: none",
+        needs=EVALUATION,
+    )  # fmt: skip
+    post_queue: int = option(
+        2, "finished episodes that may wait for the hook", ge=1, le=1024, needs=f"{EVALUATION} eval.hook!=null"
     )
-    post_queue: int = option(2, "finished episodes that may wait for the hook", ge=1, le=1024)
-    video: bool = option(False, "film the first episode of each evaluation, in another process: videos/*.gif")
-    video_mb: int = option(100, "MB that the videos of a run may take; the oldest are removed", ge=1)
+    video: bool = option(
+        False, "film the first episode of each evaluation, in another process: videos/*.gif", needs=EVALUATION
+    )
+    video_mb: int = option(
+        100, "MB that the videos of a run may take; the oldest are removed", ge=1,
+        needs=f"{EVALUATION} eval.video=true",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,9 +477,13 @@ class StopConfig:
     """Ends a run before its budget is spent, by what its evaluations say."""
 
     reward: float | None = option(
-        None, "stop once an evaluation's mean return is at least this; null: never", gt=-1e300, lt=1e300
-    )
-    patience: int = option(0, "stop after this many evaluations in a row without a better mean return; 0: never", ge=0)
+        None, "stop once an evaluation's mean return is at least this; null: never", gt=-1e300, lt=1e300,
+        needs=EVALUATION_BEFORE_THE_END,
+    )  # fmt: skip
+    patience: int = option(
+        0, "stop after this many evaluations in a row without a better mean return; 0: never", ge=0,
+        needs=EVALUATION_BEFORE_THE_END,
+    )  # fmt: skip
 
     @property
     def is_set(self) -> bool:
@@ -484,9 +518,11 @@ class LogConfig:
         True, "write TensorBoard events: what its charts show; full: every key of the records"
     )
     wandb: str = option("disabled", "Weights & Biases mode", choices=("disabled", "offline", "online"))
-    wandb_project: str = option("offpolicy", "Weights & Biases project")
+    wandb_project: str = option("offpolicy", "Weights & Biases project", needs="log.wandb!=disabled")
     prometheus_port: int | None = option(None, "serve the newest record to Prometheus; null: no", ge=1, le=65535)
-    prometheus_address: str = option("127.0.0.1", "address to serve at, such as 0.0.0.0 for other machines")
+    prometheus_address: str = option(
+        "127.0.0.1", "address to serve at, such as 0.0.0.0 for other machines", needs="log.prometheus_port!=null"
+    )
     otlp_endpoint: str | None = option(
         None, "send every record to this OpenTelemetry collector, such as http://127.0.0.1:4318; null: no"
     )
@@ -501,10 +537,16 @@ class TimingConfig:
     """The time account."""
 
     enabled: bool = option(True, "keep the account; false: no clock is read in collector and learner")
-    trace: bool = option(False, "write down every phase of every process: trace.json, for trace viewers")
-    trace_mb: int = option(200, "MB that trace.json may have; of a longer run it holds the end", ge=1)
-    profile_at: int = option(0, "iteration after which torch.profiler is attached, with timing.trace; 0: never", ge=0)
-    profile_iterations: int = option(10, "iterations that torch.profiler watches", ge=1)
+    trace: bool = option(
+        False, "write down every phase of every process: trace.json, for trace viewers", needs="timing.enabled=true"
+    )
+    trace_mb: int = option(
+        200, "MB that trace.json may have; of a longer run it holds the end", ge=1, needs="timing.trace=true"
+    )
+    profile_at: int = option(
+        0, "iteration after which torch.profiler is attached; 0: never", ge=0, needs="timing.trace=true"
+    )
+    profile_iterations: int = option(10, "iterations that torch.profiler watches", ge=1, needs="timing.profile_at!=0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -517,61 +559,3 @@ class ThreadsConfig:
     learner: int | Literal["auto"] = option(
         "auto", "threads of the learner; auto: the fastest number, tried while it trains on a CPU", ge=1
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSections:
-    """All sections and top-level keys of a run, each value checked by itself."""
-
-    algo: AlgoConfig = field(default_factory=AlgoConfig)
-    runner: RunnerConfig = field(default_factory=RunnerConfig)
-    env: EnvConfig = field(default_factory=EnvConfig)
-    replay: ReplayConfig = field(default_factory=ReplayConfig)
-    rollout: RolloutConfig = field(default_factory=RolloutConfig)
-    collect: CollectConfig = field(default_factory=CollectConfig)
-    eval: EvalConfig = field(default_factory=EvalConfig)
-    stop: StopConfig = field(default_factory=StopConfig)
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    log: LogConfig = field(default_factory=LogConfig)
-    sinks: SinksConfig = field(default_factory=SinksConfig)
-    timing: TimingConfig = field(default_factory=TimingConfig)
-    threads: ThreadsConfig = field(default_factory=ThreadsConfig)
-    seed: int = option(1, "one seed for every stream", ge=0, lt=2**31)
-    total_timesteps: int = option(20_000, "env steps to train for", ge=1)
-    device: str = option("auto", "auto (cuda, else cpu), cpu, cuda or cuda:<index>")
-    teacher: str | None = option(None, "stage=adapt: run directory of the teacher, a run of algo=hora")
-    init_from: str | None = option(
-        None, "a run whose networks and normalisers this one begins with: directory, beginning of its name, or latest"
-    )
-    callbacks: tuple[str, ...] = option(
-        (), "module:Name of callbacks (offpolicy.logger.callbacks.Callback), called with records and evaluations"
-    )
-    run_dir: str | None = option(None, "run directory; null: runs/<algo>/<env id>/<time>-s<seed>")
-    resume: str = option("auto", "what to do with an existing run directory", choices=("auto", "must", "never"))
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Returns the nested mapping of plain values, as `config.yaml` of a run directory has it."""
-        mapping: dict[str, Any] = plain(dataclasses.asdict(self))
-        return mapping
-
-    @property
-    def collect_mode(self) -> str:
-        """The collection mode, or the runner's default; with `auto` the one that a run begins with."""
-        first = "alternate" if self.collect.mode == "auto" else self.collect.mode
-        return first or RUNNER_DEFAULT_MODE[self.runner.name]
-
-    @property
-    def takes_turns(self) -> bool:
-        """True if collector and learner work one at a time for the whole run."""
-        return self.collect_mode == "alternate" and self.collect.mode != "auto"
-
-    @property
-    def ring_capacity(self) -> int:
-        """One collector's part of the replay's capacity, in transitions."""
-        return self.replay.capacity // self.collect.num_collectors
-
-    @property
-    def replay_rows(self) -> int:
-        """Rows of one collector's ring: its part of the capacity, but never more than the run can write."""
-        own_steps = -(-self.total_timesteps // self.collect.num_collectors)
-        return min(self.ring_capacity, own_steps + self.env.num_envs * self.algo.n_step)

@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from offpolicy.config.sections import takers
+from offpolicy.config.sections import algorithms_for
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Float32, SpaceSpec
 
@@ -200,8 +200,8 @@ def _bounds(space: Space[Any], problems: list[str]) -> tuple[tuple[float, ...], 
         return tuple(start.astype(float).tolist()), tuple((start + space.nvec.ravel() - 1).astype(float).tolist())
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
         problem = (
-            f"allowed a Box of floats with finite bounds, a Discrete (with {takers('Discrete')}) or a MultiDiscrete"
-            f" (with {takers('MultiDiscrete')})"
+            f"allowed a Box of floats with finite bounds, a Discrete (with {algorithms_for('Discrete')}) or a"
+            f" MultiDiscrete (with {algorithms_for('MultiDiscrete')})"
         )
     elif not space.low.size:
         problem = "it holds no action, allowed a Box of at least one float"

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from offpolicy.checkpoint import CHECKPOINTS, run_store
 from offpolicy.children import die_with_parent
-from offpolicy.config.extensions import SinksConfig
 from offpolicy.config.parsing import flatten
-from offpolicy.config.rules import first_update_step, impossible_compile, impossible_share
-from offpolicy.config.schema import RunConfig, read_config
+from offpolicy.config.run_files import read_config
+from offpolicy.config.schema import RunConfig, first_update_step, rank_problems
 from offpolicy.config.sections import RANK_RUNNERS
 from offpolicy.distributed.host_info import HostInfo, require_interface
 from offpolicy.distributed.rendezvous import Proposal, agree
@@ -88,7 +87,7 @@ def follow_launcher(cfg: RunConfig) -> HostInfo:
             f" of {host.num_hosts} hosts: collect.num_collectors={cfg.collect.num_collectors} and"
             f" env.num_envs={cfg.env.num_envs} are those of each host"
         )
-    if problems := impossible_share(cfg, num_ranks) + impossible_compile(cfg, num_ranks):
+    if problems := list(rank_problems(cfg, num_ranks)):
         raise ConfigError(problems)
     if cfg.runner.backend == "memory" and not host.is_alone:
         raise ConfigError(
@@ -156,7 +155,7 @@ def own_config(cfg: RunConfig, host: HostInfo) -> RunConfig:
     if host.index == 0:
         return replace(cfg, env=env)
     log = replace(cfg.log, tensorboard=False, wandb="disabled", sinks=())
-    return replace(cfg, env=env, log=log, sinks=SinksConfig())
+    return replace(cfg, env=env, log=log, sinks={})
 
 
 def host_dir(run_dir: Path, host: int) -> Path:

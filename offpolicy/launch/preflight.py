@@ -13,9 +13,9 @@ from offpolicy.checkpoint.manifest import PLUGINS_KEY, fingerprint
 from offpolicy.collect.drawable import check_video_of
 from offpolicy.collect.episode_hook import check_hook
 from offpolicy.config.parsing import flatten, is_within
-from offpolicy.config.rules import RESUMABLE, owners
-from offpolicy.config.schema import RunConfig, read_config, read_spec
-from offpolicy.config.sections import takers
+from offpolicy.config.run_files import read_config, read_spec
+from offpolicy.config.schema import RESUMABLE, RunConfig
+from offpolicy.config.sections import algorithms_for
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
 from offpolicy.fork_server import ForkServer
@@ -73,7 +73,7 @@ def preflight(cfg: RunConfig, server: ForkServer | None = None, *, is_elsewhere:
             found.require_sequences("algo.n_step")
     if cfg.eval.hook is not None and cfg.eval.episodes:
         check_hook(cfg.eval.hook)
-    if cfg.eval.video:
+    if cfg.eval.video and cfg.eval.episodes:
         check_video_of(cfg.env)
     if cfg.collect.hook is not None:
         check_hook(cfg.collect.hook, "collect.hook")
@@ -128,7 +128,7 @@ def check_actions(cfg: RunConfig, spec: SpaceSpec) -> None:
         space = f"{spec.action_space}({', '.join(map(str, spec.choices))})"
         raise ConfigError(
             f"env.id: got {cfg.env.id}, whose actions are {space}; {cfg.algo.name} needs a {' or '.join(allowed)}"
-            f" action space: {takers(spec.action_space)} takes {spec.action_space} actions"
+            f" action space: {algorithms_for(spec.action_space)} takes {spec.action_space} actions"
         )
 
 
@@ -335,8 +335,8 @@ def source_differences(path: Path, cfg: RunConfig, spec: SpaceSpec) -> list[str]
     """Returns every reason why the networks of the run at `path` do not fit those of this run."""
     source, source_spec = read_config(path), read_spec(path)
     if (source.algo.name, source.algo.info.stage) != (cfg.algo.name, cfg.algo.info.stage):
-        theirs, ours = owners([source.algo.info])[0], owners([cfg.algo.info])[0]
-        return [f"init_from: {path} is a run of algo={theirs}, allowed a run of algo={ours}"]
+        theirs, ours = source.algo.info, cfg.algo.info
+        return [f"init_from: {path} is a run of algo={theirs.choice}, allowed a run of algo={ours.choice}"]
     sizes = [
         f"algo.{name}: got {_text(ours)}, the run {path} has {_text(theirs)}; write algo.{name}={_text(theirs)}"
         for name in SOURCE_KEYS

@@ -13,7 +13,7 @@ from pathlib import Path
 from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, Disk, run_store
 from offpolicy.checkpoint.best import BEST
-from offpolicy.config.parsing import as_override
+from offpolicy.config.overrides import as_override
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.files import remove_temporaries
 from offpolicy.launch.run_lock import RunLock, is_signed

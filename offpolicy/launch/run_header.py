@@ -9,9 +9,12 @@ from pathlib import Path
 from offpolicy.checkpoint import SharedState, state_fields
 from offpolicy.checkpoint.manifest import PLUGINS_KEY
 from offpolicy.collect.evaluations import Score, best_of, last_result, read_scores
-from offpolicy.config.chosen import plugins_of
-from offpolicy.config.schema import RunConfig, env_differences, read_config
+from offpolicy.config.overrides import as_override
+from offpolicy.config.parsing import flatten
+from offpolicy.config.run_files import env_differences, read_config
+from offpolicy.config.schema import RunConfig, plugins_of
 from offpolicy.config.sections import EnvConfig
+from offpolicy.config.unread import unread_options
 from offpolicy.envs.make import MAX_EPISODE_STEPS
 from offpolicy.envs.vectorization import is_batched_task, slower_because
 from offpolicy.launch.resources import env_step_factors
@@ -138,9 +141,19 @@ def environments_line(env: EnvConfig, num_threads: int) -> str:
     return f"environments: {env.num_envs} x {env.id}, {how}" + (f", because {why}" if why else "")
 
 
+def unread_warning(cfg: RunConfig) -> list[str]:
+    """Returns a line on the options that nothing reads in the run; none if there is no such option."""
+    values = flatten(cfg.to_mapping())
+    found = [
+        f"{key}={as_override(values[key])} (read with {needs})" if key in values else f"{key} (read with {needs})"
+        for key, needs in unread_options(cfg).items()
+    ]
+    return [f"nothing reads in this run: {', '.join(found)}"] if found else []
+
+
 def _problems(job: WorkerSpec) -> list[str]:
-    """Returns what may go wrong with this environment on this machine."""
-    problems = []
+    """Returns the options that nothing reads, and what may go wrong with this environment on this machine."""
+    problems = unread_warning(job.cfg)
     if job.spec.max_episode_steps is None:
         problems.append(
             f"{job.cfg.env.id} is registered without a time limit: episodes that do not end by themselves are cut by an"

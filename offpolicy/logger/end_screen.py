@@ -16,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from offpolicy.config.schema import read_config, read_spec
+from offpolicy.config.run_files import read_config, read_spec
 from offpolicy.errors import ConfigError
 from offpolicy.logger.console import (
     STATUS_STYLES,

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from offpolicy.config.parsing import flatten, is_within
-from offpolicy.config.sections import ALGORITHMS, algorithm_info
-from offpolicy.config.usable import keys_for, specs
-from offpolicy.logger.record import RunHeader
+from offpolicy.config.schema import RunConfig
+from offpolicy.config.unread import unread_keys
+from offpolicy.errors import ConfigError
 
 # As many as TensorBoard shows before the results.
 FIRST = ("algo.name", "env.id", "runner.name", "seed", "total_timesteps")
@@ -34,12 +34,14 @@ FINAL_METRICS = (
 )
 
 
-def used_options(config: Mapping[str, Any], header: RunHeader) -> dict[str, Any]:  # Any: values of the configuration
-    """Returns the options by dotted key, `FIRST` first; without those of other algorithms and those that are null."""
+def used_options(config: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of the configuration
+    """Returns the options by dotted key, `FIRST` first; without those that nothing reads and those that are null."""
     options = {key: value for key, value in flatten(config).items() if value is not None}
-    info = algorithm_info(header.algo, header.stage)
-    unused = set(specs()).difference(keys_for(info)) if info in ALGORITHMS else set[str]()
-    used = {key: value for key, value in options.items() if not is_within(key, (*LEFT_OUT, *unused))}
+    try:
+        unread = tuple(unread_keys(RunConfig.from_mapping(config)))
+    except ConfigError:  # of another trainer
+        unread = ()
+    used = {key: value for key, value in options.items() if not is_within(key, (*LEFT_OUT, *unread))}
     return {key: used[key] for key in FIRST if key in used} | used
 
 

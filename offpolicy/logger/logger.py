@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import yaml
 
-from offpolicy.config.extensions import SinksConfig
 from offpolicy.config.parsing import merge, nested
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import LogConfig
@@ -431,12 +430,12 @@ def _opened(  # noqa: PLR0913  # what it opens, and where a resumed run goes on
     *,
     has_steps: bool = False,
     provenance: Provenance | None = None,
-    options: SinksConfig = SinksConfig(),  # noqa: B008  # frozen
+    options: Mapping[str, object] | None = None,
 ) -> OffPolicyLogger:
     view = open_view(log.panel, sys.stdout, header)
     sinks = BuiltInSinks(
         run_dir, config, log, header, resume_step, resume_updates,
         is_unique=not has_steps, provenance=provenance, warn=view.message,
     ).open()  # fmt: skip
-    sinks += open_plugins(log.sinks, options, SinkContext(run_dir, config, None, resume_step), view.message)
+    sinks += open_plugins(log.sinks, options or {}, SinkContext(run_dir, config, None, resume_step), view.message)
     return OffPolicyLogger(run_dir, config, header, sinks, view, log, StepTotals(header) if has_steps else None)

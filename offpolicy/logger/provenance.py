@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy import __version__
-from offpolicy.config.schema import PLUGIN_NOTE, VERSION_NOTE
+from offpolicy.config.run_files import PLUGIN_NOTE, VERSION_NOTE
 from offpolicy.files import atomic_write
 from offpolicy.plugins import Plugin
 

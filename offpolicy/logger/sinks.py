@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from offpolicy import plugins
-from offpolicy.config.extensions import SinkInfo, SinksConfig, sink_plugin
+from offpolicy.config.extensions import SinkInfo, sink_plugin
 from offpolicy.files import JsonlFile, UniqueJsonlFile
 from offpolicy.logger.record import Record
 from offpolicy.types import EpisodeRecord
@@ -48,12 +48,14 @@ class SinkContext:
     resume_step: int | None  # env step that the run goes on from: records since are superseded; None: a new run
 
 
-def open_plugins(names: Sequence[str], options: SinksConfig, context: SinkContext, warn: Warn) -> list[SafeSink]:
+def open_plugins(
+    names: Sequence[str], options: Mapping[str, object], context: SinkContext, warn: Warn
+) -> list[SafeSink]:
     """Returns the guarded sinks of plug-ins by their names, each with its section of the options."""
     found = []
     for name in names:
         plugin = sink_plugin(name)
-        own = replace(context, options=getattr(options, name))
+        own = replace(context, options=options[name])
 
         def factory(plugin: plugins.Plugin = plugin, own: SinkContext = own) -> Sink:
             sink: Sink = plugins.resolve(plugin, plugins.load(plugin, SinkInfo).open)(own)

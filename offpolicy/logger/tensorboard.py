@@ -76,7 +76,7 @@ class TensorBoardSink:
             # Readers drop what earlier files hold from this step on.
             start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
             self._event(resume_step + 1, session_log=start)
-        self._event(0, summary=_hparams_summary(used_options(config, header), header.started_unix_s))
+        self._event(0, summary=_hparams_summary(used_options(config), header.started_unix_s))
         step = resume_step or 0
         self.text("configuration", f"```yaml\n{yaml.safe_dump(plain(dict(config)), sort_keys=False)}```", step)
         self.text("run", _origin(run_dir, provenance or Provenance.of_this_process(unix_s())), step)

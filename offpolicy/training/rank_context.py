@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from offpolicy.config.rules import device_problems
-from offpolicy.config.schema import RunConfig
+from offpolicy.config.schema import RunConfig, device_problems
 from offpolicy.errors import ConfigError
 from offpolicy.machine import num_usable_cores
 from offpolicy.processes.child import ChildContext

@@ -29,7 +29,7 @@ from offpolicy.checkpoint import (
 from offpolicy.checkpoint.content import check_fresh
 from offpolicy.checkpoint.manifest import fingerprint
 from offpolicy.checkpoint.replay_rows import has_replay
-from offpolicy.config.schema import read_spec
+from offpolicy.config.run_files import read_spec
 from offpolicy.errors import CheckpointError
 from offpolicy.processes.control_page import CollectorWord, RankWord
 from offpolicy.protocols import StatefulBatchSource

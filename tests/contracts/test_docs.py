@@ -13,7 +13,7 @@ import yaml
 
 from offpolicy import cli
 from offpolicy.config.overrides import load_config, load_values
-from offpolicy.config.rules import RESUMABLE
+from offpolicy.config.schema import RESUMABLE
 from tests.documents import anchors, blocks, commands, is_template, links, made
 
 REPOSITORY = Path(__file__).resolve().parents[2]

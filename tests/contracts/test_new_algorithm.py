@@ -54,7 +54,7 @@ EDITS = (  # file, what is replaced, which occurs once, and by what
             "\nALGORITHMS = (",
             '\nDDPG = AlgorithmInfo("ddpg", PolicyKind.DETERMINISTIC, ("saturation",))\nALGORITHMS = (DDPG, ',
         ),
-        ('"std of the action noise, in the [-1, 1] space", ge=0.0, only=(TD3,)', '"std", ge=0.0, only=(TD3, DDPG)'),
+        ('[-1, 1] space", ge=0.0, needs="algo=td3"\n', '[-1, 1] space", ge=0.0, needs="algo=td3,ddpg"\n'),
     ),
     (
         "offpolicy/logger/metrics.toml",

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
-from offpolicy.config.schema import read_config
+from offpolicy.config.run_files import read_config
 from offpolicy.replay.row_layout import RowLayout
 from tests.processes.conftest import ENDLESS, LiveRun, StartRun, find_process
 from tests.processes.test_appo import TINY_APPO

@@ -20,5 +20,4 @@ class TqcConfig(AlgoConfig):
 TQC = AlgorithmInfo(
     *("tqc", PolicyKind.SQUASHED_GAUSSIAN, REPLAY_CURVES),
     options=TqcConfig, update_rule="offpolicy_tqc.update:Tqc", like=SAC,
-    leaves_out=("kernels", "products"),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.config.overrides import load_config
-from offpolicy.config.schema import write_config
+from offpolicy.config.run_files import write_config
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.what_if import Capacities, pipeline_of
 from offpolicy.types import SpaceSpec

@@ -15,7 +15,8 @@ from offpolicy.algos.registry import make_policy
 from offpolicy.api import acting
 from offpolicy.api.acting import LoadedPolicy, load
 from offpolicy.commands.saved_run import SavedRun
-from offpolicy.config.schema import RunConfig, write_config
+from offpolicy.config.run_files import write_config
+from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError, NumericsError
 from offpolicy.types import SpaceSpec
 

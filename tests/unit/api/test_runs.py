@@ -15,7 +15,8 @@ import pytest
 from offpolicy.api.acting import load
 from offpolicy.api.runs import TrainedRun
 from offpolicy.config.overrides import load_config
-from offpolicy.config.schema import RunConfig, write_config
+from offpolicy.config.run_files import write_config
+from offpolicy.config.schema import RunConfig
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.types import SpaceSpec
 

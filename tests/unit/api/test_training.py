@@ -75,19 +75,6 @@ def test_a_source_that_names_no_run_is_refused(given: Any) -> None:
         configure(config=given)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"replay": 5, "replay.capacity": 10},
-        {"replay.capacity": 10, "replay": 5},
-    ],
-)
-def test_a_plain_value_is_not_dropped_for_a_key_below_it(values: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        configure(**values)
-    assert caught.value.problems == ("replay: got 5, and replay.capacity beside it; allowed one of both",)
-
-
 def test_every_problem_of_words_and_values_is_reported() -> None:
     with pytest.raises(ConfigError) as caught:
         configure("algo.gama=1", learning_rate=1e-3, seed=-1)

@@ -15,7 +15,7 @@ from offpolicy.commands import export as command
 from offpolicy.commands.export import check_files, export
 from offpolicy.commands.saved_run import PolicyChoice
 from offpolicy.config.overrides import load_config
-from offpolicy.config.schema import write_config
+from offpolicy.config.run_files import write_config
 from offpolicy.envs.env_adapter import codec_of
 from offpolicy.envs.make import make_env
 from offpolicy.errors import CheckpointError, ConfigError, SaveError

@@ -21,7 +21,7 @@ from offpolicy.commands.play import play
 from offpolicy.commands.record import record
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.config.overrides import load_config
-from offpolicy.config.schema import write_config
+from offpolicy.config.run_files import write_config
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.types import EvalResult, SpaceSpec
 

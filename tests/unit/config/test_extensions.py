@@ -1,4 +1,4 @@
-"""Options of plug-ins are dataclasses, and a configuration's classes do not depend on how often they are asked for."""
+"""Options of plug-ins are dataclasses, checked like ours; a name that cannot be used is refused where it is used."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.config.extensions import network_options, sinks_options
 from offpolicy.config.overrides import environment_ids, group_options, load_config
+from offpolicy.config.run_files import read_config, write_config
+from offpolicy.config.schema import RunConfig, plugins_of
 from offpolicy.errors import ConfigError
+from offpolicy.logger.provenance import Provenance
 from offpolicy.plugins import ALGOS, ENVS, NETWORKS, SINKS
+from offpolicy.types import SpaceSpec
 from tests.packages import make_package
 
 TEXT = """
@@ -26,12 +29,14 @@ GOOD, BAD = SinkInfo("plugs:open", Options), SinkInfo("plugs:open", dict)
 NET, PLAIN = NetworkInfo("plugs:Net", Net), NetworkInfo("plugs:Net", Options)
 PRESET = EnvPreset({"env": {"id": "Hopper-v5"}, "total_timesteps": 77000}, family="mujoco")
 """
+SPEC = SpaceSpec(3, 1, (-1.0,), (1.0,))
+WORDS = ["log.sinks=[my-sink]", "sinks.my-sink.path=here", "algo.network.name=net", "algo.network.width=7"]
 
 
 @pytest.fixture(autouse=True)
 def _packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = {
-        SINKS: "good = plugs:GOOD\nbad = plugs:BAD\nmy-sink = plugs:GOOD\nasync = plugs:GOOD",
+        SINKS: "bad = plugs:BAD\nmy-sink = plugs:GOOD",
         NETWORKS: "net = plugs:NET\nplain = plugs:PLAIN",
         ENVS: "hop = plugs:PRESET\nant = plugs:PRESET",
         ALGOS: "td3 = plugs:GOOD\nodd = plugs:GOOD",
@@ -40,29 +45,58 @@ def _packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def test_options_that_are_no_dataclass_of_ours_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"plugs 1.2 .*bad = plugs:BAD.*allowed a dataclass"):
-        sinks_options(["bad"])
-    with pytest.raises(ConfigError, match="allowed a dataclass that inherits from NetworkConfig"):
-        network_options("plain")
+def test_options_of_plugins_are_checked_and_come_back_from_a_file(tmp_path: Path) -> None:
+    config = load_config(WORDS)
+    assert config.to_mapping()["sinks"] == {"my-sink": {"path": "here"}}
+    assert config.to_mapping()["algo"]["network"] == {"name": "net", "width": 7}
+    assert config.values_by_key()["sinks.my-sink.path"] == "here"
+    labels = ["networks net of plugs 1.2", "sinks my-sink of plugs 1.2"]
+    assert [plugin.label for plugin in plugins_of(config)] == labels
+    write_config(tmp_path, config, SPEC)
+    assert read_config(tmp_path) == config
+    assert load_config(["log.sinks=[my-sink]"]).to_mapping()["sinks"] == {"my-sink": {"path": "x"}}
 
 
-@pytest.mark.parametrize("name", ["my-sink", "async"])
-def test_a_sink_whose_name_cannot_have_options_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        load_config([f"log.sinks=[{name}]"])
-    (problem,) = refused.value.problems
-    assert problem.startswith(f"log.sinks: plugs 1.2 (entry point offpolicy.sinks: {name} = plugs:GOOD): got the name")
-    assert problem.endswith(
-        "letters of a to z, digits and _, a letter first, and no keyword of Python: sinks.<name> has options"
+def test_every_problem_is_named_by_its_key() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(["log.sinks=[my-sink]", "sinks.my-sink.paht=1", "algo.network.name=net", "algo.network.width=0"])
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["algo.network.width", "sinks.my-sink.paht"]
+
+
+def test_the_options_of_another_runs_sink_stay_with_that_run(tmp_path: Path) -> None:
+    write_config(tmp_path, load_config(WORDS), SPEC)
+    again = [f"config={tmp_path}/config.yaml"]
+    for words in (["log.sinks=[]"], ["log.sinks=[my-sink]"]):
+        assert load_config([*again, *words]).to_mapping()["sinks"] == {"my-sink": {"path": "here"}}
+
+
+def test_a_run_of_a_plugin_that_is_gone_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(WORDS)
+    write_config(tmp_path, config, SPEC)
+    Provenance.of_this_process(0.0, ["train"]).note(tmp_path / "config.yaml", plugins_of(config))
+    monkeypatch.setattr("offpolicy.plugins.installed", lambda group: ())
+    with pytest.raises(ConfigError) as caught:
+        read_config(tmp_path)
+    assert f"{tmp_path / 'config.yaml'}: used the plug-in sinks my-sink of plugs 1.2; is it installed?" in (
+        caught.value.problems
     )
 
 
-def test_an_unknown_name_is_answered_with_the_installed_ones() -> None:
-    with pytest.raises(
-        ConfigError, match=r"log.sinks: got 'best', allowed a plug-in of offpolicy.sinks: async, bad, good"
+def test_a_run_without_plugins_uses_none() -> None:
+    assert plugins_of(RunConfig()) == []
+
+
+def test_a_plugin_that_cannot_be_used_is_refused() -> None:
+    for word, problem in (
+        ("log.sinks=[bad]", r"plugs 1.2 .*bad = plugs:BAD.*allowed a dataclass"),
+        ("log.sinks=[best]", r"log.sinks: got 'best', allowed a plug-in of offpolicy.sinks: bad, my-sink"),
+        ("algo.network.name=plain", "allowed a dataclass that inherits from NetworkConfig"),
+        ("env=ant", "env: ant is ours, and plugs 1.2"),
+        ("algo=td3", "algo: td3 is ours, and plugs 1.2"),
     ):
-        sinks_options(["best"])
+        with pytest.raises(ConfigError, match=problem):
+            load_config([word])
+    assert load_config(["env=hopper"]).env.id == "Hopper-v5"
 
 
 def test_an_environment_of_a_plugin_is_an_option_like_ours() -> None:
@@ -72,11 +106,3 @@ def test_an_environment_of_a_plugin_is_an_option_like_ours() -> None:
     assert load_config(["env=hop", "total_timesteps=5000"]).total_timesteps == 5000
     assert environment_ids()["hop"] == "plugs:PRESET"
     assert "hop" in group_options()["env"]
-
-
-def test_a_clash_is_refused_where_the_name_is_used_and_nowhere_else() -> None:
-    assert load_config(["env=hopper"]).env.id == "Hopper-v5"
-    with pytest.raises(ConfigError, match="env: ant is ours, and plugs 1.2"):
-        load_config(["env=ant"])
-    with pytest.raises(ConfigError, match="algo: td3 is ours, and plugs 1.2"):
-        load_config(["algo=td3"])

@@ -6,8 +6,7 @@ import pytest
 
 from offpolicy.config.help import COMMON_RESUMED, is_asked, resume_help, train_help
 from offpolicy.config.overrides import load_config
-from offpolicy.config.rules import RESUMABLE
-from offpolicy.config.schema import RunConfig, all_keys
+from offpolicy.config.schema import RESUMABLE, RunConfig, specs
 from offpolicy.errors import ConfigError
 
 MOST_LINES = 45
@@ -47,13 +46,13 @@ def test_a_student_needs_no_teacher_to_ask_for_help() -> None:
 def test_a_word_finds_keys_by_name_and_else_by_meaning() -> None:
     assert keys_in(train_help(["--help", "algo.lr"])) == ["algo.lr", "algo.lr_schedule"]
     assert "replay.demos" in keys_in(train_help(["--help", "Minari"]))
-    with pytest.raises(ConfigError, match="--help: got 'nosuchword', allowed all, or a word of a key"):
+    with pytest.raises(ConfigError, match="help: got 'nosuchword', allowed all, or a word of a key"):
         train_help(["--help", "nosuchword"])
 
 
 def test_all_keys_are_shown_on_demand() -> None:
     shown = keys_in(train_help(["--help", "all"]))
-    assert [key for key in all_keys() if key not in shown] == []
+    assert [key for key in specs() if key not in shown] == []
 
 
 def test_resume_help_shows_only_what_may_change() -> None:

@@ -1,27 +1,12 @@
-"""Nested mappings by dotted key."""
+"""Nested mappings by dotted key, and lists of values."""
 
 from __future__ import annotations
 
 import pytest
 
-from offpolicy.config.parsing import clash, flatten
+from offpolicy.config.parsing import flatten
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-
-
-@pytest.mark.parametrize(
-    ("tree", "key", "problem"),
-    [
-        ({"a": 1}, "a.b", "a: got 1, and a.b beside it; allowed one of both"),
-        ({"a": {"b": None}}, "a.b.c.d", "a.b: got None, and a.b.c.d beside it; allowed one of both"),
-        ({"a": {"b": 1}}, "a.b", None),  # the same key: the later one wins
-        ({"a": {"b": 1}}, "a.c", None),
-        ({"ab": 1}, "a.b", None),
-        ({}, "a.b", None),
-    ],
-)
-def test_a_key_below_a_plain_value_clashes_with_it(tree: dict[str, object], key: str, problem: str | None) -> None:
-    assert clash(tree, key) == problem
 
 
 def test_a_nested_mapping_is_flattened_to_dotted_keys() -> None:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offpolicy import __version__
-from offpolicy.config.schema import RunConfig, env_differences, read_config, read_spec, read_values, write_config
+from offpolicy.config.run_files import env_differences, read_config, read_spec, write_config
+from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.types import SpaceSpec
@@ -87,15 +88,6 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path, name: str, read: obj
             (tmp_path / name).write_text(text)
         with pytest.raises(ConfigError, match=f"{name}: cannot be read"):
             read(tmp_path)
-
-
-def test_a_key_that_a_file_has_twice_is_refused_and_one_that_a_merge_replaces_is_not(tmp_path: Path) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_text("eval: {every: 1, episodes: 2, every: 3}\n")
-    with pytest.raises(ConfigError, match=r"config\.yaml: cannot be read: got the key 'every' twice, allowed once"):
-        read_values(file)
-    file.write_text("one: &one {a: 1, 1: x, '1': y}\nother: {<<: *one, a: 2}\n")
-    assert read_values(file) == {"one": {"a": 1, 1: "x", "1": "y"}, "other": {"a": 2, 1: "x", "1": "y"}}
 
 
 def test_a_directory_that_is_gone_is_a_save_error(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.config.overrides import load_config
-from offpolicy.config.schema import RunConfig, read_config, write_config
+from offpolicy.config.run_files import read_config, write_config
+from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.distributed.rendezvous import Proposal, RendezvousResult
 from offpolicy.errors import ConfigError

@@ -12,7 +12,8 @@ import pytest
 from offpolicy.calls import ChildTimeout
 from offpolicy.checkpoint.manifest import fingerprint
 from offpolicy.config.overrides import load_config
-from offpolicy.config.schema import RunConfig, write_config
+from offpolicy.config.run_files import write_config
+from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError
 from offpolicy.launch import preflight

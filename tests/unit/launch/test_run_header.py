@@ -51,6 +51,14 @@ def test_a_plain_run_names_directory_memory_and_threads() -> None:
     ]
 
 
+def test_options_that_nothing_reads_are_warned_of_in_one_line() -> None:
+    (warning,) = [line for line in header(algo={"clip": 0.3}, collect={"band": 3}) if line.startswith("warning")]
+    assert warning == (
+        "warning: nothing reads in this run: algo.clip=0.3 (read with algo=appo,hora),"
+        " collect.band=3 (read with collect.mode=free)"
+    )
+
+
 def test_an_environment_without_a_time_limit_is_warned_of() -> None:
     (warning,) = [line for line in header(spec=replace(SPEC, max_episode_steps=None)) if line.startswith("warning")]
     assert warning.startswith("warning: Pendulum-v1 is registered without a time limit: ")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from offpolicy.config.schema import all_keys
+from offpolicy.config.schema import specs
 from offpolicy.timing.bottleneck import (
     COLLECTOR_ADVICE,
     DETAIL_ADVICE,
@@ -131,7 +131,7 @@ def test_advice_names_only_configuration_keys(table: Mapping[str, tuple[Advice, 
     named = {key for advice in lines for key in re.findall(r"\b[a-z]+\.[a-z_]+\b", advice.text)}
     named |= {advice.key for advice in lines if advice.key is not None}
     assert len(named) >= 3
-    assert named <= set(all_keys())
+    assert named <= set(specs())
 
 
 STARVED = ({"collector_wait": 10, "train": 90}, {"learner_wait": 80, "env_step": 20})
