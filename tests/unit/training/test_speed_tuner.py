@@ -46,7 +46,7 @@ class Machine:
             self.apply,
             self.report,
             lambda: self.updates,
-            lambda: round(self.now_s * 1e9),
+            now_ns=lambda: round(self.now_s * 1e9),
         )
 
     def run(self, tuner: SpeedTuner, iterations: int, pause_s: float = 0.0) -> None:
