@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from benchmarks.stats import Spread
-from offpolicy.analysis.plots import picture_file
-from offpolicy.logger.colors import LINES
+from offpolicy.logger.drawing import LINES, picture_file
 
 WIDTH_IN, BAR_IN, PANEL_IN = 9.0, 0.28, 2.6
 OURS, OTHERS = LINES[0], "#9a9a9a"

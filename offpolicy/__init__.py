@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from offpolicy.api.acting import LoadedPolicy, load
-    from offpolicy.api.catalogue import algorithms, environments
+    from offpolicy.api.arguments import algorithms, environments
     from offpolicy.api.evaluation import Comparison, Evaluation, compare, evaluate
     from offpolicy.api.runs import TrainedRun
     from offpolicy.api.training import configure, train
@@ -40,7 +40,7 @@ __all__ = [
 ]
 _MODULES = {
     **dict.fromkeys(("LoadedPolicy", "load"), "api.acting"),
-    **dict.fromkeys(("algorithms", "environments"), "api.catalogue"),
+    **dict.fromkeys(("algorithms", "environments"), "api.arguments"),
     **dict.fromkeys(("Comparison", "Evaluation", "compare", "evaluate"), "api.evaluation"),
     "TrainedRun": "api.runs",
     **dict.fromkeys(("configure", "train"), "api.training"),

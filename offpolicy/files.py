@@ -19,27 +19,9 @@ from offpolicy.errors import ConfigError
 
 # What a filesystem without hard links answers, and one that has too many names of a file already.
 NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP)
-MOST_NAME_BYTES, MOST_PATH_BYTES = 255, 4095  # what Linux and its usual filesystems take
 COPY_BYTES = 8 << 20
-MOST_LINKS = 40  # to follow, as the kernel does
-_DESCRIPTOR = re.compile(r"/proc/([0-9]+)/fd/([0-9]+)")
 _TEMPORARY = re.compile(r"\..+\.([0-9]+)\.tmp")  # of `atomic_file`, with the pid of the writer
 UPDATES = "train/n_updates"  # of a record
-
-
-def too_long(key: str, path: str | Path) -> list[str]:
-    """Returns the problem of a path, given as `key`, with a name that no filesystem takes; nothing for another one.
-
-    Whoever asks the filesystem for such a path gets an OSError, also where it only asks whether the path exists.
-    """
-    size_of = {part: len(part.encode(errors="surrogatepass")) for part in (*Path(path).parts, str(path))}
-    longest = [part for part in Path(path).parts if size_of[part] > MOST_NAME_BYTES]
-    allowed = f"{MOST_NAME_BYTES} bytes in each name of a path and {MOST_PATH_BYTES:,} in all"
-    if longest:
-        return [f"{key}: got a name of {size_of[longest[0]]:,} bytes, {longest[0][:20]!r}..., allowed {allowed}"]
-    if size_of[str(path)] > MOST_PATH_BYTES:
-        return [f"{key}: got a path of {size_of[str(path)]:,} bytes, allowed {allowed}"]
-    return []
 
 
 @contextlib.contextmanager
@@ -84,43 +66,34 @@ def atomic_write(path: Path, content: bytes | str, *, durable: bool) -> None:
 
 
 @contextlib.contextmanager
-def output_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yields a file that the user has named: `atomic_file` of what a link names. Raises OSError.
+def output_path(path: Path) -> Iterator[Path]:
+    """Yields a path that a file which the user has named is written to: a new file that replaces it at the end.
 
-    A pipe, a device and a descriptor of this process, such as /dev/stdout, are written to: replaced, they would be
-    lost.
+    It ends as `path` does. Of a link, the file that it names is replaced. A pipe or a device is yielded itself. What
+    the block raises leaves the file as it was. Raises OSError.
     """
-    descriptor = _descriptor_of(path)
-    if descriptor is not None:
-        sys.stdout.flush()
-        with os.fdopen(os.dup(descriptor), "wb") as file:
-            yield file
-    elif path.exists() and not path.is_file():
-        with path.open("wb") as file:
-            yield file
-    else:
-        with atomic_file(path.resolve(), durable=False) as file:
-            yield file
-
-
-def _descriptor_of(path: Path) -> int | None:
-    """Returns the descriptor of this process that a path names, also through links; None where it names a file."""
-    for _ in range(MOST_LINKS):
-        path = Path(os.path.realpath(path.parent), path.name)
-        named = _DESCRIPTOR.fullmatch(str(path))
-        if named is not None and named[1] == str(os.getpid()):
-            return int(named[2])
-        if not path.is_symlink():
-            return None
-        path = path.parent / path.readlink()
-    return None
+    place = path.resolve()
+    if place.exists() and not place.is_file():
+        yield path
+        return
+    new = place.with_name(f".{place.stem}.{os.getpid()}.tmp{place.suffix}")
+    try:
+        yield new
+        new.replace(place)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def write_output(option: str, path: Path, content: bytes | str) -> None:
-    """Writes a file that the user has named with `option`, see `output_file`. Raises `ConfigError`."""
+    """Writes a file that the user has named with `option`, see `output_path`; `-` is stdout. Raises `ConfigError`."""
+    data = content.encode() if isinstance(content, str) else content
+    if str(path) == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        return
     try:
-        with output_file(path) as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+        with output_path(path) as new:
+            new.write_bytes(data)
     except OSError as error:
         raise ConfigError(f"{option}: {path} cannot be written: {error.strerror}; write it elsewhere") from None
 

@@ -11,7 +11,6 @@ from offpolicy.types import SystemLoad
 
 GIB = 2**30
 NAME_BYTES = 96  # NVML's own bound of a GPU's name
-VERSION_BYTES = 80  # NVML's own bound of the driver's version
 LIBRARY = "libnvidia-ml.so.1"  # a part of the driver
 
 
@@ -21,17 +20,6 @@ class _Utilization(ctypes.Structure):
 
 class _Memory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
-
-
-def driver_version() -> str | None:
-    """Returns the version of NVIDIA's driver; None where there is none."""
-    text = ctypes.create_string_buffer(VERSION_BYTES)
-    try:
-        library = ctypes.CDLL(LIBRARY)
-        failed = library.nvmlInit_v2() or library.nvmlSystemGetDriverVersion(text, ctypes.c_uint(VERSION_BYTES))
-    except (OSError, AttributeError):
-        return None
-    return None if failed else text.value.decode(errors="replace")
 
 
 class Gpu:

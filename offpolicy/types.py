@@ -72,11 +72,12 @@ class SpaceSpec:
         """The kind of action space: Box, Discrete or MultiDiscrete."""
         return "Discrete" if self.num_actions else "MultiDiscrete" if self.nvec else "Box"
 
-    def changed(self, now: SpaceSpec) -> list[str]:
-        """Returns the fields of `POLICY_SPACES` that are others in `now`. A shape not recorded here is no other."""
+    def differences(self, now: SpaceSpec) -> list[str]:
+        """Returns what of `POLICY_SPACES` is another one in `now`, in words. A shape not recorded here is no other."""
         is_known = {"box_shape": bool(self.box_shape), "action_shape": self.action_shape is not None}
         known = [name for name in POLICY_SPACES if is_known.get(name, True)]
-        return [name for name in known if getattr(self, name) != getattr(now, name)]
+        both = ((name, getattr(self, name), getattr(now, name)) for name in known)
+        return [f"{name} was {before}, is {after}" for name, before, after in both if before != after]
 
     def columns(self, key: str) -> slice:
         """The columns of the part `key` of a Dict observation in the flattened one. Raises `ValueError`."""

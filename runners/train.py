@@ -59,7 +59,7 @@ from offpolicy.processes.child_processes import Start
 from offpolicy.processes.failures import Failure
 from offpolicy.processes.restarts import LearnerRestarts, RestartPolicy, Restarts
 from offpolicy.processes.supervisor import TICK_S, Supervisor, SupervisorConfig
-from offpolicy.run_names import mark_latest
+from offpolicy.runs import mark_latest
 from offpolicy.start import interrupts_exit
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
 from offpolicy.timing.clock import Stopwatch, unix_s

@@ -18,7 +18,7 @@ from offpolicy.analysis.learning_curves import EVAL
 from offpolicy.analysis.records import read_run
 from offpolicy.config.run_files import read_config
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError
-from offpolicy.logger.summary import SUMMARY
+from offpolicy.runs import SUMMARY
 
 DIRECTORY = REPOSITORY / "runs" / "learning-curves"
 FINISHED, UNFINISHED, FAILED = "finished", "unfinished", "failed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from collections.abc import Iterator
@@ -35,9 +34,7 @@ def commands() -> str:
     from offpolicy import cli
 
     with _width(COMMAND_WIDTH):
-        parser = cli._parser()
-        found = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-        helps = {name: command.format_help() for name, command in found.choices.items()}
+        helps = {name: cli.parser_of([name]).format_help() for name in cli.COMMANDS}
     shown = [f"## {name}\n\n```\n{text.rstrip()}\n```\n" for name, text in helps.items()]
     return "\n".join(shown)
 

@@ -43,7 +43,7 @@ class Condition:
         return change.high < self.bound if self.is_below else change.low > self.bound
 
 
-class Outcome(StrEnum):
+class Answer(StrEnum):
     """The answer to a condition."""
 
     PASSED = "passed"
@@ -55,7 +55,7 @@ class Judgement(NamedTuple):
     """The answer to a condition for one label, and its numbers or the reason why there is none."""
 
     condition: Condition
-    outcome: Outcome
+    outcome: Answer
     reason: str
 
     @property
@@ -105,20 +105,20 @@ def _judge(condition: Condition, compared: Sequence[LabelledRuns], index: int) -
     first, other = compared[0], compared[index]
     means = [_values(condition.key, labelled, compared) for labelled in (first, other)]
     if reason := _why_not(condition.key, first, other, means):
-        return Judgement(condition, Outcome.REFUSED, reason)
+        return Judgement(condition, Answer.REFUSED, reason)
     baseline, drawn = draw(means[0], 0), draw(means[1], index)
     difference = difference_interval(drawn, baseline)
     if not math.isfinite(difference.low):
         reason = f"a side has a single value, which has no {LEVEL:.0%} interval; give seeds: label=RUN label=RUN"
-        return Judgement(condition, Outcome.REFUSED, reason)
+        return Judgement(condition, Answer.REFUSED, reason)
     if condition.is_relative and baseline.mean <= 0.0:
-        return Judgement(condition, Outcome.REFUSED, f"{first.label} has {baseline.mean:g}: no % of it; write no %")
+        return Judgement(condition, Answer.REFUSED, f"{first.label} has {baseline.mean:g}: no % of it; write no %")
     scale = baseline.mean if condition.is_relative else 1.0
     change = Interval(*(number / scale for number in difference))
     value, low, high = (f"{number:+.1%}" if condition.is_relative else f"{number:+,.4g}" for number in change)
     means_text = f"{other.label} {quantity(drawn.mean)} against {first.label} {quantity(baseline.mean)}"
     reason = f"{means_text}, {value} [{low}, {high}]"
-    return Judgement(condition, Outcome.FAILED if condition.holds(change) else Outcome.PASSED, reason)
+    return Judgement(condition, Answer.FAILED if condition.holds(change) else Answer.PASSED, reason)
 
 
 def _values(key: str, labelled: LabelledRuns, compared: Sequence[LabelledRuns]) -> list[Values]:

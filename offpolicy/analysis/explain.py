@@ -11,9 +11,8 @@ from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.run_files import read_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-from offpolicy.logger.summary import SUMMARY, read_summary
 from offpolicy.replay.rate_limiter import MAX_UPDATES_PER_ITERATION
-from offpolicy.run_names import is_of_earlier_start
+from offpolicy.runs import SUMMARY, is_of_earlier_start, read_summary
 from offpolicy.timing.phases import LEARNER_PERIODIC
 from offpolicy.timing.what_if import (
     HALVED_EPOCHS,

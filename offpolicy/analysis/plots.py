@@ -5,7 +5,6 @@ Needs matplotlib, which is an extra: `pip install 'offpolicy[plot]'`.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from offpolicy.analysis.compare import COLLECTOR_KEYS, LEARNER_KEYS, composite_r
 from offpolicy.analysis.learning_curves import RETURNS, common_end
 from offpolicy.analysis.runs import LabelledRuns
 from offpolicy.errors import ConfigError
-from offpolicy.logger.colors import COLORS, LINES, PALETTE
+from offpolicy.logger.drawing import COLORS, LINES, PALETTE, frame, picture_file
 from offpolicy.logger.metrics import COMPOSITES
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
 from offpolicy.timing.trace_reader import ThreadTrack
@@ -24,13 +23,9 @@ from offpolicy.timing.trace_writer import Mark
 from offpolicy.types import Float64
 
 try:
-    from matplotlib import rc_context
     from matplotlib.axes import Axes
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
-    from matplotlib.transforms import Bbox
 except ImportError as error:
     raise ConfigError(f"pictures need matplotlib: pip install 'offpolicy[plot]' ({error})") from None
 
@@ -69,28 +64,6 @@ def curves_file(curves: Mapping[str, list[tuple[Float64, Float64]]], title: str,
     return picture_file(figure, is_svg=is_svg)
 
 
-def picture_file(figure: Figure, *, is_svg: bool) -> bytes:
-    """Returns the picture as a file; without a date, a version and random ids, the same runs give the same one."""
-    out = io.BytesIO()
-    with rc_context({"svg.hashsalt": "offpolicy", "svg.fonttype": "none"}):  # text stays text
-        if is_svg:
-            _settle(figure)
-            FigureCanvasSVG(figure).print_figure(out, format="svg", metadata={"Date": None, "Creator": None})
-        else:
-            FigureCanvasAgg(figure).print_figure(out, format="png", metadata={"Software": None})
-    return out.getvalue()
-
-
-def _settle(figure: Figure) -> None:
-    """Fixes the places of the axes, rounded: the last bits of a layout differ between processes, and with them ids."""
-    if figure.get_layout_engine() is None:
-        return
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    for axes in figure.axes:
-        axes.set_position(Bbox.from_bounds(*(round(bound, 6) for bound in axes.get_position().bounds)))
-
-
 def _plain(label: str) -> str:
     """Returns the label so that it is drawn unchanged: no formula between dollars, not left out for its underscore."""
     return (" " if label.startswith("_") else "") + label.replace("$", r"\$")
@@ -118,7 +91,7 @@ def _bars(axes: Axes, compared: Sequence[LabelledRuns], keys: Mapping[str, str],
     axes.set_yticks(places, [_plain(labelled.label) for labelled in compared])
     axes.invert_yaxis()
     axes.margins(x=0.08)
-    _frame(axes, title)
+    frame(axes, _plain(title))
     axes.legend(ncols=5, fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(0.0, -0.12))
 
 
@@ -141,13 +114,8 @@ def _curves(axes: Axes, curves: Mapping[str, list[tuple[Float64, Float64]]], tit
     axes.tick_params(labelsize=8)
     axes.grid(color="#e5e5e5", linewidth=0.6)
     axes.set_axisbelow(True)
-    _frame(axes, title)
+    frame(axes, _plain(title))
     axes.legend(fontsize=8, frameon=False, loc="best")
-
-
-def _frame(axes: Axes, title: str) -> None:
-    axes.set_title(_plain(title), loc="left", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def aligned(runs: Sequence[tuple[Float64, Float64]], end: float) -> tuple[Float64, Float64]:
@@ -252,7 +220,7 @@ def timeline_svg(tracks: Sequence[Track], start_ns: int, stop_ns: int, title: st
     axes.tick_params(labelsize=8)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    _frame(axes, title)
+    frame(axes, _plain(title))
     for below, kind, names in zip(legends, kinds, phases, strict=True):
         below.axis("off")
         below.text(-0.01, 0.5, kind, ha="right", va="center", fontsize=8, transform=below.transAxes)

@@ -9,7 +9,6 @@ measured on 7 MB), and imports TensorFlow where that is installed.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import struct
@@ -27,6 +26,7 @@ from tensorboard.util import tensor_util
 from offpolicy.analysis.bootstrap import Values
 from offpolicy.errors import ConfigError
 from offpolicy.logger.metrics import COMPOSITES, METRICS, ROLLOUT_KEY, MetricClass, Vocabulary, vocabulary_of
+from offpolicy.runs import read_lines
 from offpolicy.types import Float64
 
 JSONL, EVENT_FILES = "metrics.jsonl", "events.out.tfevents.*"
@@ -49,7 +49,6 @@ PER_ACTIVE_SECOND = {
 FOREIGN_WARMUP = 0.1  # fraction of the records of a trainer that does not say when learning began
 HEADER, FOOTER = 12, 4  # bytes around an event: its length with a checksum, and the checksum of the event
 BEGINNING = 1024  # bytes; the version of an event file and the start of a session take less than a hundred
-Row = dict[str, float]
 
 
 class Curve(NamedTuple):
@@ -172,7 +171,7 @@ def read_run(path: Path) -> RunRecords:
     return records_of(path, rows, starts)
 
 
-def records_of(path: Path, rows: list[Row], starts: Sequence[int] | None = None) -> RunRecords:
+def records_of(path: Path, rows: list[dict[str, float]], starts: Sequence[int] | None = None) -> RunRecords:
     """Returns records under the names of today, in the vocabulary that the keys of `rows` fit.
 
     `starts`: the env steps from which resumed processes wrote, as far as known, where `wall_s` is that of a process;
@@ -205,9 +204,9 @@ def _unlike(columns: Mapping[str, Float64], vocabulary: Vocabulary) -> frozenset
     return frozenset(alias.key for alias in vocabulary.aliases.values() if alias.unlike_with_ranks)
 
 
-def _renamed(row: Row, vocabulary: Vocabulary) -> Row:
+def _renamed(row: dict[str, float], vocabulary: Vocabulary) -> dict[str, float]:
     """Returns the row in the names of today; of several old names for one, the vocabulary's first counts."""
-    found: Row = {"env_steps": row["env_steps"] if "env_steps" in row else row.get("step", math.nan)}
+    found: dict[str, float] = {"env_steps": row["env_steps"] if "env_steps" in row else row.get("step", math.nan)}
     aliases = {old: alias for old, alias in vocabulary.aliases.items() if old in row}
     for old, alias in aliases.items():
         if alias.key not in found or old == "axis/env_steps_total":
@@ -216,18 +215,11 @@ def _renamed(row: Row, vocabulary: Vocabulary) -> Row:
     return found | {key: value for key, value in row.items() if key not in taken}
 
 
-def jsonl_rows(path: Path) -> list[Row]:
-    """Returns the numbers of each whole line; none where there is no file.
-
-    A run that was killed may end with a torn line, and one that goes on may be replacing its last one. A step back in
-    env steps, as a resume may take, drops the records beyond it.
-    """
-    rows: list[Row] = []
-    for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
-        try:
-            row = {key: float(value) for key, value in json.loads(line).items() if isinstance(value, int | float)}
-        except (ValueError, AttributeError):
-            continue
+def jsonl_rows(path: Path) -> list[dict[str, float]]:
+    """Returns the numbers of each record; a step back in env steps, as a resume may take, drops those beyond it."""
+    rows: list[dict[str, float]] = []
+    for record in read_lines(path):
+        row = {key: float(value) for key, value in record.items() if isinstance(value, int | float)}
         if not {"env_steps", "wall_s"} <= row.keys():
             continue
         while rows and rows[-1]["env_steps"] > row["env_steps"]:
@@ -272,13 +264,13 @@ def event_paths(run: Path) -> list[Path]:
     return sorted(run.glob(EVENT_FILES), key=lambda path: (begun_s(path), path.name))
 
 
-def read_event_rows(paths: list[Path]) -> list[Row]:
+def read_event_rows(paths: list[Path]) -> list[dict[str, float]]:
     """Returns one mapping per step, ascending: its scalars, `step`, and `wall_s` since the first event.
 
     A torn event at the end of a file is left out. At the start of another session (`SessionLog.START`, as writers with
     a purge step write it), earlier rows from that step on are dropped, and the pause does not count.
     """
-    rows: dict[int, Row] = {}
+    rows: dict[int, dict[str, float]] = {}
     first_s = last_s = math.nan
     for path in paths:
         for event in _events(path.read_bytes()):

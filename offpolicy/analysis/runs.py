@@ -12,9 +12,8 @@ from offpolicy.analysis.records import OWN_VOCABULARY, RunRecords, read_run
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.run_files import read_values
 from offpolicy.errors import ConfigError
-from offpolicy.logger.summary import last_summary
 from offpolicy.number_text import counted
-from offpolicy.run_names import NoSuchRunError, find_run
+from offpolicy.runs import NoSuchRunError, find_run, last_summary, short_name
 from offpolicy.types import Float64
 
 Config = Mapping[str, Any]  # Any: a value of config.yaml, by dotted key
@@ -68,7 +67,7 @@ def parse_runs(words: Sequence[str]) -> list[tuple[str, Path]]:
         parsed.append(("", _path(word)) if is_bare else (label, _path(text)))
     given = {label for label, _ in parsed if label}
     bare = [path.resolve() for label, path in parsed if not label]
-    return [(label or _short_name(path, bare, given), path) for label, path in parsed]
+    return [(label or short_name(path.resolve(), bare, given), path) for label, path in parsed]
 
 
 def _path(word: str) -> Path:
@@ -77,16 +76,6 @@ def _path(word: str) -> Path:
         return find_run(word)
     except NoSuchRunError:
         return Path(word)
-
-
-def _short_name(path: Path, others: Sequence[Path], given: set[str]) -> str:
-    parts = path.resolve().parts
-    other_parts = [other.parts for other in others if other.parts != parts]
-    for count in range(1, len(parts)):
-        name = "/".join(parts[-count:])
-        if name not in given and not any(other[-count:] == parts[-count:] for other in other_parts):
-            return name
-    raise ConfigError(f"run: {path} needs a label: each part of its path is one already")
 
 
 def paths_by_label(words: Sequence[str]) -> dict[str, list[Path]]:

@@ -1,38 +1,27 @@
-"""Arguments of Python programs, held to what the command line allows of its own."""
+"""Arguments of Python programs: the names that `algo=` and `env=` take, and numbers, checked as on the command line."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
 
 import numpy as np
 
+from offpolicy.config.overrides import environment_ids, group_options
 from offpolicy.errors import ConfigError
-from offpolicy.run_names import find_run
 
 
-@runtime_checkable
-class HasRunDir(Protocol):
-    """A run as an object: a `TrainedRun`."""
-
-    @property
-    def run_dir(self) -> Path:
-        """Its directory."""
-        ...
+def algorithms() -> tuple[str, ...]:
+    """Returns the names of the algorithms, as `algo=` takes them."""
+    return group_options()["algo"]
 
 
-AnyRun = str | Path | HasRunDir
+def environments() -> Mapping[str, str]:
+    """Returns the environments that `env=` takes: their Gymnasium ids by name.
 
-
-def path_of(run: object) -> Path:
-    """Returns the directory of a run that a program names. Raises `ConfigError` where it names none, or several."""
-    if isinstance(run, HasRunDir) and isinstance(run.run_dir, Path):  # a configuration's is text, or None
-        return run.run_dir
-    if isinstance(run, str | Path):
-        return find_run(run)
-    allowed = "a directory, latest, the beginning of a run's name, or a TrainedRun"
-    raise ConfigError(f"run: got {kind(run)}, allowed {allowed}")
+    Any other Gymnasium id is given as `env.id=...`, also as `module:EnvId-v0`.
+    """
+    return environment_ids()
 
 
 def kind(given: object) -> str:

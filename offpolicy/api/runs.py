@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offpolicy.api.arguments import AnyRun, path_of
+from offpolicy.api.arguments import kind
 from offpolicy.config.run_files import read_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-from offpolicy.logger.summary import SUMMARY, known_summary
-from offpolicy.run_names import is_of_earlier_start
+from offpolicy.runs import SUMMARY, existing_run, find_run, is_of_earlier_start, known_summary, read_lines
 from offpolicy.types import Float64
 
 if TYPE_CHECKING:
@@ -39,10 +37,7 @@ class TrainedRun:
     @classmethod
     def read(cls, run: AnyRun) -> TrainedRun:
         """Returns the run of a directory, of the beginning of its name, or `latest`. Raises `ConfigError`."""
-        path = path_of(run)
-        if not (path / "config.yaml").is_file():
-            raise ConfigError(f"run: got {str(run)!r}, allowed the directory of a run (it has no config.yaml)")
-        return cls(path.absolute())
+        return cls(existing_run(path_of(run)).absolute())
 
     @property
     def summary(self) -> Mapping[str, Any]:  # Any: values of a JSON file
@@ -65,12 +60,12 @@ class TrainedRun:
 
         `env_steps` is the axis of them all. They are read once: `TrainedRun.read` reads a run that goes on again.
         """
-        return _columns(_lines(self.run_dir / "metrics.jsonl"))
+        return _columns(read_lines(self.run_dir / "metrics.jsonl"))
 
     @cached_property
     def episodes(self) -> Mapping[str, Float64]:
         """Every finished training episode, the same way: `env_steps`, `ep_return`, `ep_length` and others, [E]."""
-        return _columns(_lines(self.run_dir / "episodes.jsonl"))
+        return _columns(read_lines(self.run_dir / "episodes.jsonl"))
 
     def curve(self, key: str) -> tuple[Float64, Float64]:
         """Returns env steps [P] and values [P] of one key, without the records that do not have it.
@@ -105,6 +100,20 @@ class TrainedRun:
         return f"TrainedRun({', '.join([repr(str(self.run_dir)), *known])})"
 
 
+AnyRun = str | Path | TrainedRun
+
+
+def path_of(run: object) -> Path:
+    """Returns the directory of a run that a program names. Raises `ConfigError` where it names none, or several."""
+    if isinstance(run, TrainedRun):
+        return run.run_dir
+    if isinstance(run, str | Path):
+        return find_run(run)
+    raise ConfigError(
+        f"run: got {kind(run)}, allowed a directory, latest, the beginning of a run's name, or a TrainedRun"
+    )
+
+
 def plain_value(value: Any) -> Any:  # Any: a value of a Python program, and one of the configuration
     """Returns a value as the configuration has it: a path or a run as text, an array as lists, NumPy's as Python's."""
     if isinstance(value, TrainedRun):
@@ -116,19 +125,6 @@ def plain_value(value: Any) -> Any:  # Any: a value of a Python program, and one
     if isinstance(value, Mapping):
         return {key: plain_value(item) for key, item in value.items()}
     return [plain_value(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:  # Any: values of a JSON file
-    """Returns the records of a JSONL file; a line that is being written is left out."""
-    if not path.is_file():
-        return []
-    found = []
-    for line in path.read_bytes().splitlines():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return [record for record in found if isinstance(record, dict)]
 
 
 def _columns(records: list[dict[str, Any]]) -> dict[str, Float64]:

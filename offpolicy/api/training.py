@@ -16,9 +16,9 @@ from offpolicy.commands.trust import check_source
 from offpolicy.config.overrides import as_override, group_options, load_config
 from offpolicy.config.parsing import nested
 from offpolicy.config.schema import RunConfig
-from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, ConfigError, Interrupted, error_of
+from offpolicy.errors import ConfigError
+from offpolicy.launch.outcome import require_completed
 from offpolicy.logger.callbacks import Callback, checked, load_callback
-from offpolicy.logger.console import shown_path
 from offpolicy.start import open_descriptors
 
 ALLOWED = 'words such as "algo=td3" or keyword arguments'
@@ -84,13 +84,8 @@ def train(
         config = configs[0] if configs else configure(*words, trust=trust, **values)
         own = [load_callback(one) if isinstance(one, str) else checked(one) for one in _several(callbacks)]
         ended = train_module().train_run(config, own)
-    run = TrainedRun(ended.path.absolute())
-    if ended.code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
-        raise Interrupted(run.run_dir, ended.code, str(run.summary.get("reason", "stopped by a signal")))
-    if ended.code != EXIT_OK:
-        cause = "no reason is known" if ended.failure is None else ended.failure.cause
-        raise error_of(ended.code, f"{cause}\nwhat the processes printed: {shown_path(run.run_dir / 'train.log')}")
-    return run
+    require_completed(ended.code, ended.path, ended.failure)
+    return TrainedRun(ended.path.absolute())
 
 
 def _several(callbacks: object) -> Sequence[Any]:  # Any: checked one by one

@@ -6,13 +6,11 @@ and a sweep, to compare its trials.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from offpolicy.checkpoint import BestStore
 from offpolicy.checkpoint.formats import Array
@@ -20,6 +18,7 @@ from offpolicy.collect.record_log import RecordLog
 from offpolicy.config.sections import StopConfig
 from offpolicy.errors import SaveError
 from offpolicy.number_text import counted, return_text
+from offpolicy.runs import read_lines
 from offpolicy.types import EvalResult
 
 EVALUATIONS_FILE = "evaluations.jsonl"
@@ -35,7 +34,7 @@ class Score(NamedTuple):
 def read_scores(run: Path) -> list[Score]:
     """Returns the evaluations of a run in order; none where there is no file. Lines that are torn are left out."""
     scores = list[Score]()
-    for record in _records(run):
+    for record in read_lines(run / EVALUATIONS_FILE):
         try:
             score = Score(int(record["env_steps"]), float(record["mean_reward"]))
         except (ValueError, KeyError, TypeError, OverflowError):
@@ -47,24 +46,13 @@ def read_scores(run: Path) -> list[Score]:
 def last_result(run: Path, kept_step: int) -> EvalResult | None:
     """Returns the last evaluation of a run up to the env step `kept_step`; None where there is none."""
     last: EvalResult | None = None
-    for record in _records(run):
+    for record in read_lines(run / EVALUATIONS_FILE):
         try:
             result = EvalResult(**record)
             last = result if result.env_steps <= kept_step else last
         except TypeError:
             continue
     return last
-
-
-def _records(run: Path) -> Iterator[Any]:  # Any: whatever the file holds
-    """Yields the lines of the file that are JSON."""
-    try:
-        lines = (run / EVALUATIONS_FILE).read_bytes().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):
-            yield json.loads(line)
 
 
 def with_score(scores: Sequence[Score], score: Score) -> list[Score]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,14 +14,41 @@ from rich.text import Text
 from offpolicy.analysis import report as pages
 from offpolicy.analysis.bootstrap import LEVEL, block_length
 from offpolicy.analysis.compare import LEAST_CHANGE, LEAST_OF_WALL, UNLIKE, Section, sections
-from offpolicy.analysis.conditions import Judgement, Outcome, judge, parse_conditions
+from offpolicy.analysis.conditions import Answer, Judgement, judge, parse_conditions
 from offpolicy.analysis.contention import contention_notes
 from offpolicy.analysis.learning_curves import FINAL_FRACTION, LEAST_OF_RANGE, common_end, reach_key
 from offpolicy.analysis.runs import LabelledRuns, read_runs, warnings
+from offpolicy.commands.options import finite
 from offpolicy.errors import EXIT_UNJUDGED, ConfigError
 from offpolicy.files import write_output
 from offpolicy.logger.console import plain_console
 from offpolicy.number_text import counted
+from offpolicy.runs import check_output
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the runs, the files to write and the conditions."""
+    parser.add_argument(
+        "runs", nargs="+", metavar="[label=]run", help="a run's directory, also one with TensorBoard files only"
+    )
+    parser.add_argument("--reference", type=finite, help="score to reach (default: chosen from the curves)")
+    parser.add_argument("--png", type=Path, help="write a picture; needs offpolicy[plot], as --html does")
+    parser.add_argument("--markdown", type=Path, help="write the tables as Markdown")
+    parser.add_argument("--html", type=Path, help="write one page with tables and picture")
+    parser.add_argument(
+        "--fail-on",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="for CI, repeatable: exit 1 if a change is surely beyond it, 75 if that cannot be judged:"
+        " 'perf/steps_per_sec<-5%%', 'timing/learner_train_ms>+3%%', 'eval/mean_reward<-10'",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compares the runs."""
+    files = {"png": arguments.png, "markdown": arguments.markdown, "html": arguments.html}
+    return compare(arguments.runs, arguments.reference, **files, fail_on=arguments.fail_on)
 
 
 def compare(
@@ -39,8 +67,8 @@ def compare(
     """
     conditions = parse_conditions(fail_on)
     for option, path in (("png", png), ("markdown", markdown), ("html", html)):
-        if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
-            raise ConfigError(f"--{option}: got {str(path)!r}, allowed a file in a directory that exists")
+        if path is not None:
+            check_output(f"--{option}", path)
     if png or html:
         import offpolicy.analysis.plots  # noqa: F401  # refuses a missing matplotlib before anything is read
     compared = read_runs(words)
@@ -79,9 +107,9 @@ def report_of(compared: Sequence[LabelledRuns], reference: float | None = None) 
 def _exit_code(judgements: Sequence[Judgement]) -> int:
     """Returns 1 for a failure, `EXIT_UNJUDGED` where something was not judged, else 0."""
     outcomes = {each.outcome for each in judgements}
-    if Outcome.FAILED in outcomes:
+    if Answer.FAILED in outcomes:
         return 1
-    return EXIT_UNJUDGED if Outcome.REFUSED in outcomes else 0
+    return EXIT_UNJUDGED if Answer.REFUSED in outcomes else 0
 
 
 def _refusals(compared: Sequence[LabelledRuns], found: Sequence[Section]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import itertools
@@ -10,27 +11,52 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 
 from offpolicy.analysis.bootstrap import Interval, mean_interval, ratio_interval
+from offpolicy.analysis.runs import path_by_label
 from offpolicy.checkpoint import BestPolicy
-from offpolicy.collect.evaluation import EpisodeCallbacks, random_actor, run_episodes
-from offpolicy.commands.saved_run import PolicyChoice, SavedRun
+from offpolicy.commands.options import add_policy_options, positive
+from offpolicy.commands.trust import check_trust
 from offpolicy.config.run_files import env_differences
 from offpolicy.errors import ConfigError
 from offpolicy.files import JsonlFile
-from offpolicy.logger.console import UNKNOWN, plain_console
+from offpolicy.logger.console import UNKNOWN, plain_console, text_table
 from offpolicy.number_text import counted, three_digits
+from offpolicy.runs import LATEST, existing_run
 from offpolicy.types import Episodes, Float64
+
+if TYPE_CHECKING:
+    from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 
 RANDOM = "random"
 LARGE = 1000.0  # value from which a table shows no decimals
 SMALL = 0.995  # value below which it shows three digits
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the runs and what is evaluated."""
+    parser.add_argument(
+        "runs", nargs="*", metavar="[label=]run", help="runs; all are compared with the first (default: latest)"
+    )
+    parser.add_argument("--episodes", type=positive, default=10, help="complete episodes of each (default: 10)")
+    parser.add_argument("--random", action="store_true", help="random actions as one more policy")
+    add_policy_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Evaluates the runs."""
+    paths = {label: existing_run(path) for label, path in path_by_label(arguments.runs or [LATEST]).items()}
+    for path in paths.values():
+        check_trust(path, is_trusted=arguments.trust)
+    from offpolicy.commands.saved_run import PolicyChoice  # imports torch
+
+    choice = PolicyChoice.of(arguments)
+    return evaluate(paths, choice, episodes=arguments.episodes, with_random=arguments.random)
 
 
 def evaluate(paths: Mapping[str, Path], choice: PolicyChoice, *, episodes: int, with_random: bool = False) -> int:
@@ -65,6 +91,9 @@ def evaluated(
     `paths`: the runs' directories by label; `with_random`: uniformly random actions as one more policy. Raises
     `ConfigError` where the policies cannot be held side by side, and where no episode of any has the measure.
     """
+    from offpolicy.collect.evaluation import EpisodeCallbacks, random_actor, run_episodes  # these import torch
+    from offpolicy.commands.saved_run import SavedRun
+
     names = list(paths)
     if with_random and RANDOM in names:
         raise ConfigError(f"run: the label {RANDOM!r} is that of the random actions; write another one")
@@ -74,7 +103,7 @@ def evaluated(
     if len(ids) > 1:
         raise ConfigError(f"run: policies of several environments cannot be compared: {', '.join(ids)}")
     envs = [dataclasses.replace(run.env, measure=reference.measure) for run in runs]
-    seed = runs[0].cfg.seed if choice.seed is None else choice.seed
+    seed = runs[0].seed_of(choice)
     actors = [run.actor(choice.device) for run in runs]
     if with_random:
         names, envs, actors = [*names, RANDOM], [*envs, reference], [*actors, random_actor(runs[0].spec, seed)]
@@ -140,13 +169,12 @@ def comparison(labelled: Mapping[str, Episodes], measure: str | None) -> Rendera
     columns = {label: (one.ep_return, one.measure)[: len(names)] for label, one in labelled.items()}
     (first, references), *others = columns.items()
     digits = [_digits(column) for column in zip(*columns.values(), strict=True)]
-    results = _table("policy", *names, "length")
+    results = text_table("policy", *names, "length")
     for label, values in columns.items():
         known = zip([column[~np.isnan(column)] for column in values], digits, strict=True)
         means = [_interval_text(mean_interval(column), each) if column.size else UNKNOWN for column, each in known]
         results.add_row(label, *means, f"{labelled[label].length.mean():.1f}")
-    against = _table(f"against {first}", "of", f"{first} - it", f"it / {first}")
-    against.columns[1].justify = "left"
+    against = text_table(f"against {first}", "of", f"{first} - it", f"it / {first}", left=("of",))
     for label, values in others:
         for name, reference, column, each in zip(names, references, values, digits, strict=True):
             both = ~np.isnan(reference + column)  # an environment may report a measure of some episodes only
@@ -160,14 +188,6 @@ def comparison(labelled: Mapping[str, Episodes], measure: str | None) -> Rendera
     bounds = "[95 % bootstrap interval over episodes]" if count > 1 else "one says nothing of their spread"
     note = f"{counted(count, 'episode')} each, begun alike for all; {bounds}"
     return Group(results, against, note)
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(first, overflow="fold")
-    for name in others:
-        table.add_column(name, justify="right")
-    return table
 
 
 def _digits(columns: Sequence[Float64]) -> int:

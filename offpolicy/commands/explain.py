@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 from offpolicy.analysis.explain import FinishedRun, what_if_between
-from offpolicy.logger.console import plain_console
+from offpolicy.commands.options import add_run
+from offpolicy.logger.console import plain_console, text_table
 from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, WHOLE, RunStatus
+from offpolicy.runs import existing_run
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.what_if import Pipeline, flip_delay_s
 
 MICRO = 1e6
 SHOWN_FRACTION = 0.05  # fraction of the median iteration that the p99 of a phase must reach to be shown
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the run, and the one before it."""
+    add_run(parser)
+    parser.add_argument("--before", type=existing_run, help="the run that one key was changed after: how right was it?")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Explains the run."""
+    return explain(arguments.run, arguments.before)
 
 
 def explain(path: Path, before_path: Path | None = None) -> int:
@@ -33,7 +46,7 @@ def explain(path: Path, before_path: Path | None = None) -> int:
     console.print(f"bottleneck  {bottleneck['verdict']} ({bottleneck['phase']}): {bottleneck['reason']}")
     for advice in bottleneck["advice"]:
         console.print(f"advice      {advice}")
-    predictions = _table(None, "if", "I", "T", "predicted", "change")
+    predictions = text_table("if", "I", "T", "predicted", "change")
     for change, then in run.what_ifs.items():
         predicted = run.with_pauses(run.predicted(then))
         numbers = (then.collector_capacity, then.learner_capacity, predicted)
@@ -58,17 +71,8 @@ def _say_of_which_start(console: Console, run: FinishedRun) -> None:
         console.print(f"{run.went_on}: the account is of the start that ended, the configuration of the last start")
 
 
-def _table(title: str | None, *columns: str) -> Table:
-    """Returns a table whose first column is text."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title)
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="right" if index else "left")
-    return table
-
-
 def _costs(pipeline: Pipeline) -> Table:
-    table = _table("active time per env step, us", "Learner", "us", "Collector", "us")
-    table.columns[2].justify = "left"
+    table = text_table("Learner", "us", "Collector", "us", left=("Collector",), title="active time per env step, us")
     left = _cost_rows(pipeline.learner_s, LEARNER_NAMES, "1 / T")
     right = _cost_rows(pipeline.collector_s, COLLECTOR_NAMES, f"{pipeline.num_collectors} / I")
     for pair in zip_longest(left, right, fillvalue=("", "")):
@@ -85,7 +89,7 @@ def _cost_rows(costs: Mapping[str, float], names: Mapping[str, str], total: str)
 def _waterfall(run: FinishedRun) -> Table:
     """Returns the way from what both sides could do together to what they did."""
     pipeline = run.pipeline
-    table = _table(f"env steps per second, mode {pipeline.mode}", "", "I", "T", "left", "lost")
+    table = text_table("", "I", "T", "left", "lost", title=f"env steps per second, mode {pipeline.mode}")
     capacities = pipeline.collector_capacity, pipeline.own_learner_capacity
     before = None
     for cause, left in run.losses:
@@ -98,7 +102,7 @@ def _waterfall(run: FinishedRun) -> Table:
 
 def _spread(timing: Mapping[str, Any]) -> RenderableType:
     """Returns how uneven the iterations were: the whole of each side, and the phases that are sometimes long."""
-    table = _table("ms per iteration, ms per vector step", "", "p50", "p95", "p99", "max")
+    table = text_table("", "p50", "p95", "p99", "max", title="ms per iteration, ms per vector step")
     for side, names in (("learner", LEARNER_NAMES), ("collector", COLLECTOR_NAMES)):
         spreads = timing[side].get("spread_ms", {})
         if WHOLE not in spreads:

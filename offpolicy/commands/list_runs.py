@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import json
+import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
+from offpolicy.commands.options import positive
 from offpolicy.errors import ConfigError
 from offpolicy.launch.run_lock import is_running
-from offpolicy.logger.console import STATUS_STYLES, UNKNOWN, count, mean_return, plain_console, rate, shown_path
-from offpolicy.logger.summary import SUMMARY, known_summary
+from offpolicy.logger.console import (
+    STATUS_STYLES,
+    UNKNOWN,
+    count,
+    mean_return,
+    plain_console,
+    rate,
+    shown_path,
+    text_table,
+)
 from offpolicy.number_text import counted
-from offpolicy.run_names import ROOT, is_of_earlier_start, runs_in
+from offpolicy.runs import ROOT, SUMMARY, is_of_earlier_start, known_summary, read_lines, runs_in, short_name
 
 TAIL_BYTES = 65_536  # end of metrics.jsonl in which the last record is looked for
 OTHER_COLUMNS = 47  # characters of all columns but the first two
@@ -26,7 +33,17 @@ NARROW = LEAST_NAME + LEAST_KIND + OTHER_COLUMNS  # below it there is no room fo
 NARROWEST_NAME = 6
 RUNNING, KILLED, ELSEWHERE = "running", "killed", "unknown"  # ELSEWHERE: another host started it, and knows
 OF_TRAINING = "*"  # marks a return that no evaluation has measured
-Record = Mapping[str, Any]  # Any: a value of a JSON file
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the directory and the number of runs."""
+    parser.add_argument("directory", type=Path, nargs="?", default=ROOT, help=f"where to look (default: {ROOT})")
+    parser.add_argument("--most", type=positive, default=15, help="runs to show (default: 15)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the runs."""
+    return list_runs(arguments.directory, arguments.most)
 
 
 def list_runs(root: Path, most: int) -> int:
@@ -39,14 +56,15 @@ def list_runs(root: Path, most: int) -> int:
     names = {run: short_name(run, found) if run in known else str(run) for run in runs[:most]}
     most_name = max(LEAST_NAME, console.width - OTHER_COLUMNS - LEAST_KIND)
     room = console.width - min(most_name, max(map(len, names.values()))) - OTHER_COLUMNS
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     is_narrow = console.width < NARROW
-    table.add_column("run", overflow="fold", min_width=NARROWEST_NAME, max_width=most_name)
+    titles = ["status", "env steps", "return"] if is_narrow else ["of", "status", "env steps", "return", "steps/s"]
+    table = text_table("run", *titles, left=("of", "status"))
+    table.padding = (0, 1, 0, 0)
+    table.columns[0].min_width, table.columns[0].max_width = NARROWEST_NAME, most_name
+    for column in table.columns[1:]:
+        column.no_wrap = True
     if not is_narrow:
-        table.add_column("of", no_wrap=True, overflow="ellipsis", max_width=max(LEAST_KIND, room))
-    table.add_column("status", no_wrap=True)
-    for title in ("env steps", "return", *(() if is_narrow else ("steps/s",))):
-        table.add_column(title, justify="right", no_wrap=True)
+        table.columns[1].overflow, table.columns[1].max_width = "ellipsis", max(LEAST_KIND, room)
     rows = {run: row(run) for run in names}
     for run, name in names.items():
         status, *numbers, speed = rows[run]
@@ -63,22 +81,12 @@ def list_runs(root: Path, most: int) -> int:
     return 0
 
 
-def short_name(run: Path, runs: Sequence[Path]) -> str:
-    """Returns the shortest end of a run's path that no other of all `runs` has: commands take it for the run."""
-    others = [other.parts for other in runs if other != run]
-    for length in range(1, len(run.parts)):
-        end = run.parts[-length:]
-        if not any(parts[-length:] == end for parts in others):
-            return "/".join(end)
-    return str(run)
-
-
 def row(run: Path) -> tuple[str, str, str, str]:
     """Returns status, env steps, return and env steps/s of a run; of one without an end from its last record."""
     summary = known_summary(run)
     running = is_running(run)
     if running is not False or not summary or is_of_earlier_start(run / SUMMARY):
-        last = last_record(run / "metrics.jsonl")
+        last = (read_lines(run / "metrics.jsonl", TAIL_BYTES) or [{}])[-1]
         reward = _return_text(_number(last, "eval/mean_reward"), _number(last, "rollout/ep_rew_mean"))
         status = ELSEWHERE if running is None else RUNNING if running else KILLED
         return status, count(_number(last, "env_steps")), reward, rate(_number(last, "perf/steps_per_sec"))
@@ -96,32 +104,9 @@ def _return_text(evaluated: float | None, trained: float | None) -> str:
     return mean_return(trained) + OF_TRAINING
 
 
-def last_record(path: Path) -> Record:
-    """Returns the last whole line of a JSONL file; empty where there is none."""
-    try:
-        with path.open("rb") as source:
-            source.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            lines = source.read().splitlines()
-    except OSError:
-        return {}
-    for line in reversed(lines):
-        if found := _parsed(line):
-            return found
-    return {}
-
-
-def _number(tree: Record, *path: str) -> float | None:
+def _number(tree: Mapping[str, Any], *path: str) -> float | None:
     """Returns a number of a nested mapping; None where a file of another shape has none there."""
     found: Any = tree  # Any: a value of a JSON file
     for key in path:
         found = found.get(key) if isinstance(found, Mapping) else None
     return found if isinstance(found, int | float) and math.isfinite(found) else None
-
-
-def _parsed(text: bytes) -> Record:
-    """Returns a JSON object; empty for anything else, such as a line that is being written."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

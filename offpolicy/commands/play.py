@@ -1,24 +1,48 @@
-"""`offpolicy play RUN [--video FILE]`: a saved policy at work, in a window or as a video file."""
+"""`offpolicy play RUN`: a saved policy in a window, or on a film that ends with whole episodes."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.util
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from offpolicy.collect.film import FILE, WINDOW, Film, GifTiming, check_drawing, draw_without_window, has_display
-from offpolicy.commands.saved_run import PolicyChoice, SavedRun
+from offpolicy.commands.options import add_policy_options, add_run, positive
+from offpolicy.commands.trust import check_trust
 from offpolicy.errors import ConfigError, SaveError
+from offpolicy.files import output_path
 from offpolicy.logger.console import plain_console, shown_path
 from offpolicy.number_text import counted, return_text
+from offpolicy.runs import check_output
+
+if TYPE_CHECKING:
+    from offpolicy.collect.film import Picture
+    from offpolicy.commands.saved_run import PolicyChoice
 
 WITH_FFMPEG = (".mp4", ".mkv", ".webm")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the run and the video."""
+    add_run(parser)
+    parser.add_argument(
+        "--video", type=Path, help="file to write: .gif, or .mp4; without it, a window where there is a display"
+    )
+    parser.add_argument("--episodes", type=positive, default=1, help="complete episodes (default: 1)")
+    add_policy_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plays the policy."""
+    check_trust(arguments.run, is_trusted=arguments.trust)
+    from offpolicy.commands.saved_run import PolicyChoice  # imports torch
+
+    return play(arguments.run, PolicyChoice.of(arguments), video=arguments.video, episodes=arguments.episodes)
 
 
 def play(path: Path, choice: PolicyChoice, *, video: Path | None, episodes: int) -> int:
@@ -26,114 +50,49 @@ def play(path: Path, choice: PolicyChoice, *, video: Path | None, episodes: int)
 
     What is missing is said before the policy is loaded.
     """
+    from offpolicy.collect.film import FILE, WINDOW, Film, check_drawing, draw_without_window, has_display
+    from offpolicy.commands.saved_run import SavedRun
+
     if video is not None:
-        check_video(video)
+        check_output("--video", video, ".gif", *WITH_FFMPEG)
+        if video.suffix.lower() in WITH_FFMPEG and importlib.util.find_spec("imageio_ffmpeg") is None:
+            raise ConfigError("--video: needs imageio-ffmpeg: pip install 'offpolicy[video]', or write a .gif")
     draw_without_window()
     run = SavedRun.find(path, choice)
     check_drawing(run.env.id)
-    if video is None:
-        check_display(path)
-    seed = run.cfg.seed if choice.seed is None else choice.seed
-    mode = FILE if video else WINDOW
-    film = Film(run.actor(choice.device), run.env, episodes=episodes, seed=seed, mode=mode)
-    doing = "filming" if video else "showing"
+    if video is None and not has_display():
+        instead = f"offpolicy play {shown_path(path)} --video run.gif"
+        raise ConfigError(f"--video: got none, and no window can be opened here; write {instead}")
+    mode, doing = (FILE, "filming") if video else (WINDOW, "showing")
+    film = Film(run.actor(choice.device), run.env, episodes=episodes, seed=run.seed_of(choice), mode=mode)
     with contextlib.closing(film), Console(stderr=True).status(Text(f"{doing} {run.env.id}")):
         run.require_spaces(film.spec)
-        drawn, count = _write(film, video) if video else (pictures := sum(1 for _ in film), pictures)
+        drawn, count = write_video(film, film.fps, video) if video else (pictures := sum(1 for _ in film), pictures)
     returns = ", ".join(return_text(value, ",") for value in film.returns)
-    plain_console().print(
-        f"{video or run.env.id}: {counted(count, 'picture')}, {drawn / film.fps:.1f} s; returns {returns}",
-        soft_wrap=True,
-    )
+    what = f"{video or run.env.id}: {counted(count, 'picture')}, {drawn / film.fps:.1f} s"
+    plain_console().print(f"{what}; returns {returns}", soft_wrap=True)
     return 0
 
 
-def check_display(run: Path) -> None:
-    """Raises `ConfigError` where no window can be opened."""
-    if not has_display():
-        instead = f"offpolicy play {shown_path(run)} --video run.gif"
-        raise ConfigError(f"--video: got none, and no window can be opened here; write {instead}")
+def write_video(pictures: Iterable[Picture], fps: float, path: Path) -> tuple[int, int]:
+    """Writes pictures into the file as they are made; what that raises leaves the file as it was.
 
-
-def check_video(path: Path) -> None:
-    """Raises `ConfigError`, before anything is made, if the file cannot be written."""
-    kind, known = path.suffix.lower(), (".gif", *WITH_FFMPEG)
-    if kind not in known:
-        raise ConfigError(f"--video: got {str(path)!r}, allowed a file name that ends in {', '.join(known)}")
-    if kind in WITH_FFMPEG and importlib.util.find_spec("imageio_ffmpeg") is None:
-        raise ConfigError(f"--video: {kind} needs imageio-ffmpeg: pip install 'offpolicy[video]', or write a .gif")
-    place = _place_of(path)
-    is_device = place.exists() and not place.is_file()
-    new = _new_file(place, path)
-    try:
-        if place.exists():  # one that may not be written is not replaced either
-            place.open("ab").close()
-        if not is_device:
-            new.open("ab").close()
-            new.unlink()
-    except OSError as error:
-        raise ConfigError(f"--video: got {str(path)!r}, allowed a file that can be written: {error.strerror}") from None
-
-
-def _write(film: Film, path: Path) -> tuple[int, int]:
-    """Writes the pictures into the file; what it raises leaves the file as it was.
-
-    Returns how many the environment has drawn, and how many of them the file holds.
+    Returns how many there were, and how many of them the file holds. Raises `SaveError`.
     """
-    try:
-        with _replacing(path) as new:
-            return _write_pictures(film, new)
-    except OSError as error:
-        raise SaveError(f"{path}: {error.strerror or error}") from error
-
-
-def _place_of(path: Path) -> Path:
-    """Returns the file that is written: of a link what it names, of one that names itself the link."""
-    return Path(os.path.realpath(path))
-
-
-def _new_file(place: Path, path: Path) -> Path:
-    """Returns a hidden file beside the place. It ends as `path` does: the ending names the format."""
-    return place.with_name(f".video-{os.getpid()}{path.suffix}")
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Yields a new file of the same ending that replaces `path`, or what it links to, when the block ends.
-
-    A pipe or a device is yielded itself. Raises OSError.
-    """
-    place = _place_of(path)
-    if place.exists() and not place.is_file():
-        yield path
-        return
-    new = _new_file(place, path)
-    try:
-        yield new
-        new.replace(place)
-    finally:
-        new.unlink(missing_ok=True)
-
-
-def _write_pictures(film: Film, path: Path) -> tuple[int, int]:
-    """Writes the pictures into the file as they are made. Returns as `_write`. Raises OSError."""
     import imageio.v2 as imageio
 
-    is_gif = path.suffix.lower() == ".gif"
-    gif = GifTiming.of(film.fps)
+    from offpolicy.collect.film import GifTiming
+
+    is_gif, gif = path.suffix.lower() == ".gif", GifTiming.of(fps)
     stride = gif.stride if is_gif else 1
-    timing: dict[str, Any] = {"duration": gif.delays_ms, "loop": 0} if is_gif else {"fps": film.fps}
+    timing: dict[str, Any] = {"duration": gif.delays_ms, "loop": 0} if is_gif else {"fps": fps}
     drawn = count = 0
-    writer: Any = imageio.get_writer(path, **timing)  # Any: imageio's type leaves append_data out
     try:
-        for picture in film:
-            if drawn % stride == 0:
-                writer.append_data(picture)
-                count += 1
-            drawn += 1
-    except BaseException:  # imageio's own `with` closes nothing then, and its ffmpeg goes on
-        with contextlib.suppress(Exception):
-            writer.close()
-        raise
-    writer.close()
+        with output_path(path) as new, contextlib.closing(imageio.get_writer(new, **timing)) as writer:
+            for drawn, picture in enumerate(pictures, 1):
+                if (drawn - 1) % stride == 0:
+                    writer.append_data(picture)
+                    count += 1
+    except OSError as error:
+        raise SaveError(f"{path}: {error.strerror or error}") from error
     return drawn, count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 from collections import Counter
@@ -9,11 +10,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, check_content
+from offpolicy.commands.options import positive
 from offpolicy.errors import SaveError
 from offpolicy.launch.run_dir import HOST_DIR, other_hosts
 from offpolicy.launch.run_lock import RunLock
 from offpolicy.logger.console import plain_console, shown_path
 from offpolicy.number_text import counted
+from offpolicy.runs import existing_run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the runs and what stays."""
+    parser.add_argument("runs", nargs="+", type=existing_run, metavar="run", help="runs to prune")
+    parser.add_argument("--keep", type=positive, default=1, help="good checkpoints that stay (default: 1)")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prunes the runs."""
+    return prune(arguments.runs, keep=arguments.keep, is_dry=arguments.dry_run)
 
 
 def prune(runs: Sequence[Path], *, keep: int, is_dry: bool) -> int:

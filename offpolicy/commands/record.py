@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offpolicy.collect.episode_hook import Interval
-from offpolicy.collect.evaluation import EpisodeCallbacks, run_episodes
-from offpolicy.collect.post import Episode
-from offpolicy.commands.saved_run import PolicyChoice, SavedRun
+from offpolicy.commands.options import add_policy_options, add_run, positive
+from offpolicy.commands.trust import check_trust
 from offpolicy.config.sections import FROM_REPLAY
 from offpolicy.errors import ConfigError, SaveError
-from offpolicy.files import output_file
+from offpolicy.files import output_path
 from offpolicy.logger.console import plain_console
 from offpolicy.number_text import counted, return_text
 from offpolicy.replay.demonstrations import to_env
+from offpolicy.runs import check_output
 from offpolicy.types import Bool, Float32, Float64, SpaceSpec
+
+if TYPE_CHECKING:
+    from offpolicy.collect.episode_hook import Interval
+    from offpolicy.collect.post import Episode
+    from offpolicy.commands.saved_run import PolicyChoice
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the run and the file."""
+    add_run(parser)
+    parser.add_argument("--out", type=Path, required=True, help="file to write: .npz, for replay.demos")
+    parser.add_argument("--episodes", type=positive, default=10, help="complete episodes (default: 10)")
+    add_policy_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Records the policy."""
+    check_trust(arguments.run, is_trusted=arguments.trust)
+    from offpolicy.commands.saved_run import PolicyChoice  # imports torch
+
+    return record(arguments.run, PolicyChoice.of(arguments), out=arguments.out, episodes=arguments.episodes)
 
 
 def record(path: Path, choice: PolicyChoice, *, out: Path, episodes: int) -> int:
@@ -26,17 +47,19 @@ def record(path: Path, choice: PolicyChoice, *, out: Path, episodes: int) -> int
 
     Raises `ConfigError`, `EnvFailure` or `SaveError`.
     """
-    if out.suffix != ".npz" or out.exists() or not out.parent.is_dir():
-        raise ConfigError(f"--out: got {str(out)!r}, allowed a new file in a directory that exists, ending in .npz")
+    from offpolicy.collect.evaluation import EpisodeCallbacks, run_episodes
+    from offpolicy.commands.saved_run import SavedRun
+
+    check_output("--out", out, ".npz", is_new=True)
     run = SavedRun.find(path, choice)
     space = run.spec.action_space
     if not any(space in info.action_spaces for info in FROM_REPLAY):
         learners = ", ".join(info.name for info in FROM_REPLAY)
         raise ConfigError(f"run: {path} has {space} actions; {learners}, which learn from files, do not take them")
-    seed = run.cfg.seed if choice.seed is None else choice.seed
     recorder = Recorder(run.spec)
     callbacks = EpisodeCallbacks(on_spaces=run.require_spaces, on_end=recorder)
-    found = run_episodes(run.actor(choice.device), run.env, episodes=episodes, seed=seed, callbacks=callbacks)
+    act, seed = run.actor(choice.device), run.seed_of(choice)
+    found = run_episodes(act, run.env, episodes=episodes, seed=seed, callbacks=callbacks)
     count, returns = recorder.save(out), found.ep_return
     mean = return_text(float(returns.mean()), ",")
     size = f"{counted(count, 'transition')} of {counted(len(returns), 'episode')}"
@@ -73,8 +96,8 @@ class Recorder:
         arrays: dict[str, NDArray[Any]] = {name: values[order] for name, values in columns.items()}
         arrays["episode"] = arrays["episode"].astype(np.int64)
         try:
-            with output_file(path) as file:
-                np.savez_compressed(file, allow_pickle=False, **arrays)
+            with output_path(path) as new:
+                np.savez_compressed(new, allow_pickle=False, **arrays)
         except OSError as error:
             raise SaveError(f"{path}: {error.strerror}") from error
         return len(order)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,11 +14,11 @@ from torch import Tensor
 from offpolicy.algos.registry import make_policy
 from offpolicy.checkpoint import CHECKPOINTS, BestPolicy, Checkpoint, CheckpointStore, check_content, read_best
 from offpolicy.collect.evaluation import Actor, deterministic_actor
+from offpolicy.config.overrides import load_values
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.run_files import read_config, read_spec
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.probe import probe
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.launch.run_lock import is_running
 from offpolicy.nets.policy import Policy
@@ -38,6 +39,12 @@ class PolicyChoice:
     overrides: Mapping[str, Any]  # changes of the environment, such as other physics
     is_best: bool = False  # the policy of the best evaluation, in place of a checkpoint's
 
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> PolicyChoice:
+        """Returns what the options say that `add_policy_options` adds. Raises `ConfigError`."""
+        overrides = load_values(arguments.set)
+        return cls(arguments.seed, arguments.step, getattr(arguments, "device", "cpu"), overrides, arguments.best)
+
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
@@ -54,7 +61,7 @@ class SavedRun:
     def find(cls, path: Path, choice: PolicyChoice) -> SavedRun:
         """Reads the run of a directory. Raises `ConfigError` or `CheckpointError`."""
         cfg, spec = read_config(path), read_spec(path)
-        env = _changed_env(path, cfg, spec, choice.overrides)
+        env = _changed_env(cfg, choice.overrides)
         if choice.is_best:
             best = read_best(path)
             return cls(path, cfg, spec, best, env, _policy_tensors(best))
@@ -75,7 +82,12 @@ class SavedRun:
 
     def require_spaces(self, now: SpaceSpec) -> None:
         """Raises `ConfigError` where an environment with these spaces is not what the policy was made for."""
-        _require_same(self.path, self.spec, now)
+        if differences := self.spec.differences(now):
+            raise ConfigError(f"run: the policy of {self.path} cannot act there: {', '.join(differences)}")
+
+    def seed_of(self, choice: PolicyChoice) -> int:
+        """Returns the seed of the environments."""
+        return self.cfg.seed if choice.seed is None else choice.seed
 
     def actor(self, device: str) -> Actor:
         """Returns the policy, ready to act without noise."""
@@ -129,20 +141,9 @@ def _first(cfg: RunConfig) -> str:
     return f"{at_step}, or after {minutes:g} {unit} (checkpoint.every_min)" if minutes else at_step
 
 
-def _changed_env(path: Path, cfg: RunConfig, spec: SpaceSpec, overrides: Mapping[str, Any]) -> EnvConfig:
-    """Returns the run's environment with `overrides`. Raises `ConfigError` for other keys, and for other spaces."""
-    if not overrides:
-        return cfg.env
+def _changed_env(cfg: RunConfig, overrides: Mapping[str, Any]) -> EnvConfig:
+    """Returns the run's environment with `overrides`. Raises `ConfigError` for other keys."""
     refused = [key for key in flatten(overrides) if not is_within(key, CHANGEABLE)]
     if refused:
         raise ConfigError([f"{key}: cannot change here, allowed {', '.join(CHANGEABLE)}" for key in refused])
-    env = RunConfig.from_mapping(merge(cfg.to_mapping(), overrides)).env
-    _require_same(path, spec, probe(env))
-    return env
-
-
-def _require_same(path: Path, before: SpaceSpec, now: SpaceSpec) -> None:
-    """Raises `ConfigError` naming every field that differs."""
-    if changed := before.changed(now):
-        differ = ", ".join(f"{name} {getattr(before, name)} before, {getattr(now, name)} now" for name in changed)
-        raise ConfigError(f"run: the policy of {path} cannot act there: {differ}")
+    return RunConfig.from_mapping(merge(cfg.to_mapping(), overrides)).env

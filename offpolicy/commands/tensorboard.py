@@ -1,79 +1,71 @@
 """`offpolicy tensorboard [RUN ...]`: runs in one TensorBoard, each under its own name, with the charts of their layout.
 
-A directory of links: `--logdir_spec` goes without the fast loader, calls the runs `a/.` and, as TensorBoard says
-itself, lacks some features. `--logdir runs` would show the newest run twice, for `runs/latest` is a link to it.
+TensorBoard shows a directory of links: `--logdir runs` would show the newest run twice, for `runs/latest` is a link.
 """
 
 from __future__ import annotations
 
-import contextlib
+import argparse
 import os
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import filter as matching
 from pathlib import Path
 
 from offpolicy.analysis.records import EVENT_FILES, event_paths
 from offpolicy.analysis.runs import paths_by_label
-from offpolicy.children import handle_signals
+from offpolicy.commands.options import positive
 from offpolicy.errors import ConfigError
 from offpolicy.launch.run_dir import ATTEMPT
-from offpolicy.timing.clock import Every, Stopwatch
+from offpolicy.runs import ROOT
+from offpolicy.start import stops_interrupt
 
 LINK_AGAIN_S = 5.0  # until runs that have begun meanwhile are shown too
-POLL_S = 0.1  # until a signal is noticed: the wait for the server goes on after its handler
 EVERY_ADDRESS = ("0.0.0.0", "::")  # what --host may be to serve other machines; none that a browser opens
-Options = Mapping[str, int | str | None]  # of TensorBoard, by name; None: its own default
+OPTIONS = ("port", "host", "reload_interval", "samples_per_plugin")  # of TensorBoard
 
 
-def tensorboard(words: Sequence[str], root: Path, options: Options) -> int:
-    """Serves the runs of `[label=]RUN ...`, or all below `root`, until TensorBoard is stopped. Raises `ConfigError`."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the runs and options of TensorBoard."""
+    parser.add_argument("runs", nargs="*", metavar="[label=]run", help="runs to show (default: all)")
+    parser.add_argument("--logdir", type=Path, default=ROOT, help=f"where all runs are (default: {ROOT})")
+    parser.add_argument("--port", type=int, help="port to serve at (default: 6006, or the next free one)")
+    parser.add_argument("--host", help="address to serve at, such as 0.0.0.0 for other machines")
+    parser.add_argument("--reload_interval", type=positive, help="seconds between two looks for new records")
+    parser.add_argument("--samples_per_plugin", help="points kept per chart, such as scalars=5000")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serves the runs, or all below `--logdir`, until TensorBoard is stopped. Returns its exit code."""
     with tempfile.TemporaryDirectory(prefix="offpolicy-tensorboard-") as name:
-        directory = Path(name)
-        if words:
-            link(words, directory)
+        directory, root = Path(name), arguments.logdir
+        if arguments.runs:
+            link(arguments.runs, directory)
         elif not link_all(root, directory):
             raise ConfigError(f"run: {root} holds no run with event files ({EVENT_FILES}): offpolicy train writes one")
-        given = [f"--{option}={value}" for option, value in options.items() if value is not None]
-        command = [sys.executable, "-m", "tensorboard.main", "--logdir", name, *given]
-        sys.stderr.write(f"one chart per phase: {_page(options)}\n")
-        return _serve(command, link_more=lambda: None if words else link_all(root, directory))
-
-
-def _serve(command: Sequence[str], link_more: Callable[[], object]) -> int:
-    """Runs the server until it ends, or until Ctrl-C or SIGTERM, which end it: 0 then, else its exit code.
-
-    The signals raise nothing: between the start of the server and the next line an exception would leave it behind.
-    """
-    stopped: list[int] = []  # by which signals
-    before = handle_signals([signal.SIGINT, signal.SIGTERM], lambda number, _: stopped.append(number))
-    try:
-        with subprocess.Popen(command) as server:
-            link_again, code = Every(Stopwatch().elapsed_s, LINK_AGAIN_S), None
+        given = {option: getattr(arguments, option) for option in OPTIONS}
+        words = [f"--{option}={value}" for option, value in given.items() if value is not None]
+        page = "the page #custom_scalars of the address below"  # without a port TensorBoard takes the next free one
+        if arguments.port is not None:
+            host = arguments.host or "localhost"
+            host = socket.gethostname() if host in EVERY_ADDRESS else host
+            page = f"http://{host}:{arguments.port}/#custom_scalars"
+        sys.stderr.write(f"one chart per phase: {page}\n")
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", name, *words]
+        with stops_interrupt(), subprocess.Popen(command) as server:
             try:
-                while code is None and not stopped:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        code = server.wait(POLL_S)
-                    if code is None and link_again.is_due():
-                        link_more()
+                while True:
+                    try:
+                        return server.wait(LINK_AGAIN_S)
+                    except subprocess.TimeoutExpired:
+                        link_all(root, directory) if not arguments.runs else None
+            except KeyboardInterrupt:
+                return 0
             finally:
                 server.terminate()
-        return 0 if stopped or code is None else code
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _page(options: Options) -> str:
-    """Returns the page to open; without a port TensorBoard takes the next free one, and says which."""
-    if options["port"] is None:
-        return "the page #custom_scalars of the address below"
-    host = options["host"] or "localhost"
-    return f"http://{socket.gethostname() if host in EVERY_ADDRESS else host}:{options['port']}/#custom_scalars"
 
 
 def link(words: Sequence[str], directory: Path) -> list[Path]:
@@ -83,7 +75,8 @@ def link(words: Sequence[str], directory: Path) -> list[Path]:
     if bare:
         allowed = f"allowed a directory with event files ({EVENT_FILES})"
         raise ConfigError([f"run: got {str(path)!r}, {allowed}" for path in bare])
-    names = _names(list(named))
+    # A slash would lead into the run of another label; this one looks like it, and is part of a name.
+    names = {label: label.replace("/", "\u2215") for label in named}
     links = [
         (directory / (f"{names[label]}/{index}" if len(paths) > 1 else names[label]), path)
         for label, paths in named.items()
@@ -116,17 +109,3 @@ def _link(place: Path, path: Path) -> Path:
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(path.resolve(), target_is_directory=True)
     return place
-
-
-def _names(labels: Sequence[str]) -> dict[str, str]:
-    """Returns a file name per label; a slash would lead into the run of another one. Raises `ConfigError`."""
-    names: dict[str, str] = {}
-    for label in labels:
-        name = label.replace("/", "_")
-        if name in (".", ".."):
-            raise ConfigError(f"run: got the label {label!r}, allowed a label that can name a file")
-        if name in names.values():
-            other = next(known for known in names if names[known] == name)
-            raise ConfigError(f"run: the labels {other} and {label} are both linked as {name}; call one otherwise")
-        names[label] = name
-    return names

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from rich import box
 from rich.table import Table
 
+from offpolicy.commands.options import add_run, not_negative, positive
 from offpolicy.config.run_files import read_config
 from offpolicy.errors import ConfigError
 from offpolicy.files import write_output
-from offpolicy.logger.console import plain_console
+from offpolicy.logger.console import plain_console, text_table
+from offpolicy.runs import check_output
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.trace_reader import ThreadTrack, overlap_of, read_tracks, share_inside
 from offpolicy.timing.trace_writer import TRACES, Mark, traced_starts
 
 PERCENTILES = (50, 95, 99)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the run and the picture."""
+    add_run(parser)
+    parser.add_argument("--svg", type=Path, help="file for a picture of a few typical iterations")
+    parser.add_argument("--iterations", type=positive, default=3, help="how many in the picture (default: 3)")
+    parser.add_argument("--start", type=not_negative, help="of a resumed run: which start (default: the last)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Reads the trace."""
+    return trace(arguments.run, svg=arguments.svg, iterations=arguments.iterations, start=arguments.start)
 
 
 def trace(run: Path, *, svg: Path | None = None, iterations: int = 3, start: int | None = None) -> int:
@@ -29,6 +44,8 @@ def trace(run: Path, *, svg: Path | None = None, iterations: int = 3, start: int
     """
     if svg is not None:
         import offpolicy.analysis.plots  # noqa: F401  # refuses a missing matplotlib before anything is read
+
+        check_output("--svg", svg)
     directory = chosen_start(run, start)
     tracks = read_tracks(directory)
     console = plain_console()
@@ -51,8 +68,6 @@ def trace(run: Path, *, svg: Path | None = None, iterations: int = 3, start: int
         cfg, shown = read_config(run), tracks_of(tracks)
         title = f"{cfg.runner.name}, collect.mode={cfg.collect_mode}"
         picture = timeline_svg(shown, *typical_window(shown, iterations), title)
-        with contextlib.suppress(OSError):  # the next line says it
-            svg.parent.mkdir(parents=True, exist_ok=True)
         write_output("--svg", svg, picture)
         console.print(f"written: {svg}", soft_wrap=True)
     return 0
@@ -77,10 +92,10 @@ def _phase_table(track: ThreadTrack) -> Table:
     title = f"{track.process}, {track.thread}: {(end - begin) / 1e9:,.1f} s"
     if track.num_lost:
         title += f", the {track.num_lost:,} records before them replaced: raise timing.trace_mb"
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    table.add_column("ms per span")
-    for name in ("spans", *(f"p{percent}" for percent in PERCENTILES), "max", "of wall"):
-        table.add_column(name, justify="right")
+    table = text_table(
+        "ms per span", "spans", *(f"p{percent}" for percent in PERCENTILES), "max", "of wall", title=title
+    )
+    table.title_justify = "left"
     for name in track.names:
         starts, stops = track.spans(name)
         if len(starts):

@@ -26,7 +26,7 @@ from offpolicy.config.run_files import read_values
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig, algorithm_info
 from offpolicy.errors import ConfigError
-from offpolicy.run_names import find_run
+from offpolicy.runs import find_run
 from offpolicy.types import Json
 
 if TYPE_CHECKING:

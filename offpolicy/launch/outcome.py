@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 
 from offpolicy.collect.evaluations import read_scores, stop_reason
 from offpolicy.config.schema import RunConfig
-from offpolicy.errors import EXIT_OK, EXIT_TERMINATED, SaveError, StartError
+from offpolicy.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_TERMINATED,
+    Interrupted,
+    SaveError,
+    StartError,
+    error_of,
+)
 from offpolicy.files import atomic_write
 from offpolicy.launch.monitor import Monitor
 from offpolicy.launch.run_dir import RunDir
@@ -19,9 +27,10 @@ from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.nonblocking_stream import drain, nonblocking
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
-from offpolicy.logger.summary import SUMMARY, RunResult, RunStatus, build_summary, known_summary, write_summary
+from offpolicy.logger.summary import RunResult, RunStatus, build_summary, write_summary
 from offpolicy.processes.failures import Failure
 from offpolicy.processes.supervisor import Supervisor
+from offpolicy.runs import SUMMARY, known_summary
 
 RAN = "# ran: "
 
@@ -168,3 +177,15 @@ def print_failure(failure: Failure | None, path: Path) -> None:
         stream.write(f"{shown}offpolicy: what the processes printed: {shown_path(path / 'train.log')}\n{head}\n")
         stream.flush()
         drain(stream)
+
+
+def require_completed(code: int, path: Path, failure: Failure | None) -> None:
+    """Raises `Interrupted` for a run that a signal has stopped, and for one that has failed the error of its process.
+
+    `code`: the exit code of the run; `path`: its directory.
+    """
+    if code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+        raise Interrupted(path.absolute(), code, str(known_summary(path).get("reason", "stopped by a signal")))
+    if code != EXIT_OK:
+        cause = "no reason is known" if failure is None else failure.cause
+        raise error_of(code, f"{cause}\nwhat the processes printed: {shown_path(path.absolute() / 'train.log')}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from offpolicy.logger.wandb import require_login
 from offpolicy.machine import X86_64, available_memory, keeps_store_order, num_usable_cores, processor
 from offpolicy.number_text import counted
 from offpolicy.replay.demonstrations import read_demos
-from offpolicy.run_names import find_run
+from offpolicy.runs import find_run
 from offpolicy.saved_fields import short
 from offpolicy.training.run_memory import check_memory, check_share
 from offpolicy.types import ACTOR_GROUPS, HISTORY, MIN_FRAMES, OBS, PRIVILEGED, SpaceSpec
@@ -46,16 +46,17 @@ SOURCE_KEYS = (
 THREADS_PER_CORE = 32  # threads of a process beyond which its number is taken for a mistake
 
 
-def preflight(cfg: RunConfig, server: ForkServer | None = None, *, is_elsewhere: bool = False) -> SpaceSpec:
+def preflight(cfg: RunConfig, server: ForkServer | None = None) -> SpaceSpec:
     """Checks devices, environment and memory; returns the environment's spaces.
 
-    The environment is tried in a fork of `server`, or in a fresh interpreter. `is_elsewhere`: other machines train,
-    whose cores, GPUs and memory are not those of this one; the run checks them there. Raises `ConfigError`, or
-    `EnvFailure` if the environment itself fails.
+    The environment is tried in a fork of `server`, or in a fresh interpreter. Raises `ConfigError`, or `EnvFailure` if
+    the environment itself fails.
     """
     check_processor(processor())
     check_id(cfg.env.id)
-    gpus = Gpus([]) if is_elsewhere else _check_cores(cfg)
+    check_threads(cfg, num_usable_cores())
+    gpus = cuda_memory(cfg.runner.start_timeout_s) if asks_for_gpus(cfg) else Gpus([])
+    check_gpus(cfg, gpus)
     if cfg.log.wandb == "online":
         require_login()
     if cfg.log.prometheus_port is not None:
@@ -65,8 +66,9 @@ def preflight(cfg: RunConfig, server: ForkServer | None = None, *, is_elsewhere:
     spec = probe(cfg.env, server)
     check_actions(cfg, spec)
     check_groups(cfg, spec)
-    if not is_elsewhere:
-        _check_room(cfg, spec, gpus)
+    check_memory(cfg, spec)
+    if cfg.replay.source == "resident":
+        check_resident(cfg, spec, gpus.free)
     if cfg.replay.demos is not None:
         found = read_demos(cfg.replay.demos, spec)
         if cfg.algo.n_step > 1:
@@ -78,21 +80,6 @@ def preflight(cfg: RunConfig, server: ForkServer | None = None, *, is_elsewhere:
     if cfg.collect.hook is not None:
         check_hook(cfg.collect.hook, "collect.hook")
     return spec
-
-
-def _check_cores(cfg: RunConfig) -> Gpus:
-    """Returns the GPUs, if the run asks for any. Raises `ConfigError` for what this machine has not."""
-    check_threads(cfg, num_usable_cores())
-    gpus = cuda_memory(cfg.runner.start_timeout_s) if asks_for_gpus(cfg) else Gpus([])
-    check_gpus(cfg, gpus)
-    return gpus
-
-
-def _check_room(cfg: RunConfig, spec: SpaceSpec, gpus: Gpus) -> None:
-    """Raises `ConfigError` for a replay that does not fit into the memory at hand."""
-    check_memory(cfg, spec)
-    if cfg.replay.source == "resident":
-        check_resident(cfg, spec, gpus.free)
 
 
 def check_processor(kind: str) -> None:
@@ -270,13 +257,9 @@ def check_spaces(path: Path, spec: SpaceSpec) -> None:
     if not (path / "spaces.json").is_file():
         return
     before = read_spec(path)
-    differences = [
-        f"env.id: {name} is {getattr(before, name)} in the run {path}, {getattr(spec, name)} now: the spaces cannot"
-        " change when a run goes on"
-        for name in before.changed(spec)
-    ]
-    if differences:
-        raise ConfigError(differences)
+    if differences := before.differences(spec):
+        what = f"of the run {path}; the spaces cannot change when a run goes on"
+        raise ConfigError([f"env.id: {difference} {what}" for difference in differences])
 
 
 def find_teacher(plan: LaunchPlan, spec: SpaceSpec) -> int | None:
@@ -337,16 +320,8 @@ def source_differences(path: Path, cfg: RunConfig, spec: SpaceSpec) -> list[str]
     if (source.algo.name, source.algo.info.stage) != (cfg.algo.name, cfg.algo.info.stage):
         theirs, ours = source.algo.info, cfg.algo.info
         return [f"init_from: {path} is a run of algo={theirs.choice}, allowed a run of algo={ours.choice}"]
-    sizes = [
-        f"algo.{name}: got {_text(ours)}, the run {path} has {_text(theirs)}; write algo.{name}={_text(theirs)}"
-        for name in SOURCE_KEYS
-        if (theirs := getattr(source.algo, name)) != (ours := getattr(cfg.algo, name))
-    ]
-    return sizes + [
-        f"env.id: {name} is {getattr(source_spec, name)} in the run {path}, {getattr(spec, name)} in this one:"
-        " allowed the same"
-        for name in source_spec.changed(spec)
-    ]
+    found = source_spec.differences(spec)
+    return _other_sizes(path, source, cfg, SOURCE_KEYS) + [f"env.id: {each}; {path} allows the same" for each in found]
 
 
 def teacher_differences(path: Path, cfg: RunConfig, spec: SpaceSpec) -> list[str]:
@@ -355,15 +330,20 @@ def teacher_differences(path: Path, cfg: RunConfig, spec: SpaceSpec) -> list[str
     if teacher.algo.name != "hora" or teacher.algo.is_adapting:
         what = f"a run of algo={teacher.algo.name}" + (" stage=adapt" if teacher.algo.is_adapting else "")
         return [f"teacher: {path} is {what}, allowed a run of algo=hora stage=teach"]
-    sizes = [
-        f"algo.{name}: got {_text(ours)}, the teacher {path} has {_text(theirs)}; write algo.{name}={_text(theirs)}"
-        for name in TEACHER_KEYS
-        if (theirs := getattr(teacher.algo, name)) != (ours := getattr(cfg.algo, name))
-    ]
     shapes = zip(_shapes(teacher_spec), _shapes(spec), strict=True)
-    return sizes + [
+    return _other_sizes(path, teacher, cfg, TEACHER_KEYS) + [
         f"env.id: {what} has {theirs} with the teacher {path}, {ours} in this run: allowed the same"
         for (what, theirs), (_, ours) in shapes
+        if theirs != ours
+    ]
+
+
+def _other_sizes(path: Path, source: RunConfig, cfg: RunConfig, names: Sequence[str]) -> list[str]:
+    """Returns the options of the networks that are others in the run at `path`, each with what to write."""
+    both = ((name, _text(getattr(source.algo, name)), _text(getattr(cfg.algo, name))) for name in names)
+    return [
+        f"algo.{name}: got {ours}, the run {path} has {theirs}; write algo.{name}={theirs}"
+        for name, theirs, ours in both
         if theirs != ours
     ]
 

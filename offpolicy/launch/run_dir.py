@@ -17,7 +17,7 @@ from offpolicy.config.overrides import as_override
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.files import remove_temporaries
 from offpolicy.launch.run_lock import RunLock, is_signed
-from offpolicy.run_names import LOCK
+from offpolicy.runs import LOCK
 from offpolicy.training.worker import SNAPSHOT_DIR
 
 RESUME_MODES = ("auto", "must", "never")

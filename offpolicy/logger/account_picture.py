@@ -6,14 +6,13 @@ A thread draws it: the import of matplotlib may search the machine for fonts, an
 from __future__ import annotations
 
 import importlib.util
-import io
 from concurrent.futures import Future
 from threading import Thread
 from typing import NamedTuple
 
 import numpy as np
 
-from offpolicy.logger.colors import COLORS
+from offpolicy.logger.drawing import COLORS, frame, picture_file
 from offpolicy.logger.metrics import LEARNER_ROWS, share_key
 from offpolicy.logger.record import Record
 from offpolicy.timing.phases import LearnerPhase
@@ -93,7 +92,6 @@ def _draw(rows: Float64, drawing: Future[Picture]) -> None:
 
 def account_png(rows: Float64) -> bytes:
     """Draws the phases as layers up to 100 %. rows: [n, 1 + phases], env steps and percents."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE_IN, dpi=DPI, layout="constrained")
@@ -106,7 +104,5 @@ def account_png(rows: Float64) -> bytes:
     axes.stackplot(rows[:, 0], percents, labels=names, colors=[COLORS[phase] for phase in LearnerPhase])
     axes.set(xlim=(rows[0, 0], rows[-1, 0]), ylim=(0.0, 100.0), xlabel="env steps", ylabel="% of the learner's wall")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    out = io.BytesIO()
-    FigureCanvasAgg(figure).print_figure(out, format="png", metadata={"Software": None})
-    return out.getvalue()
+    frame(axes)
+    return picture_file(figure, is_svg=False)

@@ -6,11 +6,13 @@ import io
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol, TextIO
 
+from rich import box
 from rich.console import Console, RenderableType
+from rich.table import Table
 
 from offpolicy.logger.metrics import METRICS, core_key
 from offpolicy.logger.nonblocking_stream import drain
@@ -135,6 +137,15 @@ def plain_text(*parts: RenderableType, width: int) -> str:
     for part in parts:
         console.print(part, crop=False)
     return text.getvalue()
+
+
+def text_table(first: str, *others: str, title: str | None = None, left: Collection[str] = ()) -> Table:
+    """Returns an empty table of a command: `first` and the columns in `left` are texts, the others numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title)
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
+    return table
 
 
 class View(Protocol):

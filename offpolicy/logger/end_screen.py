@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from offpolicy.logger.console import (
 )
 from offpolicy.logger.metrics import METRICS
 from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, RunStatus, Section
+from offpolicy.runs import read_lines
 from offpolicy.timing.phases import LearnerPhase
 
 SPEEDS = ("steps_per_sec", "collector_capacity", "learner_capacity", "predicted_steps_per_sec")  # env steps/s
@@ -43,6 +43,7 @@ NAME_WIDTH, WIDTH = 12, 80
 LONGEST = 2 * (WIDTH - NAME_WIDTH) - 12  # characters of a line that may be wrapped once
 NEXT_WIDTH = len("next  ")
 COMMAND_WIDTH = WIDTH - NEXT_WIDTH - len(" \\")
+TAIL_BYTES = 1 << 20  # end of metrics.jsonl in which those are looked for
 COMPARABLE = 8  # records after its warm-up that `offpolicy compare` needs of a run
 LEAST_COMMANDS = 3  # that are kept on a full screen
 OPTIONAL = ("learning", "cores")  # lines that are left out of a full screen, in this order
@@ -268,14 +269,8 @@ def _newest_beside(run_dir: Path) -> Path | None:
 
 def _can_be_compared(run: Path) -> bool:
     """True if a run has written enough records after its warm-up, which ends with the one of the first updates."""
-    count, is_steady = 0, False
-    with contextlib.suppress(OSError, ValueError, AttributeError), (run / "metrics.jsonl").open("rb") as file:
-        for line in file:
-            count += is_steady
-            if count >= COMPARABLE:
-                return True
-            is_steady = is_steady or json.loads(line).get("train/n_updates", 0) > 0
-    return False
+    records = read_lines(run / "metrics.jsonl", TAIL_BYTES)
+    return sum(bool(record.get("train/n_updates")) for record in records) > COMPARABLE
 
 
 def _typed(command: str) -> list[str]:

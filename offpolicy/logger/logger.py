@@ -25,8 +25,9 @@ from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_reco
 from offpolicy.logger.sinks import SafeSink, SinkContext, Summary, open_plugins
 from offpolicy.logger.step_totals import StepTotals
 from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_series
-from offpolicy.logger.summary import SUMMARY, RunResult, RunStatus, build_summary, write_summary
+from offpolicy.logger.summary import RunResult, RunStatus, build_summary, write_summary
 from offpolicy.logger.unilab import with_unilab_keys
+from offpolicy.runs import SUMMARY
 from offpolicy.timing.bottleneck import SteadyCause, Verdict
 from offpolicy.timing.clock import Every, unix_s
 from offpolicy.timing.rates import Rates, RateWindow, compute_rates, num_updates, policy_steps

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from offpolicy.errors import ConfigError
 from offpolicy.files import atomic_write
 from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS
 from offpolicy.logger.predictions import judge_window, possible_advice, window_pipeline
@@ -20,7 +18,6 @@ from offpolicy.logger.record import RunHeader, flops_per_sec, samples_per_sec
 from offpolicy.logger.stragglers import straggler
 from offpolicy.logger.timing_keys import cpu_ms_per_env_step
 from offpolicy.machine import cpu_model, versions
-from offpolicy.run_names import is_of_earlier_start
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.histogram import spreads_of
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
@@ -36,7 +33,6 @@ from offpolicy.types import Account, EvalResult, Snapshot
 
 WARMUP, WHOLE = "warmup", "whole"  # names in the account besides the phases
 NO_CONFIG: Mapping[str, Any] = {}
-SUMMARY = "summary.json"
 Section = Mapping[str, Any]  # Any: a nested mapping of summary.json
 LEARNER_NAMES = LEARNER_ROWS | {WARMUP: "Warm-up"}
 COLLECTOR_NAMES = COLLECTOR_ROWS | {WARMUP: "Warm-up"}
@@ -225,32 +221,3 @@ def _cores_section(baseline: Snapshot | None, snapshot: Snapshot, num_hosts: int
 def write_summary(path: Path, mapping: Mapping[str, Any]) -> None:  # Any: nested mapping
     """Replaces `path` at once and durably: a reader sees the old file or the new one. Raises OSError."""
     atomic_write(path, json.dumps(mapping, indent=2, allow_nan=False) + "\n", durable=True)
-
-
-def read_summary(run_dir: Path) -> Section:
-    """Returns `summary.json` of a run. Raises `ConfigError` where there is none to read."""
-    path = run_dir / SUMMARY
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        reason = f"has no {SUMMARY}, which is written when a run ends"
-        again = f"offpolicy resume {shlex.quote(str(run_dir))}"
-        raise ConfigError(f"run: {run_dir} {reason}; let it end, or write {again}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"run: {path} cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"run: {path} cannot be read: got {type(found).__name__}, allowed the mapping of a run")
-    return found
-
-
-def last_summary(run_dir: Path) -> Section:
-    """Returns `summary.json` of a run's last start; empty where that start goes on, or was killed."""
-    return {} if is_of_earlier_start(run_dir / SUMMARY) else known_summary(run_dir)
-
-
-def known_summary(run_dir: Path) -> Section:
-    """Returns `summary.json` of a run; empty where there is none to read, as before its end."""
-    try:
-        return read_summary(run_dir)
-    except ConfigError:
-        return {}

@@ -93,14 +93,14 @@ def check_accepted(words: list[str]) -> None:
     """
     if words in (["--help"], ["--version"]):
         return
-    arguments = cli._parser().parse_args(words)
+    arguments = cli.parser_of(words).parse_intermixed_args(words[1:])
     if words[0] == "train" and "--help" not in words:
         config = load_config(arguments.overrides)
         if config.run_dir and not Path(config.run_dir).is_absolute():
             Path(config.run_dir).mkdir(parents=True, exist_ok=True)
             (Path(config.run_dir) / "config.yaml").write_text(yaml.safe_dump(config.to_mapping()))
     if words[0] == "resume":
-        load_values([word for word in arguments.words if "=" in word])
+        load_values([word for word in arguments.overrides if "=" in word])
 
 
 @pytest.mark.slow
@@ -109,7 +109,8 @@ def test_every_command_of_a_page_is_accepted(tmp_path: Path, monkeypatch: pytest
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(yaml.safe_dump(load_config(["run_dir=one"]).to_mapping()))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_existing_run", lambda word: run)
+    for module in ("options", "explain", "prune", "reproduce"):
+        monkeypatch.setattr(f"offpolicy.commands.{module}.existing_run", lambda word: run)
     for path in PAGES:
         for program, *words in commands(path.read_text()) if blocks(path.read_text()) else ():
             if not is_template(words):

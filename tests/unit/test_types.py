@@ -38,13 +38,17 @@ def test_a_key_that_is_not_observed_is_refused(spec: SpaceSpec) -> None:
         spec.shape_of("proprio_hist")
 
 
+def names(differences: list[str]) -> list[str]:
+    return [difference.split()[0] for difference in differences]
+
+
 def test_fields_that_differ_are_named_but_for_shapes_that_were_not_recorded() -> None:
     square, row = replace(BOX, action_shape=(2, 3)), replace(BOX, action_shape=(6,), box_shape=(1, 3))
-    assert square.changed(row) == ["action_shape"]
-    assert row.changed(square) == ["box_shape", "action_shape"]
-    assert BOX.changed(row) == []
-    assert BOX.changed(replace(BOX, obs_dim=99, obs_dtype="uint8")) == ["obs_dim"]
-    assert replace(BOX, action_shape=()).changed(row) == ["action_shape"]  # known: a scalar
+    assert names(square.differences(row)) == ["action_shape"]
+    assert names(row.differences(square)) == ["box_shape", "action_shape"]
+    assert names(BOX.differences(row)) == []
+    assert names(BOX.differences(replace(BOX, obs_dim=99, obs_dtype="uint8"))) == ["obs_dim"]
+    assert names(replace(BOX, action_shape=()).differences(row)) == ["action_shape"]  # known: a scalar
 
 
 @pytest.mark.parametrize("spec", [SPEC, BOX], ids=["dict", "box"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offpolicy.analysis.conditions import Outcome, judge, parse_conditions
+from offpolicy.analysis.conditions import Answer, judge, parse_conditions
 from offpolicy.analysis.runs import LabelledRuns, read_runs
 from offpolicy.errors import ConfigError
 
@@ -21,7 +21,7 @@ def read(*words: str | Path) -> list[LabelledRuns]:
     return read_runs([str(word) for word in words])
 
 
-def outcomes(text: str, compared: list[LabelledRuns]) -> list[Outcome]:
+def outcomes(text: str, compared: list[LabelledRuns]) -> list[Answer]:
     return [each.outcome for each in judge(parse_conditions([text]), compared)]
 
 
@@ -62,9 +62,9 @@ def test_another_text_is_refused_with_what_is_allowed(text: str, allowed: str) -
 
 def test_a_change_fails_only_if_its_whole_interval_is_beyond_the_bound(make_run: MakeRun) -> None:
     compared = read(make_run("one"), make_run("two", train=13.0))  # thru 1000/12 and 1000/15: -20 %
-    assert outcomes("perf/steps_per_sec<-5%", compared) == [Outcome.FAILED]
-    assert outcomes("perf/steps_per_sec<-30%", compared) == [Outcome.PASSED]
-    assert outcomes("timing/learner_train_ms>25%", compared) == [Outcome.FAILED]
+    assert outcomes("perf/steps_per_sec<-5%", compared) == [Answer.FAILED]
+    assert outcomes("perf/steps_per_sec<-30%", compared) == [Answer.PASSED]
+    assert outcomes("timing/learner_train_ms>25%", compared) == [Answer.FAILED]
 
 
 def test_the_line_has_the_expression_both_values_and_the_interval(make_run: MakeRun) -> None:
@@ -81,7 +81,7 @@ def test_a_time_of_a_run_without_its_cores_is_not_judged(make_run: MakeRun, busy
             (("one", 10.0), ("two", 13.0))}  # fmt: skip
     (judgement,) = judge(parse_conditions(["perf/steps_per_sec<-5%"]), read(*runs.values()))
     reason = f"more than 10% of the wall without a core: {busy} (learner 40.0 %)"
-    assert (judgement.outcome, judgement.reason) == (Outcome.REFUSED, reason)
+    assert (judgement.outcome, judgement.reason) == (Answer.REFUSED, reason)
 
 
 def test_a_return_is_judged_though_the_cores_were_shared(make_run: MakeRun) -> None:
@@ -90,16 +90,16 @@ def test_a_return_is_judged_though_the_cores_were_shared(make_run: MakeRun) -> N
         for label, level in (("high", 0.0), ("low", -50.0))
         for n in range(3)
     ]
-    assert outcomes("rollout/ep_rew_mean<-10", read(*words)) == [Outcome.FAILED]
-    assert outcomes("rollout/ep_rew_mean<-100", read(*words)) == [Outcome.PASSED]
+    assert outcomes("rollout/ep_rew_mean<-10", read(*words)) == [Answer.FAILED]
+    assert outcomes("rollout/ep_rew_mean<-100", read(*words)) == [Answer.PASSED]
 
 
 def test_what_was_not_recorded_or_has_no_interval_is_not_passed(make_run: MakeRun) -> None:
     compared = read(make_run("one"), make_run("two", returns=np.zeros(40)))
-    assert outcomes("perf/samples_per_sec<-5%", compared) == [Outcome.REFUSED]
-    assert outcomes("rollout/ep_rew_mean<-5", compared) == [Outcome.REFUSED]
+    assert outcomes("perf/samples_per_sec<-5%", compared) == [Answer.REFUSED]
+    assert outcomes("rollout/ep_rew_mean<-5", compared) == [Answer.REFUSED]
 
 
 def test_every_label_is_held_against_the_first(make_run: MakeRun) -> None:
     compared = read(make_run("one"), make_run("two"), make_run("three", train=13.0))
-    assert outcomes("perf/steps_per_sec<-5%", compared) == [Outcome.PASSED, Outcome.FAILED]
+    assert outcomes("perf/steps_per_sec<-5%", compared) == [Answer.PASSED, Answer.FAILED]

@@ -3,47 +3,75 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
-from offpolicy.commands import doctor as command
-from offpolicy.commands.doctor import doctor, lines
-from offpolicy.launch.finding import Finding, Level
+from offpolicy.commands.doctor import BAD, BROKEN, NOTE, OK, SLOW, Finding, clock, cores, gpus, lines, package
+from offpolicy.machine import CpuQuota
+from offpolicy.timing.clock_check import ClockCheck
 
 FINE = Finding("machine", "clock", "tsc")
-SLOW = Finding("machine", "cores", "1 of 8", Level.SLOW, "allow a second")
-BROKEN = Finding("software", "torch", "not installed", Level.BROKEN, "pip install torch")
-
-
-def found_here(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
-    monkeypatch.setattr(command, "host_findings", lambda: iter(findings))
-    for name in ("installation", "torch_findings", "drawing"):
-        monkeypatch.setattr(command, name, lambda: iter(()))
-
-
-@pytest.mark.parametrize(("findings", "code"), [((FINE, SLOW), 0), ((FINE, BROKEN), 2)])
-def test_it_fails_only_where_no_training_can_work(
-    monkeypatch: pytest.MonkeyPatch, findings: tuple[Finding, ...], code: int
-) -> None:
-    found_here(monkeypatch, *findings)
-    assert doctor(as_json=False) == code
+FEW = Finding("machine", "cores", "1 of 8", SLOW, "allow a second")
+MISSING = Finding("software", "torch", "not installed", BROKEN, "pip install torch")
 
 
 def test_the_worst_comes_first_with_its_fix() -> None:
-    text = list(lines([FINE, SLOW, BROKEN]))
+    text = list(lines([FINE, FEW, MISSING]))
     fixes = [line for line in text if line in ("  torch: pip install torch", "  cores: allow a second")]
     assert fixes == ["  torch: pip install torch", "  cores: allow a second"]
     assert "training works here: offpolicy train algo=sac" not in text
     assert list(lines([FINE]))[-1] == "training works here: offpolicy train algo=sac"
 
 
-def test_json_has_every_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    found_here(monkeypatch, FINE, BROKEN)
-    doctor(as_json=True)
-    content = json.loads(capsys.readouterr().out)
-    assert content["can_train"] is False
-    assert [each["name"] for each in content["findings"]] == ["clock", "torch"]
+@pytest.mark.parametrize(("wanted", "level"), [("rich>=14", OK), ("rich<14", BAD), ("no-such-package>=1", BROKEN)])
+def test_a_package_is_compared_with_its_range(wanted: str, level: str) -> None:
+    found = package(Requirement(wanted))
+    assert found.level == level
+    assert found.fix == ("" if level == OK else f"pip install '{wanted}'")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "names", "has_driver", "level", "words"),
+    [
+        (None, [], False, OK, "no GPU driver"),
+        (None, [], True, SLOW, "CPU build"),
+        ("12.8", [], True, SLOW, "torch sees no device"),
+        ("12.8", ["H200"], True, OK, "H200, CUDA 12.8"),
+    ],
+)
+def test_gpus_are_usable_or_say_why_not(
+    cuda: str | None, names: list[str], has_driver: bool, level: str, words: str
+) -> None:
+    (found,) = gpus({"cuda": cuda, "gpus": names}, has_driver=has_driver)
+    assert found.level == level
+    assert words in found.value
+
+
+@pytest.mark.parametrize(
+    ("cpus", "existing", "quotas", "level", "words"),
+    [
+        (2, 2, [], OK, "2 of the machine's 2"),
+        (2, 64, [], NOTE, "2 of the machine's 64"),
+        (1, 64, [], SLOW, "1 of the machine's 64"),
+        (4, 4, [2.5], NOTE, "a quota of 2.5"),
+        (4, 4, [0.5], SLOW, "a quota of 0.5"),
+    ],
+)
+def test_cores_are_judged_within_affinity_and_quota(
+    cpus: int, existing: int, quotas: list[float], level: str, words: str
+) -> None:
+    found = cores(cpus, existing, [CpuQuota(each, Path("/sys/fs/cgroup")) for each in quotas])
+    assert found.level == level
+    assert words in found.value
+    assert bool(found.fix) == (level != OK)
+
+
+@pytest.mark.parametrize(("reading_ns", "backward", "level"), [(60.0, 0, OK), (1200.0, 0, SLOW), (60.0, 1, BAD)])
+def test_a_clock_that_costs_or_steps_back_is_reported(reading_ns: float, backward: int, level: str) -> None:
+    assert clock(ClockCheck("tsc", 1.0, reading_ns, 50, backward)).level == level
 
 
 @pytest.mark.slow
@@ -51,5 +79,8 @@ def test_json_has_every_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 def test_the_command_line_checks_this_machine(run_cli: Any) -> None:
     result = run_cli(["doctor", "--json"], timeout=110)
     assert result.returncode == 0, result.stderr
-    names = {each["name"] for each in json.loads(result.stdout)["findings"]}
-    assert {"python", "torch", "cores", "memory", "clock", "MUJOCO_GL=egl"} <= names
+    content = json.loads(result.stdout)
+    assert content["can_train"] is True
+    names = {each["name"] for each in content["findings"]}
+    assert {"python", "torch", "torch on CPU", "cores", "memory", "clock", "MUJOCO_GL=egl"} <= names
+    assert [each for each in content["findings"] if each["level"] != "ok" and not each["fix"]] == []

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from offpolicy.commands import evaluate as command
 from offpolicy.commands.evaluate import comparison, evaluate
 from offpolicy.commands.saved_run import PolicyChoice
 from offpolicy.config.sections import EnvConfig
@@ -70,8 +69,9 @@ def saved_run(
     run = SimpleNamespace(
         path=path, env=EnvConfig(measure=measure), cfg=SimpleNamespace(seed=3),
         checkpoint=SimpleNamespace(env_steps=50), actor=lambda device: None, require_spaces=lambda spec: None,
+        seed_of=lambda choice: 3,
     )  # fmt: skip
-    monkeypatch.setattr(command, "SavedRun", SimpleNamespace(find=lambda path, choice: run))
+    monkeypatch.setattr("offpolicy.commands.saved_run.SavedRun", SimpleNamespace(find=lambda path, choice: run))
     left = iter(found)
 
     def run_episodes(*_: object, **__: object) -> Episodes:
@@ -79,7 +79,7 @@ def saved_run(
             raise one
         return one
 
-    monkeypatch.setattr(command, "run_episodes", run_episodes)
+    monkeypatch.setattr("offpolicy.collect.evaluation.run_episodes", run_episodes)
 
 
 WITHOUT = Episodes(np.array([1.0, 2.0]), np.array([7.0, 7.0]), np.full(2, math.nan))

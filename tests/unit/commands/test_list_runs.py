@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.commands.list_runs import last_record, list_runs, row
+from offpolicy.commands.list_runs import list_runs, row
 from offpolicy.errors import ConfigError
-from offpolicy.run_names import find_run
+from offpolicy.runs import find_run
 
 SUMMARY = {
     "status": "completed",
@@ -73,11 +73,6 @@ def test_a_run_that_was_resumed_and_killed_was_killed(tmp_path: Path) -> None:
     assert row(run)[:2] == ("killed", "250")
     (run / ".lock").write_text(json.dumps({"parent": 1, "host": socket.gethostname()}))  # it has ended otherwise
     assert row(run)[0] == "completed"
-
-
-@pytest.mark.parametrize("text", ["", "[1]\n", "null", "not JSON"])
-def test_a_file_without_a_record_is_empty(tmp_path: Path, text: str) -> None:
-    assert last_record(make(tmp_path / "a", metrics=text) / "metrics.jsonl") == {}
 
 
 def test_the_newest_are_shown_and_the_others_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,20 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.commands.play import _write, check_video, play
+from offpolicy.commands.play import play, write_video
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.errors import ConfigError, EnvFailure
 
 
 def test_another_ending_is_refused_before_the_run_is_read(tmp_path: Path) -> None:
     choice = PolicyChoice(seed=None, step=None, device="cpu", overrides={})
-    with pytest.raises(ConfigError, match=r"--video: got .*x\.txt', allowed a file name that ends in \.gif, \.mp4"):
+    with pytest.raises(ConfigError, match=r"--video: got .*x\.txt', allowed a file .* ending in \.gif or \.mp4"):
         play(tmp_path / "missing", choice, video=tmp_path / "x.txt", episodes=1)
-
-
-def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="allowed a file that can be written: No such file or directory"):
-        check_video(tmp_path / "nowhere" / "x.gif")
 
 
 def test_without_a_display_a_file_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +38,6 @@ def test_without_a_display_a_file_is_asked_for(tmp_path: Path, monkeypatch: pyte
 class BrokenFilm:
     """A film that ends with an error after its second picture."""
 
-    fps = 30.0
-
     def __iter__(self) -> Iterator[Any]:
         yield from np.zeros((2, 16, 16, 3), np.uint8)
         raise EnvFailure("fails in step")
@@ -57,6 +50,6 @@ def test_a_film_that_fails_leaves_the_earlier_one(tmp_path: Path, name: str) -> 
     (tmp_path / name).write_bytes(b"the earlier one")
     for path in (tmp_path / name, tmp_path / f"new-{name}"):
         with pytest.raises(EnvFailure, match="fails in step"):
-            _write(BrokenFilm(), path)  # type: ignore[arg-type]  # a film of these pictures
+            write_video(BrokenFilm(), 30.0, path)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_bytes() == b"the earlier one"

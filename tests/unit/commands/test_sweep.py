@@ -1,229 +1,217 @@
-"""A sweep fills the cores with runs, ends trials by their evaluations, goes on after a kill, and names the best."""
+"""A sweep checks its space, prunes, goes on after a kill, outlives a failed trial, and names the best."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+import optuna
 import pytest
 
 from offpolicy import cli
 from offpolicy.commands import sweep as module
-from offpolicy.commands.sweep import SweepOptions, sweep
-from offpolicy.errors import ConfigError, OffPolicyError, RunDirBusyError
-from offpolicy.launch.run_lock import RunLock
+from offpolicy.commands.sweep import read_space
+from offpolicy.config.schema import RunConfig
+from offpolicy.errors import ConfigError
+from offpolicy.runs import TRIAL
+from offpolicy.types import EvalResult
 
 SPACE = "parameters:\n  algo.gamma: {low: 0.9, high: 0.999}\n"
-OPTIONS = SweepOptions(trials=3, seeds=2, jobs=2, out=None, launcher="local", sbatch="", prunes=True)
-Outcome = Callable[[float, int], tuple[int, list[float]]]  # of gamma and seed: exit code and returns
+Returns = Callable[[float, int], list[float]]  # of gamma and seed; a run without returns fails
 
 
-class FakeJob:
-    """A run that has written its evaluations, and ends at the second look."""
+class Ended(NamedTuple):
+    """How a run has ended."""
 
-    def __init__(self, code: int, launcher: FakeLauncher) -> None:
-        self._code, self._launcher, self._polls, self.was_stopped = code, launcher, 0, False
-        self.num_asked_before = 0  # runs that had been asked to stop when this one was waited for
-        launcher.running += 1
-        launcher.most = max(launcher.most, launcher.running)
-
-    def poll(self) -> int | None:
-        self._polls += 1
-        if self._polls == 2:
-            self._launcher.running -= 1
-        return self._code if self._polls >= 2 else None
-
-    def ask_to_stop(self) -> None:
-        self._launcher.num_asked += 1
-
-    def stop(self) -> None:
-        self.was_stopped, self.num_asked_before = True, self._launcher.num_asked
-        self._launcher.running -= 1
-
-    def last_error(self) -> str:
-        return "offpolicy: said why"
+    code: int
+    path: Path
+    failure: Any
 
 
-class FakeLauncher:
-    """Runs that take no time; `outcome` says what each does."""
+class Runs:
+    """Runs that take no time, in place of `train_run`."""
 
-    poll_s = 0.0
+    def __init__(self, returns: Returns) -> None:
+        self.returns, self.started, self.stopped = returns, list[RunConfig](), list[Path]()
 
-    def __init__(self, outcome: Outcome) -> None:
-        self.outcome, self.started = outcome, list[tuple[tuple[str, ...], Path]]()
-        self.jobs, self.running, self.most, self.num_asked = list[FakeJob](), 0, 0, 0
-
-    def start(self, words: Sequence[str], directory: Path) -> FakeJob:
-        self.started.append((tuple(words), directory))
-        given = dict(word.split("=", 1) for word in words)
-        code, returns = self.outcome(float(given["algo.gamma"]), int(given["seed"]))
-        run = directory / "run"
+    def train_run(self, cfg: RunConfig, callbacks: Sequence[Any]) -> Ended:
+        self.started.append(cfg)
+        run = Path(cfg.run_dir or "")
         run.mkdir(parents=True, exist_ok=True)
-        lines = [{"env_steps": n, "mean_reward": each} for n, each in enumerate(returns)]
-        (run / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        (run / "metrics.jsonl").write_text('{"env_steps": 1, "eval\n')  # being replaced; and long, in a real run
-        (run / "summary.json").write_text(json.dumps({"eval": {"mean_reward": returns[-1]}}))
-        self.jobs.append(FakeJob(code, self))
-        return self.jobs[-1]
+        for env_steps, mean in enumerate(returns := self.returns(cfg.algo.gamma, cfg.seed)):
+            with (run / "evaluations.jsonl").open("a") as file:
+                file.write(json.dumps({"env_steps": env_steps, "mean_reward": mean}) + "\n")
+            for callback in callbacks:
+                callback.on_evaluation(EvalResult(env_steps, mean, 0.0, 1.0, 1))
+            if run in self.stopped:
+                return Ended(143, run, None)
+        (run / "summary.json").write_text(json.dumps({"eval": {"mean_reward": returns[-1]} if returns else None}))
+        return Ended(0, run, None) if returns else Ended(65, run, SimpleNamespace(cause="NumericsError: said why"))
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory with a space; no environment is probed, and nothing is compared."""
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Returns], Runs]]:
+    """Replaces the runs; the next SIGTERM stops the run that was started last."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(TRIAL, "1")  # the command sets it, for its process
     (tmp_path / "space.yaml").write_text(SPACE)
-    monkeypatch.setattr(module, "preflight", lambda cfg, is_elsewhere: None)
-    monkeypatch.setattr(module, "compare", lambda words: 0)
-    monkeypatch.setattr(module, "num_usable_cores", lambda: 6)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def started(returns: Returns) -> Runs:
+        runs = Runs(returns)
+        monkeypatch.setattr(module, "train_module", lambda: runs)
+        signal.signal(signal.SIGTERM, lambda *_: runs.stopped.append(Path(runs.started[-1].run_dir or "")))
+        return runs
+
+    yield started
+    signal.signal(signal.SIGTERM, before)
 
 
-def launched(monkeypatch: pytest.MonkeyPatch, outcome: Outcome) -> FakeLauncher:
-    launcher = FakeLauncher(outcome)
-    monkeypatch.setattr(module, "LocalLauncher", lambda: launcher)
-    return launcher
+def swept(*words: str) -> int:
+    return cli.main(["sweep", "space.yaml", "--trials", "3", *words])
 
 
-def swept(*words: str, **options: Any) -> int:
-    return sweep(Path("space.yaml"), words, replace(OPTIONS, **options))
-
-
-def near(gamma: float, seed: int) -> tuple[int, list[float]]:
+def near(gamma: float, seed: int) -> list[float]:
     """The nearer gamma is to 0.95, the better."""
-    return 0, [-1000.0, -1000.0 * abs(gamma - 0.95) - seed]
+    return [-1000.0, -1000.0 * abs(gamma - 0.95) - seed]
 
 
-def test_the_best_is_printed_as_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    launcher = launched(monkeypatch, near)
-    assert swept("algo=sac", trials=6) == 0
-    tried = {next(word for word in words if word.startswith("algo.gamma=")) for words, _ in launcher.started}
-    best = min(tried, key=lambda word: abs(float(word.split("=")[1]) - 0.95))
-    assert capsys.readouterr().out.splitlines()[-1] == f"offpolicy train algo=sac {best}"
-    assert len(tried) == 6
+Start = Callable[[Returns], Runs]
 
 
-def test_the_default_is_the_first_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    launcher = launched(monkeypatch, near)
-    swept()
-    assert [word for word in launcher.started[0][0] if "gamma" in word] == ["algo.gamma=0.99"]
+def test_the_best_is_printed_as_a_command(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = start(near)
+    assert swept("algo=sac", "--trials", "6") == 0
+    best = min((cfg.algo.gamma for cfg in runs.started), key=lambda gamma: abs(gamma - 0.95))
+    assert capsys.readouterr().out.splitlines()[-1] == f"offpolicy train algo=sac algo.gamma={best}"
+    assert len({cfg.algo.gamma for cfg in runs.started}) == 6
 
 
-def test_every_trial_has_its_seeds_and_a_part_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    launcher = launched(monkeypatch, near)
-    swept("total_timesteps=5000", trials=2, seeds=3, jobs=2)
-    seeds = [word for words, _ in launcher.started for word in words if word.startswith("seed=")]
-    assert sorted(seeds) == sorted(["seed=1", "seed=2", "seed=3"] * 2)
-    assert all(
-        {"threads.learner=3", "threads.collector=1", "total_timesteps=5000"} <= set(words)
-        for words, _ in launcher.started
-    )
-    assert launcher.most == 2
+def test_the_default_is_the_first_trial_and_each_has_all_seeds(start: Start) -> None:
+    runs = start(near)
+    swept("total_timesteps=5000", "--trials", "2", "--seeds", "3")
+    assert [cfg.seed for cfg in runs.started] == [1, 2, 3] * 2
+    assert [cfg.algo.gamma for cfg in runs.started[:3]] == [0.99] * 3
+    assert {cfg.total_timesteps for cfg in runs.started} == {5000}
 
 
-def test_jobs_of_slurm_have_the_cores_of_their_node_and_not_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    launcher, elsewhere = FakeLauncher(near), list[bool]()
-    monkeypatch.setattr(module, "preflight", lambda cfg, is_elsewhere: elsewhere.append(is_elsewhere))
-    monkeypatch.setattr(module, "check_slurm", lambda: None)
-    monkeypatch.setattr(module, "SlurmLauncher", lambda options: launcher)
-    swept("threads.learner=200", launcher="slurm", trials=1)
-    launched(monkeypatch, near)
-    swept("threads.learner=2", launcher="local", trials=1, out=Path("other"))
-    assert elsewhere == [True, False]
-
-
-def test_a_trial_that_is_worse_is_stopped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    launcher = launched(monkeypatch, lambda gamma, seed: (0, [-1.0] * 3 if len(launcher.jobs) < 8 else [-999.0] * 3))
-    assert swept(trials=6, jobs=1, seeds=2) == 0
-    assert "trial 4: pruned after 2 evaluations" in capsys.readouterr().out
-    assert [job.was_stopped for job in launcher.jobs] == [False] * 8 + [True, True]
-
-
-def test_the_first_failure_stops_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched(monkeypatch, lambda gamma, seed: (65, [0.0]))
-    with pytest.raises(OffPolicyError, match="as no trial has gone well: seed 1 exited with 65: offpolicy: said why"):
-        swept(jobs=1)
-
-
-def test_a_later_failure_is_a_trial_without_a_result(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("option", "count"), [("--seeds=2", 1), ("--no-prune", 0)])
+def test_a_trial_that_is_worse_than_the_others_is_stopped(
+    start: Start, capsys: pytest.CaptureFixture[str], option: str, count: int
 ) -> None:
-    launcher = launched(monkeypatch, lambda gamma, seed: (65 if len(launcher.jobs) == 2 else 0, [-5.0, -5.0]))
-    assert swept(trials=3, jobs=1) == 0
-    assert "trial 1: failed: seed 1 exited with 65" in capsys.readouterr().out
+    runs = start(lambda gamma, seed: [-1.0] * 3 if gamma == 0.99 or len(runs.started) < 9 else [-999.0] * 3)
+    assert swept(option, "--trials", "5") == 0
+    assert len(runs.stopped) == count
+    assert ("trial 4: pruned" in capsys.readouterr().out) == bool(count)
 
 
-def test_ctrl_c_stops_the_runs_and_the_same_command_goes_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    launcher = launched(monkeypatch, near)
+def test_a_failure_of_the_first_trial_stops_the_sweep(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = start(lambda gamma, seed: [])
+    assert swept() == 65
+    assert "said why" in capsys.readouterr().err
+    assert len(runs.started) == 1
 
-    def interrupt(seconds: float) -> None:
-        if len(launcher.jobs) >= 3:
-            raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.time, "sleep", interrupt)
-    assert swept() == 130
-    assert launcher.running == 0
-    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
-    again = launched(monkeypatch, near)
+def test_a_later_failure_is_a_trial_without_a_result(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = start(lambda gamma, seed: [] if len(runs.started) == 2 else [-5.0])
     assert swept() == 0
-    assert "goes on" in capsys.readouterr().out
-    assert {directory for _, directory in again.started} & {directory for _, directory in launcher.started}
-    assert len({directory.parent for _, directory in (*launcher.started, *again.started)}) == 3
+    assert "trial 1: failed: NumericsError: said why" in capsys.readouterr().out
+    assert len(runs.started) == 3
 
 
-def test_a_finished_sweep_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched(monkeypatch, near)
+def test_what_a_stopped_or_killed_process_has_begun_goes_on(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    def stop_the_second(gamma: float, seed: int) -> list[float]:
+        if len(runs.started) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return near(gamma, seed)
+
+    runs = start(stop_the_second)
+    assert swept() == 143
+    again = start(near)
+    assert swept() == 0
+    assert "trial 1: goes on" in capsys.readouterr().out
+    assert again.started[0] == runs.started[1]
+    assert len(again.started) == 2
+
+
+def test_a_finished_sweep_starts_nothing(start: Start) -> None:
+    start(near)
     swept()
-    again = launched(monkeypatch, near)
+    again = start(near)
     assert swept() == 0
     assert again.started == []
 
 
-def test_two_sweeps_of_one_directory_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    launched(monkeypatch, near)
-    (tmp_path / "sweeps/space").mkdir(parents=True)
-    lock = RunLock(tmp_path / "sweeps/space")
-    with pytest.raises(RunDirBusyError):
-        swept()
-    lock.release()
+def test_a_directory_of_another_sweep_is_refused(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    start(near)
+    swept()
+    assert swept("algo=td3") == 2
+    assert "--out: sweeps/space holds a sweep of another space or command" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["seed=3"], "seed: given on the command line, not allowed in a sweep"),
-        (["algo.gamma=0.9"], "algo.gamma: given on the command line, not allowed: the space searches it"),
-        (["eval.episodes=0"], "eval.episodes: got 0, allowed 1 or more in a sweep"),
+        (["seed=3"], "seed: not allowed on the command line: the sweep sets it"),
+        (["algo.gamma=0.9"], "algo.gamma: not allowed on the command line: the space searches it"),
         (["algo.tau=3"], "algo.tau: got 3, allowed a number"),
-        (["seed=3", "algo.bach=3"], "algo.bach: unknown key"),  # beside the seed, not after it
-        (["init_from=latest"], "init_from: got 'latest', allowed the name of a run in a sweep: latest may be another"),
-        (["algo=hora", "stage=adapt", "teacher=runs/latest"], "teacher: got 'runs/latest', allowed the name of a run"),
-        (["algo.actor_lr={start:0.001,end:0.0}"], "actor_lr.start: given on the command line, not allowed: the space"),
         (["--trials", "0"], "--trials"),
-        (["--sbatch=--partition=gpu"], "--sbatch: got '--partition=gpu', allowed with --launcher slurm"),
-        (["--launcher=slurm", "--sbatch=--comment='x"], "allowed options as a shell reads them (No closing quotation)"),
-        (["--out", "space.yaml/x"], "--out: space.yaml/x cannot be made: Not a directory; write another one"),
+        (["--out", "space.yaml/x"], "--out: space.yaml/x cannot be used: [Errno 20] Not a directory"),
     ],
 )
 def test_bad_input_exits_2_before_any_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], problem: str
+    start: Start, capsys: pytest.CaptureFixture[str], words: list[str], problem: str
 ) -> None:
-    launcher = launched(monkeypatch, near)
-    if "actor_lr" in words[0]:
-        Path("space.yaml").write_text(f"{SPACE}  algo.actor_lr: {{low: 0.0001, high: 0.01, log: true}}\n")
+    runs = start(near)
     try:
-        code = cli.main(["sweep", "space.yaml", *words])
+        code = swept(*words)
     except SystemExit as refused:
         code = int(refused.code or 0)
-    assert (code, launcher.started) == (2, [])
+    assert (code, runs.started) == (2, [])
     assert problem in capsys.readouterr().err
 
 
-def test_no_trial_may_be_without_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("space.yaml").write_text(f"{SPACE}  eval.episodes: {{values: [0, 2]}}\n")
-    launched(monkeypatch, near)
-    with pytest.raises(ConfigError, match=r"eval.episodes: got 0, allowed 1 or more in a sweep"):
-        swept()
+def test_ranges_and_values_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "space.yaml"
+    file.write_text(
+        "parameters:\n  algo.actor_lr: {low: 1e-4, high: 0.01, log: true}\n  algo.policy_delay: {low: 1, high: 4}\n"
+        "  algo.hidden_dims: {values: [[64, 64], [256, 256]]}\n  env.kwargs.g: {low: 5, high: 10.0}\n"
+    )
+    kinds = optuna.distributions
+    assert read_space(file) == {
+        "algo.actor_lr": kinds.FloatDistribution(1e-4, 0.01, log=True),
+        "algo.policy_delay": kinds.IntDistribution(1, 4),
+        "algo.hidden_dims": kinds.CategoricalDistribution(["[64,64]", "[256,256]"]),
+        "env.kwargs.g": kinds.FloatDistribution(5.0, 10.0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{}", "allowed parameters: keys, each with {low"),
+        ("", "got nothing, allowed a mapping such as {parameters: {algo.gamma: {low: 0.9, high: 0.999}}}"),
+        ("{parameters: {}, trials: 3}", "got parameters, trials, allowed parameters"),
+        ("parameters: {seed: {low: 1, high: 2}}", "parameters.seed: not allowed: the sweep sets it"),
+        ("parameters: {algo.gama: {low: 0, high: 1}}", "algo.gama: unknown key; did you mean algo.gamma?"),
+        ("parameters: {algo.gamma: [0.9, 0.99]}", "algo.gamma: got [0.9, 0.99], allowed {low"),
+        ("parameters: {algo.gamma: {low: 0.9}}", "algo.gamma: got {'low': 0.9}, allowed"),
+        ("parameters: {algo.gamma: {low: 0.9, high: x}}", "algo.gamma: got {'low': 0.9, 'high': 'x'}, allowed"),
+        ("parameters: {algo.gamma: {low: 0.9, high: 0.8}}", "algo.gamma: got {'low': 0.9, 'high': 0.8}, allowed"),
+        ("parameters: {algo.gamma: {low: 0.9, high: 1.5}}", "algo.gamma: got 1.5, allowed a number in [0.0, 1.0]"),
+        ("parameters: {algo.gamma: {low: 0, high: 1, log: true}}", "algo.gamma: got {'low': 0, 'high': 1, 'log'"),
+        ("parameters: {algo.gamma: {values: [0.9, 0.99, 0.9]}}", "two or more values are needed, each once"),
+        ("parameters: {algo.utd: {low: 0.5, high: 1.2, step: 0.5}}", "algo.utd: got {'low': 0.5, 'high': 1.2"),
+        ("parameters: {algo.activation: {values: [relu, gelu]}}", "algo.activation: got 'gelu', allowed one of"),
+    ],
+)  # fmt: skip
+def test_a_bad_space_names_the_key_and_what_is_allowed(tmp_path: Path, content: str, problem: str) -> None:
+    file = tmp_path / "space.yaml"
+    file.write_text(content)
+    with pytest.raises(ConfigError) as refused:
+        read_space(file)
+    assert any(each.startswith(str(file)) and problem in each for each in refused.value.problems), refused.value

@@ -28,7 +28,8 @@ def test_a_start_that_was_not_traced_is_refused_with_those_that_were(tmp_path: P
 def test_a_picture_without_matplotlib_is_refused_first_with_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in ("matplotlib", *(name for name in sys.modules if name.startswith("matplotlib."))):
+        monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "offpolicy.analysis.plots", raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'offpolicy\[plot\]'"):
         trace(tmp_path / "missing", svg=tmp_path / "x.svg")

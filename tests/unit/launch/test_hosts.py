@@ -19,7 +19,7 @@ from offpolicy.errors import ConfigError
 from offpolicy.launch import hosts
 from offpolicy.launch.run_lock import parent_identity
 from offpolicy.plugins import SINKS
-from offpolicy.run_names import LOCK
+from offpolicy.runs import LOCK
 from offpolicy.types import SpaceSpec
 from tests.packages import make_package
 from tests.unit.config.test_extensions import TEXT as SINK

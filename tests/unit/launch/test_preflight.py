@@ -191,13 +191,13 @@ def test_every_difference_from_the_run_to_begin_with_is_named(tmp_path: Path) ->
     assert sizes == (
         f"algo.hidden_dims: got [256,256], the run {tmp_path / 'source'} has [64]; write algo.hidden_dims=[64]"
     )
-    assert bounds.startswith("env.id: action_high is (2.0, 2.0")
+    assert bounds.startswith("env.id: action_high was (2.0, 2.0")
 
 
 @pytest.mark.parametrize("field", ["box_shape", "action_shape"])
 def test_another_shape_of_as_many_numbers_is_another_space(tmp_path: Path, field: str) -> None:
     source_at(tmp_path / "source", dataclasses.replace(SPEC, **{field: (2, 3)}))
-    with pytest.raises(ConfigError, match=rf"env\.id: {field} is \(2, 3\) in the run .*, \(3, 2\) in this one"):
+    with pytest.raises(ConfigError, match=rf"env\.id: {field} was \(2, 3\), is \(3, 2\); .*/source allows the same"):
         find_source(warm(tmp_path), dataclasses.replace(SPEC, **{field: (3, 2)}))
 
 
@@ -222,13 +222,6 @@ def test_more_threads_than_the_cores_of_this_host_could_ever_run_are_refused() -
         f"threads.collector: got 1000000, {allowed}",
         f"threads.learner: got 65, {allowed}",
     )
-
-
-def test_what_trains_elsewhere_is_not_held_against_this_machine() -> None:
-    """A sweep typed on a small login node was refused for what its jobs have on their nodes."""
-    large = {"source": "resident", "capacity": 10**11}
-    cfg = config(threads={"learner": 1_000_000}, device="cuda:63", replay=large)
-    assert preflight.preflight(cfg, is_elsewhere=True).obs_dim == 3
 
 
 def test_a_processor_with_another_order_of_stores_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def header(
     return lines
 
 
-def test_a_plain_run_names_directory_memory_and_threads() -> None:
+def test_a_plain_runs_directory_memory_and_threads() -> None:
     assert header(replay={"capacity": 4096}) == [
         "run directory: runs/x",
         "replay: 4,096 rows x 36 B = 0.1 MiB of shared memory",

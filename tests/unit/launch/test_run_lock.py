@@ -22,7 +22,7 @@ from offpolicy.launch.run_lock import (
     is_running,
     is_signed,
 )
-from offpolicy.run_names import LOCK, is_of_earlier_start
+from offpolicy.runs import LOCK, is_of_earlier_start
 
 
 @contextlib.contextmanager

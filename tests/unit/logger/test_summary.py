@@ -11,7 +11,8 @@ from rich.console import Console
 from offpolicy.errors import ConfigError
 from offpolicy.logger.end_screen import end_screen
 from offpolicy.logger.record import RunHeader
-from offpolicy.logger.summary import RunResult, build_summary, known_summary, read_summary, write_summary
+from offpolicy.logger.summary import RunResult, build_summary, write_summary
+from offpolicy.runs import known_summary, read_summary
 from offpolicy.timing.phases import CoreClass
 from offpolicy.types import (
     NO_ACCOUNT,

@@ -1,19 +1,22 @@
-"""The names that every command takes for a run: its directory, `latest`, or a unique beginning of its name."""
+"""Runs as commands read them: by name, their records and summary, and the files that a command may write."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from offpolicy import fault
 from offpolicy.errors import ConfigError
-from offpolicy.files import too_long
 
 ROOT = Path("runs")  # directory of the runs that are given no run_dir
 LATEST = "latest"
+SUMMARY = "summary.json"
+STDOUT = "-"  # in place of a file to write
 LOCK = ".lock"  # file of a run's directory that says which process holds it
 TRIAL = "OFFPOLICY_TRIAL"  # environment variable of the runs of `offpolicy sweep`
 MOST_NAMED = 5  # runs that a refusal lists, at most
@@ -26,8 +29,6 @@ class NoSuchRunError(ConfigError):
 
 def find_run(word: str | Path) -> Path:
     """Returns the directory that `word` names. Raises `NoSuchRunError`, and `ConfigError` where it names several."""
-    if problems := too_long("run", word):
-        raise ConfigError(problems)
     path = Path(word)
     if path.name == LATEST and (path.is_symlink() or not path.exists()):
         return _latest(ROOT / LATEST if str(word) == LATEST and not path.is_symlink() else path)
@@ -49,6 +50,14 @@ def find_run(word: str | Path) -> Path:
     raise ConfigError(f"run: got {str(word)!r}, which begins the names of {len(found)} runs: {named}{more}")
 
 
+def existing_run(word: str | Path, key: str = "run") -> Path:
+    """Returns the directory of the run of ours that `word` names. Raises `ConfigError` for none, naming `key`."""
+    run = find_run(word)
+    if not (run / "config.yaml").is_file():
+        raise ConfigError(f"{key}: got {str(word)!r}, allowed the directory of a run (it has no config.yaml)")
+    return run
+
+
 def runs_in(root: Path) -> list[Path]:
     """Returns the directories below `root` that hold a run's configuration, the one started last first."""
     found = {run: time_s for run in _walk(root) if (time_s := _modified_s(run / "config.yaml")) is not None}
@@ -65,6 +74,76 @@ def is_of_earlier_start(file: Path) -> bool:
         return "pid" in json.loads(lock.read_text()) and file.stat().st_mtime_ns < lock.stat().st_mtime_ns
     except (OSError, ValueError, TypeError):
         return False
+
+
+def short_name(run: Path, others: Sequence[Path], taken: Collection[str] = ()) -> str:
+    """Returns the shortest end of a run's path that no other one has and that is not `taken`; else the whole path."""
+    rest = [other.parts for other in others if other != run]
+    for length in range(1, len(run.parts)):
+        end = run.parts[-length:]
+        if "/".join(end) not in taken and not any(parts[-length:] == end for parts in rest):
+            return "/".join(end)
+    return str(run)
+
+
+def read_lines(path: Path, last_bytes: int | None = None) -> list[dict[str, Any]]:  # Any: values of JSON
+    """Returns the records of a file of JSON lines, those in its `last_bytes` alone if given; none without a file.
+
+    A line that is no whole record is left out: a run that was killed may have left one, and one that goes on may be
+    replacing its last.
+    """
+    try:
+        with path.open("rb") as file:
+            if last_bytes is not None:
+                file.seek(max(0, path.stat().st_size - last_bytes))
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            found.append(json.loads(line))
+    return [record for record in found if isinstance(record, dict)]
+
+
+def read_summary(run: Path) -> Mapping[str, Any]:  # Any: values of JSON
+    """Returns `summary.json` of a run. Raises `ConfigError` where there is none to read."""
+    path = run / SUMMARY
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        again = f"let it end, or write offpolicy resume {shlex.quote(str(run))}"
+        raise ConfigError(f"run: {run} has no {SUMMARY}, which is written when a run ends; {again}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"run: {path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"run: {path} cannot be read: got {type(found).__name__}, allowed the mapping of a run")
+    return found
+
+
+def known_summary(run: Path) -> Mapping[str, Any]:  # Any: values of JSON
+    """Returns `summary.json` of a run; empty where there is none to read, as before its end."""
+    try:
+        return read_summary(run)
+    except ConfigError:
+        return {}
+
+
+def last_summary(run: Path) -> Mapping[str, Any]:  # Any: values of JSON
+    """Returns `summary.json` of a run's last start; empty where that start goes on, or was killed."""
+    return {} if is_of_earlier_start(run / SUMMARY) else known_summary(run)
+
+
+def check_output(option: str, path: Path, *endings: str, is_new: bool = False) -> None:
+    """Raises `ConfigError` where a command could not write the file that is given with `option`; `-` is stdout."""
+    if str(path) == STDOUT and not endings:
+        return
+    is_fine = path.parent.is_dir() and not path.is_dir() and not (is_new and path.exists())
+    is_fine = is_fine and os.access(path if path.exists() else path.parent, os.W_OK)
+    if not is_fine or (endings and path.suffix.lower() not in endings):
+        what = "a new file" if is_new else "a file that can be written"
+        ending = f", ending in {' or '.join(endings)}" if endings else ""
+        raise ConfigError(f"{option}: got {str(path)!r}, allowed {what} in a directory that exists{ending}")
 
 
 def mark_latest(run: Path, root: Path = ROOT) -> None:

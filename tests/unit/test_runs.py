@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offpolicy.errors import ConfigError
-from offpolicy.run_names import find_run, mark_latest, runs_in
+from offpolicy.runs import check_output, find_run, mark_latest, read_lines, runs_in, short_name
 
 NAMES = ("sac/Pendulum-v1/20260101-100000-s1", "sac/Pendulum-v1/20260102-100000-s1", "td3/Ant-v5/20260103-100000-s2")
 
@@ -21,11 +21,6 @@ def _three_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         directory.mkdir(parents=True)
         (directory / "config.yaml").touch()
         os.utime(directory / "config.yaml", (1e9 - age, 1e9 - age))
-
-
-def test_a_name_that_is_too_long_is_refused() -> None:
-    with pytest.raises(ConfigError, match="run: got a name of 256 bytes, "):
-        find_run(256 * "x")
 
 
 @pytest.mark.parametrize(
@@ -104,3 +99,56 @@ def test_a_run_elsewhere_is_latest_too(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     mark_latest(tmp_path / "mine")
     assert find_run("latest").resolve() == (tmp_path / "mine").resolve()
+
+
+@pytest.mark.parametrize(
+    ("content", "records"),
+    [
+        ("", []),
+        ('{"a": 1}\n{"a": 2', [{"a": 1}]),  # killed
+        ('{"a": 1}\n[1]\nnull\nnot JSON\n{"a": 2}\n', [{"a": 1}, {"a": 2}]),
+        (b'{"a": 1}\n\xff\n', [{"a": 1}]),
+        ('{"a": 1}\n{"a": ' + "[" * 100_000, [{"a": 1}]),
+    ],
+)
+def test_whole_records_are_read(tmp_path: Path, content: str | bytes, records: list[object]) -> None:
+    file = tmp_path / "a.jsonl"
+    assert read_lines(file) == []
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    assert read_lines(file) == records
+
+
+def test_the_last_records_are_read_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": 2}\n{"a": 3}\n')
+    assert read_lines(tmp_path / "a.jsonl", 20) == [{"a": 2}, {"a": 3}]
+
+
+def test_the_short_name_of_a_run_is_no_other_ones_and_not_taken() -> None:
+    runs = [Path("runs", name) for name in NAMES]
+    assert short_name(runs[0], runs) == "20260101-100000-s1"
+    assert short_name(Path("a/x"), [Path("a/x"), Path("b/x")]) == "a/x"
+    assert short_name(Path("a/x"), [], {"x"}) == "a/x"
+
+
+@pytest.mark.parametrize(
+    ("name", "endings", "is_new", "allowed"),
+    [
+        ("there.gif", (".gif",), False, True),
+        ("new.GIF", (".gif",), True, True),
+        ("-", (), False, True),
+        ("there.gif", (), True, False),
+        ("new.txt", (".gif",), False, False),
+        ("-", (".gif",), False, False),
+        ("nowhere/new.gif", (), False, False),
+        ("runs", (), False, False),
+    ],
+)
+def test_what_a_command_may_write_is_checked_before_it_begins(
+    name: str, endings: tuple[str, ...], is_new: bool, allowed: bool
+) -> None:
+    Path("there.gif").touch()
+    if allowed:
+        return check_output("--video", Path(name), *endings, is_new=is_new)
+    with pytest.raises(ConfigError, match=f"--video: got '{name}', allowed a (new )?file .*in a directory that exists"):
+        check_output("--video", Path(name), *endings, is_new=is_new)
+    return None
