@@ -23,7 +23,7 @@ from offpolicy.errors import EXIT_UNJUDGED, ConfigError
 from offpolicy.files import write_output
 from offpolicy.logger.console import plain_console
 from offpolicy.number_text import counted
-from offpolicy.runs import check_output
+from offpolicy.runs import STDOUT, check_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +90,7 @@ def compare(
     if html:
         write_output("--html", html, pages.html(report, picture))
     judgements = judge(conditions, compared)
-    lines = [f"written: {path}" for path in (png, markdown, html) if path] + [each.line for each in judgements]
+    lines = [f"written: {path}" for path in (png, markdown, html) if path and str(path) != STDOUT] + [each.line for each in judgements]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return _exit_code(judgements)
 
