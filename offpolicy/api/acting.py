@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from offpolicy.api.arguments import whole_number
-from offpolicy.api.runs import AnyRun, path_of
+from offpolicy.api.arguments import AnyRun, path_of, whole_number
 from offpolicy.collect.policy import require_sound
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.commands.trust import check_trust

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from offpolicy.config.overrides import environment_ids, group_options
 from offpolicy.errors import ConfigError
+from offpolicy.runs import find_run
 
 
 def algorithms() -> tuple[str, ...]:
@@ -22,6 +25,29 @@ def environments() -> Mapping[str, str]:
     Any other Gymnasium id is given as `env.id=...`, also as `module:EnvId-v0`.
     """
     return environment_ids()
+
+
+@runtime_checkable
+class HasRunDir(Protocol):
+    """A run as an object: a `TrainedRun`, which imports this module."""
+
+    @property
+    def run_dir(self) -> Path:
+        """Its directory."""
+        ...
+
+
+AnyRun = str | Path | HasRunDir
+
+
+def path_of(run: object) -> Path:
+    """Returns the directory of a run that a program names. Raises `ConfigError` where it names none, or several."""
+    if isinstance(run, HasRunDir) and isinstance(run.run_dir, Path):  # a configuration's is text, or None
+        return run.run_dir
+    if isinstance(run, str | Path):
+        return find_run(run)
+    allowed = "a directory, latest, the beginning of a run's name, or a TrainedRun"
+    raise ConfigError(f"run: got {kind(run)}, allowed {allowed}")
 
 
 def kind(given: object) -> str:

@@ -11,8 +11,8 @@ from typing import Any, TypedDict, Unpack, overload
 from offpolicy.analysis import report as pages
 from offpolicy.analysis.report import Report
 from offpolicy.analysis.runs import read_labelled, read_runs
-from offpolicy.api.arguments import finite_number, kind, whole_number
-from offpolicy.api.runs import AnyRun, TrainedRun, path_of, plain_value
+from offpolicy.api.arguments import AnyRun, finite_number, kind, path_of, whole_number
+from offpolicy.api.runs import TrainedRun, plain_value
 from offpolicy.commands.compare import report_of
 from offpolicy.commands.trust import check_trust
 from offpolicy.errors import ConfigError

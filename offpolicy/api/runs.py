@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offpolicy.api.arguments import kind
+from offpolicy.api.arguments import AnyRun, path_of
 from offpolicy.config.run_files import read_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-from offpolicy.runs import SUMMARY, existing_run, find_run, is_of_earlier_start, known_summary, read_lines
+from offpolicy.runs import SUMMARY, existing_run, is_of_earlier_start, known_summary, read_lines
 from offpolicy.types import Float64
 
 if TYPE_CHECKING:
@@ -98,20 +98,6 @@ class TrainedRun:
         evaluation = self.summary.get("eval") or {}
         known += [f"mean_reward={evaluation['mean_reward']!r}"] if "mean_reward" in evaluation else []
         return f"TrainedRun({', '.join([repr(str(self.run_dir)), *known])})"
-
-
-AnyRun = str | Path | TrainedRun
-
-
-def path_of(run: object) -> Path:
-    """Returns the directory of a run that a program names. Raises `ConfigError` where it names none, or several."""
-    if isinstance(run, TrainedRun):
-        return run.run_dir
-    if isinstance(run, str | Path):
-        return find_run(run)
-    raise ConfigError(
-        f"run: got {kind(run)}, allowed a directory, latest, the beginning of a run's name, or a TrainedRun"
-    )
 
 
 def plain_value(value: Any) -> Any:  # Any: a value of a Python program, and one of the configuration

@@ -90,7 +90,9 @@ def compare(
     if html:
         write_output("--html", html, pages.html(report, picture))
     judgements = judge(conditions, compared)
-    lines = [f"written: {path}" for path in (png, markdown, html) if path and str(path) != STDOUT] + [each.line for each in judgements]
+    lines = [f"written: {path}" for path in (png, markdown, html) if path and str(path) != STDOUT] + [
+        each.line for each in judgements
+    ]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return _exit_code(judgements)
 

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
                 return 0
             named = [word for word in words if os.path.isdir(word) or ("=" not in word and not word.startswith("-"))]
             path = existing_run(named[0] if named else LATEST)
-            overrides = load_values([word for word in words if word not in named[:1]], path)
+            overrides = load_values([word for word in words if word not in named[:1]])
             check_trust(path, is_trusted=TRUST in arguments.overrides, overridden=tuple(flatten(overrides)))
             server = opened.enter_context(run_server())
             module = train_module()
