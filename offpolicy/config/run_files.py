@@ -29,19 +29,14 @@ def write_config(path: Path, cfg: RunConfig, spec: SpaceSpec) -> None:
         path / "spaces.json": json.dumps(asdict(spec)),
     }
     for file, text in files.items():  # each whole or not at all: without it the run could not be resumed
-        text += _notes(file)
-        if file.exists() and file.read_text(encoding="utf-8") == text:
+        before = file.read_text(encoding="utf-8") if file.exists() else ""
+        text += "".join(f"{line}\n" for line in before.splitlines() if line.startswith("#"))  # of earlier starts
+        if before == text:
             continue
         try:
             atomic_write(file, text, durable=True)
         except OSError as error:
             raise SaveError(f"{file}: {error.strerror}") from error
-
-
-def _notes(file: Path) -> str:
-    """Returns the comments of an earlier start of the run."""
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return "".join(f"{line}\n" for line in lines if line.startswith("#"))
 
 
 def read_config(path: Path) -> RunConfig:

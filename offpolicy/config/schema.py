@@ -6,7 +6,9 @@ unknown keys with the nearest known one, wrong types, values out of range, impos
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import re
 import types
 from collections.abc import Iterator, Mapping
@@ -110,13 +112,8 @@ class RunConfig:
 
     def values_by_key(self) -> dict[str, Json]:
         """Returns the value of every declared key, whole where it is a mapping itself."""
-        tree, values = self.to_mapping(), dict[str, Json]()
-        for key in self.specs():
-            value: Json = tree
-            for part in key.split("."):
-                value = value[part]
-            values[key] = value
-        return values
+        tree = self.to_mapping()
+        return {key: functools.reduce(operator.getitem, key.split("."), tree) for key in self.specs()}
 
     @property
     def collect_mode(self) -> str:
