@@ -19,7 +19,7 @@ from pathlib import Path
 
 VARIABLE = "OFFPOLICY_DESCENDANT_OF"  # marks of those that a process descends from, joined by ":"
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
-MARKS_BYTES = 200  # of two marks: of a run, and of one of its processes
+MARKS_BYTES = 100  # of the mark of a run
 WNOTHREAD = 0x20000000  # of the kernel: only children of the calling thread; the adopted ones are the main thread's
 ROUNDS = 50  # of killing, at most: each one may free processes that the killed ones had started
 KILL_TIMEOUT_S = 5.0  # from a kill to the end of the process, unless the kernel holds it (a disk that does not answer)
@@ -53,13 +53,13 @@ class Descendants:
         self._mark = f"{os.getpid()}-{uuid.uuid4().hex}"
         self._noted: set[tuple[int, bytes]] = set()  # pid and instant of start: pids come again
 
-    def environment(self, base: Mapping[str, str], of: str = "") -> dict[str, str]:
-        """Returns the environment of a child, whose descendants count as ours, and as those of the child named `of`."""
-        return {**base, VARIABLE: self.marks(base, of)}
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """Returns the environment of a child, whose descendants count as ours."""
+        return {**base, VARIABLE: self.marks(base)}
 
-    def marks(self, base: Mapping[str, str], of: str = "") -> str:
+    def marks(self, base: Mapping[str, str]) -> str:
         """Returns the value of `VARIABLE` in that environment."""
-        return ":".join(filter(None, (base.get(VARIABLE), self._mark, of and self._mark_of(of))))
+        return ":".join(filter(None, (base.get(VARIABLE), self._mark)))
 
     def note(self, parents: Collection[int]) -> None:
         """Remembers all that descends from `parents` now, whatever environment it has."""
@@ -69,21 +69,18 @@ class Descendants:
                 pending.append(pid)
                 self._noted.add((pid, _started(pid)))
 
-    def left(self, known: Collection[int], of: str = "") -> set[int]:
-        """Returns the adopted processes: our descendants that are children of this process, other than `known`.
+    def left(self, known: Collection[int]) -> set[int]:
+        """Returns the adopted processes: our descendants that are children of this process, other than `known`."""
+        return {pid for pid in children_of(os.getpid()).difference(known) if self._is_ours(pid)}
 
-        With `of`, only those of the child with this name.
-        """
-        return {pid for pid in children_of(os.getpid()).difference(known) if self._is_ours(pid, self._mark_of(of))}
-
-    def kill(self, known: Collection[int], of: str = "") -> int:
+    def kill(self, known: Collection[int]) -> int:
         """Kills and reaps the adopted processes, see `left`, and what those leave behind; returns their number.
 
         One that the kernel holds is given up after `KILL_TIMEOUT_S`.
         """
         count, left_alone = 0, set(known)
         for _ in range(ROUNDS):
-            adopted = self.left(left_alone, of)
+            adopted = self.left(left_alone)
             if not adopted:
                 break
             self.note(adopted)  # what they leave behind
@@ -108,15 +105,12 @@ class Descendants:
         for pid in _children_of_thread().difference(known):
             _reap(pid)
 
-    def _mark_of(self, name: str) -> str:
-        return f"{self._mark}/{name}" if name else self._mark
-
-    def _is_ours(self, pid: int, mark: str) -> bool:
+    def _is_ours(self, pid: int) -> bool:
         if (pid, _started(pid)) in self._noted:
             return True
         entries = environment_of(pid).split(b"\0")
         found = [entry.partition(b"=")[2] for entry in entries if entry.startswith(f"{VARIABLE}=".encode())]
-        return any(mark.encode() in marks.split(b":") for marks in found)
+        return any(self._mark.encode() in marks.split(b":") for marks in found)
 
 
 def with_room_for_marks(environment: Mapping[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ OffPolicyError            1   unexpected
 ├── NumericsError        65   NaN or Inf where a number is needed
 ├── CheckpointError      66   no usable checkpoint
 ├── HangError            70   a process made no progress for too long
+├── CrashLoopError       70   processes of the run, or an environment, died again and again
 ├── PeerLostError        70   another learner rank did not come to a collective
 ├── DesyncError           1   learner ranks that must be equal are not
 ├── RunDirBusyError      73   the run directory is in use
@@ -56,6 +57,12 @@ class CheckpointError(OffPolicyError):
 
 class HangError(OffPolicyError):
     """A process made no progress before its deadline."""
+
+    exit_code = 70
+
+
+class CrashLoopError(OffPolicyError):
+    """Processes of the run, or an environment, died more often than `runner.max_restarts` allows."""
 
     exit_code = 70
 
@@ -125,7 +132,6 @@ def error_of(exit_code: int, cause: str) -> OffPolicyError:
 
 # exit codes that are not errors of ours
 EXIT_OK = 0
-EXIT_CRASH_LOOP = 70  # a collector, or the learners, died again and again
 EXIT_UNJUDGED = 75  # a condition of `compare --fail-on` could not be judged
 EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141  # who read the output has left; as after SIGPIPE

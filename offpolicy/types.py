@@ -380,5 +380,5 @@ class Snapshot:
     evaluator: EvaluatorTotals | None = None  # None where rank 0 evaluates
     cores: CoreTotals | None = None  # of this host; None when timing is off
     system: SystemLoad | None = None  # of this host
-    restarts: int = 0  # times that a collector of this host died and was started again
-    learner_restarts: int = 0  # times that the learners of this host began again after a death
+    restarts: int = 0  # times that collectors of this host made their environments again
+    learner_restarts: int = 0  # times that all processes began again after a death

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,14 +21,16 @@ from offpolicy.collect.snapshot import CollectorSnapshot
 from offpolicy.collect.training_hook import EpisodeSteps, TrainingHook
 from offpolicy.envs.make import MAX_EPISODE_STEPS
 from offpolicy.envs.vector import make_vector
-from offpolicy.errors import SaveError
+from offpolicy.errors import EnvFailure, EnvWorkerKilled, SaveError
 from offpolicy.nets.policy import flat_size
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
 from offpolicy.processes.handshake import CollectorGate, steps_per_collector
 from offpolicy.processes.reports import CollectorReports
+from offpolicy.processes.restarts import Restarts
 from offpolicy.replay.ring import Ring
 from offpolicy.seeding import env_seed
+from offpolicy.timing.clock import Stopwatch
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.training.run_memory import (
     COLLECTOR_COUNTERS,
@@ -41,14 +42,11 @@ from offpolicy.training.run_memory import (
     weights_mailbox,
 )
 from offpolicy.training.worker import SNAPSHOT_DIR, WorkerSpec, start_worker
-from offpolicy.types import NO_ACCOUNT, CollectorTotals
 
 
 def main(child: ChildContext) -> None:
     """Collects until the supervisor lets it go."""
     job = WorkerSpec.of(child)
-    reports = CollectorReports(child.block(f"collector_report-{child.index}"), COLLECTOR_PHASES)
-    before = reports.read()  # of a collector that died, in whose place this one continues
     ledger = start_worker(
         job,
         "collector",
@@ -56,14 +54,13 @@ def main(child: ChildContext) -> None:
         CollectorPhase,
         threads=job.plan.collector_threads,
         is_background=True,
-        opened_ns=before.reported_ns if before is not None else 0,
     )
     collector = Collector(child, job)
-    progress = collector.take_over(before) if collector.is_replacement else collector.start(reports)
+    progress = collector.start()
     reporter = CollectorReporter(
         collector.control,
         child.index,
-        reports,
+        CollectorReports(child.block(f"collector_report-{child.index}"), COLLECTOR_PHASES),
         collector.episodes,
         collector.tracker,
         start_steps=collector.before.env_steps,
@@ -84,6 +81,7 @@ def main(child: ChildContext) -> None:
         ledger=ledger,
         take_snapshot=lambda: collector.take_snapshot(progress),
         skip_bad_rows=lambda error, outcome: collector.bad_rows.skip(error, outcome, progress),
+        renew_env=lambda error: collector.renew_env(error, progress),
         rollouts=collector.writer if isinstance(collector.writer, RolloutWriter) else None,
         hook=collector.make_hook(),
     )
@@ -110,7 +108,7 @@ class Collector:
         self.env = make_vector(job.cfg.env, on_progress=self._note_progress, num_threads=job.plan.env_threads)
         self.tracker = EpisodeTracker(self.env.num_envs, first_index=self.number * self.env.num_envs)
         self.episodes = Ring(child.block(f"episodes-{child.index}"), EPISODE_COLUMNS, np.float64)
-        self.before = counts_before(job, self.control)
+        self.before = counts_before(job)
         self.policy = self._make_policy()
         self.writer = self._make_writer(self.control)
         self.bad_rows = BadRows(
@@ -127,6 +125,7 @@ class Collector:
             warn=self._warn,
         )
         self._has_warned = False  # that the environments' state cannot be saved
+        self._restarts = Restarts(job.cfg.runner.max_restarts, Stopwatch().elapsed_s)  # of the environments
         self._snapshot = CollectorSnapshot(f"collector-{child.index}", self.env, self.policy, self.writer, self.tracker)
 
     @property
@@ -134,11 +133,8 @@ class Collector:
         """The part of a random stream's name that tells one collector from another."""
         return (self.number,) if self.number else ()
 
-    def start(self, reports: CollectorReports) -> Progress:
-        """Resets the environments, or restores the checkpoint, and sends the counters; returns the progress.
-
-        The restored counters are reported at once, for a process that has to take over before the first step.
-        """
+    def start(self) -> Progress:
+        """Resets the environments, or restores the checkpoint, and sends the counters; returns the progress."""
         job, seed = self._job, self._job.cfg.seed
         self.bad_rows.begin()
         progress = Progress(obs=self.env.reset(env_seed(seed, "collector", self.number)))
@@ -154,40 +150,30 @@ class Collector:
                 text = f"the continuation is not bitwise: {why_not}; episodes start anew{lost}"
                 self._warn(text)
         self.bad_rows.replace_obs(progress)
-        self.writer.begin(progress.env_steps)
-        if job.start_step:
-            reports.publish(CollectorTotals(NO_ACCOUNT, **self._counters(progress)))
+        self.writer.begin()
         self._words.set(CollectorWord.ENV_STEPS, progress.env_steps)
         self._words.set(CollectorWord.HAS_BEGUN, 1)
         self._has_begun = True
-        self._send_hello(progress)
+        self._child.send("hello", **{counter: getattr(progress, counter) for counter in COLLECTOR_COUNTERS})
         return progress
 
-    @property
-    def is_replacement(self) -> bool:
-        """True if another process has begun this collector's part of the run, and died."""
-        return bool(self._words.get(CollectorWord.HAS_BEGUN))
+    def renew_env(self, error: EnvFailure, progress: Progress) -> None:
+        """Makes the environments again after one of them raised, and begins new episodes.
 
-    def take_over(self, before: CollectorTotals | None) -> Progress:
-        """Continues in place of a collector that died (ADR 26), with new episodes; `before` is its last report."""
-        self.episodes.take_over(0)
-        env_steps = self.writer.take_over(self._words.get(CollectorWord.ENV_STEPS))
-        seed, path = self._job.cfg.seed, (env_steps, self._words.get(CollectorWord.RESTARTS)) if env_steps else ()
-        progress = Progress(obs=self.env.reset(env_seed(seed, "collector", self.number, *path)), env_steps=env_steps)
-        if before is not None and env_steps:  # else it begins as that one did, whose steps are made again
-            progress.vector_steps, progress.policy_steps = before.vector_steps, before.policy_steps
-            progress.policy_lag_sum = before.policy_lag_sum
+        Raises `error` where that is not wanted, or a worker was killed; `CrashLoopError` if it happens too often.
+        """
+        job, step = self._job, progress.env_steps
+        if job.cfg.env.on_error == "raise" or self._restarts.limit == 0 or isinstance(error, EnvWorkerKilled):
+            raise error
+        text = str(error).splitlines()[0]
+        number = self._restarts.add(text)
+        self._warn(f"{text}; {number}, by new environments; not bitwise from here on, as episodes start anew")
+        self.env.renew()
+        self.writer.abandon(range(self.env.num_envs))
+        self.tracker.ep_return[:], self.tracker.ep_length[:] = 0.0, 0
+        path = ("renewed", self.number, step, self._words.bump(CollectorWord.RESTARTS))
+        progress.obs = self.env.reset(env_seed(job.cfg.seed, *path))
         self.bad_rows.replace_obs(progress)
-        self._words.set(CollectorWord.ENV_STEPS, env_steps)
-        self._has_begun = True
-        self._send_hello(progress)
-        if path:
-            self.policy.reseed(seed, *self._path, *path)
-            lost = ", and its open rollout is dropped" if self._job.cfg.algo.learns_from_rollouts else ""
-            at = f"env step {self.control.env_steps * self._job.host.num_hosts:,}"
-            text = f"collector {self._child.index} continues: not bitwise from {at}, as its episodes start anew{lost}"
-            self._warn(text)
-        return progress
 
     def _note_progress(self) -> None:
         """Says that the next environment of a vector step has its turn: the time of a step is that of one."""
@@ -196,12 +182,6 @@ class Collector:
 
     def _warn(self, text: str) -> None:
         self._child.send("warning", text=text)
-
-    def _send_hello(self, progress: Progress) -> None:
-        self._child.send("hello", **self._counters(progress))
-
-    def _counters(self, progress: Progress) -> dict[str, Any]:  # Any: whole numbers and a sum
-        return {counter: getattr(progress, counter) for counter in COLLECTOR_COUNTERS}
 
     def take_snapshot(self, progress: Progress) -> OSError | None:
         """Saves this collector's part of a checkpoint, or leaves nothing, warns and returns what the disk refused."""
@@ -280,10 +260,10 @@ class CountsBefore:
     bad_rows: list[int]
 
 
-def counts_before(job: WorkerSpec, control: ControlPage) -> CountsBefore:
-    """Reads the checkpoint. Zeros once all have begun: they announce more, and it may have been removed since."""
+def counts_before(job: WorkerSpec) -> CountsBefore:
+    """Reads the checkpoint."""
     num = job.cfg.collect.num_collectors
-    if job.checkpoint is None or all(words.get(CollectorWord.HAS_BEGUN) for words in control.collectors):
+    if job.checkpoint is None:
         return CountsBefore([0] * num, [0] * num)
     checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint, reads_rows=False)
     names = [f"collector-{index}" for index in range(num)]

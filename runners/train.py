@@ -7,13 +7,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from offpolicy import fault
-from offpolicy.checkpoint import SharedState, run_store
+from offpolicy.checkpoint import Checkpoint, SharedState, run_store
 from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_blocked, signals_queued
 from offpolicy.commands.runners import run_server
 from offpolicy.config.parsing import flatten, is_within, merge
@@ -21,7 +21,7 @@ from offpolicy.config.run_files import read_config, write_config
 from offpolicy.config.schema import RESUMABLE, RunConfig, plugins_of
 from offpolicy.config.sections import RANK_RUNNERS
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
-from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError, StartError
+from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, CheckpointError, ConfigError, CrashLoopError, StartError
 from offpolicy.fork_server import ForkServer
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, own_config, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
@@ -33,7 +33,6 @@ from offpolicy.launch.outcome import (
     not_started,
     outcome_of,
     print_failure,
-    record_end,
     unwritten,
 )
 from offpolicy.launch.preflight import (
@@ -46,7 +45,6 @@ from offpolicy.launch.preflight import (
     preflight,
 )
 from offpolicy.launch.resources import plan_host, spin_rounds, track_names
-from offpolicy.launch.restart import keeps_others, newest_checkpoint, started_again
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.launch.run_header import announce, open_run_logger, unread_warning
 from offpolicy.launch.train_log import open_train_log, trim_train_log
@@ -57,7 +55,7 @@ from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.summary import RunStatus
 from offpolicy.processes.child_processes import Start
 from offpolicy.processes.failures import Failure
-from offpolicy.processes.restarts import LearnerRestarts, RestartPolicy, Restarts
+from offpolicy.processes.restarts import Restarts
 from offpolicy.processes.supervisor import TICK_S, Supervisor, SupervisorConfig
 from offpolicy.runs import mark_latest
 from offpolicy.start import interrupts_exit
@@ -170,13 +168,14 @@ def train_run(
                 plan=host_plan,
                 host=host,
                 run_dir=str(run.path.resolve()),
-                start_step=plan.start_step or (run.checkpoint.env_steps if run.checkpoint else 0),
-                checkpoint=run.checkpoint.env_steps if run.checkpoint else None,
+                start_step=plan.start_step or 0,
+                checkpoint=None,
                 store_port=listener.getsockname()[1] if listener else host.store_port,
-                last_eval_step=SharedState.of(run.checkpoint).last_eval_step if run.checkpoint else 0,
                 init_step=init_step,
                 teacher_step=teacher_step,
             )
+            if run.checkpoint is not None:
+                job = _from_checkpoint(job, run.checkpoint)
             with open_train_log(run.path / "train.log") as log_fd, contextlib.closing(Callbacks(called)) as own:
                 for warning in unread_warning(cfg):
                     os.write(log_fd, f"warning: {warning}\n".encode())
@@ -209,57 +208,42 @@ def _run(  # noqa: PLR0913  # what a run is made of
     provenance: Provenance,
     callbacks: Callbacks,
 ) -> tuple[int, Failure | None]:
-    """Runs the processes to their end: again, from the checkpoint, where the death of a learner has ended them all."""
-    deaths = Deaths(
-        Restarts(RestartPolicy(job.cfg.runner.max_restarts if job.host.is_alone else 0), watch.elapsed_s),
-        Restarts(RestartPolicy(job.cfg.collect.max_restarts, job.cfg.env.on_error), watch.elapsed_s),
-    )
-    job = _traced(job)
-    logger = open_run_logger(job, run, provenance)
+    """Runs the processes to their end: again, from the checkpoint, after a death that the run survives."""
+    # A launcher that has started all hosts begins them again together.
+    restarts = Restarts(0 if job.host.job else job.cfg.runner.max_restarts, watch.elapsed_s)
     while True:
-        with contextlib.closing(logger):
+        job = _traced(job)
+        with contextlib.closing(open_run_logger(job, run, provenance)) as logger:
             announce(logger, job, run)
             try:
-                limits = _supervisor_config(job, memory, server, log_fd, watch, deaths)
-                ended = _supervise(job, memory, logger, limits, listener, provenance, callbacks)
+                limits = _supervisor_config(job, server, log_fd, watch, restarts)
+                ended = _supervise(job, run, memory, logger, limits, listener, provenance, callbacks)
             finally:  # when no process is left that could still write
                 if job.trace_dir is not None:
                     _write_trace(Path(job.trace_dir), run.path, logger)
-        if ended.code is not None:
-            return ended.code, ended.failure
-        watch = Stopwatch()  # the records begin again as after a resume
-        try:
-            run.go_back_to(*newest_checkpoint(job))
-            job = _traced(started_again(job, run.checkpoint, deaths.of_learners.total))
-            memory.clear()
-            logger = open_run_logger(job, run, provenance)
-        except (OSError, OffPolicyError) as error:
-            return _not_begun_again(ended, error)
+        if not isinstance(ended, WorkerSpec):
+            return ended
+        job, watch = ended, Stopwatch()  # the records begin again as after a resume
 
 
-class Deaths(NamedTuple):
-    """The deaths of a run so far, which outlive a supervisor."""
+def _begin_again(job: WorkerSpec, run: RunDir, memory: RunMemory, num_restarts: int) -> WorkerSpec:
+    """Returns what all processes are given when they begin again, from the newest checkpoint and with unused memory.
 
-    of_learners: Restarts
-    of_collectors: Restarts
-
-
-@dataclass(frozen=True, slots=True)
-class _ProcessesEnded:
-    """How the processes have ended."""
-
-    code: int | None  # None: the death of a learner has ended them all, and they are to begin again
-    failure: Failure | None  # or that death
-    record: Callable[[Outcome], object]  # writes another summary in place of the one that was written
+    Raises `CheckpointError` where none of the checkpoints can be used, `StartError` where memory is short.
+    """
+    run.go_back()
+    try:
+        memory.clear()
+    except OSError as error:
+        raise StartError(f"the processes cannot begin again: {error}") from error
+    job = replace(job, start_step=0, checkpoint=None, last_eval_step=0, restarts=num_restarts)
+    return job if run.checkpoint is None else _from_checkpoint(job, run.checkpoint)
 
 
-def _not_begun_again(ended: _ProcessesEnded, error: Exception) -> tuple[int, Failure]:
-    """Writes the summary of a run whose processes cannot begin again; returns its exit code and failure."""
-    assert ended.failure is not None  # the death
-    code = error.exit_code if isinstance(error, OffPolicyError) else OffPolicyError.exit_code
-    failure = replace(ended.failure, exit_code=code, cause=f"{ended.failure.cause} and cannot begin again: {error}")
-    ended.record(Outcome(RunStatus.FAILED, code, f"{failure.role} {failure.index}: {failure.cause}"))
-    return code, failure
+def _from_checkpoint(job: WorkerSpec, checkpoint: Checkpoint) -> WorkerSpec:
+    """Returns the job that continues from a checkpoint of this host."""
+    steps = checkpoint.env_steps
+    return replace(job, start_step=steps, checkpoint=steps, last_eval_step=SharedState.of(checkpoint).last_eval_step)
 
 
 def _run_config(plan: LaunchPlan, run: RunDir, spec: SpaceSpec) -> RunConfig:
@@ -277,24 +261,28 @@ def _run_config(plan: LaunchPlan, run: RunDir, spec: SpaceSpec) -> RunConfig:
 
 def _supervise(  # noqa: PLR0913  # what it watches and writes to
     job: WorkerSpec,
+    run: RunDir,
     memory: RunMemory,
     logger: OffPolicyLogger,
     limits: SupervisorConfig,
     listener: socket.socket | None,
     provenance: Provenance,
     callbacks: Callbacks,
-) -> _ProcessesEnded:
-    """Runs the processes and writes the summary; signals are handled until it is written."""
+) -> tuple[int, Failure | None] | WorkerSpec:
+    """Runs the processes and writes the summary; signals are handled until it is written.
+
+    Returns exit code and failure; after a death that the run survives, what all processes are given that begin again.
+    """
     counters = open_track(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
     cores = open_core_ledger(is_enabled=job.cfg.timing.enabled)
     path, num_hosts, elapsed_s = Path(job.run_dir), job.host.num_hosts, limits.elapsed_s
     monitor = Monitor(
         job.cfg, memory, logger, elapsed_s, num_hosts, counters, cores,
-        start_step=job.start_step, learner_restarts=job.learner_restarts, callbacks=callbacks,
+        start_step=job.start_step, restarts=job.restarts, callbacks=callbacks,
     )  # fmt: skip
     with Supervisor(memory.control, tuple(memory.wake_events.values()), limits, monitor.on_message) as supervisor:
-        outcome, starts_over = Outcome(RunStatus.FAILED, 1, "the supervisor failed"), False
-        failure: Failure | None = None
+        outcome, failure = Outcome(RunStatus.FAILED, 1, "the supervisor failed"), None
+        again: WorkerSpec | None = None
         try:
             logger.status("starting")
             _wait_ready(supervisor, limits, job)
@@ -307,26 +295,27 @@ def _supervise(  # noqa: PLR0913  # what it watches and writes to
                 trim_train_log(limits.log_fd)
 
             supervisor.run(on_tick, job.cfg.env.step_timeout_s, monitor.on_signal)
-            starts_over = supervisor.must_start_over
-            if not starts_over:
+            if supervisor.must_begin_again:
+                again = _begin_again(job, run, memory, limits.restarts.total)
+            else:
                 outcome, failure = outcome_of(supervisor, monitor, job.cfg.total_timesteps), supervisor.failure
                 monitor.log_rest()
-        except StartError as error:
+        except (StartError, CheckpointError) as error:
             failure = not_started(memory.control.env_steps, error)
             outcome = Outcome(RunStatus.FAILED, failure.exit_code, failure.cause)
         except BaseException as error:
             outcome = Outcome(RunStatus.FAILED, getattr(error, "exit_code", 1), f"supervisor: {error!r}")
             raise
         finally:
-            refusal = None if starts_over else conclude(path, monitor, logger, outcome, provenance)
-    if starts_over:
+            refusal = None if again else conclude(path, monitor, logger, outcome, provenance)
+    if again is not None:
         if supervisor.signal_code:  # since: it is kept for the next supervisor
             os.kill(os.getpid(), signal.SIGINT if supervisor.signal_code == EXIT_INTERRUPTED else signal.SIGTERM)
-        return _ProcessesEnded(None, supervisor.death, lambda end: record_end(path, monitor, logger, end, provenance))
+        return again
     if refusal is not None and outcome.exit_code == EXIT_OK:
         failure = unwritten(memory.control.env_steps, refusal)
-        return _ProcessesEnded(failure.exit_code, failure, lambda end: None)
-    return _ProcessesEnded(outcome.exit_code, failure, lambda end: None)
+        return failure.exit_code, failure
+    return outcome.exit_code, failure
 
 
 def _wait_ready(supervisor: Supervisor, limits: SupervisorConfig, job: WorkerSpec) -> None:
@@ -367,29 +356,21 @@ def entry_point(role: str, cfg: RunConfig) -> str:
     return f"{package}.{cfg.runner.name}:learner_main" if role == "learner" else f"{package}.{role}:main"
 
 
-def _supervisor_config(  # noqa: PLR0913  # what a run is made of
-    job: WorkerSpec, memory: RunMemory, server: ForkServer, log_fd: int, watch: Stopwatch, deaths: Deaths
+def _supervisor_config(
+    job: WorkerSpec, server: ForkServer, log_fd: int, watch: Stopwatch, restarts: Restarts
 ) -> SupervisorConfig:
     """Returns what the supervisor is given."""
-    stop_timeout_s = STOP_TIMEOUT_S + save_s(job.cfg, job.spec)
-    peer_s = peer_timeout_s(job.cfg, job.spec)
-
-    def renewed_job() -> tuple[Mapping[str, Any], tuple[str, ...]]:
-        checkpoint, rejected = newest_checkpoint(job)
-        return started_again(job, checkpoint, deaths.of_learners.total).to_json(), rejected
-
     return SupervisorConfig(
         server,
         log_fd,
-        stop_timeout_s,
+        STOP_TIMEOUT_S + save_s(job.cfg, job.spec),
         watch.elapsed_s,
-        job.host.num_hosts,
-        peer_s,
-        job.cfg.runner.start_timeout_s,
-        save_s(job.cfg, job.spec) if job.start_step else 0.0,
-        deaths.of_collectors,
-        LearnerRestarts(deaths.of_learners, renewed_job, keeps_others(job.cfg)),
-        memory.env_steps_of,
+        restarts,
+        death_code=CrashLoopError.exit_code if job.host.job else 1,
+        num_hosts=job.host.num_hosts,
+        peer_timeout_s=peer_timeout_s(job.cfg, job.spec),
+        start_timeout_s=job.cfg.runner.start_timeout_s,
+        replay_s=save_s(job.cfg, job.spec) if job.start_step else 0.0,
     )
 
 

@@ -37,8 +37,8 @@ def deaths() -> Iterator[Callable[[Call], None]]:
         yield dying
 
 
-def interruptions(each: str = "line") -> Iterator[Callable[[Call, Call], Any]]:
-    """Yields functions `run(act, call)`, the n-th of which runs `act` before the n-th line (or opcode) of `call`.
+def interruptions() -> Iterator[Callable[[Call, Call], Any]]:
+    """Yields functions `run(act, call)`, the n-th of which runs `act` before the n-th line of `call`.
 
     They return what the call does. Lines of the product are counted, as they are run. After a call that has no such
     line there is no other.
@@ -52,8 +52,7 @@ def interruptions(each: str = "line") -> Iterator[Callable[[Call, Call], Any]]:
             nonlocal left, is_over
             if not frame.f_code.co_filename.startswith(PRODUCT):
                 return None
-            frame.f_trace_opcodes = each == "opcode"
-            if event == each:
+            if event == "line":
                 left -= 1
                 if left == -1:
                     is_over = False

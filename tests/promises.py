@@ -42,7 +42,7 @@ PROMISES: dict[str, dict[str, str]] = {
         "no-orphan": "No process and no shared memory outlives a run.",
         "no-hang": "Every wait has a deadline: a hung environment or peer ends the run, and is named.",
         "exact-resume": "In alternate mode a killed and resumed run ends bit for bit as an uninterrupted one.",
-        "restart": "A process that a signal kills begins again, within the allowed number of restarts.",
+        "restart": "After a signal has killed a process, all begin again, within the allowed number of restarts.",
         "full-disk": "A full disk stops neither training nor the records that still can be written.",
         "nan-never-trained": "NaN or Inf changes no parameter, and ends the run with 65.",
     },

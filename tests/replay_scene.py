@@ -70,12 +70,12 @@ class Scene:
     def __post_init__(self) -> None:
         self.ring = self.new_ring()
         self.writer = self.new_writer()
-        self.writer.begin(0)
+        self.writer.begin()
         self.obs = self.new_obs()
         self.is_over = np.zeros(self.num_envs, np.bool_)
 
     def new_ring(self) -> ReplayRing:
-        room = 2 * self.most + 40 * self.num_envs  # for the shortest episodes, and for what restarts break off
+        room = 2 * self.most + 40 * self.num_envs  # for the shortest episodes, and for what a resume breaks off
         self.memory = memory_of(self.most, self.num_envs, self.n_step, self.dtype, room)
         return self.attached()
 
@@ -100,7 +100,7 @@ class Scene:
         outcome = StepOutcome(next_obs, reward, terminated, truncated, is_valid, unknown, unknown)
         bad: tuple[int, ...] = ()
         try:
-            self.writer.write(self.obs, PolicyOutput(action, None, 0), outcome, self.time)
+            self.writer.write(self.obs, PolicyOutput(action, None, 0), outcome)
         except BadRowError as error:
             bad = error.envs
         assert bad == tuple(np.flatnonzero(np.isnan(reward)).tolist())
@@ -134,12 +134,10 @@ class Scene:
         """Rows of vector steps before the first with an open row, as of the last write."""
         return [row for row in self.rows if row.step < self.first_open]
 
-    def restart(self) -> None:
-        """The process dies between two steps, and another one continues with new episodes."""
-        self.rows = self.complete
-        self.ring = self.attached()
-        self.writer = self.new_writer()
-        self.writer.take_over(self.time)
+    def renew(self) -> None:
+        """The environments are made again: new episodes begin, and open rows are dropped."""
+        self.writer.abandon(range(self.num_envs))
+        self.rows = [row for row in self.rows if not row.is_open]
         self.obs, self.is_over = self.new_obs(), np.zeros(self.num_envs, np.bool_)
 
     def resume(self, *, is_exact: bool) -> None:
@@ -152,7 +150,7 @@ class Scene:
         self.writer = self.new_writer()
         if is_exact:
             self.writer.reopen_windows(*windows)
-        self.writer.begin(self.time)
+        self.writer.begin()
         if not is_exact:
             self.rows = self.complete
             self.obs, self.is_over = self.new_obs(), np.zeros(self.num_envs, np.bool_)

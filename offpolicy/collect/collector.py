@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from operator import add
 
 import numpy as np
 
@@ -14,15 +13,15 @@ from offpolicy.collect.replay_writer import BadRowError, Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.collect.training_hook import TrainingHook
 from offpolicy.envs.vector import VectorAdapter
+from offpolicy.errors import EnvFailure
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord
 from offpolicy.processes.handshake import CollectorGate, Turn
 from offpolicy.processes.reports import CollectorReports
 from offpolicy.replay.ring import Ring
-from offpolicy.timing.continued import continued
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.trace_writer import Mark
-from offpolicy.types import CollectorTotals, Float32, HookTotals, StepOutcome
+from offpolicy.types import CollectorTotals, Float32, StepOutcome
 
 
 @dataclass(slots=True)
@@ -50,6 +49,7 @@ class CollectorParts:
     take_snapshot: Callable[[], OSError | None]  # returns what the disk refused
     # Raises beyond `env.max_bad_rows`; returns the step as it goes on, without the bad transitions.
     skip_bad_rows: Callable[[BadRowError, StepOutcome], StepOutcome]
+    renew_env: Callable[[EnvFailure], None]  # begins new episodes in new environments, or raises what it is given
     rollouts: RolloutWriter | None = None  # the writer again, for its counts; None where it writes replay rows
     hook: TrainingHook | None = None
 
@@ -73,7 +73,6 @@ class CollectorReporter:
         One that still starts has announced nothing, and has done at least these.
         """
         self._control, self._reports, self._episodes = control, reports, episodes
-        self._before = reports.read()  # of a collector that died, in whose place this one continues
         by_collector = enumerate(zip(control.collectors, start_steps, strict=True))
         self._others = [of_other for i, of_other in by_collector if i != index]
         self._num_hosts = num_hosts
@@ -119,9 +118,6 @@ class CollectorReporter:
             totals = replace(totals, rollouts=rollouts.rollouts, rollouts_dropped=rollouts.dropped)
         if parts.hook is not None:
             totals = replace(totals, hook=parts.hook.totals())
-        if (before := self._before) is not None:
-            hook = HookTotals(*map(add, before.hook, totals.hook))
-            totals = replace(totals, account=continued(before.account, totals.account), hook=hook)
         self._reports.publish(totals)
 
 
@@ -173,12 +169,16 @@ def step(parts: CollectorParts) -> None:
     with phase(CollectorPhase.ACTION_SELECT):
         output = policy.act(progress.obs, progress.env_steps)
     with phase(CollectorPhase.ENV_STEP):
-        outcome = parts.env.step(output.action)
+        try:
+            outcome = parts.env.step(output.action)
+        except EnvFailure as error:
+            parts.renew_env(error)
+            return
     if parts.reporter.num_finished:  # episodes of the last step: they are reset in this one (NEXT_STEP)
         parts.ledger.tag(CollectorPhase.ENV_STEP)
     with phase(CollectorPhase.REPLAY_WRITE):
         try:
-            progress.env_steps += parts.writer.write(progress.obs, output, outcome, progress.env_steps)
+            progress.env_steps += parts.writer.write(progress.obs, output, outcome)
         except BadRowError as error:
             outcome = parts.skip_bad_rows(error, outcome)
             progress.env_steps += error.num_stored

@@ -40,19 +40,12 @@ class Writer(Protocol):
         """True if the next step is within what the learner granted, and has a place."""
         ...
 
-    def begin(self, env_steps: int) -> None:
-        """Begins after `env_steps` own transitions."""
+    def begin(self) -> None:
+        """Begins: in the saved episodes where `reopen_windows` has restored them, else in new ones."""
         ...
 
-    def take_over(self, env_steps: int) -> int:
-        """Continues in place of a writer that died and had announced so many; returns its own transitions."""
-        ...
-
-    def write(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome, env_steps: int) -> int:
-        """Stores one vector step, taken after `env_steps` own transitions; returns its number of transitions.
-
-        Raises `BadRowError` on NaN or Inf.
-        """
+    def write(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome) -> int:
+        """Stores one vector step; returns its number of transitions. Raises `BadRowError` on NaN or Inf."""
         ...
 
     def abandon(self, envs: Sequence[int]) -> None:
@@ -93,20 +86,16 @@ class ReplayWriter:
         """True below the granted env steps; there is always room, as the oldest rows are recycled."""
         return env_steps < granted
 
-    def begin(self, env_steps: int) -> None:
-        """Begins after `env_steps` own transitions: in the saved episodes, if there are any, else in new ones."""
+    def begin(self) -> None:
+        """Begins in the saved episodes, if there are any, else in new ones."""
         if not self._is_continued:
             self._ring.break_off()
-        self._ring.begin(env_steps)
+        self._ring.begin()
         if self._windows is not None:
             self._windows.write_obs()
 
-    def take_over(self, env_steps: int) -> int:
-        """Continues in place of a writer that died and had announced so many; returns its own transitions."""
-        return self._ring.take_over(env_steps)
-
-    def write(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome, env_steps: int = 0) -> int:
-        """Stores the valid transitions of one vector step, taken after `env_steps` own ones; returns their number.
+    def write(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome) -> int:
+        """Stores the valid transitions of one vector step; returns their number.
 
         obs: [N, O] acted on, action: [N, A] in [-1, 1]. Raises `BadRowError` on NaN or Inf; the sound rows of the
         step are committed, the bad ones never are.
@@ -126,14 +115,14 @@ class ReplayWriter:
             is_stored = is_stored.copy()
             is_stored[[row.env for row in bad]] = False
         if not goes_on:
-            self._begin_elsewhere(obs, env_steps)
-        env_steps += (num_stored := int(np.count_nonzero(is_stored)))
+            self._begin_elsewhere(obs)
+        num_stored = int(np.count_nonzero(is_stored))
         if self._windows is None:
             self._set_codes(outcome, is_stored)
         else:
             ends = outcome.terminated * IS_TERMINATED + outcome.truncated * IS_TRUNCATED
             tails = self._windows.add(obs, output.action, tails[:, -3], is_stored, ends)
-        self._ring.write(tails, outcome.next_obs, env_steps)
+        self._ring.write(tails, outcome.next_obs)
         if bad:
             raise BadRowError(bad, num_stored)
         return num_stored
@@ -149,7 +138,7 @@ class ReplayWriter:
         if np.count_nonzero(is_stored) < len(codes):
             codes *= is_stored
 
-    def _begin_elsewhere(self, obs: Float32, env_steps: int) -> None:
+    def _begin_elsewhere(self, obs: Float32) -> None:
         """Writes observations [N, O] that are not those to which the last vector step has led: those stay, too.
 
         Open rows of the environments whose observation is another one are dropped, also where nobody said so.
@@ -158,7 +147,7 @@ class ReplayWriter:
             self._ring.break_off()
         elif self._has_obs and self._windows is not None:
             self._windows.abandon(np.flatnonzero((self._ring.newest_obs() != obs).any(axis=1)).tolist())
-            self._ring.write(self._windows.skip_step(), None, env_steps)
+            self._ring.write(self._windows.skip_step(), None)
         self._ring.write(NO_TAILS, obs)
         self._has_obs = True
 

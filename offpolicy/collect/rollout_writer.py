@@ -50,16 +50,11 @@ class RolloutWriter:
             return False
         return self._step > 0 or self._may_drop or not self._ring.is_full
 
-    def begin(self, env_steps: int) -> None:
-        """Nothing: a rollout brings its own env steps."""
+    def begin(self) -> None:
+        """Does nothing: an open rollout was restored, or the first one begins with the first step."""
 
-    def take_over(self, env_steps: int) -> int:
-        """Continues in place of a writer that died, without its open rollout; returns its own transitions."""
-        self.rollouts = self._ring.committed + self._ring.dropped
-        return self._ring.take_over(env_steps)
-
-    def write(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome, env_steps: int = 0) -> int:
-        """Stores one vector step, taken after `env_steps` own transitions; returns its number of transitions.
+    def write(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome) -> int:
+        """Stores one vector step; returns its number of transitions.
 
         Hands the rollout over once it is full. Raises `BadRowError` on NaN or Inf; a rollout that holds one is never
         handed over.
@@ -84,7 +79,7 @@ class RolloutWriter:
         if self._step == layout.length:
             self._rows[-1] = 0.0
             self._rows[-1, :, layout.obs] = outcome.next_obs
-            self._ring.commit(self._stamp, env_steps + num_steps)
+            self._ring.commit(self._stamp)
             self.rollouts += 1
             self._step = 0
         return num_steps
@@ -126,16 +121,9 @@ class RolloutWriter:
         return joined, np.array(facts, dtype=np.float64).reshape(-1, 3)
 
     def reopen_windows(self, rows: Float32, facts: Float64) -> None:
-        """Restores what `open_windows` returned; the newest weights will be the first to be published.
-
-        Those that a collector which died here has handed over already stay as they are.
-        """
-        handed_over = self._ring.committed
+        """Restores what `open_windows` returned; the newest weights will be the first to be published."""
         blocks = np.split(rows, np.cumsum(facts[:, 0]).astype(np.int64)[:-1]) if len(facts) else []
         for block, (_, lag, num_steps) in zip(blocks, facts.astype(np.int64).tolist(), strict=True):
-            if self.rollouts < handed_over:
-                self.rollouts += 1
-                continue
             steps = block.reshape(-1, *self._ring.layout.shape[1:])
             self._rows = self._ring.reserve()
             self._rows[: len(steps)] = steps

@@ -52,7 +52,7 @@ RESUMABLE = (
     *("total_timesteps", "device", "log", "sinks", "eval", "stop", "checkpoint", "timing", "threads", "runner"),
     *("env.step_timeout_s", "algo.compile", "callbacks"),
     *("env.vectorization", "env.measure", "env.on_error", "env.max_bad_rows"),
-    *("collect.hook", "collect.post_queue", "collect.max_restarts"),
+    *("collect.hook", "collect.post_queue"),
     *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots", "prefetch", "newest")),
 )
 

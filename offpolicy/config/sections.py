@@ -336,7 +336,9 @@ class RunnerConfig:
         120.0, "limit of a process's start, in seconds; multiplied by the load per core, at most by 8", gt=0.0
     )
     max_restarts: int = option(
-        4, "times in ten minutes that learners begin again after one died; one death more ends the run, exit 70",
+        4,
+        "times in ten minutes that all processes begin again, from the newest checkpoint, after a signal killed one;"
+        " one more ends the run, exit 70",
         ge=0, le=1_000_000,
     )  # fmt: skip
 
@@ -367,7 +369,9 @@ class EnvConfig:
         gt=0.0,
     )
     on_error: str = option(
-        "raise", "an environment that raises: raise (ends the run) or restart (its collector starts again)",
+        "raise",
+        "an environment that raises: raise (ends the run) or restart (the environments of its collector are made again,"
+        " as often as runner.max_restarts allows)",
         choices=("raise", "restart"),
     )  # fmt: skip
     max_bad_rows: int = option(
@@ -440,10 +444,6 @@ class CollectConfig:
     post_queue: int = option(
         2, "finished episodes of a collector that may wait for the hook", ge=1, le=1024, needs="collect.hook!=null"
     )
-    max_restarts: int = option(
-        4, "times in ten minutes that a collector which died is started again; one death more ends the run, exit 70",
-        ge=0, le=1_000_000,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,14 +19,9 @@ class Hellos:
         self._names = [*(f"learner {rank}" for rank in range(num_learners)), *self._collectors]
         self._messages: dict[str, Mapping[str, Any]] = {}
 
-    def add(self, name: str, message: Mapping[str, Any]) -> bool:
-        """Keeps the first hello of a process; False for one that was started again.
-
-        The counters of the run began with the first one.
-        """
-        is_first = name not in self._messages
-        self._messages.setdefault(name, message)
-        return is_first
+    def add(self, name: str, message: Mapping[str, Any]) -> None:
+        """Keeps the hello of a process."""
+        self._messages[name] = message
 
     @property
     def are_complete(self) -> bool:

@@ -46,12 +46,12 @@ class Monitor:
         cores: CoreLedger | None = None,
         *,
         start_step: int = 0,
-        learner_restarts: int = 0,
+        restarts: int = 0,
         callbacks: Callbacks | None = None,
     ) -> None:
         """`start_step`: env steps of the checkpoint that the run continues, before which it never is.
 
-        `learner_restarts`: times that the learners have begun again already.
+        `restarts`: times that all processes have begun again already.
         """
         self.callbacks = callbacks or Callbacks()
         self._cfg, self._shared, self._logger, self._elapsed_s = cfg, shared, logger, elapsed_s
@@ -59,7 +59,7 @@ class Monitor:
         self._cores: CoreTotals | None = None  # as read last
         self._system = SystemMonitor(None)
         self._num_hosts, self._start_step = num_hosts, start_step
-        self._learner_restarts, self._is_catching_up = learner_restarts, False
+        self._restarts = restarts
         self._due = Every(elapsed_s, cfg.log.every_s)
         every_min = cfg.checkpoint.every_min
         self._save_due = Every(elapsed_s, 60.0 * every_min) if every_min else None
@@ -97,8 +97,6 @@ class Monitor:
             case "flops":
                 attainable = message["attainable_per_sec"]
                 self._logger.set_flops(message["per_update"], message["per_decision"], attainable)
-            case "restart" | "restarted":
-                self._on_restart(child, message)
             case "checkpoint":
                 self.saved_steps.append(message["env_steps"])
                 self.callbacks.checkpoint(checkpoint_path(self._logger.run_dir, message["env_steps"]))
@@ -118,25 +116,11 @@ class Monitor:
             self._logger.message(f"checkpoint saved at env step {env_steps:,}: SIGUSR1 asked for it")
 
     def _on_hello(self, child: Child, message: Mapping[str, Any]) -> None:
-        if not self._hellos.add(child.name, message):
-            if child.is_learner and child.index == 0:  # it was started again, with what its checkpoint had chosen
-                self._logger.set_speed(message["threads"], message["mode"])
-            return
-        # A resumed collector has reported what it restored: that is no answer to a request.
-        self._seen_versions = (self._seen_versions[0], *self._versions_of(self._learner)[1:])
+        self._hellos.add(child.name, message)
         if child.is_learner:
             self._on_learner_hello(child, message)
         if self._hellos.are_complete:
             self._logger.start_from(self._hellos.baseline(self._num_hosts, self._shared.num_ranks, self._capacity))
-
-    def _on_restart(self, child: Child, message: Mapping[str, Any]) -> None:
-        if message["kind"] == "restart":
-            self._logger.message(f"warning: {message['text']}")
-            if child.is_learner:
-                self._learner_restarts += 1
-                self._logger.activity("")  # what the dead one was about
-        elif self._core_ledger is not None:
-            self._core_ledger.add(child.role, message["pid"])
 
     def _show(self, kind: str, text: str) -> None:
         if kind == "activity":
@@ -244,7 +228,7 @@ class Monitor:
             cores=self._cores,
             system=self._system.read(),
             restarts=sum(words.get(CollectorWord.RESTARTS) for words in self._shared.control.collectors),
-            learner_restarts=self._learner_restarts,
+            learner_restarts=self._restarts,
         )
 
     def _read_cores(self) -> None:
@@ -261,8 +245,7 @@ class Monitor:
         """Logs the episodes and the counters that no record holds yet, at the end of a run."""
         self.drain_episodes()
         snapshot = self.snapshot()
-        is_behind = self._num_lost(snapshot) > 0
-        if self._hellos.are_complete and snapshot.learners and not is_behind and not self._has_logged(snapshot):
+        if self._hellos.are_complete and snapshot.learners and not self._has_logged(snapshot):
             self.callbacks.record(self._logger.log_interval(snapshot))
         self.callbacks.settle()
         self._show_warnings()
@@ -304,7 +287,7 @@ class Monitor:
             self._seen_versions = versions
             self._read_cores()
             snapshot = self.snapshot()
-            if self._must_catch_up(snapshot) or (self._num_logged == 0 and self._has_logged(snapshot)):
+            if self._num_logged == 0 and self._has_logged(snapshot):
                 return
             record = self._logger.log_interval(snapshot)
             self.callbacks.record(record)
@@ -319,23 +302,6 @@ class Monitor:
             self._logger.status(
                 f"collecting steps before learning {env_steps}/{first}" if is_early else self._hellos.waiting_for
             )
-
-    def _must_catch_up(self, snapshot: Snapshot) -> bool:
-        """True while learners that began again make updates that a record has counted: there is no record of those."""
-        lost = self._num_lost(snapshot)
-        if lost:
-            self._logger.activity(f"learner restarted: {counted(lost, 'update')} still to be made again")
-        elif self._is_catching_up:
-            self._logger.activity("")
-        self._is_catching_up = lost > 0
-        return self._is_catching_up
-
-    def _num_lost(self, snapshot: Snapshot) -> int:
-        """Returns by how many updates the learners are behind the last record."""
-        last = self._logger.last_snapshot
-        if last is None or not last.learners or not snapshot.learners:
-            return 0
-        return max(last.learners[0].updates - snapshot.learners[0].updates, 0)
 
 
 def _by_threads(numbers: Mapping[str, float]) -> dict[int, float]:

@@ -14,6 +14,7 @@ from offpolicy.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
     EXIT_TERMINATED,
+    CheckpointError,
     Interrupted,
     SaveError,
     StartError,
@@ -117,8 +118,8 @@ def unwritten(env_steps: int, refusal: OSError) -> Failure:
     return Failure("supervisor", 0, os.getpid(), env_steps, SaveError.exit_code, cause)
 
 
-def not_started(env_steps: int, error: StartError) -> Failure:
-    """Returns the failure of a run one of whose first processes the machine has refused to start."""
+def not_started(env_steps: int, error: StartError | CheckpointError) -> Failure:
+    """Returns the failure of a run whose processes cannot be started, or cannot begin again."""
     return Failure("supervisor", 0, os.getpid(), env_steps, error.exit_code, str(error))
 
 

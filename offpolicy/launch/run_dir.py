@@ -109,9 +109,16 @@ class RunDir:
         text = f"the last attempt ended before its first checkpoint; its records are in {self.aside}"
         return (*self.rejected, f"{text}, and the run starts from the beginning")
 
-    def go_back_to(self, checkpoint: Checkpoint | None, rejected: tuple[str, ...]) -> None:
-        """Sets the checkpoint from which the run begins again; the warnings of its first start have been shown."""
-        self.checkpoint, self.rejected, self.aside = checkpoint, rejected, None
+    def go_back(self) -> None:
+        """Finds the checkpoint from which the processes begin again; None before the first.
+
+        Raises `CheckpointError` where there are checkpoints, but none to be used.
+        """
+        store = run_store(self.path)
+        self.checkpoint = store.newest_valid()
+        self.rejected, self.aside = tuple(store.rejected), None  # the warnings of the first start have been shown
+        if self.checkpoint is None and self.rejected:
+            raise CheckpointError("\n".join(self.rejected))
 
     def release(self) -> None:
         """Unlocks the directory; a second call does nothing."""

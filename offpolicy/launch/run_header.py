@@ -24,6 +24,7 @@ from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
 from offpolicy.machine import has_gpu
 from offpolicy.number_text import counted
+from offpolicy.replay.rate_limiter import first_learning_step
 from offpolicy.timing.clock import unix_s
 from offpolicy.training.run_memory import row_layout, transport_nbytes
 from offpolicy.training.worker import HostPlan, WorkerSpec
@@ -60,7 +61,7 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
     updates = None if run.checkpoint is None else SharedState.of(run.checkpoint).num_updates
     # A checkpoint at env step 0, of a stop before the first step, is resumed too: the records since are superseded.
     # So are all records where a run begins again that had saved nothing.
-    is_first = run.checkpoint is None and not job.start_step and not job.learner_restarts
+    is_first = run.checkpoint is None and not job.start_step and not job.restarts
     resume_step = None if is_first else job.start_step
     logger = open_logger(run.path, cfg, header, resume_step, in_force, updates, provenance)
     logger.last_eval = last_eval
@@ -81,7 +82,7 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
         attempt = f", restart {host.attempt}" if host.attempt else ""
         logger.message(f"host {host.index} of {host.num_hosts}, launched by torchrun as {host.job}{attempt}")
     logger.message(memory_line(job))
-    for line in (*_workers(cfg, job.plan), *_plugin_lines(cfg, run)):
+    for line in (*_workers(cfg, job.plan), *_plugin_lines(cfg, run), *_restart_lines(job)):
         logger.message(line)
     num_ranks = host.num_hosts * cfg.runner.world_size
     if num_ranks > 1:
@@ -92,9 +93,9 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
         logger.message(f"{num_ranks} learner ranks average gradients: {parts}")
     for problem in (*_problems(job), *run.warnings):
         logger.message(f"warning: {problem}")
-    if job.learner_restarts:
+    if job.restarts:
         where = "from the beginning" if job.checkpoint is None else f"at env step {job.start_step:,}, the checkpoint's"
-        logger.message(f"all processes start again {where}")
+        logger.message(f"all processes begin again {where}")
     elif job.start_step:
         logger.message(f"resuming at env step {job.start_step:,}")
     elif job.teacher_step is not None:
@@ -119,6 +120,20 @@ def _plugin_lines(cfg: RunConfig, run: RunDir) -> Iterator[str]:
     before = state_fields(run.checkpoint).fields("fingerprint").as_mapping().get(PLUGINS_KEY, [])
     if now != before:
         yield f"warning: plug-ins of the checkpoint: {', '.join(before) or 'none'}; now: {', '.join(now) or 'none'}"
+
+
+def _restart_lines(job: WorkerSpec) -> Iterator[str]:
+    """Yields what the death of a process costs where that may be more than a minute of env steps."""
+    cfg, saves, costs = job.cfg, job.cfg.checkpoint, list[str]()
+    if not 0 < saves.every_min <= 1:
+        since = [f"{saves.every_min:g} minutes of work"] if saves.every_min else []
+        since += [f"the work of {saves.every:,} env steps"] if saves.every else []
+        costs.append(f"up to {' or '.join(since) or 'all work'} is done again")
+    if not saves.replay and not cfg.algo.learns_from_rollouts:
+        first = first_learning_step(cfg, job.host.num_hosts)
+        costs.append(f"the replay is lost (checkpoint.replay=false), and learning waits for {first:,} new env steps")
+    if costs:
+        yield f"if a process is killed, all begin again from the newest checkpoint: {'; '.join(costs)}"
 
 
 def _workers(cfg: RunConfig, plan: HostPlan) -> Iterator[str]:

@@ -114,8 +114,8 @@ def _training_return(summary: Section) -> float | None:
 
 
 def _restarts_text(summary: Section) -> str:
-    """Returns how often processes that died were started again; '' if none did. Other loops' summaries may not say."""
-    counts = {"learner": summary.get("learner_restarts", 0), "collectors": summary.get("restarts", 0)}
+    """Returns how often processes and environments began again; '' if none did. Other loops' summaries may not say."""
+    counts = {"all processes": summary.get("learner_restarts", 0), "environments": summary.get("restarts", 0)}
     times = {name: "once" if number == 1 else f"{count(number)} times" for name, number in counts.items() if number}
     return ", ".join(f"{name} {text}" for name, text in times.items())
 

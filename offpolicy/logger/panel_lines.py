@@ -217,10 +217,8 @@ def rate_lines(record: Record, header: RunHeader, width: int) -> list[Text]:
         ("alone: I collector", rate(number(record, "perf/collector_capacity"))),
         ("T learner", rate(number(record, "perf/learner_capacity")) + " env steps/s"),
     ]
-    restarts = number(record, "collect/restarts")
-    states = [("restarts", count(restarts))] if restarts else []
-    if again := number(record, "train/restarts"):
-        states.append(("learner restarted", f"{count(again)} time{'s' * (again > 1)}"))
+    names = {"restarts": "train/restarts", "env restarts": "collect/restarts"}
+    states = [(name, count(times)) for name, key in names.items() if (times := number(record, key))]
     states.append(("utd", fixed(number(record, "perf/utd"), 2)))
     if header.has_rollouts:
         lost = (number(record, "perf/rollouts_dropped") or 0) + (number(record, "perf/rollouts_too_old") or 0)

@@ -94,8 +94,8 @@ def build_summary(
         "env_steps": snapshot.env_steps,
         "from_env_step": 0 if start is None else start.env_steps,  # where this start went on
         "updates": num_updates(snapshot if snapshot.learners else baseline or snapshot),
-        "restarts": snapshot.restarts,  # of collectors that died
-        "learner_restarts": snapshot.learner_restarts,
+        "restarts": snapshot.restarts,  # of environments
+        "learner_restarts": snapshot.learner_restarts,  # of all processes
         "wall_s": snapshot.wall_s,
         "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
         "eval": _evaluation_section(result.last_eval),

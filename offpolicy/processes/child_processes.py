@@ -22,7 +22,7 @@ from offpolicy.fork_server import ForkServer, Process, Stdio
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a child is started with, also when it is started again."""
+    """What a child is started with."""
 
     role: str
     index: int
@@ -157,7 +157,7 @@ class ChildProcesses:
             return self._server.fork(
                 "offpolicy.processes.child:main", [spec_fd, message_fd, self._lifeline_read, *start.fds.values()],
                 stdio=Stdio(stdin.fileno(), self._log_fd, self._log_fd),
-                marks=self._descendants.marks(os.environ, of=start.name),
+                marks=self._descendants.marks(os.environ),
             )  # fmt: skip
 
     # -- listening ----------------------------------------------------------------------------------------------------
@@ -278,10 +278,6 @@ class ChildProcesses:
     def reap_descendants(self) -> None:
         """Reaps what ended after its parent, which this process has adopted."""
         self._descendants.reap(self._known)
-
-    def kill_left_by(self, name: str) -> None:
-        """Kills the programs that a dead child of this name has left behind: they may hold a port, or a lock."""
-        self._descendants.kill(self._known, of=name)
 
     @property
     def _known(self) -> set[int]:

@@ -25,7 +25,6 @@ class RankWord(IntEnum):
     VERSION = 5  # [leader] newest published weights
     SNAPSHOT_REQUEST = 6  # [leader] number of collector snapshots requested
     SNAPSHOT_RELEASE = 7  # [leader] snapshots after which the collectors may resume
-    MOST_UPDATES = 8  # [rank] most updates done before it began again beside the collectors
 
 
 class CollectorWord(IntEnum):
@@ -33,15 +32,13 @@ class CollectorWord(IntEnum):
 
     PROGRESS = 0  # [collector] changes whenever the collector made progress
     IS_WAITING = 1  # [collector] 1 while it waits for another process
-    ENV_STEPS = 2  # [collector, supervisor once it is gone] transitions collected; written after their rows
+    ENV_STEPS = 2  # [collector] transitions collected; written after their rows
     SNAPSHOT_DONE = 3  # [collector] snapshots written
-    IS_GONE = 4  # [supervisor] 1 once it has exited and is not started again
+    IS_GONE = 4  # [supervisor] 1 once it has exited
     SNAPSHOT_ERRNO = 5  # [collector] errno of what the disk refused in its last snapshot; 0 where that is on disk
-    RESTARTS = 6  # [supervisor] times that it died and was started again
-    HAS_BEGUN = 7  # [collector] 1 once its first start is complete: one that is started again takes over from then on
-    BAD_ROWS = (
-        8  # [collector] transitions with NaN or Inf so far; also before a resume, and of one that it took over from
-    )
+    RESTARTS = 6  # [collector] times that it has made its environments again
+    HAS_BEGUN = 7  # [collector] 1 once its start is complete
+    BAD_ROWS = 8  # [collector] transitions with NaN or Inf so far, those before a resume among them
     IS_SAVING = 9  # [collector] 1 while it writes its part of a checkpoint
 
 

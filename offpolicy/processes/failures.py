@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from offpolicy.children import describe_exit
+from offpolicy.errors import EnvWorkerKilled
 from offpolicy.processes.child_processes import Child
 from offpolicy.processes.oom import OomWatch
 
@@ -29,9 +30,9 @@ class Failure:
 class FailureRecord:
     """The first failure of a run, unless it was a consequence of a later one."""
 
-    def __init__(self, oom: OomWatch, env_steps: Callable[[], int]) -> None:
-        """`env_steps` returns the transitions of the run so far."""
-        self._oom, self._read_env_steps = oom, env_steps
+    def __init__(self, oom: OomWatch, env_steps: Callable[[], int], death_code: int) -> None:
+        """`env_steps` returns the transitions of the run so far; `death_code` is the exit code of a death."""
+        self._oom, self._read_env_steps, self._death_code = oom, env_steps, death_code
         self.first: Failure | None = None
 
     @property
@@ -49,11 +50,13 @@ class FailureRecord:
         is_consequence = bool(error.get("is_consequence"))
         if self.first is not None and not (self.first.is_consequence and not is_consequence):
             return
-        end = (self._oom_cause(code) or describe_exit(code)).removeprefix("was ")
-        end += " without being asked to" if code >= 0 else ""
-        cause = error.get("text") or f"{end}; what it printed is in train.log"
+        cause = self.cause_of(child, code)
+        if not error:
+            end = cause.removeprefix("was ") + (" without being asked to" if code >= 0 else "")
+            cause = f"{end}; what it printed is in train.log"
         text = f"{error['error']}: {cause}" if "error" in error else cause
-        exit_code, traceback = int(error.get("code", 1)), error.get("traceback", "")
+        exit_code = self._death_code if is_death(code, error) else int(error.get("code", 1))
+        traceback = error.get("traceback", "")
         self.first = self.of(child, exit_code, text, traceback, is_consequence=is_consequence)
 
     def of(
@@ -64,10 +67,12 @@ class FailureRecord:
             child.role, child.index, child.process.pid, self.env_steps, exit_code, cause, traceback, is_consequence
         )
 
-    def error_of(self, child: Child, code: int) -> Mapping[str, Any]:
-        """Returns the error message of a dead child, or in its place why the kernel has killed it."""
-        killed = self._oom_cause(code)
-        return {"text": killed} if killed else child.error
+    def cause_of(self, child: Child, code: int) -> str:
+        """Returns the error of a dead child, why the kernel has killed it, or how it has ended."""
+        killed = self._oom.cause() if code == -signal.SIGKILL else None
+        return str(child.error.get("text") or killed or describe_exit(code))
 
-    def _oom_cause(self, code: int) -> str | None:
-        return self._oom.cause() if code == -signal.SIGKILL else None
+
+def is_death(code: int, error: Mapping[str, Any]) -> bool:
+    """True if a signal has ended a child with this exit code and error message, or a worker of its environments."""
+    return error["error"] == EnvWorkerKilled.__name__ if "error" in error else code < 0

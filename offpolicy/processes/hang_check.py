@@ -42,7 +42,7 @@ class HangCheck:
                     self._failures.set(child, HangError.exit_code, cause)
                 self._children.kill_hung(child)
         children = [(child.role, child.index) for child in self._children]
-        is_deadlocked = self._watchdog.is_deadlocked(children, step_timeout_s)
+        is_deadlocked = bool(children) and self._watchdog.is_deadlocked(children, step_timeout_s)
         if is_deadlocked and not self._shutdown.has_begun and self._failures.first is None:
             self._end_deadlock(step_timeout_s)
 

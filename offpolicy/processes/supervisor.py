@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from offpolicy.children import describe_exit
 from offpolicy.descendants import adopting
+from offpolicy.errors import CrashLoopError
 from offpolicy.fork_server import ForkServer
 from offpolicy.processes.child_processes import Child, ChildProcesses, MessageHandler, Start
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
-from offpolicy.processes.failures import Failure, FailureRecord
+from offpolicy.processes.failures import Failure, FailureRecord, is_death
 from offpolicy.processes.hang_check import HangCheck
 from offpolicy.processes.oom import OomWatch
-from offpolicy.processes.restarter import Restarter
-from offpolicy.processes.restarts import NO_RESTARTS, LearnerRestarts, Restarts
+from offpolicy.processes.restarts import Restarts
 from offpolicy.processes.run_signals import RunSignals
 from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.processes.shutdown import Shutdown
@@ -30,20 +30,18 @@ TICK_S = 0.1  # at most, between two checks of the children
 
 @dataclass(frozen=True, slots=True)
 class SupervisorConfig:
-    """Identity, clock and time limits of a supervisor, and how it counts for a collector that is gone."""
+    """The clock and the limits of a supervisor."""
 
     server: ForkServer  # of which the children are forks
     log_fd: int  # the file of the children's stdout and stderr
     stop_timeout_s: float  # for the iteration, the final checkpoint and the children's exit
     elapsed_s: Callable[[], float]  # a clock that never steps back
+    restarts: Restarts  # of the run: they outlive a supervisor
+    death_code: int = 1  # exit code of a run that a death by a signal ends
     num_hosts: int = 1  # hosts of the run; the collectors of each do as many env steps as ours
     peer_timeout_s: float = 0.0  # limit of a learner rank's wait for the others in a collective
     start_timeout_s: float = 120.0  # limit of a child's imports and construction, on an idle machine
     replay_s: float = 0.0  # more of it, to read the replay of a checkpoint
-    restarts: Restarts | None = None  # of collectors; they may outlive a supervisor. None: no death is survived
-    learner_restarts: LearnerRestarts | None = None  # None: the run ends with its first learner
-    # Env steps of a collector that is gone, by its index and those that it has announced.
-    env_steps_of: Callable[[int, int], int] = lambda index, announced: announced
 
 
 class Supervisor:
@@ -57,23 +55,20 @@ class Supervisor:
         on_message: MessageHandler = lambda child, message: None,
     ) -> None:
         """`on_message` gets what the children send, and what the supervisor says about them."""
-        elapsed_s, self._control, self._env_steps_of = config.elapsed_s, control, config.env_steps_of
+        elapsed_s, self._control, self._restarts = config.elapsed_s, control, config.restarts
         self.children = ChildProcesses(config.server, config.log_fd, elapsed_s, on_message)
         self._oom = OomWatch(elapsed_s)
-        self._failures = FailureRecord(self._oom, lambda: config.num_hosts * control.env_steps)
+        self._failures = FailureRecord(self._oom, lambda: config.num_hosts * control.env_steps, config.death_code)
         self._watchdog = Watchdog(control, elapsed_s, config.peer_timeout_s, config.start_timeout_s, config.replay_s)
         self._shutdown = Shutdown(
             self.children, control, wake_events, self._failures, self._watchdog, elapsed_s, config.stop_timeout_s
         )
         self._hang_check = HangCheck(self.children, control, self._failures, self._watchdog, self._shutdown)
-        self._restarter = Restarter(
-            self.children, control, wake_events, self._failures, config.restarts or Restarts(NO_RESTARTS, elapsed_s),
-            config.learner_restarts, self._watchdog.forget,
-        )  # fmt: skip
         self._signals = RunSignals(
             elapsed_s, on_stop=self._on_stop_signal, on_kill=self.children.kill_all, on_save=self._on_save_signal
         )
         self._entered = contextlib.ExitStack()
+        self._has_lost_one = False  # True after a death that the run survives: all processes begin again
         self.signal_code = 0  # of the first signal, unless a failure came before it
 
     def __enter__(self) -> Supervisor:
@@ -94,14 +89,9 @@ class Supervisor:
         return self._failures.first
 
     @property
-    def death(self) -> Failure | None:
-        """The death of a learner, after which all processes are to begin again."""
-        return self._restarter.death
-
-    @property
-    def must_start_over(self) -> bool:
-        """True if all processes were ended because a learner died, and are to begin again from the checkpoint."""
-        return self.death is not None and self.failure is None and not self.signal_code
+    def must_begin_again(self) -> bool:
+        """True if all processes were ended after a death, to begin again from the checkpoint."""
+        return self._has_lost_one and self.failure is None and not self.signal_code
 
     def spawn(self, start: Start) -> int:
         """Starts a child; returns its pid. Raises `StartError` if the machine refuses."""
@@ -139,42 +129,42 @@ class Supervisor:
         self._shutdown.begin(level)
 
     def _reap(self, child: Child) -> None:
-        """Reaps a dead child; the run goes on if what it did can be taken over, else it stops."""
+        """Reaps a dead child: all processes begin again after its death, or the run stops."""
         code = self.children.finish(child)
         if child.error.get("is_consequence"):
             self._reap_cause(child)
         self.children.remove(child)
         if child.role == "collector":
-            if self._restarter.restart_collector(child, code):
-                return
-            self._leave_without(child.index)
-        if self._has_ended_early(child) and self._restarter.restart_learners(child, code):
-            return
-        if child.is_killed and self._restarter.is_waiting_for_learners:
-            return  # all begin again once the last learner has ended
-        self._end_with(child, code)
+            self._control.collectors[child.index].set(CollectorWord.IS_GONE, 1)
+        if self._is_survived(child, code):
+            self._has_lost_one = True
+            for other in self.children:
+                self.children.kill(other)
+        else:
+            self._end_with(child, code)
+
+    def _is_survived(self, child: Child, code: int) -> bool:
+        """Reports a death that the run survives; False, and a failure, if it makes a crash loop of those before."""
+        is_over = child.is_killed or child.has_finished or self.failure is not None or self._shutdown.has_begun
+        if is_over or self._restarts.limit == 0 or not is_death(code, child.error):
+            return False
+        death = f"{child.name} (pid {child.process.pid}) {self._failures.cause_of(child, code).splitlines()[0]}"
+        death = f"{death} at env step {self._failures.env_steps:,}"
+        try:
+            number = self._restarts.add(death)
+        except CrashLoopError as error:
+            self._failures.set(child, error.exit_code, str(error), child.error.get("traceback", ""))
+            return False
+        self.children.report(child, kind="warning", text=f"{death}; {number}")
+        return True
 
     def _give_up_held(self, pause_s: float) -> None:
         """Ends the run without the killed children that the kernel holds: nothing will ever be reaped of them."""
         for child in self.children.held(pause_s):
             self._shutdown.give_up(child)
             if child.role == "collector":
-                self._leave_without(child.index)
+                self._control.collectors[child.index].set(CollectorWord.IS_GONE, 1)
             self._stop_without(child)
-
-    def _has_ended_early(self, child: Child) -> bool:
-        """True for a learner that ended before it had finished, or that others took with them."""
-        return child.is_learner and (not child.has_finished or self._restarter.is_waiting_for_learners)
-
-    def _leave_without(self, index: int) -> None:
-        """Writes the words of a collector that is not started again, in its place.
-
-        The learner saves once it is gone: its rows and its env steps must agree by then, also where it died between
-        committing a row and announcing it.
-        """
-        words = self._control.collectors[index]
-        words.set(CollectorWord.ENV_STEPS, self._env_steps_of(index, words.get(CollectorWord.ENV_STEPS)))
-        words.set(CollectorWord.IS_GONE, 1)
 
     def _reap_cause(self, child: Child) -> None:
         """Reaps a dead learner rank before `child`, which exited because it had lost a rank: maybe that one."""

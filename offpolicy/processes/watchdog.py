@@ -50,11 +50,6 @@ class Watchdog:
         self._still = {child: since_s + gap_s for child, since_s in self._still.items()}
         return gap_s
 
-    def forget(self, role: str, index: int) -> None:
-        """Forgets a child that is dead: the one that takes its place has the whole time of a start."""
-        self._progress.pop((role, index), None)
-        self._still.pop((role, index), None)
-
     def hung_for(self, role: str, index: int, step_timeout_s: float) -> str | None:
         """Returns the limit, in words, that a busy child has exceeded without any progress; None if it has not."""
         progress = self._control.progress(role, index)

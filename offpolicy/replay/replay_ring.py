@@ -25,20 +25,7 @@ from numpy.typing import NDArray
 
 from offpolicy import fault
 from offpolicy.errors import CheckpointError
-from offpolicy.replay.ring import (
-    BEGUN,
-    BEGUN_STEPS,
-    COMMITTED,
-    DROPPED,
-    FLOOR,
-    HEADER_BYTES,
-    NEXT,
-    NEXT_STEPS,
-    NEXT_WRITTEN,
-    RESERVED,
-    WRITTEN,
-    Ring,
-)
+from offpolicy.replay.ring import COMMITTED, DROPPED, FLOOR, HEADER_BYTES, RESERVED, WRITTEN, Ring
 from offpolicy.replay.row_layout import IS_TERMINATED, MOST_OFFSET, OFFSET_SHIFT, RowLayout
 from offpolicy.types import Float32
 
@@ -116,18 +103,15 @@ class ReplayRing(Ring):
 
     # -- the writer ---------------------------------------------------------------------------------------------------
 
-    def write(self, tails: Float32, obs: Float32 | None, env_steps: int = 0) -> None:
+    def write(self, tails: Float32, obs: Float32 | None) -> None:
         """Completes the next slots with `tails` [m, A + 3], and writes the observations [N, O] of the next vector step.
 
         m is a multiple of N. A tail is action, reward, discount and code; its observation was written before. Reveals
-        the slots; `env_steps` are the writer's once they are there.
+        the slots.
         """
         words, num_envs = self._words, self.num_envs
         start, head = words[COMMITTED], self._head
         stop, end = start + len(tails), self.end if obs is None else max(head + num_envs, self.end)
-        if len(tails):
-            words[NEXT], words[NEXT_STEPS] = stop, env_steps
-            words[NEXT_WRITTEN] = words[WRITTEN] + int(np.count_nonzero(tails.view(np.uint32)[:, -1]))
         self._drop_below(end - self.capacity)
         words[RESERVED] = end
         fault.hit("ring.reserved")
@@ -141,7 +125,7 @@ class ReplayRing(Ring):
         fault.hit("ring.copied")
         if len(tails):
             words[COMMITTED] = stop
-            words[WRITTEN] = words[NEXT_WRITTEN]
+            words[WRITTEN] += int(np.count_nonzero(tails.view(np.uint32)[:, -1]))
             self._keep_most()
         fault.hit("ring.committed")
         if words[FLOOR] - self._released >= self._release_every:
@@ -156,30 +140,12 @@ class ReplayRing(Ring):
         """Ends all that is open: slots that are not committed become ones that only hold an observation."""
         open_slots = self.end - self._words[COMMITTED]
         if open_slots:
-            self.write(np.zeros((open_slots, self._tails.shape[1]), np.float32), None, self._words[NEXT_STEPS])
+            self.write(np.zeros((open_slots, self._tails.shape[1]), np.float32), None)
         self._head = self._words[COMMITTED]
 
-    def begin(self, env_steps: int) -> None:
-        """Begins the journal of a writer that has done `env_steps`, and that writes all open observations again."""
+    def begin(self) -> None:
+        """Goes back to the first open slot: all open observations are written again."""
         self._head = self._words[COMMITTED]
-        super().begin(env_steps)
-        self._words[NEXT_WRITTEN] = self._words[WRITTEN]
-
-    def take_over(self, announced: int) -> int:
-        """As that of a `Ring`; what the dead writer had not committed is broken off, as are its episodes."""
-        words = self._words
-        committed, oldest = words[COMMITTED], self.oldest
-        words[FLOOR] = oldest  # first: what lies below may be damaged
-        if words[NEXT] == committed:
-            words[WRITTEN] = words[NEXT_WRITTEN]
-        words[DROPPED] = words[WRITTEN] - self._count()
-        if committed == words[BEGUN] == oldest:  # no row: nothing refers to an observation
-            words[RESERVED] = self._head = committed
-            return words[BEGUN_STEPS]
-        env_steps = max(announced, words[NEXT_STEPS]) if words[NEXT] == committed else announced
-        words[NEXT_STEPS] = env_steps
-        self.break_off()
-        return env_steps
 
     def _drop_below(self, lowest: int) -> None:
         """Raises the floor to `lowest` at least: the slots below are about to be recycled."""
@@ -227,25 +193,19 @@ class ReplayRing(Ring):
                 self._memory = None
                 return
 
-    def _count(self) -> int:
-        """Returns the number of committed transitions above the floor."""
-        spans = self._code_spans(self._words[FLOOR], self._words[COMMITTED])
-        return sum(int(np.count_nonzero(codes)) for codes in spans)
-
     def _code_spans(self, start: int, stop: int) -> list[NDArray[np.uint32]]:
         return [rows.view(np.uint32)[:, -1] for rows in self.spans(start, stop)]
 
     def restore_slots(self, first: int, blocks: Sequence[Float32], ahead: Float32, num_written: int = 0) -> None:
         """Fills a ring with saved slots [n, slot_width] from `first` on, and `ahead`, the open ones.
 
-        Nobody has read the ring yet. What a process has left in it that died while it filled it is dropped. Keeps the
-        newest that fit, and never uses more memory than it does while it is written. `num_written`: transitions ever
-        written. Raises `CheckpointError` for slots that no writer leaves; then the ring is unused again.
+        Nobody has read the ring yet. Keeps the newest that fit, and never uses more memory than it does while it is
+        written. `num_written`: transitions ever written. Raises `CheckpointError` for slots that no writer leaves; then
+        the ring is unused again.
         """
         committed = first + sum(map(len, blocks))
         end = committed + len(ahead)
         limits = first, committed, end
-        self._forget_rows()
         if any(number % self.num_envs for number in limits) or len(ahead) >= self.capacity:
             raise CheckpointError(f"replay rows {first} to {end} are not those of {self.num_envs} environments")
         try:

@@ -3,8 +3,7 @@
 Two counters of rows ever written make it safe. The writer announces (`reserved`), copies, then reveals (`committed`).
 A reader draws below `committed`, copies, and afterwards reads `reserved` again: rows below
 `reserved - capacity` may have been recycled meanwhile and are drawn again. A third word, the floor, holds the first row
-that was written to this buffer, since a restored ring continues the indices of a checkpoint; or the first one that a
-writer which died in the middle of its copy has not damaged (`take_over`, ADR 26).
+that was written to this buffer, since a restored ring continues the indices of a checkpoint.
 
 Rows are named by their logical index (how many rows were written before them), never by their slot.
 Each word is an aligned 8-byte store with a single writer; on x86-64 stores are seen in program order.
@@ -21,9 +20,7 @@ from offpolicy import fault
 from offpolicy.types import Float32
 
 HEADER_BYTES = 128
-# Words of the header. `NEXT` to `BEGUN_STEPS` are the writer's journal: what `committed` and the env steps are after
-# the append that is going on, and what they were when the writer began. The last three are of `replay_ring.py`.
-RESERVED, COMMITTED, FLOOR, NEXT, NEXT_STEPS, BEGUN, BEGUN_STEPS, WRITTEN, DROPPED, NEXT_WRITTEN = range(10)
+RESERVED, COMMITTED, FLOOR, WRITTEN, DROPPED = range(5)  # words of the header; the last two are of `replay_ring.py`
 
 
 class Ring:
@@ -54,8 +51,7 @@ class Ring:
     @property
     def oldest(self) -> int:
         """The lowest index that is certainly intact now."""
-        reserved = self._words[RESERVED]  # before the floor: a writer that takes over raises that one first
-        return max(self._words[FLOOR], reserved - self.capacity)  # no word is negative
+        return max(self._words[FLOOR], self._words[RESERVED] - self.capacity)  # no word is negative
 
     @property
     def num_transitions(self) -> int:
@@ -87,17 +83,9 @@ class Ring:
         """The end of what the committed rows refer to: `committed`, or beyond it."""
         return self.committed
 
-    def begin(self, env_steps: int) -> None:
-        """Begins the journal of a writer that has done `env_steps`."""
-        committed = self._words[COMMITTED]
-        self._words[BEGUN], self._words[BEGUN_STEPS] = committed, env_steps
-        self._words[NEXT], self._words[NEXT_STEPS] = committed, env_steps
-
-    def append(self, rows: NDArray[Any], env_steps: int = 0) -> None:
-        """Writes rows [n, W], n <= capacity, and reveals them. `env_steps` are the writer's once they are there."""
+    def append(self, rows: NDArray[Any]) -> None:
+        """Writes rows [n, W], n <= capacity, and reveals them."""
         start = self._words[COMMITTED]
-        self._words[NEXT] = start + len(rows)
-        self._words[NEXT_STEPS] = env_steps
         self._words[RESERVED] = start + len(rows)
         fault.hit("ring.reserved")
         slot = start % self.capacity
@@ -108,20 +96,6 @@ class Ring:
         fault.hit("ring.copied")
         self._words[COMMITTED] = start + len(rows)
         fault.hit("ring.committed")
-
-    def take_over(self, announced: int) -> int:
-        """Continues in place of a writer that died, at whatever point, and had announced so many env steps.
-
-        Returns its env steps with those of rows that it committed and did not announce. Without any row, they are those
-        that it began with: env steps of which there is no row are done again.
-        """
-        words = self._words
-        committed = words[COMMITTED]
-        words[FLOOR] = self.oldest  # first: what lies below may be damaged
-        words[RESERVED] = committed
-        if committed == words[BEGUN] == self.oldest:
-            return words[BEGUN_STEPS]
-        return max(announced, words[NEXT_STEPS]) if words[NEXT] == committed else announced
 
     def read(self, index: NDArray[np.int64], out: NDArray[Any], lowest: int = -1) -> NDArray[np.bool_]:
         """Copies the rows `index` [n] into `out` [n, W]; returns a mask [n] of those that were intact throughout.
@@ -141,10 +115,7 @@ class Ring:
         return obs
 
     def copy_open(self, committed: int) -> NDArray[Any]:
-        """Returns a copy of the rows [m, W] from `committed`, as it was read before, to `end`.
-
-        The writer stands still, but another one may have taken over from it: that commits them without a transition.
-        """
+        """Returns a copy of the rows [m, W] from `committed` to `end`. The writer must stand still."""
         return self._rows[:0].copy()
 
     def spans(self, start: int, stop: int) -> list[NDArray[Any]]:

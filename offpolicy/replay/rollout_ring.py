@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 HEADER_BYTES = 64
-# Words of the header. The last two are the collector's journal: what `committed` and its env steps are after the
-# `commit` that is going on.
-_COMMITTED, _TAKEN, _DROPPED, _SKIPPED, _NEXT, _NEXT_STEPS = range(6)
+_COMMITTED, _TAKEN, _DROPPED, _SKIPPED = range(4)  # words of the header
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +152,8 @@ class RolloutRing:
         rows: Float32 = self._rows[self._open]
         return rows
 
-    def commit(self, stamp: RolloutStamp, env_steps: int = 0) -> bool:
-        """Hands the rollout over; False if it had to be dropped. `env_steps` are the collector's with its last step."""
+    def commit(self, stamp: RolloutStamp) -> bool:
+        """Hands the rollout over; False if it had to be dropped."""
         slot = self._open
         if slot == self.num_slots:
             if self.is_full:
@@ -164,20 +162,9 @@ class RolloutRing:
             slot = self.committed % self.num_slots
             self._rows[slot] = self._rows[self.num_slots]
         self._stamps[slot] = stamp
-        self._words[_NEXT] = self.committed + 1
-        self._words[_NEXT_STEPS] = env_steps
         fault.hit("rollout.committed")
         self._words[_COMMITTED] += 1
         return True
-
-    def take_over(self, announced: int) -> int:
-        """Continues in place of a collector that died, at whatever point, and had announced so many env steps.
-
-        Its open rollout is dropped. Returns its env steps with those of a rollout that it handed over and did not
-        announce.
-        """
-        is_handed_over = self._words[_NEXT] == self.committed
-        return max(announced, self._words[_NEXT_STEPS]) if is_handed_over else announced
 
     @property
     def head(self) -> RolloutStamp:

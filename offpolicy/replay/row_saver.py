@@ -77,11 +77,6 @@ class CapturedRows:
     ahead: Sequence[Float32]  # by ring: what the last rows refer to
 
     @property
-    def ends(self) -> list[int]:
-        """Returns by ring the end of its rows."""
-        return [rows.stop for rows in self.new]
-
-    @property
     def must_be_written_soon(self) -> bool:
         """True if a collector will soon recycle a row that is not written yet."""
         return any(rows.must_be_written_soon for rows in self.new)

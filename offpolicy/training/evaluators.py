@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -59,12 +58,9 @@ class PeriodicEvaluation:
         collectives: Collectives,
         evaluator: Evaluator | None,
         last_step: int,
-        is_behind: Callable[[], bool],
     ) -> None:
-        """`is_behind` says whether learners that have begun again still owe updates that were made before."""
         self._rank, self._collectives, self._evaluator = rank, collectives, evaluator
         self._last_step, self._evaluated_step, self._every = last_step, -1, rank.cfg.eval.every
-        self._is_behind = is_behind
 
     @property
     def last_result_step(self) -> int:
@@ -73,21 +69,18 @@ class PeriodicEvaluation:
 
     @property
     def stops_early(self) -> bool:
-        """True on rank 0 once the results so far end the run (`stop.*`); the other ranks agree with it.
-
-        Not before the networks are again as far as those that had these results.
-        """
-        return self._evaluator is not None and self._evaluator.stops_early and not self._is_behind()
+        """True on rank 0 once the results so far end the run (`stop.*`); the other ranks agree with it."""
+        return self._evaluator is not None and self._evaluator.stops_early
 
     def is_due(self) -> bool:
         """True if a multiple of `eval.every` env steps was passed since the last time.
 
         That of the whole budget is left to `run_last`: the learner may have updates to make still, and what comes after
-        the collectors' last step is in none of their rates. Learners that owe updates make them first.
+        the collectors' last step is in none of their rates.
         """
         every, steps = self._every, self._collectives.env_steps
         is_last = steps >= self._rank.cfg.total_timesteps
-        return every > 0 and not is_last and steps // every > self._last_step // every and not self._is_behind()
+        return every > 0 and not is_last and steps // every > self._last_step // every
 
     def run(self) -> None:
         """Evaluates."""

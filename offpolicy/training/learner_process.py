@@ -98,7 +98,7 @@ def train_rank(
             rank.warn(warning)
     rank.ledger.skip(idle_phases(source, ranks.world.num_ranks))
     publisher = WeightPublisher(rank, learner)
-    evaluation = periodic_evaluation(rank, ranks, learner, publisher, start)
+    evaluation = periodic_evaluation(rank, ranks, publisher, start)
     with contextlib.closing(source), contextlib.closing(evaluation), contextlib.ExitStack() as exits:
         health = HealthCheck(rank.cfg, learner, ranks)
         checkpointer = exits.enter_context(
@@ -148,18 +148,14 @@ def idle_phases(source: StatefulBatchSource[Any], num_ranks: int) -> list[Learne
 
 
 def periodic_evaluation(
-    rank: RankContext, ranks: LearnerRanks, learner: Learner, publisher: WeightPublisher, start: TrainingStart
+    rank: RankContext, ranks: LearnerRanks, publisher: WeightPublisher, start: TrainingStart
 ) -> PeriodicEvaluation:
     """Returns the evaluation of this rank: rank 0 evaluates itself, or has the evaluator process do it."""
     evaluator: Evaluator | None = None
     if rank.rank == 0 and rank.cfg.eval.episodes:
         make = AsyncEvaluator if rank.job.plan.has_evaluator else InlineEvaluator
         evaluator = make(rank, publisher, start.last_eval_step)
-
-    def is_behind() -> bool:
-        return learner.num_updates < start.most_updates
-
-    return PeriodicEvaluation(rank, ranks.collectives, evaluator, start.last_eval_step, is_behind)
+    return PeriodicEvaluation(rank, ranks.collectives, evaluator, start.last_eval_step)
 
 
 def make_tuner(state: RankState, use_threads: Callable[[int], None], settled: Callable[[], bool]) -> SpeedTuner:

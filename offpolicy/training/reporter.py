@@ -9,7 +9,6 @@ import numpy as np
 from offpolicy.processes.child import name_threads
 from offpolicy.processes.control_page import RankWord
 from offpolicy.timing.chrome_trace import Profiler
-from offpolicy.timing.continued import continued_learner
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.health import NUM_FACTS, HealthCheck
 from offpolicy.training.resume import RankState
@@ -27,10 +26,6 @@ class Reporter:
         self._warmup_updates = 0  # updates of the first iteration and before it: the account begins behind them
         rank, names = state.rank, list(state.start.metrics.names)
         self._reports = learner_reports(rank.child.block("learner_report"), names, rank.num_ranks)
-        # What is continued: the last report of a rank that died, and the metrics of the checkpoint, which rank 0 has.
-        self._before = next(iter(self._reports.read()[rank.rank :]), None)
-        begun = state.start.metrics
-        self._start = begun if rank.rank == 0 else begun._replace(sums=0.0 * begun.sums, counts=0.0 * begun.counts)
         self._matrix: Float64 = np.zeros((rank.num_ranks, len(self._own_vector())))
 
     def run_if_due(self) -> None:
@@ -94,6 +89,4 @@ class Reporter:
             device=self._rank.device_timer.totals(),
             arrivals=self._world.arrivals(),
         )
-        if self._before is not None:
-            totals = continued_learner(self._before, totals, self._start)
         return self._reports.vector(totals)

@@ -55,7 +55,6 @@ class TrainingStart:
     learning_start: LearningStart
     updates: int
     last_eval_step: int
-    most_updates: int  # done by learners that died where the others have stayed, 0 elsewhere: until then some are owed
     metrics: MetricTotals
     checkpoint: Checkpoint | None
     teacher: str | None  # the teacher that the run started from, as its checkpoints say
@@ -80,7 +79,7 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: Learner) -> Trai
         state = SharedState.of(checkpoint)
         check_start(rank, checkpoint, state)
         start = LearningStart(*state.start)
-        has_rows, teacher = has_replay(checkpoint) or job.keeps_rows, state.teacher
+        has_rows, teacher = has_replay(checkpoint), state.teacher
         if rank.rank == 0:
             load_learner(learner, checkpoint, state)
     elif job.teacher_step is not None:
@@ -93,21 +92,19 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: Learner) -> Trai
     elif job.init_step is not None and rank.rank == 0:
         learner.adopt(_tensors_of(Path(job.cfg.init_from or ""), job.init_step, rank)[1])
     metrics = learner.read_metrics()
-    most_updates = max(rank.words.get(RankWord.MOST_UPDATES), rank.words.get(RankWord.UPDATES))
-    rank.words.set(RankWord.MOST_UPDATES, most_updates)  # it may die again before it has made them
-    facts = (learner.num_updates, start.env_steps, start.updates, job.last_eval_step, most_updates, has_rows)
+    facts = (learner.num_updates, start.env_steps, start.updates, job.last_eval_step, has_rows)
     table = ranks.world.gather((*facts, *metrics.sums, *metrics.counts))
-    updates, start_steps, start_updates, last_eval_step, most_updates = map(int, table[0, :5])
+    updates, start_steps, start_updates, last_eval_step = map(int, table[0, :4])
     sums, counts = np.split(table[0, len(facts) :], 2)
     ranks.broadcast(list(learner.tensors().values()))
     learner.num_updates = updates
     rank.words.set(RankWord.UPDATES, updates)
     start = LearningStart(start_steps, start_updates)
-    if job.start_step and not rank.cfg.algo.learns_from_rollouts and not table[:, 5].all():
+    if job.start_step and not rank.cfg.algo.learns_from_rollouts and not table[:, 4].all():
         # The rings of a host are empty: gather `learning_starts` new rows first, and owe nothing for those before.
-        start, most_updates = LearningStart(job.start_step + first_step, updates), 0
+        start = LearningStart(job.start_step + first_step, updates)
     totals = MetricTotals(metrics.names, sums, counts)
-    return TrainingStart(start, updates, last_eval_step, most_updates, totals, checkpoint, teacher)
+    return TrainingStart(start, updates, last_eval_step, totals, checkpoint, teacher)
 
 
 def _tensors_of(run: Path, env_steps: int, rank: RankContext) -> tuple[int, dict[str, Tensor]]:
@@ -205,8 +202,6 @@ class RankState:
         state = self.learner.state()
         tensors = {name: tensor.numpy() for name, tensor in state.tensors.items()} if self.rank.rank == 0 else None
         shared = self._shared_numbers(state, last_eval_step) | {"has_replay": rows is not None}
-        if rows is not None:  # a collector that has come back since may have committed slots
-            shared |= {"replay_first": list(rows.oldest), "replay_end": rows.ends}
         return CapturedState(self.rank.rank, tensors, shared, self._streams(), rows)
 
     def _shared_numbers(self, state: LearnerState, last_eval_step: int) -> dict[str, Any]:
@@ -230,7 +225,7 @@ class RankState:
         """Continues the random streams of the checkpoint on all ranks, or on none: they must draw as many batches."""
         checkpoint = self.start.checkpoint
         why_not = self.why_not_exact()
-        has_rows = checkpoint is not None and (has_replay(checkpoint) or self.rank.job.keeps_rows)
+        has_rows = checkpoint is not None and has_replay(checkpoint)
         if checkpoint is not None and has_rows:
             self._skip_rows(checkpoint, SharedState.of(checkpoint).replay_end)
         if self.ranks.collectives.any(bool(why_not)) or checkpoint is None:
@@ -270,7 +265,7 @@ class RankState:
         checkpoint, name = self.start.checkpoint, f"rank-{self.rank.rank}"
         if checkpoint is None or not checkpoint.has(name):
             return f"learner rank {self.rank.rank} was not there when the checkpoint was saved"
-        if checkpoint.has_lost_rows and not self.rank.job.keeps_rows:
+        if checkpoint.has_lost_rows:
             return "rows of the replay are damaged, and new ones are collected first"
         before, now = SharedState.of(checkpoint).num_ranks, self.ranks.world.num_ranks
         if before != now:

@@ -173,11 +173,6 @@ class RunMemory:
         collectors = range(num_collectors)
         has_replay = not cfg.algo.learns_from_rollouts
         self.rings = [_replay_ring(self._buffer(f"replay-{i}"), cfg, spec) for i in collectors if has_replay]
-        self._rollout_rings = [
-            RolloutRing(self._buffer(f"rollouts-{i}"), rollout_layout(cfg, spec), cfg.rollout.slots)
-            for i in collectors
-            if not has_replay
-        ]
         self.episodes = [Ring(self._buffer(f"episodes-{i}"), EPISODE_COLUMNS, np.float64) for i in collectors]
         self.collector_reports = [
             CollectorReports(self._buffer(f"collector_report-{i}"), COLLECTOR_PHASES) for i in collectors
@@ -196,22 +191,14 @@ class RunMemory:
     def clear(self) -> None:
         """Makes the memory as it was at first, for processes that begin again when all have ended.
 
-        How often collectors were started again is kept. Raises `OSError` if memory is short: the largest block is
-        cleared first, so that the counts, which the summary needs then, are there still.
+        How often collectors have made their environments again is kept. Raises `OSError` if memory is short: the
+        largest block is cleared first, so that the counts, which the summary needs then, are there still.
         """
         restarts = [words.get(CollectorWord.RESTARTS) for words in self.control.collectors]
         for block in sorted(self.blocks.values(), key=lambda block: block.allocated, reverse=True):
             block.clear()
         for words, count in zip(self.control.collectors, restarts, strict=True):
             words.set(CollectorWord.RESTARTS, count)
-
-    def env_steps_of(self, index: int, announced: int) -> int:
-        """Returns the env steps of a collector that is gone and had announced so many, as its successor would count.
-
-        Those of rows, or of a rollout, that it handed over and did not announce are among them.
-        """
-        transport = self.rings[index] if self.rings else self._rollout_rings[index]
-        return max(announced, transport.take_over(announced))
 
     def _buffer(self, name: str) -> memoryview:
         return self.blocks[name].buffer

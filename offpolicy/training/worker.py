@@ -47,8 +47,7 @@ class WorkerSpec:
     init_step: int | None = None  # env steps of the checkpoint of `init_from` to start from; None: none is needed
     teacher_step: int | None = None  # env steps of the teacher's checkpoint to start from; None: none is needed
     trace_dir: str | None = None  # directory of the trace's tracks; None: the run is not traced
-    learner_restarts: int = 0  # times that the learners died and began again, before this start
-    keeps_rows: bool = False  # True for learners that begin again beside rings with the rows of the checkpoint
+    restarts: int = 0  # times that all processes began again after a death, before this start
 
     @property
     def kept_eval_step(self) -> int:
@@ -81,7 +80,6 @@ def start_worker(  # noqa: PLR0913  # what tells the processes of a run apart
     *,
     threads: int,
     is_background: bool = False,
-    opened_ns: int = 0,
 ) -> Ledger:
     """Returns the ledger of the process `role` `index`, open since its birth, once torch is set up.
 
@@ -89,7 +87,7 @@ def start_worker(  # noqa: PLR0913  # what tells the processes of a run apart
     too. A background process must not take the learner's core before the learner lets go of it, although the learner
     has woken it: its step would be charged to the learner's sync_coordination. A learner keeps the memory that it
     frees: networks that autograd differentiates have fresh memory in every update, which the kernel would clear page by
-    page. `opened_ns` is the instant at which the account begins, 0 for the process's birth.
+    page.
     """
     import torch  # here, because the supervisor imports this module too and has no torch
 
@@ -101,5 +99,5 @@ def start_worker(  # noqa: PLR0913  # what tells the processes of a run apart
         with contextlib.suppress(OSError):  # a sandbox may refuse it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     trace = open_track(job.trace_dir, f"{role}-{index}", trace_names(phases), f"{role} {index}")
-    is_enabled, opened_ns = job.cfg.timing.enabled, opened_ns or process_birth_ns()
+    is_enabled, opened_ns = job.cfg.timing.enabled, process_birth_ns()
     return make_ledger(phases, is_enabled=is_enabled, opened_ns=opened_ns, trace=trace)

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from offpolicy.fault import Fault
 
 CHILDREN = ("learner", "collector", "evaluator")
-MAX_RESTARTS = {"collector": "collect.max_restarts", "learner": "runner.max_restarts"}  # default 4
 STEP_TIMEOUT_S = 5.0  # env.step_timeout_s of every scene
 LOAD_S = 3.0  # that a loaded machine may add to a standstill
 STARTS = ("run_dir.", "file.", "disk.fsync", "memory.allocate")  # sites that a start passes by
@@ -68,14 +67,16 @@ class End:
         """True if the run directory was claimed and named."""
         return "run directory:" in self.stdout
 
-    def max_restarts(self, role: str) -> int:
-        """How many deaths of a collector, or of the learners, the run survives."""
-        return int(self.options.get(MAX_RESTARTS[role], 4))
+    @property
+    def max_restarts(self) -> int:
+        """How many deaths the run survives."""
+        return int(self.options.get("runner.max_restarts", 4))
 
-    def deaths(self, role: str) -> int:
-        """How many processes of a role were killed at most. One that had no name yet may be of any role."""
-        by_fault = sum(fault.action == "kill" and fault.role == role for fault in self.faults)
-        return by_fault + sum(hit.number == signal.SIGKILL and hit.role in (role, "child") for hit in self.hits)
+    @property
+    def deaths(self) -> int:
+        """How many processes of the run were killed at most."""
+        by_fault = sum(fault.action == "kill" and fault.role in CHILDREN for fault in self.faults)
+        return by_fault + sum(hit.number == signal.SIGKILL and hit.role in (*CHILDREN, "child") for hit in self.hits)
 
     def standstill_s(self, role: str) -> float:
         """For how long the processes of a role were made to stand still, in all."""
@@ -97,10 +98,9 @@ def named_ends(end: End) -> Iterator[Named]:
     yield from _of_signals(end)
     for fault in end.faults:
         yield from _of_fault(end, fault)
-    for role in MAX_RESTARTS:
-        yield from _of_deaths(end, role)
-    if end.deaths("evaluator"):  # it is not started again
-        yield Named(1, ("evaluator",), "killed by SIGKILL")
+    if end.deaths > end.max_restarts:
+        cause = "^crash loop: " if end.max_restarts else "killed by SIGKILL"
+        yield Named(70 if end.max_restarts else 1, CHILDREN, cause)
     for role in CHILDREN:
         if end.standstill_s(role) > STEP_TIMEOUT_S - LOAD_S:
             yield Named(70, (role,), HUNG)
@@ -135,10 +135,3 @@ def _of_fault(end: End, fault: Fault) -> Iterator[Named]:
             yield Named(1, CHILDREN, text)
         else:
             yield Named(74, ("supervisor", "learner", "collector"), text)
-
-
-def _of_deaths(end: End, role: str) -> Iterator[Named]:
-    """More deaths than are survived end the run: with none allowed by its cause, else as a crash loop."""
-    most, deaths = end.max_restarts(role), end.deaths(role)
-    if deaths > most:
-        yield Named(70, (role,), "^crash loop: ") if most else Named(1, (role,), "killed by SIGKILL")

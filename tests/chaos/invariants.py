@@ -115,7 +115,10 @@ def _falls(what: str, course: list[tuple[float, float]]) -> Iterator[str]:
 
 
 def check_all_rows(run: Path) -> Iterator[str]:
-    """I1: the last checkpoint holds every row that it names, once, and as many were written as there were env steps."""
+    """I1: the last checkpoint holds every row that it names, once, and one was written for every env step.
+
+    A collector that is killed, and not started again, may have written the rows of a step that it did not count.
+    """
     checkpoint = max((run / "checkpoints").glob("step-*"), default=None)
     state = {} if checkpoint is None else _json(checkpoint / "state.json")
     if checkpoint is None or not state.get("replay_end"):
@@ -131,7 +134,7 @@ def check_all_rows(run: Path) -> Iterator[str]:
         elif (num_twice := len(rows) - len(np.unique(rows, axis=0))) > 0:
             yield f"I1: {num_twice} of {len(rows)} rows of ring {ring} are there twice"
     num_written = sum(state["replay_written"])
-    if num_written != state["env_steps"]:
+    if not 0 <= num_written - state["env_steps"] <= 2 * len(state["replay_end"]):  # no scene has more environments
         yield f"I1: {num_written} rows were written in {state['env_steps']} env steps"
 
 

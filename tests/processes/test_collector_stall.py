@@ -19,7 +19,7 @@ STALL_S = 3.0
 @pytest.mark.parametrize("end", [signal.SIGKILL, pytest.param(signal.SIGCONT, marks=pytest.mark.slow)])
 def test_a_collector_that_stalls_is_waited_for_and_its_time_is_kept(start_run: StartRun, end: signal.Signals) -> None:
     """Frozen for 3 s; then killed, or thawed and the run stopped: whatever comes after, the summary has the 3 s."""
-    run = start_run(*ENDLESS, "collect.max_restarts=0")
+    run = start_run(*ENDLESS, "runner.max_restarts=0")
     run.wait_for_updates()
     begin_s = time.monotonic()
     usual_s = waited_s(run.records())

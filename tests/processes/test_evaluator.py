@@ -96,11 +96,14 @@ def test_evaluating_beside_costs_the_learner_nothing_and_in_line_what_it_takes(
 # -- whatever happens -------------------------------------------------------------------------------------------------
 
 
+SLOW_END = ("env.kwargs.step_ms=50", "total_timesteps=60")
+
+
 @pytest.mark.promise("last-words")
 def test_the_evaluators_death_ends_the_run_with_a_checkpoint_also_while_its_last_result_is_waited_for(
     start_run: Any, traces: Any
 ) -> None:
-    run = start_run(*BESIDE, *LONG_EVALUATION, "eval.every=0", "env.kwargs.step_ms=50", "total_timesteps=60")
+    run = start_run(*BESIDE, *LONG_EVALUATION, "eval.every=0", *SLOW_END, "runner.max_restarts=0")
     run.wait_until(lambda: any(record["env_steps"] >= 40 for record in run.records()), 40)
     time.sleep(3.0)  # 1 s of training and a part of the 5 s of evaluation: no record comes meanwhile
     os.kill(run.pid_of("evaluator"), signal.SIGKILL)
@@ -109,6 +112,23 @@ def test_the_evaluators_death_ends_the_run_with_a_checkpoint_also_while_its_last
     assert err.strip().splitlines()[-1].startswith("offpolicy: evaluator 0 (pid ")
     assert "killed by SIGKILL" in err
     assert (run.summary()["status"], run.checkpoints()) == ("failed", ["step-000000000060"])
+    traces.assert_none()
+
+
+@pytest.mark.slow
+@pytest.mark.promise("restart")
+def test_an_evaluator_that_is_killed_while_its_last_result_is_waited_for_does_not_end_the_run(
+    start_run: Any, traces: Any
+) -> None:
+    run = start_run(*BESIDE, *LONG_EVALUATION, "eval.every=0", *SLOW_END)
+    run.wait_until(lambda: any(record["env_steps"] >= 40 for record in run.records()), 40)
+    time.sleep(3.0)  # 1 s of training and a part of the 5 s of evaluation: no record comes meanwhile
+    os.kill(run.pid_of("evaluator"), signal.SIGKILL)
+    code, _, err = run.finish(40)
+    assert (code, err) == (0, "")
+    summary = run.summary()
+    assert (summary["learner_restarts"], summary["env_steps"], summary["eval"]["episodes"] > 0) == (1, 60, True)
+    assert run.checkpoints() == ["step-000000000060"]
     traces.assert_none()
 
 

@@ -71,26 +71,48 @@ def test_an_environment_that_hangs_when_it_is_closed_does_not_hide_how_it_failed
 def test_an_environment_that_crashes_again_and_again_is_a_crash_loop_with_its_causes(
     start_run: Any, traces: Traces
 ) -> None:
-    run = start_run(FAULTY, "env.kwargs.fail=segv", "env.kwargs.at=20", "collect.max_restarts=1")
+    run = start_run(FAULTY, "env.kwargs.fail=segv", "env.kwargs.at=20", "runner.max_restarts=1")
     code, out, err = run.finish(60.0)
     assert code == 70, err
-    assert out.count("killed by SIGSEGV; restart") == 1
+    assert out.count("; restart 1 of at most 1") == 1
     last = err.strip().splitlines()[-1]
-    assert "crash loop: it died 2 times within 10 minutes" in last
+    assert "crash loop: 2 deaths within 10 minutes" in last
     assert last.count("killed by SIGSEGV") == 2
-    assert (run.summary()["exit_code"], run.summary()["restarts"]) == (70, 1)
+    assert (run.summary()["exit_code"], run.summary()["learner_restarts"]) == (70, 1)
     traces.assert_none()
 
 
-def test_an_environment_that_raises_is_started_again_only_where_that_is_wanted(start_run: Any) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        pytest.param(("algo.n_step=3", "env.num_envs=2", "env.vectorization=async"), marks=pytest.mark.slow),
+        pytest.param(("collect.mode=overlap", "env.num_envs=2"), marks=pytest.mark.slow),
+    ],
+)
+def test_an_environment_that_raises_is_made_again_only_where_that_is_wanted(
+    start_run: Any, traces: Traces, options: tuple[str, ...]
+) -> None:
     """Where it is not wanted, see above."""
     faulty = (FAULTY, "env.kwargs.fail=step_raise", "env.kwargs.at=250", "eval.episodes=0")
-    run = start_run(*faulty, "env.on_error=restart", "total_timesteps=400")
+    run = start_run(*faulty, *options, "env.on_error=restart", "total_timesteps=1200")
     code, out, err = run.finish(60.0)
     assert code == 0, err
-    assert out.count("fails in step; restart 1 of at most 4") == 1
-    assert "Traceback" not in out  # it is in train.log
-    assert run.summary()["restarts"] == 1
+    times = out.count("of at most 4, by new environments")
+    assert 1 <= times <= 4
+    assert (run.summary()["restarts"], run.summary()["learner_restarts"]) == (times, 0)
+    assert run.summary()["env_steps"] >= 1200
+    traces.assert_none()
+
+
+def test_an_environment_that_raises_too_often_is_a_crash_loop(start_run: Any) -> None:
+    faulty = (FAULTY, "env.kwargs.fail=step_raise", "env.kwargs.at=30", "eval.episodes=0")
+    run = start_run(*faulty, "env.on_error=restart", "runner.max_restarts=2")
+    code, out, err = run.finish(60.0)
+    assert code == 70, err
+    assert out.count("by new environments") == 2
+    assert "crash loop: 3 deaths within 10 minutes" in err
+    assert len(run.checkpoints()) == 1
 
 
 @pytest.mark.parametrize(

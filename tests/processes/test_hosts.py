@@ -105,6 +105,16 @@ def test_losing_a_host_ends_the_other_and_the_same_commands_go_on_from_the_commo
     assert [host.out().count(words) for host in two_hosts] == [1, 1]
 
 
+def test_a_killed_process_ends_the_run_with_70_and_torchrun_begins_it_again(two_hosts: Pair) -> None:
+    launch(two_hosts, "total_timesteps=2000", "checkpoint.every=200", max_restarts=1)
+    wait_until(two_hosts[1], lambda: len(two_hosts[1].run.checkpoints()) == 2)
+    kill(two_hosts[0].run.pid_of("collector"))
+    assert finish(two_hosts) == [0, 0]
+    assert_complete(two_hosts, 2000)
+    assert any("exitcode: 70" in host.err() for host in two_hosts)
+    assert ["resuming at env step" in host.out() for host in two_hosts] == [True, True]
+
+
 def test_everything_on_a_host_dies_with_its_torchrun(two_hosts: Pair) -> None:
     first, second = two_hosts
     launch(two_hosts, *ENDLESS)

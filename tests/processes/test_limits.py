@@ -65,7 +65,7 @@ def test_a_process_that_the_kernel_kills_for_memory_is_named_with_the_limit(
 ) -> None:
     (tmp_path / "greedy.py").write_text(GREEDY)
     line = f'echo $$ > {cgroup}/cgroup.procs; exec "$@"'
-    result = shell(line, tmp_path, traces, *ENDLESS, "env.id=greedy:Greedy-v0", "collect.max_restarts=0")
+    result = shell(line, tmp_path, traces, *ENDLESS, "env.id=greedy:Greedy-v0", "runner.max_restarts=0")
     assert result.returncode == 1, result.stderr
     last = result.stderr.strip().splitlines()[-1]
     assert "offpolicy: collector 0 (pid " in last

@@ -84,7 +84,7 @@ def test_ranks_that_were_all_paused_go_on(start_run: Any, traces: Any) -> None:
 
 @pytest.mark.slow
 def test_a_killed_collector_ends_the_run_with_a_checkpoint(start_run: Any, traces: Any) -> None:
-    run = start_run(*ENDLESS, *TWO, "algo.normalize_obs=true", "collect.max_restarts=0")
+    run = start_run(*ENDLESS, *TWO, "algo.normalize_obs=true", "runner.max_restarts=0")
     run.wait_for_updates()
     os.kill(run.pid_of("collector", 1), signal.SIGKILL)
     code, _, err = run.finish(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Collectors that are killed at random instants and started again: no row is lost, torn or counted twice.
+"""Processes that are killed at random instants: all begin again from the newest checkpoint, and the goal is reached.
 
 The environment's observation is [seed, step, episode] and its reward the step, so a row that was put together from two
 steps, environments or episodes shows. Without n-step rows, every env step has exactly one row.
@@ -6,21 +6,23 @@ steps, environments or episodes shows. Without n-step rows, every env step has e
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.config.run_files import read_config
 from offpolicy.replay.row_layout import RowLayout
-from tests.processes.conftest import ENDLESS, LiveRun, StartRun, find_process
+from tests.processes.conftest import ENDLESS, FINISHED, PACED, LiveRun, StartRun, find_process, replay_bytes
 from tests.processes.test_appo import TINY_APPO
-from tests.processes.test_delays import SLOW_STEP
 from tests.replay_scene import saved_transitions
 
 pytestmark = pytest.mark.mp
@@ -28,33 +30,62 @@ PACE = "env.kwargs.step_ms=2"  # no machine is so fast that a run ends before it
 COUNTER = ("env.id=offpolicy.envs.toy:Counter-v0", "env.kwargs.terminate_at=7", "env.kwargs.stagger=1", PACE)
 LAYOUT = RowLayout(obs_dim=3, action_dim=1)
 PATIENCE_S = 90.0
+BACK_S = 15.0  # from a death until env steps are recorded again, at most
+RUNNERS = {
+    "single_gpu": (),
+    "overlap": ("collect.mode=overlap", "eval.every=50", "eval.episodes=1", "eval.beside=true"),
+    "free": ("collect.mode=free", "collect.num_collectors=2", "env.num_envs=2"),
+    "double_buffer": ("runner=double_buffer",),
+    "multi_gpu": ("runner=multi_gpu", "runner.world_size=2", "device=cpu", "collect.num_collectors=2"),
+}
+# Crashes once: the file is there then.
+CRASHING = """
+import os
+import pathlib
+import signal
+import gymnasium
+from offpolicy.envs.toy import PointMass
+
+class Crashing(PointMass):
+    def step(self, action):
+        flag = pathlib.Path("has-crashed")
+        if self.np_random.random() < 0.02 and pathlib.Path("run/metrics.jsonl").exists() and not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().step(action)
+
+gymnasium.register("Crashing-v0", Crashing)
+"""
 
 
-def kill_collectors(run: LiveRun, count: int, num_collectors: int, chance: random.Random) -> None:
-    """Kills a random collector at a random instant, `count` times; one that starts may be killed too."""
-    for number in range(count):
-        time.sleep(chance.uniform(0.0, 2.0 / num_collectors))
-        wait_for_collector(run, index := chance.randrange(num_collectors))
-        os.kill(find_process(run.run_id, "collector", index), signal.SIGKILL)
-        run.wait_until(lambda number=number: num_restarts(run) > number, PATIENCE_S)  # type: ignore[misc]
+def kill(run: LiveRun, role: str, index: int = 0) -> None:
+    """Kills a process, which may only have been started, once it can be found."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(wait_for(run, role, index), signal.SIGKILL)
 
 
-def wait_for_collector(run: LiveRun, index: int) -> None:
+def wait_for(run: LiveRun, role: str, index: int = 0) -> int:
+    found: list[int] = []
+
     def is_there() -> bool:
-        try:
-            return bool(find_process(run.run_id, "collector", index))
-        except AssertionError:
-            return False
+        with contextlib.suppress(AssertionError):
+            found.append(find_process(run.run_id, role, index))
+        return bool(found)
 
     run.wait_until(is_there, PATIENCE_S)
+    return found[-1]
 
 
 def num_restarts(run: LiveRun) -> int:
-    records = run.records()
-    return int(max((record.get("collect/restarts", 0) for record in records), default=0))
+    return int(max((record.get("train/restarts", 0) for record in run.records()), default=0))
 
 
-def bad_rows(run: LiveRun) -> tuple[int, int, int]:
+def wait_for_restart(run: LiveRun, number: int, timeout_s: float = PATIENCE_S) -> None:
+    """Returns once a record of the processes after this restart is there."""
+    run.wait_until(lambda: num_restarts(run) >= number, timeout_s)
+
+
+def rows_of(run: LiveRun) -> tuple[int, int, int]:
     """Rows of the last checkpoint; those that are not one step of one episode; env steps without their row."""
     checkpoint = CheckpointStore(run.directory / CHECKPOINTS).at(int(run.checkpoints()[-1].removeprefix("step-")))
     state = checkpoint.json("state")
@@ -67,58 +98,93 @@ def bad_rows(run: LiveRun) -> tuple[int, int, int]:
     return len(rows), int((~is_right).sum()), state["env_steps"] - sum(state["replay_written"])
 
 
-def never_backwards(run: LiveRun) -> bool:
-    counts = [record["env_steps"] for record in run.records()]
-    return counts == sorted(counts)
-
-
 def check_rows(run: LiveRun) -> None:
-    num_rows, num_bad, num_missing = bad_rows(run)
+    num_rows, num_bad, num_missing = rows_of(run)
     assert num_rows > 100
     assert (num_bad, num_missing) == (0, 0)
-    assert never_backwards(run)
 
 
-def check_goes_on(run: LiveRun, start_run: StartRun) -> None:
-    """The rows of an interrupted run are right, and those of the run that continues it to its end."""
-    check_rows(run)
-    goal = run.summary()["env_steps"] + 500
-    code, _, err = start_run(f"total_timesteps={goal}", command=("resume", "run")).finish(PATIENCE_S)
-    assert (code, err) == (0, "")
-    check_rows(run)
+def check_records(run: LiveRun) -> None:
+    """Each env step and each episode is recorded once; neither env steps nor updates go back."""
+    counts = [(record["env_steps"], record.get("train/n_updates", 0)) for record in run.records()]
+    assert [steps for steps, _ in counts] == sorted({steps for steps, _ in counts})
+    assert [updates for _, updates in counts] == sorted(updates for _, updates in counts)
+    episodes = (run.directory / "episodes.jsonl").read_text().splitlines()
+    assert len(set(episodes)) == len(episodes) > 0
 
 
-@pytest.mark.promise("restart", "no-torn-row")
-def test_a_killed_collector_comes_back_and_the_run_reaches_its_goal(start_run: StartRun, traces: Any) -> None:
-    run = start_run(*COUNTER, "total_timesteps=2000", "env.num_envs=2", "collect.mode=alternate")
+def check_account(summary: dict[str, Any]) -> None:
+    for account in (summary["timing"]["learner"], summary["timing"]["collector"]):
+        assert account["wall_s"] == pytest.approx(sum(account["phases_s"].values()) + account["other_s"])
+
+
+@pytest.mark.promise("restart", "no-torn-row", "account-closes")
+@pytest.mark.parametrize(
+    "runner", ["single_gpu", *(pytest.param(name, marks=pytest.mark.slow) for name in list(RUNNERS)[1:])]
+)
+def test_whichever_process_is_killed_the_run_goes_on_by_itself_and_reaches_its_goal(
+    start_run: StartRun, traces: Any, runner: str
+) -> None:
+    options = RUNNERS[runner]
+    run = start_run(*COUNTER, *options, "total_timesteps=2000", "checkpoint.every=200")
     run.wait_for_updates()
-    kill_collectors(run, 2, 1, random.Random(1))
+    killed = ["learner", "collector", *(["evaluator"] if "eval.beside=true" in options else [])]
+    for number, role in enumerate(killed, 1):
+        kill(run, role, 1 if runner == "multi_gpu" else 0)
+        wait_for_restart(run, number, BACK_S)
     code, out, err = run.finish(PATIENCE_S)
     assert (code, err) == (0, "")
-    assert out.count("killed by SIGKILL; restart") == 2
-    assert "not bitwise from env step" in out
+    assert [out.count(f"{role} {1 if runner == 'multi_gpu' else 0} (pid ") > 0 for role in killed] == [True] * len(
+        killed
+    )
+    assert out.count("killed by SIGKILL at env step") == out.count("all processes begin again") == len(killed)
     summary = run.summary()
-    assert summary["restarts"] == 2
+    assert (summary["learner_restarts"], summary["restarts"]) == (len(killed), 0)
     assert summary["env_steps"] in (2000, 2001)  # a vector step with a row of autoreset is one transition
-    account = summary["timing"]["collector"]
-    # The warm-up is among the phases; `other` is the time without a collector.
-    assert account["wall_s"] == pytest.approx(sum(account["phases_s"].values()) + account["other_s"])
+    check_account(summary)
+    check_records(run)
     check_rows(run)
     traces.assert_none()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["alternate", "free"])
-def test_a_killed_collector_of_appo_comes_back(start_run: StartRun, traces: Any, mode: str) -> None:
-    paced = (SLOW_STEP, "env.kwargs.step_ms=5", "total_timesteps=3000")  # 7.5 s
-    run = start_run(*paced, f"collect.mode={mode}", "collect.num_collectors=2", command=TINY_APPO)
-    run.wait_for_updates()
-    kill_collectors(run, 2, 2, random.Random(2))
+@pytest.mark.promise("restart", "exact-resume")
+@pytest.mark.parametrize("role", ["learner", pytest.param("collector", marks=pytest.mark.slow)])
+def test_a_killed_process_of_alternate_changes_no_bit(
+    start_run: StartRun, finished_run: LiveRun, traces: Any, role: str
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(fault.VARIABLE, PACED)
+        run = start_run(*FINISHED)
+    run.wait_until(lambda: len(run.checkpoints()) >= 1, PATIENCE_S)
+    kill(run, role)
     code, out, err = run.finish(PATIENCE_S)
-    assert (code, err) == (0, "")
-    assert "its open rollout is dropped" in out
-    assert run.summary()["env_steps"] >= 3000
-    assert run.summary()["restarts"] == 2
+    assert (code, err.count("\n")) == (0, 1), err  # that a fault is injected
+    assert "all processes begin again at env step 500" in out
+    assert "not bitwise" not in out
+    assert run.summary()["learner_restarts"] == 1
+    first, second = (one.directory / "checkpoints" / "step-000000001100" for one in (finished_run, run))
+    assert (first / "learner.safetensors").read_bytes() == (second / "learner.safetensors").read_bytes()
+    assert replay_bytes(first) == replay_bytes(second)
+    check_records(run)
+    traces.assert_none()
+
+
+@pytest.mark.promise("restart")
+@pytest.mark.parametrize("role", ["learner", pytest.param("collector", marks=pytest.mark.slow)])
+def test_a_killed_process_of_appo_leaves_no_env_step_that_nothing_is_learnt_from(
+    start_run: StartRun, traces: Any, role: str
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(fault.VARIABLE, PACED)
+        run = start_run("total_timesteps=2400", "checkpoint.every=1000", command=TINY_APPO)
+    run.wait_until(lambda: len(run.checkpoints()) >= 1, PATIENCE_S)
+    kill(run, role)
+    code, out, err = run.finish(PATIENCE_S)
+    assert (code, err.count("\n")) == (0, 1), err  # that a fault is injected
+    assert "restart 1 of at most 4" in out
+    assert run.summary()["env_steps"] >= 2400
+    assert run.summary()["updates"] >= 2 * 2 * 2400 // (10 * 2)  # those that were lost with the networks are made again
+    check_records(run)
     traces.assert_none()
 
 
@@ -127,29 +193,78 @@ def test_a_killed_collector_of_appo_comes_back(start_run: StartRun, traces: Any,
 @pytest.mark.parametrize(
     ("kills", "options"),
     [
-        (50, ("collect.mode=free", "collect.num_collectors=3", "env.num_envs=2", "replay.capacity=3000")),
+        (20, ("collect.mode=free", "collect.num_collectors=3", "env.num_envs=2", "replay.capacity=3000")),
         (10, ("collect.mode=overlap", "collect.num_collectors=2", "checkpoint.every=200")),
         (5, ("collect.mode=alternate", "env.num_envs=2", "env.vectorization=async")),
     ],
 )
 def test_many_kills_at_random_instants(start_run: StartRun, traces: Any, kills: int, options: tuple[str, ...]) -> None:
-    run = start_run(*ENDLESS, *COUNTER, "collect.max_restarts=1000000", *options)
+    run = start_run(*ENDLESS, *COUNTER, "runner.max_restarts=1000000", "checkpoint.every=500", *options)
     run.wait_for_updates()
-    num_collectors = int(next((o.split("=")[1] for o in options if o.startswith("collect.num_collectors")), "1"))
-    kill_collectors(run, kills, num_collectors, random.Random(kills))
+    chance = random.Random(kills)
+    for _ in range(kills):
+        time.sleep(chance.uniform(0.0, 3.0))  # one that starts may be killed too
+        kill(run, chance.choice(["learner", "collector"]))
     time.sleep(5.0)
     run.signal(signal.SIGINT)
     assert run.finish(PATIENCE_S)[0] == 130
-    assert run.summary()["restarts"] == kills
-    check_goes_on(run, start_run)
+    check_rows(run)
+    check_records(run)
+    goal = run.summary()["env_steps"] + 500
+    code, _, err = start_run(f"total_timesteps={goal}", command=("resume", "run")).finish(PATIENCE_S)
+    assert (code, err) == (0, "")
+    check_rows(run)
     traces.assert_none()
 
 
 @pytest.mark.promise("restart")
-def test_a_crash_of_an_environment_worker_is_survived(start_run: StartRun, traces: Any) -> None:
-    faulty = ("env.id=offpolicy.envs.toy:Faulty-v0", "env.kwargs.fail=segv", "env.kwargs.at=250")
-    run = start_run(*faulty, "env.vectorization=async", "total_timesteps=400", "eval.episodes=0")
+@pytest.mark.parametrize("vectorization", ["async", pytest.param("sync", marks=pytest.mark.slow)])
+def test_a_crash_of_an_environment_is_survived(
+    start_run: StartRun, traces: Any, tmp_path: Path, vectorization: str
+) -> None:
+    (tmp_path / "crashing.py").write_text(CRASHING)
+    run = start_run("env.id=crashing:Crashing-v0", f"env.vectorization={vectorization}", "eval.episodes=0")
     code, out, err = run.finish(PATIENCE_S)
     assert (code, err) == (0, "")
-    assert "killed by SIGSEGV; restart 1 of at most 4" in out
+    assert "killed by SIGSEGV" in out
+    assert "restart 1 of at most 4" in out
+    assert run.summary()["env_steps"] == 600
+    traces.assert_none()
+
+
+@pytest.mark.promise("restart")
+@pytest.mark.slow
+def test_a_killed_fork_server_is_replaced_when_the_processes_begin_again(start_run: StartRun, traces: Any) -> None:
+    run = start_run(*COUNTER, "total_timesteps=1500")
+    run.wait_for_updates()
+    server = next(pid for pid in traces.processes() if name_of(pid) == "op-forkserver")
+    os.kill(server, signal.SIGKILL)
+    kill(run, "collector")
+    code, out, err = run.finish(PATIENCE_S)
+    assert (code, err) == (0, "")
+    assert "restart 1 of at most 4" in out
+    traces.assert_none()
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+@pytest.mark.slow
+def test_a_learner_that_dies_again_and_again_is_a_crash_loop(start_run: StartRun, traces: Any) -> None:
+    run = start_run(*ENDLESS, "runner.max_restarts=1")
+    run.wait_for_updates()
+    first = run.pid_of("learner")
+    kill(run, "learner")
+    run.wait_until(lambda: wait_for(run, "learner") != first, PATIENCE_S)
+    kill(run, "learner")
+    code, _, err = run.finish(PATIENCE_S)
+    assert code == 70
+    last = err.strip().splitlines()[-1]
+    assert "crash loop: 2 deaths within 10 minutes, more than runner.max_restarts=1" in last
+    assert last.count("killed by SIGKILL") == 2
+    assert run.summary()["status"] == "failed"
     traces.assert_none()

@@ -66,7 +66,7 @@ def test_killing_the_supervisor_leaves_no_orphan(start_run: Any, traces: Any, gr
 @pytest.mark.promise("last-words", "no-silent-success")
 @pytest.mark.parametrize("role", [pytest.param("collector", marks=pytest.mark.slow), "learner"])
 def test_killing_a_child_ends_the_run_and_names_it(start_run: Any, traces: Any, role: str) -> None:
-    run = start_run(*ENDLESS, "collect.max_restarts=0", "runner.max_restarts=0")
+    run = start_run(*ENDLESS, "runner.max_restarts=0")
     run.wait_for_updates()
     os.kill(run.pid_of(role), signal.SIGKILL)
     code, _, err = run.finish()

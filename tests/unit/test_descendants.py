@@ -89,17 +89,3 @@ def test_a_descendant_below_another_run_keeps_both_marks() -> None:
         subprocess.run([sys.executable, "-c", LEAVE], check=True, env=inner.environment(outer.environment(os.environ)))
         assert len(outer.left(())) == len(inner.left(())) == 2
         assert outer.kill(()) >= 2
-
-
-def test_what_one_child_has_left_behind_is_told_from_what_another_one_has() -> None:
-    descendants = Descendants()
-    with adopting():
-        known = children_of(os.getpid())
-        for name in ("collector 0", "collector 10"):
-            environment = descendants.environment(os.environ, of=name)
-            subprocess.run([sys.executable, "-c", LEAVE], check=True, env=environment)
-        assert [len(descendants.left(known, of=name)) for name in ("collector 0", "collector 1")] == [2, 0]
-        assert descendants.kill(known, of="collector 0") >= 2
-        assert len(descendants.left(known)) == 2
-        assert descendants.kill(known) >= 2
-    assert children_of(os.getpid()) == known

@@ -12,12 +12,13 @@ import pytest
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect, step, wait_turn
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.replay_writer import BadRow, BadRowError
+from offpolicy.errors import EnvFailure
 from offpolicy.processes.control_page import CollectorWord, ControlPage
 from offpolicy.processes.handshake import Turn
 from offpolicy.replay.ring import Ring
 from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.types import NO_ACCOUNT, CollectorTotals, HookTotals, PolicyOutput, StepOutcome
+from offpolicy.types import CollectorTotals, PolicyOutput, StepOutcome
 from tests.fakes import FakeClock
 
 NAN, NO, YES = np.full(2, np.nan, np.float32), np.zeros(2, np.bool_), np.ones(2, np.bool_)
@@ -59,12 +60,9 @@ class Writer:
     def may_step(self, env_steps: int, granted: int) -> bool:
         return env_steps < granted
 
-    def begin(self, env_steps: int) -> None: ...
+    def begin(self) -> None: ...
 
-    def take_over(self, env_steps: int) -> int:
-        return env_steps
-
-    def write(self, obs: np.ndarray, output: PolicyOutput, outcome: StepOutcome, env_steps: int) -> int:
+    def write(self, obs: np.ndarray, output: PolicyOutput, outcome: StepOutcome) -> int:
         self.num_steps += 1
         return int(outcome.is_valid.sum())
 
@@ -90,11 +88,12 @@ class Gate:
 class Reports(list[CollectorTotals]):
     publish = list.append
 
-    def read(self) -> CollectorTotals | None:
-        return self[-1] if self else None
-
 
 def never_bad(error: BadRowError, outcome: StepOutcome) -> StepOutcome:
+    raise error
+
+
+def never_renewed(error: EnvFailure) -> None:
     raise error
 
 
@@ -119,6 +118,7 @@ def make(reports: Reports | None = None, gate: Gate | None = None, **parts: Any)
         "ledger": NullLedger(CollectorPhase),
         "take_snapshot": lambda: None,
         "skip_bad_rows": never_bad,
+        "renew_env": never_renewed,
     }
     return CollectorParts(**{**defaults, **parts})
 
@@ -147,7 +147,7 @@ def test_weights_are_taken_when_the_writer_wants_them_and_never_in_the_warm_up()
 
 def test_the_sound_rows_of_a_step_with_bad_ones_count_as_env_steps() -> None:
     class OneIsBad(Writer):
-        def write(self, obs: np.ndarray, output: PolicyOutput, outcome: StepOutcome, env_steps: int) -> int:
+        def write(self, obs: np.ndarray, output: PolicyOutput, outcome: StepOutcome) -> int:
             raise BadRowError([BadRow(0, {"reward": [float("nan")]})], num_stored=1)
 
     parts = make(writer=OneIsBad(), skip_bad_rows=lambda error, outcome: outcome)
@@ -200,12 +200,16 @@ def test_handshake_idleness_and_snapshots_are_phases_of_their_own(
     assert sum(phases_ns.values()) == sum(expected)
 
 
-def test_a_collector_that_takes_over_adds_to_the_last_report_of_the_one_that_died() -> None:
-    hook = HookTotals(3, 1, 200, 100)
-    last = CollectorTotals(NO_ACCOUNT, env_steps=40, vector_steps=20, policy_lag_sum=7.0, policy_steps=20, hook=hook)
-    reports = Reports([last])
-    progress = Progress(np.zeros((2, 1), np.float32), 44, 20, 20, 7.0)
-    parts = make(reports, progress=progress)
+def test_a_step_in_which_the_environment_raises_counts_nothing_and_new_episodes_follow() -> None:
+    def fail(action: np.ndarray) -> StepOutcome:
+        raise EnvFailure("env 0 failed in step")
+
+    def renew(error: EnvFailure) -> None:
+        parts.progress.obs = np.ones((2, 1), np.float32)
+
+    parts = make(env=SimpleNamespace(step=fail), renew_env=renew)
     step(parts)
-    parts.reporter.publish(parts)
-    assert (reports[-1].env_steps, reports[-1].vector_steps, reports[-1].hook) == (46, 21, hook)
+    progress = parts.progress
+    assert (progress.env_steps, progress.vector_steps, progress.obs.tolist()) == (0, 0, [[1.0], [1.0]])
+    with pytest.raises(EnvFailure):
+        step(make(env=SimpleNamespace(step=fail)))

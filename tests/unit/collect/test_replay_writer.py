@@ -166,7 +166,7 @@ def test_open_windows_survive_a_snapshot() -> None:
     for t in range(2):
         feed(writer, [float(t)], outcome([t + 1.0], reward=[float(t)]))
     copy.reopen_windows(*writer.open_windows())
-    copy.begin(2)
+    copy.begin()
     for target in (writer, copy):
         feed(target, [2.0], outcome([3.0], reward=[2.0]))
     assert stored(ring) == stored(copied_ring) != []

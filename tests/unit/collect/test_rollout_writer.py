@@ -171,30 +171,6 @@ def test_waiting_and_open_rollouts_survive_a_snapshot_with_their_lag() -> None:
         assert (restored.number, restored.num_steps) == (stamp.number, stamp.num_steps)
 
 
-def test_rollouts_that_were_handed_over_before_a_death_in_the_restore_are_not_handed_over_again() -> None:
-    saved = Scene(newest=3)
-    saved.rollout(0)
-    saved.rollout(10)
-    rows, facts = saved.writer.open_windows()
-    dead = Scene()
-    dead.writer.reopen_windows(rows[: 3 * 2], facts[:1])  # it died between the two
-    again = RolloutWriter(dead.ring, may_drop=False, newest_version=lambda: 0)
-    again.reopen_windows(rows, facts)
-    assert (dead.ring.committed, again.rollouts) == (2, 2)
-    assert [dead.taken()[1][0][0][0] for _ in range(2)] == [0.0, 10.0]
-
-
-def test_a_writer_that_takes_over_begins_a_new_rollout_and_continues_the_count() -> None:
-    scene = Scene()
-    scene.rollout(0)
-    scene.write(5)
-    writer = RolloutWriter(scene.ring, may_drop=False, newest_version=lambda: 0)
-    assert writer.take_over(6) == 6
-    scene.writer = writer
-    scene.rollout(20)
-    assert [(stamp.number, rows[0][0][0]) for stamp, rows in (scene.taken(), scene.taken())] == [(0, 0.0), (1, 20.0)]
-
-
 def test_a_rollout_with_a_bad_row_is_dropped_and_the_next_one_begins_anew() -> None:
     scene = Scene()
     scene.write(0)

@@ -53,12 +53,6 @@ class FakeCores:
 
     num_read = 0
 
-    def __init__(self) -> None:
-        self.added: list[tuple[str, int]] = []
-
-    def add(self, role: str, pid: int) -> None:
-        self.added.append((role, pid))
-
     def read(self) -> CoreTotals:
         self.num_read += 1
         return CoreTotals(self.num_read, 0, {})
@@ -276,32 +270,6 @@ def test_a_checkpoint_is_requested_by_the_clock(run: Run, every_min: float, requ
         run.tick(now_s)
         seen.append(run.control.host.get(HostWord.SAVE_REQUEST))
     assert seen == requests
-
-
-def test_learners_that_begin_again_are_counted_and_their_updates_recorded_once(run: Run) -> None:
-    """The record of 50 updates is there: there is none until the learners have made more."""
-    run.start()
-    logged = []
-    for now_s, updates in ((10.0, 50), (20.0, 30), (30.0, 49), (40.0, 51)):
-        if updates == 30:
-            run.send("learner", "restart", text="learner 0 died")
-            run.send("learner", "restarted", pid=99)
-        run.learner_updates(updates)
-        run.tick(now_s)
-        run.report()
-        run.tick(now_s + 0.1)
-        logged.append(len(run.logger.of("log_interval")))
-    assert logged == [1, 1, 1, 2]
-    assert run.logger.of("activity")[-3:] == [
-        "learner restarted: 20 updates still to be made again",
-        "learner restarted: 1 update still to be made again",
-        "",
-    ]
-    assert run.monitor.snapshot().learner_restarts == 1
-    assert run.cores.added == [("learner", 99)]
-    run.learner_updates(40)  # a stop before they have caught up
-    run.monitor.log_rest()
-    assert len(run.logger.of("log_interval")) == 2
 
 
 class Kept(Callback):

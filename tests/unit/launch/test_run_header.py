@@ -27,15 +27,12 @@ def header(
     host: HostInfo | None = None,
     has_evaluator: bool = False,
     start_step: int = 0,
-    checkpoint: int | None = None,
-    learner_restarts: int = 0,
     rejected: Any = (),
     **tree: Any,
 ) -> list[str]:
     plan = HostPlan(has_evaluator, learner_threads=3, collector_threads=1)
     cfg = RunConfig.from_mapping(tree)
-    job = WorkerSpec(cfg, spec, plan, host or HostInfo(), "runs/x", start_step, checkpoint, 0)
-    job = replace(job, learner_restarts=learner_restarts)
+    job = WorkerSpec(cfg, spec, plan, host or HostInfo(), "runs/x", start_step, None, 0)
     lines: list[str] = []
     logger: Any = SimpleNamespace(message=lines.append)
     run: Any = SimpleNamespace(path=Path("runs/x"), warnings=rejected, checkpoint=None)
@@ -94,6 +91,22 @@ def test_what_is_special_has_a_line(given: dict[str, Any], line: str) -> None:
     assert line in header(**given)
 
 
+@pytest.mark.parametrize(
+    ("given", "cost"),
+    [
+        ({"checkpoint": {"every_min": 0.0}}, "up to the work of 50,000 env steps is done again"),
+        ({"checkpoint": {"every_min": 5.0, "every": 0}}, "up to 5 minutes of work is done again"),
+        ({"checkpoint": {"every_min": 0.0, "every": 0}}, "up to all work is done again"),
+        (
+            {"checkpoint": {"replay": False}, "algo": {"learning_starts": 2000}},
+            "the replay is lost (checkpoint.replay=false), and learning waits for 2,000 new env steps",
+        ),
+    ],
+)
+def test_a_death_that_costs_more_than_a_minute_is_warned_of(given: dict[str, Any], cost: str) -> None:
+    assert header(**given)[-1] == f"if a process is killed, all begin again from the newest checkpoint: {cost}"
+
+
 def checkpoint_at(run: Path, env_steps: int) -> Checkpoint:
     """A checkpoint of a run on rollouts."""
     state = {
@@ -106,10 +119,10 @@ def checkpoint_at(run: Path, env_steps: int) -> Checkpoint:
 
 
 @pytest.mark.parametrize(
-    ("saved_at", "learner_restarts", "kept"), [(None, 0, [50, 90]), (0, 0, []), (60, 0, [50]), (None, 1, [])]
+    ("saved_at", "restarts", "kept"), [(None, 0, [50, 90]), (0, 0, []), (60, 0, [50]), (None, 1, [])]
 )
 def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
-    tmp_path: Path, saved_at: int | None, learner_restarts: int, kept: list[int]
+    tmp_path: Path, saved_at: int | None, restarts: int, kept: list[int]
 ) -> None:
     """A stop before the first step saves a checkpoint at 0; what a resume from it makes again was recorded twice.
 
@@ -125,7 +138,7 @@ def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
         start_step=saved_at or 0,
         checkpoint=saved_at,
         store_port=0,
-        learner_restarts=learner_restarts,
+        restarts=restarts,
     )
     checkpoint = None if saved_at is None else checkpoint_at(tmp_path, saved_at)
     run: Any = SimpleNamespace(path=tmp_path, checkpoint=checkpoint)

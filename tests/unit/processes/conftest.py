@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from offpolicy.errors import StartError
 from offpolicy.processes.child_processes import Child, Start
-from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
+from offpolicy.processes.control_page import ControlPage, HostWord, Stop
 from offpolicy.processes.failures import Failure
-from offpolicy.processes.restarts import NO_RESTARTS, LearnerRestarts, RestartPolicy, Restarts
+from offpolicy.processes.restarts import Restarts
 from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.processes.supervisor import Supervisor, SupervisorConfig
 
@@ -57,60 +56,36 @@ class Process:
 class Stage:
     """A supervisor of fake children; each tick of its loop takes a second of the fake clock."""
 
-    def __init__(
-        self,
-        *roles: str,
-        restarts: RestartPolicy = NO_RESTARTS,
-        learner_restarts: int = 0,
-        keeps_others: bool = True,
-        renew: Callable[[], tuple[dict[str, Any], tuple[str, ...]]] = lambda: ({"checkpoint": 40}, ()),
-    ) -> None:
+    def __init__(self, *roles: str, max_restarts: int = 0, death_code: int = 1) -> None:
         self.now_s = 100.0
-        self.learner_deaths = Restarts(RestartPolicy(learner_restarts), lambda: self.now_s)
-        again = LearnerRestarts(self.learner_deaths, renew, keeps_others)
+        self.restarts = Restarts(max_restarts, lambda: self.now_s)
         self.event = WakeEvent.create()
         self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(2, 2))), 2, 2)
         config = SupervisorConfig(
-            NO_SERVER, 2, STOP_TIMEOUT_S, lambda: self.now_s,
-            num_hosts=2,
-            restarts=Restarts(restarts, lambda: self.now_s), learner_restarts=again, env_steps_of=self.env_steps_of,
-        )  # fmt: skip
+            NO_SERVER, 2, STOP_TIMEOUT_S, lambda: self.now_s, self.restarts, death_code=death_code, num_hosts=2
+        )
         self.messages: list[tuple[str, Any]] = []
         self.supervisor = Supervisor(
             self.control, (self.event,), config, lambda child, message: self.messages.append((child.name, message))
         )
         self.processes: dict[str, Process] = {}
-        self.unannounced = 0
-        self.refused: set[str] = set()  # names of children that cannot be started
         self._roles, self._pipes, self._started = roles, dict[str, int](), list[int]()
 
     def __enter__(self) -> Stage:
         self.supervisor.__enter__()
-        self.supervisor.children.spawn = self.spawn  # type: ignore[method-assign]
         for name in self._roles:
             self.add(name)
         return self
 
-    def env_steps_of(self, index: int, announced: int) -> int:
-        """Each collector has committed `unannounced` rows besides those of its env steps."""
-        assert not self.control.collectors[index].get(CollectorWord.IS_GONE)  # the learner would save before
-        return announced + self.unannounced
-
-    def spawn(self, start: Start) -> int:
-        if start.name in self.refused:
-            raise StartError(f"{start.name} cannot be started: Cannot allocate memory")
-        return self.add(f"{start.role}-{start.index}", start)
-
-    def add(self, name: str, start: Start | None = None) -> int:
-        """Starts a fake child; returns its pid."""
+    def add(self, name: str) -> None:
+        """Starts a fake child."""
         role, index = name.split("-")
         process, (read, pipe) = Process(1000 + len(self._started)), os.pipe()
         self._started.append(pipe)
         self._pipes[name] = pipe
-        start = start or Start(role, int(index), "module:main", {"checkpoint": None}, {})
+        start = Start(role, int(index), "module:main", {}, {})
         self.processes[name] = process
         self.supervisor.children.add(Child(start, process, process.pidfd, read))  # type: ignore[arg-type]
-        return process.pid
 
     def __exit__(self, *error: object) -> None:
         self.supervisor.__exit__(*error)
@@ -181,11 +156,6 @@ def patch_stopped(monkeypatch: pytest.MonkeyPatch, is_stopped: Callable[[int], b
 def exit_of(stage: Stage, name: str, code: int = 0) -> Any:
     """A child ends by itself, with code 0 once its main function has returned."""
     return lambda: stage.processes[name].exit(code) if code else stage.finish(name)
-
-
-def spawned(stage: Stage) -> list[tuple[int, Any]]:
-    """The learners that run now: index and payload."""
-    return [(child.index, child.start.payload) for child in stage.supervisor.children.learners]
 
 
 @pytest.fixture(autouse=True)

@@ -1,79 +1,131 @@
-"""Which deaths of collectors and learners are survived, and how many."""
+"""Which deaths a run survives, and how many: all its processes are ended then, to begin again."""
 
 from __future__ import annotations
 
+import os
+import signal
+from typing import Any
+
 import pytest
 
-from offpolicy.processes.restarts import RestartPolicy, Restarts
+from offpolicy.errors import CrashLoopError
+from offpolicy.processes.control_page import CollectorWord, Stop
+from offpolicy.processes.restarts import Restarts
+from tests.unit.processes.conftest import CRASH, KILLED, LOST, Stage, exit_of
+
+WORKER = {"kind": "error", "text": "a worker was killed by SIGSEGV", "error": "EnvWorkerKilled", "code": 1}
+ALL = ("learner-0", "learner-1", "collector-0", "evaluator-0")
 
 
-class Clock:
-    now_s = 1000.0
+@pytest.mark.promise("restart")
+@pytest.mark.parametrize("dead", ALL)
+def test_after_a_death_by_a_signal_all_processes_are_ended_and_begin_again(dead: str) -> None:
+    with Stage(*ALL, max_restarts=4) as stage:
+        stage.control.collectors[0].set(CollectorWord.ENV_STEPS, 40)
+        assert stage.run({2: exit_of(stage, dead, -9)}) is None
+        assert stage.supervisor.must_begin_again
+        assert {process.poll() for process in stage.processes.values()} == {-9}
+    name, pid = dead.replace("-", " "), 1000 + ALL.index(dead)
+    text = f"{name} (pid {pid}) {KILLED} at env step 80; restart 1 of at most 4"
+    assert stage.messages == [(name, {"kind": "warning", "text": text})]
 
-    def __call__(self) -> float:
-        return self.now_s
+
+@pytest.mark.promise("restart")
+def test_a_killed_worker_of_environments_is_such_a_death() -> None:
+    with Stage("learner-0", "collector-0", max_restarts=4) as stage:
+        assert stage.run({2: lambda: stage.crash("collector-0", WORKER)}) is None
+        assert stage.supervisor.must_begin_again
 
 
 @pytest.mark.promise("restart")
 @pytest.mark.parametrize(
-    ("code", "error", "on_error", "expected"),
+    ("code", "error"),
     [
-        (-9, None, "raise", True),
-        (-11, None, "raise", True),
-        (3, None, "raise", False),
-        (0, None, "raise", False),
-        (1, "EnvFailure", "raise", False),
-        (1, "EnvFailure", "restart", True),
-        (1, "EnvWorkerKilled", "raise", True),
-        (65, "NumericsError", "restart", False),
-        (-11, "NumericsError", "restart", False),  # it crashed on the way out
-        (70, "HangError", "restart", False),
-        (1, "ZeroDivisionError", "restart", False),
+        (3, {}),
+        (0, {}),
+        (1, CRASH),
+        (-11, {"kind": "error", "text": "NaN", "error": "NumericsError", "code": 65}),  # it crashed on the way out
     ],
 )
-def test_signals_are_survived_and_exceptions_of_the_environment_if_wanted(
-    code: int, error: str | None, on_error: str, expected: bool
-) -> None:
-    restarts = Restarts(RestartPolicy(4, on_error), Clock())
-    message = {"error": error, "text": "..."} if error else {}
-    assert restarts.is_survivable(code, message, has_begun=True) == expected
+def test_an_exception_or_an_exit_of_its_own_ends_the_run(code: int, error: dict[str, Any]) -> None:
+    with Stage("learner-0", "collector-0", max_restarts=4) as stage:
+        if error:
+            stage.send("collector-0", **error)
+        stage.processes["collector-0"].exit(code)
+        assert stage.run({3: exit_of(stage, "learner-0")}) is not None
+        assert not stage.supervisor.must_begin_again
 
 
-def test_without_restarts_nothing_is_survived() -> None:
-    assert not Restarts(RestartPolicy(0, "restart"), Clock()).is_survivable(-9, {}, has_begun=True)
+@pytest.mark.parametrize(("death_code", "max_restarts"), [(1, 0), (70, 0)])
+def test_where_no_death_is_survived_the_run_ends_with_its_cause(death_code: int, max_restarts: int) -> None:
+    with Stage("learner-0", "collector-0", max_restarts=max_restarts, death_code=death_code) as stage:
+        failure = stage.run({2: exit_of(stage, "collector-0", -9), 4: exit_of(stage, "learner-0")})
+        assert not stage.supervisor.must_begin_again
+    assert failure is not None
+    assert (failure.exit_code, failure.cause.startswith("killed by SIGKILL")) == (death_code, True)
 
 
-def test_the_fifth_death_of_a_collector_in_ten_minutes_is_a_crash_loop_that_names_all_causes() -> None:
-    clock = Clock()
-    restarts = Restarts(RestartPolicy(4), clock)
-    for number in range(4):
-        restarts.add(0, -11, {}, 10 * number)
-        assert restarts.crash_loop(0) is None
-        clock.now_s += 100.0
-    restarts.add(1, -9, {}, 35)  # another collector has its own
-    assert restarts.crash_loop(1) is None
-    restarts.add(0, 1, {"text": "env 0 failed in step\nTraceback"}, 40)
-    assert restarts.crash_loop(0) == (
-        "crash loop: it died 5 times within 10 minutes: at env step 0 it was killed by SIGSEGV; at env step 10 it was"
-        " killed by SIGSEGV; at env step 20 it was killed by SIGSEGV; at env step 30 it was killed by SIGSEGV; at env"
-        " step 40 it failed: env 0 failed in step"
-    )
+def test_of_two_ranks_the_one_that_has_lost_the_other_is_not_the_cause() -> None:
+    with Stage("learner-0", "learner-1", max_restarts=4) as stage:
+
+        def die() -> None:
+            stage.crash("learner-0", LOST, 70)
+            stage.processes["learner-1"].exit(-11)
+
+        assert stage.run({2: die}) is None
+        assert stage.supervisor.must_begin_again
+    assert [name for name, _ in stage.messages] == ["learner 1"]
 
 
-def test_deaths_of_more_than_ten_minutes_ago_are_forgotten() -> None:
-    clock = Clock()
-    restarts = Restarts(RestartPolicy(1), clock)
+def test_a_death_during_a_stop_does_not_begin_anything_again() -> None:
+    with Stage("learner-0", "collector-0", max_restarts=4) as stage:
+        failure = stage.run({
+            0: lambda: os.kill(os.getpid(), signal.SIGTERM),
+            3: exit_of(stage, "collector-0", -9), 5: exit_of(stage, "learner-0"),
+        })  # fmt: skip
+        assert not stage.supervisor.must_begin_again
+        assert (stage.supervisor.signal_code, stage.stop_level()) == (143, Stop.EXIT)
+    assert failure is not None
+
+
+def test_a_signal_while_the_processes_end_is_the_end_of_the_run() -> None:
+    with Stage("learner-0", "collector-0", max_restarts=4) as stage:
+
+        def die() -> None:
+            stage.processes["learner-0"].exit(-9)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        stage.run({2: die})
+        assert (stage.supervisor.signal_code, stage.supervisor.must_begin_again) == (143, False)
+
+
+@pytest.mark.promise("restart")
+def test_one_death_too_many_is_a_crash_loop_that_names_all_of_them() -> None:
+    now_s = 1000.0
+    restarts = Restarts(2, lambda: now_s)
+    assert [restarts.add("one"), restarts.add("two")] == ["restart 1 of at most 2", "restart 2 of at most 2"]
+    with pytest.raises(CrashLoopError, match="3 deaths within 10 minutes.*max_restarts=2: one; two; three$"):
+        restarts.add("three")
+    assert restarts.total == 2
+
+
+def test_deaths_of_more_than_ten_minutes_ago_do_not_count() -> None:
+    now_s = [1000.0]
+    restarts = Restarts(1, lambda: now_s[0])
     for _ in range(5):
-        restarts.add(0, -9, {}, 0)
-        assert (restarts.crash_loop(0), restarts.number(0)) == (None, "restart 1 of at most 1")
-        clock.now_s += 601.0
+        assert restarts.add("dead") == "restart 1 of at most 1"
+        now_s[0] += 601.0
     assert restarts.total == 5
 
 
-@pytest.mark.parametrize(
-    ("code", "error", "expected"),
-    [(-9, {}, True), (-11, {}, True), (-9, {"error": "HangError"}, False), (1, {}, False), (0, {}, False)],
-)
-def test_of_learners_only_a_death_by_a_signal_is_survived(code: int, error: dict[str, str], expected: bool) -> None:
-    assert Restarts(RestartPolicy(1), Clock()).is_learner_survivable(code, error) == expected
-    assert not Restarts(RestartPolicy(0), Clock()).is_learner_survivable(code, error)
+def test_a_crash_loop_ends_the_run_and_the_learner_saves() -> None:
+    with Stage("learner-0", "collector-0", max_restarts=1) as stage:
+        stage.restarts.add("collector 0 was killed before")
+        levels = list[int]()
+        failure = stage.run({
+            2: exit_of(stage, "collector-0", -9), 4: lambda: levels.append(stage.stop_level()),
+            5: exit_of(stage, "learner-0"),
+        })  # fmt: skip
+        assert not stage.supervisor.must_begin_again
+    assert failure is not None
+    assert (failure.exit_code, failure.cause.partition(":")[0], levels) == (70, "crash loop", [Stop.FINISH])

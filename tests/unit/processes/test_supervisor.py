@@ -42,17 +42,6 @@ def test_learner_is_asked_to_finish_when_a_collector_fails() -> None:
     assert levels == [Stop.FINISH]
 
 
-def test_the_rows_that_a_gone_collector_did_not_announce_are_counted_before_the_learner_saves() -> None:
-    with Stage("learner-0", "collector-0") as stage:
-        words, stage.unannounced = stage.control.collectors[0], 1
-        words.set(CollectorWord.ENV_STEPS, 309)
-        stage.processes["collector-0"].exit(3)
-        failure = stage.run({3: exit_of(stage, "learner-0")})
-        assert (words.get(CollectorWord.ENV_STEPS), words.get(CollectorWord.IS_GONE)) == (310, 1)
-    assert failure is not None
-    assert failure.env_steps == 620  # of two hosts
-
-
 @pytest.mark.parametrize("role", ["collector", "evaluator"])
 def test_a_process_that_is_killed_after_everything_was_saved_is_no_failure(role: str) -> None:
     with Stage("learner-0", f"{role}-0") as stage:
@@ -63,10 +52,10 @@ def test_a_process_that_is_killed_after_everything_was_saved_is_no_failure(role:
 
 @pytest.mark.parametrize("max_restarts", [0, 4])
 def test_a_learner_that_dies_on_the_way_out_has_finished(max_restarts: int) -> None:
-    with Stage("learner-0", "collector-0", learner_restarts=max_restarts) as stage:
+    with Stage("learner-0", "collector-0", max_restarts=max_restarts) as stage:
         script = {2: lambda: died_on_the_way_out(stage, "learner-0"), 4: lambda: stage.follow("collector-0")}
         assert stage.run(script) is None
-        assert stage.learner_deaths.total == 0
+        assert stage.restarts.total == 0
         text = "learner 0 (pid 1000) was killed by SIGSEGV after it had finished"
         assert ("learner 0", {"kind": "warning", "text": text}) in stage.messages
 

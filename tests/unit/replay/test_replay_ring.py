@@ -33,47 +33,36 @@ def test_every_transition_is_read_again_whatever_has_happened(seed: int) -> None
         scene.step(chance_of_end, chance_of_nan)
         event = rng.random()
         if event < 0.02:
-            scene.restart()
+            scene.renew()
         elif event < 0.04 and scene.ring.num_transitions:
             scene.resume(is_exact=bool(rng.integers(2)))
         scene.check()
 
 
+def played(n_step: int, num_steps: int) -> Scene:
+    scene = Scene(np.random.default_rng(n_step), 2, n_step, 6, "float32")
+    for _ in range(num_steps):
+        scene.step(0.2, 0.0)
+    return scene
+
+
 @pytest.mark.promise("no-torn-row")
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_wherever_a_writer_dies_its_rows_are_there_or_not_and_the_others_are_whole(n_step: int) -> None:
+    before, after = (rows_in(played(n_step, num_steps).ring).tolist() for num_steps in (9, 10))
     for run in deaths():
-        scene = Scene(np.random.default_rng(n_step), 2, n_step, 6, "float32")
-        for _ in range(9):
-            scene.step(0.2, 0.0)
-        rows, written = rows_in(scene.ring).tolist(), scene.ring.num_written
+        scene = played(n_step, 9)
         run(partial(scene.step, 0.2, 0.0))
-        scene.restart()
-        after = rows_in(scene.ring).tolist()
-        old, new = ([row for row in after if (row in rows) is is_old] for is_old in (True, False))
-        assert old == rows[len(rows) - len(old) :]
-        assert len(after) >= len(rows) - 2
-        assert scene.ring.num_written == written + len(new)
-        assert scene.ring.num_transitions == len(after)
-        for _ in range(4):
-            scene.step(0.2, 0.0)
-        assert scene.ring.num_transitions == len(rows_in(scene.ring))
-
-
-@pytest.mark.parametrize("n_step", [1, 3])
-def test_a_second_writer_that_dies_before_its_first_step_counts_the_committed_rows_too(n_step: int) -> None:
-    scene = Scene(np.random.default_rng(3), 1, n_step, 30, "float32")
-    for _ in range(10):
-        scene.step(0.0, 0.0)
-    counts = [scene.attached().take_over(9) for _ in range(2)]  # the tenth step was not announced
-    assert counts == [10, 10]
+        found = rows_in(scene.ring).tolist()
+        assert all(row in before or row in after for row in found)
+        assert len(found) >= len(before) - 2
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_a_ring_without_room_for_short_episodes_keeps_fewer_and_counts_them(n_step: int) -> None:
     ring = make_ring(40, num_envs=2, n_step=n_step)
     writer, obs, unknown = ReplayWriter(ring, gamma=0.5, n_step=n_step), np.zeros((2, OBS_DIM), np.float32), np.zeros(2)
-    writer.begin(0)
+    writer.begin()
     output, is_over = PolicyOutput(np.zeros((2, 2), np.float32), None, 0), np.zeros(2, np.bool_)
     for step in range(200):
         nan, next_obs = unknown.astype(np.float32), np.full((2, OBS_DIM), step + 1, np.float32)
@@ -99,7 +88,7 @@ def test_as_many_transitions_are_kept_however_short_episodes_are_and_no_more_mem
     size = ReplayRing.nbytes_for(most, layout, num_envs, 1)
     block = SharedBlock.create("test-ring", size, ReplayRing.room_for(most, layout, num_envs, 1))
     ring = ReplayRing(block.buffer, layout, most, num_envs=num_envs)
-    ring.begin(0)
+    ring.begin()
     ring.write(np.empty((0, 1), np.float32), numbered(0, num_envs))
     tails = np.zeros((num_envs, 4), np.float32)
     most_bytes = 0
@@ -161,45 +150,6 @@ def test_a_ring_that_could_not_be_restored_is_unused_again() -> None:
     assert (ring.committed, ring.end, ring.num_transitions) == (0, 0, 0)
     ring.restore_slots(0, [slots], ahead, 12)
     assert np.array_equal(rows_in(ring), rows_in(scene.ring))
-
-
-def test_what_the_rows_of_a_checkpoint_end_in_is_the_same_after_another_process_has_taken_over() -> None:
-    scene = Scene(np.random.default_rng(1), 2, 3, 60, "float32")
-    for _ in range(20):
-        scene.step(0.1, 0.0)
-    committed = scene.ring.committed
-    ahead = scene.ring.copy_open(committed)
-    scene.restart()
-    assert scene.ring.committed == committed + len(ahead) > committed
-    assert np.array_equal(scene.ring.copy_open(committed), ahead)
-
-
-def test_a_writer_that_dies_before_its_first_step_in_a_restored_ring_loses_no_count() -> None:
-    scene, ring = Scene(np.random.default_rng(1), 1, 1, 20, "float32"), make_ring(20)
-    for _ in range(12):
-        scene.step(0.0, 0.0)
-    ring.restore_slots(0, [scene.ring.read_range(0, 12)], scene.ring.copy_open(scene.ring.committed), 12)
-    ring.begin(12)
-    ring.take_over(12)
-    assert (ring.num_transitions, ring.num_written) == (12, 12)
-
-
-@pytest.mark.parametrize("num_blocks", [1, 2, 5])
-def test_a_ring_that_was_restored_is_restored_again_by_the_process_after_one_that_died(num_blocks: int) -> None:
-    scene, ring = Scene(np.random.default_rng(1), 2, 1, 60, "float32"), make_ring(60, num_envs=2)
-    for _ in range(80):
-        scene.step(0.1, 0.0)
-    first, committed = scene.ring.oldest, scene.ring.committed
-    slots = scene.ring.read_range(first, committed)
-    by_step = np.array_split(slots.reshape(-1, 2, slots.shape[1]), num_blocks)
-    saved = [block.reshape(-1, slots.shape[1]) for block in by_step]
-    found = []
-    for _ in range(3):
-        ring.restore_slots(first, saved, scene.ring.copy_open(scene.ring.committed), scene.ring.num_written)
-        found.append((ring.oldest, ring.committed, ring.num_written, rows_in(ring).tolist()))
-    assert found == [found[0]] * 3
-    assert found[0][1:3] == (committed, scene.ring.num_written)
-    assert len(found[0][3]) >= 50
 
 
 @pytest.mark.parametrize("n_step", [1, 3])

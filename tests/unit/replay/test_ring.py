@@ -9,7 +9,7 @@ import pytest
 
 from offpolicy.replay.ring import Ring
 from tests.fakes import fill_from
-from tests.interleaving import deaths, interruptions
+from tests.interleaving import deaths
 
 WIDTH = 3
 
@@ -107,70 +107,16 @@ def test_rows_recycled_during_a_range_are_left_out() -> None:
     assert np.array_equal(ring.read_range(0, 4), rows(3, 1))
 
 
-def damaged_ring() -> Ring:
-    """Eight rows, of which a writer that died has damaged three."""
-    ring = make_ring(8)
-    ring.append(rows(0, 8))
-    die_mid_write(ring, 3)
-    return ring
-
-
 @pytest.mark.promise("no-torn-row")
-def test_a_row_is_counted_if_and_only_if_it_is_there_wherever_its_writer_died() -> None:
+def test_a_row_can_be_read_whole_or_not_at_all_wherever_its_writer_died() -> None:
     ends = set()
     for run in deaths():
         ring = make_ring(8)
-        ring.begin(0)
-        ring.append(rows(0, 6), 60)
-        run(partial(ring.append, rows(6, 3), 90))
-        env_steps = ring.take_over(60)
-        ends.add((ring.committed, env_steps))
-        ring.append(rows(ring.committed, 2), env_steps + 20)
+        ring.append(rows(0, 6))
+        run(partial(ring.append, rows(6, 3)))
+        ends.add(ring.committed)
         kept = list(range(ring.oldest, ring.committed))
         out, intact = read(ring, kept)
         assert intact.all()
         assert np.array_equal(out, rows(kept[0], len(kept)))
-    assert ends == {(6, 60), (9, 90)}
-
-
-def test_a_row_damaged_by_a_dead_writer_is_never_readable_again() -> None:
-    ring = damaged_ring()
-    ring.take_over(0)
-    assert (ring.oldest, ring.committed) == (3, 8)
-    ring.append(rows(8, 1))
-    assert ring.oldest == 3
-    ring.append(rows(9, 3))
-    assert ring.oldest == 4
-
-
-def test_a_writer_that_dies_while_it_takes_over_hides_no_damage() -> None:
-    for run in deaths():
-        ring = damaged_ring()
-        run(partial(ring.take_over, 0))
-        assert ring.oldest == 3
-        ring.take_over(0)
-        assert (ring.oldest, ring.committed) == (3, 8)
-
-
-def test_a_reader_sees_no_damaged_row_while_another_writer_takes_over() -> None:
-    for run in interruptions("opcode"):
-        buffer = memoryview(bytearray(Ring.nbytes(8, WIDTH, 4)))
-        reader, successor = (Ring(buffer, WIDTH, np.float32) for _ in range(2))
-        reader.append(rows(0, 8))
-        die_mid_write(reader, 3)
-        assert run(partial(successor.take_over, 0), partial(getattr, reader, "oldest")) == 3
-
-
-def test_env_steps_without_any_row_are_done_again_and_others_are_not() -> None:
-    ring = make_ring(8)
-    ring.begin(40)
-    assert ring.take_over(43) == 40  # n-step rows that were still open
-    ring.append(rows(0, 1), 45)
-    assert ring.take_over(46) == 46
-
-
-def test_a_restored_ring_continues_at_the_announced_env_steps() -> None:
-    ring = make_ring(8)
-    fill_from(ring, 10, rows(10, 4))
-    ring.begin(14)
-    assert (ring.take_over(14), ring.oldest, ring.committed) == (14, 10, 14)
+    assert ends == {6, 9}

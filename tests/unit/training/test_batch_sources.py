@@ -26,7 +26,7 @@ from tests.unit.training.conftest import FakeWorld, MakeRank, ranks_of
 
 SMALL = {"algo": {"batch_size": 8, "learning_starts": 8}, "total_timesteps": 100}
 NO_METRICS = MetricTotals((), np.zeros(0), np.zeros(0))
-FRESH = TrainingStart(LearningStart(8, 0), 0, 0, 0, NO_METRICS, None, None)
+FRESH = TrainingStart(LearningStart(8, 0), 0, 0, NO_METRICS, None, None)
 
 
 def replay_of(rank: RankContext) -> Replay:

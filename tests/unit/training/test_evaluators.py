@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,11 @@ def evaluation(
     *,
     index: int = 0,
     last_step: int = 0,
-    is_behind: Callable[[], bool] = lambda: False,
     **tree: Any,
 ) -> tuple[PeriodicEvaluation, Any]:
     world = world or FakeWorld()
     rank = make_rank(index=index, **tree)
-    return PeriodicEvaluation(rank, ranks_of(world).collectives, evaluator, last_step, is_behind), world
+    return PeriodicEvaluation(rank, ranks_of(world).collectives, evaluator, last_step), world
 
 
 def test_an_evaluation_is_due_at_every_multiple_passed(make_rank: MakeRank) -> None:

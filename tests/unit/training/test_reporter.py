@@ -138,17 +138,3 @@ def test_the_iteration_that_reports_is_counted_as_its_time_is(make_rank: MakeRan
     ledger.begin_cooldown()
     report.run_last(is_complete=True)
     assert [*counts, *(totals.account.iterations for totals in published(rank).read())] == [0, 1, 2, 2]
-
-
-def test_a_rank_that_began_again_continues_the_report_of_the_dead_one(make_rank: MakeRank) -> None:
-    """Metrics of the checkpoint are in both."""
-    rank, world = make_rank(), FakeWorld()
-    reporter(rank, world)[0].publish_own()
-    again, learner = reporter(rank, world)
-    learner.read_metrics = lambda: MetricTotals(  # type: ignore[method-assign]
-        ("critic_loss",), np.array([2.5]), np.array([2.0])
-    )
-    again.publish_own()
-    (totals,) = published(rank).read()
-    assert totals.metrics.sums.tolist() == [1.5 + 1.0]
-    assert (totals.samples, totals.sample_age_sum, totals.updates) == (24, 68.0, 3)

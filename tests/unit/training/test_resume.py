@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from offpolicy.algos import fast
 from offpolicy.algos.registry import make_learner
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
-from offpolicy.checkpoint.replay_rows import segments_of
 from offpolicy.errors import CheckpointError
-from offpolicy.processes.control_page import RankWord
 from offpolicy.replay.rate_limiter import LearningStart, first_learning_step
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_saver import RowSaver
@@ -61,7 +59,7 @@ def save(
     """A checkpoint of a learner that has done five updates; returns the learner."""
     learner = tiny_learner(rank)
     learner.num_updates = 5
-    start = TrainingStart(LearningStart(4, 0), 0, 0, 0, learner.read_metrics(), None, "runs/teacher, env step 9")
+    start = TrainingStart(LearningStart(4, 0), 0, 0, learner.read_metrics(), None, "runs/teacher, env step 9")
     state = replace(state_of(rank, learner, start, drawn=drawn), setting=setting)
     state.ranks.world.env_steps = env_steps  # type: ignore[misc]  # a fake world
     with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps) as draft:
@@ -93,14 +91,13 @@ def test_without_saved_rows_on_any_host_learning_starts_again_after_new_ones(mak
 
     def other_host_without_rows(own: Float64) -> list[Float64]:
         row = own.copy()
-        row[5] = 0.0
+        row[4] = 0.0
         return [row]
 
     rank = make_rank(start_step=40, checkpoint=40, **TINY)
-    rank.words.set(RankWord.UPDATES, 30)  # of one that died: it owes nothing for rows that are not there
     world = FakeWorld(2, other_host_without_rows)
     start = load_start(rank, ranks_of(world), tiny_learner(rank))
-    assert (start.learning_start, start.most_updates) == (LearningStart(44, 5), 0)
+    assert start.learning_start == LearningStart(44, 5)
 
 
 @pytest.mark.promise("exact-resume")
@@ -258,7 +255,7 @@ def test_whatever_the_files_say_training_goes_on_from_sound_numbers_or_not_at_al
     rank = make_rank(start_step=40, checkpoint=40, spec=spec, **tree)
     learner = learner_of(rank)
     learner.num_updates = 5
-    start = TrainingStart(LearningStart(4, 0), 0, 0, 0, learner.read_metrics(), None, None)
+    start = TrainingStart(LearningStart(4, 0), 0, 0, learner.read_metrics(), None, None)
     saver = hostile_state(rank, learner, start)
     with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(40) as draft:
         rows = None if rank.cfg.algo.learns_from_rollouts else RowSaver(saver.rings).capture()
@@ -316,29 +313,13 @@ def test_a_checkpoint_that_another_run_has_removed_since_is_replaced_by_its_newe
     assert fields["text"].endswith("has removed its checkpoint of env step 40 since: that of 80 is taken")
 
 
-def test_a_collector_that_comes_back_while_the_learner_copies_its_part_leaves_the_replay_of_one_instant(
-    make_rank: MakeRank,
-) -> None:
-    rank = make_rank(start_step=40, checkpoint=40, **TINY)
-    learner = tiny_learner(rank)
-    start = TrainingStart(LearningStart(4, 0), 0, 0, 0, learner.read_metrics(), None, None)
-    state = state_of(rank, learner, start)
-    state.ranks.world.env_steps = 40  # type: ignore[misc]  # a fake world
-    rows = RowSaver(state.rings).capture()
-    state.rings[0].append(np.zeros((10, 2), np.float32))  # the capacity is 16
-    with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(40) as draft:
-        state.capture(20, rows).write(draft)
-    checkpoint = CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).at(40)
-    assert [(one.first, one.end) for one in segments_of(checkpoint, 0, 2)] == [(0, 8)]
-
-
 def test_networks_with_nan_in_them_are_refused_by_name(make_rank: MakeRank) -> None:
     rank = make_rank(start_step=40, checkpoint=40, **TINY)
     learner = tiny_learner(rank)
     name = next(iter(learner.tensors()))
     with torch.no_grad():
         learner.tensors()[name].fill_(float("nan"))
-    start = TrainingStart(LearningStart(4, 0), 0, 0, 0, learner.read_metrics(), None, None)
+    start = TrainingStart(LearningStart(4, 0), 0, 0, learner.read_metrics(), None, None)
     state = state_of(rank, learner, start)
     state.ranks.world.env_steps = 40  # type: ignore[misc]  # a fake world
     with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(40) as draft:

@@ -15,14 +15,12 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.processes.control_page import CollectorWord, HostWord
 from offpolicy.replay.rate_limiter import first_learning_step
-from offpolicy.replay.rollout_ring import RolloutStamp
 from offpolicy.training.run_memory import (
     RunMemory,
     check_memory,
     check_share,
     replay_nbytes,
     replay_rings,
-    rollout_ring,
 )
 from offpolicy.types import SpaceSpec
 from tests.fakes import refused
@@ -35,39 +33,6 @@ SMALL: dict[str, Any] = {"replay": {"capacity": 512}, "algo": {"batch_size": 8, 
 
 def memory(*, has_evaluator: bool = False, **tree: Any) -> RunMemory:
     return RunMemory(RunConfig.from_mapping(tree), SPEC, 1, has_evaluator=has_evaluator)
-
-
-@pytest.mark.parametrize(
-    ("announced", "died_after", "expected"),
-    [
-        (6, "row", 8),  # both rows of the last vector step
-        (8, "row", 8),  # announced since
-        (7, "start", 7),  # env steps of n-step rows that were still open
-    ],
-)
-def test_rows_of_a_gone_collector_that_it_did_not_announce_are_counted(
-    announced: int, died_after: str, expected: int
-) -> None:
-    held = memory(**SMALL, collect={"num_collectors": 2})
-    ring = held.rings[1]
-    rows = np.zeros((2, ring.width), np.float32)
-    ring.begin(4)
-    if died_after != "start":
-        ring.append(rows, 6)
-    if died_after == "row":
-        ring.append(rows, 8)
-    assert held.env_steps_of(1, announced) == expected
-    assert held.env_steps_of(0, 0) == 0
-
-
-def test_a_rollout_of_a_gone_collector_that_it_did_not_announce_is_counted(make_rank: MakeRank) -> None:
-    tree: dict[str, Any] = {"algo": {"name": "appo"}, "runner": {"name": "appo"}, "rollout": {"length": 8}}
-    held, rank = memory(**tree), make_rank(**tree)
-    rank.child.block = lambda name: held.blocks[name].buffer  # type: ignore[method-assign]  # a fake child
-    ring = rollout_ring(rank.child, rank.job, 0)
-    ring.reserve()
-    ring.commit(RolloutStamp(0, 1, 8), 8)
-    assert (held.env_steps_of(0, 7), held.env_steps_of(0, 9)) == (8, 9)
 
 
 def test_a_child_sees_the_rows_that_a_collector_writes(make_rank: MakeRank) -> None:
