@@ -96,7 +96,7 @@ $(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train resume list eval play export prune compare explain trace tensorboard test test-slow test-gpu test-peers test-all chaos check lint types bench bench-check bench-peers bench-tables bench-page bench-predictions learning-curves learning-page docs metrics-page clean doctor
+.PHONY: help train resume list eval play export prune compare explain trace tensorboard test test-slow test-gpu test-peers test-all chaos check lint types bench bench-check bench-peers bench-predictions learning-curves docs metrics-page clean doctor
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
@@ -173,23 +173,14 @@ types: $(VENV)/.dev ## mypy --strict; the nightly tests run pyright, too
 bench: $(VENV)/.installed ## what each part costs, and scaling [only=updates,scaling rounds=3 budget=480]
 	@$(BIN)/python -m benchmarks.parts $(call GIVEN_OPTIONS)
 
-bench-check: $(VENV)/.installed ## fails if an update is 10 % slower, beside its GEMM floor, than the best committed result of such a machine
+bench-check: $(VENV)/.installed ## fails if an update is 10 % slower, beside its GEMM floor, than the best result of such a machine
 	@$(BIN)/python -m benchmarks.check
 
 bench-peers: $(VENV)/.installed $(PEER_STAMPS) ## env steps/s beside SB3, SBX and one file [race=sac-1 rounds=3 only=ours,sbx budget=480]
 	@$(BIN)/python -m benchmarks.peers $(call GIVEN_OPTIONS)
 
-bench-tables: $(VENV)/.installed $(PEER_STAMPS) ## all of docs/benchmarks.md, in pieces [budget=480]; again until it says that nothing is left
-	@$(BIN)/python -m benchmarks.tables $(call GIVEN_OPTIONS)
-
-bench-page: $(VENV)/.plot ## docs/benchmarks.md with its pictures, from the committed results
-	@$(BIN)/python -m benchmarks.page
-
 learning-curves: $(VENV)/.installed ## train every preset with several seeds, hours in all [only=sac-halfcheetah seeds=1 jobs=2 budget=480 again=runs/again]
 	@$(BIN)/python -m benchmarks.learning $(call GIVEN_OPTIONS)
-
-learning-page: $(VENV)/.plot ## docs/learning.md with its curves, from the committed results
-	@$(BIN)/python -m benchmarks.learning.page
 
 bench-predictions: $(VENV)/.installed ## how far `pred` is from what the same run does; an hour, on a quiet machine
 	@$(BIN)/python -m benchmarks.predictions $(call GIVEN_OPTIONS)

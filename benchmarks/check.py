@@ -1,9 +1,9 @@
 """`make bench-check`: fails if an update of today is slower, beside its GEMM floor, than in the best committed result.
 
 Update and floor are measured in one process in turns, so that the ratio is of the code and not of the day. The best
-result of each case is the least of all entries, committed or staged in benchmarks/results, of a machine of the same
-kind (processor, cores, architecture, torch) with at least three quiet rounds. Exit codes: 0 as fast, or nothing to
-compare with; 1 slower; 75 the machine was never quiet.
+result of each case is the least of all entries of benchmarks/results of a machine of the same kind (processor, cores,
+architecture, torch) with at least three quiet rounds. Exit codes: 0 as fast, or nothing to compare with; 1 slower; 75
+the machine was never quiet.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from benchmarks.children import stop_at_sigterm, use_cores
 from benchmarks.journal import MORE_LEFT, is_marked
 from benchmarks.parts import updates
 from benchmarks.parts.measurement import Measurement, measurements_of
-from benchmarks.quiet import NOISY, Watch, look, wait_until_quiet
-from benchmarks.results import Entry, facts_now, machine_kind, tracked_entries
+from benchmarks.quiet import NOISY, Usage, look, wait_until_quiet
+from benchmarks.results import Entry, all_entries, facts_now, machine_kind
 
 ALLOWED = 0.10  # fraction by which a ratio may be worse
 NUM_CORES = 2
@@ -49,9 +49,9 @@ def best_results(entries: Iterable[Mapping[str, Any]], kind: tuple[str, ...]) ->
     """The best result of every case on machines of this kind, of entries with enough quiet rounds."""
     best: dict[str, Best] = {}
     for entry in entries:
-        if entry.get("benchmark") != "parts" or machine_kind(entry) != kind or num_quiet_rounds(entry) < QUIET_ROUNDS:
+        if entry["benchmark"] != "parts" or machine_kind(entry) != kind or num_quiet_rounds(entry) < QUIET_ROUNDS:
             continue
-        for case, ratio in ratios_of(measurements_of(entry)).items():
+        for case, ratio in ratios_of(measurements_of(entry["tasks"])).items():
             if case not in best or ratio < best[case].ratio:
                 best[case] = Best(ratio, str(entry["commit"]), str(entry["started"])[:10])
     return best
@@ -59,7 +59,7 @@ def best_results(entries: Iterable[Mapping[str, Any]], kind: tuple[str, ...]) ->
 
 def num_quiet_rounds(entry: Mapping[str, Any]) -> int:
     """The rounds of the part `updates` that others left alone."""
-    own = [outcome for key, outcome in entry.get("tasks", {}).items() if key.startswith("updates/")]
+    own = [outcome for key, outcome in entry["tasks"].items() if key.startswith("updates/")]
     return sum(not is_marked(outcome) and not outcome.get("failure") for outcome in own)
 
 
@@ -83,15 +83,15 @@ def measure_quietly(cores: Sequence[int]) -> list[Measurement]:
     tasks: dict[str, Entry] = {}
     for number in range(MOST_ROUNDS):
         wait_until_quiet(partial(look, cores))
-        watch = Watch(cores)
+        before = Usage.now(cores)
         found = list(updates.measure_beside_floors(1))
-        share = watch.others_share()
+        share = Usage.now(cores).since(before).others_share(len(cores))
         print(f"round {number + 1}: others took {share:.0%} of the cores{' (left out)' if share > NOISY else ''}")
         if share <= NOISY:
             data = [one.to_mapping() for one in found]
             tasks[str(number)] = {"others_share": share, "data": data}
         if len(tasks) == QUIET_ROUNDS:
-            return measurements_of({"tasks": tasks})
+            return measurements_of(tasks)
     return []
 
 
@@ -99,12 +99,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     argparse.ArgumentParser(prog="python -m benchmarks.check", description=__doc__).parse_args(argv)
     cores = use_cores(NUM_CORES)
     here = facts_now("parts")
-    best = best_results(tracked_entries(), machine_kind(here))
+    best = best_results(all_entries(), machine_kind(here))
     if not best:
-        print(f"bench-check: no committed result of a machine of this kind ({', '.join(machine_kind(here))}): nothing")
-        print(
-            "to compare with. `make bench only=updates rounds=3` measures one; commit its file of benchmarks/results."
-        )
+        print(f"bench-check: no result of a machine of this kind ({', '.join(machine_kind(here))}): nothing to compare")
+        print("with. `make bench only=updates rounds=3` measures one; commit its file of benchmarks/results.")
         return 0
     now = ratios_of(measure_quietly(cores))
     if not now:

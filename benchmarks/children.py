@@ -12,30 +12,23 @@ from pathlib import Path
 from rich.console import Console
 
 PAGE_WIDTH = 130  # characters of a table that is not written to a terminal
-
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 def use_cores(count: int) -> tuple[int, ...]:
-    """Confine this process, and all that it starts, to the first `count` of its cores; returns them."""
+    """Confines this process, and all that it starts, to the first `count` of its cores; returns them."""
     cores = sorted(os.sched_getaffinity(0))[:count]
     os.sched_setaffinity(0, cores)
     return tuple(cores)
 
 
 def stop_at_sigterm() -> None:
-    """Makes SIGTERM end this program as Ctrl-C does: what it has started ends with it.
-
-    A job in the background ignores SIGINT, so SIGTERM is what one is ended by.
-    """
+    """Makes SIGTERM end this program as Ctrl-C does, which a job in the background ignores."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """Asks a program that was started to end, and kills it if it does not in time.
-
-    Not by SIGINT, which it ignores where this program is a job in the background.
-    """
+    """Asks a program to end by SIGTERM, and kills it if it does not in time."""
     if process.poll() is None:
         process.terminate()
     try:
@@ -47,21 +40,20 @@ def stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """The environment of this process without the caller's choice of thread counts, and with `variables`."""
+    """Returns the environment of this process without the caller's choice of thread counts, and with `variables`."""
     return {name: value for name, value in os.environ.items() if name not in THREAD_VARIABLES} | variables
 
 
-def offpolicy_program() -> list[str]:
-    """The trainer, as a user types it."""
-    script = Path(sys.executable).with_name("offpolicy")
-    return [str(script)] if script.is_file() else [sys.executable, "-m", "offpolicy.cli"]
+def offpolicy(*words: str) -> list[str]:
+    """Returns a command of the trainer."""
+    return [sys.executable, "-m", "offpolicy", *words]
 
 
 def offpolicy_train(run_dir: Path, *overrides: str) -> list[str]:
-    """The command of a training run."""
-    return [*offpolicy_program(), "train", f"run_dir={run_dir}", *overrides]
+    """Returns the command of a training run."""
+    return offpolicy("train", f"run_dir={run_dir}", *overrides)
 
 
 def wide_console() -> Console:
-    """A console whose tables are not cut where nobody has a terminal of 80 columns."""
+    """Returns a console whose tables are not cut where the output is no terminal."""
     return Console(width=None if sys.stdout.isatty() else PAGE_WIDTH)

@@ -7,6 +7,7 @@ SIGTERM after `--seconds`; its first records, in which settings are still tried,
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -14,16 +15,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.children import environment, offpolicy_train, stop, stop_at_sigterm, use_cores
-from benchmarks.results import REPOSITORY, ResultFile
+from benchmarks.children import environment, offpolicy_train, stop, stop_at_sigterm, use_cores, wide_console
+from benchmarks.journal import Journal, Task, add_budget, names_of
+from benchmarks.results import REPOSITORY
 
 COMMON = (
     *("env=halfcheetah", "total_timesteps=10_000_000", "algo.learning_starts=300", "replay.capacity=100000"),
@@ -61,44 +63,41 @@ CONDITIONS: Mapping[str, Condition] = {
     "async environments": Condition(("env.vectorization=async", "env.num_envs=4", "algo.utd=0.25")),
 }
 STOP_TIMEOUT_S = 60.0
+START_S = 15.0  # of a run, until it learns
 SKIPPED_S = 8.0  # seconds of learning in which threads are tried, at most half of the run
 
 
-class Outcome(NamedTuple):
-    """How far predictions were from one run, as fractions."""
-
-    thru: float
-    errors: list[float]  # of each record
-    summary: float | None
-    threads: list[float]
-
-
-def main() -> int:
-    arguments = _parser().parse_args()
-    cores, console, file = use_cores(2), Console(), ResultFile("predictions")
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    cores, console = use_cores(2), wide_console()
+    journal = Journal("predictions", {"seconds": arguments.seconds}, cores, arguments.budget)
+    names = itertools.product(arguments.conditions, arguments.ratios, arguments.modes)
+    tasks = [
+        Task("|".join(each), START_S + arguments.seconds, partial(measure, cores, arguments.seconds, *each))
+        for each in names
+    ]
+    code = journal.run(tasks, console, lambda data: f"thru {data['thru']:.1f}")
     table = Table(title="|pred / thru - 1| in %")
     for heading in ("condition", "env/update", "mode", "thru", "mean", "worst", "summary", "threads"):
         table.add_column(heading)
-    measured: list[dict[str, Any]] = []
-    for condition, ratio, mode in _cases(arguments):
-        given = CONDITIONS[condition]
-        file.check_commit()
-        with burning(given.num_burners), confined(set(cores[: given.num_cores])):
-            outcome = run(arguments.seconds, *RATIOS[ratio], *given.overrides, f"collect.mode={mode}")
-        errors = [100.0 * abs(error) for error in outcome.errors]
-        mean, worst = statistics.fmean(errors), max(errors)
-        summary = "-" if outcome.summary is None else f"{100.0 * outcome.summary:+.1f}"
-        row = (condition, ratio, mode, f"{outcome.thru:.1f}", f"{mean:.1f}", f"{worst:.1f}", summary)
-        table.add_row(*row, str(sorted(set(outcome.threads))))
-        console.print(*row, *[f"{100 * error:+.1f}" for error in outcome.errors], highlight=False, soft_wrap=True)
-        measured.append({"condition": condition, "ratio": ratio, "mode": mode, **outcome._asdict()})
-        file.save(cores=cores, seconds=arguments.seconds, measurements=measured)
+    for key, outcome in journal.done.items():
+        if data := outcome.get("data"):
+            errors = [100.0 * abs(error) for error in data["errors"]]
+            summary = "-" if data["summary"] is None else f"{100.0 * data['summary']:+.1f}"
+            numbers = (f"{data['thru']:.1f}", f"{statistics.fmean(errors):.1f}", f"{max(errors):.1f}", summary)
+            table.add_row(*key.split("|"), *numbers, str(sorted(set(data["threads"]))))
     console.print(table)
-    console.print(f"written: {file.path}", soft_wrap=True, highlight=False)
-    return 0
+    return code
 
 
-def run(seconds: float, *overrides: str) -> Outcome:
+def measure(cores: Sequence[int], seconds: float, condition: str, ratio: str, mode: str) -> dict[str, Any]:
+    """Returns how far predictions were from one run, as fractions: of each record, and of the summary."""
+    given = CONDITIONS[condition]
+    with burning(given.num_burners), confined(set(cores[: given.num_cores])):
+        return run(seconds, *RATIOS[ratio], *given.overrides, f"collect.mode={mode}")
+
+
+def run(seconds: float, *overrides: str) -> dict[str, Any]:
     """Trains for that long."""
     with tempfile.TemporaryDirectory() as directory:
         run_dir = Path(directory) / "run"
@@ -120,7 +119,8 @@ def run(seconds: float, *overrides: str) -> Outcome:
     errors = [record["perf/predicted_steps_per_sec"] / record["perf/steps_per_sec"] - 1.0 for record in steady]
     predicted = rates["predicted_steps_per_sec"]
     summary = predicted / rates["steps_per_sec"] - 1.0 if predicted else None
-    return Outcome(thru, errors, summary, [record["perf/learner_threads"] for record in steady])
+    threads = [record["perf/learner_threads"] for record in steady]
+    return {"thru": thru, "errors": errors, "summary": summary, "threads": threads}
 
 
 def _wait_for_learning(process: subprocess.Popen[bytes], path: Path) -> None:
@@ -151,30 +151,12 @@ def confined(cores: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _cases(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
-    for condition in arguments.conditions:
-        for ratio in arguments.ratios:
-            for mode in arguments.modes:
-                yield condition, ratio, mode
-
-
-def _some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
-    """Returns a parser of names with commas between them."""
-
-    def parse(text: str) -> list[str]:
-        names = text.split(",")
-        if unknown := [name for name in names if name not in known]:
-            raise argparse.ArgumentTypeError(f"got {unknown[0]}, allowed {', '.join(known)}")
-        return names
-
-    return parse
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.predictions", description=__doc__)
     parser.add_argument("--seconds", type=float, default=16.0, help="of learning, in each run")
     for name, known in (("conditions", CONDITIONS), ("ratios", RATIOS), ("modes", MODES)):
-        parser.add_argument(f"--{name}", type=_some_of(known), default=list(known), help=f"of {', '.join(known)}")
+        parser.add_argument(f"--{name}", type=names_of(known), default=list(known), help=f"of {', '.join(known)}")
+    add_budget(parser)
     return parser
 
 

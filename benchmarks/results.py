@@ -1,7 +1,6 @@
-"""`benchmarks/results/<benchmark>-<machine>.json`: every repeat on a line, and all that is needed to measure it again.
+"""`benchmarks/results/<benchmark>-<machine>.json`: a list of entries, one per benchmark run, each repeat on a line.
 
-The file holds a list, one entry per benchmark run on that machine: nothing measured is overwritten. A benchmark in
-pieces (`Journal`) has one entry, in which every call continues.
+An entry holds all that is needed to measure it again, and under `tasks` what every repeat has measured.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,66 +25,60 @@ RESULTS = REPOSITORY / "benchmarks" / "results"
 Entry = dict[str, Any]  # Any: the JSON data of one benchmark
 
 
-class ResultFile:
-    """The entry of one benchmark run, rewritten after every repeat so that an interrupted run keeps what it has."""
-
-    def __init__(self, benchmark: str) -> None:
-        facts = facts_now(benchmark)
-        self.path = RESULTS / f"{benchmark}-{machine_slug(facts['hardware'])}.json"
-        self._others: list[Entry] = read_entries(self.path)
-        self._facts = facts
-
-    @classmethod
-    def reopened(cls, path: Path, index: int) -> ResultFile:
-        """The file whose entry number `index` is written anew."""
-        file = cls.__new__(cls)
-        file.path, file._others = path, read_entries(path)
-        file._facts = file._others.pop(index)
-        return file
-
-    def check_commit(self) -> None:
-        """Raises `SystemExit` where the commit is no longer that of the entry, under whose name results would stand."""
-        if (now := commit()) != self._facts["commit"]:
-            raise SystemExit(f"commit: got {now}, allowed {self._facts['commit']}, at which this was begun")
-
-    def save(self, **measured: Any) -> None:  # Any: the JSON data of one benchmark
-        """Write the entry as it stands now, whole or not at all."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.path.with_name(f".{self.path.name}.tmp")
-        text = text_of([*self._others, {**self._facts, **measured}])
-        # Results are published: no path of the machine that measured them.
-        text = text.replace(f"{REPOSITORY}/", "").replace(f"{tempfile.gettempdir()}/", "<tmp>/")
-        draft.write_text(text)
-        draft.replace(self.path)
-
-
 def facts_now(benchmark: str) -> Entry:
-    """What is known of a benchmark run before it has measured anything."""
+    """Returns what is known of a benchmark run before it has measured anything."""
+    cores = len(os.sched_getaffinity(0))
     return {
         "benchmark": benchmark,
         "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "commit": commit(),
-        "hardware": _hardware(),
+        "hardware": {
+            "cpu": cpu_model(),
+            "cpu_version": cpu_version(),
+            "machine_cores": os.cpu_count() or cores,
+            "cores": cores,
+            "machine": platform.machine(),
+            "kernel": platform.release(),
+        },
         "versions": versions() | {"python": platform.python_version()},
-        "load_average_before": os.getloadavg(),
     }
 
 
-def text_of(entries: Sequence[Entry]) -> str:
-    """JSON with one line per entry, and one per task of it."""
-    return "[\n" + ",\n".join(one_per_line(entry, "tasks") for entry in entries) + "\n]\n"
+def path_of(entry: Entry) -> Path:
+    """Returns the file of an entry, such as `parts-amd-epyc-25-17-2c.json`: family and model follow the name."""
+    hardware = entry["hardware"]
+    name = re.sub(r"\((r|tm)\)", "", str(hardware["cpu"]).lower())
+    family, model, _ = str(hardware["cpu_version"]).split("/")
+    words = [entry["benchmark"], *re.findall(r"[a-z0-9]+", name), family, model, f"{hardware['cores']}c"]
+    return RESULTS / f"{'-'.join(words)}.json"
+
+
+def save(entry: Entry) -> Path:
+    """Writes an entry in place of the one that was started at the same time, or after the others."""
+    path = path_of(entry)
+    entries = [one for one in read_entries(path) if one["started"] != entry["started"]]
+    write_text(path, "[\n" + ",\n".join(one_per_line(one, "tasks") for one in [*entries, entry]) + "\n]\n")
+    return path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all. Results are published: they hold no path of the machine that measured them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_text(text.replace(f"{REPOSITORY}/", "").replace(f"{tempfile.gettempdir()}/", "<tmp>/"))
+    draft.replace(path)
 
 
 def one_per_line(content: Entry, key: str) -> str:
-    """JSON of a mapping whose last part, the mapping under `key`, has a line for each item."""
+    """Returns the JSON of a mapping whose last part, the mapping under `key`, has a line for each item."""
     head = compact({name: value for name, value in content.items() if name != key})[:-1]
-    items = ",\n".join(f"{compact(name)}:{compact(value)}" for name, value in content.get(key, {}).items())
+    items = ",\n".join(f"{compact(name)}:{compact(value)}" for name, value in content[key].items())
     return f'{head},"{key}":{{\n{items}\n}}}}'
 
 
 def compact(value: Any) -> str:  # Any: JSON data
-    """JSON without spaces, with eight digits of each number."""
+    """Returns JSON without spaces, with eight digits of each number."""
     return json.dumps(_rounded(value), separators=(",", ":"), ensure_ascii=False)
 
 
@@ -98,95 +91,40 @@ def _rounded(value: Any) -> Any:  # Any: JSON data
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """The entries of a file of results; none where there is no such file, and none of one that is a single record."""
-    return entries_in(path.read_text()) if path.is_file() else []
+    """Returns the entries of a file of results; none where there is no such file."""
+    found: list[Entry] = json.loads(path.read_text()) if path.is_file() else []
+    return found
 
 
-def entries_in(text: str) -> list[Entry]:
-    """The entries of the text of a file of results."""
-    found = json.loads(text)
-    return found if isinstance(found, list) else []
-
-
-def all_entries(directory: Path = RESULTS) -> Iterator[tuple[Path, int, Entry]]:
-    """Every entry of a directory of results, with its file and its place in it, in the order of their start."""
-    found = [
-        (path, index, entry)
-        for path in sorted(directory.glob("*.json"))
-        for index, entry in enumerate(read_entries(path))
-    ]
-    yield from sorted(found, key=lambda one: str(one[2].get("started", "")))
-
-
-def tracked_entries() -> list[Entry]:
-    """The entries of the results that are committed or staged, in the order of their start; of all without git."""
-    try:
-        names = [name for name in git("ls-files", "benchmarks/results").splitlines() if name.endswith(".json")]
-        found = [entry for name in names for entry in entries_in(git("show", f":{name}"))]
-    except (OSError, subprocess.CalledProcessError):
-        return [entry for _, _, entry in all_entries()]
-    return sorted(found, key=lambda entry: str(entry.get("started", "")))
+def all_entries() -> list[Entry]:
+    """Returns the entries of all files in the order of their start."""
+    found = [entry for path in RESULTS.glob("*.json") for entry in read_entries(path)]
+    return sorted(found, key=lambda entry: str(entry["started"]))
 
 
 def machine_kind(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """What two machines have in common whose numbers may be compared: processor, cores, architecture, torch.
-
-    `cores` are those of the benchmark, `machine_cores` those of the machine.
-    """
-    hardware = entry.get("hardware", {})
+    """Returns what machines whose numbers may be compared share: processor, cores, architecture, torch."""
+    hardware = entry["hardware"]
     names = ("cpu", "cpu_version", "machine_cores", "cores", "machine")
-    torch = entry.get("versions", {}).get("torch", "unknown")
-    return *(str(hardware.get(name, "unknown")) for name in names), f"torch {torch}"
+    return *(str(hardware.get(name, "unknown")) for name in names), f"torch {entry['versions']['torch']}"
 
 
 def commit() -> str:
-    """The short commit, with `-dirty` when anything but results and documents differs from it."""
+    """Returns the short commit, with `-dirty` where anything but results and documents differs from it."""
     try:
-        name = git("rev-parse", "--short", "HEAD").strip()
-        is_dirty = bool(changed_files())
+        name = _git("rev-parse", "--short", "HEAD").strip()
+        changes = _git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!docs")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return name + ("-dirty" if is_dirty else "")
+    return name + ("-dirty" if changes else "")
 
 
-def changed_files() -> list[str]:
-    """Returns the files that differ from the commit, but for results and documents."""
-    lines = git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!docs").splitlines()
-    return [line[3:] for line in lines]
-
-
-def git(*words: str) -> str:
-    command = ["git", *words]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
-
-
-def _hardware() -> dict[str, str | int]:
-    cores = len(os.sched_getaffinity(0))
-    of_machine = {"cpu_version": cpu_version(), "machine_cores": os.cpu_count() or cores}
-    return {
-        "cpu": cpu_model(),
-        **of_machine,
-        "cores": cores,
-        "machine": platform.machine(),
-        "kernel": platform.release(),
-    }
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
 
 
 def cpu_version() -> str:
-    """Family, model and stepping of the processor, such as 25/17/1: one name may stand for several generations."""
-    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.is_file() else []
-    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    """Returns family, model and stepping of the processor, such as 25/17/1: generations may share a name."""
+    pairs = (line.partition(":") for line in CPU_INFO.read_text().splitlines())
+    found = {key.strip(): value.strip() for key, _, value in pairs}
     return "/".join(found.get(name, "unknown") for name in ("cpu family", "model", "stepping"))
-
-
-def processor(hardware: Mapping[str, Any]) -> str:
-    """The processor with its family and model, as far as they are known: one name may stand for several generations."""
-    family, model, _ = str(hardware.get("cpu_version", "unknown/unknown/unknown")).split("/")
-    return str(hardware["cpu"]) + ("" if "unknown" in (family, model) else f" (family {family}, model {model})")
-
-
-def machine_slug(hardware: Mapping[str, Any]) -> str:
-    """The hardware in a file name: `amd-epyc-25-17-2c` has family and model after the name."""
-    name = re.sub(r"\((r|tm)\)", "", str(hardware["cpu"]).lower())
-    family, model, _ = str(hardware["cpu_version"]).split("/")
-    return "-".join([*re.findall(r"[a-z0-9]+", name), family, model, f"{hardware['cores']}c"])

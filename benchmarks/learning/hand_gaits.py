@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.children import wide_console
 from benchmarks.learning.results import save_policies
 from benchmarks.learning.studies import HELD_OUT_EPISODES, HELD_OUT_SEED
 from offpolicy.envs.hand import MAX_EPISODE_STEPS
@@ -87,51 +86,42 @@ def play(gaits: Sequence[Gait], task: str, physics: str, seeds: Sequence[int]) -
     return Played(totals.reshape(shape), turned.reshape(shape))
 
 
-def searched(task: str, count: int, show: Any = None) -> tuple[list[Gait], Played]:  # Any: a progress line
+def searched(task: str, count: int) -> tuple[list[Gait], Played]:
     """Plays random gaits with the physics of training."""
     rng = np.random.default_rng(0)
     gaits = [Gait.drawn(rng) for _ in range(count)]
     seeds = range(SEARCH_SEED, SEARCH_SEED + SEARCH_EPISODES)
     at_once = HANDS_AT_ONCE // SEARCH_EPISODES
-    parts = []
-    for first in range(0, count, at_once):
-        parts.append(play(gaits[first : first + at_once], task, "train", seeds))
-        if show is not None:
-            show(f"{task}: {min(first + at_once, count)} of {count} gaits")
+    parts = [play(gaits[first : first + at_once], task, "train", seeds) for first in range(0, count, at_once)]
     return gaits, Played(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
 def held_out(gaits: Sequence[Gait], found: Played, task: str) -> dict[str, dict[str, Any]]:  # Any: JSON data
-    """The best gaits of a search in the held-out episodes: the one that turns furthest, and the best in return."""
+    """Returns the best gaits of a search in the held-out episodes: in rotation, and in return."""
     seeds = range(HELD_OUT_SEED, HELD_OUT_SEED + HELD_OUT_EPISODES)
-    by_rotation, by_return = (
-        values.mean(axis=1).argsort()[::-1][:FINALISTS] for values in (found.rotation, found.ep_return)
-    )
-    finalists = [gaits[index] for index in dict.fromkeys([*by_rotation, *by_return])]
-    parts = [play([gait], task, "held_out", seeds) for gait in finalists]
-    best = {
-        "gait, rotation": max(range(len(parts)), key=lambda index: float(parts[index].rotation.mean())),
-        "gait, return": max(range(len(parts)), key=lambda index: float(parts[index].ep_return.mean())),
-    }
+    best = [values.mean(axis=1).argsort()[::-1][:FINALISTS] for values in (found.rotation, found.ep_return)]
+    finalists = [gaits[index] for index in dict.fromkeys(np.concatenate(best))]
+    each = [play([gait], task, "held_out", seeds) for gait in finalists]
+    played = Played(*(np.concatenate(parts) for parts in zip(*each, strict=True)))
+    means = {"rotation": played.rotation.mean(axis=1), "return": played.ep_return.mean(axis=1)}
     return {
-        name: {
-            "episodes": len(seeds), "mean": float(parts[index].ep_return.mean()),
-            "std": float(parts[index].ep_return.std()), "net_rotation": float(parts[index].rotation.mean()),
+        f"gait, {measure}": {
+            "episodes": len(seeds), "mean": float(means["return"][index]),
+            "std": float(played.ep_return[index].std()), "net_rotation": float(means["rotation"][index]),
             "searched": len(gaits), "gait": finalists[index]._asdict(),
         }
-        for name, index in best.items()
+        for measure, values in means.items() for index in [int(values.argmax())]
     }  # fmt: skip
 
 
 def main(count: int = NUM_GAITS) -> None:
     """Searches for both tasks, and writes what was found down."""
-    console = wide_console()
     for task, env_id in TASKS.items():
-        found = held_out(*searched(task, count, lambda text: console.print(text, highlight=False)), task)
+        found = held_out(*searched(task, count), task)
         save_policies(env_id, found)
         for name, one in found.items():
             text = f"return {one['mean']:.1f}, {one['net_rotation']:.2f} rad, {one['gait']}"
-            console.print(f"{task}: best {name}: {text}", markup=False, highlight=False)
+            print(f"{task}: best {name}: {text}")
 
 
 if __name__ == "__main__":

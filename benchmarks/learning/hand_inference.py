@@ -8,24 +8,22 @@ explains of the variance in other episodes says how much a memory can add.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from benchmarks.children import wide_console
-from benchmarks.learning.hand_gaits import TASKS
-from benchmarks.learning.results import save_inference
+from benchmarks.learning.results import save
 from offpolicy.collect.evaluation import Actor
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.envs.hand.env import HandRotationVector
 from offpolicy.envs.hand.rotation import HISTORY_FRAMES
-from offpolicy.errors import ConfigError
 from offpolicy.types import HISTORY, OBS, PRIVILEGED, Float32
 
+Ints, Flags = NDArray[np.int64], NDArray[np.bool_]
 HANDS, STEPS, SEED = 256, 6_000, 70_000
 EVERY = 20  # steps between two rows of a hand: neighbours tell little that is new
 OTHERS = 0.25  # of the hands, whose episodes are not learnt from
@@ -45,15 +43,8 @@ QUANTITIES = {
 }
 
 
-class Rows(NamedTuple):
-    """Observations by group, R rows each."""
-
-    groups: Mapping[str, Float32]  # [R, numbers]
-    hand: np.ndarray[Any, np.dtype[np.int64]]  # [R]
-
-
-def observed(act: Actor, groups: tuple[str, ...], *, hands: int, steps: int, every: int) -> Rows:
-    """Lets a policy act in `hands`, on these groups, and returns rows of which the history is full."""
+def observed(act: Actor, groups: tuple[str, ...], hands: int, steps: int) -> tuple[dict[str, Float32], Ints]:
+    """Returns rows by group, and their hands, of a policy that acts on these groups; those with a full history."""
     vector = HandRotationVector(hands, physics="train", task="rotation", num_threads=2)
     obs, _ = vector.reset(seed=SEED)
     age = np.zeros(hands, np.int64)
@@ -62,15 +53,15 @@ def observed(act: Actor, groups: tuple[str, ...], *, hands: int, steps: int, eve
         flat = np.concatenate([obs[name].reshape(hands, -1) for name in groups], axis=1)
         obs, _, terminated, truncated, _ = vector.step(act(flat))
         age = np.where(terminated | truncated, -1, age + 1)  # the next step begins an episode
-        is_kept = (age >= HISTORY_FRAMES) & (age % every == 0)
+        is_kept = (age >= HISTORY_FRAMES) & (age % EVERY == 0)
         if is_kept.any():
             rows = {name: values[is_kept].reshape(int(is_kept.sum()), -1) for name, values in obs.items()}
             kept.append((rows, np.flatnonzero(is_kept)))
     named = {name: np.concatenate([rows[name] for rows, _ in kept]) for name in obs}
-    return Rows(named, np.concatenate([hand for _, hand in kept]))
+    return named, np.concatenate([hand for _, hand in kept])
 
 
-def explained(inputs: Float32, targets: Float32, is_other: np.ndarray[Any, np.dtype[np.bool_]]) -> Float32:
+def explained(inputs: Float32, targets: Float32, is_other: Flags) -> Float32:
     """Returns the part of each target's variance that a network infers in the other rows. [R, D], [R, T] -> [T].
 
     It learns from the rest, of which the last eighth says when to end.
@@ -105,7 +96,7 @@ def explained(inputs: Float32, targets: Float32, is_other: np.ndarray[Any, np.dt
     return (1.0 - error).numpy()
 
 
-def _standardised(values: Float32, is_other: np.ndarray[Any, np.dtype[np.bool_]]) -> Tensor:
+def _standardised(values: Float32, is_other: Flags) -> Tensor:
     """Returns the columns with mean 0 and standard deviation 1 in the rows that are learnt from."""
     learnt = values[~is_other]
     return torch.from_numpy((values - learnt.mean(0)) / np.maximum(learnt.std(0), 1e-6))
@@ -114,23 +105,18 @@ def _standardised(values: Float32, is_other: np.ndarray[Any, np.dtype[np.bool_]]
 def main(path: str, hands: int = HANDS, steps: int = STEPS) -> None:
     """Measures the policy of a run of `env=hand_rotation`, shows the table and saves it for docs/hora.md."""
     run = SavedRun.find(Path(path), PolicyChoice(SEED, step=None, device="cpu", overrides={}))
-    if run.env.id != TASKS["rotation"]:
-        raise ConfigError(f"RUN: got a run of env.id={run.env.id}, allowed one of {TASKS['rotation']}")
-    rows = observed(run.actor("cpu"), run.spec.obs_keys, hands=hands, steps=steps, every=EVERY)
-    is_other = rows.hand >= hands * (1.0 - OTHERS)
-    found = {name: explained(rows.groups[group], rows.groups[PRIVILEGED], is_other) for name, group in INPUTS.items()}
+    rows, hand = observed(run.actor("cpu"), run.spec.obs_keys, hands, steps)
+    is_other = hand >= hands * (1.0 - OTHERS)
+    found = {name: explained(rows[group], rows[PRIVILEGED], is_other) for name, group in INPUTS.items()}
     table = {
         what: {name: float(each[columns].mean()) for name, each in found.items()}
         for what, columns in QUANTITIES.items()
     }
-    console = wide_console()
-    console.print(f"{len(is_other):,} rows of {hands} hands, {int(is_other.sum()):,} of them not learnt from")
     for what, each in table.items():
-        console.print(f"{what:<26}" + "".join(f"{name} {value:6.2f}   " for name, value in each.items()))
-    save_inference({"env_steps": run.checkpoint.env_steps, "hands": hands, "rows": len(is_other), "explained": table})
+        print(f"{what:<26}" + "".join(f"{name} {value:6.2f}   " for name, value in each.items()))
+    found_in = {"env_steps": run.checkpoint.env_steps, "hands": hands, "rows": len(is_other)}
+    save("hand-inference", found_in | {"explained": table})
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(f"usage: python -m {__spec__.name} RUN [hands [steps]]")
     main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from benchmarks.children import environment, offpolicy_program
+from benchmarks.children import environment, offpolicy
 from benchmarks.learning.results import Raw, save_run
 from benchmarks.learning.studies import Study, agree, decisive
 from benchmarks.results import REPOSITORY, facts_now
@@ -28,49 +28,35 @@ STOP_S = 120.0  # until a run that was asked to stop is killed: its last checkpo
 class StudyRun:
     """One seed of a study. Its directory stays, so that the next call goes on where this one stopped."""
 
-    def __init__(
-        self, study: Study, seed: int, raw: Raw | None, directory: Path | None = None, results_dir: Path | None = None
-    ) -> None:
-        """`raw`: what was written down of it before; `directory`: where all runs are, if not in `runs/` of the tree.
-
-        `results_dir`: where results are written, if not with the published ones.
-        """
-        self.study, self.seed, self.results_dir = study, seed, results_dir
+    def __init__(self, study: Study, seed: int, raw: Raw | None, directory: Path | None = None) -> None:
+        """`raw`: what was written down of it before; `directory`: of runs and results, if not where they are kept."""
+        self.study, self.seed, self.directory = study, seed, directory
         self.path = (directory or DIRECTORY) / study.key / f"seed-{seed}"
         self.raw: Raw = raw or {"status": UNFINISHED, "wall_s": 0.0, "calls": []}
         self._process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes]
-
-    @property
-    def name(self) -> str:
-        """Of the study and the seed."""
-        return f"{self.study.key}/{self.seed}"
-
-    @property
-    def teacher(self) -> Path | None:
-        """The directory of the run that teaches this one; None: nothing does."""
-        return self.path.parent.parent / self.study.teacher / self.path.name if self.study.teacher else None
+        self.name = f"{study.key}/{seed}"
+        # The run that teaches this one; None: nothing does.
+        self.teacher = self.path.parent.parent / study.teacher / self.path.name if study.teacher else None
 
     def is_ready(self) -> bool:
         """False as long as the run that teaches this one has not ended."""
-        return self.teacher is None or _read_json(self.teacher / SUMMARY).get("status") == "completed"
+        return self.teacher is None or _summary(self.teacher).get("status") == "completed"
 
     def start(self) -> None:
         """Begins the run, or resumes it from its newest checkpoint; nothing where only its evaluation is left."""
-        words = self._resumption() or self._beginning()
-        if self._summary().get("status") == "completed":
+        words = ["resume", str(self.path)] if self._can_resume() else self._beginning()
+        if _summary(self.path).get("status") == "completed":
             return
         (self.path / SUMMARY).unlink(missing_ok=True)  # of the start before, whose end it holds
         facts = facts_now("learning")
         self.raw["calls"].append({key: facts[key] for key in ("commit", "started", "hardware", "versions")})
         # Now, not at the end: the call after one that was killed must know what its checkpoints are of.
-        save_run(self.study, self.seed, self.raw, self.results_dir)
+        save_run(self.study, self.seed, self.raw, self.directory)
         self._began_s = time.monotonic()
-        self._log = open(self.path.with_suffix(".log"), "ab")  # noqa: SIM115  # closed when the process has ended
-        self._process = subprocess.Popen(
-            [*offpolicy_program(), *words], stdout=self._log, stderr=subprocess.STDOUT, cwd=REPOSITORY,
-            env=environment(PYTHONPATH=str(REPOSITORY)),
-        )  # fmt: skip
+        with open(self.path.with_suffix(".log"), "ab") as log:
+            self._process = subprocess.Popen(
+                offpolicy(*words), stdout=log, stderr=subprocess.STDOUT, cwd=REPOSITORY, env=environment()
+            )
 
     def has_ended(self) -> bool:
         """True once its process has."""
@@ -92,54 +78,38 @@ class StudyRun:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 code = self._process.wait()
-            self._log.close()
             self._process = None
             self.raw["wall_s"] += time.monotonic() - self._began_s
-        self._note(code)
-
-    def _note(self, code: int) -> None:
-        """`code` of its process; below zero, it was killed, and the next call goes on."""
-        summary = self._summary()
+        summary = _summary(self.path)
         self.raw["evaluations"], recorded_s = _recorded(self.path)
         self.raw["wall_s"] = max(self.raw["wall_s"], recorded_s)  # a call that was killed has added nothing
         self.raw["status"] = UNFINISHED
         self.raw.pop("reason", None)
         if summary.get("status") == "completed":
-            self.raw["final"] = self._final()
+            self.raw |= {"final": self._final(), "env_steps_per_sec": summary["rates"]["steps_per_sec"]}
             self.raw["status"] = FINISHED
-            self.raw["env_steps_per_sec"] = summary["rates"]["steps_per_sec"]
-        elif summary.get("status") == FAILED:
-            self.raw["status"], self.raw["reason"] = FAILED, summary["reason"]
-        elif code > 0 and code not in {EXIT_INTERRUPTED, EXIT_TERMINATED}:
-            self.raw["status"], self.raw["reason"] = FAILED, f"exit code {code}"
-
-    def _summary(self) -> dict[str, Any]:  # Any: values of a summary
-        return _read_json(self.path / SUMMARY)
+        elif summary.get("status") == FAILED or (code > 0 and code not in {EXIT_INTERRUPTED, EXIT_TERMINATED}):
+            self.raw |= {"status": FAILED, "reason": summary.get("reason", f"exit code {code}")}
 
     def _final(self) -> Raw:
-        """The deterministic policy over episodes that no evaluation of the run has seen."""
-        words = ["eval", str(self.path), *self.study.final_evaluation(self.seed)]
+        """Returns what the deterministic policy earns in episodes that no evaluation of the run has seen."""
         subprocess.run(
-            [*offpolicy_program(), *words], check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL,
-            env=environment(PYTHONPATH=str(REPOSITORY), OMP_NUM_THREADS="1"),
+            offpolicy("eval", str(self.path), *self.study.final_evaluation(self.seed)),
+            check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL, env=environment(OMP_NUM_THREADS="1"),
         )  # fmt: skip
-        line = (self.path / "eval.jsonl").read_text().splitlines()[-1]
-        found = json.loads(line)
+        found = json.loads((self.path / "eval.jsonl").read_text().splitlines()[-1])
         measured = {"net_rotation": found["mean_net_rotation"]} if "mean_net_rotation" in found else {}
         return {"episodes": found["episodes"], "mean": found["mean_reward"], "std": found["std_reward"], **measured}
 
-    def _resumption(self) -> list[str]:
-        """The words that resume it; empty if there is nothing, or nothing of this configuration, to go on from.
-
-        Without a call that is written down nobody knows the commit of what is there.
-        """
+    def _can_resume(self) -> bool:
+        """True if there is a checkpoint of this configuration, and its commit is written down."""
         if not self.raw["calls"]:
-            return []
+            return False
         try:
             is_same = agree(decisive(read_config(self.path)), self.study.configuration())
         except ConfigError:
-            is_same = False
-        return ["resume", str(self.path)] if is_same and any((self.path / "checkpoints").glob("step-*")) else []
+            return False
+        return is_same and any((self.path / "checkpoints").glob("step-*"))
 
     def _beginning(self) -> list[str]:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -150,7 +120,7 @@ class StudyRun:
 
 
 def _recorded(path: Path) -> tuple[list[list[float]], float]:
-    """Env steps and the mean return of each evaluation, and the seconds of all starts until the last record."""
+    """Returns env steps and mean return of each evaluation, and the seconds of all starts until the last record."""
     try:
         records = read_run(path)
     except ConfigError:
@@ -160,5 +130,5 @@ def _recorded(path: Path) -> tuple[list[list[float]], float]:
     return evaluations, float(records.columns["wall_s"][-1])
 
 
-def _read_json(path: Path) -> dict[str, Any]:  # Any: values of a summary
-    return json.loads(path.read_text()) if path.is_file() else {}
+def _summary(path: Path) -> dict[str, Any]:  # Any: values of a summary
+    return json.loads((path / SUMMARY).read_text()) if (path / SUMMARY).is_file() else {}

@@ -31,12 +31,6 @@ class Published(NamedTuple):
     std: float | None
     source: str
 
-    @property
-    def text(self) -> str:
-        """For example `5,514 ± 554 at 100k (TD3 paper, v1, 10 seeds)`."""
-        spread = "" if self.std is None else f" ± {self.std:,.0f}"
-        return f"{self.mean:,.0f}{spread} at {steps_text(self.env_steps)} ({self.source})"
-
 
 class Study(NamedTuple):
     """One command with several seeds."""
@@ -100,11 +94,6 @@ def agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     first, second = flatten(one), flatten(other)
     pairs = [(first[key], second[key]) for key in first.keys() & second.keys()]
     return all(mine == its or "auto" in (mine, its) for mine, its in pairs)
-
-
-def steps_text(env_steps: int) -> str:
-    """100000 as 100k, 1000000 as 1M."""
-    return f"{env_steps / 1e6:g}M" if env_steps >= 1_000_000 else f"{env_steps / 1e3:g}k"
 
 
 SIMBA = "SAC of SimbaV2's repository, v4, 10 seeds"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.journal import is_marked
@@ -28,41 +28,33 @@ class Measurement:
         return Spread.of(self.samples)
 
     def to_mapping(self) -> dict[str, Any]:
-        """The measurement as JSON data."""
-        return asdict(self) | {"samples": list(self.samples)}
+        """Returns the measurement as JSON data."""
+        limit = {} if self.limit is None else {"limit": self.limit}
+        return {"part": self.part, "name": self.name, "unit": self.unit, "samples": list(self.samples), **limit}
 
     @property
     def is_over(self) -> bool:
-        """Whether the promise is broken. A busy machine breaks none."""
+        """True if the promise is broken. A busy machine breaks none."""
         return self.limit is not None and self.has_quiet_round and self.spread.median >= self.limit
 
 
-def measurements_of(entry: Mapping[str, Any]) -> list[Measurement]:
-    """The measurements of an entry of the results, rounds joined; marked rounds only where there are no others."""
-    if "tasks" not in entry:  # written before benchmarks were kept task by task
-        return [_read(one, has_quiet_round=True) for one in entry.get("measurements", [])]
-    outcomes = [outcome for outcome in entry["tasks"].values() if not outcome.get("failure")]
-    quiet = _joined(one for outcome in outcomes if not is_marked(outcome) for one in outcome["data"])
-    marked = _joined(one for outcome in outcomes if is_marked(outcome) for one in outcome["data"])
-    order = dict.fromkeys((one["part"], one["name"]) for outcome in outcomes for one in outcome["data"])
-    return [_read(quiet[key] if key in quiet else marked[key], has_quiet_round=key in quiet) for key in order]
-
-
-def _joined(found: Iterator[Mapping[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
-    joined: dict[tuple[str, str], dict[str, Any]] = {}
-    for one in found:
-        whole = joined.setdefault((one["part"], one["name"]), {**one, "samples": []})
-        whole["samples"] = [*whole["samples"], *one["samples"]]
-    return joined
-
-
-def _read(one: Mapping[str, Any], *, has_quiet_round: bool) -> Measurement:
-    values = (one["part"], one["name"], one["unit"], one["samples"], one.get("limit"))
-    return Measurement(*values, has_quiet_round)
+def measurements_of(tasks: Mapping[str, Any]) -> list[Measurement]:
+    """Returns the measurements of an entry's tasks, rounds joined; marked rounds only where there are no others."""
+    rounds: dict[tuple[str, str], list[tuple[bool, Mapping[str, Any]]]] = {}
+    for outcome in tasks.values():
+        for one in outcome.get("data", []):
+            rounds.setdefault((one["part"], one["name"]), []).append((is_marked(outcome), one))
+    found = []
+    for (part, name), each in rounds.items():
+        has_quiet = not all(marked for marked, _ in each)
+        samples = [sample for marked, one in each if not (marked and has_quiet) for sample in one["samples"]]
+        first = each[0][1]
+        found.append(Measurement(part, name, first["unit"], samples, first.get("limit"), has_quiet))
+    return found
 
 
 def call_us(function: Callable[[], object], calls: int) -> float:
-    """Mean microseconds of one of `calls` calls in a row."""
+    """Returns the mean microseconds of one of `calls` calls in a row."""
     start_ns = time.perf_counter_ns()
     for _ in range(calls):
         function()

@@ -1,20 +1,16 @@
-"""Sampling a batch, and bytes per row: our ring, NumPy arrays as a control, others where they are installed.
+"""Sampling a batch, and bytes per row: our ring beside NumPy arrays as a control.
 
 The control is written here in the style of Stable-Baselines3: one array per field, `next_obs` stored in full, fancy
-indexing into new arrays. All hold HalfCheetah's transitions, of one environment with episodes of 1000 steps.
+indexing into new arrays. Both hold HalfCheetah's transitions, of one environment with episodes of 1000 steps.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 
 from benchmarks.parts import halfcheetah
 from benchmarks.parts.measurement import Measurement, interleaved_us
@@ -25,7 +21,7 @@ from offpolicy.replay.sampler import UniformSampler
 from offpolicy.types import Float32
 
 SIZES = {1_000_000: 25.0, 10_000_000: 40.0}  # rows, and the microseconds that 256 of them may take
-EPISODE, BLOCK = 1000, 1  # steps of an episode, episodes that are written at once
+EPISODE = 1000  # steps
 BYTES_BEFORE = 176.0  # of a row that held its next observation, too
 MOST_SHARE = 0.6
 CALLS = 300
@@ -33,67 +29,25 @@ SPEC, LAYOUT = halfcheetah.SPEC, halfcheetah.LAYOUT
 
 
 class NumpyBuffer:
-    """A replay buffer of one array per field."""
+    """A replay buffer of one array per field: obs, next obs, action, reward, terminated."""
 
     def __init__(self, capacity: int) -> None:
+        shapes = ((SPEC.obs_dim,), (SPEC.obs_dim,), (SPEC.action_dim,), (), ())
+        self.fields = [np.empty((capacity, *shape), np.float32) for shape in shapes]
         rng = np.random.default_rng(1)
-        self.obs = np.empty((capacity, SPEC.obs_dim), np.float32)
-        self.next_obs = np.empty((capacity, SPEC.obs_dim), np.float32)
-        self.action = np.empty((capacity, SPEC.action_dim), np.float32)
-        self.reward, self.terminated = np.empty(capacity, np.float32), np.empty(capacity, np.float32)
-        for values in self.fields.values():  # touched: pages of zeros are one page
+        for values in self.fields:  # touched: pages of zeros are one page
             values[:] = rng.standard_normal(values.shape[1:], np.float32)
-        self.rng = np.random.default_rng(2)
-
-    @property
-    def fields(self) -> dict[str, Float32]:
-        """All arrays by name."""
-        return {
-            "obs": self.obs, "next_obs": self.next_obs, "action": self.action, "reward": self.reward,
-            "terminated": self.terminated,
-        }  # fmt: skip
+        self.capacity, self.rng = capacity, np.random.default_rng(2)
 
     def sample(self, count: int) -> tuple[torch.Tensor, ...]:
         """Returns the fields of so many rows."""
-        index = self.rng.integers(0, len(self.obs), count)
-        return tuple(torch.from_numpy(values[index]) for values in self.fields.values())
-
-
-def _stable_baselines3(rows: NumpyBuffer) -> Callable[[], object]:
-    buffers: Any = importlib.import_module("stable_baselines3.common.buffers")  # Any: optional
-    obs, action = (spaces.Box(-1.0, 1.0, (size,), np.float32) for size in (SPEC.obs_dim, SPEC.action_dim))
-    buffer = buffers.ReplayBuffer(len(rows.obs), obs, action, device="cpu")
-    buffer.observations[:, 0], buffer.next_observations[:, 0] = rows.obs, rows.next_obs
-    buffer.actions[:, 0], buffer.rewards[:, 0], buffer.dones[:, 0] = rows.action, rows.reward, rows.terminated
-    buffer.timeouts[:], buffer.full = 0.0, True
-    return lambda: buffer.sample(halfcheetah.BATCH_SIZE)
-
-
-def _torchrl(rows: NumpyBuffer) -> Callable[[], object]:
-    data: Any = importlib.import_module("torchrl.data")  # Any: optional
-    buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(len(rows.obs)), batch_size=halfcheetah.BATCH_SIZE)
-    tensors = {name: torch.from_numpy(values) for name, values in rows.fields.items()}
-    buffer.extend(importlib.import_module("tensordict").TensorDict(tensors, batch_size=[len(rows.obs)]))
-    return buffer.sample  # type: ignore[no-any-return]  # Any, as above
-
-
-def _cpprb(rows: NumpyBuffer) -> Callable[[], object]:
-    cpprb: Any = importlib.import_module("cpprb")  # Any: optional
-    shapes = {name: {"shape": values.shape[1:] or 1} for name, values in rows.fields.items()}
-    buffer = cpprb.ReplayBuffer(len(rows.obs), shapes)
-    buffer.add(**rows.fields)
-    return lambda: buffer.sample(halfcheetah.BATCH_SIZE)
-
-
-PEERS = {"stable_baselines3": _stable_baselines3, "torchrl": _torchrl, "cpprb": _cpprb}
+        index = self.rng.integers(0, self.capacity, count)
+        return tuple(torch.from_numpy(values[index]) for values in self.fields)
 
 
 def measure(rounds: int) -> Iterator[Measurement]:
     """Microseconds for a batch of 256, and bytes per row, on one thread."""
     torch.set_num_threads(1)
-    for peer in PEERS:
-        if importlib.util.find_spec(peer) is None:
-            sys.stderr.write(f"replay: {peer} is not installed, and not measured\n")
     for capacity, limit in SIZES.items():
         yield from _of_size(capacity, limit, rounds)
 
@@ -106,11 +60,10 @@ def _of_size(capacity: int, limit: float, rounds: int) -> Iterator[Measurement]:
     control_bytes = _resident() - start
     sampler = UniformSampler([ring], np.random.default_rng(1), guard=8)
     batch = np.empty((halfcheetah.BATCH_SIZE, LAYOUT.width), np.float32)
-    functions: dict[str, Callable[[], object]] = {
+    functions = {
         "ours": lambda: sampler.fill(batch),
         "NumPy arrays": lambda: control.sample(halfcheetah.BATCH_SIZE),
     }
-    functions |= {peer: PEERS[peer](control) for peer in PEERS if importlib.util.find_spec(peer) is not None}
     limits = {"ours": limit}
     for name, samples in interleaved_us(functions, CALLS, 10 * rounds).items():
         yield Measurement("replay", f"sample 256 of {capacity:,} rows, {name}", "us", samples, limits.get(name))
@@ -120,17 +73,16 @@ def _of_size(capacity: int, limit: float, rounds: int) -> Iterator[Measurement]:
 
 
 def _full_ring(capacity: int) -> ReplayRing:
-    """A ring in shared memory that has been filled with whole episodes."""
+    """Returns a ring in shared memory that has been filled with whole episodes."""
     block = SharedBlock.create("bench-replay", ReplayRing.nbytes_for(capacity, LAYOUT, num_envs=1, n_step=1))
     ring = ReplayRing(block.buffer, LAYOUT, capacity, num_envs=1)
-    episodes: Float32 = np.ones((BLOCK, EPISODE + 1, LAYOUT.slot_width), np.float32)
-    episodes[:, :, LAYOUT.discount] = 0.99
-    codes = episodes.view(np.uint32)[:, :, -1]
+    slots: Float32 = np.ones((EPISODE + 1, LAYOUT.slot_width), np.float32)
+    slots[:, LAYOUT.discount] = 0.99
+    codes = slots.view(np.uint32)[:, -1]
     codes[:] = 1 << OFFSET_SHIFT
-    codes[:, -2] |= IS_TRUNCATED
-    codes[:, -1] = 0
-    slots = episodes.reshape(-1, LAYOUT.slot_width)
-    ring.restore_slots(0, [slots] * -(-capacity // (BLOCK * EPISODE)), slots[-1:])
+    codes[-2] |= IS_TRUNCATED
+    codes[-1] = 0
+    ring.restore_slots(0, [slots] * -(-capacity // EPISODE), slots[-1:])
     return ring
 
 

@@ -8,17 +8,16 @@ point is bounded in time: all of them take about five minutes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 
 import torch
 
 from benchmarks.children import use_cores
 from benchmarks.parts.measurement import Measurement
-from benchmarks.parts.updates import Case, as_in_a_learner, measurements
+from benchmarks.parts.updates import Case, as_in_a_learner
 from benchmarks.peers.contenders import Ours
 from benchmarks.peers.race import run
-from benchmarks.peers.settings import Settings
+from benchmarks.peers.workloads import Settings
 
 PART = "scaling"
 POINTS: Mapping[str, tuple[int, ...]] = {
@@ -35,14 +34,25 @@ SAMPLE_S = 0.25  # of an update, and of its floor, per sample
 MOST_CALLS = 200
 
 
-def point(axis: str, value: int, rounds: int) -> Iterator[Measurement]:
-    """What one point measures."""
-    measure: Callable[[int, int], Iterator[Measurement]] = MEASURES[axis]
-    return measure(value, rounds)
+def point(axis: str, value: int) -> Iterator[Measurement]:
+    """Measures one point."""
+    if axis in ("environments", "ranks"):
+        ours, settings = runs_at(axis, value)
+        rate = run(ours, settings, RUN_S, 1, use_cores(2))["steps_per_sec"]
+        yield Measurement(PART, f"{axis}={value}", "env steps/s", [rate])
+        return
+    with as_in_a_learner():
+        torch.set_num_threads(THREADS)
+        case = Case.of("sac", rows=value) if axis == "batch" else Case.of("sac", width=value)
+        case.sample(1, 1)  # warms up
+        update_ms, floor_ms = case.sample(1, 1)
+        calls, floor_calls = _that_fill(update_ms), _that_fill(2 * floor_ms / sum(case.products))
+        samples = [case.sample(calls, floor_calls) for _ in range(SAMPLES)]
+    yield from case.measurements(PART, f"{axis}={value}", samples)
 
 
 def runs_at(axis: str, value: int) -> tuple[Ours, Settings]:
-    """The runs of a point. Every rank takes an equal part of the batch, which has 256 rows at most."""
+    """Returns the run of a point. Every rank takes an equal part of the batch, which has 256 rows at most."""
     if axis == "environments":
         return Ours("offpolicy", ("collect.mode=alternate",)), Settings.of("sac", value)
     settings = Settings.of("sac")
@@ -50,39 +60,6 @@ def runs_at(axis: str, value: int) -> tuple[Ours, Settings]:
     return Ours("offpolicy", ("runner=multi_gpu", f"runner.world_size={value}")), settings
 
 
-def _of_runs(axis: str, value: int, rounds: int) -> Iterator[Measurement]:
-    ours, settings = runs_at(axis, value)
-    repeats = [run("ours", ours, settings, RUN_S, number, use_cores(2)) for number in range(rounds)]
-    failures = [repeat.failure for repeat in repeats if repeat.failure]
-    if failures:
-        raise RuntimeError(f"{axis}={value}: {failures[0]}")
-    rates = [repeat.steps_per_sec for repeat in repeats if repeat.steps_per_sec is not None]
-    yield Measurement(PART, f"{axis}={value}", "env steps/s", rates)
-
-
-def _of_updates(axis: str, value: int, rounds: int) -> Iterator[Measurement]:
-    with as_in_a_learner():
-        torch.set_num_threads(THREADS)
-        case = Case.of("sac", rows=value) if axis == "batch" else Case.of("sac", width=value)
-        calls, floor_calls = _calls(case)
-        samples = [case.sample(calls, floor_calls) for _ in range(SAMPLES * rounds)]
-    yield from measurements(PART, f"{axis}={value}", case.describe_floor(), samples)
-
-
-def _calls(case: Case) -> tuple[int, int]:
-    """How many updates, and products of each kind, fill a sample; at least one."""
-    case.sample(1, 1)  # warms up
-    update_ms, floor_ms = case.sample(1, 1)
-    return _that_fill(update_ms), _that_fill(2 * floor_ms / case.products.total)
-
-
 def _that_fill(call_ms: float) -> int:
+    """Returns how many calls fill a sample; at least one."""
     return max(1, min(MOST_CALLS, int(1000 * SAMPLE_S / call_ms)))
-
-
-MEASURES: Mapping[str, Callable[[int, int], Iterator[Measurement]]] = {
-    "environments": partial(_of_runs, "environments"),
-    "batch": partial(_of_updates, "batch"),
-    "width": partial(_of_updates, "width"),
-    "ranks": partial(_of_runs, "ranks"),
-}

@@ -1,22 +1,26 @@
 """One gradient update of SAC and of TD3 beside the floor of its matrix products, and one of FlashSAC.
 
-With one and two threads of torch. An update of FlashSAC (small) has products of many shapes, and no floor here.
+Update and floor are measured in turns in one process, with one and two threads of torch: their ratio is what two days,
+or two machines of one kind, share. The floor is the time of nothing but the products between hidden layers. Of an MLP
+with two hidden layers of W units and a batch of B rows, each network that is applied makes one product
+[B, W] x [W, W], its backward pass one of the same shape for the inputs and one [W, B] x [B, W] for the weights. SAC
+makes 16 of them per update (arXiv:1812.05905, two critics), TD3 11.5 on average with a policy delay of 2
+(arXiv:1802.09477). Two of SAC's are made as one of 2 B rows. The narrow products of the first and the last layer are
+not in the floor, and FlashSAC's have many shapes: it has no floor here.
 
-Update and floor are measured in turns in one process: their ratio is what two days, or two machines of one kind, share.
 The floor is always that of the BLAS (`torch.mm`): an update whose products oneDNN makes may be below it. Where that is
 what `algo.products=auto` takes, the update with the BLAS is measured beside it. So is the textbook's, by autograd.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
 import torch
 
-from benchmarks.gemm import Products, floor_ms, hidden_products
 from benchmarks.parts import halfcheetah
 from benchmarks.parts.measurement import Measurement, call_us
 from offpolicy.algos.learner import Learner
@@ -27,12 +31,34 @@ from offpolicy.types import Batches
 PART = "update"
 RATIO = "update / floor"
 ALGOS = ("sac", "td3")
-THREADS = (1, 2)
+THREADS = {1: "1 thread", 2: "2 threads"}
 CALLS = 10  # of an update per sample: many short samples in turns, so that other programs disturb all alike
 FLOOR_CALLS = 40  # of each product
 SAMPLES = 20  # per round
 WITH_THE_BLAS = " with the BLAS"
 VARIANTS = {"": (), WITH_THE_BLAS: ("algo.products=blas",), " of the textbook": ("algo.kernels=textbook",)}
+
+
+class Products(NamedTuple):
+    """Products between hidden layers per gradient update, by their part of the update."""
+
+    forward: float
+    inputs: float  # backward, for the inputs
+    weights: float  # backward, for the weights
+
+
+# (target action, target critics, critics; their backward passes), and of one actor update, which is every `delay`-th.
+CRITIC_UPDATE = Products(forward=1 + 2 + 2, inputs=2, weights=2)
+ACTOR_UPDATE = {
+    "sac": Products(forward=1 + 2, inputs=2 + 1, weights=1),  # through both critics
+    "td3": Products(forward=1 + 1, inputs=1 + 1, weights=1),  # through the first
+}
+
+
+def hidden_products(algo: str, policy_delay: int) -> Products:
+    """Returns the products of an update with two hidden layers, on average over an actor's update and those before."""
+    pairs = zip(CRITIC_UPDATE, ACTOR_UPDATE[algo], strict=True)
+    return Products(*(critic + actor / policy_delay for critic, actor in pairs))
 
 
 class Case(NamedTuple):
@@ -47,34 +73,63 @@ class Case(NamedTuple):
 
     @classmethod
     def of(cls, algo: str, rows: int = halfcheetah.BATCH_SIZE, width: int = 256, variant: str = "") -> Case:
-        """The update of an algorithm on HalfCheetah-v5 with a batch of so many rows and two hidden layers."""
+        """Returns the update of an algorithm on HalfCheetah-v5 with so many rows and two hidden layers."""
         overrides = (f"algo.batch_size={rows}", f"algo.hidden_dims=[{width},{width}]", *VARIANTS[variant])
-        cfg = halfcheetah.config(algo, *overrides).algo
-        hidden = hidden_products(algo, cfg.policy_delay, len(cfg.hidden_dims))
+        hidden = hidden_products(algo, halfcheetah.config(algo, *overrides).algo.policy_delay)
         learner = halfcheetah.learner(algo, *overrides)
         return cls(f"{algo.upper()}{variant}", learner, halfcheetah.batches(rows), hidden, rows, width)
 
     def sample(self, calls: int, floor_calls: int) -> tuple[float, float]:
-        """Milliseconds of an update, and of its floor."""
+        """Returns the milliseconds of an update, and of its floor, on the threads that torch has now."""
         update_us = call_us(partial(self.learner.update, self.batches), calls)
-        return update_us / 1000, floor_ms(self.products, self.rows, self.width, floor_calls)
+        generator = torch.Generator().manual_seed(1)
+        shapes = ((self.rows, self.width), (self.width, self.width), (self.width, self.rows))
+        hidden, weights, turned = (torch.randn(shape, generator=generator) for shape in shapes)
+        into_hidden, into_weights = torch.empty_like(hidden), torch.empty_like(weights)
+        across_us = call_us(partial(torch.mm, hidden, weights, out=into_hidden), floor_calls)
+        back_us = call_us(partial(torch.mm, turned, hidden, out=into_weights), floor_calls)
+        floor_us = (self.products.forward + self.products.inputs) * across_us + self.products.weights * back_us
+        return update_us / 1000, floor_us / 1000
 
-    def describe_floor(self) -> str:
-        """The products that are the floor."""
-        return f"floor, {self.products.total:g} products of {self.rows}x{self.width}x{self.width}"
+    def measurements(self, part: str, name: str, samples: Sequence[tuple[float, float]]) -> Iterator[Measurement]:
+        """Yields the three quantities of samples of (update, floor)."""
+        floor = f"floor, {sum(self.products):g} products of {self.rows}x{self.width}x{self.width}"
+        yield Measurement(part, name, "ms", [update for update, _ in samples])
+        yield Measurement(part, f"{name}: {floor}", "ms", [floor for _, floor in samples])
+        yield Measurement(part, f"{name}: {RATIO}", "", [update / floor for update, floor in samples])
 
 
 def measure(rounds: int) -> Iterator[Measurement]:
     """Milliseconds per update, those of its floor, and their ratio, the cases in turns; then FlashSAC's."""
     yield from measure_beside_floors(rounds)
+    update = partial(halfcheetah.learner("flashsac").update, halfcheetah.batches())
+    samples: dict[int, list[float]] = {threads: [] for threads in THREADS}
     with as_in_a_learner():
-        yield from _measure_flashsac(rounds)
+        for number in range(-1, SAMPLES * rounds):
+            for threads, found in samples.items():
+                torch.set_num_threads(threads)
+                sample = call_us(update, CALLS) / 1000
+                if number >= 0:  # the first round warms up
+                    found.append(sample)
+    for threads, found in samples.items():
+        yield Measurement(PART, f"FLASHSAC, {THREADS[threads]}", "ms", found)
 
 
 def measure_beside_floors(rounds: int) -> Iterator[Measurement]:
     """Milliseconds per update of SAC and TD3, those of its floor, and their ratio, the cases in turns."""
+    left_out = {WITH_THE_BLAS} if chosen_library(AUTO) == BLAS else set()
+    learners = [Case.of(algo, variant=variant) for variant in VARIANTS if variant not in left_out for algo in ALGOS]
+    cases = [(case, threads) for case in learners for threads in THREADS]
+    samples: list[list[tuple[float, float]]] = [[] for _ in cases]
     with as_in_a_learner():
-        yield from _measure(rounds)
+        for number in range(-1, SAMPLES * rounds):
+            for (case, threads), found in zip(cases, samples, strict=True):
+                torch.set_num_threads(threads)
+                sample = case.sample(CALLS, FLOOR_CALLS)
+                if number >= 0:
+                    found.append(sample)
+    for (case, threads), found in zip(cases, samples, strict=True):
+        yield from case.measurements(PART, f"{case.name}, {THREADS[threads]}", found)
 
 
 @contextmanager
@@ -91,42 +146,3 @@ def as_in_a_learner() -> Iterator[None]:
     finally:
         torch.set_flush_denormal(False)
         torch.set_num_threads(num_threads)
-
-
-def _measure_flashsac(rounds: int) -> Iterator[Measurement]:
-    update = partial(halfcheetah.learner("flashsac").update, halfcheetah.batches())
-    samples: dict[int, list[float]] = {threads: [] for threads in THREADS}
-    for number in range(-1, SAMPLES * rounds):
-        for threads, found in samples.items():
-            torch.set_num_threads(threads)
-            sample = call_us(update, CALLS) / 1000
-            if number >= 0:  # the first round warms up
-                found.append(sample)
-    for threads, found in samples.items():
-        yield Measurement(PART, f"FLASHSAC, {_threads_text(threads)}", "ms", found)
-
-
-def _measure(rounds: int) -> Iterator[Measurement]:
-    left_out = {WITH_THE_BLAS} if chosen_library(AUTO) == BLAS else set()
-    learners = [Case.of(algo, variant=variant) for variant in VARIANTS if variant not in left_out for algo in ALGOS]
-    cases = [(case, threads) for case in learners for threads in THREADS]
-    samples: list[list[tuple[float, float]]] = [[] for _ in cases]
-    for number in range(-1, SAMPLES * rounds):
-        for (case, threads), found in zip(cases, samples, strict=True):
-            torch.set_num_threads(threads)
-            sample = case.sample(CALLS, FLOOR_CALLS)
-            if number >= 0:  # the first round warms up
-                found.append(sample)
-    for (case, threads), found in zip(cases, samples, strict=True):
-        yield from measurements(PART, f"{case.name}, {_threads_text(threads)}", case.describe_floor(), found)
-
-
-def _threads_text(threads: int) -> str:
-    return f"{threads} thread{'s' * (threads > 1)}"
-
-
-def measurements(part: str, name: str, floor: str, samples: list[tuple[float, float]]) -> Iterator[Measurement]:
-    """The three quantities of samples of (update, floor)."""
-    yield Measurement(part, name, "ms", [update for update, _ in samples])
-    yield Measurement(part, f"{name}: {floor}", "ms", [floor for _, floor in samples])
-    yield Measurement(part, f"{name}: {RATIO}", "", [update / floor for update, floor in samples])

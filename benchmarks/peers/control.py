@@ -174,8 +174,7 @@ def train(  # noqa: PLR0913  # what a repeat is
     obs_rows, next_rows = (np.zeros((rows, obs_dim), np.float32) for _ in range(2))
     action_rows = np.zeros((rows, action_dim), np.float32)
     reward_rows, terminated_rows = np.zeros(rows, np.float32), np.zeros(rows, np.float32)
-    ticks: list[tuple[int, float]] = []
-    work: list[tuple[float, int, float]] = []
+    ticks: list[tuple[int, float, int, float]] = []  # env steps, seconds, updates, seconds in these
     steps = updates = 0
     in_updates_s = 0.0  # with the sampling of their batches
     began_s = 0.0
@@ -195,8 +194,7 @@ def train(  # noqa: PLR0913  # what a repeat is
         obs = envs.reset(options={"reset_mask": is_over})[0] if is_over.any() else next_obs
         steps += num
         if not ticks or time.monotonic() - ticks[-1][1] >= TICK_S:
-            ticks.append((steps, time.monotonic()))
-            work.append((ticks[-1][1], updates, in_updates_s))
+            ticks.append((steps, time.monotonic(), updates, in_updates_s))
         if steps > args["learning_starts"]:
             begun_s = time.monotonic()
             chosen = rng.integers(0, min(steps, rows), args["batch_size"])
@@ -207,7 +205,7 @@ def train(  # noqa: PLR0913  # what a repeat is
     found = args | trainer.found | {"num_envs": num, "capacity": len(obs_rows), "batch_size": len(chosen)}
     report = {"ticks": ticks, "env_steps": steps, "updates": updates, "threads": str(torch.get_num_threads())}
     installed = {package: metadata.version(package) for package in PACKAGES}
-    return report | {"work": work, "settings": found, "versions": installed}
+    return report | {"settings": found, "versions": installed}
 
 
 def settings_of(actor: nn.Module, critics: nn.Module, actor_optimizer: Any, q_optimizer: Any) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """SAC or TD3 by Stable-Baselines3 or SBX, which share their interface. Run by the peer's own interpreter.
 
 Usage: peer_models.py MODULE SETTINGS SECONDS SEED THREADS OUT, with MODULE stable_baselines3 or sbx, SETTINGS as JSON,
-SECONDS of learning, and THREADS 0 for the default. OUT becomes {"ticks": [[env_steps, seconds], ...], "updates": n,
-"work": [[seconds, updates, seconds in them], ...], "threads": "...", "settings": {...}, "versions": {...}}; the
-settings are read back from the model.
+SECONDS of learning, and THREADS 0 for the default. OUT becomes {"ticks": [[env_steps, seconds, updates, seconds in
+them], ...], "env_steps": n, "updates": n, "threads": "...", "settings": {...}, "versions": {...}}; the settings are
+read back from the model.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ def main(module: str, settings: dict[str, Any], seconds: float, seed: int, threa
         torch.set_num_threads(threads)
     model = make_model(module, settings, seed)
     in_updates = timed_updates(model)
-    ticks: list[tuple[int, float]] = []
-    work: list[tuple[float, int, float]] = []
+    ticks: list[tuple[int, float, int, float]] = []
     began_s = 0.0
 
     def tick(_locals: dict[str, Any], _globals: dict[str, Any]) -> bool:
@@ -42,8 +41,7 @@ def main(module: str, settings: dict[str, Any], seconds: float, seed: int, threa
         if steps >= settings["learning_starts"]:
             began_s = began_s or now_s
         if not ticks or now_s - ticks[-1][1] >= TICK_S:
-            ticks.append((steps, now_s))
-            work.append((now_s, *in_updates))
+            ticks.append((steps, now_s, *in_updates))
         return not began_s or now_s - began_s < seconds
 
     model.learn(total_timesteps=ENDLESS, callback=tick)
@@ -52,7 +50,6 @@ def main(module: str, settings: dict[str, Any], seconds: float, seed: int, threa
         "ticks": ticks,
         "env_steps": model.num_timesteps,
         "updates": int(model._n_updates),
-        "work": work,
         "threads": words,
         "settings": settings_of(model, module, settings["algo"]),
         "versions": versions(),

@@ -57,13 +57,6 @@ def comparison_png(compared: Sequence[LabelledRuns]) -> bytes:
     return picture_file(figure, is_svg=False)
 
 
-def curves_file(curves: Mapping[str, list[tuple[Float64, Float64]]], title: str, *, is_svg: bool) -> bytes:
-    """Draws learning curves alone, by label, each as far as its runs go."""
-    figure = Figure(figsize=(WIDTH_IN, CURVE_IN), dpi=DPI, layout="constrained")
-    _curves(figure.add_subplot(), curves, title, math.inf)
-    return picture_file(figure, is_svg=is_svg)
-
-
 def _plain(label: str) -> str:
     """Returns the label so that it is drawn unchanged: no formula between dollars, not left out for its underscore."""
     return (" " if label.startswith("_") else "") + label.replace("$", r"\$")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from offpolicy.analysis import plots
-from offpolicy.analysis.plots import Segment, Track, aligned, curves_file, typical_window
+from offpolicy.analysis.plots import Segment, Track, aligned, typical_window
 from offpolicy.errors import ConfigError
 
 MS = 1_000_000
@@ -54,12 +54,6 @@ def test_the_timeline_names_every_track_and_every_phase_in_it() -> None:
     texts = texts_of(plots.timeline_svg(TRACKS, 0, 20 * MS, "a <title>"))
     assert {"learner 0", "learner 1", "packer 0", "collector 0", "a <title>", "ms"} <= set(texts)
     assert {segment.phase for track in TRACKS for segment in track.segments} <= set(texts)
-
-
-def test_a_label_is_drawn_as_it_is_written() -> None:
-    curve = (np.array([1.0, 2.0]), np.array([3.0, 4.0]))
-    svg = curves_file({"_cost $5 $x^2$": [curve], "b": [curve]}, "title", is_svg=True)
-    assert " _cost $5 $x^2$" in texts_of(svg)
 
 
 def test_curves_are_interpolated_over_the_range_that_all_have() -> None:

@@ -19,7 +19,8 @@ def results_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
     monkeypatch.setattr(results, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(results, "commit", lambda: "abc")
-    monkeypatch.setattr(journal, "look", lambda cores: 0.0)  # nobody else runs here
+    monkeypatch.setattr(journal, "commit", lambda: "abc")
+    monkeypatch.setattr(journal, "look", lambda cores: 0.0)
     yield tmp_path / "results"
     os.sched_setaffinity(0, cores)
     torch.set_num_threads(threads)

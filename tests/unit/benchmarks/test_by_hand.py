@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from benchmarks.peers.by_hand import Learner, Nets, Sac, Td3
 from benchmarks.peers.control import Batch
-from benchmarks.peers.settings import Settings
+from benchmarks.peers.workloads import Settings
 
 OBS, ACTION, ROWS = 5, 2, 32
 SMALL = Settings("sac", 1, batch_size=4, hidden_dims=(8, 8), learning_starts=40, capacity=200)
