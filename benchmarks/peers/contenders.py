@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -53,28 +53,6 @@ class Report(NamedTuple):
     versions: dict[str, str]
 
 
-class Contender(Protocol):
-    """A trainer that does the job."""
-
-    @property
-    def name(self) -> str: ...
-
-    def why_missing(self) -> str | None:
-        """Returns why it cannot run here, or None."""
-
-    def command(self, job: Job) -> list[str]: ...
-
-    def environment(self) -> dict[str, str]: ...
-
-    def has_chosen(self, job: Job) -> bool:
-        """False as long as it tries threads or modes."""
-
-    def ticks(self, job: Job) -> list[Tick]:
-        """Returns its counter over time, as far as it is written."""
-
-    def report(self, job: Job) -> Report: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Ours:
     """`offpolicy train` with the runner single_gpu; logging and timing stay on, as a user has them."""
@@ -83,6 +61,7 @@ class Ours:
     overrides: tuple[str, ...] = ()
 
     def why_missing(self) -> str | None:
+        """Returns why it cannot run here, or None."""
         return None
 
     def command(self, job: Job) -> list[str]:
@@ -94,11 +73,15 @@ class Ours:
         return environment()
 
     def has_chosen(self, job: Job) -> bool:
+        """False as long as it tries threads or modes."""
         tries = num_usable_cores() > 1 and not any(word.startswith("runner.world_size=") for word in self.overrides)
         return not tries or CHOICE in (job.scratch / OUTPUT).read_text(errors="replace")
 
     def ticks(self, job: Job) -> list[Tick]:
-        """The last record is left out: of a run that has ended it is written once every process has exited."""
+        """Returns its counter over time, as far as it is written.
+
+        The last record is left out: of a run that has ended it is written once every process has exited.
+        """
         path = job.scratch / "run" / "metrics.jsonl"
         records = [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.is_file() else []
         if not records:
@@ -191,6 +174,7 @@ class Program:
         return Report(**{name: data[name] for name in Report._fields})
 
 
+Contender = Ours | Program
 CONTENDERS: Mapping[str, Contender] = {
     "ours": Ours("offpolicy", ("collect.mode=alternate",)),
     "overlap": Ours("offpolicy, overlap", ("collect.mode=overlap",)),
