@@ -75,9 +75,11 @@ def read_space(file: Path, given: Sequence[str] = ()) -> dict[str, BaseDistribut
     tree = read_values(file, "a mapping such as {parameters: {algo.gamma: {low: 0.9, high: 0.999}}}")
     if tree.keys() != {"parameters"} or not isinstance(tree["parameters"], dict):
         raise ConfigError(f"{file}: got {', '.join(map(str, tree))}, allowed parameters: keys, each with {FORM}")
-    space = dict[str, BaseDistribution]()
-    problems = [f"{key}: not allowed on the command line: the sweep sets it" for key in given if key in OWN_KEYS]
-    for key, raw in tree["parameters"].items():
+    space, parameters = dict[str, BaseDistribution](), tree["parameters"]
+    taken = [key for key in given if key in OWN_KEYS or key in parameters]
+    problems = [f"{key}: not allowed on the command line: the sweep sets it" for key in taken]
+    problems += [f"{file}: parameters.{key}: not allowed: the sweep sets it" for key in OWN_KEYS if key in parameters]
+    for key, raw in parameters.items():
         try:
             with warnings.catch_warnings(action="error"):  # Optuna warns of a step that does not divide its range
                 space[key] = _distribution(str(key), raw)
@@ -85,8 +87,6 @@ def read_space(file: Path, given: Sequence[str] = ()) -> dict[str, BaseDistribut
             problems += [f"{file}: parameters.{problem}" for problem in error.problems]
         except (ValueError, TypeError, AttributeError, KeyError, UserWarning) as error:
             problems.append(f"{file}: parameters.{key}: got {raw!r}, allowed {FORM}: {error}")
-        if key in given:
-            problems.append(f"{key}: not allowed on the command line: the space searches it")
     if problems:
         raise ConfigError(problems)
     return space
@@ -94,8 +94,6 @@ def read_space(file: Path, given: Sequence[str] = ()) -> dict[str, BaseDistribut
 
 def _distribution(key: str, raw: Any) -> BaseDistribution:  # Any: not checked yet
     """Raises `ConfigError` for a key or value that a run does not take, and what Optuna raises for a bad range."""
-    if key in OWN_KEYS:
-        raise ConfigError(f"{key}: not allowed: the sweep sets it")
     numbers: dict[str, Any] = {name: float(raw[name]) for name in ("low", "high", "step") if name in raw}
     ends = raw["values"] if raw.keys() == {"values"} else [numbers["low"], numbers["high"]]
     words, parser = [as_override(end) for end in ends], Parser(specs(), NO_CLASSES)
@@ -223,9 +221,9 @@ class Sweep:
             if all(each.state in (TrialState.FAIL, TrialState.WAITING) for each in self._study.get_trials()):
                 raise
         else:
+            mean, *each = (return_text(value, ",") for value in (statistics.mean(returns), *returns))
             self._study.tell(trial, statistics.mean(returns))
-            each_return = ", ".join(return_text(value, ",") for value in returns)
-            self._say(trial, f"return {return_text(statistics.mean(returns), ',')} ({each_return})")
+            self._say(trial, f"return {mean} ({', '.join(each)})")
 
     def _final_return(self, trial: Trial, index: int) -> float:
         """Returns the mean return of the final evaluation of one seed. Raises `TrialPruned` or `OffPolicyError`."""

@@ -157,7 +157,7 @@ def test_a_directory_of_another_sweep_is_refused(start: Start, capsys: pytest.Ca
     ("words", "problem"),
     [
         (["seed=3"], "seed: not allowed on the command line: the sweep sets it"),
-        (["algo.gamma=0.9"], "algo.gamma: not allowed on the command line: the space searches it"),
+        (["algo.gamma=0.9"], "algo.gamma: not allowed on the command line: the sweep sets it"),
         (["algo.tau=3"], "algo.tau: got 3, allowed a number"),
         (["--trials", "0"], "--trials"),
         (["--out", "space.yaml/x"], "--out: space.yaml/x cannot be used: [Errno 20] Not a directory"),
