@@ -76,7 +76,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparedRow:
     """One quantity of all labels."""
 
     title: str
@@ -86,41 +86,41 @@ class Row:
     is_of_time: bool = False
 
 
-class Section(NamedTuple):
+class ComparedSection(NamedTuple):
     """Rows of one clock or kind."""
 
     title: str
-    rows: list[Row]
+    rows: list[ComparedRow]
 
 
-def sections(compared: Sequence[LabelledRuns], reference: float | None) -> list[Section]:
+def sections(compared: Sequence[LabelledRuns], reference: float | None) -> list[ComparedSection]:
     """Returns everything that at least one label has recorded. `reference`: the score to reach, None: chosen."""
     rollout = _steady_row(compared, ROLLOUT_KEY, "Rollout", TIME)
     rates = [_steady_row(compared, key, row, words) for key, (row, words) in RATES.items()]
     without_core = [_steady_row(compared, key, side.title(), AMOUNT) for side, key in DESCHEDULED.items()]
     found = [
-        Section(
+        ComparedSection(
             "Learner, ms/iteration",
             _phases(compared, LEARNER_KEYS | foreign_rows("learner"), ITERATION, "Iter Wall")
             + _composites(compared, "learner")
             + [row for row in [_work_row(compared)] if row is not None],
         ),
-        Section(
+        ComparedSection(
             "Collector, ms/vec step",
             _phases(compared, COLLECTOR_KEYS | foreign_rows("collector"), CYCLE, "Cycle")
             + _composites(compared, "collector")
             + _not_zero([rollout]),
         ),
-        Section("Rates", _not_zero(rates)),
-        Section("Learning", _final_rows(compared) + _reach_rows(compared, reference)),
-        Section("Without a core, % wall", _not_zero(without_core)),
+        ComparedSection("Rates", _not_zero(rates)),
+        ComparedSection("Learning", _final_rows(compared) + _reach_rows(compared, reference)),
+        ComparedSection("Without a core, % wall", _not_zero(without_core)),
     ]
     busy = contended_labels(compared)
     is_busy = [each.label in busy for each in compared]
-    return [Section(title, [_withheld(row, BUSY, is_busy) for row in rows]) for title, rows in found if rows]
+    return [ComparedSection(title, [_withheld(row, BUSY, is_busy) for row in rows]) for title, rows in found if rows]
 
 
-def _withheld(row: Row, word: str, is_bad: Sequence[bool]) -> Row:
+def _withheld(row: ComparedRow, word: str, is_bad: Sequence[bool]) -> ComparedRow:
     """Returns a row of time with `word` in place of the verdicts that rest on a label of which `is_bad` is true."""
     if not row.is_of_time:
         return row
@@ -155,7 +155,7 @@ def mean_of_runs(labelled: LabelledRuns, key: str) -> float:
     return float(np.mean([run.mean for run in values])) if values else math.nan
 
 
-def _phases(compared: Sequence[LabelledRuns], keys: dict[str, str], wall_key: str, wall_row: str) -> list[Row]:
+def _phases(compared: Sequence[LabelledRuns], keys: dict[str, str], wall_key: str, wall_row: str) -> list[ComparedRow]:
     """Returns the phases of one clock, and its wall."""
     walls = [mean_of_runs(labelled, wall_key) for labelled in compared]
     least = LEAST_OF_WALL * next((wall for wall in walls if not math.isnan(wall)), 0.0)
@@ -164,11 +164,13 @@ def _phases(compared: Sequence[LabelledRuns], keys: dict[str, str], wall_key: st
     return rows + ([replace(wall, is_sum=True)] if wall is not None else [])
 
 
-def _not_zero(found: Iterable[Row | None]) -> list[Row]:
+def _not_zero(found: Iterable[ComparedRow | None]) -> list[ComparedRow]:
     return [row for row in found if row is not None and any(abs(cell.value) >= 5e-4 for cell in row.cells)]
 
 
-def _steady_row(compared: Sequence[LabelledRuns], key: str, title: str, words: Words, least: float = 0.0) -> Row | None:
+def _steady_row(
+    compared: Sequence[LabelledRuns], key: str, title: str, words: Words, least: float = 0.0
+) -> ComparedRow | None:
     drawn = _drawn(compared, lambda labelled: steady_values(labelled, key))
     if not any(drawn):
         return None
@@ -181,7 +183,7 @@ def is_unlike(one: LabelledRuns, other: LabelledRuns, key: str) -> bool:
     return any(key in run.unlike for run in one.runs) != any(key in run.unlike for run in other.runs)
 
 
-def _work_row(compared: Sequence[LabelledRuns]) -> Row | None:
+def _work_row(compared: Sequence[LabelledRuns]) -> ComparedRow | None:
     """Returns env steps per iteration where they differ: the milliseconds are then those of other amounts of work."""
     found: list[float] = []
     for labelled in compared:
@@ -191,14 +193,14 @@ def _work_row(compared: Sequence[LabelledRuns]) -> Row | None:
     known = [value for value in found if not math.isnan(value)]
     if not known or max(known) <= (1.0 + LEAST_CHANGE) * min(known):
         return None
-    return Row("env steps/iteration", tuple(map(Cell, found)))
+    return ComparedRow("env steps/iteration", tuple(map(Cell, found)))
 
 
-def _composites(compared: Sequence[LabelledRuns], side: str) -> list[Row]:
+def _composites(compared: Sequence[LabelledRuns], side: str) -> list[ComparedRow]:
     return [row for key in composite_rows(side) if (row := _composite(compared, key)) is not None]
 
 
-def _composite(compared: Sequence[LabelledRuns], key: str) -> Row | None:
+def _composite(compared: Sequence[LabelledRuns], key: str) -> ComparedRow | None:
     """Returns a sum that some trainer recorded as one number, beside the same sum of those that recorded its parts."""
     title, parts = COMPOSITES[key]
     in_its_place = ITERATION if key == PIPELINE_KEY else parts[0]
@@ -217,11 +219,11 @@ def _composite(compared: Sequence[LabelledRuns], key: str) -> Row | None:
     return replace(_row(title, _drawn(compared, values_of), TIME), is_sum=True)
 
 
-def _final_rows(compared: Sequence[LabelledRuns]) -> list[Row]:
+def _final_rows(compared: Sequence[LabelledRuns]) -> list[ComparedRow]:
     """Returns the returns at the end of the common range."""
     if not any(labelled.has_env_steps for labelled in compared):
         return []
-    end, rows = common_end(compared), list[Row]()
+    end, rows = common_end(compared), list[ComparedRow]()
     for key, title in RETURNS.items():
         drawn = _drawn(compared, partial(final_values, key=key, end=end))
         least = least_return_change(compared, key, end)
@@ -229,7 +231,7 @@ def _final_rows(compared: Sequence[LabelledRuns]) -> list[Row]:
     return rows
 
 
-def _reach_rows(compared: Sequence[LabelledRuns], reference: float | None) -> list[Row]:
+def _reach_rows(compared: Sequence[LabelledRuns], reference: float | None) -> list[ComparedRow]:
     """Returns the env steps and seconds to a score: one value per run, so a verdict needs seeds on both sides."""
     key = reach_key(compared) if all(labelled.has_env_steps for labelled in compared) else None
     if key is None:
@@ -246,7 +248,7 @@ def _reach_rows(compared: Sequence[LabelledRuns], reference: float | None) -> li
     ]
 
 
-def _reach_row(title: str, reached: Sequence[Sequence[float]], words: Words) -> Row:
+def _reach_row(title: str, reached: Sequence[Sequence[float]], words: Words) -> ComparedRow:
     drawn: list[Drawn | None] = []
     remarks: list[str] = []
     for index, found in enumerate(reached):
@@ -269,7 +271,7 @@ def _drawn(compared: Sequence[LabelledRuns], values_of: Callable[[LabelledRuns],
 
 def _row(
     title: str, drawn: Sequence[Drawn | None], words: Words, least: float = 0.0, *, is_relative: bool = True
-) -> Row:
+) -> ComparedRow:
     """Returns a row of changes; relative ones of less than `least` or `LEAST_CHANGE` of the baseline are noise."""
     first = drawn[0]
     cells: list[Cell] = []
@@ -290,7 +292,7 @@ def _row(
             difference = difference_interval(found, first)
             change = difference if math.isfinite(difference.low) else None
             cells.append(Cell(found.mean, change, verdict_of(difference, words, least)))
-    return Row(title, tuple(cells), is_relative, is_of_time=words.is_of_time)
+    return ComparedRow(title, tuple(cells), is_relative, is_of_time=words.is_of_time)
 
 
 def verdict_of(difference: Interval, words: Words, least: float) -> str:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offpolicy.analysis.bootstrap import Interval
-from offpolicy.analysis.compare import BUSY, NOISE, UNLIKE, Cell, Row, Section
+from offpolicy.analysis.compare import BUSY, NOISE, UNLIKE, Cell, ComparedRow, ComparedSection
 
 STYLES = {
     **dict.fromkeys((NOISE, BUSY, UNLIKE), "dim"),
@@ -46,7 +46,7 @@ class Report:
     """Compared labels, the first the baseline, with their tables; `notes` say what the numbers rest on."""
 
     labels: tuple[str, ...]
-    sections: tuple[Section, ...]
+    sections: tuple[ComparedSection, ...]
     notes: tuple[str, ...]
 
     @property
@@ -68,7 +68,7 @@ def terminal(report: Report, width: int) -> RenderableType:
     return Group(*parts, *map(Text, report.notes))
 
 
-def _table(labels: Sequence[str], section: Section, others: Sequence[int], with_intervals: bool) -> Table:
+def _table(labels: Sequence[str], section: ComparedSection, others: Sequence[int], with_intervals: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
     table.add_column(section.title, width=TITLE_WIDTH, overflow="fold")
     table.add_column(labels[0], justify="right", width=VALUE_WIDTH, overflow="fold")
@@ -127,7 +127,7 @@ def markdown(report: Report, picture: str | None) -> str:
     def without_bars(text: str) -> str:
         return text.replace("|", "\\|")
 
-    def cells(row: Row) -> str:
+    def cells(row: ComparedRow) -> str:
         texts = [f"**{row.title}**" if row.is_sum else row.title]
         for cell in row.cells:
             verdict = cell.verdict if cell.verdict in (NOISE, BUSY, UNLIKE, "") else f"**{cell.verdict}**"
@@ -146,7 +146,7 @@ def markdown(report: Report, picture: str | None) -> str:
 def html(report: Report, png: bytes) -> str:
     """Returns one page that needs no other file."""
 
-    def cells(row: Row) -> str:
+    def cells(row: ComparedRow) -> str:
         return "".join(
             f"<td>{escape(_value(cell))} <small>{escape(_change(cell, row.is_relative, True))}</small>"
             f' <span class="{cell.verdict}">{cell.verdict}</span></td>'

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from offpolicy.analysis import report as pages
 from offpolicy.analysis.bootstrap import LEVEL, block_length
-from offpolicy.analysis.compare import LEAST_CHANGE, LEAST_OF_WALL, UNLIKE, Section, sections
+from offpolicy.analysis.compare import LEAST_CHANGE, LEAST_OF_WALL, UNLIKE, ComparedSection, sections
 from offpolicy.analysis.conditions import Answer, Judgement, judge, parse_conditions
 from offpolicy.analysis.contention import contention_notes
 from offpolicy.analysis.learning_curves import FINAL_FRACTION, LEAST_OF_RANGE, common_end, reach_key
@@ -114,7 +114,7 @@ def _exit_code(judgements: Sequence[Judgement]) -> int:
     return EXIT_UNJUDGED if Answer.REFUSED in outcomes else 0
 
 
-def _refusals(compared: Sequence[LabelledRuns], found: Sequence[Section]) -> Iterator[str]:
+def _refusals(compared: Sequence[LabelledRuns], found: Sequence[ComparedSection]) -> Iterator[str]:
     """Yields why rows have no verdict, where some have none."""
     yield from contention_notes(compared)
     if any(cell.verdict == UNLIKE for section in found for row in section.rows for cell in row.cells):

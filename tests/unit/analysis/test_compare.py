@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from offpolicy.analysis.bootstrap import Interval
-from offpolicy.analysis.compare import Cell, Row, Section, sections
+from offpolicy.analysis.compare import Cell, ComparedRow, ComparedSection, sections
 from offpolicy.analysis.contention import contention_notes
 from offpolicy.analysis.learning_curves import first_reach
 from offpolicy.analysis.report import Report, markdown, quantity
@@ -19,7 +19,7 @@ from offpolicy.analysis.runs import LabelledRuns, read_runs
 MakeRun = Callable[..., Path]
 
 
-def rows(compared: list[LabelledRuns], reference: float | None = None) -> dict[str, Row]:
+def rows(compared: list[LabelledRuns], reference: float | None = None) -> dict[str, ComparedRow]:
     return {row.title: row for section in sections(compared, reference) for row in section.rows}
 
 
@@ -152,8 +152,8 @@ def test_the_shares_the_bound_and_a_remedy_are_named(make_run: MakeRun) -> None:
 
 
 def test_a_row_of_markdown_has_one_cell_per_label() -> None:
-    row = Row("Train", (Cell(10.0), Cell(5.0, Interval(-0.5, -0.6, -0.4), "faster")))
-    text = markdown(Report(("a", "b|c"), (Section("ms", [row]),), ("a | note",)), None)
+    row = ComparedRow("Train", (Cell(10.0), Cell(5.0, Interval(-0.5, -0.6, -0.4), "faster")))
+    text = markdown(Report(("a", "b|c"), (ComparedSection("ms", [row]),), ("a | note",)), None)
     assert "| ms | a | b\\|c |\n| --- | ---: | ---: |\n| Train | 10.0 | 5.000 -50% [-60, -40] **faster** |" in text
     assert "- a \\| note" in text
 
