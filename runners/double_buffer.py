@@ -7,14 +7,13 @@ Batch source: `PrefetchSource` (`offpolicy/replay/prefetch_source.py`) with `rep
 holds the batches of an iteration, in page-locked host memory and on the device; on a CPU both are the same memory.
 
     packing thread                                        learner's thread
-    waits for a submitted slot, and with `replay.newest`  waits for a packed slot (phase replay batch wait)
-      for rows (track `packer`, phase rows_wait)          trains on its batches (train); replay sample and h2d are
-    draws the rows below the ring's end as it was when      next to nothing, because they were done ahead
-      the slot was submitted, packs them (phase pack)     submits the other slot when it takes this one into use,
-    copies the slot to the device on a second stream        and this one once its batches are used
-    hands it over
+    waits for a submitted slot (phase request_wait)       waits for a packed slot (phase replay batch wait)
+    draws the rows below the ring's end as it was when    trains on its batches (train); replay sample and h2d are
+      the slot was submitted, packs them (phase pack)       next to nothing, because they were done ahead
+    copies the slot to the device on a second stream      submits the other slot when it takes this one into use,
+    hands it over                                           and this one once its batches are used
 
-So a batch is one iteration old. With `replay.slots=1`, or `replay.prefetch=false`, nothing is packed ahead.
+So a batch is one iteration old. With `replay.slots=1` nothing is packed ahead.
 `runner=single_gpu replay.source=prefetch collect.mode=overlap` is the same topology by other keys.
 
 Collectors: as in `single_gpu`, but `collect.mode=overlap` is the default: they take the env steps of the next iteration

@@ -53,7 +53,7 @@ RESUMABLE = (
     *("env.step_timeout_s", "algo.compile", "callbacks"),
     *("env.vectorization", "env.measure", "env.on_error", "env.max_bad_rows"),
     *("collect.hook", "collect.post_queue"),
-    *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots", "prefetch", "newest")),
+    *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots")),
 )
 
 

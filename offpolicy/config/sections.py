@@ -397,22 +397,11 @@ class ReplayConfig:
     demo_share: float = option(
         0.25, "share of every batch that is demonstrations", gt=0.0, lt=1.0, needs="replay.demos!=null"
     )
-    age_weighting: int | None = option(
-        None,
-        "env steps in which a row's weight falls from 1 to 0, but not below replay.age_floor (Sample Weight Decay,"
-        " arXiv:2604.01913; WarpSAC's: 80000); null: all rows are equally likely",
-        ge=1,
-    )
-    age_floor: float = option(0.1, "lowest weight of an old row", gt=0.0, le=1.0, needs="replay.age_weighting!=null")
     device_share: float = option(
         0.5, "share of the device's free memory that the copy may take", gt=0.0, le=1.0,
         needs="replay.source=auto,resident",
     )  # fmt: skip
     slots: int = option(2, "batches packed or in use at once", ge=1, le=16, needs=PREFETCH)
-    prefetch: bool = option(
-        True, "pack the next batch while this one trains; false: when it is asked for", needs=PREFETCH
-    )
-    newest: bool = option(False, "pack only once the rows that the iteration waits for are there", needs=PREFETCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

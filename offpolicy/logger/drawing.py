@@ -26,7 +26,7 @@ COLORS: dict[str, str] = {
     CollectorPhase.REPLAY_WRITE: "#4a90a4", CollectorPhase.LEARNER_WAIT: "#dbe5f1", CollectorPhase.HANDSHAKE: "#a07cc0",
     CollectorPhase.POST_BACKPRESSURE: "#f7d0d0", CollectorPhase.SNAPSHOT: "#7f7f7f",
     PackerPhase.PACK: "#e08a2c", PackerPhase.COPY: "#b5651d", PackerPhase.REQUEST_WAIT: "#ececec",
-    PackerPhase.ROWS_WAIT: "#f3e3c3", PackerPhase.SLOT_WAIT: "#fbd9c0",
+    PackerPhase.SLOT_WAIT: "#fbd9c0",
     "other": "#bdbdbd",
 }  # fmt: skip
 

@@ -92,7 +92,7 @@ class CollectorGate:
 
 
 class LearnerGate:
-    """A learner rank's side; only the leader grants and asks for snapshots. One gate serves one thread."""
+    """A learner rank's side; only the leader grants and asks for snapshots."""
 
     def __init__(
         self,
@@ -102,14 +102,10 @@ class LearnerGate:
         collector_events: Sequence[WakeEvent],
         *,
         num_collectors: int | None = None,
-        is_main: bool = True,
     ) -> None:
-        """`rank` is the index on this host; `num_collectors` counts those of all hosts (default: one host).
-
-        `is_main` is False for the gate of a thread beside the learner's: its waiting is not the learner's.
-        """
+        """`rank` is the index on this host; `num_collectors` counts those of all hosts (default: one host)."""
         self._control, self._wake_event, self._collector_events = control, wake_event, tuple(collector_events)
-        self._own, self._is_leader, self._is_main = control.ranks[rank], rank == 0, is_main
+        self._own, self._is_leader = control.ranks[rank], rank == 0
         self._num_collectors = num_collectors or len(control.collectors)
 
     @property
@@ -173,12 +169,10 @@ class LearnerGate:
     def _block_until(self, is_true: Callable[[], bool]) -> None:
         if is_true():
             return
-        if self._is_main:
-            self._own.set(RankWord.IS_WAITING, 1)
+        self._own.set(RankWord.IS_WAITING, 1)
         while not is_true():
             self._wake_event.wait(POLL_S)
-        if self._is_main:
-            self._own.set(RankWord.IS_WAITING, 0)
+        self._own.set(RankWord.IS_WAITING, 0)
 
 
 def _wake(events: Sequence[WakeEvent]) -> None:

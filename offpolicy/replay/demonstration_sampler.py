@@ -49,16 +49,12 @@ class EndlessRows:
         number: int = self._place(self.taken) // len(self.rows)
         return number
 
-    def prepare(self, count: int) -> None:
-        """Draws the orders that the next `count` rows need, and forgets those of finished cycles."""
+    def take(self, count: int) -> Int64:
+        """Returns the indices of the next rows. [count]. Draws the order of each cycle that begins."""
         needed = range(self.cycle, self._place(self.taken + max(count, 1) - 1) // len(self.rows) + 1)
         for number in set(needed) - self._orders.keys():
             self._orders[number] = generator(self._seed, "demos", number, *self._path).permutation(len(self.rows))
         self._orders = {number: self._orders[number] for number in needed}
-
-    def take(self, count: int) -> Int64:
-        """Returns the indices of the next rows. [count]."""
-        self.prepare(count)
         place = self._place(np.arange(self.taken, self.taken + count))
         cycle, offset = np.divmod(place, len(self.rows))
         index = np.empty(count, np.int64)
@@ -102,17 +98,11 @@ class DemoShare:
 
 
 class MixedSampler:
-    """A `Sampler` that adds demonstrations to every batch. They have no age: it returns the draws from the replay."""
+    """A sampler that adds demonstrations to every batch. They have no age: it returns the draws from the replay."""
 
     def __init__(self, replay: UniformSampler, share: DemoShare) -> None:
         self._replay, self._share = replay, share
-        self.bounds, self.has_written = replay.bounds, replay.has_written
-
-    has_preparation = True
-
-    def prepare(self, num_batches: int) -> None:
-        """Prepares the order of the demonstrations: a new cycle is drawn here and not while gathering."""
-        self._share.rows.prepare(num_batches * self._share.per_batch)
+        self.bounds = replay.bounds
 
     def fill(self, out: Float32, bounds: Bounds | None = None) -> Draw:
         """Fills `out` [U * B, W]; returns what was drawn from the replay, U times the rest of B."""
@@ -127,15 +117,20 @@ class MixedSampler:
         return draw
 
     def state(self) -> dict[str, Any]:
+        """Returns JSON data from which another sampler fills the same batches."""
         return {**self._replay.state(), "demos": self._share.rows.state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
+        """Restores what `state` returned. Raises `CheckpointError` for anything else."""
         self._replay.set_state(state)
         self._share.rows.set_state(Fields("sampler", state).value("demos"))
 
     def describe(self) -> str:
         """Returns the end of a source's line in the run's header."""
         return self._replay.describe() + self._share.describe()
+
+
+Sampler = UniformSampler | MixedSampler
 
 
 class ResidentDemos:
@@ -157,9 +152,6 @@ class ResidentDemos:
         self._blocks = cycle(staging_blocks(2, shape, torch.int64, device, "replay.demos", "lower replay.demo_share"))
         self._index = torch.zeros(shape, dtype=torch.int64, device=device)
         self._gathered = self._copy_stream.learner_mark()
-
-    def prepare(self, num_batches: int) -> None:
-        self.share.rows.prepare(num_batches * self.share.per_batch)
 
     def draw(self, num_batches: int) -> Tensor:
         """Returns the next rows [U, D, W] on the device."""

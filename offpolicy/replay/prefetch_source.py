@@ -1,29 +1,30 @@
 """`replay.source=prefetch`: a thread packs the next batches into slots while the learner trains on the present ones.
 
-A slot circulates: the learner submits it with a request, the packer fills it and copies it to the device, the learner
-takes it into use, hands out its batches, and submits it again. A request is submitted as soon as another slot is taken
-into use, and fixes the rows that may be drawn at that instant; the batches are therefore one iteration old, unless the
-newest rows are required. The packer has another time account than the learner, beside which it runs.
+A slot circulates: the learner submits it, the packer fills it and copies it to the device, the learner takes it into
+use, hands out its batches, and submits it again. A slot is submitted as soon as another one is taken into use, and only
+rows that may be drawn at that instant get into it: its batches are a function of that instant and of the sampler's
+stream, and one iteration old. The packer has another time account than the learner, beside which it runs.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from offpolicy.errors import HangError
 from offpolicy.protocols import DeviceSync, StepCount, StepGate
+from offpolicy.replay.demonstration_sampler import Sampler
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.ring import Ring
-from offpolicy.replay.sampler import SampleAges, Sampler
-from offpolicy.replay.staging import CopyStream, Request, RequestLimits, Slot, host_block, nbytes_text
+from offpolicy.replay.sampler import Bounds, Draw, SampleAges
+from offpolicy.replay.staging import CopyStream, host_block, nbytes_text
 from offpolicy.saved_fields import Fields
 from offpolicy.timing.device_timer import BackgroundCopyTimer, StreamSync
 from offpolicy.timing.ledger import NULL_SPAN, Ledger
@@ -33,19 +34,8 @@ from offpolicy.types import NO_ACCOUNT, Account
 CLOSE_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class PrefetchSpec:
-    """Configuration of a prefetching source of one rank."""
-
-    source: SourceSpec
-    num_slots: int = 2
-    prefetch: bool = True  # False: batches are asked for only when they are needed, and exactly as many
-    newest: bool = False  # an iteration's batches may be drawn only once the rows it needs have landed
-    is_crowded: Callable[[], bool] = lambda: False  # True while a thread that packs takes a core from the update
-
-
 def rows_recycled_while_open(limiter: RateLimiter, num_rings: int, num_slots: int) -> int:
-    """Returns how many rows of a ring may be recycled, at most, between a request and the packing of its batches.
+    """Returns how many rows of a ring may be recycled, at most, between a slot's submission and its packing.
 
     In that time the learner uses up the other slots, and a resumed one has begun an iteration. There may be as many
     rows of autoreset as transitions, where episodes have one step.
@@ -54,17 +44,55 @@ def rows_recycled_while_open(limiter: RateLimiter, num_rings: int, num_slots: in
     return 2 * -(-ahead // num_rings)
 
 
+class Slot:
+    """Room for the batches of the longest iteration: `staging` on the host, `rows` on the device; one block on the CPU.
+
+    Its states in turn: free, submitted, packed, in use. Only one thread uses it at any time.
+    """
+
+    def __init__(self, staging: Tensor, rows: Tensor, last_use: torch.Event | None) -> None:
+        self._staging, self._rows = staging, rows  # [U, B, W]
+        self.last_use = last_use  # when the learner is done with the previous batches
+        self.bounds = Bounds((), ())  # what may be drawn
+        self.taken = len(staging)  # batches handed out
+        self.random_before: dict[str, Any] | None = None  # the sampler's stream before these batches were drawn
+        self._draw = Draw(np.empty(0, np.int64), np.empty(0, np.int64))
+
+    @property
+    def num_left(self) -> int:
+        """Number of batches not handed out yet."""
+        return len(self._staging) - self.taken
+
+    @property
+    def is_staged(self) -> bool:
+        """True if packed batches must be copied to the device."""
+        return self._rows is not self._staging
+
+    def pack(self, sampler: Sampler) -> None:
+        """Draws and gathers the batches."""
+        self._draw = sampler.fill(self._staging.numpy().reshape(-1, self._staging.shape[-1]), self.bounds)
+
+    def copy_to_device(self, copy_stream: CopyStream) -> torch.Event | None:
+        """Starts the copy of the packed batches; returns the mark of its end."""
+        return copy_stream.copy(self._rows, self._staging, after=self.last_use)
+
+    def hand_out(self, count: int) -> tuple[Tensor, Draw]:
+        """Returns the next batches [count, B, W], valid until the slot is free again, and their rows."""
+        begin, end = self.taken, self.taken + count
+        self.taken = end
+        per_batch = len(self._draw.position) // len(self._staging)
+        return self._rows[begin:end], self._draw.part(begin * per_batch, end * per_batch)
+
+
 class Packer:
     """The packing thread and the slots submitted to it. Every method is called by the learner's thread.
 
-    `gate` is used by the packing thread only, which may wait for rows while the learner waits for something else.
     `copies` times the copies on the device; `device_sync` waits for them, on the packing thread.
     """
 
     def __init__(
         self,
         sampler: Sampler,
-        gate: StepGate,
         device: torch.device,
         ledger: Ledger,
         *,
@@ -74,16 +102,14 @@ class Packer:
         self.sampler = sampler
         self.copy_stream = CopyStream(device, device_sync or StreamSync(device), copies or NULL_SPAN)
         self._copies = copies
-        self._gate = gate
         self._todo: deque[Slot] = deque()  # the first one is being packed
         self._packed: deque[Slot] = deque()
-        self._changed = threading.Condition()  # guards the two queues above and the four fields below
+        self._changed = threading.Condition()  # guards the two queues above and the three fields below
         self._error: Exception | None = None
         self._account = NO_ACCOUNT
         self._is_closing = False
-        self._is_waiting_for_rows = False
         self._ledger = ledger  # over `PackerPhase`, used by the packing thread only
-        # A daemon, though always joined: one that waits for rows that never come must not keep the process alive.
+        # A daemon, though always joined: one that hangs must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="packer", daemon=True)
 
     @property
@@ -93,7 +119,7 @@ class Packer:
             return not self._todo and not self._packed
 
     def submit(self, slot: Slot) -> None:
-        """Queues a slot, to be packed as its request says."""
+        """Queues a slot, to be packed with rows of its bounds."""
         with self._changed:
             self._todo.append(slot)
             self._changed.notify_all()
@@ -114,23 +140,21 @@ class Packer:
             return self._account
 
     def random_state(self, in_use: Slot) -> dict[str, Any]:
-        """Returns the sampler's stream before it drew what is not handed out yet, and the requests it drew that for."""
+        """Returns the sampler's stream before it drew what is not handed out yet, and what it drew that from."""
         with self._changed:
             unfinished = [slot for slot in (in_use, *self._packed, *self._todo) if slot.num_left]
             drawn = [slot.random_before for slot in unfinished if slot.random_before is not None]
             stream = drawn[0] if drawn else self.sampler.state()
-            return {**stream, "requests": [replace(slot.request, taken=slot.taken).to_json() for slot in unfinished]}
+            return {**stream, "requests": [{**slot.bounds._asdict(), "taken": slot.taken} for slot in unfinished]}
 
     def close(self) -> None:
-        """Ends and joins the thread. Raises `HangError` if it hangs, unless it waits for rows of a run cut short."""
+        """Ends and joins the thread. Raises `HangError` if it hangs."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(CLOSE_S)
-        with self._changed:
-            has_reason = self._is_waiting_for_rows
-        if self._thread.is_alive() and not has_reason:
+        if self._thread.is_alive():
             raise HangError(f"the packing thread did not end within {CLOSE_S:g} s")
 
     def _run(self) -> None:
@@ -156,15 +180,10 @@ class Packer:
 
     def _pack(self, slot: Slot) -> None:
         phase = self._ledger.phase
-        if slot.request.bounds is None:
-            with phase(Phase.ROWS_WAIT):
-                self._wait_for_rows(slot.request.env_steps)
         with phase(Phase.PACK):
-            bounds = slot.request.bounds or self.sampler.bounds()
             with self._changed:
-                slot.request = replace(slot.request, bounds=bounds)
                 slot.random_before = self.sampler.state()
-            slot.pack(self.sampler, bounds)
+            slot.pack(self.sampler)
         if slot.is_staged:
             with phase(Phase.SLOT_WAIT):
                 self.copy_stream.block_until(slot.last_use)
@@ -174,15 +193,6 @@ class Packer:
                     with self.copy_stream.as_current():
                         self._copies.split_finished()
 
-    def _wait_for_rows(self, env_steps: int) -> None:
-        with self._changed:
-            self._is_waiting_for_rows = True
-        try:
-            self._gate.wait_for(env_steps)
-        finally:
-            with self._changed:
-                self._is_waiting_for_rows = False
-
 
 class PrefetchSource(RateLimitedSource):
     """Hands out batches that were packed ahead, as views of the slot in use.
@@ -191,32 +201,31 @@ class PrefetchSource(RateLimitedSource):
     """
 
     kind = "prefetch"
+    has_batch_wait = True
 
     def __init__(
         self,
-        spec: PrefetchSpec,
+        spec: SourceSpec,
         rings: Sequence[Ring],
         packer: Packer,
         gate: StepGate,
         steps: StepCount,
         updates: int,
     ) -> None:
-        super().__init__(spec.source, rings, gate, steps, updates)
-        self._plan, self._packer, self._ages = spec, packer, SampleAges(rings)
+        super().__init__(spec, rings, gate, steps, updates)
+        self._packer, self._ages = packer, SampleAges(rings)
         self._staging = host_block(
-            (spec.num_slots, *spec.source.block_shape), torch.float32, spec.source.device,
+            (spec.num_slots, *spec.block_shape), torch.float32, spec.device,
             "replay.source=prefetch", "lower replay.slots or algo.batch_size, or use replay.source=direct",
         )  # fmt: skip
-        is_on_host = spec.source.device.type == "cpu"
-        slots = [
-            Slot(host, host if is_on_host else torch.empty_like(host, device=spec.source.device))
+        is_on_host = spec.device.type == "cpu"
+        in_use = packer.copy_stream.learner_mark()  # the memory of the slots may have been in use until here
+        self._in_use, *free = (
+            Slot(host, host if is_on_host else torch.empty_like(host, device=spec.device), in_use)
             for host in self._staging
-        ]
-        for slot in slots:
-            slot.last_use = packer.copy_stream.learner_mark()  # its memory may have been in use until here
-        self._in_use, self._free = slots[0], deque(slots[1:])
-        self._requests: deque[Request] = deque()  # requests that are not submitted yet
-        self._is_postponed = False  # True from a sample to the release behind it, if packing waits for that
+        )
+        self._free = deque(free)
+        self._resumed: deque[tuple[Bounds, int]] = deque()  # what was open when the run was saved, and batches taken
 
     @property
     def samples(self) -> int:
@@ -225,8 +234,6 @@ class PrefetchSource(RateLimitedSource):
     @property
     def sample_age_sum(self) -> float:
         return self._ages.convert()
-
-    has_batch_wait = True
 
     def wait_batch(self) -> None:
         """Blocks until there is a batch to hand out. Raises what the packing thread raised."""
@@ -240,79 +247,51 @@ class PrefetchSource(RateLimitedSource):
         self._in_use = self._packer.take()
 
     def sample(self) -> Tensor:
-        """Returns the batches [U, B, W] that are due and packed; requests the next iteration's at once."""
+        """Returns the batches [U, B, W] that are due and packed; has the next iteration's packed at once."""
         rows, draw = self._in_use.hand_out(min(self.num_due, self._in_use.num_left))
         self.updates += len(rows)
         self._ages.add(draw)
         self.gather_fresh()
-        if self._plan.newest:
-            self._in_use.drop_rest()  # the next iteration needs newer rows
-        self._is_postponed = self._plan.prefetch and self._plan.is_crowded()
-        if self._is_postponed:  # asked for now: the grant of another rank lets newer rows in before this one's release
-            self._requests.extend(self._postponed())
-        else:
-            self._submit_ahead()  # last: once the packer is awake, the two threads take turns with the interpreter
+        while self._free:  # last: once the packer is awake, the two threads take turns with the interpreter
+            self._submit()
         return rows
 
-    def release(self) -> None:
-        """Grants the collectors what the next iteration needs, and has batches packed that were not yet asked for."""
-        super().release()
-        if self._is_postponed:
-            self._is_postponed = False
-            self._submit_ahead()
-
-    def _submit_ahead(self) -> None:
-        """Submits as much as there is room for; of the newest rows, only for the next iteration's."""
-        while self._plan.prefetch and self._free and (self._packer.is_idle or not self._plan.newest):
-            self._submit()
-
     def _submit(self) -> None:
-        """Submits a free slot with a request that was open when the run was saved, else with a new one."""
-        sampler, request = self._packer.sampler, self._requests.popleft() if self._requests else None
-        if request is None or (request.bounds is not None and not sampler.has_written(request.bounds)):
-            self._requests.clear()
-            request = self._new_request()
+        """Submits a free slot, with the rows that may be drawn now, or those of a slot that was open at the save."""
         slot = self._free.popleft()
-        slot.accept(request)
+        slot.bounds, slot.taken = self._resumed.popleft() if self._resumed else (self._packer.sampler.bounds(), 0)
+        slot.random_before = None
         self._packer.submit(slot)
 
-    def _new_request(self) -> Request:
-        num_batches = self._spec.rate_limiter.max_updates if self._plan.prefetch else self.num_due
-        bounds = None if self._plan.newest else self._packer.sampler.bounds()
-        return Request(num_batches, bounds, self.next_needed)
-
-    def _postponed(self) -> list[Request]:
-        """Returns the requests that the free slots still need; of the newest rows, only the next iteration's."""
-        num_wanted = min(len(self._free), 1) if self._plan.newest else len(self._free)
-        return [self._new_request() for _ in range(num_wanted - len(self._requests))]
-
     def random_state(self) -> dict[str, Any]:
-        """Returns the sampler's stream and the open requests: a new source hands out the same batches."""
+        """Returns the sampler's stream and the open slots: a new source hands out the same batches."""
         state = self._packer.random_state(self._in_use)
-        state["requests"] += [request.to_json() for request in self._requests]  # what is not submitted yet
-        return state | self.returns_state()
+        not_submitted = [{**bounds._asdict(), "taken": taken} for bounds, taken in self._resumed]
+        return state | {"requests": state["requests"] + not_submitted} | self.returns_state()
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        """Continues the sampler's stream and the open requests, if the state has any. Raises `CheckpointError`."""
-        fields = Fields("sampler", state)
+        """Continues the sampler's stream and the open slots. Raises `CheckpointError`."""
+        fields, num_slots, num_rings = Fields("sampler", state), len(self._staging), len(self._rings)
         self._packer.sampler.set_state(state)
         self.set_returns_state(state)
-        requests = fields.value("requests") if "requests" in fields else []
-        if not isinstance(requests, list) or len(requests) > self._plan.num_slots:
-            raise fields.refused("requests", f"a list of at most replay.slots={self._plan.num_slots} requests")
-        limiter = self._spec.rate_limiter
-        limits = RequestLimits(limiter.max_updates, len(self._rings), limiter.total)
-        self._requests.extend(Request.from_json(request, limits) for request in requests)
+        requests = fields.value("requests")
+        if not isinstance(requests, list) or len(requests) > num_slots:
+            raise fields.refused("requests", f"a list of at most replay.slots={num_slots} requests")
+        for saved in (Fields("requests", request) for request in requests):
+            first, last = saved.counts("first", num_rings), saved.counts("last", num_rings)
+            if any(map(int.__gt__, first, last)) or first == last:
+                raise saved.refused("first", f"less than last, {last}")
+            taken = saved.count("taken", self._spec.rate_limiter.max_updates - 1)
+            self._resumed.append((Bounds(tuple(first), tuple(last)), taken))
 
     def packer_account(self) -> Account:
         return self._packer.account()
 
     def describe(self) -> str:
-        plan, size = self._plan, nbytes_text(self._staging.nbytes // self._plan.num_slots)
-        where = (
-            "on the host" if plan.source.device.type == "cpu" else f"in page-locked memory and on {plan.source.device}"
-        )
-        return f"replay source: prefetch, {plan.num_slots} slots of {size} {where}{self._packer.sampler.describe()}"
+        size, device = nbytes_text(self._staging[0].nbytes), self._spec.device
+        where = "on the host" if device.type == "cpu" else f"in page-locked memory and on {device}"
+        slots = f"{len(self._staging)} slots of {size} {where}"
+        return f"replay source: prefetch, {slots}{self._packer.sampler.describe()}"
 
     def close(self) -> None:
         self._packer.close()

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from offpolicy.protocols import StepCount, StepGate
+from offpolicy.replay.demonstration_sampler import Sampler
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.running_returns import RunningReturns
-from offpolicy.replay.sampler import SampleAges, Sampler
+from offpolicy.replay.sampler import SampleAges
 from offpolicy.replay.staging import CopyStream, StagingBlock, host_block, nbytes_text
 from offpolicy.saved_fields import Fields
 from offpolicy.timing.device_timer import StreamSync
@@ -33,6 +34,7 @@ class SourceSpec:
     normalize_obs: bool
     fresh_rings: tuple[int, ...] = ()  # rings whose observations and returns this rank passes to the normalisers
     return_discount: float | None = None  # of the running returns that rewards are scaled by; None: they are not
+    num_slots: int = 2  # of a source that packs ahead
 
     @property
     def block_shape(self) -> tuple[int, int, int]:
@@ -71,6 +73,11 @@ class RateLimitedSource:
 
     def wait_ready(self) -> None:
         self._gate.wait_for(self.next_needed)
+
+    has_batch_wait = False
+
+    def wait_batch(self) -> None:
+        """Nothing is packed ahead."""
 
     def is_exhausted(self) -> bool:
         return self._spec.rate_limiter.is_spent(self._steps.env_steps, self.updates)
@@ -165,15 +172,6 @@ class ReplaySource(RateLimitedSource):
     @property
     def sample_age_sum(self) -> float:
         return self._ages.convert()
-
-    @property
-    def has_batch_wait(self) -> bool:
-        return self._sampler.has_preparation
-
-    def wait_batch(self) -> None:
-        """Nothing is prefetched; only a new cycle of demonstrations is prepared."""
-        if self._sampler.has_preparation:
-            self._sampler.prepare(self.num_due)
 
     def sample(self) -> Tensor:
         """Returns rows [U, B, W] for the updates that are due now."""

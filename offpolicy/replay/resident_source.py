@@ -11,14 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.protocols import StepCount, StepGate
-from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.demonstration_sampler import ResidentDemos
 from offpolicy.replay.device_rows import are_transitions, batch_rows
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
@@ -37,16 +36,6 @@ STAGING_ROWS = 4096
 def resident_nbytes(num_rings: int, capacity: int, width: int) -> int:
     """Returns the bytes on the device of the copies of `num_rings` rings of `capacity` float32 rows [W = width]."""
     return 4 * num_rings * capacity * width
-
-
-class DrawOptions(NamedTuple):
-    """How rows are drawn: with the weights of their ages, and with demonstrations mixed in."""
-
-    weights: AgeWeights | None = None
-    demos: ResidentDemos | None = None
-
-
-UNIFORM = DrawOptions()
 
 
 class Mirror:
@@ -78,11 +67,10 @@ class Mirror:
 
 
 class ResidentSampler:
-    """Draws rows, with replacement, from the copies of `rings` (of one capacity) on `device`.
+    """Draws rows, with replacement and equally likely, from the copies of `rings` (of one capacity) on `device`.
 
-    All rows are equally likely, or have weights by their age.
-
-    `timer` is that of the learner's device. Raises `ConfigError` if the device or the host has no room.
+    A copy has room for `replay.capacity` transitions where episodes have 64 steps or more; else the oldest are left
+    out. `timer` is that of the learner's device. Raises `ConfigError` if the device or the host has no room.
     """
 
     def __init__(
@@ -91,17 +79,20 @@ class ResidentSampler:
         device: torch.device,
         seed: int,
         timer: DeviceTimer,
-        options: DrawOptions = UNIFORM,
     ) -> None:
-        self._rings, self._device, self.weights = tuple(rings), device, options.weights
-        self.demos = options.demos  # mixed into the batches
-        self.draw_timer = timer.span(DeviceSpan.SAMPLE)
-        width = rings[0].width
-        self._store = self._new_store(rings[0].copied_rows)
+        self.rings, self._device, self.draw_timer = tuple(rings), device, timer.span(DeviceSpan.SAMPLE)
+        shape = len(rings), rings[0].copied_rows, rings[0].width
+        try:
+            self._store = torch.empty(shape, dtype=torch.float32, device=device)
+        except RuntimeError as error:  # torch.OutOfMemoryError is one
+            raise ConfigError(
+                f"{KEY}: the copy of the replay needs {nbytes_text(resident_nbytes(*shape))} on {device};"
+                f" lower replay.capacity, or {INSTEAD} ({error})"
+            ) from error
         self._share = 1.0  # of the rows that are transitions; nearly, while they are written
         self._mirrors = [Mirror(ring, rows) for ring, rows in zip(rings, self._store, strict=True)]
         self._copy_stream = CopyStream(device, timer, timer.span(DeviceSpan.H2D))
-        self._blocks = cycle(_staging(2 * len(rings), (STAGING_ROWS, width), torch.float32, device))
+        self._blocks = cycle(_staging(2 * len(rings), (STAGING_ROWS, rings[0].width), torch.float32, device))
         # What a draw needs of the rings: see `_describe_rings` for the rows.
         self._host_tables = cycle(_staging(2, (3, len(rings)), torch.int64, device))
         self._table = torch.zeros((3, len(rings)), dtype=torch.int64, device=device)
@@ -109,29 +100,6 @@ class ResidentSampler:
         self._gathered = self._copy_stream.learner_mark()
         self.generator = torch.Generator(device).manual_seed(seed)
         self.age_sum = torch.zeros((), dtype=torch.float64, device=device)  # in transitions, over all rows drawn
-
-    def _new_store(self, capacity: int) -> Tensor:
-        """Returns room for so many rows of each ring. Raises `ConfigError` if the device has none."""
-        shape = len(self._rings), capacity, self._rings[0].width
-        try:
-            return torch.empty(shape, dtype=torch.float32, device=self._device)
-        except RuntimeError as error:  # torch.OutOfMemoryError is one
-            size = nbytes_text(resident_nbytes(*shape))
-            raise ConfigError(
-                f"{KEY}: the copy of the replay needs {size} on {self._device}; lower replay.capacity, or {INSTEAD}"
-                f" ({error})"
-            ) from error
-
-    def _make_room(self) -> None:
-        """Begins with a larger store where episodes are so short that the present one does not hold all of a ring."""
-        needed = max(ring.end - ring.kept_from for ring in self._rings)
-        if not self._rings[0].num_envs or needed <= self._store.shape[1]:
-            return
-        capacity = min(needed * 5 // 4, self._rings[0].capacity)
-        del self._mirrors, self._store  # before there is another
-        self._store = self._new_store(capacity)
-        self._mirrors = [Mirror(ring, rows) for ring, rows in zip(self._rings, self._store, strict=True)]
-        self._gathered = self._copy_stream.learner_mark()
 
     @property
     def nbytes(self) -> int:
@@ -147,41 +115,26 @@ class ResidentSampler:
         """Copies what was committed since the last time. Raises RuntimeError if nothing was ever written."""
         self._load_new()
         while not self.num_rows:  # the writers recycled everything while it was copied
-            if not any(ring.committed for ring in self._rings):
+            if not any(ring.committed for ring in self.rings):
                 raise RuntimeError("no ring holds a row to sample: the learner started before the collectors")
             self._load_new()
         self._describe_rings()
 
     def draw(self, count: int) -> Tensor:
         """Returns rows [count, W] on the device."""
-        ring, index = self._transitions(count) if self._rings[0].num_envs else self._positions(count)
-        rows = batch_rows(self._rings[0], self._store, ring, index)
+        ring, index = self._transitions(count) if self.rings[0].num_envs else self._positions(count)
+        rows = batch_rows(self.rings[0], self._store, ring, index)
         newest = self._table[2]
-        self.age_sum += len(self._rings) * self._share * (newest[ring] - index).sum()
+        self.age_sum += len(self.rings) * self._share * (newest[ring] - index).sum()
         self._gathered = self._copy_stream.learner_mark()
         return rows
 
     def _positions(self, count: int) -> tuple[Tensor, Tensor]:
         """Draws rows: the number of the ring and the index there, [count] each."""
         ends, shifts, _ = self._table
-        if self.weights is not None:
-            return self._by_age(self.weights, ends, shifts, count)
         position = torch.randint(self.num_rows, (count,), generator=self.generator, device=self._device)
         ring = torch.bucketize(position, ends, right=True)
         return ring, position + shifts[ring]
-
-    def _by_age(self, weights: AgeWeights, ends: Tensor, shifts: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Draws rows by their age, as `AgeWeightedSampler` does on the host; arguments as in the table of the rings."""
-        num_rows = torch.diff(ends, prepend=ends.new_zeros(1))
-        weights = weights.in_rows(self._share)
-        totals = weights.total(num_rows.to(torch.float64), torch)
-        weight_ends = totals.cumsum(0)
-        share = torch.rand(count, generator=self.generator, device=self._device, dtype=torch.float64)
-        weight = share * weight_ends[-1]
-        ring = torch.bucketize(weight, weight_ends, right=True).clamp(max=len(ends) - 1)
-        age = weights.age(weight - (weight_ends - totals)[ring], torch).to(torch.int64)
-        age = torch.minimum(age, num_rows[ring] - 1)
-        return ring, (ends + shifts)[ring] - 1 - age
 
     def _transitions(self, count: int) -> tuple[Tensor, Tensor]:
         """Draws rows until enough of them are transitions, without the host looking: so many that they always are.
@@ -195,8 +148,7 @@ class ResidentSampler:
         return ring[chosen], index[chosen]
 
     def _load_new(self) -> None:
-        self._make_room()
-        for mirror, ring in zip(self._mirrors, self._rings, strict=True):
+        for mirror, ring in zip(self._mirrors, self.rings, strict=True):
             stop = ring.committed
             end = ring.end  # read last: what the rows below `stop` refer to lies below it
             while mirror.last < stop and mirror.copied < end:
@@ -204,14 +156,14 @@ class ResidentSampler:
                 self._copy_stream.block_until(block.copied)
                 mirror.load(block, end, self._copy_stream, after=self._gathered)
             mirror.show(stop)
-        self._share = share_of_transitions(self._rings)
+        self._share = share_of_transitions(self.rings)
 
     def _describe_rings(self) -> None:
         """Copies a table of the rings laid end to end: ends, logical index minus position, rows ever written."""
         block = next(self._host_tables)
         self._copy_stream.block_until(block.copied)
         table, end = block.values.numpy(), 0
-        for number, (mirror, ring) in enumerate(zip(self._mirrors, self._rings, strict=True)):
+        for number, (mirror, ring) in enumerate(zip(self._mirrors, self.rings, strict=True)):
             end += mirror.last - mirror.first
             table[:, number] = end, mirror.last - end, ring.committed
         block.copied = self._copy_stream.copy(self._table, block.values, after=self._gathered)
@@ -224,38 +176,28 @@ def _staging(count: int, shape: tuple[int, int], dtype: torch.dtype, device: tor
 
 
 class ResidentSource(RateLimitedSource):
-    """Samples on the learner's device, from its copy of the rings."""
+    """Samples on the learner's device, from its copy of the rings; `demos` are mixed into the batches."""
 
     kind = "resident"
 
     def __init__(
         self,
         spec: SourceSpec,
-        rings: Sequence[Ring],
         sampler: ResidentSampler,
         gate: StepGate,
         steps: StepCount,
         updates: int,
+        demos: ResidentDemos | None = None,
     ) -> None:
-        super().__init__(spec, rings, gate, steps, updates)
-        self._sampler, self._demos = sampler, sampler.demos
-        mixed_in = 0 if sampler.demos is None else sampler.demos.share.per_batch
-        self._num_fresh = spec.batch_size - mixed_in  # rows of every batch that are the replay's
+        super().__init__(spec, sampler.rings, gate, steps, updates)
+        self._sampler, self._demos = sampler, demos
+        self._num_fresh = spec.batch_size - (demos.share.per_batch if demos else 0)  # rows that are the replay's
         self.samples = 0  # rows of the replay handed out
 
     @property
     def sample_age_sum(self) -> float:
         """Sum over `samples` of the row's age in env steps of this host. Waits for the device."""
         return float(self._sampler.age_sum)
-
-    @property
-    def has_batch_wait(self) -> bool:
-        return self._demos is not None
-
-    def wait_batch(self) -> None:
-        """Nothing is prefetched; only a new cycle of demonstrations is prepared."""
-        if self._demos:
-            self._demos.prepare(self.num_due)
 
     def sample(self) -> Tensor:
         """Returns rows [U, B, W], already on the device, for the updates that are due now."""
@@ -290,5 +232,4 @@ class ResidentSource(RateLimitedSource):
 
     def describe(self) -> str:
         demos = self._demos.share.describe() if self._demos else ""
-        weights = self._sampler.weights.describe() if self._sampler.weights else ""
-        return f"replay source: resident, {nbytes_text(self._sampler.nbytes)} on {self._spec.device}{weights}{demos}"
+        return f"replay source: resident, {nbytes_text(self._sampler.nbytes)} on {self._spec.device}{demos}"

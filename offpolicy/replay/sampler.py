@@ -1,14 +1,13 @@
-"""Sampling from the union of several rings, on the CPU, while they are written: uniformly, or by age."""
+"""Sampling from the union of several rings, on the CPU, while they are written."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.ring import Ring
 from offpolicy.seeding import generator_state, set_generator_state
 from offpolicy.types import Bool, Float32
@@ -24,7 +23,6 @@ class Bounds(NamedTuple):
 
     first: tuple[int, ...]  # one per ring
     last: tuple[int, ...]
-    share: float = 1.0  # of the rows that are transitions, where they are drawn by age
 
     @property
     def num_rows(self) -> int:
@@ -43,43 +41,6 @@ class Draw(NamedTuple):
         return Draw(self.ring[start:stop], self.position[start:stop])
 
 
-class Sampler(Protocol):
-    """Fills batches on the host."""
-
-    def bounds(self) -> Bounds:
-        """Returns the rows of the replay that are readable now. Raises RuntimeError if there are none."""
-        ...
-
-    def has_written(self, bounds: Bounds) -> bool:
-        """True if every row of `bounds` was written once: not in a run that was resumed without its replay."""
-        ...
-
-    @property
-    def has_preparation(self) -> bool:
-        """False if `prepare` never does anything."""
-        ...
-
-    def prepare(self, num_batches: int) -> None:
-        """Prepares what the next batches need besides the replay; its time counts as waiting, not as gathering."""
-        ...
-
-    def fill(self, out: Float32, bounds: Bounds | None = None) -> Draw:
-        """Fills `out` [n, W], whole batches; returns which of the rows came from the replay, batch by batch."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """Returns JSON data from which another sampler fills the same batches."""
-        ...
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restores what `state` returned."""
-        ...
-
-    def describe(self) -> str:
-        """Returns the end of a source's line in the run's header."""
-        ...
-
-
 class UniformSampler:
     """Draws rows of the union of `rings` uniformly, with replacement, from the random stream `rng`.
 
@@ -95,6 +56,7 @@ class UniformSampler:
         self._capacities = [ring.max_transitions if capacity is None else capacity for ring in self._rings]
 
     def bounds(self) -> Bounds:
+        """Returns the rows of the replay that are readable now. Raises RuntimeError if there are none."""
         first, last = [], []
         for ring, capacity in zip(self._rings, self._capacities, strict=True):
             # `oldest` before `committed`: then first <= last, however far the writer gets in between.
@@ -105,10 +67,9 @@ class UniformSampler:
             guard = self._guard if is_full and newest - oldest > 4 * self._guard else 0
             first.append(oldest + guard)
             last.append(newest)
-        bounds = Bounds(tuple(first), tuple(last))
         if first == last:
             raise RuntimeError("no ring holds a row to sample: the learner started before the collectors")
-        return bounds
+        return Bounds(tuple(first), tuple(last))
 
     def fill(self, out: Float32, bounds: Bounds | None = None) -> Draw:
         """Fills `out` [n, W] with rows of `bounds` (None: as of now) that were intact throughout the copy.
@@ -168,24 +129,19 @@ class UniformSampler:
             return given
         now = self.bounds()
         later = map(max, given.first, now.first)
-        left = given._replace(first=tuple(map(min, later, given.last)))
+        left = Bounds(tuple(map(min, later, given.last)), given.last)
         return left if left.num_rows else now
 
-    def has_written(self, bounds: Bounds) -> bool:
-        return all(ring.committed >= last for ring, last in zip(self._rings, bounds.last, strict=True))
-
-    has_preparation = False
-
-    def prepare(self, num_batches: int) -> None:
-        """Nothing: the rows all come from the replay."""
-
     def state(self) -> dict[str, Any]:
+        """Returns JSON data from which another sampler fills the same batches."""
         return generator_state(self.rng)
 
     def set_state(self, state: dict[str, Any]) -> None:
+        """Restores what `state` returned."""
         set_generator_state(self.rng, state)
 
     def describe(self) -> str:
+        """Returns the end of a source's line in the run's header."""
         return ""
 
     def _draw(self, bounds: Bounds, count: int) -> Draw:
@@ -217,38 +173,6 @@ class UniformSampler:
             intact[here] = ring.read(draw.position[here], rows, bounds.first[number])
             out[here] = rows
         return intact
-
-
-class AgeWeightedSampler(UniformSampler):
-    """Draws rows with weights that fall with their age, each ring's newest readable row having the age 0."""
-
-    def __init__(
-        self,
-        rings: Sequence[Ring],
-        rng: np.random.Generator,
-        guard: int,
-        weights: AgeWeights,
-        *,
-        capacity: int | None = None,
-    ) -> None:
-        super().__init__(rings, rng, guard, capacity=capacity)
-        self._weights = weights
-
-    def describe(self) -> str:
-        return self._weights.describe()
-
-    def bounds(self) -> Bounds:
-        return super().bounds()._replace(share=share_of_transitions(self._rings))
-
-    def _draw(self, bounds: Bounds, count: int) -> Draw:
-        first, last = np.array(bounds.first), np.array(bounds.last)
-        weights = self._weights.in_rows(bounds.share)
-        totals = weights.total((last - first).astype(np.float64), np)
-        ends = np.cumsum(totals)
-        weight = self.rng.random(count) * ends[-1]
-        ring = np.minimum(np.searchsorted(ends, weight, side="right"), len(ends) - 1)
-        age = weights.age(weight - (ends - totals)[ring], np).astype(np.int64)
-        return Draw(ring, np.maximum(last[ring] - 1 - age, first[ring]))
 
 
 class SampleAges:

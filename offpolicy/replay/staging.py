@@ -1,21 +1,16 @@
-"""Batches on their way to the device: page-locked host blocks, a copy stream, slots packed ahead."""
+"""Batches on their way to the device: page-locked host blocks and a copy stream."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from offpolicy.errors import ConfigError
 from offpolicy.protocols import DeviceSync
-from offpolicy.replay.sampler import LEAST_SHARE, Bounds, Draw, Sampler
-from offpolicy.saved_fields import Fields
 from offpolicy.timing.ledger import NULL_SPAN
 
 
@@ -113,104 +108,3 @@ class CopyStream:
         with self.as_current():
             torch.cuda.current_stream(self._device).wait_event(mark)
             self._device_sync.wait()
-
-
-class RequestLimits(NamedTuple):
-    """The largest request of a batch source."""
-
-    num_batches: int
-    num_rings: int
-    env_steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The batches that a slot is to hold: its bounds and the sampler's stream determine their rows."""
-
-    num_batches: int
-    bounds: Bounds | None  # None: those of the instant at which `env_steps` transitions exist
-    env_steps: int
-    taken: int = 0  # batches handed out before the run was resumed
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        bounds = self.bounds and {
-            "first": list(self.bounds.first), "last": list(self.bounds.last), "share": self.bounds.share,
-        }  # fmt: skip
-        return {"num_batches": self.num_batches, "bounds": bounds, "env_steps": self.env_steps, "taken": self.taken}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any], limits: RequestLimits) -> Request:
-        """The inverse of `to_json`. Raises `CheckpointError` for a request that no source within `limits` makes.
-
-        One that waits for more env steps than a resumed run is now to do waits for all of those.
-        """
-        fields = Fields("requests", data)
-        num_batches = fields.count("num_batches", limits.num_batches)
-        if not num_batches:
-            raise fields.refused("num_batches", "at least 1")
-        bounds = None if fields.value("bounds") is None else _bounds(fields.fields("bounds"), limits.num_rings)
-        env_steps = min(fields.count("env_steps"), limits.env_steps)
-        return cls(num_batches, bounds, env_steps, fields.count("taken", num_batches))
-
-
-def _bounds(fields: Fields, num_rings: int) -> Bounds:
-    """Returns saved bounds with at least one row."""
-    firsts, lasts = fields.counts("first", num_rings), fields.counts("last", num_rings)
-    if any(map(int.__gt__, firsts, lasts)) or firsts == lasts:
-        raise fields.refused("first", f"less than last, {lasts}")
-    share = fields.number("share") if "share" in fields else 1.0
-    if not LEAST_SHARE <= share <= 1.0:
-        raise fields.refused("share", f"a number from {LEAST_SHARE} to 1")
-    return Bounds(tuple(firsts), tuple(lasts), share)
-
-
-class Slot:
-    """Room for the batches of one request: `staging` on the host, `rows` on the device; one block on the CPU.
-
-    Its states in turn: free, submitted, packed, in use. Only one thread uses it at any time.
-    """
-
-    def __init__(self, staging: Tensor, rows: Tensor) -> None:
-        self._staging, self._rows = staging, rows  # [U, B, W]
-        self.request = Request(0, None, 0)
-        self.random_before: dict[str, Any] | None = None  # the sampler's stream before these batches were drawn
-        self.last_use: torch.Event | None = None  # when the learner is done with the previous batches
-        self.taken = 0  # batches handed out
-        self._draw = Draw(np.empty(0, np.int64), np.empty(0, np.int64))
-
-    @property
-    def num_left(self) -> int:
-        """Number of batches not handed out yet."""
-        return self.request.num_batches - self.taken
-
-    @property
-    def is_staged(self) -> bool:
-        """True if packed batches must be copied to the device."""
-        return self._rows is not self._staging
-
-    def accept(self, request: Request) -> None:
-        """Starts over with the batches of a request."""
-        self.request, self.taken, self.random_before = request, request.taken, None
-
-    def pack(self, sampler: Sampler, bounds: Bounds) -> None:
-        """Draws and gathers the requested batches."""
-        packed = self._staging[: self.request.num_batches]
-        self._draw = sampler.fill(packed.numpy().reshape(-1, packed.shape[-1]), bounds)
-
-    def copy_to_device(self, copy_stream: CopyStream) -> torch.Event | None:
-        """Starts the copy of the packed batches; returns the mark of its end."""
-        count = self.request.num_batches
-        return copy_stream.copy(self._rows[:count], self._staging[:count], after=self.last_use)
-
-    def hand_out(self, count: int) -> tuple[Tensor, Draw]:
-        """Returns the next batches [count, B, W], valid until the slot is free again, and their rows."""
-        begin, end = self.taken, self.taken + count
-        self.taken = end
-        per_batch = len(self._draw.position) // self.request.num_batches
-        rows = slice(begin * per_batch, end * per_batch)
-        return self._rows[begin:end], Draw(self._draw.ring[rows], self._draw.position[rows])
-
-    def drop_rest(self) -> None:
-        """Discards the batches that are not handed out yet."""
-        self.taken = self.request.num_batches

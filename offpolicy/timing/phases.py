@@ -45,7 +45,6 @@ class PackerPhase(StrEnum):
     """Phases of the thread that packs batches ahead. It runs beside the learner: never added to its phases."""
 
     REQUEST_WAIT = "request_wait"  # there is no request
-    ROWS_WAIT = "rows_wait"  # the newest rows were requested and have not been collected yet
     SLOT_WAIT = "slot_wait"  # the slot is still in use on the device
     PACK = "pack"  # drawing indices and gathering rows
     COPY = "copy"  # handing the slot to the device

@@ -8,32 +8,25 @@ from typing import Any
 
 import torch
 
-from offpolicy.machine import available_memory, num_usable_cores
+from offpolicy.machine import available_memory
 from offpolicy.number_text import counted
 from offpolicy.processes.control_page import RankWord
-from offpolicy.replay.age_weights import AgeWeights
-from offpolicy.replay.demonstration_sampler import DemoShare, EndlessRows, MixedSampler, ResidentDemos
+from offpolicy.replay.demonstration_sampler import DemoShare, EndlessRows, MixedSampler, ResidentDemos, Sampler
 from offpolicy.replay.demonstrations import demonstration_rows, read_demos
-from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec, rows_recycled_while_open
+from offpolicy.replay.prefetch_source import Packer, PrefetchSource, rows_recycled_while_open
 from offpolicy.replay.rate_limiter import make_rate_limiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.resident_source import (
-    DrawOptions,
-    ResidentSampler,
-    ResidentSource,
-    resident_nbytes,
-)
+from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, resident_nbytes
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.rollout_source import RolloutSource, RolloutSpec
-from offpolicy.replay.sampler import AgeWeightedSampler, Sampler, UniformSampler
+from offpolicy.replay.sampler import UniformSampler
 from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.phases import PackerPhase
-from offpolicy.training.rank_context import RankContext, num_busy_threads
+from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import LearnerRanks
 from offpolicy.training.resume import TrainingStart
 from offpolicy.training.run_memory import (
     check_share,
-    learner_gate,
     replay_rings,
     rollout_layout,
     rollout_ring,
@@ -67,27 +60,16 @@ class Replay:
             # The normalisers take every row from exactly one rank.
             fresh_rings=tuple(rank.own_collectors()) if cfg.algo.normalize_obs or cfg.algo.scales_reward else (),
             return_discount=cfg.algo.gamma if cfg.algo.scales_reward else None,
+            num_slots=cfg.replay.slots,
         )
         return cls(rank, ranks, rings, demonstrations(rank), source_spec, start.updates)
 
     def sampler(self, more_guard: int = 0) -> Sampler:
         """Returns a sampler on the host, which keeps `more_guard` rows more away from the write head."""
         cfg, rng = self.rank.cfg, self.rank.replay_generator()
-        guard, capacity = GUARD_ROWS * cfg.env.num_envs + more_guard, cfg.ring_capacity
-        weights = self.age_weights()
-        replay = (
-            UniformSampler(self.rings, rng, guard, capacity=capacity)
-            if weights is None
-            else AgeWeightedSampler(self.rings, rng, guard, weights, capacity=capacity)
-        )
+        guard = GUARD_ROWS * cfg.env.num_envs + more_guard
+        replay = UniformSampler(self.rings, rng, guard, capacity=cfg.ring_capacity)
         return replay if self.demos is None else MixedSampler(replay, self.demos)
-
-    def age_weights(self) -> AgeWeights | None:
-        """Returns the weights of `replay.age_weighting` in transitions of one ring: all rings grow at the same pace."""
-        options, num_rings = self.rank.cfg.replay, len(self.rings) * self.rank.job.host.num_hosts
-        if options.age_weighting is None:
-            return None
-        return AgeWeights(decay=options.age_weighting / num_rings, floor=options.age_floor)
 
 
 def demonstrations(rank: RankContext) -> DemoShare | None:
@@ -129,30 +111,17 @@ def direct_source(replay: Replay) -> ReplaySource:
     )
 
 
-def lacks_core(rank: RankContext, num_cores: int) -> bool:
-    """True if packing beside an update would delay one of its threads, and with it all: they have all the cores."""
-    return rank.device.type == "cpu" and num_busy_threads(rank.cfg, torch.get_num_threads()) > num_cores
-
-
 def prefetch_source(replay: Replay) -> PrefetchSource:
     """Returns a source whose packing thread fills and copies the next batches while the learner trains."""
-    rank, index = replay.rank, replay.rank.child.index
-    options = rank.cfg.replay
-    num_cores = num_usable_cores()
-    spec = PrefetchSpec(
-        replay.source_spec, options.slots, options.prefetch, options.newest, lambda: lacks_core(rank, num_cores)
-    )
-    gate = learner_gate(rank.child, rank.job, rank.control, f"packer_wake-{index}", is_main=False)
+    rank, spec, index = replay.rank, replay.source_spec, replay.rank.child.index
     track = rank.open_track("packer", trace_names(PackerPhase), f"packer {index}")
     ledger = make_ledger(PackerPhase, is_enabled=rank.cfg.timing.enabled, trace=track, has_histogram=False)
     copies, device_sync = rank.device_timer.background_copies(), rank.new_device_sync()
-    more_guard = 0
-    if options.prefetch:  # else a batch is packed before the collectors go on
-        num_rings = len(replay.rings) * rank.job.host.num_hosts
-        # An episode's end recycles as many vector steps as an n-step row spans.
-        more_guard = rank.cfg.algo.n_step * rank.cfg.env.num_envs
-        more_guard += rows_recycled_while_open(replay.source_spec.rate_limiter, num_rings, options.slots)
-    packer = Packer(replay.sampler(more_guard), gate, rank.device, ledger, copies=copies, device_sync=device_sync)
+    num_rings = len(replay.rings) * rank.job.host.num_hosts
+    # An episode's end recycles as many vector steps as an n-step row spans.
+    more_guard = rank.cfg.algo.n_step * rank.cfg.env.num_envs
+    more_guard += rows_recycled_while_open(spec.rate_limiter, num_rings, spec.num_slots)
+    packer = Packer(replay.sampler(more_guard), rank.device, ledger, copies=copies, device_sync=device_sync)
     return PrefetchSource(spec, replay.rings, packer, rank.gate, replay.ranks.world, replay.updates)
 
 
@@ -165,9 +134,8 @@ def resident_source(replay: Replay) -> ResidentSource:
     demos = (
         None if share is None else ResidentDemos(share, spec.rate_limiter.max_updates, rank.device, rank.device_sync)
     )
-    options = DrawOptions(replay.age_weights(), demos)
-    sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_timer, options)
-    return ResidentSource(spec, replay.rings, sampler, rank.gate, replay.ranks.world, replay.updates)
+    sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_timer)
+    return ResidentSource(spec, sampler, rank.gate, replay.ranks.world, replay.updates, demos)
 
 
 def rollout_source(rank: RankContext, ranks: LearnerRanks) -> RolloutSource:
@@ -188,8 +156,7 @@ def rollout_source(rank: RankContext, ranks: LearnerRanks) -> RolloutSource:
 
 def source_identity(rank: RankContext, source: object, replay: Replay | None) -> list[Any]:  # Any: JSON values
     """Returns what must be equal for the random state of one batch source to fit another."""
-    cfg = rank.cfg.replay
-    options = [cfg.slots, cfg.prefetch, cfg.newest] if isinstance(source, PrefetchSource) else []
+    options = [rank.cfg.replay.slots] if isinstance(source, PrefetchSource) else []
     demos = replay.demos.identity if replay is not None and replay.demos is not None else []
     return [type(source).__name__, rank.device.type, *options, *demos]
 

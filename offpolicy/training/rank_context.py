@@ -47,7 +47,7 @@ class RankContext:
         device = pick_device(job.cfg.device, index)
         set_up_device(device)
         control = control_page(child.block("control"), job.cfg)
-        gate = learner_gate(child, job, control, f"learner_wake-{index}", is_main=True)
+        gate = learner_gate(child, job, control)
         device_sync = StreamSync(device, yields_core=is_crowded(job.cfg))
         device_timer = make_device_timer(
             device_sync, ledger, is_enabled=job.cfg.timing.enabled, traces=lambda: _device_traces(child, job)

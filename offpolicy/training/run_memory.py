@@ -215,14 +215,14 @@ class RunMemory:
 
 
 def wake_event_names(cfg: RunConfig, *, has_evaluator: bool) -> list[str]:
-    """Returns one name for every collector, every rank, every rank's packing thread, and the evaluator."""
+    """Returns one name for every collector, every rank, and the evaluator."""
     collectors = [f"collector_wake-{index}" for index in range(cfg.collect.num_collectors)]
     return collectors + waiting_for_rows(cfg) + ([EVALUATOR_WAKE] if has_evaluator else [])
 
 
 def waiting_for_rows(cfg: RunConfig) -> list[str]:
-    """Returns the names of the wake events of threads that may wait for rows."""
-    return [f"{role}_wake-{rank}" for role in ("learner", "packer") for rank in range(cfg.runner.world_size)]
+    """Returns the names of the wake events of those that may wait for rows: the learner ranks."""
+    return [f"learner_wake-{rank}" for rank in range(cfg.runner.world_size)]
 
 
 def weights_mailbox(context: ChildContext, policy_size: int) -> Mailbox:
@@ -249,18 +249,15 @@ def control_page(buffer: memoryview, cfg: RunConfig) -> ControlPage:
     return ControlPage(buffer, cfg.runner.world_size, cfg.collect.num_collectors)
 
 
-def learner_gate(
-    context: ChildContext, job: WorkerSpec, control: ControlPage, wake_event: str, *, is_main: bool
-) -> LearnerGate:
-    """Returns a rank's gate, for the thread that owns the wake event."""
+def learner_gate(context: ChildContext, job: WorkerSpec, control: ControlPage) -> LearnerGate:
+    """Returns a rank's gate."""
     num_collectors = job.cfg.collect.num_collectors
     return LearnerGate(
         control,
         context.index,
-        context.wake_event(wake_event),
+        context.wake_event(f"learner_wake-{context.index}"),
         [context.wake_event(f"collector_wake-{index}") for index in range(num_collectors)],
         num_collectors=num_collectors * job.host.num_hosts,
-        is_main=is_main,
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from offpolicy.protocols import StatefulBatchSource
-from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
+from offpolicy.replay.prefetch_source import Packer, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
@@ -55,7 +55,6 @@ def train(directory: Path, *overrides: str) -> dict[str, Any]:
         ("runner=single_gpu",),
         ("runner=single_gpu", "replay.source=resident", "collect.mode=overlap", "collect.num_collectors=2"),
         ("runner=double_buffer",),
-        ("runner=double_buffer", "replay.newest=true"),
         ("runner=multi_gpu", "runner.world_size=2", "device=cuda:0", "runner.backend=gloo"),
         ("runner=multi_gpu", "runner.world_size=2", "device=cuda:0"),
         ("runner=multi_gpu", "runner.world_size=1", "runner.backend=nccl"),
@@ -181,9 +180,9 @@ def make_source(kind: str, ring: Ring) -> StatefulBatchSource[Batches]:
     spec = SourceSpec(LAYOUT, limiter, 256, CUDA, normalize_obs=False)
     if kind == "resident":
         sampler = ResidentSampler([ring], CUDA, 7, DeviceTimer(StreamSync(CUDA)))
-        return ResidentSource(spec, [ring], sampler, gate, gate, 0)
-    packer = Packer(UniformSampler([ring], np.random.default_rng(7), guard=64), gate, CUDA, Ledger(PackerPhase))
-    return PrefetchSource(PrefetchSpec(spec), [ring], packer, gate, gate, 0)
+        return ResidentSource(spec, sampler, gate, gate, 0)
+    packer = Packer(UniformSampler([ring], np.random.default_rng(7), guard=64), CUDA, Ledger(PackerPhase))
+    return PrefetchSource(spec, [ring], packer, gate, gate, 0)
 
 
 @pytest.mark.parametrize("kind", ["prefetch", "resident"])

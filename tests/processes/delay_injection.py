@@ -64,10 +64,9 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
 
 def packer_parts() -> dict[str, tuple[Part, ...]]:
     """Which part each phase of the packing thread times."""
-    from offpolicy.replay.prefetch_source import Packer
-    from offpolicy.replay.staging import Slot
+    from offpolicy.replay.prefetch_source import Slot
 
-    return {"rows_wait": ((Packer, "_wait_for_rows"),), "pack": ((Slot, "pack"),)}
+    return {"pack": ((Slot, "pack"),)}
 
 
 def collector_parts() -> dict[str, tuple[Part, ...]]:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.mp
 IN_TURNS, AT_ONCE = "collect.mode=alternate", "collect.mode=overlap"
 TWO = (POINT, *TWO_RANKS)
 PREFETCH = (POINT, "runner=double_buffer")
-WHEN_ASKED = (*PREFETCH, "replay.prefetch=false")
+WHEN_ASKED = (*PREFETCH, "replay.slots=1")
 # One update per iteration; the last two are their defaults: scenes set them, but only SAC and TD3 know them.
 ONCE = ("algo.epochs=1", "algo.num_minibatches=1", "algo.learning_starts=1000", "algo.batch_size=256")
 ROLLOUTS = (POINT, "algo=appo", *ONCE, "env.num_envs=1", "rollout.length=2")

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from offpolicy.processes.shared_memory import SharedBlock
-from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
+from offpolicy.replay.prefetch_source import Packer, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
@@ -131,16 +131,11 @@ def test_the_sampler_hands_out_what_it_drew(count: int) -> None:
 
 @pytest.mark.promise("no-torn-row")
 @counts
-@pytest.mark.parametrize(
-    ("prefetch", "newest"),
-    [(True, False), *(pytest.param(*given, marks=pytest.mark.slow) for given in ((True, True), (False, False)))],
-)
-def test_the_prefetching_source_hands_out_whole_rows(count: int, *, prefetch: bool, newest: bool) -> None:
+def test_the_prefetching_source_hands_out_whole_rows(count: int) -> None:
     """Also while they are in use: the packer is busy meanwhile."""
     with Field().written() as field:
-        packer = Packer(field.sampler(), field, CPU, Ledger(PackerPhase))
-        spec = PrefetchSpec(SPEC, prefetch=prefetch, newest=newest)
-        source = PrefetchSource(spec, field.rings, packer, field, field, updates=0)
+        packer = Packer(field.sampler(), CPU, Ledger(PackerPhase))
+        source = PrefetchSource(SPEC, field.rings, packer, field, field, updates=0)
         try:
             while source.samples < count:
                 source.wait_ready()
@@ -156,6 +151,6 @@ def test_the_prefetching_source_hands_out_whole_rows(count: int, *, prefetch: bo
 def test_the_resident_source_hands_out_whole_rows(count: int) -> None:
     with Field().written() as field:
         sampler = ResidentSampler(field.rings, CPU, 0, DeviceTimer(StreamSync(CPU)))
-        source = ResidentSource(replace(SPEC, batch_size=8192), field.rings, sampler, field, field, updates=0)
+        source = ResidentSource(replace(SPEC, batch_size=8192), sampler, field, field, updates=0)
         while source.samples < count:
             assert field.torn_rows(source.sample().flatten(0, 1).numpy()) == 0

@@ -148,7 +148,7 @@ def test_double_buffer_that_does_not_run_ahead_is_bitwise_single_gpu(
     finished_run: LiveRun, tmp_path: Path, algo: str
 ) -> None:
     single = finished_run if algo == "sac" else run_to_end(tmp_path, *FINISHED, f"algo={algo}")
-    words = ("runner=double_buffer", "replay.prefetch=false", "replay.slots=1", f"algo={algo}", "run_dir=double")
+    words = ("runner=double_buffer", "replay.slots=1", f"algo={algo}", "run_dir=double")
     assert model_and_rows(run_to_end(tmp_path, *FINISHED, *words)) == model_and_rows(single)
 
 

@@ -13,10 +13,10 @@ import torch
 
 from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay.demonstration_sampler import DemoShare, EndlessRows, MixedSampler, ResidentDemos
-from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
+from offpolicy.replay.prefetch_source import Packer, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.resident_source import DrawOptions, ResidentSampler, ResidentSource
+from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
@@ -88,13 +88,13 @@ def make_source() -> Iterator[MakeSource]:
         if kind == "direct":
             source = ReplaySource(spec, rings, sampler, world, world, updates=0)
         elif kind == "prefetch":
-            packer = Packer(sampler, world, device, NullLedger())
-            source = PrefetchSource(PrefetchSpec(spec), rings, packer, world, world, updates=0)
+            packer = Packer(sampler, device, NullLedger())
+            source = PrefetchSource(spec, rings, packer, world, world, updates=0)
         else:
             device_sync = StreamSync(device)
             mixed = None if share is None else ResidentDemos(share, LIMITER.max_updates, device, device_sync)
-            resident = ResidentSampler(rings, device, 0, DeviceTimer(device_sync), options=DrawOptions(demos=mixed))
-            source = ResidentSource(spec, rings, resident, world, world, updates=0)
+            resident = ResidentSampler(rings, device, 0, DeviceTimer(device_sync))
+            source = ResidentSource(spec, resident, world, world, 0, mixed)
         made.append(source)
         return source
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay.demonstration_sampler import DemoShare, EndlessRows, ResidentDemos
-from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
+from offpolicy.replay.prefetch_source import Packer, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.resident_source import DrawOptions, ResidentSampler, ResidentSource
+from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
@@ -66,13 +66,13 @@ def direct(world: World) -> Source:
 
 
 def prefetched(world: World) -> Source:
-    packer = Packer(world.sampler(), world, CUDA, NullLedger())
-    return PrefetchSource(PrefetchSpec(SPEC, num_slots=2), world.rings, packer, world, world, updates=0)
+    packer = Packer(world.sampler(), CUDA, NullLedger())
+    return PrefetchSource(SPEC, world.rings, packer, world, world, updates=0)
 
 
 def on_device(world: World, demos: ResidentDemos | None = None) -> Source:
-    sampler = ResidentSampler(world.rings, CUDA, 7, DeviceTimer(StreamSync(CUDA)), DrawOptions(demos=demos))
-    return ResidentSource(SPEC, world.rings, sampler, world, world, updates=0)
+    sampler = ResidentSampler(world.rings, CUDA, 7, DeviceTimer(StreamSync(CUDA)))
+    return ResidentSource(SPEC, sampler, world, world, 0, demos)
 
 
 def mixed(world: World) -> Source:

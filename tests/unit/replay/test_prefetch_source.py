@@ -15,13 +15,13 @@ import torch
 
 from offpolicy.errors import CheckpointError, HangError
 from offpolicy.replay import prefetch_source as prefetch
-from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec, rows_recycled_while_open
+from offpolicy.replay.prefetch_source import Packer, PrefetchSource, rows_recycled_while_open
 from offpolicy.replay.rate_limiter import LearningStart, RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
-from offpolicy.replay.sampler import Bounds, UniformSampler
-from offpolicy.replay.staging import CopyStream, Request, RequestLimits
+from offpolicy.replay.sampler import UniformSampler
+from offpolicy.replay.staging import CopyStream
 from offpolicy.timing.device_timer import StreamSync
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase
@@ -31,12 +31,6 @@ LAYOUT = RowLayout(obs_dim=2, action_dim=1)
 CPU = torch.device("cpu")
 LIMITER = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=1, total=1000)
 SOURCE = SourceSpec(LAYOUT, LIMITER, batch_size=64, device=CPU, normalize_obs=True, fresh_rings=(0,))
-
-
-def spec_of(
-    num_slots: int = 2, prefetch: bool = True, newest: bool = False, *, is_crowded: bool = False, **source: Any
-) -> PrefetchSpec:
-    return PrefetchSpec(replace(SOURCE, **source), num_slots, prefetch, newest, lambda: is_crowded)
 
 
 devices = pytest.mark.parametrize(
@@ -90,8 +84,8 @@ def make_source() -> Iterator[MakeSource]:
     made: list[PrefetchSource] = []
 
     def make(world: World, *, sampler: UniformSampler | None = None, **spec: Any) -> PrefetchSource:
-        plan = spec_of(**spec)
-        packer = Packer(sampler or world.sampler(), world, plan.source.device, Ledger(PackerPhase))
+        plan = replace(SOURCE, **spec)
+        packer = Packer(sampler or world.sampler(), plan.device, Ledger(PackerPhase))
         source = PrefetchSource(plan, world.rings, packer, world, world, updates=0)
         made.append(source)
         return source
@@ -114,22 +108,16 @@ def packers() -> list[threading.Thread]:
 
 
 @devices
-def test_with_one_slot_and_no_prefetch_it_equals_the_direct_source_bit_for_bit(
-    make_source: MakeSource, device: torch.device
-) -> None:
-    world, rate_limiter = World(num_rings=2, capacity=64), replace(LIMITER, utd=Fraction(3, 2), max_updates=5)
-    ahead = make_source(world, num_slots=1, prefetch=False, rate_limiter=rate_limiter, device=device)
-    spec = replace(SOURCE, rate_limiter=rate_limiter, device=device)
-    direct = ReplaySource(spec, world.rings, world.sampler(), world, world, updates=0)
-    sizes = set()
+def test_with_one_slot_it_equals_the_direct_source_bit_for_bit(make_source: MakeSource, device: torch.device) -> None:
+    world = World(num_rings=2, capacity=64)
+    ahead = make_source(world, num_slots=1, device=device)
+    direct = ReplaySource(replace(SOURCE, device=device), world.rings, world.sampler(), world, world, updates=0)
     for _ in range(50):
         ahead.wait_batch()
         got, expected = ahead.to_device(ahead.sample()), direct.to_device(direct.sample())
-        sizes.add(len(got.updates))
         assert got.fresh_obs is not None
         assert expected.fresh_obs is not None
         assert torch.equal(got.fresh_obs, expected.fresh_obs)
-        assert len(got.updates) == len(expected.updates)
         for one, other in zip(got.updates, expected.updates, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
         world.collect(1)
@@ -137,7 +125,6 @@ def test_with_one_slot_and_no_prefetch_it_equals_the_direct_source_bit_for_bit(
     assert (ahead.updates, ahead.samples, ahead.sample_age_sum) == (
         direct.updates, direct.samples, direct.sample_age_sum,
     )  # fmt: skip
-    assert len(sizes) > 1
 
 
 @devices
@@ -268,7 +255,7 @@ def test_a_thread_that_hangs_is_named(make_source: MakeSource, monkeypatch: pyte
 @devices
 def test_the_packers_account_closes(make_source: MakeSource, device: torch.device) -> None:
     world = World()
-    source = make_source(world, newest=True, device=device)
+    source = make_source(world, device=device)
     assert source.packer_account().is_empty
     for _ in range(10):
         take(source)
@@ -277,17 +264,16 @@ def test_the_packers_account_closes(make_source: MakeSource, device: torch.devic
     assert sum(account.phases_ns.values()) == account.wall_ns
     assert account.iterations >= 10
     used = {name for name, ns in account.phases_ns.items() if ns}
-    assert {"request_wait", "rows_wait", "pack"} <= used
+    assert {"request_wait", "pack"} <= used
     assert ("copy" in used) == (device.type == "cuda")
 
 
 @pytest.mark.parametrize("num_slots", [1, 3])
-@pytest.mark.parametrize(("newest", "max_updates", "is_crowded"), [(False, 4, True), (True, 1, False)])
+@pytest.mark.parametrize("max_updates", [1, 4])
 def test_a_resumed_source_hands_out_the_batches_the_interrupted_one_would_have(
-    make_source: MakeSource, *, num_slots: int, newest: bool, max_updates: int, is_crowded: bool
+    make_source: MakeSource, num_slots: int, max_updates: int
 ) -> None:
-    limiter = replace(LIMITER, max_updates=max_updates)
-    options = {"num_slots": num_slots, "newest": newest, "rate_limiter": limiter, "is_crowded": is_crowded}
+    options = {"num_slots": num_slots, "rate_limiter": replace(LIMITER, max_updates=max_updates)}
     world = World()
     source = make_source(world, **options)
     for _ in range(6):
@@ -357,50 +343,22 @@ def test_at_a_low_utd_a_resumed_source_draws_no_row_that_is_recycled_before_it_p
         assert torch.equal(iterate(again, resumed), rows)
 
 
-def test_requests_for_rows_that_a_resumed_run_does_not_have_are_forgotten(make_source: MakeSource) -> None:
-    world = World()
-    world.collect(500)
-    source = make_source(world)
-    take(source)
-    resumed = make_source(World())
-    resumed.set_random_state(source.random_state())
-    assert int(take(resumed).max()) == 10
-
-
-REQUESTS = RequestLimits(num_batches=4, num_rings=2, env_steps=20)
-
-
-@pytest.mark.parametrize("bounds", [None, Bounds((3, 4), (9, 2**40)), Bounds((3, 4), (9, 10), 0.49)])
-def test_a_request_survives_json(bounds: Bounds | None) -> None:
-    request = Request(4, bounds, 17, taken=1)
-    assert Request.from_json(json.loads(json.dumps(request.to_json())), REQUESTS) == request
-
-
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("request_", "said"),
     [
-        ({"num_batches": 5}, "num_batches: got 5, allowed a whole number from 0 to 4"),
-        ({"num_batches": 0}, "num_batches: got 0, allowed at least 1"),
-        ({"env_steps": -1}, "env_steps: got -1"),
-        ({"taken": -1}, "taken: got -1"),
-        ({"bounds": []}, "bounds: got [], allowed a mapping"),
-        ({"bounds": {"first": [0], "last": [1]}}, "first: got [0], allowed a list of 2 whole numbers"),
-        ({"bounds": {"first": [0, 0], "last": [0, 0]}}, "first: got [0, 0], allowed less than last"),
-        ({"bounds": {"first": [5, 0], "last": [4, 9]}}, "first: got [5, 0], allowed less than last"),
-        ({"bounds": {"first": [0, 0], "last": [4, 9], "share": 0}}, "share: got 0, allowed a number from 0.05 to 1"),
+        ([], "got [], allowed a mapping"),
+        ({"first": [0], "last": [9], "taken": 1}, "taken: got 1, allowed a whole number from 0 to 0"),
+        ({"first": [0], "last": [9], "taken": -1}, "taken: got -1"),
+        ({"first": [0, 0], "last": [1, 1], "taken": 0}, "first: got [0, 0], allowed a list of 1 whole numbers"),
+        ({"first": [5], "last": [4], "taken": 0}, "first: got [5], allowed less than last"),
+        ({"first": [5], "last": [5], "taken": 0}, "first: got [5], allowed less than last"),
     ],
 )
-def test_a_request_that_no_source_makes_is_refused_by_name(change: dict[str, Any], said: str) -> None:
-    data = Request(4, Bounds((3, 4), (9, 10)), 17).to_json() | change
+def test_a_request_that_no_source_makes_is_refused_by_name(make_source: MakeSource, request_: Any, said: str) -> None:
+    source = make_source(World())
     with pytest.raises(CheckpointError, match="^requests: ") as caught:
-        Request.from_json(data, REQUESTS)
+        source.set_random_state({**source.random_state(), "requests": [request_]})
     assert said in str(caught.value)
-
-
-@pytest.mark.parametrize("bounds", [None, Bounds((3, 4), (9, 10))])
-def test_a_request_for_more_env_steps_than_the_run_is_now_to_do_waits_for_those(bounds: Bounds | None) -> None:
-    """A resume with `total_timesteps` at what was done already was refused for the rows of the next iteration."""
-    assert Request.from_json(Request(4, bounds, 21).to_json(), REQUESTS) == Request(4, bounds, 20)
 
 
 @pytest.mark.gpu

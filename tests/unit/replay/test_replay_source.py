@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from offpolicy.errors import ConfigError
-from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
+from offpolicy.replay.prefetch_source import Packer, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
@@ -109,10 +109,10 @@ def scaling_source(kind: str, scene: Scene) -> ReplaySource | PrefetchSource | R
     if kind == "direct":
         return ReplaySource(spec, rings, sampler, gate, gate, updates=0)
     if kind == "prefetch":
-        packer = Packer(sampler, gate, spec.device, NullLedger())
-        return PrefetchSource(PrefetchSpec(spec), rings, packer, gate, gate, updates=0)
+        packer = Packer(sampler, spec.device, NullLedger())
+        return PrefetchSource(spec, rings, packer, gate, gate, updates=0)
     resident = ResidentSampler(rings, spec.device, 0, DeviceTimer(StreamSync(spec.device)))
-    return ResidentSource(spec, rings, resident, gate, gate, updates=0)
+    return ResidentSource(spec, resident, gate, gate, updates=0)
 
 
 @pytest.mark.parametrize("kind", ["direct", "prefetch", "resident"])

@@ -12,10 +12,9 @@ import torch
 
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.replay import resident_source as resident
-from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import SourceSpec
-from offpolicy.replay.resident_source import DrawOptions, ResidentSampler, ResidentSource
+from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
@@ -49,10 +48,8 @@ def append(ring: Ring, count: int) -> None:
         ring.append(rows(ring.committed, 1))
 
 
-def make_sampler(
-    *rings: Ring, device: torch.device = CPU, seed: int = 0, weights: AgeWeights | None = None
-) -> ResidentSampler:
-    return ResidentSampler(rings, device, seed, DeviceTimer(StreamSync(device)), options=DrawOptions(weights))
+def make_sampler(*rings: Ring, device: torch.device = CPU, seed: int = 0) -> ResidentSampler:
+    return ResidentSampler(rings, device, seed, DeviceTimer(StreamSync(device)))
 
 
 def refreshed(sampler: ResidentSampler, count: int = 2000) -> list[int]:
@@ -84,19 +81,6 @@ def test_rows_of_unequally_filled_rings_are_equally_likely() -> None:
     expected[26:90] += 1000
     assert np.abs(hits - expected).max() < 5 * np.sqrt(2000)
     assert hits[expected == 0].sum() == 0
-
-
-def test_rows_are_drawn_with_the_weight_of_their_age() -> None:
-    rings = [make_ring(64, 10), make_ring(64), make_ring(64, 90)]
-    drawn = refreshed(make_sampler(*rings, weights=AgeWeights(decay=40, floor=0.25)), 100_000)
-    weights = np.zeros(90)
-    for ring in rings:
-        index = np.arange(ring.oldest, ring.committed)
-        weights[index] += np.maximum(0.25, 1 - (ring.committed - index - 0.5) / 40)
-    expected = 100_000 * weights / weights.sum()
-    hits = np.bincount(drawn, minlength=90)
-    assert hits[expected == 0].sum() == 0
-    assert (np.abs(hits - expected) < 5 * np.sqrt(expected) + 1).all()
 
 
 def test_a_row_recycled_while_it_was_staged_is_left_out() -> None:
@@ -139,7 +123,7 @@ class Clock:
 
 def make_source(*rings: Ring, device: torch.device = CPU, **options: Any) -> ResidentSource:
     spec = SourceSpec(LAYOUT, LIMITER, 8, device, normalize_obs=True, fresh_rings=(0,))
-    return ResidentSource(spec, rings, make_sampler(*rings, device=device, **options), Clock(), Clock(), updates=0)
+    return ResidentSource(spec, make_sampler(*rings, device=device, **options), Clock(), Clock(), updates=0)
 
 
 @pytest.mark.parametrize("device", [CPU, gpu])
@@ -215,7 +199,7 @@ def test_every_transition_is_drawn_as_often_as_any_other(
     for _ in range(4):
         for scene in many:
             for _ in range(17):
-                scene.step(0.3, 0.02)
+                scene.step(0.01, 0.0)
         rows = expected(many)
         sampler.refresh()
         drawn = sampler.draw(20_000).numpy()
@@ -223,3 +207,15 @@ def test_every_transition_is_drawn_as_often_as_any_other(
         assert found.tolist() == rows
         mean = 20_000 / len(rows)
         assert np.abs(hits - mean).max() < 6 * np.sqrt(mean)
+
+
+def test_where_episodes_are_short_a_copy_holds_the_newest_transitions() -> None:
+    (scene,) = scenes(1, "float32", num_rings=1)
+    sampler = ResidentSampler([scene.ring], CPU, 0, DeviceTimer(StreamSync(CPU)))
+    for _ in range(100):
+        scene.step(0.5, 0.0)
+    sampler.refresh()
+    rows = rows_in(scene.ring)
+    found = np.unique(sampler.draw(20_000).numpy()[:, : rows.shape[1]], axis=0)
+    assert 30 <= len(found) < len(rows)
+    assert found.tolist() == sorted(rows[-len(found) :].tolist())

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.ring import Ring
-from offpolicy.replay.sampler import AgeWeightedSampler, Draw, SampleAges, UniformSampler
+from offpolicy.replay.sampler import Draw, SampleAges, UniformSampler
 from tests.interleaving import interruptions
 from tests.replay_scene import Scene
 
@@ -228,22 +227,6 @@ def test_a_restored_sampler_draws_the_same_transitions() -> None:
         source.fill(out)
         other.fill(again)
         assert np.array_equal(out[:, : ring.layout.next_obs.stop], again[:, : ring.layout.next_obs.stop])
-
-
-def test_rows_are_drawn_with_the_weight_of_their_age() -> None:
-    rings = [make_ring(64, count) for count in (10, 0, 90, 30)]  # one ring is empty, one has wrapped
-    source = AgeWeightedSampler(rings, np.random.default_rng(0), 0, AgeWeights(decay=40, floor=0.25))
-    out = np.empty((100_000, WIDTH), dtype=np.float32)
-    draw = source.fill(out)
-    assert np.array_equal(out[:, 0], draw.position)
-    hits = np.bincount(draw.ring * 90 + draw.position, minlength=90 * len(rings)).reshape(-1, 90)
-    weights = np.zeros_like(hits, dtype=float)
-    for number, ring in enumerate(rings):
-        rows_of_ring = np.arange(ring.oldest, ring.committed)
-        weights[number, rows_of_ring] = np.maximum(0.25, 1 - (ring.committed - rows_of_ring - 0.5) / 40)
-    expected = 100_000 * weights / weights.sum()
-    assert hits[expected == 0].sum() == 0
-    assert (np.abs(hits - expected) < 5 * np.sqrt(expected) + 1).all()
 
 
 def test_rows_that_one_of_several_writers_recycles_meanwhile_are_drawn_again() -> None:
