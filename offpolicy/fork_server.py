@@ -1,6 +1,6 @@
 """The fork server of a run: one process that has imported torch, of which all processes of the run are forks.
 
-An interpreter that imports torch takes seconds of CPU, a fork of one that has done so takes milliseconds (ADR 44). The
+An interpreter that imports torch takes seconds of CPU, a fork of one that has done so takes milliseconds (ADR 1). The
 server has one thread, computes nothing and never initialises CUDA, so a fork inherits no lock that another thread holds
 and no pool of threads. (Where the user gives OPENBLAS_NUM_THREADS, NumPy's library ends its threads before a fork.) It
 forks twice and ends the process between. The kernel then gives the new process to the nearest subreaper, which is the

@@ -64,7 +64,7 @@ def navigation() -> str:
 
 def decision_records() -> str:
     """Returns the hidden table of contents of the decision records."""
-    pages = sorted(page.stem for page in (ROOT / "docs/adr").glob("0*.md"))
+    pages = [page.stem for page in sorted((ROOT / "docs/adr").glob("[0-9d]*.md"))]
     return "```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```"
 
 

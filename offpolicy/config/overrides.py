@@ -1,7 +1,7 @@
 """Command-line overrides and the files of conf/ become one checked `RunConfig`; every problem is reported at once.
 
 Hydra parses the overrides and composes the groups; no other module imports it. Values are merged here rather than
-by Hydra, which would refuse the first unknown key and stay silent about the others (ADR 0018).
+by Hydra, which would refuse the first unknown key and stay silent about the others (ADR 18).
 Precedence: command line > experiment > stage_env > algo_env > stage > env > algo > defaults. The files of runner/ and
 logging/ and config.yaml show defaults of the dataclasses, or change what no other file does. A file of algo_env or
 stage_env is loaded where there is one for the algorithm (and its stage) and the family that the env file names.

@@ -2,7 +2,7 @@
 
 Each rank writes into a block of its own, which all others read, and sends each of them a message. A rank that waits
 sleeps in the kernel. gloo's thread polls for as long as a message waits for its receiver: the rank that comes first
-takes the core of the one that it waits for (ADR 39).
+takes the core of the one that it waits for (ADR 9).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ring of the replay: every observation is stored once (ADR 30).
+"""The ring of the replay: every observation is stored once (ADR 6).
 
 A vector step of N environments is N slots, one per environment in their order, whether it made a transition there or
 not. The slot after next, N further, is the next one of the same environment, so the observation that a row ends in is
