@@ -96,7 +96,7 @@ $(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train resume list eval play export prune compare explain trace tensorboard test test-slow test-gpu test-peers test-all chaos check lint types bench bench-check bench-peers bench-predictions learning-curves docs metrics-page clean doctor
+.PHONY: help train resume list eval play export prune compare explain trace tensorboard test test-slow test-gpu test-peers test-all chaos check lint types bench bench-check bench-peers bench-predictions learning-curves docs clean doctor
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
@@ -188,9 +188,6 @@ bench-predictions: $(VENV)/.installed ## how far `pred` is from what the same ru
 docs: $(VENV)/.docs ## build the documentation site into build/site; a link that leads nowhere fails it
 	@$(BIN)/sphinx-build -q -W --keep-going -b html -d build/site-cache -c docs/site . build/site
 	@echo "built build/site/index.html"
-
-metrics-page: $(VENV)/.installed ## regenerate docs/metrics.md from the metric table
-	@$(BIN)/python -m offpolicy.logger.metrics > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
 
 clean: ## remove caches and build products; .venv and runs/ stay
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -90,7 +90,7 @@ def _problem(match: re.Match[str]) -> str | None:
         return absolute if percent else None
     metric = METRICS.get(key)
     if metric is None:
-        return "a key of docs/metrics.md before < or >"
+        return "a key of a record before < or >"
     if metric.kind not in JUDGED or metric.unit == "text":
         return f"a phase, a rate or one of {', '.join(RETURNS)}"
     return None

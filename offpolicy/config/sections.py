@@ -89,7 +89,6 @@ def _one_of(infos: tuple[AlgorithmInfo, ...]) -> str:
 REPLAY, ROLLOUTS, PERCEPTRONS = _one_of(FROM_REPLAY), _one_of(FROM_ROLLOUTS), "algo!=flashsac"
 SOFT, HORA, VALUES = "algo=sac,flashsac", "algo=hora", "algo.stage=teach"
 POLICY_GRADIENT, ADAPTING = f"{ROLLOUTS} {VALUES}", f"{HORA} algo.stage=adapt"
-PREFETCH = "replay.source=auto,prefetch"
 EVALUATION = "eval.episodes!=0"
 EVALUATION_BEFORE_THE_END = f"{EVALUATION} eval.every!=0 eval.every<total_timesteps"
 
@@ -401,7 +400,7 @@ class ReplayConfig:
         0.5, "share of the device's free memory that the copy may take", gt=0.0, le=1.0,
         needs="replay.source=auto,resident",
     )  # fmt: skip
-    slots: int = option(2, "batches packed or in use at once", ge=1, le=16, needs=PREFETCH)
+    slots: int = option(2, "batches packed or in use at once", ge=1, le=16, needs="replay.source=auto,prefetch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

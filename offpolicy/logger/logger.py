@@ -285,7 +285,7 @@ class OffPolicyLogger:
         """Records the iterations of `log_step` since the last record."""
         self.log_interval(self._step_totals.snapshot())
         if left_out := self._step_totals.take_left_out():
-            self.message(f"log_step: left out, as docs/metrics.md has no name for them: {', '.join(left_out)}")
+            self.message(f"log_step: left out, as the table of metrics has no name for them: {', '.join(left_out)}")
 
     def finish_steps(
         self, status: str = RunStatus.COMPLETED, reason: str = "the loop ended", exit_code: int = 0

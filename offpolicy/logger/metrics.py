@@ -1,18 +1,14 @@
-"""Every key that a record may hold (`metrics.toml`), and the names of other trainers for them (`aliases.toml`).
-
-`python -m offpolicy.logger.metrics` writes the documentation page of both tables to stdout.
-"""
+"""Every key that a record may hold (`metrics.toml`), and the names of other trainers for them (`aliases.toml`)."""
 
 from __future__ import annotations
 
 import re
-import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from itertools import groupby, product
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,7 +44,7 @@ class Metric:
     """One key. `reduction` says how the values of ranks or collectors become one; `row` is its name in the panel."""
 
     key: str
-    section: str  # of docs/metrics.md
+    section: str  # of the reference page
     kind: MetricClass
     unit: str
     window: str
@@ -222,28 +218,3 @@ def require_known(keys: Iterable[str]) -> None:
     unknown = sorted(key for key in keys if RANK_IN_KEY.sub("rank/<r>/", key) not in METRICS)
     if unknown:
         raise UnknownMetricError(f"metrics not in offpolicy/logger/metrics.toml: {', '.join(unknown)}")
-
-
-COLUMNS = ("key", "class", "unit", "window", "ranks and collectors", "panel row", "meaning")
-
-
-def metrics_markdown() -> str:
-    """Returns the documentation page: the metrics section by section, then the names of other trainers."""
-    parts = [_TABLE["introduction"], "".join(f"- **{kind}**: {_TABLE['classes'][kind]}\n" for kind in MetricClass)]
-    for section, metrics in groupby(METRICS.values(), lambda metric: metric.section):
-        rows = ((f"`{m.key}`", m.kind, m.unit, m.window, m.reduction, m.row, m.help) for m in metrics)
-        parts.append(f"## {section}\n\n" + _table(COLUMNS, rows))
-    parts.append(_ALIASES["introduction"])
-    for vocabulary in VOCABULARIES[1:]:  # without our own
-        names = ((f"`{old}`", f"`{alias.key}`", alias.note) for old, alias in vocabulary.aliases.items())
-        parts.append(f"### {vocabulary.name}\n\n" + _table(("its key", "read as", "which it is not quite"), names))
-    return "\n".join(parts)
-
-
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [header, tuple("---" for _ in header), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(metrics_markdown())

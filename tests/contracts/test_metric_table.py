@@ -19,7 +19,6 @@ from offpolicy.logger.metrics import (
     VOCABULARIES,
     MetricClass,
     UnknownMetricError,
-    metrics_markdown,
     require_known,
 )
 from offpolicy.timing.phases import CollectorPhase, CoreClass, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
@@ -106,13 +105,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess
     """A run directory that the whole logger wrote in a process where torch cannot be imported."""
     run_dir = tmp_path_factory.mktemp("run")
     return run_dir, run_logger(run_dir, "offline")
-
-
-@pytest.mark.promise("metric-table")
-def test_the_documentation_page_is_the_generated_one() -> None:
-    assert (REPOSITORY / "docs/metrics.md").read_text() == metrics_markdown(), (
-        "run: python -m offpolicy.logger.metrics > docs/metrics.md"
-    )
 
 
 @pytest.mark.promise("learner-phases", "collector-phases")

@@ -12,6 +12,7 @@ import pytest
 import offpolicy
 from docs.site import reference
 from offpolicy.config.schema import specs
+from offpolicy.logger.metrics import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.slow
 def test_the_references_have_every_option_and_every_public_name() -> None:
     shown = re.findall(r"^\| `([\w.]+)` \|", reference.options(), flags=re.MULTILINE)
     assert sorted(shown) == sorted(specs())
+    assert all(f"| `{key}` |" in reference.metrics() for key in METRICS)
     markers = re.findall(r"<!-- autodoc offpolicy: (.*) -->", (ROOT / "docs/api.md").read_text())
     assert {name for names in markers for name in names.split()} >= {*offpolicy.__all__} - {"__version__"}
 

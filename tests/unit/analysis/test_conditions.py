@@ -47,7 +47,7 @@ def test_a_condition_is_a_key_a_side_and_a_change(
         ("perf/steps_per_sec", "KEY<CHANGE or KEY>CHANGE"),
         ("perf/steps_per_sec<=-5%", "KEY<CHANGE or KEY>CHANGE"),
         ("perf/steps_per_sec<five", "KEY<CHANGE or KEY>CHANGE"),
-        ("perf/stepps<-5%", "a key of docs/metrics.md before < or >"),
+        ("perf/stepps<-5%", "a key of a record before < or >"),
         ("perf/bottleneck<-5%", "a phase, a rate or one of eval/mean_reward, rollout/ep_rew_mean"),
         ("train/n_updates<-5", "a phase, a rate or one of"),
         ("eval/mean_reward<-5%", "a change without %, such as eval/mean_reward<-5: the zero of returns is arbitrary"),

@@ -389,7 +389,7 @@ def test_steps_are_recorded_under_our_keys(tmp_path: Path, capsys: pytest.Captur
         "timing/learner_weight_publish_ms": 2.0, "timing/learner_other_ms": 1.0, "perf/iter_ms": 10.0,
         "perf/samples_per_sec": 25_600.0, "train/critic_loss": 2.0, "rollout/ep_rew_mean": -7.0, "replay/rows": 400,
     }.items()  # fmt: skip
-    assert "log_step: left out, as docs/metrics.md has no name for them: train/vibes" in capsys.readouterr().out
+    assert "log_step: left out, as the table of metrics has no name for them: train/vibes" in capsys.readouterr().out
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["status"], summary["exit_code"], summary["reason"]) == ("interrupted", 130, "it was asked to")
     assert summary["bottleneck"]["reason"].startswith("the loop reported no times of a collector")
