@@ -26,7 +26,8 @@ from tests.unit.config.test_extensions import TEXT as SINK
 
 STATE: dict[str, Any] = {
     "env_steps": 20, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1, "numbers": {"num_updates": 5},
-    "start": [4, 0], "replay_first": [], "replay_end": [], "fingerprint": {},
+    "start": [4, 0], "replay_first": [], "replay_end": [], "replay_written": [], "bad_rows": [],
+    "fingerprint": {},
 }  # fmt: skip
 
 

@@ -37,7 +37,16 @@ def state(env_steps: int) -> dict[str, Any]:
     """The `state.json` of a run on rollouts."""
     numbers = {"num_updates": 5}
     counters = {"env_steps": env_steps, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1}
-    return {**counters, "numbers": numbers, "start": [4, 0], "replay_first": [], "replay_end": [], "fingerprint": {}}
+    return {
+        **counters,
+        "numbers": numbers,
+        "start": [4, 0],
+        "replay_first": [],
+        "replay_end": [],
+        "replay_written": [],
+        "bad_rows": [],
+        "fingerprint": {},
+    }
 
 
 @pytest.fixture

@@ -111,7 +111,8 @@ def checkpoint_at(run: Path, env_steps: int) -> Checkpoint:
     """A checkpoint of a run on rollouts."""
     state = {
         "env_steps": env_steps, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1, "start": [0, 0],
-        "numbers": {"num_updates": 5}, "replay_first": [], "replay_end": [], "fingerprint": {},
+        "numbers": {"num_updates": 5}, "replay_first": [], "replay_end": [],
+        "replay_written": [], "bad_rows": [], "fingerprint": {},
     }  # fmt: skip
     with CheckpointStore(run / CHECKPOINTS).begin(env_steps) as draft:
         draft.add_json("state", state)
