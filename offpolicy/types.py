@@ -328,7 +328,6 @@ class LearnerTotals:
     device: DeviceTotals | None = None  # None without CUDA, and when timing is off
     arrivals: ArrivalTotals = ArrivalTotals()
     warmup_updates: int = 0  # updates done when the account began
-    reported_ns: int = 0  # instant of the report on the machine's clock; 0 without an account
 
 
 class HookTotals(NamedTuple):
@@ -352,7 +351,6 @@ class CollectorTotals:
     rollouts: int = 0  # finished rollouts, dropped ones included
     rollouts_dropped: int = 0  # rollouts dropped because no slot was free
     hook: HookTotals = HookTotals()  # zeros without a hook
-    reported_ns: int = 0  # instant of the report on the machine's clock; 0 without an account
 
 
 @dataclass(frozen=True, slots=True)

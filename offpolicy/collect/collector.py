@@ -112,7 +112,6 @@ class CollectorReporter:
             vector_steps=progress.vector_steps,
             policy_lag_sum=progress.policy_lag_sum,
             policy_steps=progress.policy_steps,
-            reported_ns=parts.ledger.switched_ns,
         )
         if rollouts is not None:
             totals = replace(totals, rollouts=rollouts.rollouts, rollouts_dropped=rollouts.dropped)

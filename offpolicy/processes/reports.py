@@ -112,7 +112,6 @@ def learner_dtype(phases: Sequence[str], packer_phases: Sequence[str], num_metri
             ("packer", account_dtype(packer_phases, number, has_histogram=False)),
             ("updates", number),
             ("warmup_updates", number),
-            ("reported_ns", number),
             ("samples", number),
             ("sample_age_sum", number),
             ("rollouts", [("is_given", number), ("too_old", number), ("lags", number, (NUM_LAGS,))]),
@@ -159,7 +158,7 @@ class LearnerReports:
         write_account(record["account"], totals.account, self._phases)
         write_account(record["packer"], totals.packer, self._packer_phases)
         record["updates"], record["warmup_updates"] = totals.updates, totals.warmup_updates
-        record["samples"], record["reported_ns"] = totals.samples, totals.reported_ns
+        record["samples"] = totals.samples
         record["sample_age_sum"] = totals.sample_age_sum
         if totals.rollouts is not None:
             record["rollouts"] = (1, totals.rollouts.too_old, totals.rollouts.lags)
@@ -201,7 +200,6 @@ class LearnerReports:
             rollouts=RolloutTotals(int(rollouts["too_old"]), rollouts["lags"]) if rollouts["is_given"] else None,
             device=DeviceTotals(*map(int, device["totals"].item())) if device["is_given"] else None,
             arrivals=ArrivalTotals(*map(int, record["arrivals"].item())),
-            reported_ns=int(record["reported_ns"]),
         )
 
 
@@ -258,7 +256,6 @@ class CollectorReports(ProcessReports[CollectorTotals]):
         ("rollouts", np.int64),
         ("rollouts_dropped", np.int64),
         ("hook", [(name, np.int64) for name in HookTotals._fields]),
-        ("reported_ns", np.int64),
     )
 
     def read(self) -> CollectorTotals | None:

@@ -103,8 +103,7 @@ class TraceTrack:
             self._buffer = mmap.mmap(file.fileno(), 0)
         self._capacity = (len(self._buffer) - HEADER_NBYTES) // RECORD.size
         self._names = {name: index for index, name in enumerate(names)}
-        # A process that is started again continues the track of the one that died.
-        self._written = COUNT.unpack_from(self._buffer, COUNT_AT)[0] if self._buffer[: len(MAGIC)] == MAGIC else 0
+        self._written = 0
         header = {
             "process": process,
             "thread": thread,

@@ -83,7 +83,6 @@ class Reporter:
             # The source knows the rings of this host; those of the others grow at the same pace.
             sample_age_sum=source.sample_age_sum * self._rank.job.host.num_hosts,
             account=account,
-            reported_ns=ledger.switched_ns,
             packer=source.packer_account(),
             rollouts=source.rollouts,
             device=self._rank.device_timer.totals(),

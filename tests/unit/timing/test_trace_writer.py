@@ -50,14 +50,6 @@ def test_spans_and_marks_arrive_as_they_were(tmp_path: Path) -> None:
     assert read.num_lost == 0
 
 
-def test_a_process_that_is_started_again_continues_the_track(tmp_path: Path) -> None:
-    open_new(tmp_path / "0").span(NAMES.index("train"), 5 * MS, 9 * MS)
-    track = open_track(str(tmp_path / "0"), "learner-0", NAMES, "learner 0")
-    assert track is not None
-    track.span(NAMES.index("train"), 20 * MS, 21 * MS)
-    assert [times.tolist() for times in only(tmp_path / "0").spans("train")] == [[5 * MS, 20 * MS], [9 * MS, 21 * MS]]
-
-
 def test_the_newest_records_replace_the_oldest(tmp_path: Path) -> None:
     track = open_new(tmp_path / "0", records=100)
     for index in range(250):
