@@ -102,7 +102,6 @@ SITES: Mapping[str, Site] = {
     "rank.join": Site("a rank joins the group"),
     "rank.gather": Site("the ranks agree on what comes next"),
     "rank.reduce": Site("the ranks average their gradients"),
-    "rank.send": Site("a rank has written its part, and sends its message"),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from offpolicy.protocols import (
     BatchSource,
@@ -14,12 +14,14 @@ from offpolicy.protocols import (
     Reporting,
     StopSignal,
     Tuner,
-    World,
 )
 from offpolicy.timing.device_timer import DeviceTimer
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import DeviceSpan
 from offpolicy.timing.phases import LearnerPhase as Phase
+
+if TYPE_CHECKING:
+    from offpolicy.distributed.world import World
 
 
 @dataclass(frozen=True, slots=True)

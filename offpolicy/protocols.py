@@ -186,14 +186,6 @@ class StepCount(Protocol):
         ...
 
 
-class World(StepCount, Protocol):
-    """The group of learner ranks; of size 1 it is the identity."""
-
-    def agree(self, *, is_stopping: bool) -> bool:
-        """Waits for every rank and agrees on `env_steps`. True if any rank is stopping: all ranks stop, or none."""
-        ...
-
-
 class Exchange(Protocol):
     """The collectives of ranks that learn together, as the algorithms use them; for one rank the identity.
 

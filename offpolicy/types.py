@@ -281,17 +281,16 @@ class RolloutTotals(NamedTuple):
     lags: Float64  # [NUM_LAGS] rollouts learnt from, by the age of their weights in versions
 
 
-class ArrivalTotals(NamedTuple):
-    """Cumulative lateness of one rank at exchanges with the others; the reader subtracts all but the error.
+class LateTotals(NamedTuple):
+    """Cumulative lateness of one rank; the reader subtracts.
 
-    A rank is late in an iteration by as much as it works longer than the median rank, the lower of two.
+    A rank is late in an iteration by as much as it works longer than the median rank, of two the faster.
     """
 
     iterations: int = 0
     late: int = 0  # iterations in which this rank was late
     late_ns: int = 0  # sum over those iterations
     capped_ns: int = 0  # the same, of each iteration a tenth of its work at most
-    clock_error_ns: int = 0  # bound of the error of the ranks' clocks; 0 on one host, whose ranks share a clock
 
 
 class Lateness(NamedTuple):
@@ -326,7 +325,7 @@ class LearnerTotals:
     packer: Account = NO_ACCOUNT  # of the thread that packs batches ahead
     rollouts: RolloutTotals | None = None  # None where the algorithm learns from a replay
     device: DeviceTotals | None = None  # None without CUDA, and when timing is off
-    arrivals: ArrivalTotals = ArrivalTotals()
+    late: LateTotals = LateTotals()
     warmup_updates: int = 0  # updates done when the account began
 
 

@@ -15,16 +15,15 @@ from __future__ import annotations
 from offpolicy.processes.child import ChildContext
 from offpolicy.training.batch_sources import rollout_source
 from offpolicy.training.learner_process import build_learner, train_rank
-from offpolicy.training.rank_context import RankContext
-from offpolicy.training.ranks import process_group
+from offpolicy.training.rank import Rank, join
 from offpolicy.training.resume import load_start
 
 
 def learner_main(child: ChildContext) -> None:
     """Trains one rank in this process until the run is done or stops."""
-    rank = RankContext.open(child)  # device, clock, shared memory
-    with process_group(rank) as ranks:
-        learner = build_learner(rank, ranks)  # APPO, or a stage of HORA
-        start = load_start(rank, ranks, learner)  # fresh, from a checkpoint, or from a teacher
-        source = rollout_source(rank, ranks)  # a rollout ring per collector of this rank
-        train_rank(rank, ranks, learner, source, start)  # adds the duties and calls `loop.train`
+    rank = Rank.open(child)  # device, clock, shared memory
+    with join(rank) as world:
+        learner = build_learner(rank, world)  # APPO, or a stage of HORA
+        start = load_start(rank, world, learner)  # fresh, from a checkpoint, or from a teacher
+        source = rollout_source(rank, world)  # a rollout ring per collector of this rank
+        train_rank(rank, world, learner, source, start)  # adds the duties and calls `loop.train`

@@ -26,17 +26,16 @@ from __future__ import annotations
 from offpolicy.processes.child import ChildContext
 from offpolicy.training.batch_sources import Replay, prefetch_source
 from offpolicy.training.learner_process import build_learner, train_rank
-from offpolicy.training.rank_context import RankContext
-from offpolicy.training.ranks import single_rank
+from offpolicy.training.rank import Rank, single_rank
 from offpolicy.training.resume import load_start
 
 
 def learner_main(child: ChildContext) -> None:
     """Trains in this process until the run is done or stops."""
-    rank = RankContext.open(child)  # device, clock, shared memory
-    ranks = single_rank(rank)
-    learner = build_learner(rank, ranks)  # networks and optimisers of `algo.name`
-    start = load_start(rank, ranks, learner)  # fresh, from a checkpoint, or from a teacher
-    replay = Replay.open(rank, ranks, start)  # one ring per collector
+    rank = Rank.open(child)  # device, clock, shared memory
+    world = single_rank(rank)
+    learner = build_learner(rank, world)  # networks and optimisers of `algo.name`
+    start = load_start(rank, world, learner)  # fresh, from a checkpoint, or from a teacher
+    replay = Replay.open(rank, world, start)  # one ring per collector
     source = prefetch_source(replay)  # the packing thread and its slots
-    train_rank(rank, ranks, learner, source, start, replay)  # adds the duties and calls `loop.train`
+    train_rank(rank, world, learner, source, start, replay)  # adds the duties and calls `loop.train`

@@ -18,17 +18,16 @@ from __future__ import annotations
 from offpolicy.processes.child import ChildContext
 from offpolicy.training.batch_sources import Replay, configured_source
 from offpolicy.training.learner_process import build_learner, train_rank
-from offpolicy.training.rank_context import RankContext
-from offpolicy.training.ranks import process_group
+from offpolicy.training.rank import Rank, join
 from offpolicy.training.resume import load_start
 
 
 def learner_main(child: ChildContext) -> None:
     """Trains one rank in this process until the run is done or stops."""
-    rank = RankContext.open(child)  # device, clock, shared memory
-    with process_group(rank) as ranks:
-        learner = build_learner(rank, ranks)  # joined with the others by `ranks.exchange`
-        start = load_start(rank, ranks, learner)  # read by rank 0, broadcast to all
-        replay = Replay.open(rank, ranks, start)  # the rings of this host
+    rank = Rank.open(child)  # device, clock, shared memory
+    with join(rank) as world:
+        learner = build_learner(rank, world)  # joined with the others by `world.exchange`
+        start = load_start(rank, world, learner)  # read by rank 0, broadcast to all
+        replay = Replay.open(rank, world, start)  # the rings of this host
         source = configured_source(replay)  # other rows on every rank
-        train_rank(rank, ranks, learner, source, start, replay)  # adds the duties and calls `loop.train`
+        train_rank(rank, world, learner, source, start, replay)  # adds the duties and calls `loop.train`

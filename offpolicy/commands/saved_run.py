@@ -22,7 +22,7 @@ from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.launch.run_lock import is_running
 from offpolicy.nets.policy import Policy
-from offpolicy.training.rank_context import pick_device
+from offpolicy.training.rank import pick_device
 from offpolicy.training.resume import learner_tensors
 from offpolicy.types import SpaceSpec
 

@@ -285,10 +285,10 @@ def _runner_rules(cfg: RunConfig) -> Iterator[str]:
     if cfg.collect.mode == "auto" and runner.name not in MODE_RUNNERS:
         yield f"collect.mode: got auto, allowed alternate, overlap or free with runner={runner.name}"
     if runner.backend == "nccl" and cfg.device == "cpu":
-        yield "runner.backend: got nccl, allowed auto, memory or gloo with device=cpu: NCCL joins GPUs only"
+        yield "runner.backend: got nccl, allowed auto or gloo with device=cpu: NCCL joins GPUs only"
     if runner.backend == "nccl" and runner.world_size > 1 and ":" in cfg.device:
         yield (
-            f"runner.backend: got nccl, allowed auto, memory or gloo with device={cfg.device}: NCCL refuses"
+            f"runner.backend: got nccl, allowed auto or gloo with device={cfg.device}: NCCL refuses"
             f" {runner.world_size} ranks on one GPU; device=cuda gives each rank its own"
         )
     if runner.name == "double_buffer" and cfg.replay.source not in ("auto", "prefetch"):

@@ -323,10 +323,9 @@ class RunnerConfig:
     world_size: int = option(1, "multi_gpu, appo: learner ranks on this host", ge=1, le=64)
     backend: str = option(
         "auto",
-        "several ranks: what moves the numbers; auto: nccl where each rank has its own GPU, else memory (shared) on one"
-        " host, gloo between hosts",
-        choices=("auto", "memory", "gloo", "nccl"),
-    )  # fmt: skip
+        "several ranks: what moves the numbers; auto: nccl where each rank has its own GPU, else gloo",
+        choices=("auto", "gloo", "nccl"),
+    )
     interface: str | None = option(None, "several ranks: their network interface; null: loopback, one host only")
     timeout_s: float = option(
         300.0, "several ranks: how long a rank may be waited for; more than an evaluation", gt=0.0, le=LONGEST_WAIT_S

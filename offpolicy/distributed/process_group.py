@@ -1,15 +1,19 @@
-"""The learner ranks as a group of torch.distributed, behind a few calls with a deadline, and the store where they meet.
+"""The learner ranks as a group of torch.distributed, and the store where they meet.
 
-Two channels. In the gathering group, always gloo over CPU tensors, ranks agree. The bucket, NCCL between GPUs and gloo
-else, moves gradients and networks. A rank that does not come ends both with a `PeerLostError` that names it.
+Two channels. Over gloo, with CPU tensors, ranks agree. Gradients and networks move over NCCL between GPUs, over gloo
+else. A rank that does not come ends a collective of either with a `PeerLostError` that names it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,14 +23,15 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from offpolicy import fault
 from offpolicy.children import call_within
+from offpolicy.distributed.arrivals import Arrivals
 from offpolicy.distributed.host_info import LOOPBACK, LOOPBACK_HOST, HostInfo
-from offpolicy.distributed.rank_group import PeerWatch
 from offpolicy.errors import PeerLostError
-from offpolicy.protocols import DeviceSync
+from offpolicy.timing.clock import Stopwatch
 
 JOIN_GRACE_S = 1.0  # beyond torch's own deadline, so that its own error is the one that is raised
-OPEN_GRACE_S = 10.0  # torch tries to connect for some seconds more than it was told
+OPEN_GRACE_S = 10.0  # torch tries to connect for some seconds more than its deadline
 LEAVE_S = 10.0  # of a group of GPUs: NCCL may wait for a rank that is frozen, and the process ends all the same
+PEER_CHECK_S = 2.0  # time of the survivors of a failed collective to mark themselves alive in the store
 NCCL_VARIABLES = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",  # the watchdog ends a collective and not the process: we raise
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # with a dump it would end it a minute later only
@@ -35,76 +40,124 @@ NCCL_VARIABLES = {
 
 
 class ProcessGroup:
-    """The process group of one rank. See `RankGroup`."""
+    """One rank's place among R. Every method but `check` and `close` is a collective: all ranks call it alike.
+
+    Collectives raise `PeerLostError` if a rank does not come in time. What fails on this rank alone, as for want of
+    memory, fails when a collective begins, and is raised as it is.
+    """
 
     def __init__(
-        self, store: Store, rank: int, num_ranks: int, *, backend: str, timeout_s: float, device_sync: DeviceSync
+        self, store: Store, rank: int, num_ranks: int, *, backend: str, timeout_s: float, arrivals: Arrivals
     ) -> None:
-        """Joins the group. `device_sync` waits for the device. Raises `PeerLostError` if one does not come in time."""
-        self.rank, self.num_ranks = rank, num_ranks
-        self._device_sync = device_sync
-        self._watch = PeerWatch(store, rank, num_ranks, timeout_s)
+        """Joins the group. Raises `PeerLostError` if a rank does not come in time."""
+        self.rank, self.num_ranks, self.backend, self.uses_nccl = rank, num_ranks, backend, backend == "nccl"
+        self._store, self._timeout_s, self._arrivals = store, timeout_s, arrivals
+        self._device = torch.device("cuda" if self.uses_nccl else "cpu")  # of what is moved
+        os.environ.update(NCCL_VARIABLES)
         timeout = timedelta(seconds=timeout_s)
 
-        os.environ.update(NCCL_VARIABLES)
-
-        def init() -> Any:  # Any: torch types the result of new_group as a group, an int or None
+        def join() -> Any:  # Any: torch types the result of new_group as a group, an int or None
             dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
-            return dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
+            return dist.new_group(backend="gloo", timeout=timeout) if self.uses_nccl else dist.group.WORLD
 
-        def join() -> Any:  # Any: as of `init`
-            fault.hit("rank.join")
-            return call_within(timeout_s + JOIN_GRACE_S, init)
-
-        self._gathering_group = self._watch.run(join)
-        self.uses_nccl = backend == "nccl"
-        self._nccl = (
-            dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda")) if self.uses_nccl else None
-        )
+        fault.hit("rank.join")
+        try:
+            self._gloo = call_within(timeout_s + JOIN_GRACE_S, join)
+        except (RuntimeError, TimeoutError) as error:
+            raise self._lost(error) from error
+        self._nccl = dist.distributed_c10d._get_default_group()._get_backend(self._device) if self.uses_nccl else None
 
     def gather(self, vector: Tensor) -> Tensor:
         """Returns the CPU vectors [n] of all ranks as [R, n], the same bits everywhere; waits for all of them."""
         matrix = vector.new_zeros((self.num_ranks, len(vector)))
         matrix[self.rank] = vector
         fault.hit("rank.gather")
-        self._watch.run(lambda: dist.all_reduce(matrix, group=self._gathering_group))  # the rest is zeros: exact
+        with self.timed():
+            self._finish(partial(dist.all_reduce, matrix, group=self._gloo))  # the rest is zeros: exact
         return matrix
 
-    def sum_bucket(self, bucket: Tensor) -> None:
-        """Replaces the bucket, in place, by its sum over the ranks, the same bits everywhere.
+    def timed(self) -> AbstractContextManager[None]:
+        """Times the collective inside, if it is one of the host: `rank_barrier`, then `param_sync`."""
+        return self._arrivals.collective(self._barrier)
 
-        NCCL only queues that; `wait_for_device` waits for it.
-        """
+    def sum(self, bucket: Tensor) -> None:
+        """Replaces the bucket, in place, by its sum over the ranks, the same bits everywhere; NCCL only queues that."""
         fault.hit("rank.reduce")
-        self._watch.run(lambda: dist.all_reduce(bucket))
+        self._finish(partial(dist.all_reduce, bucket))
 
-    def wait_for_device(self) -> None:
-        """Returns when the device has done what is queued. Raises `PeerLostError` if a rank is lost in a sum.
-
-        An error of this rank's own device alone is raised as it is: no peer is to blame.
-        """
-
-        def check() -> None:
-            if self._nccl is not None and (error := self._nccl.get_error().name) != "SUCCESS":
-                raise RuntimeError(f"NCCL ended the exchange: {error}")
-
-        try:
-            self._device_sync.wait()
-        finally:  # an exchange that NCCL has ended may be an error of the device too
-            self._watch.run(check)
+    def check(self) -> None:
+        """Raises `PeerLostError` if NCCL has ended a sum; called when the device has done it."""
+        if self._nccl is not None and (error := self._nccl.get_error().name) != "SUCCESS":
+            raise self._lost(RuntimeError(f"NCCL ended the exchange: {error}"))
 
     def broadcast(self, tensor: Tensor) -> None:
-        """Replaces a tensor of the bucket's device, in place, by that of rank 0."""
-        self._watch.run(lambda: dist.broadcast(tensor, src=0))
+        """Replaces a tensor, in place, by that of rank 0."""
+        block = tensor.detach().to(self._device, copy=True)
+        self._finish(partial(dist.broadcast, block, src=0))
+        with torch.no_grad():
+            tensor.copy_(block)
 
     def close(self) -> None:
         """Destroys the group and its threads: one that is left may abort the process when the interpreter exits."""
-        del self._gathering_group  # torch keeps the threads for as long as the group is referenced
+        del self._gloo  # torch keeps the threads for as long as the group is referenced
         if not self.uses_nccl:
             dist.destroy_process_group()
             return
         with contextlib.suppress(TimeoutError):
             call_within(LEAVE_S, dist.destroy_process_group)
+
+    def _barrier(self) -> None:
+        self._finish(partial(dist.all_reduce, torch.zeros(1), group=self._gloo))
+
+    def _finish(self, collective: Callable[..., Any]) -> None:  # Any: torch's work, which is None outside of a group
+        """Waits for a collective; NCCL only queues it."""
+        try:
+            work = collective(async_op=True)
+        except dist.DistBackendError as error:  # of NCCL, which has ended an earlier one
+            raise self._lost(error) from error
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: Exception) -> PeerLostError:
+        """Returns the error of a collective that has failed, with the lost ranks and the cause."""
+        what = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0]  # gloo adds general advice
+        how = f"it died, froze for {self._timeout_s:g} s (runner.timeout_s) or cannot be reached"
+        return PeerLostError(f"lost {lost_ranks(self._store, self.rank, self.num_ranks)}: {how} ({what})")
+
+
+def lost_ranks(store: Store, rank: int, num_ranks: int, check_s: float = PEER_CHECK_S) -> str:
+    """Returns the names of the ranks that do not mark themselves alive in the store.
+
+    All ranks do whose collective has failed. The store may not answer.
+    """
+    try:
+        return call_within(check_s + 0.5, lambda: _silent_ranks(store, rank, num_ranks, check_s))
+    except (RuntimeError, OSError):  # it is frozen, or went down with its process
+        return "rank 0, or whatever else keeps the ranks' store"
+
+
+def _silent_ranks(store: Store, rank: int, num_ranks: int, check_s: float) -> str:
+    """Raises RuntimeError if the store is gone, or goes while rank 0, which keeps it on one host, is missing.
+
+    If it goes while only others are, rank 0 has noticed the loss earlier, and left: they are the lost ones.
+    """
+
+    def silent() -> list[int]:
+        return [one for one in range(num_ranks) if not store.check([f"alive/{one}"])]
+
+    store.set(f"alive/{rank}", "1")
+    watch, missing = Stopwatch(), silent()
+    while missing and watch.elapsed_s() < check_s:
+        select.select([], [], [], 0.05)
+        try:
+            missing = silent()
+        except RuntimeError:
+            if 0 in missing:
+                raise
+            break
+    return ", ".join(f"rank {one}" for one in missing) or "a rank that has left since"
 
 
 def open_store(host: HostInfo, rank: int, *, listen_fd: int | None, port: int, timeout_s: float) -> Store:

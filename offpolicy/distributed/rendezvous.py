@@ -47,19 +47,15 @@ def agree(host: HostInfo, proposal: Proposal, timeout_s: float) -> RendezvousRes
     target = "offpolicy.distributed.rendezvous:exchange_proposals"
     try:
         answer = call_in_child(target, request, timeout_s=timeout_s + GRACE_S)
-    except ChildTimeout as error:  # torch waits for ever for a store that is frozen or cut off
-        raise _hang(host, timeout_s, "their store does not answer") from error
     except (ChildError, OffPolicyError) as error:
-        raise _hang(host, timeout_s, str(error)) from error
+        # torch waits for ever for a store that is frozen or cut off
+        reason = "their store does not answer" if isinstance(error, ChildTimeout) else str(error)
+        raise HangError(
+            f"host {host.index} of {host.num_hosts} waited {timeout_s:g} s (runner.timeout_s) at"
+            f" {host.store_host}:{host.store_port} for the others: {reason}"
+        ) from error
     proposals = [Proposal(**each) for each in answer["proposals"]]
     return replace(merge_proposals(proposals), launch_id=answer["launch_id"])
-
-
-def _hang(host: HostInfo, timeout_s: float, reason: str) -> HangError:
-    return HangError(
-        f"host {host.index} of {host.num_hosts} waited {timeout_s:g} s (runner.timeout_s) at"
-        f" {host.store_host}:{host.store_port} for the others: {reason}"
-    )
 
 
 def merge_proposals(proposals: Sequence[Proposal]) -> RendezvousResult:
@@ -103,49 +99,32 @@ class ProposalExchange:
     def __init__(self, store: Any, host: HostInfo, timeout_s: float) -> None:  # Any: a torch store
         self._store, self._host, self._hosts = store, host.index, range(host.num_hosts)
         self._watch, self._timeout_s = Stopwatch(), timeout_s
-        self._id = uuid.uuid4().hex
 
     def exchange(self, proposal: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
         """Returns the launch's id and the proposals by host. Raises `HangError` when time is up."""
-        self._store.set(f"proposal/{self._id}", json.dumps(proposal))
-        self._store.set(f"process/{self._host}", self._id)
-        launch_id, ids = "", ""
-        while not (launch_id and self._are_set("joined", launch_id)):
-            newest_id, newest = self._published(ids) if self._host == 0 else self._newest()
-            if newest_id != launch_id and self._id in newest.split():
-                launch_id, ids = newest_id, newest
+        own = uuid.uuid4().hex
+        self._store.set(f"proposal/{own}", json.dumps(proposal))
+        self._store.set(f"process/{self._host}", own)
+        launch_id, processes = "", list[str]()
+        while not (launch_id and self._are_set(f"joined/{launch_id}")):
+            if self._host == 0 and self._are_set("process"):
+                present = [self._store.get(f"process/{host}").decode() for host in self._hosts]
+                if present != processes:
+                    self._store.set("launch", json.dumps([uuid.uuid4().hex, *present]))
+            newest_id, *newest = json.loads(self._store.get("launch")) if self._store.check(["launch"]) else [""]
+            if newest_id != launch_id and own in newest:
+                launch_id, processes = newest_id, newest
                 self._store.set(f"joined/{launch_id}/{self._host}", "")
             self._pause()
-        proposals = [json.loads(self._read(f"proposal/{process}")) for process in ids.split()]
+        proposals = [json.loads(self._store.get(f"proposal/{process}")) for process in processes]
         self._store.set(f"done/{launch_id}/{self._host}", "")
-        while self._host == 0 and not self._are_set("done", launch_id):  # the store may live in its process
+        while self._host == 0 and not self._are_set(f"done/{launch_id}"):  # the store may live in its process
             self._pause()
         return launch_id, proposals
 
-    def _published(self, ids: str) -> tuple[str, str]:
-        """Returns the id and the process ids of a new launch, if these have changed; host 0 only."""
-        if not self._store.check([f"process/{host}" for host in self._hosts]):
-            return "", ""
-        newest = " ".join(self._read(f"process/{host}") for host in self._hosts)
-        if newest == ids:
-            return "", ""
-        launch_id = uuid.uuid4().hex
-        self._store.set(f"members/{launch_id}", newest)
-        self._store.set("launch", launch_id)
-        return launch_id, newest
-
-    def _newest(self) -> tuple[str, str]:
-        """Returns the id and the process ids of the newest launch."""
-        if not self._store.check(["launch"]):
-            return "", ""
-        launch_id = self._read("launch")
-        return launch_id, self._read(f"members/{launch_id}")
-
-    def _are_set(self, key: str, launch_id: str) -> bool:
-        return bool(self._store.check([f"{key}/{launch_id}/{host}" for host in self._hosts]))
-
-    def _read(self, key: str) -> str:
-        return str(self._store.get(key).decode())
+    def _are_set(self, key: str) -> bool:
+        """True if every host has set its entry."""
+        return bool(self._store.check([f"{key}/{host}" for host in self._hosts]))
 
     def _pause(self) -> None:
         if self._watch.elapsed_s() > self._timeout_s:

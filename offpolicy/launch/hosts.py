@@ -89,10 +89,6 @@ def follow_launcher(cfg: RunConfig) -> HostInfo:
         )
     if problems := list(rank_problems(cfg, num_ranks)):
         raise ConfigError(problems)
-    if cfg.runner.backend == "memory" and not host.is_alone:
-        raise ConfigError(
-            f"runner.backend: got memory, allowed auto, gloo or nccl: {host.num_hosts} hosts have no memory in common"
-        )
     if cfg.runner.name in RANK_RUNNERS:
         require_interface(cfg.runner.interface, host)
     return host

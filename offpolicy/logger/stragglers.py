@@ -13,7 +13,7 @@ from statistics import fmean, median_low
 from offpolicy.logger.metrics import rank_key, series_key
 from offpolicy.timing.phases import LEARNER_OWN_WORK, LearnerPhase
 from offpolicy.timing.windows import NS_PER_MS, Elapsed, learner_windows
-from offpolicy.types import ArrivalTotals, Lateness, Snapshot
+from offpolicy.types import Lateness, LateTotals, Snapshot
 
 LATE_OF_WORK = 0.02  # least lateness of a straggler, as a share of its own work
 LATE_OF_WALL = 0.01  # the same, as a share of its iteration
@@ -57,7 +57,6 @@ def rank_keys(previous: Snapshot | None, current: Snapshot, late: Lateness | Non
         record[rank_key(phase, "max")] = max(means_ms)
     latest = max(lateness(previous, current), key=lambda each: each.ms)
     record |= {"rank/late_ms": latest.ms, "rank/late_share": latest.share}
-    record["rank/clock_error_ms"] = max(totals.arrivals.clock_error_ns for totals in current.learners) / NS_PER_MS
     return record | ({} if late is None else {"rank/straggler": late.rank}) | {"rank/num": len(working)}
 
 
@@ -78,7 +77,7 @@ def rank_series(previous: Snapshot | None, current: Snapshot) -> dict[str, float
 
 def lateness(previous: Snapshot | None, current: Snapshot) -> Sequence[Lateness]:
     """Returns by how much each rank with an iteration in the window works longer than the median rank."""
-    working, counts = working_ranks(learner_windows(previous, current)), _arrivals(previous, current)
+    working, counts = working_ranks(learner_windows(previous, current)), _counts(previous, current)
     late_ms = {rank: counts[rank].late_ns / window.iterations / NS_PER_MS for rank, window in working.items()}
     usual_ms = median_low(late_ms.values()) if late_ms else 0.0
     return [
@@ -95,7 +94,7 @@ def straggler(previous: Snapshot | None, current: Snapshot, named: int | None = 
     70 % at least; of eight or more, all but one suffice. Of fewer than 50 iterations the margin grows with the noise of
     their mean. Of the rank `named` so far less is asked.
     """
-    windows, counts = learner_windows(previous, current), _arrivals(previous, current)
+    windows, counts = learner_windows(previous, current), _counts(previous, current)
     late = max(lateness(previous, current), key=lambda each: counts[each.rank].capped_ns, default=None)
     window = None if late is None else windows[late.rank]
     if late is None or window is None:
@@ -133,12 +132,11 @@ class StragglerFinder:
         return late
 
 
-def _arrivals(previous: Snapshot | None, current: Snapshot) -> Sequence[ArrivalTotals]:
+def _counts(previous: Snapshot | None, current: Snapshot) -> Sequence[LateTotals]:
     """Returns the counts of every rank in the window; none before their first report."""
     before = previous.learners if previous is not None else ()
-    nothing = ArrivalTotals()
     return [
-        ArrivalTotals(*map(sub, totals.arrivals, before[rank].arrivals if rank < len(before) else nothing))
+        LateTotals(*map(sub, totals.late, before[rank].late if rank < len(before) else LateTotals()))
         for rank, totals in enumerate(current.learners)
     ]
 

@@ -25,6 +25,8 @@ class RankWord(IntEnum):
     VERSION = 5  # [leader] newest published weights
     SNAPSHOT_REQUEST = 6  # [leader] number of collector snapshots requested
     SNAPSHOT_RELEASE = 7  # [leader] snapshots after which the collectors may resume
+    ARRIVED_EVEN = 8  # [rank] instant of its arrival at every other collective
+    ARRIVED_ODD = 9  # [rank] the same of the ones between
 
 
 class CollectorWord(IntEnum):

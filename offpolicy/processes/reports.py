@@ -20,13 +20,13 @@ from offpolicy.types import (
     NO_ACCOUNT,
     NUM_LAGS,
     Account,
-    ArrivalTotals,
     CollectorTotals,
     Cooldown,
     DeviceTotals,
     EvaluatorTotals,
     Float64,
     HookTotals,
+    LateTotals,
     LearnerTotals,
     MetricTotals,
     RolloutTotals,
@@ -116,7 +116,7 @@ def learner_dtype(phases: Sequence[str], packer_phases: Sequence[str], num_metri
             ("sample_age_sum", number),
             ("rollouts", [("is_given", number), ("too_old", number), ("lags", number, (NUM_LAGS,))]),
             ("device", [("is_given", number), ("totals", [(name, number) for name in DeviceTotals._fields])]),
-            ("arrivals", [(name, number) for name in ArrivalTotals._fields]),
+            ("late", [(name, number) for name in LateTotals._fields]),
             ("metric_sums", number, (num_metrics,)),
             ("metric_counts", number, (num_metrics,)),
         ]
@@ -164,15 +164,9 @@ class LearnerReports:
             record["rollouts"] = (1, totals.rollouts.too_old, totals.rollouts.lags)
         if totals.device is not None:
             record["device"] = (1, tuple(totals.device))
-        record["arrivals"] = tuple(totals.arrivals)
+        record["late"] = tuple(totals.late)
         record["metric_sums"], record["metric_counts"] = totals.metrics.sums, totals.metrics.counts
         return record.reshape(1).view(np.float64)
-
-    def move(self, matrix: Float64, source: str, target: str, ns: Sequence[int]) -> None:
-        """Moves `ns[r]` from one phase of rank r's account in `matrix` [R, K], in place, to another."""
-        phases_ns = matrix.view(self._dtype)["account"]["phases_ns"][:, 0]
-        phases_ns[:, self._phases.index(source)] -= ns
-        phases_ns[:, self._phases.index(target)] += ns
 
     def publish(self, matrix: Float64) -> None:
         """Makes `matrix` [R, K], a row per rank, the newest report. Raises ValueError on another shape or type."""
@@ -199,7 +193,7 @@ class LearnerReports:
             packer=read_account(record["packer"], self._packer_phases),
             rollouts=RolloutTotals(int(rollouts["too_old"]), rollouts["lags"]) if rollouts["is_given"] else None,
             device=DeviceTotals(*map(int, device["totals"].item())) if device["is_given"] else None,
-            arrivals=ArrivalTotals(*map(int, record["arrivals"].item())),
+            late=LateTotals(*map(int, record["late"].item())),
         )
 
 

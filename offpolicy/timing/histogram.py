@@ -45,7 +45,7 @@ class HistogramRecorder:
     """Histograms of several cumulative durations, and of their sum, all counted once per iteration.
 
     An iteration is only noted; it is counted when counts are read, or with a slice of others: a note takes well below a
-    microsecond. The newest note is not counted unless it is read: `move_last` may still change it.
+    microsecond.
     """
 
     __slots__ = ("_before_ns", "_counts", "_full", "_notes", "_num_phases", "_offsets")
@@ -60,29 +60,22 @@ class HistogramRecorder:
     def add(self, total_ns: list[int]) -> None:
         """Notes the time of each phase since the start."""
         self._notes.extend(total_ns)
-        if len(self._notes) > self._full:
-            self._count(len(self._notes) - self._num_phases)
+        if len(self._notes) >= self._full:
+            self._count()
 
     def last_ns(self, phase: int) -> int:
         """The time of a phase from the start to the end of the last iteration."""
         return self._notes[phase - self._num_phases] if self._notes else int(self._before_ns[phase])
 
-    def move_last(self, source: int, target: int, ns: int) -> None:
-        """Moves `ns` from one phase of the last iteration to another; once it is counted, only the totals move."""
-        totals_ns: array[int] | NDArray[np.int64] = self._notes or self._before_ns
-        first = len(totals_ns) - self._num_phases
-        totals_ns[first + source] -= ns
-        totals_ns[first + target] += ns
-
     def counts(self) -> Counts:
         """Returns the counts [phases + 1, NUM_BINS]; the last row is that of whole iterations."""
-        self._count(len(self._notes))
+        self._count()
         return self._counts.copy()
 
-    def _count(self, num_notes: int) -> None:
-        if not num_notes:
+    def _count(self) -> None:
+        if not self._notes:
             return
-        counted, self._notes = self._notes[:num_notes], self._notes[num_notes:]
+        counted, self._notes = self._notes, array("q")
         notes = np.frombuffer(counted, dtype=np.int64).reshape(-1, self._num_phases)
         total_ns = np.concatenate((self._before_ns[np.newaxis], notes))
         took_ns = np.empty((len(notes), self._num_phases + 1), dtype=np.int64)

@@ -5,8 +5,8 @@ same clock reading, so no nanosecond is counted twice and none is lost: `sum(pha
 another (`param_sync` inside `train`) takes its time out of the outer one. An exception keeps its interval. One ledger
 belongs to one thread.
 
-Where it is known only later how a span divides between two phases, as with an exchange between ranks, `split` moves
-a part of it from the one to the other: the sum stays what it is.
+Where it is known only at the end of a span how it divides between phases, as with an exchange between ranks,
+`charge_head` moves the beginning of it to another one: the sum stays what it is.
 """
 
 from __future__ import annotations
@@ -72,8 +72,7 @@ class Ledger:
         self._phases_ns = [0] * len(self.names)
         self._histogram = HistogramRecorder(len(self.names))
         self._tagged = TaggedTime()
-        self._open = self.names.index("other")
-        self._is_traced = [name != "other" for name in self.names]
+        self._open = self._other = self.names.index("other")
         self._born_ns = self._now_ns() if opened_ns is None else opened_ns
         self._start_ns = self._last_ns = self._born_ns
         self._closed_ns = 0  # the end of the last iteration
@@ -91,7 +90,7 @@ class Ledger:
         now_ns = self._now_ns()
         closed = self._open
         self._phases_ns[closed] += now_ns - self._last_ns
-        if self._trace is not None and self._is_traced[closed]:
+        if self._trace is not None and closed != self._other:
             self._trace.span(closed, self._last_ns, now_ns)
         self._last_ns, self._open = now_ns, index
         return closed
@@ -182,40 +181,18 @@ class Ledger:
         """Returns the time of closed phases since the warm-up."""
         return sum(self._phases_ns[self._index[phase]] for phase in phases)
 
-    def trace_when_split(self, phase: StrEnum) -> None:
-        """Leaves the spans of `phase` out of the trace until `split` writes them."""
-        self._is_traced[self._index[phase]] = False
+    def now_ns(self) -> int:
+        """Returns the present instant; 0 without timing."""
+        return self._now_ns()
 
-    def insert(self, phase: StrEnum, took_ns: int) -> tuple[int, int]:
-        """Charges the last `took_ns` of the open phase to `phase` instead; returns their start and stop.
-
-        Never more than there is: a phase that another clock has timed cannot reach back beyond the open one's start.
-        """
-        now_ns, closed = self._now_ns(), self._open
-        start_ns = max(now_ns - took_ns, self._last_ns)
-        self._phases_ns[closed] += start_ns - self._last_ns
-        self._phases_ns[self._index[phase]] += now_ns - start_ns
-        if self._trace is not None and self._is_traced[closed]:
-            self._trace.span(closed, self._last_ns, start_ns)
-        self._last_ns = now_ns
-        return start_ns, now_ns
-
-    def split(self, phase: StrEnum, head: StrEnum, start_ns: int, stop_ns: int, head_ns: int) -> None:
-        """Charges the first `head_ns` of a span of `phase` to `head`, in totals, histogram and trace.
-
-        The span lies in this iteration or in the last one that ended, and `phase` was open from its start to its stop.
-        One from before the end of the warm-up is in no phase and stays in the warm-up.
-        """
-        source, target = self._index[phase], self._index[head]
-        if self._trace is not None:
-            self._trace.span(target, start_ns, start_ns + head_ns)
-            self._trace.span(source, start_ns + head_ns, stop_ns)
-        if start_ns < self._start_ns:
-            return
-        self._phases_ns[source] -= head_ns
-        self._phases_ns[target] += head_ns
-        if start_ns < self._closed_ns:
-            self._histogram.move_last(source, target, head_ns)
+    def charge_head(self, phase: StrEnum, until_ns: int) -> None:
+        """Charges the time from the opening of the open phase until an instant that has passed to `phase` instead."""
+        if until_ns > self._last_ns:
+            index = self._index[phase]
+            self._phases_ns[index] += until_ns - self._last_ns
+            if self._trace is not None:
+                self._trace.span(index, self._last_ns, until_ns)
+            self._last_ns = until_ns
 
     def move(self, source: StrEnum, target: StrEnum, ns: int) -> None:
         """Moves time of this iteration from one phase to another; the trace keeps what was open when."""

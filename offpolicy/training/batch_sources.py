@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from offpolicy.distributed.world import World
 from offpolicy.machine import available_memory
 from offpolicy.number_text import counted
 from offpolicy.processes.control_page import RankWord
@@ -22,8 +23,7 @@ from offpolicy.replay.rollout_source import RolloutSource, RolloutSpec
 from offpolicy.replay.sampler import UniformSampler
 from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.phases import PackerPhase
-from offpolicy.training.rank_context import RankContext
-from offpolicy.training.ranks import LearnerRanks
+from offpolicy.training.rank import Rank
 from offpolicy.training.resume import TrainingStart
 from offpolicy.training.run_memory import (
     check_share,
@@ -40,15 +40,15 @@ GUARD_ROWS = 8  # rows per environment that the sampler keeps away from the writ
 class Replay:
     """The replay rings of this host as one rank samples them, with the demonstrations that are mixed in."""
 
-    rank: RankContext
-    ranks: LearnerRanks
+    rank: Rank
+    world: World
     rings: Sequence[Ring]
     demos: DemoShare | None
     source_spec: SourceSpec
     updates: int  # done before this process
 
     @classmethod
-    def open(cls, rank: RankContext, ranks: LearnerRanks, start: TrainingStart) -> Replay:
+    def open(cls, rank: Rank, world: World, start: TrainingStart) -> Replay:
         """Attaches to the rings and reads `replay.demos`. Raises `ConfigError`."""
         cfg, rings = rank.cfg, replay_rings(rank.child, rank.job)
         source_spec = SourceSpec(
@@ -62,7 +62,7 @@ class Replay:
             return_discount=cfg.algo.gamma if cfg.algo.scales_reward else None,
             num_slots=cfg.replay.slots,
         )
-        return cls(rank, ranks, rings, demonstrations(rank), source_spec, start.updates)
+        return cls(rank, world, rings, demonstrations(rank), source_spec, start.updates)
 
     def sampler(self, more_guard: int = 0) -> Sampler:
         """Returns a sampler on the host, which keeps `more_guard` rows more away from the write head."""
@@ -72,7 +72,7 @@ class Replay:
         return replay if self.demos is None else MixedSampler(replay, self.demos)
 
 
-def demonstrations(rank: RankContext) -> DemoShare | None:
+def demonstrations(rank: Rank) -> DemoShare | None:
     """Returns the demonstrations of `replay.demos` as this rank uses them. Raises `ConfigError`."""
     cfg, spec, source = rank.cfg, rank.spec, rank.cfg.replay.demos
     if source is None:
@@ -106,9 +106,7 @@ def configured_source(replay: Replay) -> ReplaySource | PrefetchSource | Residen
 def direct_source(replay: Replay) -> ReplaySource:
     """Returns a source that samples on the learner's thread and copies to the device."""
     rank = replay.rank
-    return ReplaySource(
-        replay.source_spec, replay.rings, replay.sampler(), rank.gate, replay.ranks.world, replay.updates
-    )
+    return ReplaySource(replay.source_spec, replay.rings, replay.sampler(), rank.gate, replay.world, replay.updates)
 
 
 def prefetch_source(replay: Replay) -> PrefetchSource:
@@ -122,7 +120,7 @@ def prefetch_source(replay: Replay) -> PrefetchSource:
     more_guard = rank.cfg.algo.n_step * rank.cfg.env.num_envs
     more_guard += rows_recycled_while_open(spec.rate_limiter, num_rings, spec.num_slots)
     packer = Packer(replay.sampler(more_guard), rank.device, ledger, copies=copies, device_sync=device_sync)
-    return PrefetchSource(spec, replay.rings, packer, rank.gate, replay.ranks.world, replay.updates)
+    return PrefetchSource(spec, replay.rings, packer, rank.gate, replay.world, replay.updates)
 
 
 def resident_source(replay: Replay) -> ResidentSource:
@@ -135,10 +133,10 @@ def resident_source(replay: Replay) -> ResidentSource:
         None if share is None else ResidentDemos(share, spec.rate_limiter.max_updates, rank.device, rank.device_sync)
     )
     sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_timer)
-    return ResidentSource(spec, sampler, rank.gate, replay.ranks.world, replay.updates, demos)
+    return ResidentSource(spec, sampler, rank.gate, replay.world, replay.updates, demos)
 
 
-def rollout_source(rank: RankContext, ranks: LearnerRanks) -> RolloutSource:
+def rollout_source(rank: Rank, world: World) -> RolloutSource:
     """Returns a source of whole rollouts from the rank's own collectors."""
     cfg, leader = rank.cfg, rank.control.leader
     spec = RolloutSpec(
@@ -151,10 +149,10 @@ def rollout_source(rank: RankContext, ranks: LearnerRanks) -> RolloutSource:
     rings = [rollout_ring(rank.child, rank.job, index) for index in rank.own_collectors()]
     # Where the checkpoint does not say what each rank has learnt from, rank 0 answers for all.
     learnt = rank.job.start_step if rank.rank == 0 else 0
-    return RolloutSource(spec, rings, rank.gate, lambda: leader.get(RankWord.VERSION), ranks.collectives.total, learnt)
+    return RolloutSource(spec, rings, rank.gate, lambda: leader.get(RankWord.VERSION), world.total, learnt)
 
 
-def source_identity(rank: RankContext, source: object, replay: Replay | None) -> list[Any]:  # Any: JSON values
+def source_identity(rank: Rank, source: object, replay: Replay | None) -> list[Any]:  # Any: JSON values
     """Returns what must be equal for the random state of one batch source to fit another."""
     options = [rank.cfg.replay.slots] if isinstance(source, PrefetchSource) else []
     demos = replay.demos.identity if replay is not None and replay.demos is not None else []
@@ -168,6 +166,6 @@ def fits_on_device(replay: Replay) -> bool:
     return needed <= rank.cfg.replay.device_share * _free_memory(rank)
 
 
-def _free_memory(rank: RankContext) -> int:
+def _free_memory(rank: Rank) -> int:
     """Returns the free bytes of the rank's device."""
     return torch.cuda.mem_get_info(rank.device)[0] if rank.device.type == "cuda" else available_memory()

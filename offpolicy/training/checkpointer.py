@@ -59,7 +59,7 @@ class Checkpointer:
 
     def __init__(self, state: RankState, health: HealthCheck, last_eval_step: Callable[[], int]) -> None:
         self._state, self._health, self._last_eval_step = state, health, last_eval_step
-        self._rank, self._learner, self._collectives = state.rank, state.learner, state.ranks.collectives
+        self._rank, self._learner, self._world = state.rank, state.learner, state.world
         self._cfg, self._run_dir = state.rank.cfg.checkpoint, Path(state.rank.job.run_dir)
         self._store = CheckpointStore(self._run_dir / CHECKPOINTS, self._cfg.keep)
         self._rows = RowSaver(state.rings)
@@ -80,7 +80,7 @@ class Checkpointer:
         At the end of the budget only a request counts: `run_last` saves that end. A request waits while another save is
         being written; with several ranks it does not, since only the leader knows.
         """
-        every, world, env_steps = self._cfg.every, self._state.ranks.world, self._collectives.env_steps
+        every, world, env_steps = self._cfg.every, self._state.world, self._world.env_steps
         if self._writing is not None and self._writing[1].done():
             self._end_writing()
         self._is_requested |= world.is_saving
@@ -105,8 +105,8 @@ class Checkpointer:
             if save is None and self._rank.is_leader and self._saved is not None:
                 self._tell(self._saved_step, self._num_signals)  # there is nothing new in it: it is saved already
         except SaveError as error:
-            self._warn_unsaved(self._collectives.env_steps, error)
-        self.last_step = self._collectives.env_steps
+            self._warn_unsaved(self._world.env_steps, error)
+        self.last_step = self._world.env_steps
 
     def run_last(self, *, is_complete: bool) -> None:
         """Saves the end, whatever ended the run, unless it is saved already. Raises `SaveError`."""
@@ -133,13 +133,13 @@ class Checkpointer:
         try:
             if not has_collectors:
                 self._drop_collector_parts()  # of those that are left
-            self._collectives.recount()  # a collector may have finished a step since the ranks agreed
-            if self._collectives.any(not has_collectors):
-                is_new = is_leader and self._collectives.env_steps > self._saved_step
-                if not self._collectives.any(is_new):
+            self._world.recount()  # a collector may have finished a step since the ranks agreed
+            if self._world.any(not has_collectors):
+                is_new = is_leader and self._world.env_steps > self._saved_step
+                if not self._world.any(is_new):
                     self._drop_collector_parts()
                     return None
-            if not self._collectives.any(is_leader and self._progress_key != self._saved):
+            if not self._world.any(is_leader and self._progress_key != self._saved):
                 self._drop_collector_parts()
                 return None
             self._in_turn(self._write_streams, is_mine=not is_leader)
@@ -152,7 +152,7 @@ class Checkpointer:
     @property
     def _progress_key(self) -> tuple[int, int, int]:
         """Env steps, updates, and env steps of the last evaluation: equal ones make the same checkpoint."""
-        return self._collectives.env_steps, self._learner.num_updates, self._last_eval_step()
+        return self._world.env_steps, self._learner.num_updates, self._last_eval_step()
 
     def _drop_collector_parts(self) -> None:
         """Removes what the collectors of this host have written for a checkpoint that does not hold it."""
@@ -163,7 +163,7 @@ class Checkpointer:
         parts = self._parts(has_collectors)
         rows = self._rows.capture() if self._cfg.replay and self._state.rings else None
         state = self._state.capture(self._last_eval_step(), rows)
-        return Save(self._collectives.env_steps, self._progress_key, state, parts, self._num_signals)
+        return Save(self._world.env_steps, self._progress_key, state, parts, self._num_signals)
 
     def _commit_in_turn(self, save: Save | None) -> None:
         """Commits while the loop waits, on rank 0 last. Raises `SaveError`."""
@@ -231,7 +231,7 @@ class Checkpointer:
                 save()
             except SaveError as error:
                 failure = error
-        if self._collectives.any(failure is not None):
+        if self._world.any(failure is not None):
             raise failure or PeerSaveError("another learner rank could not save its part")
 
     def _write_streams(self) -> None:

@@ -7,13 +7,13 @@ from typing import Protocol
 
 from offpolicy.collect.policy_evaluation import EvaluationContext
 from offpolicy.collect.run_evaluation import RunEvaluation
+from offpolicy.distributed.world import World
 from offpolicy.errors import EnvFailure, NumericsError, PeerEnvFailure
 from offpolicy.number_text import counted
 from offpolicy.processes.control_page import EvaluatorWord
 from offpolicy.protocols import StopSignal
 from offpolicy.timing.clock import Stopwatch
-from offpolicy.training.rank_context import RankContext
-from offpolicy.training.ranks import Collectives
+from offpolicy.training.rank import Rank
 from offpolicy.training.run_memory import EVALUATOR_WAKE, evaluation_requests
 from offpolicy.training.weight_publisher import WeightPublisher
 
@@ -54,12 +54,12 @@ class PeriodicEvaluation:
 
     def __init__(
         self,
-        rank: RankContext,
-        collectives: Collectives,
+        rank: Rank,
+        world: World,
         evaluator: Evaluator | None,
         last_step: int,
     ) -> None:
-        self._rank, self._collectives, self._evaluator = rank, collectives, evaluator
+        self._rank, self._world, self._evaluator = rank, world, evaluator
         self._last_step, self._evaluated_step, self._every = last_step, -1, rank.cfg.eval.every
 
     @property
@@ -78,13 +78,13 @@ class PeriodicEvaluation:
         That of the whole budget is left to `run_last`: the learner may have updates to make still, and what comes after
         the collectors' last step is in none of their rates.
         """
-        every, steps = self._every, self._collectives.env_steps
+        every, steps = self._every, self._world.env_steps
         is_last = steps >= self._rank.cfg.total_timesteps
         return every > 0 and not is_last and steps // every > self._last_step // every
 
     def run(self) -> None:
         """Evaluates."""
-        self._evaluate(self._collectives.env_steps)
+        self._evaluate(self._world.env_steps)
 
     def run_last(self, *, is_complete: bool) -> bool:
         """Evaluates the end, unless the run was asked to stop, or has just been evaluated.
@@ -92,12 +92,12 @@ class PeriodicEvaluation:
         True if the run is complete: all ranks agree that its last result is known, or that the results so far end it.
         """
         if not is_complete:
-            return self._rank.cfg.stop.is_set and self._collectives.any(self.stops_early)
-        if self._evaluated_step != self._collectives.env_steps:
-            self._evaluate(self._collectives.env_steps)
+            return self._rank.cfg.stop.is_set and self._world.any(self.stops_early)
+        if self._evaluated_step != self._world.env_steps:
+            self._evaluate(self._world.env_steps)
         with self._rank.activity("evaluating the final policy"):
             while self._is_result_missing():
-                if self._collectives.agree(is_stopping=self._rank.is_stopping()):
+                if self._world.agree(is_stopping=self._rank.is_stopping()):
                     return not self._is_result_missing()
         return True
 
@@ -107,7 +107,7 @@ class PeriodicEvaluation:
             self._evaluator.close()
 
     def _is_result_missing(self) -> bool:
-        return self._collectives.any(self._evaluator is not None and not self._evaluator.wait_result())
+        return self._world.any(self._evaluator is not None and not self._evaluator.wait_result())
 
     def _evaluate(self, env_steps: int) -> None:
         """Raises `EnvFailure` on every rank if the environment fails on rank 0, `NumericsError` if the policy does."""
@@ -120,9 +120,9 @@ class PeriodicEvaluation:
                 self._evaluator.evaluate(env_steps)
             except (EnvFailure, NumericsError) as error:
                 failure = error
-        if self._collectives.any(isinstance(failure, EnvFailure)):
+        if self._world.any(isinstance(failure, EnvFailure)):
             raise failure or PeerEnvFailure("the environment failed in the evaluation on rank 0")
-        if self._collectives.any(failure is not None):
+        if self._world.any(failure is not None):
             raise failure or NumericsError("the policy's action was NaN or Inf in the evaluation on rank 0")
 
 
@@ -141,7 +141,7 @@ class EarlyStop:
 class InlineEvaluator:
     """Evaluates on this thread: training stands still meanwhile."""
 
-    def __init__(self, rank: RankContext, publisher: WeightPublisher, last_step: int) -> None:
+    def __init__(self, rank: Rank, publisher: WeightPublisher, last_step: int) -> None:
         self._rank, self._publisher, self.last_result_step = rank, publisher, last_step
         self._is_known = True
         job = rank.job
@@ -180,7 +180,7 @@ class InlineEvaluator:
 class AsyncEvaluator:
     """Sends a copy of the weights to the evaluator process, and waits for it only at the end."""
 
-    def __init__(self, rank: RankContext, publisher: WeightPublisher, last_step: int) -> None:
+    def __init__(self, rank: Rank, publisher: WeightPublisher, last_step: int) -> None:
         self._publisher, self._last_step = publisher, last_step
         self._words, self._gate = rank.control.evaluator, rank.gate
         self._requests = evaluation_requests(rank.child, len(publisher.flat))

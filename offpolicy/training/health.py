@@ -8,9 +8,9 @@ import numpy as np
 
 from offpolicy.algos.learner import Learner
 from offpolicy.config.schema import RunConfig
-from offpolicy.distributed.gradient_exchange import checksum
+from offpolicy.distributed.exchange import checksum
+from offpolicy.distributed.world import World
 from offpolicy.errors import DesyncError, NumericsError
-from offpolicy.training.ranks import LearnerRanks
 from offpolicy.types import Float64
 
 NUM_FACTS = 3  # numbers of one rank's health
@@ -19,18 +19,18 @@ NUM_FACTS = 3  # numbers of one rank's health
 class HealthCheck:
     """Compares the ranks whenever they report or save."""
 
-    def __init__(self, cfg: RunConfig, learner: Learner, ranks: LearnerRanks) -> None:
-        self._cfg, self._learner, self._ranks = cfg, learner, ranks
+    def __init__(self, cfg: RunConfig, learner: Learner, world: World) -> None:
+        self._cfg, self._learner, self._world = cfg, learner, world
 
     def facts(self) -> tuple[float, float, float]:
         """Returns if the learner diverged, if by this rank's numbers, and the checksum of its tensors."""
-        has_diverged, has_peers = self._learner.has_diverged(), self._ranks.world.num_ranks > 1
+        has_diverged, has_peers = self._learner.has_diverged(), self._world.num_ranks > 1
         digest = checksum(list(self._learner.tensors().values())) if has_peers else 0.0
         return float(has_diverged), float(has_diverged and self._learner.is_origin()), digest
 
     def require(self, table: Float64) -> None:
         """Checks the facts of all ranks [R, 3]; the same on each of them. Raises `NumericsError`, `DesyncError`."""
-        env_steps = self._ranks.world.env_steps
+        env_steps = self._world.env_steps
         if table[:, 0].any():
             step_sizes = "algo.lr" if self._cfg.algo.learns_from_rollouts else "algo.actor_lr or algo.critic_lr"
             where = f" on {_names(np.flatnonzero(table[:, 1]).tolist())}" if len(table) > 1 else ""
@@ -47,7 +47,7 @@ class HealthCheck:
 
     def require_now(self) -> None:
         """Gathers the facts and checks them."""
-        self.require(self._ranks.collectives.gather(self.facts()))
+        self.require(self._world.gather(self.facts()))
 
 
 def _names(ranks: Sequence[int]) -> str:

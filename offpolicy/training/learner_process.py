@@ -16,6 +16,7 @@ from offpolicy.algos.graph import GraphUpdate
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, RankStreams
+from offpolicy.distributed.world import World
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.loop import Parts, train
 from offpolicy.machine import num_usable_cores
@@ -27,23 +28,19 @@ from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.batch_sources import Replay, source_identity
 from offpolicy.training.bound_learner import BoundLearner
 from offpolicy.training.checkpointer import Checkpointer
-from offpolicy.training.device_exchange import ExchangeOutsideTrain
 from offpolicy.training.evaluators import AsyncEvaluator, EarlyStop, Evaluator, InlineEvaluator, PeriodicEvaluation
 from offpolicy.training.flops import CountedLearner, Work, attainable_flops_per_sec, counted
 from offpolicy.training.health import HealthCheck
-from offpolicy.training.rank_context import RankContext, unused_gpu
-from offpolicy.training.ranks import LearnerRanks
+from offpolicy.training.rank import Rank, unused_gpu
 from offpolicy.training.reporter import Reporter
 from offpolicy.training.resume import RankState, TrainingStart
 from offpolicy.training.speed_tuner import Setting, SpeedTuner, thread_numbers
 from offpolicy.training.weight_publisher import WeightPublisher
 
 
-def build_learner(rank: RankContext, ranks: LearnerRanks) -> Learner:
+def build_learner(rank: Rank, world: World) -> Learner:
     """Returns the learner of `algo.name`, joined with the other ranks. A resumed run keeps its kernels, if it can."""
-    exchange, algo, before = ranks.exchange, rank.cfg.algo, kernels_before(rank)
-    if rank.device.type == "cuda" and exchange.num_ranks > 1:
-        exchange = ExchangeOutsideTrain(exchange, rank.device_timer.outside_train())
+    exchange, algo, before = world.exchange, rank.cfg.algo, kernels_before(rank)
     if algo.precision == "bf16" and rank.device.type == "cpu":
         raise ConfigError(f"algo.precision: got bf16, allowed fp32 with device={rank.device}")
     learner = make_learner(algo, rank.spec, rank.device, rank.learner_seed, exchange)
@@ -59,7 +56,7 @@ def build_learner(rank: RankContext, ranks: LearnerRanks) -> Learner:
     return learner
 
 
-def kernels_before(rank: RankContext) -> str | None:
+def kernels_before(rank: Rank) -> str | None:
     """Returns the kernels that made the updates of the checkpoint; None where there is none."""
     if rank.job.checkpoint is None:
         return None
@@ -76,8 +73,8 @@ def describe(learner: Learner) -> str:
 
 
 def train_rank(
-    rank: RankContext,
-    ranks: LearnerRanks,
+    rank: Rank,
+    world: World,
     learner: Learner,
     source: StatefulBatchSource[Any],  # Any: `Batches` or `Rollouts`, as the learner takes them
     start: TrainingStart,
@@ -88,7 +85,7 @@ def train_rank(
     If the environment fails in an evaluation, the run ends, but what it has learnt is saved.
     """
     identity = source_identity(rank, source, replay)
-    state = RankState(rank, ranks, learner, source, identity, replay.rings if replay else (), start)
+    state = RankState(rank, world, learner, source, identity, replay.rings if replay else (), start)
     if rank.job.start_step:
         state.resume_streams()
     missing = missing_library(rank.cfg.algo.products) if learner.kernels == "fast" and rank.is_leader else ""
@@ -96,11 +93,11 @@ def train_rank(
     for warning in (missing, unused):
         if warning:
             rank.warn(warning)
-    rank.ledger.skip(idle_phases(source, ranks.world.num_ranks))
+    rank.ledger.skip(idle_phases(source, world.num_ranks))
     publisher = WeightPublisher(rank, learner)
-    evaluation = periodic_evaluation(rank, ranks, publisher, start)
+    evaluation = periodic_evaluation(rank, world, publisher, start)
     with contextlib.closing(source), contextlib.closing(evaluation), contextlib.ExitStack() as exits:
-        health = HealthCheck(rank.cfg, learner, ranks)
+        health = HealthCheck(rank.cfg, learner, world)
         checkpointer = exits.enter_context(
             contextlib.closing(Checkpointer(state, health, lambda: evaluation.last_result_step))
         )
@@ -125,7 +122,7 @@ def train_rank(
             checkpointer=checkpointer,
             reporter=reporter,
             tuner=tuner,
-            world=ranks.world,
+            world=world,
             stop=EarlyStop(rank.control, evaluation),
             ledger=rank.ledger,
         )
@@ -148,14 +145,14 @@ def idle_phases(source: StatefulBatchSource[Any], num_ranks: int) -> list[Learne
 
 
 def periodic_evaluation(
-    rank: RankContext, ranks: LearnerRanks, publisher: WeightPublisher, start: TrainingStart
+    rank: Rank, world: World, publisher: WeightPublisher, start: TrainingStart
 ) -> PeriodicEvaluation:
     """Returns the evaluation of this rank: rank 0 evaluates itself, or has the evaluator process do it."""
     evaluator: Evaluator | None = None
     if rank.rank == 0 and rank.cfg.eval.episodes:
         make = AsyncEvaluator if rank.job.plan.has_evaluator else InlineEvaluator
         evaluator = make(rank, publisher, start.last_eval_step)
-    return PeriodicEvaluation(rank, ranks.collectives, evaluator, start.last_eval_step)
+    return PeriodicEvaluation(rank, world, evaluator, start.last_eval_step)
 
 
 def make_tuner(state: RankState, use_threads: Callable[[int], None], settled: Callable[[], bool]) -> SpeedTuner:
@@ -185,7 +182,7 @@ def make_tuner(state: RankState, use_threads: Callable[[int], None], settled: Ca
     return SpeedTuner(settings, apply, report, lambda: learner.num_updates, settled)
 
 
-def make_profiler(rank: RankContext) -> Profiler:
+def make_profiler(rank: Rank) -> Profiler:
     """Returns torch.profiler for the configured window of rank 0's iterations."""
     timing, trace_dir = rank.cfg.timing, rank.job.trace_dir
     at = timing.profile_at if trace_dir is not None and rank.rank == 0 else 0
@@ -195,7 +192,7 @@ def make_profiler(rank: RankContext) -> Profiler:
 class FlopsReport:
     """Reports the work of a mean update, and then once what the machine attains on the update's products."""
 
-    def __init__(self, rank: RankContext, learner: Learner) -> None:
+    def __init__(self, rank: Rank, learner: Learner) -> None:
         self._rank, self._policy = rank, learner.policy
         self._update: Work | None = None
         self._decision = 0.0
@@ -226,7 +223,7 @@ class FlopsReport:
             )
 
 
-def product_library(rank: RankContext, kernels: str) -> str:
+def product_library(rank: Rank, kernels: str) -> str:
     """Returns the library of wide matrix products of float32; '' on a GPU."""
     if rank.device.type != "cpu":
         return ""
@@ -251,7 +248,7 @@ def send_hello(state: RankState) -> None:
         start=astuple(state.start.learning_start),
         source=state.source.describe(),
         source_kind=state.source.kind,
-        backend=state.ranks.backend,
+        backend=state.world.backend,
         kernels=kernels,
         kernels_text=describe(state.learner),
     )

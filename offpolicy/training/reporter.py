@@ -9,7 +9,6 @@ import numpy as np
 from offpolicy.processes.child import name_threads
 from offpolicy.processes.control_page import RankWord
 from offpolicy.timing.chrome_trace import Profiler
-from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.health import NUM_FACTS, HealthCheck
 from offpolicy.training.resume import RankState
 from offpolicy.training.run_memory import learner_reports
@@ -21,8 +20,7 @@ class Reporter:
 
     def __init__(self, state: RankState, health: HealthCheck, profiler: Profiler) -> None:
         self._rank, self._learner, self._source = state.rank, state.learner, state.source
-        self._world, self._collectives = state.ranks.world, state.ranks.collectives
-        self._health, self._profiler = health, profiler
+        self._world, self._health, self._profiler = state.world, health, profiler
         self._warmup_updates = 0  # updates of the first iteration and before it: the account begins behind them
         rank, names = state.rank, list(state.start.metrics.names)
         self._reports = learner_reports(rank.child.block("learner_report"), names, rank.num_ranks)
@@ -39,27 +37,21 @@ class Reporter:
         self._warmup_updates = self._warmup_updates or num_updates
         if self._world.is_reporting:
             name_threads()  # those started since; the supervisor tells threads apart by name
-            table = self._collectives.gather(np.concatenate((self._health.facts(), self._own_vector())))
+            table = self._world.gather(np.concatenate((self._health.facts(), self._own_vector())))
             self._health.require(table[:, :NUM_FACTS])
-            self._publish_all(table[:, NUM_FACTS:])
+            self._publish(table[:, NUM_FACTS:])
 
     def run_last(self, *, is_complete: bool) -> None:
         """Reports once more: the last report closes the account."""
         self._rank.words.set(RankWord.UPDATES, self._learner.num_updates)
         env_steps, stopped_by = self._world.env_steps, self._world.stopped_by
         self._rank.child.send("done", is_complete=is_complete, env_steps=env_steps, stopped_by=stopped_by)
-        self._publish_all(self._collectives.gather(self._own_vector()))
+        self._publish(self._world.gather(self._own_vector()))
 
     def publish_own(self) -> None:
         """Reports this rank's own counters, without asking the other ranks."""
         matrix = self._matrix.copy()
         matrix[self._rank.rank] = self._own_vector()
-        self._publish(matrix)
-
-    def _publish_all(self, matrix: Float64) -> None:
-        """Publishes what was gathered, with the waits that this gathering has found out."""
-        waits_ns = self._world.late_waits_ns
-        self._reports.move(matrix, LearnerPhase.PARAM_SYNC, LearnerPhase.RANK_BARRIER, waits_ns)
         self._publish(matrix)
 
     def _publish(self, matrix: Float64) -> None:
@@ -86,6 +78,6 @@ class Reporter:
             packer=source.packer_account(),
             rollouts=source.rollouts,
             device=self._rank.device_timer.totals(),
-            arrivals=self._world.arrivals(),
+            late=self._world.late,
         )
         return self._reports.vector(totals)

@@ -30,6 +30,7 @@ from offpolicy.checkpoint.content import check_fresh
 from offpolicy.checkpoint.manifest import fingerprint
 from offpolicy.checkpoint.replay_rows import has_replay
 from offpolicy.config.run_files import read_spec
+from offpolicy.distributed.world import World
 from offpolicy.errors import CheckpointError
 from offpolicy.processes.control_page import CollectorWord, RankWord
 from offpolicy.protocols import StatefulBatchSource
@@ -42,8 +43,7 @@ from offpolicy.replay.rate_limiter import (
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_saver import CapturedRows
 from offpolicy.saved_fields import short
-from offpolicy.training.rank_context import RankContext
-from offpolicy.training.ranks import LearnerRanks
+from offpolicy.training.rank import Rank
 from offpolicy.training.speed_tuner import Setting
 from offpolicy.types import MetricTotals
 
@@ -65,7 +65,7 @@ def learner_tensors(checkpoint: Checkpoint | BestPolicy) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array.copy()) for name, array in checkpoint.tensors("learner").items()}
 
 
-def load_start(rank: RankContext, ranks: LearnerRanks, learner: Learner) -> TrainingStart:
+def load_start(rank: Rank, world: World, learner: Learner) -> TrainingStart:
     """Fills the learner from checkpoint or teacher and returns where training starts; a collective.
 
     Rank 0 reads, and its networks and numbers count: another host may have no part of the checkpoint.
@@ -93,10 +93,10 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: Learner) -> Trai
         learner.adopt(_tensors_of(Path(job.cfg.init_from or ""), job.init_step, rank)[1])
     metrics = learner.read_metrics()
     facts = (learner.num_updates, start.env_steps, start.updates, job.last_eval_step, has_rows)
-    table = ranks.world.gather((*facts, *metrics.sums, *metrics.counts))
+    table = world.gather((*facts, *metrics.sums, *metrics.counts))
     updates, start_steps, start_updates, last_eval_step = map(int, table[0, :4])
     sums, counts = np.split(table[0, len(facts) :], 2)
-    ranks.broadcast(list(learner.tensors().values()))
+    world.broadcast(learner.tensors().values())
     learner.num_updates = updates
     rank.words.set(RankWord.UPDATES, updates)
     start = LearningStart(start_steps, start_updates)
@@ -107,7 +107,7 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: Learner) -> Trai
     return TrainingStart(start, updates, last_eval_step, totals, checkpoint, teacher)
 
 
-def _tensors_of(run: Path, env_steps: int, rank: RankContext) -> tuple[int, dict[str, Tensor]]:
+def _tensors_of(run: Path, env_steps: int, rank: Rank) -> tuple[int, dict[str, Tensor]]:
     """Returns the learner of another run: that of the checkpoint that was there when this run began, with its env step.
 
     If that run goes on and has removed it since, that of the newest one. Raises `CheckpointError`.
@@ -125,7 +125,7 @@ def _tensors_of(run: Path, env_steps: int, rank: RankContext) -> tuple[int, dict
     return newest.env_steps, tensors
 
 
-def check_start(rank: RankContext, checkpoint: Checkpoint, state: SharedState) -> None:
+def check_start(rank: Rank, checkpoint: Checkpoint, state: SharedState) -> None:
     """Raises `CheckpointError` for counters that no run of this configuration reaches: it would never learn again."""
     cfg, fields = rank.cfg, state_fields(checkpoint)
     first_step, first_update = state.start
@@ -173,8 +173,8 @@ class CapturedState:
 class RankState:
     """A learner rank's part of a checkpoint: its networks, its random streams, and the replay of its host."""
 
-    rank: RankContext
-    ranks: LearnerRanks
+    rank: Rank
+    world: World
     learner: Learner
     source: StatefulBatchSource[Any]
     source_identity: list[Any]  # JSON: what must be equal for the random state of one batch source to fit another
@@ -208,9 +208,9 @@ class RankState:
         job = self.rank.job
         return {
             "numbers": state.numbers,
-            "env_steps": self.ranks.world.env_steps,
+            "env_steps": self.world.env_steps,
             "num_collectors": job.cfg.collect.num_collectors * job.host.num_hosts,
-            "num_ranks": self.ranks.world.num_ranks,
+            "num_ranks": self.world.num_ranks,
             "start": list(astuple(self.start.learning_start)),
             "replay_first": [ring.oldest for ring in self.rings],
             "replay_end": [ring.committed for ring in self.rings],
@@ -228,7 +228,7 @@ class RankState:
         has_rows = checkpoint is not None and has_replay(checkpoint)
         if checkpoint is not None and has_rows:
             self._skip_rows(checkpoint, SharedState.of(checkpoint).replay_end)
-        if self.ranks.collectives.any(bool(why_not)) or checkpoint is None:
+        if self.world.any(bool(why_not)) or checkpoint is None:
             if why_not:
                 self.rank.warn(f"the continuation is not bitwise: {why_not}")
             return
@@ -267,7 +267,7 @@ class RankState:
             return f"learner rank {self.rank.rank} was not there when the checkpoint was saved"
         if checkpoint.has_lost_rows:
             return "rows of the replay are damaged, and new ones are collected first"
-        before, now = SharedState.of(checkpoint).num_ranks, self.ranks.world.num_ranks
+        before, now = SharedState.of(checkpoint).num_ranks, self.world.num_ranks
         if before != now:
             return f"{before} learner ranks before, {now} now"
         source = RankStreams.of(checkpoint, self.rank.rank).source

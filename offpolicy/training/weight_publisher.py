@@ -8,14 +8,14 @@ from offpolicy.algos.learner import Learner
 from offpolicy.nets.policy import flat_size, flat_view, flatten_into
 from offpolicy.processes.control_page import RankWord
 from offpolicy.timing.trace_writer import Mark
-from offpolicy.training.rank_context import RankContext
+from offpolicy.training.rank import Rank
 from offpolicy.training.run_memory import weights_mailbox
 
 
 class WeightPublisher:
     """Publishes the policy's weights, with the normaliser's statistics; only the leader of a host does."""
 
-    def __init__(self, rank: RankContext, learner: Learner) -> None:
+    def __init__(self, rank: Rank, learner: Learner) -> None:
         policy = learner.policy
         self._rank, self._learner, self._policy = rank, learner, policy
         self._mailbox = weights_mailbox(rank.child, flat_size(policy))

@@ -62,7 +62,6 @@ PASSED_BY = {
     "rank.join": (("learner",), 0),
     "rank.gather": (("learner",), 6),
     "rank.reduce": (("learner",), 8),
-    "rank.send": (("learner",), 9),
 }
 # Not in any scene: W&B, a bad row, a run without `run_dir`, and a `train.log` that has grown too long.
 NOT_PASSED = {

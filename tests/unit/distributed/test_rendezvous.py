@@ -88,8 +88,7 @@ def test_hosts_exchange_proposals_and_ignore_an_earlier_attempt() -> None:
     for host in range(3):  # an earlier attempt, whose processes are gone
         store.set(f"process/{host}", f"old{host}")
         store.set(f"proposal/old{host}", '{"of": "old"}')
-    store.set("launch", "old")
-    store.set("members/old", "old0 old1 old2")
+    store.set("launch", '["old", "old0", "old1", "old2"]')
     for host in range(3):
         store.set(f"joined/old/{host}", "")
     results: dict[int, Any] = {}

@@ -9,17 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.distributed.arrivals import ArrivalLog
-from offpolicy.distributed.clock_offsets import ClockOffsets
+from offpolicy.distributed.world import with_iteration
 from offpolicy.logger.predictions import judge_window
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
 from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_keys, straggler
-from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase, PackerPhase
 from offpolicy.timing.rates import compute_rates
 from offpolicy.timing.windows import Elapsed
-from offpolicy.types import NO_ACCOUNT, Account, ArrivalTotals, LearnerTotals, MetricTotals, Snapshot
-from tests.fakes import FakeClock
+from offpolicy.types import NO_ACCOUNT, Account, LateTotals, LearnerTotals, MetricTotals, Snapshot
 
 MS = 1_000_000
 NO_METRICS = MetricTotals((), np.zeros(0), np.zeros(0))
@@ -46,8 +43,8 @@ def record_of(header: RunHeader, *ranks: LearnerTotals, before: tuple[LearnerTot
 def late_rank(iterations: int, late_ms: float, share: float, capped_ms: float | None = None) -> LearnerTotals:
     """A rank with iterations of 50 ms, 40 of them work, each of which is an iteration."""
     late_ns, capped_ns = (round(ms * MS * iterations) for ms in (late_ms, late_ms if capped_ms is None else capped_ms))
-    arrivals = ArrivalTotals(iterations, round(share * iterations), late_ns, capped_ns, clock_error_ns=30_000)
-    return dataclasses.replace(rank(iterations, train=40.0, param_sync=10.0), arrivals=arrivals)
+    late = LateTotals(iterations, round(share * iterations), late_ns, capped_ns)
+    return dataclasses.replace(rank(iterations, train=40.0, param_sync=10.0), late=late)
 
 
 FAST, SLOW = {"train": 6.0, "rank_barrier": 40.0}, {"train": 46.0, "rank_barrier": 0.1}
@@ -104,7 +101,7 @@ def test_every_runner_has_the_same_keys(
     several = dataclasses.replace(snapshot, learners=(learner,) * num_ranks)
     keys = set(build_record(None, several, NO_EPISODES, None, header))
     assert keys == set(build_record(None, snapshot, NO_EPISODES, None, header))
-    assert len([key for key in keys if key.startswith("rank/")]) == 3 * len(LearnerPhase) + 4
+    assert len([key for key in keys if key.startswith("rank/")]) == 3 * len(LearnerPhase) + 3
 
 
 def test_the_packer_is_timed_per_packed_batch(header: RunHeader) -> None:
@@ -154,31 +151,16 @@ ITERATIONS, WORK_MS = 200, 8.0  # of a record of two seconds
 
 def simulated_record(rng: np.random.Generator, slower: Sequence[float]) -> Record:
     """The record of ranks that take so many times the usual work, with noise of 4 % and rare long pauses."""
-    num_ranks = len(slower)
-    clocks = [FakeClock() for _ in slower]
-    ledgers = [Ledger(LearnerPhase, clock) for clock in clocks]
-    logs = [ArrivalLog(index, each, ClockOffsets(num_ranks, num_ranks)) for index, each in enumerate(ledgers)]
-    for each in ledgers:
-        each.end_warmup()
+    num_ranks, work_ms = len(slower), np.zeros(len(slower))
+    late = [LateTotals()] * num_ranks
     for _ in range(ITERATIONS):
         pauses_ms = rng.exponential(15.0, num_ranks) * (rng.random(num_ranks) < 0.01)
         took_ms = WORK_MS * np.array(slower) * rng.normal(1.0, 0.04, num_ranks) + pauses_ms
-        stamps = []
-        for ms, clock, ledger, log in zip(took_ms, clocks, ledgers, logs, strict=True):
-            with ledger.phase(LearnerPhase.TRAIN):
-                clock.advance(round(ms * MS))
-            stamps.append(log.stamps(clock.now_ns()))
-        end_ns = max(clock.now_ns() for clock in clocks) + MS // 2
-        for stamp, clock, ledger, log in zip(stamps, clocks, ledgers, logs, strict=True):
-            with ledger.phase(LearnerPhase.PARAM_SYNC):
-                clock.advance(end_ns - clock.now_ns())
-            log.settle(np.array(stamps, dtype=np.float64))
-            log.end_gathering(stamp[0], end_ns)
-            log.end_iteration()
-            ledger.close()
+        late = [with_iteration(each, (MS * took_ms).tolist(), index) for index, each in enumerate(late)]
+        work_ms += took_ms
     learners = tuple(
-        LearnerTotals(ledger.account(), ITERATIONS, 0, 0.0, NO_METRICS, arrivals=log.totals())
-        for ledger, log in zip(ledgers, logs, strict=True)
+        dataclasses.replace(rank(ITERATIONS, train=ms / ITERATIONS, param_sync=0.5), late=each)
+        for ms, each in zip(work_ms, late, strict=True)
     )
     snapshot = Snapshot(0.0, 0, 0, learners, (), 0, 1, 0.0)
     return dict(rank_keys(None, snapshot, straggler(None, snapshot)))

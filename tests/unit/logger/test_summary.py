@@ -17,11 +17,11 @@ from offpolicy.timing.phases import CoreClass
 from offpolicy.types import (
     NO_ACCOUNT,
     Account,
-    ArrivalTotals,
     Cooldown,
     CoreTotals,
     EvalResult,
     EvaluatorTotals,
+    LateTotals,
     LearnerTotals,
     SchedulerStats,
     Snapshot,
@@ -132,10 +132,8 @@ def waiting(snapshot: Snapshot, *waits_ns: int) -> Snapshot:
         phases_ns["rank_barrier"] += wait_ns
         phases_ns["train"] -= wait_ns
         late_ns = max(waits_ns) - wait_ns
-        arrivals = ArrivalTotals(1000, 1000 if late_ns else 0, late_ns, late_ns)
-        return dataclasses.replace(
-            one, account=dataclasses.replace(one.account, phases_ns=phases_ns), arrivals=arrivals
-        )
+        late = LateTotals(1000, 1000 if late_ns else 0, late_ns, late_ns)
+        return dataclasses.replace(one, account=dataclasses.replace(one.account, phases_ns=phases_ns), late=late)
 
     return dataclasses.replace(snapshot, learners=tuple(map(learner, waits_ns)))
 

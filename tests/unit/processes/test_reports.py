@@ -47,7 +47,7 @@ def learner(
 
 
 def assert_same(got: LearnerTotals, sent: LearnerTotals) -> None:
-    for name in ("account", "updates", "warmup_updates", "samples", "sample_age_sum", "packer", "device", "arrivals"):
+    for name in ("account", "updates", "warmup_updates", "samples", "sample_age_sum", "packer", "device", "late"):
         assert getattr(got, name) == getattr(sent, name)
     assert got.metrics.names == sent.metrics.names
     np.testing.assert_array_equal(got.metrics.sums, sent.metrics.sums)

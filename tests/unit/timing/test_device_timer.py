@@ -223,8 +223,9 @@ class Peers:
     def average(self) -> None:
         if self._waits == "once":
             self._device.work(5 * MS)
-            self._timer.wait()
-            self._ledger.insert(LearnerPhase.PARAM_SYNC, 5 * MS)
+            with self._ledger.phase(LearnerPhase.PARAM_SYNC):
+                self._timer.wait()
+                self._ledger.charge_head(LearnerPhase.TRAIN, self._ledger.now_ns() - 5 * MS)
             return
         if self._waits == "twice":
             self._timer.wait()

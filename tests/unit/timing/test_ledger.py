@@ -196,44 +196,19 @@ def test_what_comes_after_the_last_iteration_is_set_apart_within_the_account() -
     assert account.cooldown.scheduler.runnable_ns <= account.scheduler.runnable_ns
 
 
-def span_of_sync(ledger: Ledger, clock: FakeClock, ns: int) -> tuple[int, int]:
-    """A span of `param_sync` inside `train`: its start and stop."""
-    with ledger.phase(Phase.TRAIN):
-        with ledger.phase(Phase.PARAM_SYNC):
-            start_ns = ledger.switched_ns
-            clock.advance(ns)
-        return start_ns, ledger.switched_ns
-
-
-def test_a_span_that_is_split_moves_its_head_and_the_sum_stays() -> None:
+def test_the_beginning_of_a_span_is_charged_to_another_phase_and_the_sum_stays() -> None:
     ledger, clock = ledger_at(50)
-    span = span_of_sync(ledger, clock, 100)
-    ledger.split(Phase.PARAM_SYNC, Phase.RANK_BARRIER, *span, 30)
-    account = ledger.account()
-    assert (account.phases_ns[Phase.RANK_BARRIER], account.phases_ns[Phase.PARAM_SYNC]) == (30, 70)
-    assert sum(account.phases_ns.values()) == account.wall_ns == 100
-
-
-def test_a_span_of_the_warm_up_is_not_split() -> None:
-    clock = FakeClock(5)
-    ledger = Ledger(Phase, clock)
-    span = span_of_sync(ledger, clock, 100)
-    ledger.end_warmup()
-    ledger.split(Phase.PARAM_SYNC, Phase.RANK_BARRIER, *span, 30)
-    account = ledger.account()
-    assert (account.wall_ns, account.warmup_ns, set(account.phases_ns.values())) == (0, 100, {0})
-
-
-def test_time_that_another_clock_has_measured_is_taken_out_of_the_open_phase() -> None:
-    ledger, clock = ledger_at(10)
     with ledger.phase(Phase.TRAIN):
-        clock.advance(100)
-        assert ledger.insert(Phase.PARAM_SYNC, 30) == (80, 110)
-        clock.advance(5)
-        assert ledger.insert(Phase.PARAM_SYNC, 30) == (110, 115)  # no further back than the last one
+        clock.advance(7)
+        with ledger.phase(Phase.PARAM_SYNC):
+            arrived_ns = ledger.switched_ns
+            clock.advance(100)
+            ledger.charge_head(Phase.RANK_BARRIER, arrived_ns - 5)  # before it: nothing
+            ledger.charge_head(Phase.RANK_BARRIER, arrived_ns + 30)
     account = ledger.account()
-    assert (account.phases_ns[Phase.TRAIN], account.phases_ns[Phase.PARAM_SYNC]) == (70, 35)
-    assert sum(account.phases_ns.values()) == account.wall_ns == 105
+    spent = [account.phases_ns[phase] for phase in (Phase.TRAIN, Phase.RANK_BARRIER, Phase.PARAM_SYNC)]
+    assert spent == [7, 30, 70]
+    assert sum(account.phases_ns.values()) == account.wall_ns == 107
 
 
 def test_moved_time_is_that_of_the_other_phase_in_the_same_iteration_and_the_sum_stays() -> None:

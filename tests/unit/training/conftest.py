@@ -14,13 +14,13 @@ from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
+from offpolicy.distributed.world import World
 from offpolicy.processes.control_page import ControlPage
 from offpolicy.timing.device_timer import StreamSync, make_device_timer
 from offpolicy.timing.ledger import NullLedger
-from offpolicy.training.rank_context import RankContext
-from offpolicy.training.ranks import Collectives, LearnerRanks
+from offpolicy.training.rank import Rank
 from offpolicy.training.worker import HostPlan, WorkerSpec
-from offpolicy.types import ArrivalTotals, Float64, SpaceSpec
+from offpolicy.types import Float64, SpaceSpec
 
 SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))
 BLOCK_BYTES = 1 << 20
@@ -56,14 +56,13 @@ class FakeGate:
         self.num_releases += 1
 
 
-class FakeWorld:
+class FakeWorld(World):
     """A world of `num_ranks` ranks in which the others say what `others` returns for this rank's values."""
 
     def __init__(self, num_ranks: int = 1, others: Callable[[Float64], Sequence[Float64]] = lambda own: []) -> None:
-        self.rank, self.num_ranks, self.env_steps = 0, num_ranks, 0
-        self.is_reporting, self.stopped_by, self.late_waits_ns = False, None, (0,) * num_ranks
-        self.is_saving = False
-        self._others = others
+        gate: Any = FakeGate()
+        super().__init__(gate, lambda: (False, False), NullLedger(), SoloExchange())
+        self.num_ranks, self._others = num_ranks, others
         self.gathered: list[Float64] = []
         self.num_recounts = 0
 
@@ -72,9 +71,6 @@ class FakeWorld:
         self.gathered.append(own)
         return np.array([own, *self._others(own)])
 
-    def arrivals(self) -> ArrivalTotals:
-        return ArrivalTotals()
-
     def agree(self, *, is_stopping: bool) -> bool:
         return is_stopping
 
@@ -82,7 +78,7 @@ class FakeWorld:
         self.num_recounts += 1
 
 
-MakeRank = Callable[..., RankContext]
+MakeRank = Callable[..., Rank]
 
 
 @pytest.fixture
@@ -99,7 +95,7 @@ def make_rank(tmp_path: Any) -> MakeRank:
         has_evaluator: bool = False,
         spec: SpaceSpec | None = None,
         **tree: Any,
-    ) -> RankContext:
+    ) -> Rank:
         cfg = RunConfig.from_mapping({"device": "cpu", **tree})
         plan = HostPlan(has_evaluator, learner_threads=1, collector_threads=1)
         job = WorkerSpec(
@@ -111,17 +107,12 @@ def make_rank(tmp_path: Any) -> MakeRank:
         device = torch.device("cpu")
         timer = make_device_timer(StreamSync(device), NullLedger(), is_enabled=False)
         fakes: tuple[Any, Any] = FakeChild(index), FakeGate()
-        return RankContext(fakes[0], job, NullLedger(), device, timer, control, fakes[1])
+        return Rank(fakes[0], job, NullLedger(), device, timer, control, fakes[1])
 
     return make
 
 
-def ranks_of(world: FakeWorld) -> LearnerRanks:
-    """The ranks of a fake world; nothing is broadcast or exchanged."""
-    return LearnerRanks(world, Collectives(world, NullLedger()), SoloExchange(), lambda tensors: None, "")
-
-
-def tiny_learner(rank: RankContext) -> Any:
+def tiny_learner(rank: Rank) -> Any:
     """A learner with eight hidden units."""
     return make_learner(rank.cfg.algo, SPEC, rank.device, rank.learner_seed)
 

@@ -19,19 +19,19 @@ from offpolicy.training.batch_sources import (
     prefetch_source,
     rollout_source,
 )
-from offpolicy.training.rank_context import RankContext
+from offpolicy.training.rank import Rank
 from offpolicy.training.resume import TrainingStart
 from offpolicy.types import MetricTotals
-from tests.unit.training.conftest import FakeWorld, MakeRank, ranks_of
+from tests.unit.training.conftest import FakeWorld, MakeRank
 
 SMALL = {"algo": {"batch_size": 8, "learning_starts": 8}, "total_timesteps": 100}
 NO_METRICS = MetricTotals((), np.zeros(0), np.zeros(0))
 FRESH = TrainingStart(LearningStart(8, 0), 0, 0, NO_METRICS, None, None)
 
 
-def replay_of(rank: RankContext) -> Replay:
+def replay_of(rank: Rank) -> Replay:
     rank.child.wake_event = lambda name: WakeEvent.create()  # type: ignore[method-assign]  # a fake child
-    return Replay.open(rank, ranks_of(FakeWorld()), FRESH)
+    return Replay.open(rank, FakeWorld(), FRESH)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_rank_learns_from_the_rollouts_of_its_own_collectors(make_rank: MakeRa
         "rollout": {"length": 8},
     }
     rank = make_rank(index=1, **tree)
-    rollout_source(rank, ranks_of(FakeWorld(2)))
+    rollout_source(rank, FakeWorld(2))
     assert sorted(rank.child.blocks) == ["rollouts-1", "rollouts-3"]  # type: ignore[attr-defined]  # a fake child
 
 
@@ -87,7 +87,7 @@ def test_rank_0_answers_for_all_that_was_learnt_before(make_rank: MakeRank) -> N
         "collect": {"num_collectors": 2},
     }
     ranks = [make_rank(index=index, start_step=40, **tree) for index in (0, 1)]
-    sources = [rollout_source(rank, ranks_of(FakeWorld(2))) for rank in ranks]
+    sources = [rollout_source(rank, FakeWorld(2)) for rank in ranks]
     assert [source.random_state() for source in sources] == [{"learnt": 40}, {"learnt": 0}]
 
 

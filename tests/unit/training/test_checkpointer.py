@@ -19,10 +19,10 @@ from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import NumericsError, PeerSaveError, SaveError
 from offpolicy.processes.control_page import CollectorWord, HostWord
 from offpolicy.training.checkpointer import Checkpointer
-from offpolicy.training.rank_context import RankContext
+from offpolicy.training.rank import Rank
 from offpolicy.training.worker import SNAPSHOT_DIR
 from offpolicy.types import Float64
-from tests.unit.training.conftest import FakeWorld, MakeRank, ranks_of, run_if_due
+from tests.unit.training.conftest import FakeWorld, MakeRank, run_if_due
 
 
 class FakeState:
@@ -31,8 +31,8 @@ class FakeState:
     What it captured is written once `may_write` is set.
     """
 
-    def __init__(self, rank: RankContext, world: FakeWorld) -> None:
-        self.rank, self.ranks = rank, ranks_of(world)
+    def __init__(self, rank: Rank, world: FakeWorld) -> None:
+        self.rank, self.world = rank, world
         self.learner = SimpleNamespace(num_updates=0)
         self.start, self.rings = SimpleNamespace(checkpoint=None), ()
         self.error: SaveError | None = None
@@ -57,7 +57,7 @@ class FakeState:
 
 
 def checkpointer(
-    rank: RankContext, world: FakeWorld, require_sound: Callable[[], None] = lambda: None
+    rank: Rank, world: FakeWorld, require_sound: Callable[[], None] = lambda: None
 ) -> tuple[Checkpointer, FakeState]:
     state: Any = FakeState(rank, world)
     health: Any = SimpleNamespace(require_now=require_sound)
@@ -72,7 +72,7 @@ def go_on(saver: Checkpointer, world: FakeWorld) -> None:
     saver.run()
 
 
-def fail_to_save(rank: RankContext, *votes: float) -> None:
+def fail_to_save(rank: Rank, *votes: float) -> None:
     """The last save, at env step 50, of a rank whose `peer` fails."""
     world = FakeWorld(2, peer(*votes))
     saver, _ = checkpointer(rank, world)
@@ -81,12 +81,12 @@ def fail_to_save(rank: RankContext, *votes: float) -> None:
         saver.run_last(is_complete=True)
 
 
-def leave_snapshots(rank: RankContext) -> None:
+def leave_snapshots(rank: Rank) -> None:
     for index in range(rank.cfg.collect.num_collectors):
         leave_part(rank, f"collector-{index}")
 
 
-def leave_part(rank: RankContext, name: str) -> Path:
+def leave_part(rank: Rank, name: str) -> Path:
     """The directory in which another process leaves its part of a checkpoint."""
     directory = Path(rank.job.run_dir) / f"{SNAPSHOT_DIR}-{name}"
     directory.mkdir(exist_ok=True)
@@ -100,13 +100,13 @@ def peer(*votes: float) -> Callable[[Float64], list[Float64]]:
     return lambda own: [np.array([next(said)])]
 
 
-def messages(rank: RankContext) -> list[tuple[str, dict[str, Any]]]:
+def messages(rank: Rank) -> list[tuple[str, dict[str, Any]]]:
     """What the rank has sent, but for what the panel shows meanwhile."""
     sent: list[tuple[str, dict[str, Any]]] = rank.child.sent  # type: ignore[attr-defined]  # a fake child
     return [message for message in sent if message[0] != "activity"]
 
 
-def saved(rank: RankContext) -> list[str]:
+def saved(rank: Rank) -> list[str]:
     return sorted(path.name for path in (Path(rank.job.run_dir) / CHECKPOINTS).glob("step-*"))
 
 

@@ -12,10 +12,10 @@ import pytest
 from offpolicy.checkpoint import read_best
 from offpolicy.errors import EnvFailure, NumericsError, PeerEnvFailure
 from offpolicy.training.evaluators import InlineEvaluator, PeriodicEvaluation
-from offpolicy.training.rank_context import RankContext
+from offpolicy.training.rank import Rank
 from offpolicy.training.weight_publisher import WeightPublisher
 from offpolicy.types import Float64
-from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, run_if_due, tiny_learner
+from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, run_if_due, tiny_learner
 
 
 class FakeEvaluator:
@@ -50,7 +50,7 @@ def evaluation(
 ) -> tuple[PeriodicEvaluation, Any]:
     world = world or FakeWorld()
     rank = make_rank(index=index, **tree)
-    return PeriodicEvaluation(rank, ranks_of(world).collectives, evaluator, last_step), world
+    return PeriodicEvaluation(rank, world, evaluator, last_step), world
 
 
 def test_an_evaluation_is_due_at_every_multiple_passed(make_rank: MakeRank) -> None:
@@ -172,7 +172,7 @@ def test_every_rank_agrees_with_rank_0_that_the_results_end_the_run(make_rank: M
 POINT_MASS = {"id": "offpolicy.envs.toy:PointMass-v0"}
 
 
-def inline_evaluator(rank: RankContext, last_step: int = 0) -> InlineEvaluator:
+def inline_evaluator(rank: Rank, last_step: int = 0) -> InlineEvaluator:
     publisher = WeightPublisher(rank, tiny_learner(rank))
     publisher.publish()
     return InlineEvaluator(rank, publisher, last_step)

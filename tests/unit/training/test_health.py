@@ -12,7 +12,7 @@ import torch
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import DesyncError, NumericsError
 from offpolicy.training.health import HealthCheck
-from tests.unit.training.conftest import FakeWorld, ranks_of
+from tests.unit.training.conftest import FakeWorld
 
 
 def learner(*, has_diverged: bool = False, is_origin: bool = True) -> Any:
@@ -23,7 +23,7 @@ def learner(*, has_diverged: bool = False, is_origin: bool = True) -> Any:
 def check(num_ranks: int, *, algo: str = "sac", **state: bool) -> HealthCheck:
     runner = {"runner": {"name": "appo"}} if algo == "appo" else {}
     cfg = RunConfig.from_mapping({"algo": {"name": algo}, **runner})
-    return HealthCheck(cfg, learner(**state), ranks_of(FakeWorld(num_ranks)))
+    return HealthCheck(cfg, learner(**state), FakeWorld(num_ranks))
 
 
 def test_healthy_ranks_pass() -> None:

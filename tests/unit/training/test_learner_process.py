@@ -11,7 +11,7 @@ from offpolicy.processes.control_page import RankWord
 from offpolicy.training.learner_process import build_learner, train_rank
 from offpolicy.training.resume import load_start
 from offpolicy.types import NO_ACCOUNT, Account, Batch, Batches
-from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of
+from tests.unit.training.conftest import TINY, FakeWorld, MakeRank
 
 
 class FakeSource:
@@ -56,10 +56,10 @@ class FakeSource:
 def test_a_rank_trains_until_its_source_is_exhausted(make_rank: MakeRank) -> None:
     rank = make_rank(eval={"episodes": 0}, timing={"enabled": False}, collect={"num_collectors": 1}, **TINY)
     rank.gate.has_snapshot = False  # type: ignore[attr-defined]  # no collectors: nothing to save
-    ranks, source = ranks_of(FakeWorld()), FakeSource()
-    learner = build_learner(rank, ranks)
+    world, source = FakeWorld(), FakeSource()
+    learner = build_learner(rank, world)
     before = {name: tensor.clone() for name, tensor in learner.policy.state_dict().items()}
-    train_rank(rank, ranks, learner, source, load_start(rank, ranks, learner))
+    train_rank(rank, world, learner, source, load_start(rank, world, learner))
     kinds = [kind for kind, _ in rank.child.sent]  # type: ignore[attr-defined]  # a fake child
     assert [kind for kind in kinds if kind != "activity"] == ["hello", "done"]
     assert (learner.num_updates, rank.words.get(RankWord.UPDATES), rank.words.get(RankWord.VERSION)) == (3, 3, 4)
@@ -72,9 +72,9 @@ def test_a_rank_trains_until_its_source_is_exhausted(make_rank: MakeRank) -> Non
 def test_a_timed_rank_reports_the_work_of_its_updates_and_then_what_the_machine_attains(make_rank: MakeRank) -> None:
     rank = make_rank(eval={"episodes": 0}, collect={"num_collectors": 1}, threads={"learner": 1}, **TINY)
     rank.gate.has_snapshot = False  # type: ignore[attr-defined]  # no collectors: nothing to save
-    ranks = ranks_of(FakeWorld())
-    learner = build_learner(rank, ranks)
-    train_rank(rank, ranks, learner, FakeSource(), load_start(rank, ranks, learner))
+    world = FakeWorld()
+    learner = build_learner(rank, world)
+    train_rank(rank, world, learner, FakeSource(), load_start(rank, world, learner))
     first, second = [fields for kind, fields in rank.child.sent if kind == "flops"]  # type: ignore[attr-defined]
     assert first["attainable_per_sec"] is None
     assert second["attainable_per_sec"] > 0

@@ -17,12 +17,11 @@ from offpolicy.timing.chrome_trace import Profiler
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.health import HealthCheck
-from offpolicy.training.rank_context import RankContext
+from offpolicy.training.rank import Rank
 from offpolicy.training.reporter import Reporter
 from offpolicy.training.run_memory import learner_reports
 from offpolicy.types import NO_ACCOUNT, MetricTotals
-from tests.fakes import FakeClock
-from tests.unit.training.conftest import FakeWorld, MakeRank, ranks_of
+from tests.unit.training.conftest import FakeWorld, MakeRank
 
 
 class FakeLearner:
@@ -44,16 +43,15 @@ class FakeLearner:
         return {"actor": torch.arange(3.0)}
 
 
-def reporter(rank: RankContext, world: FakeWorld) -> tuple[Reporter, FakeLearner]:
+def reporter(rank: Rank, world: FakeWorld) -> tuple[Reporter, FakeLearner]:
     learner: Any = FakeLearner()
     source = SimpleNamespace(samples=12, sample_age_sum=34.0, rollouts=None, packer_account=lambda: NO_ACCOUNT)
     start = SimpleNamespace(metrics=learner.read_metrics())
-    ranks = ranks_of(world)
-    state: Any = SimpleNamespace(rank=rank, learner=learner, source=source, ranks=ranks, start=start)
-    return Reporter(state, HealthCheck(rank.cfg, learner, ranks), Profiler(Path(), 0, 0, rank.warn)), learner
+    state: Any = SimpleNamespace(rank=rank, learner=learner, source=source, world=world, start=start)
+    return Reporter(state, HealthCheck(rank.cfg, learner, world), Profiler(Path(), 0, 0, rank.warn)), learner
 
 
-def published(rank: RankContext, num_ranks: int = 1) -> Any:
+def published(rank: Rank, num_ranks: int = 1) -> Any:
     return learner_reports(rank.child.block("learner_report"), ["critic_loss"], num_ranks)
 
 
@@ -102,24 +100,6 @@ def test_the_last_report_says_how_the_run_ended(make_rank: MakeRank) -> None:
     sent = rank.child.sent  # type: ignore[attr-defined]  # a fake child
     assert sent == [("done", {"is_complete": True, "env_steps": 80, "stopped_by": None})]
     assert published(rank).version == 1
-
-
-def test_waits_that_the_reports_gathering_finds_out_are_in_that_report(make_rank: MakeRank) -> None:
-    rank = make_rank(runner={"name": "multi_gpu", "world_size": 2})
-    clock = FakeClock()
-    ledger = Ledger(LearnerPhase, clock)
-    ledger.end_warmup()
-    with ledger.phase(LearnerPhase.PARAM_SYNC):
-        clock.advance(1_000_000)
-    object.__setattr__(rank, "ledger", ledger)
-    world = FakeWorld(2, lambda own: [own])
-    world.is_reporting, world.late_waits_ns = True, (0, 1_000_000)
-    report, _ = reporter(rank, world)
-    report.run_if_due()
-    accounts = [totals.account for totals in published(rank, 2).read()]
-    waited_ns = [account.phases_ns["rank_barrier"] for account in accounts]
-    assert waited_ns == [0, 1_000_000]
-    assert accounts[0].wall_ns == accounts[1].wall_ns  # type: ignore[union-attr]
 
 
 def test_the_iteration_that_reports_is_counted_as_its_time_is(make_rank: MakeRank) -> None:

@@ -23,12 +23,12 @@ from offpolicy.replay.row_saver import RowSaver
 from offpolicy.saved_fields import Fields
 from offpolicy.seeding import generator_state, set_generator_state
 from offpolicy.training.learner_process import build_learner
-from offpolicy.training.rank_context import RankContext
+from offpolicy.training.rank import Rank
 from offpolicy.training.resume import RankState, TrainingStart, load_start
 from offpolicy.training.speed_tuner import Setting
 from offpolicy.types import OBS, PRIVILEGED, Float64, SpaceSpec
 from tests.hostile import changed, mutations, rewrite
-from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, tiny_learner
+from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, tiny_learner
 
 
 class FakeSource:
@@ -46,22 +46,22 @@ class FakeSource:
 
 
 def state_of(
-    rank: RankContext, learner: Any, start: TrainingStart, *, drawn: int = 0, world: FakeWorld | None = None
+    rank: Rank, learner: Any, start: TrainingStart, *, drawn: int = 0, world: FakeWorld | None = None
 ) -> RankState:
     ring = Ring(memoryview(bytearray(Ring.nbytes(16, 2, 4))), 2, np.float32)
     ring.append(np.zeros((8, 2), np.float32))
-    return RankState(rank, ranks_of(world or FakeWorld()), learner, FakeSource(drawn), ["fake"], [ring], start)
+    return RankState(rank, world or FakeWorld(), learner, FakeSource(drawn), ["fake"], [ring], start)
 
 
 def save(
-    rank: RankContext, *, env_steps: int = 40, drawn: int = 7, has_rows: bool = True, setting: Setting | None = None
+    rank: Rank, *, env_steps: int = 40, drawn: int = 7, has_rows: bool = True, setting: Setting | None = None
 ) -> Any:
     """A checkpoint of a learner that has done five updates; returns the learner."""
     learner = tiny_learner(rank)
     learner.num_updates = 5
     start = TrainingStart(LearningStart(4, 0), 0, 0, learner.read_metrics(), None, "runs/teacher, env step 9")
     state = replace(state_of(rank, learner, start, drawn=drawn), setting=setting)
-    state.ranks.world.env_steps = env_steps  # type: ignore[misc]  # a fake world
+    state.world.env_steps = env_steps  # type: ignore[misc]  # a fake world
     with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps) as draft:
         state.capture(20, RowSaver(state.rings).capture() if has_rows else None).write(draft)
     return learner
@@ -69,7 +69,7 @@ def save(
 
 def test_a_fresh_run_starts_with_nothing(make_rank: MakeRank) -> None:
     rank = make_rank(**TINY)
-    start = load_start(rank, ranks_of(FakeWorld()), tiny_learner(rank))
+    start = load_start(rank, FakeWorld(), tiny_learner(rank))
     assert (start.learning_start, start.updates, start.last_eval_step) == (LearningStart(4, 0), 0, 0)
     assert (start.checkpoint, start.teacher) == (None, None)
 
@@ -79,7 +79,7 @@ def test_a_resumed_run_starts_where_its_checkpoint_was_saved(make_rank: MakeRank
     saved = save(make_rank(**TINY))
     rank = make_rank(start_step=40, checkpoint=40, last_eval_step=20, **TINY)
     learner = tiny_learner(rank)
-    start = load_start(rank, ranks_of(FakeWorld()), learner)
+    start = load_start(rank, FakeWorld(), learner)
     assert (start.learning_start, start.updates, start.last_eval_step) == (LearningStart(4, 0), 5, 20)
     assert (learner.num_updates, start.teacher) == (5, "runs/teacher, env step 9")
     for name, tensor in learner.tensors().items():
@@ -96,7 +96,7 @@ def test_without_saved_rows_on_any_host_learning_starts_again_after_new_ones(mak
 
     rank = make_rank(start_step=40, checkpoint=40, **TINY)
     world = FakeWorld(2, other_host_without_rows)
-    start = load_start(rank, ranks_of(world), tiny_learner(rank))
+    start = load_start(rank, world, tiny_learner(rank))
     assert start.learning_start == LearningStart(44, 5)
 
 
@@ -105,7 +105,7 @@ def test_random_streams_continue_where_the_checkpoint_has_them(make_rank: MakeRa
     save(make_rank(**TINY), drawn=7)
     rank = make_rank(start_step=40, checkpoint=40, **TINY)
     learner = tiny_learner(rank)
-    state = state_of(rank, learner, load_start(rank, ranks_of(FakeWorld()), learner))
+    state = state_of(rank, learner, load_start(rank, FakeWorld(), learner))
     state.resume_streams()
     assert (state.source.drawn, state.source.first_unseen_row) == (7, [7])  # type: ignore[attr-defined]
     assert rank.child.sent == []  # type: ignore[attr-defined]  # a fake child
@@ -117,7 +117,7 @@ def test_batches_that_were_asked_for_are_of_saved_rows_only(make_rank: MakeRank,
     save(make_rank(**TINY), has_rows=has_rows)
     rank = make_rank(start_step=40, checkpoint=40, **TINY)
     learner = tiny_learner(rank)
-    state = state_of(rank, learner, load_start(rank, ranks_of(FakeWorld()), learner))
+    state = state_of(rank, learner, load_start(rank, FakeWorld(), learner))
     state.source.requests = []  # type: ignore[attr-defined]  # a fake source
     state.resume_streams()
     assert state.source.requests == ([[2, None, 9]] if has_rows else [])  # type: ignore[attr-defined]
@@ -129,7 +129,7 @@ def test_what_the_tuner_has_chosen_goes_on(make_rank: MakeRank) -> None:
     save(make_rank(**TINY), setting=setting)
     rank = make_rank(start_step=40, checkpoint=40, **TINY)
     learner = tiny_learner(rank)
-    state = state_of(rank, learner, load_start(rank, ranks_of(FakeWorld()), learner))
+    state = state_of(rank, learner, load_start(rank, FakeWorld(), learner))
     state.resume_streams()
     assert state.setting == setting
 
@@ -152,7 +152,7 @@ def test_updates_are_made_as_before_or_it_is_said_that_they_are_not(
     monkeypatch.setattr(fast, "changed_module", lambda *_: "")  # also where somebody is changing SAC
     save(make_rank(**TINY | {"algo": TINY["algo"] | {"kernels": before}}))
     rank = make_rank(start_step=40, checkpoint=40, **TINY | {"algo": TINY["algo"] | {"kernels": asked_for}})
-    learner = build_learner(rank, ranks_of(FakeWorld()))
+    learner = build_learner(rank, FakeWorld())
     warnings = [fields["text"] for kind, fields in rank.child.sent if kind == "warning"]  # type: ignore[attr-defined]
     assert learner.kernels == after
     if (before, asked_for) == ("textbook", "auto"):
@@ -166,7 +166,7 @@ def test_if_one_rank_cannot_continue_its_streams_none_does(make_rank: MakeRank, 
     save(make_rank(**TINY), drawn=7)
     rank = make_rank(start_step=40, checkpoint=40, **TINY)
     learner = tiny_learner(rank)
-    start = load_start(rank, ranks_of(FakeWorld()), learner)
+    start = load_start(rank, FakeWorld(), learner)
     state = state_of(rank, learner, start, world=FakeWorld(1, lambda own: [np.ones(1)]))
     if own_flag:
         object.__setattr__(state, "source_identity", ["another"])
@@ -191,7 +191,7 @@ def test_what_keeps_a_continuation_from_being_exact_is_named(
     save(make_rank(**TINY))
     rank = make_rank(start_step=40, checkpoint=40, **TINY)
     learner = tiny_learner(rank)
-    start = load_start(rank, ranks_of(FakeWorld()), learner)
+    start = load_start(rank, FakeWorld(), learner)
     if "checkpoint" in change:
         object.__setattr__(start, "checkpoint", None)
     state = state_of(rank, learner, start, world=FakeWorld(change.get("num_ranks", 1)))
@@ -217,7 +217,7 @@ HORA_SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0), obs_keys=(OBS, PRIVILEGED)
 class StreamSource(FakeSource):
     """A batch source whose random state is a generator's, or the transitions learnt from."""
 
-    def __init__(self, rank: RankContext) -> None:
+    def __init__(self, rank: Rank) -> None:
         super().__init__()
         self._rng = None if rank.cfg.algo.learns_from_rollouts else np.random.default_rng(5)
         self.first_unseen_row = [] if self._rng is None else [0]
@@ -232,15 +232,15 @@ class StreamSource(FakeSource):
             set_generator_state(self._rng, state)
 
 
-def hostile_state(rank: RankContext, learner: Any, start: TrainingStart) -> RankState:
+def hostile_state(rank: Rank, learner: Any, start: TrainingStart) -> RankState:
     state = state_of(rank, learner, start)
     rings = [] if rank.cfg.algo.learns_from_rollouts else state.rings
-    state = RankState(rank, ranks_of(FakeWorld()), learner, StreamSource(rank), ["fake"], rings, start)
-    state.ranks.world.env_steps = 40  # type: ignore[misc]  # a fake world
+    state = RankState(rank, FakeWorld(), learner, StreamSource(rank), ["fake"], rings, start)
+    state.world.env_steps = 40  # type: ignore[misc]  # a fake world
     return state
 
 
-def learner_of(rank: RankContext) -> Any:
+def learner_of(rank: Rank) -> Any:
     return make_learner(rank.cfg.algo, rank.spec, rank.device, rank.learner_seed)
 
 
@@ -263,7 +263,7 @@ def test_whatever_the_files_say_training_goes_on_from_sound_numbers_or_not_at_al
     rewrite(Path(rank.job.run_dir) / CHECKPOINTS / "step-000000000040", name, mutate)
     resumed = learner_of(rank)
     try:
-        again = load_start(rank, ranks_of(FakeWorld()), resumed)
+        again = load_start(rank, FakeWorld(), resumed)
         hostile_state(rank, resumed, again).resume_streams()
     except CheckpointError as error:
         refusal = str(error)
@@ -297,7 +297,7 @@ def test_counters_that_no_run_reaches_are_refused_by_name(
     checkpoint = Path(rank.job.run_dir) / CHECKPOINTS / "step-000000000040"
     rewrite(checkpoint, "state", lambda content: changed(content, path, value))
     with pytest.raises(CheckpointError, match=r"step-000000000040/state\.json: ") as caught:
-        load_start(rank, ranks_of(FakeWorld()), tiny_learner(rank))
+        load_start(rank, FakeWorld(), tiny_learner(rank))
     assert said in str(caught.value)
 
 
@@ -307,7 +307,7 @@ def test_a_checkpoint_that_another_run_has_removed_since_is_replaced_by_its_newe
     save(rank, env_steps=80)
     beginning = make_rank(init_from=rank.job.run_dir, **TINY)
     object.__setattr__(beginning, "job", replace(beginning.job, init_step=40))
-    load_start(beginning, ranks_of(FakeWorld()), tiny_learner(beginning))
+    load_start(beginning, FakeWorld(), tiny_learner(beginning))
     ((kind, fields),) = beginning.child.sent  # type: ignore[attr-defined]  # a fake child
     assert kind == "warning"
     assert fields["text"].endswith("has removed its checkpoint of env step 40 since: that of 80 is taken")
@@ -321,8 +321,8 @@ def test_networks_with_nan_in_them_are_refused_by_name(make_rank: MakeRank) -> N
         learner.tensors()[name].fill_(float("nan"))
     start = TrainingStart(LearningStart(4, 0), 0, 0, learner.read_metrics(), None, None)
     state = state_of(rank, learner, start)
-    state.ranks.world.env_steps = 40  # type: ignore[misc]  # a fake world
+    state.world.env_steps = 40  # type: ignore[misc]  # a fake world
     with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(40) as draft:
         state.capture(20, RowSaver(state.rings).capture()).write(draft)
     with pytest.raises(CheckpointError, match=f"learner.safetensors: learner state: {name} holds NaN or Inf"):
-        load_start(rank, ranks_of(FakeWorld()), tiny_learner(rank))
+        load_start(rank, FakeWorld(), tiny_learner(rank))

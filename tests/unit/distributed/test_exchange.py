@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -8,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from offpolicy.distributed.arrivals import ArrivalLog
-from offpolicy.distributed.clock_offsets import ClockOffsets
-from offpolicy.distributed.gradient_exchange import GroupExchange, checksum
+from offpolicy.distributed.exchange import GroupExchange, checksum
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
 from tests.fakes import FakeClock
@@ -58,6 +57,8 @@ class FakeDevice:
 
     def __init__(self, *, uses_nccl: bool) -> None:
         self.uses_nccl, self.clock = uses_nccl, FakeClock(1_000_000)
+        self.ledger = Ledger(LearnerPhase, self.clock)
+        self.ledger.end_warmup()
         self.calls: list[str] = []
         self.queued_ns = 0
 
@@ -65,23 +66,29 @@ class FakeDevice:
         """Gives the stream work."""
         self.queued_ns += ns
 
-    def sum_bucket(self, bucket: Tensor) -> None:
-        self.calls.append("sum")
+    def sum(self, bucket: Tensor) -> None:
+        """The sum of one number ends when the other rank has arrived."""
+        self.calls.append("barrier" if bucket.numel() == 1 else "sum")
         bucket.mul_(2.0)
+        took_ns = 25_000 if bucket.numel() == 1 else 40_000
         if self.uses_nccl:
-            self.queue(40_000)
+            self.queue(took_ns)
         else:
-            self.clock.advance(40_000)
+            self.clock.advance(took_ns)
+
+    def timed(self) -> Any:
+        return self.ledger.phase(LearnerPhase.PARAM_SYNC)
 
     def wait(self) -> None:
         self.calls.append("wait")
         self.clock.advance(self.queued_ns)
         self.queued_ns = 0
 
-    wait_for_device = wait
+    def check(self) -> None:
+        self.calls.append("check")
 
-    def event(self) -> Any:
-        return FakeEvent(self)
+    def outside_train(self) -> Any:
+        return nullcontext()
 
 
 class FakeEvent:
@@ -94,34 +101,35 @@ class FakeEvent:
         self._device.calls.append("record")
         self.at_ns = self._device.clock.now_ns() + self._device.queued_ns
 
-    def query(self) -> bool:
-        return self.at_ns <= self._device.clock.now_ns()
-
     def elapsed_time(self, end_event: FakeEvent) -> float:
-        assert self.query()
-        assert end_event.query()
+        assert end_event.at_ns <= self._device.clock.now_ns(), "read before it was reached"
         return (end_event.at_ns - self.at_ns) / 1e6
 
 
 @pytest.mark.parametrize(
-    ("uses_nccl", "calls"), [(True, ["record", "sum", "record", "wait"]), (False, ["wait", "sum"])]
+    ("uses_nccl", "calls", "exchanged"),
+    [
+        (
+            True,
+            ["record", "barrier", "record", "sum", "record", "wait", "check"],
+            {"rank_barrier": 25_000, "param_sync": 40_000},
+        ),
+        (False, ["wait", "sum"], {"param_sync": 40_000}),
+    ],
 )
 def test_an_exchange_waits_for_the_device_once_and_leaves_its_arithmetic_in_train(
-    uses_nccl: bool, calls: list[str]
+    monkeypatch: pytest.MonkeyPatch, uses_nccl: bool, calls: list[str], exchanged: dict[str, int]
 ) -> None:
     device: Any = FakeDevice(uses_nccl=uses_nccl)
-    ledger = Ledger(LearnerPhase, device.clock)
-    ledger.end_warmup()
-    log = ArrivalLog(0, ledger, ClockOffsets(2, ranks_per_host=2))
-    exchange = GroupExchange(device, torch.device("cpu"), device, log, device.event)
+    monkeypatch.setattr("offpolicy.distributed.exchange.CudaEvent", lambda _: FakeEvent(device))
+    exchange = GroupExchange(device, torch.device("cpu"), device, device.ledger)
     tensors = [torch.tensor([1.0, 2.0]), torch.tensor(5.0)]
-    with ledger.phase(LearnerPhase.TRAIN):
+    with device.ledger.phase(LearnerPhase.TRAIN):
         device.queue(300_000)  # a backward pass, of which the host does not wait for the end
         device.clock.advance(7_000)
         exchange.average(tensors)
-    account = ledger.account()
+    account = device.ledger.account()
     taken_ns = {phase: ns for phase, ns in account.phases_ns.items() if ns}
-    assert taken_ns == {"train": 307_000, "param_sync": 40_000}
+    assert taken_ns == {"train": 307_000, **exchanged}
     assert [tensor.tolist() for tensor in tensors] == [[1.0, 2.0], 5.0]
     assert device.calls == calls
-    assert log.stamps(0)[2:] == [1_307_000, 1_347_000]

@@ -1,19 +1,24 @@
-"""One learner rank on its host: what it is given, its clock, its device, and its side of the shared memory."""
+"""One learner rank on its host: its clock, its device, its side of the shared memory, and the ranks that it joins."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from offpolicy.algos.optim import SoloExchange
 from offpolicy.config.schema import RunConfig, device_problems
+from offpolicy.distributed.arrivals import Arrivals
+from offpolicy.distributed.exchange import GroupExchange
+from offpolicy.distributed.process_group import ProcessGroup, bind_interface, open_store
+from offpolicy.distributed.world import World
 from offpolicy.errors import ConfigError
 from offpolicy.machine import num_usable_cores
 from offpolicy.processes.child import ChildContext
-from offpolicy.processes.control_page import ControlPage, ControlWords, RankWord
+from offpolicy.processes.control_page import ControlPage, ControlWords, HostWord, RankWord
 from offpolicy.processes.handshake import LearnerGate
 from offpolicy.protocols import DeviceSync
 from offpolicy.seeding import generator, torch_seed
@@ -22,14 +27,14 @@ from offpolicy.timing.device_timer import DeviceTimer, DeviceTraces, StreamSync,
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.trace_writer import TraceTrack, open_track
-from offpolicy.training.run_memory import control_page, learner_gate
+from offpolicy.training.run_memory import control_page, learner_gate, peer_timeout_s
 from offpolicy.training.worker import WorkerSpec, start_worker
 from offpolicy.types import SpaceSpec
 
 
 @dataclass(frozen=True, slots=True)
-class RankContext:
-    """The surroundings of a learner rank, for all its parts; it holds no learner and no batches."""
+class Rank:
+    """What all parts of a learner rank share; it holds no learner and no batches."""
 
     child: ChildContext
     job: WorkerSpec
@@ -40,7 +45,7 @@ class RankContext:
     gate: LearnerGate
 
     @classmethod
-    def open(cls, child: ChildContext) -> RankContext:
+    def open(cls, child: ChildContext) -> Rank:
         """Sets up the process. Raises `ConfigError` without a device."""
         job, index = WorkerSpec.of(child), child.index
         ledger = start_worker(job, "learner", index, LearnerPhase, threads=job.plan.learner_threads)
@@ -134,7 +139,7 @@ class RankContext:
         """Sends a warning for the run's log."""
         self.child.send("warning", text=text)
 
-    @contextlib.contextmanager
+    @contextmanager
     def activity(self, text: str) -> Iterator[None]:
         """Shows on the panel what this rank does besides learning; of several ranks, the first one shows it."""
         if self.rank != 0:
@@ -145,6 +150,61 @@ class RankContext:
             yield
         finally:
             self.child.send("activity", text="")
+
+
+def single_rank(rank: Rank) -> World:
+    """Returns a world of one rank: every collective is the identity."""
+    return World(rank.gate, new_requests(rank), rank.ledger, SoloExchange())
+
+
+@contextmanager
+def join(rank: Rank) -> Iterator[World]:
+    """Joins the ranks of all hosts, and leaves them at the end. Raises `PeerLostError` if one does not come."""
+    runner, host = rank.cfg.runner, rank.job.host
+    if rank.num_ranks == 1 and runner.backend != "nccl":
+        yield single_rank(rank)
+        return
+    backend = pick_backend(rank)
+    bind_interface(runner.interface)
+    store = open_store(
+        host, rank.rank, listen_fd=rank.child.fds.get("store"), port=rank.job.store_port, timeout_s=runner.timeout_s
+    )
+    arrivals = Arrivals(rank.ledger, rank.control.ranks, rank.child.index, is_one_host=host.is_alone)
+    timeout_s = peer_timeout_s(rank.cfg, rank.spec)
+    group = ProcessGroup(store, rank.rank, rank.num_ranks, backend=backend, timeout_s=timeout_s, arrivals=arrivals)
+    try:
+        exchange = GroupExchange(group, rank.device, rank.device_timer, rank.ledger)
+        yield World(rank.gate, new_requests(rank), rank.ledger, exchange, group, is_leader=rank.is_leader)
+    finally:
+        group.close()
+
+
+def pick_backend(rank: Rank) -> str:
+    """Returns nccl where every rank has its own GPU, else gloo. Raises `ConfigError` for what cannot work."""
+    asked = rank.cfg.runner.backend
+    is_shared = rank.cfg.runner.world_size > 1 and ":" in rank.cfg.device  # cuda:0 for all ranks
+    can_nccl = rank.device.type == "cuda" and not is_shared and torch.distributed.is_nccl_available()
+    if asked == "nccl" and not can_nccl:
+        why = "the ranks share one GPU" if is_shared else f"the ranks train on {rank.device.type}"
+        raise ConfigError(f"runner.backend: got nccl, allowed auto or gloo: {why}")
+    if asked == "auto":
+        return "nccl" if can_nccl else "gloo"
+    return asked
+
+
+def new_requests(rank: Rank) -> Callable[[], tuple[bool, bool]]:
+    """Returns a function that says if a report, and if a checkpoint, was asked for since its last call.
+
+    The clock of the first host asks all ranks for a checkpoint; a user may ask on any host.
+    """
+    words = HostWord.REPORT_REQUEST, HostWord.SAVE_REQUEST if rank.rank == 0 else HostWord.SAVE_SIGNALS
+    answered = [0, 0]
+
+    def are_new() -> tuple[bool, bool]:
+        before, answered[:] = answered.copy(), map(rank.control.host.get, words)
+        return answered[0] != before[0], answered[1] != before[1]
+
+    return are_new
 
 
 def pick_device(name: str, local_rank: int) -> torch.device:
@@ -183,13 +243,8 @@ def unused_gpu(device: torch.device, name: str) -> str:
 
 def is_crowded(cfg: RunConfig) -> bool:
     """True if this host's ranks, collectors and environment processes leave no core to a thread that only spins."""
-    return num_usable_cores() <= num_busy_threads(cfg, 1)
-
-
-def num_busy_threads(cfg: RunConfig, threads: int) -> int:
-    """Returns the threads that this host's ranks, with so many each, its collectors and environments keep busy."""
     workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
-    return cfg.runner.world_size * threads + cfg.collect.num_collectors * (1 + workers)
+    return num_usable_cores() <= cfg.runner.world_size + cfg.collect.num_collectors * (1 + workers)
 
 
 def _device_traces(child: ChildContext, job: WorkerSpec) -> DeviceTraces:

@@ -1,4 +1,4 @@
-"""A learner rank's place among all ranks, its random streams and its device."""
+"""A learner rank's place among all ranks, its random streams, its device, and what joins it to the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError
-from offpolicy.training.rank_context import RankContext, pick_device, unused_gpu
+from offpolicy.processes.control_page import HostWord
+from offpolicy.training.rank import Rank, new_requests, pick_backend, pick_device, unused_gpu
 from tests.unit.training.conftest import MakeRank
 
 TWO_RANKS = {"runner": {"name": "multi_gpu", "world_size": 2}}
@@ -32,7 +33,7 @@ def test_each_rank_takes_every_rth_collector(make_rank: MakeRank) -> None:
     assert [list(make_rank(index=i, **tree).own_collectors()) for i in (0, 1)] == [[0, 2], [1, 3]]
 
 
-def activities(rank: RankContext) -> list[str]:
+def activities(rank: Rank) -> list[str]:
     sent: list[tuple[str, dict[str, Any]]] = rank.child.sent  # type: ignore[attr-defined]  # a fake
     return [fields["text"] for kind, fields in sent if kind == "activity"]
 
@@ -79,3 +80,23 @@ def test_each_rank_has_its_own_gpu_unless_one_is_named_and_a_device_that_is_not_
         return
     with pytest.raises(ConfigError, match=f"^{refused}"):
         pick_device(name, local_rank)
+
+
+@pytest.mark.parametrize(
+    ("host", "save_word"), [(HostInfo(), HostWord.SAVE_REQUEST), (HostInfo(1, 2), HostWord.SAVE_SIGNALS)]
+)
+def test_a_rank_answers_each_request_once(make_rank: MakeRank, host: HostInfo, save_word: HostWord) -> None:
+    """The clock of the first host asks for checkpoints, and on every host a user may."""
+    rank = make_rank(host=host, runner={"name": "multi_gpu"})
+    requests, asked = new_requests(rank), []
+    for reports, saves in ((0, 0), (1, 0), (1, 1), (2, 1)):
+        rank.control.host.set(HostWord.REPORT_REQUEST, reports)
+        rank.control.host.set(save_word, saves)
+        asked.append(requests())
+    assert asked == [(False, False), (True, False), (False, True), (True, False)]
+
+
+def test_nccl_without_a_gpu_is_refused(make_rank: MakeRank) -> None:
+    rank = make_rank(runner={"name": "multi_gpu", "backend": "nccl"}, device="auto")
+    with pytest.raises(ConfigError, match="runner.backend: got nccl, allowed auto or gloo: the ranks train on cpu"):
+        pick_backend(rank)
