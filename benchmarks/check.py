@@ -58,22 +58,22 @@ def best_results(entries: Iterable[Mapping[str, Any]], kind: tuple[str, ...]) ->
 
 
 def num_quiet_rounds(entry: Mapping[str, Any]) -> int:
-    """The rounds of the part `updates` that others left alone."""
+    """Returns the number of rounds of the part `updates` that others left alone."""
     own = [outcome for key, outcome in entry["tasks"].items() if key.startswith("updates/")]
     return sum(not is_marked(outcome) and not outcome.get("failure") for outcome in own)
 
 
-def verdicts(best: Mapping[str, Best], now: Ratios, allowed: float = ALLOWED) -> list[str]:
-    """A sentence for every case that is worse by more than `allowed`, or that is not measured any more."""
+def verdicts(best: Mapping[str, Best], now: Ratios) -> list[str]:
+    """Returns a sentence for every case that is worse by more than `ALLOWED`, or that is not measured any more."""
     sentences = []
     for case, (before, commit, started) in best.items():
         if case not in now:
             sentences.append(f"{case}: not measured, was {before:.2f} x its GEMM floor at {commit}")
-        elif now[case] > (1.0 + allowed) * before:
+        elif now[case] > (1.0 + ALLOWED) * before:
             worse = now[case] / before - 1.0
             sentences.append(
                 f"{case}: an update takes {now[case]:.2f} x its GEMM floor, {worse:.0%} more than {before:.2f} x at "
-                f"{commit} ({started}); allowed {allowed:.0%}"
+                f"{commit} ({started}); allowed {ALLOWED:.0%}"
             )
     return sentences
 

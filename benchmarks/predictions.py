@@ -41,6 +41,7 @@ RATIOS: Mapping[str, tuple[str, ...]] = {  # physics steps per env step, and the
     "3/1": (*SMALL, "env.kwargs.frame_skip=900"),
     "8/1": (*SMALL, "env.kwargs.frame_skip=2400"),
 }
+PREDICTED = "perf/predicted_steps_per_sec"
 MODES = ("alternate", "overlap", "free")
 
 
@@ -91,41 +92,35 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(cores: Sequence[int], seconds: float, condition: str, ratio: str, mode: str) -> dict[str, Any]:
-    """Returns how far predictions were from one run, as fractions: of each record, and of the summary."""
+    """Trains for that long. Returns how far predictions were, as fractions: of each record, and of the summary."""
     given = CONDITIONS[condition]
-    with burning(given.num_burners), confined(set(cores[: given.num_cores])):
-        return run(seconds, *RATIOS[ratio], *given.overrides, f"collect.mode={mode}")
-
-
-def run(seconds: float, *overrides: str) -> dict[str, Any]:
-    """Trains for that long."""
-    with tempfile.TemporaryDirectory() as directory:
-        run_dir = Path(directory) / "run"
-        command = offpolicy_train(run_dir, *COMMON, *overrides)
+    words = (*COMMON, *RATIOS[ratio], *given.overrides, f"collect.mode={mode}")
+    with (
+        burning(given.num_burners),
+        confined(set(cores[: given.num_cores])),
+        tempfile.TemporaryDirectory(prefix="offpolicy-bench-") as scratch,
+    ):
+        path = Path(scratch) / "run" / "metrics.jsonl"
+        command = offpolicy_train(path.parent, *words)
         process = subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stdout=subprocess.DEVNULL)
         try:
-            _wait_for_learning(process, run_dir / "metrics.jsonl")
+            while process.poll() is None and not (path.is_file() and PREDICTED in path.read_text()):
+                time.sleep(0.2)
             time.sleep(seconds)
         finally:
             stop(process, STOP_TIMEOUT_S)
-        records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-        rates = json.loads((run_dir / "summary.json").read_text())["rates"]
-    learning = [record for record in records if record.get("perf/predicted_steps_per_sec")]
-    begun_s = learning[0]["wall_s"]
-    skipped_s = min(SKIPPED_S, seconds / 2)
-    steady = [record for record in learning if record["wall_s"] >= begun_s + skipped_s][:-1]  # the end is in the last
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        rates = json.loads(path.with_name("summary.json").read_text())["rates"]
+    learning = [record for record in records if record.get(PREDICTED)]
+    begun_s = learning[0]["wall_s"] + min(SKIPPED_S, seconds / 2)
+    steady = [record for record in learning if record["wall_s"] >= begun_s][:-1]  # the end is in the last
     steady = [record for record in steady if record.get("perf/steps_per_sec")]
     thru = statistics.median(record["perf/steps_per_sec"] for record in steady)
-    errors = [record["perf/predicted_steps_per_sec"] / record["perf/steps_per_sec"] - 1.0 for record in steady]
+    errors = [record[PREDICTED] / record["perf/steps_per_sec"] - 1.0 for record in steady]
     predicted = rates["predicted_steps_per_sec"]
     summary = predicted / rates["steps_per_sec"] - 1.0 if predicted else None
     threads = [record["perf/learner_threads"] for record in steady]
     return {"thru": thru, "errors": errors, "summary": summary, "threads": threads}
-
-
-def _wait_for_learning(process: subprocess.Popen[bytes], path: Path) -> None:
-    while process.poll() is None and not (path.is_file() and '"perf/predicted_steps_per_sec"' in path.read_text()):
-        time.sleep(0.2)
 
 
 @contextmanager

@@ -86,20 +86,12 @@ def test_a_marked_round_is_left_out_of_medians() -> None:
 BASE = {name: Best(ratio, "abc", "2026-11-22") for name, ratio in (("SAC, 1 thread", 2.0), ("TD3, 1 thread", 1.5))}
 
 
-def test_a_ratio_that_is_11_percent_worse_is_told_with_the_numbers() -> None:
-    (sentence,) = verdicts(BASE, {"SAC, 1 thread": 2.22, "TD3, 1 thread": 1.0})
-    assert sentence == (
-        "SAC, 1 thread: an update takes 2.22 x its GEMM floor, 11% more than 2.00 x at abc (2026-11-22); allowed 10%"
-    )
-
-
-def test_a_ratio_that_is_9_percent_worse_passes() -> None:
+def test_a_ratio_may_be_10_percent_worse_and_must_be_measured() -> None:
     assert verdicts(BASE, {"SAC, 1 thread": 2.18, "TD3, 1 thread": 1.5}) == []
-
-
-def test_a_case_that_is_not_measured_any_more_does_not_pass() -> None:
-    (sentence,) = verdicts(BASE, {"SAC, 1 thread": 2.0})
-    assert sentence == "TD3, 1 thread: not measured, was 1.50 x its GEMM floor at abc"
+    assert verdicts(BASE, {"SAC, 1 thread": 2.22}) == [
+        "SAC, 1 thread: an update takes 2.22 x its GEMM floor, 11% more than 2.00 x at abc (2026-11-22); allowed 10%",
+        "TD3, 1 thread: not measured, was 1.50 x its GEMM floor at abc",
+    ]
 
 
 def test_sac_makes_16_products_and_td3_11_and_a_half() -> None:
@@ -108,22 +100,10 @@ def test_sac_makes_16_products_and_td3_11_and_a_half() -> None:
     assert sum(hidden_products("sac", policy_delay=1)) == 16.0
 
 
-COMMITTED = {  # of each kind of machine: the least ratio of SAC with one thread, and its commit
-    "25/17/1": (1.75, "ca283ed"),
-    "26/2/1": (0.89, "a4c2f39"),
-    "6/85/7": (2.02, "096654e5"),
-}
-
-
-def test_the_committed_results_are_what_an_update_is_judged_by() -> None:
-    kinds = {entry["hardware"]["cpu_version"]: machine_kind(entry) for entry in all_entries() if is_of_parts(entry)}
-    best = {version: best_results(all_entries(), kind).get("SAC, 1 thread") for version, kind in kinds.items()}
-    found = {version: (round(one.ratio, 2), one.commit) for version, one in best.items() if one is not None}
-    assert found.items() >= COMMITTED.items()
-
-
-def is_of_parts(entry: dict[str, Any]) -> bool:
-    return bool(entry["benchmark"] == "parts")
+@pytest.mark.parametrize(("cpu_version", "ratio"), [("25/17/1", 1.76), ("26/2/1", 0.90), ("6/85/7", 2.02)])
+def test_an_update_is_judged_by_the_committed_results(cpu_version: str, ratio: float) -> None:
+    own = [entry for entry in all_entries() if entry["hardware"].get("cpu_version") == cpu_version]
+    assert best_results(own, machine_kind(own[0]))["SAC, 1 thread"].ratio <= ratio
 
 
 SAC = Settings.of("sac")
