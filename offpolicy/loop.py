@@ -5,16 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from offpolicy.protocols import (
-    BatchSource,
-    FinalEvaluation,
-    Learner,
-    Periodic,
-    Publisher,
-    Reporting,
-    StopSignal,
-    Tuner,
-)
+from offpolicy.protocols import BatchSource, Learner
 from offpolicy.timing.device_timer import DeviceTimer
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import DeviceSpan
@@ -22,6 +13,11 @@ from offpolicy.timing.phases import LearnerPhase as Phase
 
 if TYPE_CHECKING:
     from offpolicy.distributed.world import World
+    from offpolicy.training.checkpointer import Checkpointer
+    from offpolicy.training.evaluators import EarlyStop, PeriodicEvaluation
+    from offpolicy.training.reporter import Reporter
+    from offpolicy.training.speed_tuner import SpeedTuner
+    from offpolicy.training.weight_publisher import WeightPublisher
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +27,13 @@ class Parts:
     source: BatchSource[Any]  # Any: `Batches` or `Rollouts`; the runner pairs source and learner
     learner: Learner
     device_timer: DeviceTimer
-    publisher: Publisher
-    evaluator: FinalEvaluation
-    checkpointer: Periodic
-    reporter: Reporting
-    tuner: Tuner
+    publisher: WeightPublisher
+    evaluator: PeriodicEvaluation
+    checkpointer: Checkpointer
+    reporter: Reporter
+    tuner: SpeedTuner
     world: World
-    stop: StopSignal
+    stop: EarlyStop
     ledger: Ledger
 
 

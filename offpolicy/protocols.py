@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor
 
@@ -108,75 +108,6 @@ class DeviceSync(Protocol):
         ...
 
 
-class Publisher(Protocol):
-    """Publishes weights to the collectors."""
-
-    def publish(self) -> None:
-        """Publishes the present weights, unless they are the newest already."""
-        ...
-
-
-class Reporting(Protocol):
-    """The reports of a run: every iteration counts, some are reported."""
-
-    def run_if_due(self) -> None:
-        """Counts the iteration, and reports if a report is due."""
-        ...
-
-    def run_last(self, *, is_complete: bool) -> None:
-        """Reports once more at the end; `is_complete` is False if the run was asked to stop early."""
-        ...
-
-
-class Periodic(Protocol):
-    """A duty that is due every so many env steps, and once at the end."""
-
-    def is_due(self) -> bool:
-        """True if it is due now, on all ranks or on none."""
-        ...
-
-    def run(self) -> None:
-        """Runs."""
-        ...
-
-    def run_last(self, *, is_complete: bool) -> None:
-        """Runs once more at the end; `is_complete` is False if the run was asked to stop early."""
-        ...
-
-
-class Tuner(Protocol):
-    """The choice of settings that change the speed of a run and not what it learns."""
-
-    def run_if_due(self) -> None:
-        """Counts an iteration, and changes a setting where that is due."""
-        ...
-
-
-class FinalEvaluation(Protocol):
-    """The periodic evaluation; a run is complete only with its last result."""
-
-    def is_due(self) -> bool:
-        """True if it is due now, on all ranks or on none."""
-        ...
-
-    def run(self) -> None:
-        """Runs."""
-        ...
-
-    def run_last(self, *, is_complete: bool) -> bool:
-        """Runs once more, unless the run was asked to stop early. True if the run is complete."""
-        ...
-
-
-class StopSignal(Protocol):
-    """The supervisor's request to finish."""
-
-    @property
-    def is_stopping(self) -> bool:
-        """True from the request on."""
-        ...
-
-
 class StepCount(Protocol):
     """The number of env steps, by which a run counts its time."""
 
@@ -220,25 +151,4 @@ class StepGate(Protocol):
 
     def grant(self, env_steps: int) -> None:
         """Lets the collectors step until they have done that many together."""
-        ...
-
-
-class RolloutGate(Protocol):
-    """The learner's side of the handshake, where collectors deliver whole rollouts."""
-
-    @property
-    def have_all_begun(self) -> bool:
-        """True once every collector has announced the env steps that it begins from."""
-        ...
-
-    def wait_until(self, is_true: Callable[[], bool]) -> None:
-        """Blocks until `is_true()` or the run is stopping; checks whenever a collector has done something."""
-        ...
-
-    def grant_each(self, count: int) -> None:
-        """Lets every collector begin rollouts up to that many, counted from the start of the process."""
-        ...
-
-    def wake_collectors(self) -> None:
-        """Wakes the collectors: there may be room in the rings."""
         ...

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offpolicy.protocols import RolloutGate
+from offpolicy.processes.handshake import LearnerGate
 from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing
 from offpolicy.replay.staging import host_block, nbytes_text
 from offpolicy.saved_fields import Fields
@@ -47,7 +47,7 @@ class RolloutSource:
         self,
         spec: RolloutSpec,
         rings: Sequence[RolloutRing],
-        gate: RolloutGate,
+        gate: LearnerGate,
         version: Callable[[], int],
         total: Callable[[float], float],
         learnt: int = 0,

@@ -10,8 +10,7 @@ from offpolicy.collect.run_evaluation import RunEvaluation
 from offpolicy.distributed.world import World
 from offpolicy.errors import EnvFailure, NumericsError, PeerEnvFailure
 from offpolicy.number_text import counted
-from offpolicy.processes.control_page import EvaluatorWord
-from offpolicy.protocols import StopSignal
+from offpolicy.processes.control_page import ControlPage, EvaluatorWord
 from offpolicy.timing.clock import Stopwatch
 from offpolicy.training.rank import Rank
 from offpolicy.training.run_memory import EVALUATOR_WAKE, evaluation_requests
@@ -129,7 +128,7 @@ class PeriodicEvaluation:
 class EarlyStop:
     """The wish to stop, of the supervisor or of the evaluations."""
 
-    def __init__(self, supervisor: StopSignal, evaluation: PeriodicEvaluation) -> None:
+    def __init__(self, supervisor: ControlPage, evaluation: PeriodicEvaluation) -> None:
         self._supervisor, self._evaluation = supervisor, evaluation
 
     @property
