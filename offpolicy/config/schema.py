@@ -13,7 +13,6 @@ import re
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from urllib.parse import urlsplit
 
 from offpolicy import plugins
 from offpolicy.config.extensions import NetworkInfo, SinkInfo, network_plugin, options_of, sink_plugin
@@ -198,8 +197,6 @@ def _env_rules(cfg: RunConfig) -> Iterator[str]:
 def _name_rules(cfg: RunConfig) -> Iterator[str]:
     """Yields what is wrong with the names of a device, paths, things in modules and an address."""
     yield from device_problems(cfg.device)
-    if cfg.log.otlp_endpoint is not None and not _is_address(cfg.log.otlp_endpoint):
-        yield f"log.otlp_endpoint: got {cfg.log.otlp_endpoint!r}, allowed an address such as http://127.0.0.1:4318"
     paths = {
         "run_dir": cfg.run_dir, "teacher": cfg.teacher, "init_from": cfg.init_from, "replay.demos": cfg.replay.demos,
     }  # fmt: skip
@@ -221,14 +218,6 @@ def _is_json(value: Json) -> bool:
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
     return all(map(_is_json, value)) if isinstance(value, list | tuple) else type(value) in JSON_TYPES
-
-
-def _is_address(endpoint: str) -> bool:
-    try:
-        parts = urlsplit(endpoint)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
-        return False
 
 
 def _algo_rules(cfg: RunConfig) -> Iterator[str]:

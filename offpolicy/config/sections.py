@@ -506,13 +506,6 @@ class LogConfig:
     )
     wandb: str = option("disabled", "Weights & Biases mode", choices=("disabled", "offline", "online"))
     wandb_project: str = option("offpolicy", "Weights & Biases project", needs="log.wandb!=disabled")
-    prometheus_port: int | None = option(None, "serve the newest record to Prometheus; null: no", ge=1, le=65535)
-    prometheus_address: str = option(
-        "127.0.0.1", "address to serve at, such as 0.0.0.0 for other machines", needs="log.prometheus_port!=null"
-    )
-    otlp_endpoint: str | None = option(
-        None, "send every record to this OpenTelemetry collector, such as http://127.0.0.1:4318; null: no"
-    )
     sinks: tuple[str, ...] = option(
         (), "further destinations, of plug-ins (offpolicy.sinks); their options: sinks.<name>"
     )

@@ -22,8 +22,6 @@ from offpolicy.fork_server import ForkServer
 from offpolicy.launch.hosts import LaunchPlan
 from offpolicy.launch.run_dir import has_saved_nothing
 from offpolicy.launch.run_lock import is_running
-from offpolicy.logger.otlp import require_otlp
-from offpolicy.logger.prometheus import require_prometheus
 from offpolicy.logger.wandb import require_login
 from offpolicy.machine import X86_64, available_memory, keeps_store_order, num_usable_cores, processor
 from offpolicy.number_text import counted
@@ -59,10 +57,6 @@ def preflight(cfg: RunConfig, server: ForkServer | None = None) -> SpaceSpec:
     check_gpus(cfg, gpus)
     if cfg.log.wandb == "online":
         require_login()
-    if cfg.log.prometheus_port is not None:
-        require_prometheus()
-    if cfg.log.otlp_endpoint is not None:
-        require_otlp()
     spec = probe(cfg.env, server)
     check_actions(cfg, spec)
     check_groups(cfg, spec)

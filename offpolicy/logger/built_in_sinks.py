@@ -38,8 +38,6 @@ class BuiltInSinks:
             "metrics.jsonl": (True, self._jsonl),
             "tensorboard": (bool(log.tensorboard), self._tensorboard),
             "wandb": (log.wandb != "disabled", self._wandb),
-            "prometheus": (log.prometheus_port is not None, self._prometheus),
-            "otlp": (log.otlp_endpoint is not None, self._otlp),
         }
         opened = [open_sink(name, factory, self.warn) for name, (is_on, factory) in factories.items() if is_on]
         return [sink for sink in opened if sink is not None]
@@ -63,15 +61,3 @@ class BuiltInSinks:
         return WandbSink(
             self.run_dir, self.config, self.log.wandb_project, mode, self.warn, last_eval_step=last_eval_step
         )
-
-    def _prometheus(self) -> Sink:
-        from offpolicy.logger.prometheus import PrometheusSink
-
-        assert self.log.prometheus_port is not None
-        return PrometheusSink(self.log.prometheus_port, self.log.prometheus_address, str(self.run_dir), self.header)
-
-    def _otlp(self) -> Sink:
-        from offpolicy.logger.otlp import OtlpSink
-
-        assert self.log.otlp_endpoint is not None
-        return OtlpSink(self.log.otlp_endpoint, str(self.run_dir), self.header, self.warn)

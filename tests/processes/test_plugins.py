@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -16,10 +18,11 @@ import pytest
 import yaml
 
 from tests.conftest import REPOSITORY, Traces
+from tests.otlp_receiver import Receiver
 
 pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.timeout(600)]
 
-EXAMPLES = ("tqc", "fourier", "sqlite_sink", "mlflow_sink")
+EXAMPLES = ("tqc", "fourier", "sqlite_sink", "mlflow_sink", "prometheus_sink", "otlp_sink")
 SMALL = ("algo.learning_starts=200", "eval.episodes=1", "threads.learner=1", "threads.collector=1", "run_dir=run")
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -108,6 +111,45 @@ def test_a_sink_that_fails_ends_nothing(cli: Cli) -> None:
         "warning: offpolicy-sqlite 0.1.0 (entry point offpolicy.sinks: sqlite = offpolicy_sqlite:SQLITE)" in done.stdout
     )
     assert "is disabled for the rest of the run: OperationalError: unable to open database file" in done.stdout
+
+
+SERVED = """
+import pathlib, urllib.request
+
+class Watch:
+    def on_record(self, record):
+        with urllib.request.urlopen("http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            pathlib.Path("served.txt").write_bytes(answer.read())
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_prometheus_and_opentelemetry_get_the_newest_record(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    receiver, port = Receiver(), free_port()
+    (tmp_path / "served.py").write_text(SERVED.replace("{port}", str(port)))
+    try:
+        done = cli(
+            "train", "env=pendulum", "log.sinks=[prometheus,otlp]", f"sinks.prometheus.port={port}",
+            f"sinks.otlp.endpoint={receiver.address}/v1/metrics", "callbacks=[served:Watch]", "log.ranks=all",
+            *("runner=multi_gpu", "runner.world_size=2", "device=cpu", *SMALL, "total_timesteps=400"),
+        )  # fmt: skip
+        points = receiver.points()
+    finally:
+        receiver.close()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "disabled" not in done.stdout + done.stderr
+    assert [value for name, _, value, _ in points if name == "offpolicy_env_steps"][-1] == 400.0
+    assert {labels["rank"] for name, labels, _, _ in points if name == "offpolicy_rank_each_train_ms"} == {"0", "1"}
+    served = (tmp_path / "served.txt").read_text()
+    assert re.search(r'^offpolicy_rank_each_train_ms{rank="1"} [0-9.]+$', served, re.MULTILINE)
+    assert re.search(r"^offpolicy_env_steps [0-9.]+$", served, re.MULTILINE)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of MLflow's own packages
