@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from offpolicy.config.sections import LogConfig
-from offpolicy.logger.logger import open_step_logger
 from offpolicy.logger.record import RunHeader
+from offpolicy.logger.step_logger import open_step_logger
 
 POPULATION, HORIZON, GENERATIONS = 16, 50, 60
 

@@ -6,15 +6,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
-
-import yaml
+from typing import Any
 
 from offpolicy.config.parsing import merge, nested
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import LogConfig
-from offpolicy.errors import ConfigError, OffPolicyError
-from offpolicy.logger.built_in_sinks import BuiltInSinks
+from offpolicy.logger.built_in_sinks import open_sinks
 from offpolicy.logger.console import View, number
 from offpolicy.logger.end_screen import end_screen
 from offpolicy.logger.metrics import require_known
@@ -23,21 +20,14 @@ from offpolicy.logger.predictions import PredictionError, judge_window, possible
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
 from offpolicy.logger.sinks import SafeSink, SinkContext, Summary, open_plugins
-from offpolicy.logger.step_totals import StepTotals
 from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_series
-from offpolicy.logger.summary import RunResult, RunStatus, build_summary, write_summary
 from offpolicy.logger.unilab import with_unilab_keys
-from offpolicy.runs import SUMMARY
 from offpolicy.timing.bottleneck import SteadyCause, Verdict
-from offpolicy.timing.clock import Every, unix_s
 from offpolicy.timing.rates import Rates, RateWindow, compute_rates, num_updates, policy_steps
 from offpolicy.timing.windows import learner_windows, of_iterations
 from offpolicy.types import EpisodeRecord, EvalResult, Lateness, Snapshot
 
 STEADY_S = 4.0  # seconds of learning before the time left is estimated
-NO_COLLECTOR = "the loop reported no times of a collector (update_collector_timing)"
-
-Result = TypeVar("Result", EpisodeRecord, EvalResult)
 
 
 class OffPolicyLogger:
@@ -45,6 +35,8 @@ class OffPolicyLogger:
 
     Sinks and console never raise; `log_interval` raises `UnknownMetricError` for a key outside the metric table.
     """
+
+    gives_advice = True
 
     def __init__(  # noqa: PLR0913  # what a logger is made of
         self,
@@ -54,9 +46,7 @@ class OffPolicyLogger:
         sinks: Sequence[SafeSink],
         console: View,
         log: LogConfig = LogConfig(),  # noqa: B008  # frozen
-        steps: StepTotals | None = None,
     ) -> None:
-        """`steps`: the totals of `log_step`; None for a logger that gets snapshots."""
         self.run_dir = run_dir
         self.config_mapping = config_mapping
         self.header = header
@@ -74,9 +64,7 @@ class OffPolicyLogger:
         self._rates = RateWindow()
         self._error = PredictionError()
         self._log = log
-        self._steps = steps
         self._is_stopping = False
-        self._steps_due = None if steps is None else Every(lambda: steps.elapsed_s, log.every_s)
 
     @property
     def num_dropped(self) -> dict[str, int]:
@@ -151,8 +139,7 @@ class OffPolicyLogger:
             record["perf/prediction_error_pct"] = 100.0 * self._error.median
         self._error.add(rates)
         self._set_time_left(record, snapshot, learning)
-        if self._steps is not None:
-            record = self._steps.known(record)
+        record = self.completed(record)
         self.training_return = number(record, "rollout/ep_rew_mean")
         every_rank: Record = {**rank_series(previous, snapshot)}
         require_known([*record, *every_rank])
@@ -177,6 +164,10 @@ class OffPolicyLogger:
             self._console.message(warning)
         return written
 
+    def completed(self, record: Record) -> Record:
+        """Returns the record as it is written."""
+        return record
+
     def _set_time_left(self, record: Record, snapshot: Snapshot, learning: Snapshot) -> None:
         """Replaces the time left at the rate of the window by that at the rate since learning began.
 
@@ -192,10 +183,9 @@ class OffPolicyLogger:
             record["time/eta_s"] = remaining
 
     def _is_at_last_step(self, snapshot: Snapshot) -> bool:
-        """True if the last record was at the same env step; the steps of another loop may not be counted at all."""
+        """True if the last record was at the same env step."""
         last = self.last_snapshot
-        is_counted = self._steps is None and last is not None and self._window_begin is not None
-        return is_counted and last is not None and last.env_steps == snapshot.env_steps
+        return self._window_begin is not None and last is not None and last.env_steps == snapshot.env_steps
 
     def _verdict(
         self, previous: Snapshot | None, snapshot: Snapshot, rates: Rates, late: Lateness | None
@@ -211,103 +201,18 @@ class OffPolicyLogger:
         advised = possible_advice(
             verdict, self.config_mapping, has_gpu=self.header.has_gpu, steps_per_sec=rates.steps_per_sec
         )
-        return advised if self._steps is None else replace(advised, advice=())  # it names keys of our configuration
+        return advised if self.gives_advice else replace(advised, advice=())
 
     def log_episode(self, episode: EpisodeRecord) -> None:
         """Records one finished training episode."""
-        episode = _plain(episode)
         self._episodes.add(episode)
         for sink in self._sinks:
             sink.episode(episode)
 
     def log_eval(self, result: EvalResult) -> None:
         """Shows an evaluation, and keeps it for the records from the next one on."""
-        self.last_eval = _plain(result)
+        self.last_eval = result
         self._console.evaluation(self.last_eval)
-
-    def log_step(  # noqa: PLR0913  # the names and order of UniLab's logger
-        self,
-        iteration: int,
-        metrics: Mapping[str, float] | None = None,
-        reward: float | None = None,
-        reward_metrics: Mapping[str, float] | None = None,
-        reward_components: Mapping[str, float] | None = None,
-        train_time: float = 0.0,
-        collector_wait_time: float = 0.0,
-        replay_batch_wait_time: float = 0.0,
-        learner_replay_sample_time: float = 0.0,
-        rank_barrier_time: float = 0.0,
-        sync_coordination_time: float = 0.0,
-        learner_incremental_h2d_time: float = 0.0,
-        learner_param_sync_time: float = 0.0,
-        weight_sync_time: float = 0.0,
-        iteration_time: float | None = None,
-        extra_info: Mapping[str, Any] | None = None,  # Any: numbers and texts
-    ) -> None:
-        """Adds one iteration of another training loop, in seconds, and records the window when `log.every_s` is over.
-
-        Arguments are those of UniLab's `OffPolicyLogger.log_step`. What `iteration_time` holds besides the times is
-        `other`. Names without one of ours are left out, with one message.
-        """
-        seconds = {
-            "train_time": train_time,
-            "collector_wait_time": collector_wait_time,
-            "replay_batch_wait_time": replay_batch_wait_time,
-            "learner_replay_sample_time": learner_replay_sample_time,
-            "rank_barrier_time": rank_barrier_time,
-            "sync_coordination_time": sync_coordination_time,
-            "learner_incremental_h2d_time": learner_incremental_h2d_time,
-            "learner_param_sync_time": learner_param_sync_time,
-            "weight_sync_time": weight_sync_time,
-        }
-        rewards = {} if reward is None else {"mean": reward}
-        rewards |= dict(reward_metrics or {}) | dict(reward_components or {})
-        self._step_totals.add(iteration, seconds, iteration_time, extra_info or {}, metrics or {}, rewards)
-        self._console.tick()
-        if self._steps_due is not None and self._steps_due.is_due():
-            self._log_steps()
-
-    def log_collector(self, total_steps: int, buffer_size: int, mean_reward: float = 0.0) -> None:
-        """Sets the env steps of a loop that calls `log_step`, the rows in its replay, and its mean return unless 0."""
-        self._step_totals.set_collector(total_steps, buffer_size, mean_reward)
-
-    def update_collector_timing(self, timing_ms: Mapping[str, float]) -> None:
-        """Sets the mean times of a vector step in ms, such as `env_step_ms`, of a loop that calls `log_step`."""
-        self._step_totals.set_collector_timing(timing_ms)
-
-    @property
-    def _step_totals(self) -> StepTotals:
-        if self._steps is None:
-            raise OffPolicyError("log_step: this logger gets snapshots; open one with open_step_logger")
-        return self._steps
-
-    def _log_steps(self) -> None:
-        """Records the iterations of `log_step` since the last record."""
-        self.log_interval(self._step_totals.snapshot())
-        if left_out := self._step_totals.take_left_out():
-            self.message(f"log_step: left out, as the table of metrics has no name for them: {', '.join(left_out)}")
-
-    def finish_steps(
-        self, status: str = RunStatus.COMPLETED, reason: str = "the loop ended", exit_code: int = 0
-    ) -> None:
-        """Records the last iterations of `log_step`, and writes and shows `summary.json`."""
-        if self.last_snapshot is None or self.last_snapshot.iteration != self._step_totals.iteration:
-            self._log_steps()
-        assert self.last_snapshot is not None  # recorded above
-        result = RunResult(
-            status=status,
-            exit_code=int(exit_code),
-            reason=reason,
-            last_eval=self.last_eval,
-            training_return=self.training_return,
-            prediction_error=self.prediction_error,
-        )
-        summary = build_summary(self.last_snapshot, self.header, result, baseline=self.baseline, start=self.start)
-        summary["bottleneck"]["advice"] = []
-        if summary["timing"]["collector"] is None:
-            summary["bottleneck"]["reason"] = NO_COLLECTOR
-        write_summary(self.run_dir / SUMMARY, summary)
-        self.finish(summary)
 
     def status(self, text: str) -> None:
         """Shows the status of the run before its first record; nothing once it is being stopped."""
@@ -376,67 +281,9 @@ def open_logger(  # noqa: PLR0913  # a run, and where it goes on
 
     Advice is held against `in_force`, which has what `auto` stands for; None: `cfg`. TensorBoard shows `provenance`.
     """
-    logger = _opened(
-        run_dir, cfg.to_mapping(), cfg.log, header, resume_step, resume_updates,
-        provenance=provenance, options=cfg.sinks,
-    )  # fmt: skip
-    logger.config_mapping = (in_force or cfg).to_mapping()
-    return logger
-
-
-def open_step_logger(
-    run_dir: Path,
-    header: RunHeader,
-    log: LogConfig = LogConfig(),  # noqa: B008  # frozen
-    config: Mapping[str, Any] | None = None,  # Any: nested configuration values
-) -> OffPolicyLogger:
-    """Returns a logger for a training loop of another shape, which calls `log_step`; makes the directory `run_dir`.
-
-    `config` is written to its `config.yaml`, for `offpolicy compare` to list what differs between two runs. Raises
-    `ConfigError`, and makes nothing, for a value that YAML cannot hold, and for a header without a number of env steps
-    to reach: progress is a share of it.
-    """
-    if header.total_timesteps < 1:
-        raise ConfigError(f"total_timesteps: got {header.total_timesteps}, allowed 1 or more: what the loop may reach")
-    content = None if config is None else _yaml(config)
-    run_dir.mkdir(parents=True)
-    if content is not None:
-        (run_dir / "config.yaml").write_text(content, encoding="utf-8")
-    header = replace(header, started_unix_s=header.started_unix_s or unix_s())
-    return _opened(run_dir, config or {}, log, header, None, has_steps=True)
-
-
-def _plain(result: Result) -> Result:
-    """Returns the result with Python's own numbers: JSON has no others, and another loop may give those of NumPy."""
-    foreign = {name: value.item() for name, value in result._asdict().items() if getattr(value, "ndim", 1) == 0}
-    return result._replace(**foreign)
-
-
-def _yaml(config: Mapping[str, Any]) -> str:  # Any: nested configuration values
-    try:
-        content: str = yaml.safe_dump(dict(config))
-        return content
-    except yaml.representer.RepresenterError as error:
-        allowed = "allowed texts, numbers, lists and mappings of Python"
-        raise ConfigError(f"config: got {error.args[-1]!r}, {allowed}") from error
-
-
-def _opened(  # noqa: PLR0913  # what it opens, and where a resumed run goes on
-    run_dir: Path,
-    config: Mapping[str, Any],  # Any: nested configuration values
-    log: LogConfig,
-    header: RunHeader,
-    resume_step: int | None,
-    resume_updates: int | None = None,
-    *,
-    has_steps: bool = False,
-    provenance: Provenance | None = None,
-    options: Mapping[str, object] | None = None,
-) -> OffPolicyLogger:
-    view = open_view(log.panel, sys.stdout, header)
-    sinks = BuiltInSinks(
-        run_dir, config, log, header, resume_step, resume_updates,
-        is_unique=not has_steps, provenance=provenance, warn=view.message,
-    ).open()  # fmt: skip
-    sinks += open_plugins(log.sinks, options or {}, SinkContext(run_dir, config, None, resume_step), view.message)
-    return OffPolicyLogger(run_dir, config, header, sinks, view, log, StepTotals(header) if has_steps else None)
+    view = open_view(cfg.log.panel, sys.stdout, header)
+    config = cfg.to_mapping()
+    sinks = open_sinks(run_dir, config, cfg.log, header, view.message, resume_step, resume_updates, provenance)
+    context = SinkContext(run_dir, config, None, resume_step)
+    sinks += open_plugins(cfg.log.sinks, cfg.sinks, context, view.message)
+    return OffPolicyLogger(run_dir, (in_force or cfg).to_mapping(), header, sinks, view, cfg.log)

@@ -177,14 +177,11 @@ class NewEvaluations:
 class JsonlSink:
     """Writes `metrics.jsonl` and `episodes.jsonl`: whole lines or none.
 
-    In `metrics.jsonl` neither env steps nor updates ever go back, and with `is_unique` every env step comes once.
+    In `metrics.jsonl` neither env steps nor updates ever go back, and every env step comes once.
     """
 
-    def __init__(
-        self, run_dir: Path, resume_step: int | None, resume_updates: int | None = None, *, is_unique: bool = True
-    ) -> None:
-        file = UniqueJsonlFile if is_unique else JsonlFile
-        self._metrics = file(run_dir / "metrics.jsonl", resume_step, resume_updates)
+    def __init__(self, run_dir: Path, resume_step: int | None, resume_updates: int | None = None) -> None:
+        self._metrics = UniqueJsonlFile(run_dir / "metrics.jsonl", resume_step, resume_updates)
         self._episodes = JsonlFile(run_dir / "episodes.jsonl", resume_step)
 
     def write(self, record: Record) -> None:

@@ -8,20 +8,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from offpolicy.analysis.records import event_paths, read_event_rows
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import LogConfig
-from offpolicy.errors import ConfigError
-from offpolicy.logger import step_totals
 from offpolicy.logger.console import PlainLines
-from offpolicy.logger.logger import OffPolicyLogger, open_logger, open_step_logger
+from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.metrics import UnknownMetricError
 from offpolicy.logger.predictions import possible_advice
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Summary
+from offpolicy.logger.step_logger import open_step_logger
 from offpolicy.logger.summary import RunResult, build_summary
 from offpolicy.timing.bottleneck import LEARNER_ADVICE, Bottleneck, Verdict
 from offpolicy.timing.phases import LearnerPhase
@@ -83,21 +81,6 @@ def test_episodes_reach_file_and_curve(logger: OffPolicyLogger, make_snapshot: A
     logger.log_episode(EpisodeRecord(200, 0, -900.0, 200, False, True, float("nan")))
     assert logger.log_interval(make_snapshot(100))["rollout/ep_rew_mean"] == -900.0
     assert json.loads((tmp_path / "episodes.jsonl").read_text())["ep_return"] == -900.0
-
-
-def test_episodes_and_evaluations_of_another_loop_may_hold_numbers_of_numpy(
-    logger: OffPolicyLogger, make_snapshot: Any, tmp_path: Path
-) -> None:
-    """JSON holds none of them but float64: files were disabled for the rest of the run."""
-    some, count, yes = np.float32(-900.0), np.int64(200), np.bool_(True)
-    logger.log_episode(EpisodeRecord(count, np.int32(0), some, count, np.bool_(False), yes, np.float32("nan")))  # type: ignore[arg-type]
-    logger.log_eval(EvalResult(count, some, np.float32(0.0), some, count))  # type: ignore[arg-type]
-    logger.log_interval(make_snapshot(100))
-    episode = json.loads((tmp_path / "episodes.jsonl").read_text())
-    assert (episode["ep_return"], episode["ep_length"], episode["truncated"]) == (-900.0, 200, True)
-    assert records_of(tmp_path)[-1]["eval/mean_reward"] == -900.0
-    logger.log_episode(EpisodeRecord(1, 0, np.ones(2), 1, False, True, 1.0))  # type: ignore[arg-type]  # no number
-    assert json.dumps(logger.last_eval) == "[200, -900.0, 0.0, -900.0, 200, 0, null, null]"
 
 
 def test_an_unknown_metric_is_refused(logger: OffPolicyLogger, make_snapshot: Any) -> None:
@@ -375,32 +358,8 @@ def test_no_status_follows_the_answer_to_ctrl_c(tmp_path: Path, header: RunHeade
     assert stream.getvalue() == "starting\nstopping\n"
 
 
-def test_steps_are_recorded_under_our_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with closing(open_step_logger(tmp_path / "run", HEADER, QUIET, {"lr": 0.1})) as logger:
-        logger.log_collector(500, 400)
-        logger.log_step(
-            3, {"qf_loss": 2.0, "vibes": 1.0}, -7.0, train_time=0.006, rank_barrier_time=0.001, weight_sync_time=0.002,
-            iteration_time=0.010, extra_info={"learner_samples_per_iter": 256},
-        )  # fmt: skip
-        logger.finish_steps("interrupted", "it was asked to", np.int64(130))  # type: ignore[arg-type]
-    record, *_ = records_of(tmp_path / "run")
-    assert record.items() >= {
-        "env_steps": 500, "iteration": 3, "timing/learner_train_ms": 6.0, "timing/learner_rank_barrier_ms": 1.0,
-        "timing/learner_weight_publish_ms": 2.0, "timing/learner_other_ms": 1.0, "perf/iter_ms": 10.0,
-        "perf/samples_per_sec": 25_600.0, "train/critic_loss": 2.0, "rollout/ep_rew_mean": -7.0, "replay/rows": 400,
-    }.items()  # fmt: skip
-    assert "log_step: left out, as the table of metrics has no name for them: train/vibes" in capsys.readouterr().out
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["status"], summary["exit_code"], summary["reason"]) == ("interrupted", 130, "it was asked to")
-    assert summary["bottleneck"]["reason"].startswith("the loop reported no times of a collector")
-    assert (tmp_path / "run" / "config.yaml").read_text() == "lr: 0.1\n"
-
-
-def test_steps_with_both_sides_get_a_verdict_and_no_advice_on_keys_they_do_not_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(step_totals, "scheduler_stats", lambda: SchedulerStats())  # whoever else uses the cores
-    with closing(open_step_logger(tmp_path / "run", HEADER, QUIET)) as logger:
+def test_steps_with_both_sides_get_a_verdict_and_no_advice_on_keys_they_do_not_have(tmp_path: Path) -> None:
+    with closing(open_step_logger(tmp_path / "run", HEADER, QUIET, {})) as logger:
         logger.update_collector_timing({"env_step_ms": 20.0, "sync_coordination_ms": 80.0})
         for iteration in range(1, 20):
             info = {"throughput_steps": 1, "learner_samples_per_iter": 8}
@@ -415,18 +374,8 @@ def test_steps_with_both_sides_get_a_verdict_and_no_advice_on_keys_they_do_not_h
     assert "perf/bottleneck_advice" not in last
 
 
-def test_every_record_of_a_loop_that_counts_no_env_steps_is_kept(tmp_path: Path) -> None:
-    with closing(open_step_logger(tmp_path / "run", HEADER, QUIET)) as logger:
-        for iteration in (1, 2, 3):
-            logger.log_step(iteration, train_time=0.001 * iteration)
-    records = records_of(tmp_path / "run")
-    assert [(record["iteration"], record["timing/learner_train_ms"]) for record in records] == [
-        (1, 1.0), (2, 2.0), (3, 3.0)
-    ]  # fmt: skip
-
-
 def test_a_slow_first_iteration_of_another_loop_lowers_no_rate_of_its_summary(tmp_path: Path) -> None:
-    with closing(open_step_logger(tmp_path / "run", HEADER, QUIET)) as logger:
+    with closing(open_step_logger(tmp_path / "run", HEADER, QUIET, {})) as logger:
         logger.update_collector_timing({"env_step_ms": 20.0, "sync_coordination_ms": 80.0})
         for iteration in range(1, 20):
             seconds = 9.0 if iteration == 1 else 0.1
@@ -447,15 +396,3 @@ def test_unilabs_names_reach_every_sink_and_callback(tmp_path: Path, make_snapsh
     (row,) = read_event_rows(event_paths(tmp_path))
     assert row["timing/learner_weight_sync_ms"] == pytest.approx(record["timing/learner_weight_publish_ms"])
     assert row["timing/learner_wait_ms"] == pytest.approx(0.15)  # 0.12 for the collector, 0.03 for the handshake
-
-
-def test_a_configuration_that_yaml_cannot_hold_is_refused_and_leaves_no_directory(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"config: got PosixPath\('data'\), allowed texts, numbers, lists"):
-        open_step_logger(tmp_path / "run", HEADER, QUIET, {"lr": 0.1, "data": Path("data")})
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_loop_without_a_goal_is_refused_when_its_logger_is_opened(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="total_timesteps: got 0, allowed 1 or more"):
-        open_step_logger(tmp_path / "run", dataclasses.replace(HEADER, total_timesteps=0), QUIET)
-    assert not (tmp_path / "run").exists()

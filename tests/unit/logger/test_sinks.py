@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offpolicy.config.schema import RunConfig
-from offpolicy.logger.built_in_sinks import BuiltInSinks
+from offpolicy.logger.built_in_sinks import open_sinks
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import (
     JsonlSink,
@@ -127,15 +127,12 @@ def test_a_record_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> Non
     sink.close()
 
 
-@pytest.mark.parametrize(("is_unique", "num_lines"), [(True, 1), (False, 2)])
-def test_records_of_one_env_step_take_one_line_where_steps_are_unique(
-    tmp_path: Path, is_unique: bool, num_lines: int
-) -> None:
-    sink = JsonlSink(tmp_path, None, is_unique=is_unique)
+def test_records_of_one_env_step_take_one_line(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path, None)
     sink.write({"env_steps": 0, "iteration": 1})
     sink.write({"env_steps": 0, "iteration": 2})
     sink.close()
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == num_lines
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
 
 
 def test_episodes_that_a_resumed_run_makes_again_are_moved_out(tmp_path: Path) -> None:
@@ -180,6 +177,6 @@ def test_records_of_updates_that_are_made_again_are_moved_out(tmp_path: Path, he
     lines = [f'{{"env_steps": {steps}, "train/n_updates": {steps}}}\n' for steps in (10, 20, 30)]
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
     cfg = RunConfig.from_mapping({"log": {"tensorboard": False}})
-    BuiltInSinks(tmp_path, {}, cfg.log, header, 30, 15, True, None, print).open()
+    open_sinks(tmp_path, {}, cfg.log, header, print, 30, 15)
     assert (tmp_path / "metrics.jsonl").read_text() == lines[0]
     assert (tmp_path / "metrics.superseded.jsonl").read_text() == "".join(lines[1:])
