@@ -115,8 +115,9 @@ def test_a_sink_that_fails_ends_nothing(cli: Cli) -> None:
 
 SERVED = """
 import pathlib, urllib.request
+from offpolicy import Callback
 
-class Watch:
+class Watch(Callback):
     def on_record(self, record):
         with urllib.request.urlopen("http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             pathlib.Path("served.txt").write_bytes(answer.read())
