@@ -46,7 +46,7 @@ class OtlpSink:
             if isinstance(value, int | float):
                 rank = RANK.match(key)
                 attributes = {"rank": rank[1]} if rank else {}
-                self._gauge(RANK.sub("rank/<r>/", key)).set(value, {**self._attributes, **attributes})
+                self._gauge(RANK.sub("rank/<r>/", key)).set(float(value), {**self._attributes, **attributes})
 
     def _gauge(self, key):
         if key not in self._gauges:
