@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -74,11 +74,11 @@ class StepLogger(OffPolicyLogger):
         self._learner_ns: Counter[str] = Counter(dict.fromkeys(map(str, LearnerPhase), 0))
         self._collector_ns: Counter[str] = Counter(dict.fromkeys(map(str, CollectorPhase), 0))
         self._vector_step_ns: dict[str, int] = {}
-        self._sums: Counter[str] = Counter()  # of the metrics, by name
+        self._sums: defaultdict[str, float] = defaultdict(float)  # of the metrics, by name
         self._counts: Counter[str] = Counter()
         self._values: Record = {}  # newest values that are recorded as they are
         self._iteration = self._iterations = self._env_steps = self._vector_steps = self._samples = 0
-        self._updates = 0.0
+        self._updates: float = 0.0
 
     def log_step(
         self,
@@ -102,7 +102,7 @@ class StepLogger(OffPolicyLogger):
         env_steps, samples = int(info.get("throughput_steps", 0)), int(info.get("learner_samples_per_iter", 0))
         self._iteration, self._iterations = int(iteration), self._iterations + 1
         self._env_steps, self._samples = self._env_steps + env_steps, self._samples + samples
-        self._updates += samples / info["effective_batch_size"] if "effective_batch_size" in info else 1.0
+        self._updates += samples / info.get("effective_batch_size", samples) if samples else 1.0
         vector_steps = max(1, round(env_steps / (self.header.num_envs * self.header.num_collectors)))
         self._vector_steps += vector_steps
         self._collector_ns.update({phase: vector_steps * ns for phase, ns in self._vector_step_ns.items()})
@@ -160,7 +160,7 @@ class StepLogger(OffPolicyLogger):
             env_steps=env_steps,
             iteration=self._iteration,
             learners=(LearnerTotals(learner, round(self._updates), self._samples, 0.0, metrics),),
-            collectors=(CollectorTotals(collector if self._vector_step_ns else None, env_steps, steps, 0.0, steps),),
+            collectors=(CollectorTotals(collector, env_steps, steps, 0.0, steps),),
             replay_rows=0,
             replay_capacity=0,
             update_debt=None,
