@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     best = best_results(all_entries(), machine_kind(here))
     if not best:
         print(f"bench-check: no result of a machine of this kind ({', '.join(machine_kind(here))}): nothing to compare")
-        print("with. `make bench args='--only updates --rounds 3'` measures one; commit its file of benchmarks/results.")
+        print("with. `make bench args='--only updates --rounds 3'` measures one; commit its file.")
         return 0
     now = ratios_of(measure_quietly(cores))
     if not now:
