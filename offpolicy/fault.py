@@ -55,7 +55,6 @@ SITES: Mapping[str, Site] = {
     "wandb.write": Site("the id of the W&B run is written", can_refuse=True),
     "console.write": Site("a line or a frame is shown", can_refuse=True),
     "trace.write": Site("the trace is made readable", can_refuse=True),
-    "bad_row.write": Site("a transition with NaN is dumped", can_refuse=True),
     # the run directory
     "run_dir.create": Site("the directory is made", can_refuse=True),
     "run_dir.lock": Site("its lock is taken", can_refuse=True),
@@ -91,11 +90,7 @@ SITES: Mapping[str, Site] = {
     "spawn": Site("a child is started", can_refuse=True),
     "spawn.spec": Site("the started child gets its specification"),
     "child.start": Site("a child begins, before it imports its part"),
-    "post.spawn": Site("the process of a hook is started", can_refuse=True),
-    "post.send": Site("an episode goes to the hook"),
-    "post.wait": Site("the hook's answer is waited for"),
     "video.spawn": Site("the process of an evaluation's video is started", can_refuse=True),
-    "video.wait": Site("the end of that process, which was killed, is waited for"),
     "video.mkdir": Site("the directory of the videos is made", can_refuse=True),
     "video.remove": Site("an old video is removed", can_refuse=True),
     # learner ranks

@@ -177,8 +177,6 @@ class EvalResult(NamedTuple):
     mean_length: float
     episodes: int
     policy_version: int = 0  # of the published weights that were evaluated
-    overlap: float | None = None  # of the hook's work with the episodes; None without a hook
-    post_failures: int | None = None  # episodes whose hook failed; None without a hook
 
 
 class EpisodeRecord(NamedTuple):
@@ -191,6 +189,10 @@ class EpisodeRecord(NamedTuple):
     terminated: bool
     truncated: bool
     success: float  # 1 or 0 if the environment says so, else NaN
+
+    def known(self) -> dict[str, float]:
+        """Returns the fields that are finite, as a line of `episodes.jsonl`: a success may be unknown."""
+        return {name: value for name, value in self._asdict().items() if math.isfinite(value)}
 
 
 HISTOGRAM_BINS = 449  # bins of a histogram of durations; see offpolicy/timing/histogram.py
@@ -329,15 +331,6 @@ class LearnerTotals:
     warmup_updates: int = 0  # updates done when the account began
 
 
-class HookTotals(NamedTuple):
-    """Cumulative work of `collect.hook` on the episodes of one collector; the reader subtracts."""
-
-    post_episodes: int = 0  # training episodes that it is done with, failures among them
-    post_failures: int = 0
-    post_busy_ns: int = 0  # its working time
-    post_hidden_ns: int = 0  # the part of it in which the collector did not wait for it
-
-
 @dataclass(frozen=True, slots=True)
 class CollectorTotals:
     """Cumulative counters of one collector; the reader subtracts."""
@@ -349,7 +342,6 @@ class CollectorTotals:
     policy_steps: int  # vector steps acted by the policy (not uniformly at random)
     rollouts: int = 0  # finished rollouts, dropped ones included
     rollouts_dropped: int = 0  # rollouts dropped because no slot was free
-    hook: HookTotals = HookTotals()  # zeros without a hook
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +351,6 @@ class EvaluatorTotals:
     account: Account
     episodes: int  # finished episodes
     skipped: int  # requests replaced by a newer one before their evaluation started
-    post_failures: int  # finished episodes whose hook failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +11,11 @@ from offpolicy.algos.registry import make_policy
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, SharedState, read_replay
 from offpolicy.collect.bad_rows import BadRows
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect
-from offpolicy.collect.episode_hook import HookConfig
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy, Exploration
 from offpolicy.collect.replay_writer import ReplayWriter, Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.collect.snapshot import CollectorSnapshot
-from offpolicy.collect.training_hook import EpisodeSteps, TrainingHook
-from offpolicy.envs.make import MAX_EPISODE_STEPS
 from offpolicy.envs.vector import make_vector
 from offpolicy.errors import EnvFailure, EnvWorkerKilled, SaveError
 from offpolicy.nets.policy import flat_size
@@ -63,7 +59,7 @@ def main(child: ChildContext) -> None:
         CollectorReports(child.block(f"collector_report-{child.index}"), COLLECTOR_PHASES),
         collector.episodes,
         collector.tracker,
-        start_steps=collector.before.env_steps,
+        start_steps=collector.steps_before,
         num_hosts=job.host.num_hosts,
     )
     parts = CollectorParts(
@@ -80,15 +76,11 @@ def main(child: ChildContext) -> None:
         progress=progress,
         ledger=ledger,
         take_snapshot=lambda: collector.take_snapshot(progress),
-        skip_bad_rows=lambda error, outcome: collector.bad_rows.skip(error, outcome, progress),
+        drop_bad_rows=collector.bad_rows.drop,
         renew_env=lambda error: collector.renew_env(error, progress),
         rollouts=collector.writer if isinstance(collector.writer, RolloutWriter) else None,
-        hook=collector.make_hook(),
     )
     child.closing.callback(collector.env.close)
-    if parts.hook is not None:
-        child.closing.callback(parts.hook.close)
-        parts.hook.open()
     collect(parts)
 
 
@@ -108,17 +100,13 @@ class Collector:
         self.env = make_vector(job.cfg.env, on_progress=self._note_progress, num_threads=job.plan.env_threads)
         self.tracker = EpisodeTracker(self.env.num_envs, first_index=self.number * self.env.num_envs)
         self.episodes = Ring(child.block(f"episodes-{child.index}"), EPISODE_COLUMNS, np.float64)
-        self.before = counts_before(job)
+        self.steps_before = steps_before(job)
         self.policy = self._make_policy()
         self.writer = self._make_writer(self.control)
         self.bad_rows = BadRows(
-            index=child.index,
-            number=self.number,
-            control=self.control,
-            before=self.before.bad_rows,
             limit=job.cfg.env.max_bad_rows,
             seed=job.cfg.seed,
-            run_dir=Path(job.run_dir),
+            number=self.number,
             env=self.env,
             writer=self.writer,
             tracker=self.tracker,
@@ -136,7 +124,6 @@ class Collector:
     def start(self) -> Progress:
         """Resets the environments, or restores the checkpoint, and sends the counters; returns the progress."""
         job, seed = self._job, self._job.cfg.seed
-        self.bad_rows.begin()
         progress = Progress(obs=self.env.reset(env_seed(seed, "collector", self.number)))
         if job.start_step:
             why_not = self._resume(progress)
@@ -147,9 +134,9 @@ class Collector:
                 lost = (
                     ", and rollouts that nobody has learnt from are lost" if job.cfg.algo.learns_from_rollouts else ""
                 )
-                text = f"the continuation is not bitwise: {why_not}; episodes start anew{lost}"
+                text = f"the continuation is not bitwise: {why_not}; episodes begin again{lost}"
                 self._warn(text)
-        self.bad_rows.replace_obs(progress)
+        self.bad_rows.require_finite(progress.obs)
         self.writer.begin()
         self._words.set(CollectorWord.ENV_STEPS, progress.env_steps)
         self._words.set(CollectorWord.HAS_BEGUN, 1)
@@ -167,13 +154,13 @@ class Collector:
             raise error
         text = str(error).splitlines()[0]
         number = self._restarts.add(text)
-        self._warn(f"{text}; {number}, by new environments; not bitwise from here on, as episodes start anew")
+        self._warn(f"{text}; {number}, by new environments; not bitwise from here on, as episodes begin again")
         self.env.renew()
         self.writer.abandon(range(self.env.num_envs))
         self.tracker.ep_return[:], self.tracker.ep_length[:] = 0.0, 0
         path = ("renewed", self.number, step, self._words.bump(CollectorWord.RESTARTS))
         progress.obs = self.env.reset(env_seed(job.cfg.seed, *path))
-        self.bad_rows.replace_obs(progress)
+        self.bad_rows.require_finite(progress.obs)
 
     def _note_progress(self) -> None:
         """Says that the next environment of a vector step has its turn: the time of a step is that of one."""
@@ -194,24 +181,9 @@ class Collector:
             return error.__cause__ if isinstance(error.__cause__, OSError) else OSError(str(error))
         if why_not is not None and not self._has_warned and self._job.cfg.env.vectorization != "async":
             self._has_warned = True  # of `async` the documentation says so
-            text = f"a resume from this checkpoint is not bitwise, because {why_not}; episodes will start anew"
+            text = f"a resume from this checkpoint is not bitwise, because {why_not}; episodes will begin again"
             self._warn(text)
         return None
-
-    def make_hook(self) -> TrainingHook | None:
-        """Returns what calls `collect.hook`, once the episodes are begun or restored; None without one."""
-        cfg, words = self._job.cfg, self._words
-        if cfg.collect.hook is None:
-            return None
-
-        def should_stop() -> bool:
-            words.bump(CollectorWord.PROGRESS)  # waiting for the hook is no hang: it has its own timeout
-            return self.control.is_stopping
-
-        hook = HookConfig(cfg.collect.hook, cfg.collect.post_queue, cfg.env.step_timeout_s, "collect.hook")
-        spec = self._job.spec
-        steps = EpisodeSteps(self.tracker.ep_length == 0, max(spec.max_episode_steps or 0, MAX_EPISODE_STEPS))
-        return TrainingHook(hook, steps, should_stop, self._warn, is_discrete=bool(spec.choices))
 
     def _make_policy(self) -> CollectorPolicy:
         job, algo = self._job, self._job.cfg.algo
@@ -252,22 +224,12 @@ class Collector:
         return self._snapshot.restore(checkpoint, progress)
 
 
-@dataclass(frozen=True, slots=True)
-class CountsBefore:
-    """What each collector of this host had done in the checkpoint that the run goes on from."""
-
-    env_steps: list[int]
-    bad_rows: list[int]
-
-
-def counts_before(job: WorkerSpec) -> CountsBefore:
-    """Reads the checkpoint."""
+def steps_before(job: WorkerSpec) -> list[int]:
+    """Returns the env steps of each collector of this host in the checkpoint that the run goes on from."""
     num = job.cfg.collect.num_collectors
     if job.checkpoint is None:
-        return CountsBefore([0] * num, [0] * num)
+        return [0] * num
     checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint, reads_rows=False)
     names = [f"collector-{index}" for index in range(num)]
     found = [checkpoint.json(name).get("env_steps") if checkpoint.has(name) else 0 for name in names]
-    env_steps = [count if type(count) is int else 0 for count in found]  # its own collector refuses what is no count
-    bad_rows = SharedState.of(checkpoint).bad_rows
-    return CountsBefore(env_steps, [*bad_rows, *[0] * num][:num])
+    return [count if type(count) is int else 0 for count in found]  # its own collector refuses what is no count

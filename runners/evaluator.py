@@ -7,15 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from offpolicy.collect.policy_evaluation import HOOK_NAMES, EvaluationContext
-from offpolicy.collect.run_evaluation import RunEvaluation
+from offpolicy.collect.run_evaluation import EvaluationContext, RunEvaluation
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
 from offpolicy.processes.handshake import POLL_S
 from offpolicy.processes.mailbox import EvaluationRequest
 from offpolicy.processes.reports import EvaluatorReports
 from offpolicy.timing.phases import EvaluatorPhase
-from offpolicy.timing.trace_writer import Mark, open_track
+from offpolicy.timing.trace_writer import Mark
 from offpolicy.training.run_memory import EVALUATOR_PHASES, EVALUATOR_WAKE, control_page, evaluation_requests
 from offpolicy.training.worker import WorkerSpec, start_worker
 from offpolicy.types import EvaluatorTotals
@@ -37,24 +36,22 @@ class EvaluatorProcess:
         self._wake_event = child.wake_event(EVALUATOR_WAKE)
         self._learner_wake = child.wake_event("learner_wake-0")
         self._reports = EvaluatorReports(child.block("evaluator_report"), EVALUATOR_PHASES)
-        hooks = open_track(job.trace_dir if job.cfg.eval.hook else None, "hook-0", HOOK_NAMES, "evaluator 0", "hook")
         context = EvaluationContext(
             self._should_stop,
             lambda text: child.send("warning", text=text),
+            child.send,
             self._ledger,
-            hooks,
             child.closing.callback,
         )
-        self._evaluation = RunEvaluation(job.cfg, job.spec, Path(job.run_dir), job.kept_eval_step, context, child.send)
+        self._evaluation = RunEvaluation(job.cfg, job.spec, Path(job.run_dir), job.kept_eval_step, context)
         self._requests = evaluation_requests(child, self._evaluation.policy_size)
         self._flat = np.zeros(self._evaluation.policy_size, np.float32)
         self._was_stopped = False  # True if the run was asked to end before it was done
         self._answered, self._reported, self._skipped = 0, 0, 0
 
     def run(self) -> None:
-        """Evaluates until the supervisor ends the run. Raises `EnvFailure`; `ConfigError` for a bad hook."""
+        """Evaluates until the supervisor ends the run. Raises `EnvFailure`."""
         with contextlib.closing(self._evaluation):
-            self._evaluation.open()
             self._announce_early_stop()
             self._ledger.end_warmup()
             try:
@@ -123,5 +120,4 @@ class EvaluatorProcess:
 
     def _report(self) -> None:
         self._reported = self._control.host.get(HostWord.REPORT_REQUEST)
-        done = self._evaluation
-        self._reports.publish(EvaluatorTotals(self._ledger.account(), done.episodes, self._skipped, done.post_failures))
+        self._reports.publish(EvaluatorTotals(self._ledger.account(), self._evaluation.episodes, self._skipped))

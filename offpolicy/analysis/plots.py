@@ -132,7 +132,6 @@ CHARACTER_IN = 0.075  # a generous width of a character of a phase's name
 LEAST_WIDTH = 0.0005  # fraction of the window: narrower boxes are left out, and phases without wider ones
 WAITS = {phase for phase in COLORS if phase.endswith("_wait")} | {
     LearnerPhase.RANK_BARRIER,
-    CollectorPhase.POST_BACKPRESSURE,
 }
 
 

@@ -38,7 +38,6 @@ class SharedState:
     last_eval_step: int
     teacher: str | None
     replay_end: list[int]  # by ring
-    bad_rows: list[int]  # transitions with NaN or Inf, by collector of the host
     fingerprint: dict[str, Any]
 
     @property
@@ -72,7 +71,6 @@ class SharedState:
             last_eval_step=fields.count("last_eval_step", most_steps),
             teacher=fields.optional_text("teacher"),
             replay_end=ends,
-            bad_rows=fields.counts("bad_rows"),
             fingerprint=fields.fields("fingerprint").as_mapping(),
         )
 

@@ -11,7 +11,6 @@ from offpolicy.collect.episodes import EpisodeTracker, pack_episodes
 from offpolicy.collect.policy import CollectorPolicy
 from offpolicy.collect.replay_writer import BadRowError, Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
-from offpolicy.collect.training_hook import TrainingHook
 from offpolicy.envs.vector import VectorAdapter
 from offpolicy.errors import EnvFailure
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord
@@ -47,11 +46,10 @@ class CollectorParts:
     progress: Progress
     ledger: Ledger
     take_snapshot: Callable[[], OSError | None]  # returns what the disk refused
-    # Raises beyond `env.max_bad_rows`; returns the step as it goes on, without the bad transitions.
-    skip_bad_rows: Callable[[BadRowError, StepOutcome], StepOutcome]
+    # Returns the step without its bad transitions, or raises.
+    drop_bad_rows: Callable[[BadRowError, StepOutcome, Progress], StepOutcome]
     renew_env: Callable[[EnvFailure], None]  # begins new episodes in new environments, or raises what it is given
     rollouts: RolloutWriter | None = None  # the writer again, for its counts; None where it writes replay rows
-    hook: TrainingHook | None = None
 
 
 class CollectorReporter:
@@ -115,8 +113,6 @@ class CollectorReporter:
         )
         if rollouts is not None:
             totals = replace(totals, rollouts=rollouts.rollouts, rollouts_dropped=rollouts.dropped)
-        if parts.hook is not None:
-            totals = replace(totals, hook=parts.hook.totals())
         self._reports.publish(totals)
 
 
@@ -179,14 +175,11 @@ def step(parts: CollectorParts) -> None:
         try:
             progress.env_steps += parts.writer.write(progress.obs, output, outcome)
         except BadRowError as error:
-            outcome = parts.skip_bad_rows(error, outcome)
+            outcome = parts.drop_bad_rows(error, outcome, progress)
             progress.env_steps += error.num_stored
         progress.vector_steps += 1
         if not is_random:
             progress.policy_steps += 1
             progress.policy_lag_sum += max(parts.reporter.newest_version() - policy.version, 0)
         parts.reporter.record(outcome, progress.env_steps)
-        obs, progress.obs = progress.obs, np.ascontiguousarray(outcome.next_obs)
-    if parts.hook is not None:
-        with phase(CollectorPhase.POST_BACKPRESSURE):
-            parts.hook.add(obs, output, outcome, parts.reporter.env_steps)
+        progress.obs = np.ascontiguousarray(outcome.next_obs)

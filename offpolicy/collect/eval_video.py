@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +24,7 @@ import torch
 from offpolicy import fault
 from offpolicy.algos.registry import make_policy
 from offpolicy.checkpoint.formats import Array
-from offpolicy.children import describe_exit, die_with_parent, leave_signals, module_path, signals_blocked
+from offpolicy.children import describe_exit, die_with_parent, leave_signals, module_path, scratch_file, signals_blocked
 from offpolicy.collect.evaluation import deterministic_actor
 from offpolicy.collect.film import Film, GifTiming, Picture, draw_without_window
 from offpolicy.config.schema import RunConfig
@@ -41,7 +40,7 @@ MOST_PIXELS = 320  # of a side; larger pictures are thinned out
 FINISH_S = 20.0  # seconds that a run which has reached its end waits for its videos
 MOST_S = 300.0  # seconds that one video may take
 NICENESS = 10  # the run comes first
-WORKER = "import sys; from offpolicy.collect.eval_video import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+WORKER = "from offpolicy.collect.eval_video import main; main()"
 
 
 class EvalVideo:
@@ -51,8 +50,8 @@ class EvalVideo:
         """`warn` gets the first failure, after which nothing more is filmed. Create it on the main thread."""
         self._cfg, self._spec, self._warn = cfg, spec, warn
         self._directory, self._is_on = run / VIDEOS, cfg.eval.video
-        self._worker: subprocess.Popen[bytes] | None = None
-        self._next: bytes | None = None  # the request that waits for the worker
+        self._process: subprocess.Popen[bytes] | None = None
+        self._next: bytes | None = None  # the request that waits for the process
         self._watch = Stopwatch()
 
     def film(self, tensors: Mapping[str, Array], env_steps: int) -> None:
@@ -60,11 +59,11 @@ class EvalVideo:
         if not self._is_on:
             return
         request = {
-            "algo": self._cfg.to_mapping(),
+            "run": self._cfg.to_mapping(),
             "spec": dataclasses.asdict(self._spec),
             "file": str(self._directory / f"step-{env_steps:012d}.gif"),
-            "most_bytes": self._cfg.eval.video_mb * 1_000_000,
             "sys_path": module_path(),
+            "parent_pid": os.getpid(),
         }
         self._next = json.dumps(request).encode() + b"\n" + safetensors.numpy.save(dict(tensors))
         self._poll()
@@ -73,46 +72,34 @@ class EvalVideo:
         """Gives the videos that are still to be made `FINISH_S`: the last evaluation's is wanted most."""
         watch = Stopwatch()
         self._poll()
-        while self._worker is not None and (left_s := FINISH_S - watch.elapsed_s()) > 0:
+        while self._process is not None and (left_s := FINISH_S - watch.elapsed_s()) > 0:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                fault.hit("video.wait")
-                self._worker.wait(left_s)
+                self._process.wait(left_s)
             self._poll()
 
     def close(self) -> None:
         """Ends the video that is being made; a second call does nothing."""
-        self._poll()
-        self._end()
-
-    def _start(self, content: bytes) -> None:
-        with open(os.memfd_create("offpolicy-video"), "w+b") as file, signals_blocked():
-            file.write(content)
-            file.flush()
-            fault.hit("video.spawn")
-            self._worker = subprocess.Popen(
-                [sys.executable, "-P", "-c", WORKER, str(file.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # what the renderer prints goes to train.log
-                pass_fds=(file.fileno(),),
-            )
-        self._watch = Stopwatch()
+        if self._process is not None:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
+                self._process.wait(HELD_S)
+            self._process = None
+            remove_temporaries(self._directory)
 
     def _poll(self) -> None:
-        """Takes note of a worker that has ended, ends one that takes too long, and starts the next one."""
-        if self._worker is not None:
-            code = self._worker.poll()
-            if code is None and self._watch.elapsed_s() > MOST_S:
-                self._end()
-                self._give_up(f"it took longer than {MOST_S:g} s")
-            elif code is not None:
-                self._worker = None
-                if code != 0:
-                    remove_temporaries(self._directory)
-                    self._give_up(f"its process {describe_exit(code)}; see train.log")
-        if self._worker is None and self._next is not None and self._is_on:
-            content, self._next = self._next, None
+        """Takes note of a process that has ended, ends one that takes too long, and starts the next one."""
+        if self._process is not None:
+            code = self._process.poll()
+            if code is None and self._watch.elapsed_s() <= MOST_S:
+                return
+            self.close()
+            if code != 0:
+                how = f"took longer than {MOST_S:g} s" if code is None else describe_exit(code)
+                self._give_up(f"its process {how}; see train.log")
+        if self._is_on and self._next is not None:
+            request, self._next, self._watch = self._next, None, Stopwatch()
             try:
-                self._start(content)
+                self._process = _start(request)
             except OSError as error:
                 self._give_up(f"its process could not be started: {error}")
 
@@ -120,38 +107,34 @@ class EvalVideo:
         self._is_on = False
         self._warn(f"eval.video: no video, {why}. No more evaluations are filmed")
 
-    def _end(self) -> None:
-        if self._worker is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._worker.send_signal(signal.SIGKILL)
-            fault.hit("video.wait")
-            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
-                self._worker.wait(HELD_S)
-            self._worker = None
-            remove_temporaries(self._directory)
+
+def _start(request: bytes) -> subprocess.Popen[bytes]:
+    fault.hit("video.spawn")
+    with scratch_file() as file, signals_blocked():
+        file.write(request)
+        file.seek(0)
+        # What the renderer prints goes to train.log.
+        return subprocess.Popen([sys.executable, "-P", "-c", WORKER], stdin=file, stdout=2)
 
 
-def main(request_fd: int, parent_pid: int) -> None:
-    """Runs in the process of one video."""
+def main() -> None:
+    """Runs in the process of one video; its request comes from stdin."""
+    request: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     drop_refused("stdout", "stderr")
     leave_signals()
-    die_with_parent(parent_pid)
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
-    with open(request_fd, "rb") as file:
-        file.seek(0)
-        request: dict[str, Any] = json.loads(file.readline())
-        tensors = safetensors.torch.load(file.read())
+    die_with_parent(request["parent_pid"])
+    os.nice(NICENESS)
     sys.path += [entry for entry in request["sys_path"] if entry not in sys.path]
     draw_without_window()
     torch.set_num_threads(1)
-    cfg = RunConfig.from_mapping(request["algo"])
+    cfg = RunConfig.from_mapping(request["run"])
     policy = make_policy(cfg.algo, SpaceSpec.from_json(request["spec"])).eval()
+    tensors = safetensors.torch.load(sys.stdin.buffer.read())
     policy.load_state_dict({name.removeprefix("policy."): tensor for name, tensor in tensors.items()})
-    file_path = Path(request["file"])
+    path = Path(request["file"])
     with contextlib.closing(Film(deterministic_actor(policy), cfg.env, episodes=1, seed=cfg.seed)) as film:
-        save_video(film, film.fps, file_path)
-    make_room(file_path.parent, request["most_bytes"])
+        save_video(film, film.fps, path)
+    make_room(path.parent, cfg.eval.video_mb * 1_000_000)
 
 
 def save_video(pictures: Iterable[Picture], fps: float, path: Path) -> None:
@@ -164,8 +147,7 @@ def save_video(pictures: Iterable[Picture], fps: float, path: Path) -> None:
         # Any: imageio's types leave `append_data` and names of formats out
         get_writer: Any = imageio.get_writer
         timing = GifTiming.of(fps)
-        writer = get_writer(file, format="GIF", duration=timing.delays_ms, loop=0)
-        with writer:
+        with get_writer(file, format="GIF", duration=timing.delays_ms, loop=0) as writer:
             for picture in islice(pictures, 0, MOST_PICTURES * timing.stride, timing.stride):
                 step = -(-max(picture.shape[:2]) // MOST_PIXELS)
                 writer.append_data(picture[::step, ::step])

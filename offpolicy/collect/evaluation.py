@@ -6,133 +6,103 @@ import contextlib
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offpolicy.collect.episode_hook import Interval
 from offpolicy.collect.policy import BadEpisodeError, random_actions, require_sound
-from offpolicy.collect.post import Episode
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import with_time_limit
 from offpolicy.envs.vector import VectorAdapter, make_vector, takes_a_seed_each
 from offpolicy.errors import EnvFailure
 from offpolicy.nets.policy import Policy
 from offpolicy.seeding import env_seed, generator
-from offpolicy.timing.clock import Clock, MonotonicClock
 from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import EvaluatorPhase
-from offpolicy.types import Bool, Episodes, EvalResult, Float32, Float64, SpaceSpec, StepOutcome
+from offpolicy.types import Bool, Episodes, Float32, Float64, SpaceSpec, StepOutcome
 
 # Most environments side by side: those that are stepped in one call cost little more when they are many.
 MAX_EVAL_ENVS = {"sync": 16, "mujoco": 128}
 Actor = Callable[[Float32], Float32]  # observations [N, O] to actions [N, A]
 
 
-class Vector(Protocol):
-    """The environments of an evaluation: a `VectorAdapter` or a fake of one."""
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A finished episode. L is its length, in its arrays 0 where its steps were not asked for."""
 
-    num_envs: int
-
-    def reset(self, seed: int) -> Float32: ...
-
-    def reset_some(self, seed: int, numbers: list[int], where: Bool) -> Float32: ...
-
-    def step(self, action: Float32) -> StepOutcome: ...
+    index: int  # number in the evaluation, each of which begins with the same seeds
+    ep_return: float  # raw, undiscounted
+    length: int
+    success: float  # 1 or 0 if the environment says so, else NaN
+    measure: float  # value of `env.measure`, else NaN
+    terminated: bool
+    truncated: bool
+    obs: Float32  # [L + 1, O] flattened, the final one included
+    action: Float32  # [L, A] in [-1, 1], or the numbers of discrete ones
+    reward: Float64  # [L] raw
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeCallbacks:
-    """Functions that are called while episodes run, and the facts about the policy that their `Episode` holds."""
+    """Functions that are called while episodes run."""
 
     # At every vector step, and as each environment is made or, with `sync`, reset or stepped.
     should_stop: Callable[[], bool] = lambda: False
     on_spaces: Callable[[SpaceSpec], object] = lambda spec: None  # before the first reset, with the environments' own
-    on_end: Callable[[Episode, Interval], None] | None = None  # at the end of each episode, with its time
-    on_pause: Callable[[Interval], None] | None = None  # after the calls of `on_end` of one vector step, with theirs
+    on_end: Callable[[Episode], object] = lambda episode: None  # at the end of each episode
+    keeps_steps: bool = False  # True: the episodes have their steps
     # Gets what closes environments that have failed: it may hang, and why they failed would never be known.
     close_failed: Callable[[Callable[[], object]], object] = lambda close: close()
-    env_steps: int = 0
-    policy_version: int = 0
     ledger: Ledger = field(default_factory=NullLedger)
-    clock: Clock = field(default_factory=MonotonicClock)
 
 
 class EpisodeAccumulator:
     """The running episode of each environment; its steps are kept only if asked for."""
 
-    def __init__(self, obs: Float32, now_ns: int, *, keeps_steps: bool) -> None:
+    def __init__(self, obs: Float32, *, keeps_steps: bool) -> None:
         """obs: the first ones [N, O]."""
         num_envs = len(obs)
         self._keeps_steps = keeps_steps
-        self._return, self._length = np.zeros(num_envs), np.zeros(num_envs)
-        self._steps: list[list[tuple[Float32, float]]] = [[] for _ in range(num_envs)]  # action [A] and reward
-        self._obs: list[list[Float32]] = [[] for _ in range(num_envs)]
-        self._outcome: StepOutcome | None = None
-        self.started_ns = [now_ns] * num_envs
-        self.begin(np.ones(num_envs, np.bool_), obs, now_ns)
+        self._return, self._length = np.zeros(num_envs), np.zeros(num_envs, np.int64)
+        self._steps: list[list[tuple[Float32, Float32, float]]] = [[] for _ in range(num_envs)]  # obs, action, reward
+        self._obs = obs
 
-    def begin(self, where: Bool, obs: Float32, now_ns: int) -> None:
+    def begin(self, where: Bool, obs: Float32) -> None:
         """Begins new episodes `where` [N]; obs: [N, O]."""
-        self._return[where] = self._length[where] = 0.0
+        self._return[where] = self._length[where] = 0
+        self._obs = obs
         for env in np.flatnonzero(where):
-            self.started_ns[env] = now_ns
-            self._steps[env], self._obs[env] = [], [obs[env]] if self._keeps_steps else []
+            self._steps[env] = []
 
     def add(self, action: Float32, outcome: StepOutcome, is_running: Bool) -> None:
         """Adds one vector step where an episode is running [N]: the autoreset rows come after its end."""
-        self._outcome = outcome
         self._return += np.where(is_running, outcome.reward, 0.0)
         self._length += is_running
         if self._keeps_steps:
             for env in np.flatnonzero(is_running):
-                self._steps[env].append((action[env], float(outcome.reward[env])))
-                self._obs[env].append(outcome.next_obs[env])
+                self._steps[env].append((self._obs[env], action[env], float(outcome.reward[env])))
+        self._obs = outcome.next_obs
 
     def num_steps(self, env: int) -> int:
         """Returns the steps of the running episode."""
         return int(self._length[env])
 
-    def result(self, env: int) -> Float64:
-        """Returns return, length and measure of the episode that has just ended there [3]."""
-        assert self._outcome is not None  # an episode has a step
-        return np.array([self._return[env], self._length[env], self._outcome.measure[env]])
-
-    def episode(self, env: int, index: int, env_steps: int, policy_version: int) -> Episode:
-        """Returns the episode that has just ended there, number `index` of the evaluation."""
-        assert self._outcome is not None
-        outcome, steps = self._outcome, self._steps[env]
+    def episode(self, env: int, index: int, outcome: StepOutcome) -> Episode:
+        """Returns the episode that has just ended there with `outcome`, number `index` of the evaluation."""
+        steps = self._steps[env]
         return Episode(
             index=index,
-            env_steps=env_steps,
-            policy_version=policy_version,
             ep_return=float(self._return[env]),
-            length=len(steps),
+            length=int(self._length[env]),
             success=float(outcome.success[env]),
             measure=float(outcome.measure[env]),
             terminated=bool(outcome.terminated[env]),
             truncated=bool(outcome.truncated[env]),
-            obs=np.stack(self._obs[env], dtype=np.float32),
-            action=np.stack([action for action, _ in steps], dtype=np.float32),
-            reward=np.array([reward for _, reward in steps], np.float64),
+            obs=np.array([*(obs for obs, _, _ in steps), outcome.next_obs[env]], np.float32),
+            action=np.array([action for _, action, _ in steps], np.float32),
+            reward=np.array([reward for _, _, reward in steps], np.float64),
         )
-
-
-def evaluate(
-    policy: Policy, env: EnvConfig, *, episodes: int, seed: int, callbacks: EpisodeCallbacks
-) -> EvalResult | None:
-    """Mean and standard deviation of the raw returns of `episodes` complete episodes of the deterministic policy.
-
-    None if stopped.
-    """
-    found = run_episodes(deterministic_actor(policy), env, episodes=episodes, seed=seed, callbacks=callbacks)
-    if len(found.ep_return) < episodes:
-        return None
-    returns, lengths = found.ep_return, found.length
-    means = float(returns.mean()), float(returns.std()), float(lengths.mean())
-    return EvalResult(callbacks.env_steps, *means, episodes, callbacks.policy_version)
 
 
 def deterministic_actor(policy: Policy) -> Actor:
@@ -186,7 +156,7 @@ def _make_vector(env: EnvConfig, episodes: int, should_stop: Callable[[], bool])
     return make_vector(dataclasses.replace(env, vectorization=vectorization), num_envs, should_stop)
 
 
-def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callbacks: EpisodeCallbacks) -> Float64:
+def step_episodes(act: Actor, vector: VectorAdapter, episodes: int, seed: int, callbacks: EpisodeCallbacks) -> Float64:
     """Returns return, length and measure of every episode [E, 3]; NaN for one that was not finished.
 
     Environment i runs the episodes i, i + N, i + 2N ..., one after another: which ones are run, and in which
@@ -198,7 +168,7 @@ def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callback
     is_running = number < episodes
     with phase(EvaluatorPhase.ENV_RESET):
         obs = vector.reset(seed)
-    running = EpisodeAccumulator(obs, callbacks.clock.now_ns(), keeps_steps=callbacks.on_end is not None)
+    running = EpisodeAccumulator(obs, keeps_steps=callbacks.keeps_steps)
     while is_running.any() and not callbacks.should_stop():
         with phase(EvaluatorPhase.ACTION_SELECT):
             action = act(_sound_obs(obs, is_running, number, running))
@@ -210,9 +180,9 @@ def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callback
             raise BadEpisodeError.of("a reward", int(number[bad[0]]), running.num_steps(bad[0]))
         is_over = (outcome.terminated | outcome.truncated) & is_running
         for env in np.flatnonzero(is_over).tolist():
-            found[number[env]] = running.result(env)
-        if callbacks.on_end is not None and is_over.any():
-            _call_on_end(callbacks, running, {env: int(number[env]) for env in np.flatnonzero(is_over).tolist()})
+            episode = running.episode(env, int(number[env]), outcome)
+            found[episode.index] = episode.ep_return, episode.length, episode.measure
+            callbacks.on_end(episode)
         is_running &= ~is_over
         begins = is_over & (number + num_envs < episodes)
         if begins.any() and not callbacks.should_stop():  # a stop does not wait for the reset of a slow environment
@@ -220,7 +190,7 @@ def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callback
             is_running |= begins
             with phase(EvaluatorPhase.ENV_RESET):
                 obs = vector.reset_some(seed, number.tolist(), begins)
-            running.begin(begins, obs, callbacks.clock.now_ns())
+            running.begin(begins, obs)
         callbacks.ledger.close()
     return found
 
@@ -236,15 +206,3 @@ def _sound_obs(obs: Float32, is_running: Bool, number: NDArray[np.int64], runnin
     if len(bad := np.flatnonzero(is_running & ~is_sound.all(axis=1))):
         raise BadEpisodeError.of("an observation", int(number[bad[0]]), running.num_steps(bad[0]))
     return np.where(is_sound, obs, np.float32(0.0))
-
-
-def _call_on_end(callbacks: EpisodeCallbacks, running: EpisodeAccumulator, index_of: dict[int, int]) -> None:
-    """Calls `on_end` with the episode of each environment of `index_of`; no other episode advances meanwhile."""
-    assert callbacks.on_end is not None
-    ended_ns = callbacks.clock.now_ns()  # one instant for all: those that are handed over later did not run longer
-    for env, index in index_of.items():
-        episode = running.episode(env, index, callbacks.env_steps, callbacks.policy_version)
-        with callbacks.ledger.phase(EvaluatorPhase.POST_BACKPRESSURE):
-            callbacks.on_end(episode, Interval(running.started_ns[env], ended_ns))
-    if callbacks.on_pause is not None:
-        callbacks.on_pause(Interval(ended_ns, callbacks.clock.now_ns()))

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from offpolicy.checkpoint import BestStore
 from offpolicy.checkpoint.formats import Array
-from offpolicy.collect.record_log import RecordLog
 from offpolicy.config.sections import StopConfig
 from offpolicy.errors import SaveError
+from offpolicy.files import JsonlFile
 from offpolicy.number_text import counted, return_text
 from offpolicy.runs import read_lines
 from offpolicy.types import EvalResult
@@ -90,7 +90,9 @@ class Evaluations:
     def __init__(self, run: Path, kept_step: int, stop: StopConfig, warn: Callable[[str], None]) -> None:
         """`kept_step`: env steps up to which evaluations stay recorded: later ones are made again."""
         self._stop, self._warn, self._best = stop, warn, BestStore(run)
-        self._log = RecordLog(run / EVALUATIONS_FILE, kept_step, warn)
+        self._path, self._kept_step, self._has_warned = run / EVALUATIONS_FILE, kept_step, False
+        self._file: JsonlFile | None = None
+        self._write([])
         self._scores, self._best_reward, self._has_failed = read_scores(run), self._best.mean_reward(), False
 
     @property
@@ -106,13 +108,25 @@ class Evaluations:
         if not math.isfinite(result.mean_reward):
             return
         self._scores = with_score(self._scores, Score(result.env_steps, result.mean_reward))
-        self._log.append({name: value for name, value in result._asdict().items() if value is not None})
+        self._write([result._asdict()])
         if self._best_reward is None or result.mean_reward > self._best_reward:
             self._save(result, tensors)
 
     def close(self) -> None:
         """Closes the file."""
-        self._log.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, records: Sequence[Mapping[str, float]]) -> None:
+        """Appends records to the file, which is opened first: that moves those that are made again."""
+        try:
+            self._file = self._file or JsonlFile(self._path, self._kept_step)
+            for record in records:
+                self._file.append(record)
+        except OSError as error:
+            if not self._has_warned:
+                self._warn(f"{self._path.name} cannot be written: {error}; its lines are dropped while that is so")
+            self._has_warned = True
 
     def _save(self, result: EvalResult, tensors: Mapping[str, Array]) -> None:
         try:

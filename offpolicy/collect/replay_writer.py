@@ -9,8 +9,8 @@ A vector step is written as one slot per environment, whether it has a row or no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, OFFSET_SHIF
 from offpolicy.types import Bool, Float32, Float64, PolicyOutput, StepOutcome
 
 ONE_STEP = 1 << OFFSET_SHIFT  # code of a row that ends in the next vector step
+NOTHING_BAD: NDArray[np.intp] = np.empty(0, np.intp)
 ONE_TERMINATED, ONE_TRUNCATED = np.uint32(IS_TERMINATED), np.uint32(IS_TRUNCATED)
 
 
@@ -106,14 +107,15 @@ class ReplayWriter:
         goes_on = self._has_obs and _are_equal(self._ring.newest_obs(), obs)
         was_sound, self._is_sound = self._is_sound and goes_on, _is_finite(outcome.next_obs)
         is_sound = self._is_sound and _is_finite(tails) and (was_sound or _is_finite(obs))
-        bad = [] if is_sound else self._bad_rows(obs, output, outcome)
+        columns = {"obs": obs, "next_obs": outcome.next_obs, "action": output.action, "reward": tails[:, -3]}
+        bad = NOTHING_BAD if is_sound else _bad_envs(columns, outcome)
         if self._layout.obs_dtype != "float32":
             require_bytes(obs)
             require_bytes(outcome.next_obs)
         is_stored = outcome.is_valid
-        if bad:
+        if len(bad):
             is_stored = is_stored.copy()
-            is_stored[[row.env for row in bad]] = False
+            is_stored[bad] = False
         if not goes_on:
             self._begin_elsewhere(obs)
         num_stored = int(np.count_nonzero(is_stored))
@@ -123,8 +125,8 @@ class ReplayWriter:
             ends = outcome.terminated * IS_TERMINATED + outcome.truncated * IS_TRUNCATED
             tails = self._windows.add(obs, output.action, tails[:, -3], is_stored, ends)
         self._ring.write(tails, outcome.next_obs)
-        if bad:
-            raise BadRowError(bad, num_stored)
+        if len(bad):
+            raise BadRowError(bad, columns, num_stored)
         return num_stored
 
     def _set_codes(self, outcome: StepOutcome, is_stored: Bool) -> None:
@@ -151,17 +153,6 @@ class ReplayWriter:
         self._ring.write(NO_TAILS, obs)
         self._has_obs = True
 
-    def _bad_rows(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome) -> list[BadRow]:
-        """Returns the valid transitions with NaN or Inf, and the rows of autoreset with which an episode begins so."""
-        with np.errstate(over="ignore"):
-            reward = outcome.reward.astype(np.float32)
-        columns = {"obs": obs, "next_obs": outcome.next_obs, "action": output.action, "reward": reward}
-        fields = {name: values.reshape(len(obs), -1) for name, values in columns.items()}
-        is_sound = np.all([np.isfinite(values).all(axis=1) for values in fields.values()], axis=0)
-        begins_soundly = np.isfinite(outcome.next_obs).all(axis=1)
-        found = np.flatnonzero(np.where(outcome.is_valid, ~is_sound, ~begins_soundly))
-        return [BadRow(int(env), {name: values[env].tolist() for name, values in fields.items()}) for env in found]
-
     def abandon(self, envs: Sequence[int]) -> None:
         """Drops the open rows of `envs`, whose episodes end here without a last row."""
         if self._windows is not None:
@@ -178,6 +169,13 @@ class ReplayWriter:
         if self._windows is not None:
             self._windows.set_state(rows, facts)
         self._is_continued = True
+
+
+def _bad_envs(columns: Mapping[str, NDArray[Any]], outcome: StepOutcome) -> NDArray[np.intp]:
+    """Returns where a valid transition holds NaN or Inf, or an episode begins with it in a row of autoreset."""
+    is_sound = [np.isfinite(values).reshape(len(values), -1).all(axis=1) for values in columns.values()]
+    begins_soundly = np.isfinite(outcome.next_obs).all(axis=1)
+    return np.flatnonzero(np.where(outcome.is_valid, ~np.all(is_sound, axis=0), ~begins_soundly))
 
 
 def _is_finite(block: Float32) -> bool:
@@ -200,20 +198,11 @@ def require_bytes(obs: Float32) -> None:
         )
 
 
-class BadRow(NamedTuple):
-    """A transition with NaN or Inf."""
-
-    env: int
-    fields: dict[str, list[float]]  # by name
-
-    def __str__(self) -> str:
-        culprits = [name for name, values in self.fields.items() if not np.isfinite(values).all()]
-        return f"NaN or Inf in {', '.join(culprits)} of environment {self.env}"
-
-
 class BadRowError(NumericsError):
-    """Transitions of one vector step hold NaN or Inf; `num_stored` others of the step are stored all the same."""
+    """Transitions of `envs` in one vector step hold NaN or Inf; `num_stored` others of the step are stored."""
 
-    def __init__(self, rows: Sequence[BadRow], num_stored: int = 0) -> None:
-        super().__init__(str(rows[0]))
-        self.rows, self.envs, self.num_stored = tuple(rows), tuple(row.env for row in rows), num_stored
+    def __init__(self, envs: NDArray[np.intp], columns: Mapping[str, NDArray[Any]], num_stored: int = 0) -> None:
+        """columns: what the transitions hold, by name, each [N] or [N, ...]."""
+        bad = [name for name, values in columns.items() if not np.isfinite(values[envs[0]]).all()]
+        super().__init__(f"NaN or Inf in {', '.join(bad)} of environment {envs[0]}")
+        self.envs, self.num_stored = tuple(envs.tolist()), num_stored

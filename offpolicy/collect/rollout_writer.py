@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from offpolicy.collect.replay_writer import BadRow, BadRowError
+from offpolicy.collect.replay_writer import BadRowError
 from offpolicy.replay.rollout_ring import RolloutRing, RolloutStamp
 from offpolicy.types import Float32, Float64, PolicyOutput, StepOutcome
 
@@ -91,15 +91,10 @@ class RolloutWriter:
         if bad.any():
             layout = self._ring.layout
             columns: dict[str, slice | int] = {
-                "action": layout.action, "log_prob": layout.LOG_PROB, "reward": layout.REWARD,
-                "terminated": layout.TERMINATED, "truncated": layout.TRUNCATED, "is_valid": layout.IS_VALID,
+                "action": layout.action, "log_prob": layout.LOG_PROB, "reward": layout.REWARD, "obs": layout.obs,
             }  # fmt: skip
-            found = []
-            for env in np.flatnonzero(bad).tolist():
-                seen = {"obs": rows[env, layout.obs].tolist(), "next_obs": next_obs[env].tolist()}
-                own = {name: np.atleast_1d(rows[env, column]).tolist() for name, column in columns.items()}
-                found.append(BadRow(env, seen | own))
-            raise BadRowError(found)
+            held = {"next_obs": next_obs, **{name: rows[:, column] for name, column in columns.items()}}
+            raise BadRowError(np.flatnonzero(bad), held)
 
     def abandon(self, envs: Sequence[int]) -> None:
         """Drops the open rollout, whichever of its environments cannot go on."""

@@ -21,8 +21,7 @@ from offpolicy.runs import check_output
 from offpolicy.types import Bool, Float32, Float64, SpaceSpec
 
 if TYPE_CHECKING:
-    from offpolicy.collect.episode_hook import Interval
-    from offpolicy.collect.post import Episode
+    from offpolicy.collect.evaluation import Episode
     from offpolicy.commands.saved_run import PolicyChoice
 
 
@@ -57,7 +56,7 @@ def record(path: Path, choice: PolicyChoice, *, out: Path, episodes: int) -> int
         learners = ", ".join(info.name for info in FROM_REPLAY)
         raise ConfigError(f"run: {path} has {space} actions; {learners}, which learn from files, do not take them")
     recorder = Recorder(run.spec)
-    callbacks = EpisodeCallbacks(on_spaces=run.require_spaces, on_end=recorder)
+    callbacks = EpisodeCallbacks(on_spaces=run.require_spaces, on_end=recorder, keeps_steps=True)
     act, seed = run.actor(choice.device), run.seed_of(choice)
     found = run_episodes(act, run.env, episodes=episodes, seed=seed, callbacks=callbacks)
     count, returns = recorder.save(out), found.ep_return
@@ -74,7 +73,7 @@ class Recorder:
         self._spec = spec
         self._columns: dict[str, list[Float32 | Float64 | Bool]] = {}
 
-    def __call__(self, episode: Episode, _: Interval) -> None:
+    def __call__(self, episode: Episode) -> None:
         """Keeps the transitions of an episode."""
         is_last = np.arange(episode.length) == episode.length - 1
         steps: dict[str, Float32 | Float64 | Bool] = {

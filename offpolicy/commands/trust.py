@@ -1,4 +1,4 @@
-"""The code that a run's directory names: `env.id=module:Id` and hooks are imported when the run is used again.
+"""The code that a run's directory names: `env.id=module:Id` and callbacks are imported when the run is used again.
 
 Nothing else of a directory can execute anything. Before such a module is imported, its name and place are printed, and
 where the directory may have brought it along, `--trust` is needed.
@@ -19,8 +19,6 @@ from offpolicy.errors import ConfigError
 
 KEYS = (
     "env.id",
-    "eval.hook",
-    "collect.hook",
     "env.wrappers",
     "callbacks",
 )  # their values may be `module:name`, or many

@@ -51,7 +51,6 @@ RESUMABLE = (
     *("total_timesteps", "device", "log", "sinks", "eval", "stop", "checkpoint", "timing", "threads", "runner"),
     *("env.step_timeout_s", "algo.compile", "callbacks"),
     *("env.vectorization", "env.measure", "env.on_error", "env.max_bad_rows"),
-    *("collect.hook", "collect.post_queue"),
     *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots")),
 )
 
@@ -203,13 +202,9 @@ def _name_rules(cfg: RunConfig) -> Iterator[str]:
     for key, path in paths.items():
         if path is not None and (not path or path.startswith("~")):
             yield f"{key}: got {path!r}, allowed a whole path or null; is a variable of the shell unset?"
-    targets = {
-        "eval.hook": (cfg.eval.hook,), "collect.hook": (cfg.collect.hook,),
-        "env.wrappers": cfg.env.wrappers, "callbacks": cfg.callbacks,
-    }  # fmt: skip
-    for key, names in targets.items():
+    for key, names in {"env.wrappers": cfg.env.wrappers, "callbacks": cfg.callbacks}.items():
         for name in names:
-            if name is not None and not re.fullmatch(TARGET, name):
+            if not re.fullmatch(TARGET, name):
                 yield f"{key}: got {name!r}, allowed module:name, such as mine:Squashed"
 
 

@@ -373,9 +373,8 @@ class EnvConfig:
         choices=("raise", "restart"),
     )  # fmt: skip
     max_bad_rows: int = option(
-        0, "transitions with NaN or Inf that a run writes to a file and skips; one more ends it, exit 65",
-        ge=0,
-    )  # fmt: skip
+        0, "transitions with NaN or Inf that a collector drops, and resets their environments; one more: exit 65", ge=0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -425,12 +424,6 @@ class CollectConfig:
         1000, "env steps by which either side may be ahead of what algo.utd calls for", ge=1,
         needs=f"{REPLAY} collect.mode=free",
     )  # fmt: skip
-    hook: str | None = option(
-        None, "module:function called with each finished training episode (offpolicy.collect.post.Episode); null: none"
-    )
-    post_queue: int = option(
-        2, "finished episodes of a collector that may wait for the hook", ge=1, le=1024, needs="collect.hook!=null"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -443,13 +436,6 @@ class EvalConfig:
         "auto", "true: in another process, beside training; false: by rank 0; auto: beside where a core is free",
         choices=("auto", "true", "false"), needs=EVALUATION,
     )  # fmt: skip
-    hook: str | None = option(
-        None, "module:function called with each finished episode (offpolicy.collect.post.Episode); null: none",
-        needs=EVALUATION,
-    )  # fmt: skip
-    post_queue: int = option(
-        2, "finished episodes that may wait for the hook", ge=1, le=1024, needs=f"{EVALUATION} eval.hook!=null"
-    )
     video: bool = option(
         False, "film the first episode of each evaluation, in another process: videos/*.gif", needs=EVALUATION
     )

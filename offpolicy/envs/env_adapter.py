@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import Env, cause_of, failure_text, make_env
-from offpolicy.envs.mujoco_state import is_mujoco, models_digest
 from offpolicy.envs.spaces import Codec, describe
-from offpolicy.envs.worker_pool import tie_to_parent
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Float32
 
@@ -54,7 +52,6 @@ class EnvAdapter(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
         self.codec = codec
         self.env = env
         self.on_progress = on_progress
-        self.model_digest = None if env is None else digest_of(env)
         self.seed: int | None = None
         self.episode_step = 0
         self.last_action: NDArray[np.floating[Any]] | None = None
@@ -71,7 +68,6 @@ class EnvAdapter(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
             own = codec_of(self.env)
             if own != self.codec:
                 raise EnvFailure(f"its spaces differ from those of env 0: expected {self.codec.spec}, got {own.spec}")
-            self.model_digest = digest_of(self.env)
         return self.env
 
     def opened(self) -> EnvAdapter:
@@ -142,36 +138,10 @@ class EnvAdapter(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
         return f"{head}: {cause_of(error)}\n{failure_text(error)}"
 
 
-class EnvFactory:
-    """Makes one adapter in a worker process and ties the worker's life to its parent's."""
-
-    def __init__(self, cfg: EnvConfig, index: int, num_envs: int, codec: Codec, parent_pid: int) -> None:
-        self._parent_pid = parent_pid
-        self._adapter_args = (cfg, index, num_envs, codec)
-
-    def __call__(self) -> EnvAdapter:
-        """Returns an adapter that is not open: its first reset, which has a deadline, runs the user's constructor."""
-        tie_to_parent(self._parent_pid)
-        return EnvAdapter(*self._adapter_args)
-
-
 def codec_of(env: Env) -> Codec:
     """Returns the layout of an environment. Raises `ConfigError` if its spaces are not supported."""
     limit = env.spec.max_episode_steps if env.spec is not None else None
     return describe(env.observation_space, env.action_space, limit)
-
-
-def digest_of(env: Env) -> str | None:
-    """Returns the fingerprint of the MuJoCo models of an environment and its wrappers; None without any.
-
-    They are found as attributes. Those in a list or another object are constants of a saved state (`constants.py`).
-    """
-    models, layer = [], env
-    while True:
-        models += [value for value in vars(layer).values() if is_mujoco(value, "MjModel")]
-        if not isinstance(layer, gymnasium.Wrapper):
-            return models_digest(models)
-        layer = layer.env
 
 
 def _check_length(call: str, result: Any, length: int, form: str) -> None:

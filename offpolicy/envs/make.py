@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import difflib
 import importlib
 import inspect
 import logging
 import os
+import re
 import sys
 import traceback
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -20,15 +22,21 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.packages import package_advice
 from offpolicy.errors import ConfigError, EnvFailure
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
 
 NO_LIMIT = 2**31 - 1  # steps of an episode that no episode has; the largest number that every vector can count to
-MAX_EPISODE_STEPS = 10_000  # of an evaluation, or for `collect.hook`, in an environment without a time limit
+MAX_EPISODE_STEPS = 10_000  # of an evaluation in an environment without a time limit
 _LOG = logging.getLogger(__name__)
 _SEEN_WARNINGS: set[str] = set()
+# What pip installs, the module that registers its ids, and their pattern: docs/environments.md has their recipes.
+_ROBOTICS = r"(Fetch[RPS]|Hand[RM]|AdroitHand|PointMaze_|AntMaze_|FrankaKitchen).+"
+_PACKAGES = (
+    ("shimmy[dm-control]", "shimmy", r"dm_control/.+"),
+    ("metaworld", "metaworld", r"Meta-World/.+"),
+    ("gymnasium-robotics", "gymnasium_robotics", _ROBOTICS),
+)
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -46,16 +54,17 @@ def make_env(cfg: EnvConfig) -> Env:
             " or null for that of the registration"
         )
     spec = find_spec(cfg.id)
-    creator = _load_creator(cfg.id, spec)
-    mujoco = sys.modules.get("mujoco")  # loaded by now if this environment needs it
-    if mujoco is not None:  # by itself it writes its warnings to stderr and to MUJOCO_LOG.TXT in the cwd
-        mujoco.set_mju_user_warning(_log_mujoco_warning)
     try:
-        env = gymnasium.make(spec, disable_env_checker=True, **cfg.kwargs)
+        creator_of(spec.entry_point)
+        mujoco = sys.modules.get("mujoco")  # loaded by now if this environment needs it
+        if mujoco is not None:  # by itself it writes its warnings to stderr and to MUJOCO_LOG.TXT in the cwd
+            mujoco.set_mju_user_warning(_log_mujoco_warning)
+        # Copied: environments that share a list cannot be restored exactly (`state.py`).
+        env = gymnasium.make(spec, disable_env_checker=True, **copy.deepcopy(cfg.kwargs))
     except ConfigError:
         raise  # one of our own environments, which names the key itself
     except (Exception, SystemExit) as error:
-        raise _construction_problem(cfg, spec, creator, error) from error
+        raise construction_problem(cfg.id, cfg.kwargs, spec, spec.entry_point, error) from error
     try:
         _refuse_running_statistics(f"env.id: the registration of {cfg.id}", env, env.unwrapped)
         for target in cfg.wrappers:
@@ -123,9 +132,8 @@ def find_spec(env_id: str) -> EnvSpec:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
-            advice = package_advice(name, module)
-            problem = f", {advice}" if advice is not None else f": {error}; looked in {os.getcwd()} and sys.path"
-            raise ConfigError(f"env.id: got {env_id!r}{problem}") from error
+            problem = _package_of(module, name) or f"{error}; looked in {os.getcwd()} and sys.path"
+            raise ConfigError(f"env.id: got {env_id!r}: {problem}") from error
         except (Exception, SystemExit) as error:
             raise EnvFailure(f"importing {module} for env.id={env_id} failed\n{failure_text(error)}") from error
     try:
@@ -157,22 +165,30 @@ def with_time_limit(cfg: EnvConfig) -> EnvConfig:
 
 def _unknown_id(module: str, name: str) -> str:
     """Returns what is allowed instead of an id that Gymnasium does not know."""
-    namespace, _, own = name.rpartition("/")
-    if namespace == "ALE":
+    if name.startswith("ALE/"):
         return "allowed an environment that observes numbers, not pixels; write env.id=CartPole-v1 algo=appo"
-    if (advice := package_advice(name, module)) is not None:
+    if not module and (advice := _package_of(module, name)):
         return advice
-    ids = {known.lower(): known for known in gymnasium.registry}
-    near = [ids[match] for match in difflib.get_close_matches(name.lower(), list(ids), 3, 0.7)]
-    stem = own.rpartition("-v")[0]
-    versions = sorted((known for known in gymnasium.registry if known.rpartition("-v")[0] == stem), reverse=True)
-    if closest := versions or near:
+    known, stem = gymnasium.registry, name.rpartition("/")[2].rpartition("-v")[0]
+    versions = sorted((each for each in known if each.rpartition("-v")[0] == stem), reverse=True)
+    if closest := versions or _closest(name, known):
         prefix = f"{module}:" if module else ""
         return f"unknown to Gymnasium; write env.id={prefix}{closest[0]}. Closest ids: {', '.join(closest)}"
-    where = module or (f"the package of {namespace}" if namespace else "a package")
-    return (
-        f"unknown to Gymnasium; allowed such as Pendulum-v1, and module:{name} where the module of {where} registers it"
-    )
+    return f"unknown to Gymnasium; allowed such as Pendulum-v1, and module:{name} where that module registers it"
+
+
+def _package_of(module: str, name: str) -> str:
+    """Returns what to install and to write for an id of one of `_PACKAGES`; an empty text for another one."""
+    for pip, own, ids in _PACKAGES:
+        if module in ("", own) and re.fullmatch(ids, name):
+            return f"it is of another package; type pip install '{pip}', and write env.id={own}:{name}"
+    return ""
+
+
+def _closest(name: str, known: Iterable[str]) -> list[str]:
+    """Returns the most similar of the known names, the closest first."""
+    by_lower = {each.lower(): each for each in known}
+    return [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, 3, 0.7)]
 
 
 def cause_of(error: BaseException) -> str:
@@ -189,41 +205,33 @@ def failure_text(error: BaseException, skip: int = 1) -> str:
     return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
 
 
-def _load_creator(env_id: str, spec: EnvSpec) -> Any:  # Any: a class or any callable, as Gymnasium says
-    if spec.entry_point is None:
-        raise ConfigError(f"env.id: got {env_id!r}, which is registered without an entry point")
-    if callable(spec.entry_point):
-        return spec.entry_point
-    try:
-        return load_env_creator(spec.entry_point)
-    except (ImportError, gymnasium.error.Error) as error:
-        raise ConfigError(f"env.id: got {env_id!r}, which cannot be imported: {error}") from error
-    except (Exception, SystemExit) as error:
-        raise EnvFailure(f"importing {spec.entry_point} for env.id={env_id} failed\n{failure_text(error)}") from error
-
-
-def _construction_problem(
-    cfg: EnvConfig, spec: EnvSpec, creator: Any, error: BaseException
+def construction_problem(
+    what: str, kwargs: Mapping[str, Any], spec: EnvSpec, entry_point: Any, error: BaseException
 ) -> ConfigError | EnvFailure:
+    """Returns what a constructor's error means: what the user can mend, such as a keyword, or a failure of `what`."""
     if isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled):
-        return ConfigError(f"env.id: got {cfg.id!r}, which needs something that is not installed: {error}")
+        return ConfigError(f"env.id: got {spec.id!r}, which needs something that is not installed: {error}")
     if isinstance(error, TypeError):
-        known = {*known_kwargs(creator), "max_episode_steps"}  # that one is for `gymnasium.make`
-        parameters = inspect.signature(creator).parameters.values()
+        creator = creator_of(entry_point)
+        known = known_kwargs(creator) | {"max_episode_steps"}  # that one is for `gymnasium.make`
         # A constructor with **kwargs may take more keys than are known, and raise a TypeError of its own.
-        named = [key for key in cfg.kwargs if key not in known and f"keyword argument {key!r}" in str(error)]
-        wrong = [_wrong_kwarg(cfg.id, key, known) for key in named]
+        wrong = [key for key in kwargs if key not in known and f"keyword argument {key!r}" in str(error)]
+        problems = []
+        for key in wrong:
+            guess = "".join(f"did you mean env.kwargs.{near}? " for near in _closest(key, known)[:1])
+            problems.append(f"env.kwargs.{key}: {what} does not take it; {guess}allowed {', '.join(sorted(known))}")
+        parameters = inspect.signature(creator).parameters.values()
         required = [p.name for p in parameters if p.default is p.empty and p.kind in _NAMED]
-        missing = [key for key in required if key not in {**spec.kwargs, **cfg.kwargs}]
-        if wrong or missing:
-            return ConfigError([*wrong, *(f"env.kwargs.{key}: missing, and {cfg.id} needs it" for key in missing)])
-    return EnvFailure(f"creating {cfg.id} with env.kwargs={cfg.kwargs} failed\n{failure_text(error)}")
+        missing = [key for key in required if key not in {**spec.kwargs, **kwargs}]
+        problems += [f"env.kwargs.{key}: missing, and {what} needs it" for key in missing]
+        if problems:
+            return ConfigError(problems)
+    return EnvFailure(f"creating {what} with env.kwargs={kwargs} failed\n{failure_text(error)}")
 
 
-def _wrong_kwarg(env_id: str, key: str, known: set[str]) -> str:
-    near = difflib.get_close_matches(key, sorted(known), 1)
-    guess = f"did you mean env.kwargs.{near[0]}? " if near else ""
-    return f"env.kwargs.{key}: {env_id} does not take it; {guess}allowed {', '.join(sorted(known)) or 'nothing'}"
+def creator_of(entry_point: Any) -> Any:  # Any: a class or any callable, as Gymnasium says
+    """Returns what an entry point names; its module is imported."""
+    return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
 
 
 def known_kwargs(creator: Any) -> set[str]:

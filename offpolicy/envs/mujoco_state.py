@@ -22,50 +22,32 @@ def is_mujoco(value: Any, name: str) -> bool:
     return type(value).__name__ == name and type(value).__module__.startswith("mujoco")
 
 
-def models_digest(models: list[Any]) -> str | None:
-    """Returns a fingerprint of every number of some MuJoCo models, which shows any change; None without models."""
-    if not models:
-        return None
-    mujoco = _mujoco()
-    digest = hashlib.sha256()
-    for model in models:
-        buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
-        mujoco.mj_saveModel(model, None, buffer)
-        digest.update(buffer.tobytes())
-    return digest.hexdigest()
+def model_digest(model: Any) -> str:
+    """Returns a fingerprint of every number of a MuJoCo model."""
+    mujoco = importlib.import_module("mujoco")
+    buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
+    mujoco.mj_saveModel(model, None, buffer)
+    return hashlib.sha256(buffer.tobytes()).hexdigest()
 
 
-def save_data(data: Any) -> dict[str, Any]:
-    """Returns the integration state of MuJoCo data, and its derived arrays as one row of bytes with their names."""
-    mujoco = _mujoco()
+def save_data(data: Any) -> dict[str, NDArray[Any]]:
+    """Returns the integration state of MuJoCo data and its derived arrays, by name."""
+    mujoco = importlib.import_module("mujoco")
     spec = int(mujoco.mjtState.mjSTATE_INTEGRATION)
     state = np.empty(mujoco.mj_stateSize(data.model, spec), np.float64)
     mujoco.mj_getState(data.model, data, state, spec)
-    derived = _derived(data)
-    packed = np.frombuffer(b"".join(array.tobytes() for array in derived.values()), np.uint8)
-    return {"integration": state, "names": list(derived), "derived": packed.copy()}
+    return {"integration": state} | {name: array.copy() for name, array in _derived(data).items()}
 
 
-def load_data(data: Any, saved: dict[str, Any]) -> None:
-    """Restores what `save_data` returned. Raises `ValueError` if the arrays do not fit the model."""
-    mujoco = _mujoco()
-    derived = _derived(data)
-    if saved["names"] != list(derived) or saved["derived"].size != sum(array.nbytes for array in derived.values()):
-        raise ValueError("the MuJoCo data has other fields; was it saved by another version of mujoco?")
+def load_data(data: Any, saved: dict[str, NDArray[Any]]) -> None:
+    """Restores what `save_data` returned for the same model."""
+    mujoco = importlib.import_module("mujoco")
     mujoco.mj_resetData(data.model, data)
     mujoco.mj_setState(data.model, data, saved["integration"], int(mujoco.mjtState.mjSTATE_INTEGRATION))
     # Gives the arena (contacts, constraints) contents that fit the positions, for environments that look at it.
     mujoco.mj_forward(data.model, data)
-    start = 0
-    for array in derived.values():
-        part = saved["derived"][start : start + array.nbytes]
-        array[...] = part.view(array.dtype).reshape(array.shape)
-        start += array.nbytes
-
-
-def _mujoco() -> Any:  # Any: an extension module without type stubs
-    """Returns the module, imported only when one of its environments is here."""
-    return importlib.import_module("mujoco")
+    for name, array in _derived(data).items():
+        array[...] = saved[name]
 
 
 def _derived(data: Any) -> dict[str, NDArray[Any]]:

@@ -1,40 +1,44 @@
 """The exact state of environments, for a resume that continues bit for bit.
 
-What is captured, of each layer (each wrapper, then the environment itself): everything in its `__dict__` that is plain
-(`object_graph.py`), MuJoCo data, and its random generator; or, where a layer offers `get_state()` and
-`set_state(state)`, what that returns, plus the generator (`own_state.py`). The environments of a vector are one graph:
-what they share they share again. What the constructor makes is compared (`constants.py`). What cannot be seen is state
-kept outside the objects, such as Python's global `random`.
+Of each layer (each wrapper, then the environment itself) are saved: its plain attributes, MuJoCo's data, and the
+generator; or what `get_state()` returns, where a layer has that and `set_state(state)`. Plain are numbers, texts,
+arrays, NumPy's generators, and lists, tuples and dicts of these, each with one name. Spaces, classes, functions and
+MuJoCo's models come from the constructor: they are compared, not saved. Where an environment holds anything else,
+`save_state` returns what it is. State outside the attributes, such as Python's global `random`, cannot be seen.
 """
 
 from __future__ import annotations
 
-import collections
+import copy
 import json
+import math
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
-from gymnasium.utils import EzPickle, RecordConstructorArgs
 from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 
-from offpolicy.envs.constants import NotPlainError, fingerprint, slots_of
-from offpolicy.envs.env_adapter import EnvAdapter, digest_of
-from offpolicy.envs.make import Env
-from offpolicy.envs.mujoco_state import is_mujoco, load_data, save_data
-from offpolicy.envs.object_graph import JSON, Attribute, Decoder, Encoder
-from offpolicy.envs.own_state import attribute_digests, check_restored, error_text, get_state, offers_state, set_state
+from offpolicy.envs.env_adapter import EnvAdapter
+from offpolicy.envs.make import cause_of
+from offpolicy.envs.mujoco_state import is_mujoco, load_data, model_digest, save_data
 from offpolicy.envs.vector import NativeVector, Stateful, VectorAdapter
 from offpolicy.errors import CheckpointError
 from offpolicy.types import Float32
 
-STATE_FORMAT = 2  # version of `EnvState`
+JSON: TypeAlias = Any  # Any: JSON has no closed type in Python's typing
+
+STATE_FORMAT = 3  # version of `EnvState`
 _GENERATOR_NAMES = ("_np_random", "_np_random_seed")
-_CONTAINERS = (list, tuple, dict, collections.deque)
+# What Gymnasium keeps in a layer, and no episode changes.
+_GYMNASIUMS = ("spec", "_cached_spec", "metadata", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs")
+_RENDERERS = "gymnasium.envs.mujoco.mujoco_rendering"
+
+
+class NotPlainError(Exception):
+    """A value that cannot be saved exactly; the message names where it is and what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +52,17 @@ class EnvState:
 def save_state(vector: VectorAdapter) -> EnvState | str:
     """Returns the state between two steps, or why it cannot be exact. Raises nothing, whatever the environments do."""
     try:
-        return _capture(vector)
+        encoder = _Encoder()
+        meta = {**_identity(vector), "saved": [_save_layer(layer, encoder) for layer in _layers(vector)]}
+        arrays = {"was_done": vector.was_done.copy(), **encoder.arrays()}
+        if isinstance(vector.stepper, SyncVectorEnv):
+            arrays["obs"] = np.array(vector.stepper._observations)
+            meta["episodes"] = [[env.seed, env.episode_step] for env in _envs(vector.stepper)]
+        return EnvState(meta, arrays)
     except NotPlainError as reason:
         return str(reason)
     except (Exception, SystemExit) as error:
-        return f"the state of {vector.cfg.id} cannot be read: {error_text(error)}"
+        return f"the state of {vector.cfg.id} cannot be read: {cause_of(error)}"
 
 
 def restore_state(vector: VectorAdapter, state: EnvState) -> Float32:
@@ -62,229 +72,172 @@ def restore_state(vector: VectorAdapter, state: EnvState) -> Float32:
     Raises as `make_vector` if those cannot be made.
     """
     try:
-        return _restore(vector, state)
+        return _restore(vector, state.meta, state.arrays)
     except (Exception, SystemExit) as error:
         vector.renew()  # what has been written into the others is not known
-        reason = str(error) if isinstance(error, NotPlainError | ValueError) else error_text(error)
-        raise CheckpointError(f"the environments' state does not fit {vector.cfg.id}: {reason:.400}") from error
+        raise CheckpointError(f"the environments' state does not fit {vector.cfg.id}: {cause_of(error)}") from error
 
 
-def _capture(vector: VectorAdapter) -> EnvState:
-    envs = _envs(vector)
-    layers = [_layers(env.open()) for env in envs]
-    encoder = Encoder(_known(layers))
-    content: dict[str, JSON] = {"format": STATE_FORMAT, **_identity(vector)}
-    arrays: dict[str, NDArray[Any]] = {"vector/was_done": vector.was_done.copy()}
-    if isinstance(vector.stepper, NativeVector):
-        content["native"] = _capture_own(_stateful(vector.stepper), vars(vector.stepper.env), encoder)
-    else:
-        arrays["vector/obs"] = np.array(_sync_vector(vector)._observations)
-        content["envs"] = [
-            _capture_env(env, index, own, encoder) for index, (env, own) in enumerate(zip(envs, layers, strict=True))
-        ]
-    content["nodes"] = encoder.nodes
-    return EnvState(content, arrays | {"memory": encoder.memory()})
-
-
-def _restore(vector: VectorAdapter, state: EnvState) -> Float32:
-    for key, own in {"format": STATE_FORMAT, **_identity(vector)}.items():
-        if state.meta[key] != own:
-            raise ValueError(f"it was saved with {key} {state.meta[key]!r:.200}, this is {own!r}")
-    envs = _envs(vector)
-    layers = [_layers(env.open()) for env in envs]
-
-    def decoder() -> Decoder:
-        return Decoder(state.meta["nodes"], state.arrays["memory"], lambda reference: _find(layers, reference))
-
-    if ("native" in state.meta) is not isinstance(vector.stepper, NativeVector):
-        raise ValueError("it was saved with another env.vectorization")
-    was_done = _shaped(state.arrays["vector/was_done"], vector.was_done)
-    if isinstance(vector.stepper, NativeVector):
-        native, own = _stateful(vector.stepper), state.meta["native"]
-        set_state(native, decoder().decode(own["state"]))
-        check_restored(native, own["attributes"], decoder().decode(own["state"]))
-        vector.was_done = was_done
-        return vector.stepper.flatten(native.observe())
-    stepper = _sync_vector(vector)
-    obs = _shaped(state.arrays["vector/obs"], stepper._observations)
-    first, second = decoder(), decoder()
-    first.fill_holders()
-    for env, own, saved in zip(envs, layers, state.meta["envs"], strict=True):
-        _restore_env(env, own, saved, first, second)
+def _restore(vector: VectorAdapter, meta: dict[str, JSON], arrays: dict[str, NDArray[Any]]) -> Float32:
+    for key, own in _identity(vector).items():
+        if meta[key] != own:
+            raise ValueError(f"it was saved with {key} {meta[key]!r:.200}, this is {own!r}")
+    for layer, saved in zip(_layers(vector), meta["saved"], strict=True):
+        _restore_layer(layer, saved, arrays)
+    vector.was_done[...] = arrays["was_done"]
+    if isinstance(vector.stepper, NativeVector) and isinstance(vector.stepper.env, Stateful):
+        return vector.stepper.flatten(vector.stepper.env.observe())
+    assert isinstance(vector.stepper, SyncVectorEnv)
+    for env, (seed, episode_step) in zip(_envs(vector.stepper), meta["episodes"], strict=True):
+        env.seed, env.episode_step = seed, int(episode_step)
     # Gymnasium's own memory: which environments the next step resets, and the last observations.
-    vector.was_done, stepper._autoreset_envs = was_done, was_done.copy()
-    stepper._observations[...] = obs
-    return obs
-
-
-def _shaped(saved: NDArray[Any], own: Any) -> NDArray[Any]:
-    """Returns a copy of a saved array. Raises `ValueError` if it is not like the one that is there."""
-    if saved.shape != own.shape or saved.dtype != own.dtype:
-        raise ValueError(f"expected {own.dtype} {own.shape}, got {saved.dtype} {saved.shape}")
-    return saved.copy()
-
-
-def _envs(vector: VectorAdapter) -> list[EnvAdapter]:
-    if isinstance(vector.stepper, NativeVector):
-        return []
-    return [env for env in _sync_vector(vector).envs if isinstance(env, EnvAdapter)]
-
-
-def _known(layers: list[list[Env]]) -> dict[int, tuple[Any, JSON]]:
-    """Returns what restored environments have themselves: their layers, and the bounds of their spaces."""
-    known: dict[int, tuple[Any, JSON]] = {}
-    for env_index, own in enumerate(layers):
-        for index, layer in enumerate(own):
-            known.setdefault(id(layer), (layer, ["layer", env_index, index]))
-            for name, value in vars(layer).items():
-                if isinstance(value, gymnasium.spaces.Box):
-                    for bound in ("low", "high"):
-                        array = getattr(value, bound)
-                        known.setdefault(id(array), (array, [bound, env_index, index, name]))
-    return known
-
-
-def _find(layers: list[list[Env]], reference: JSON) -> Any:
-    """Returns the part of these environments that a reference or a path of the saved ones names."""
-    match reference:
-        case ["layer", int(env), int(layer)]:
-            return layers[env][layer]
-        case ["low" | "high" as bound, int(env), int(layer), str(name)]:
-            space = vars(layers[env][layer])[name]
-            if not isinstance(space, gymnasium.spaces.Box):
-                raise ValueError(f"{name} is no Box")
-            return getattr(space, bound)
-        case [[int(env), int(layer), _, str(name)], *steps]:
-            found = vars(layers[env][layer])[name]
-            for step in steps:
-                found = _step_into(found, step)
-            return found
-    raise ValueError(f"unknown {reference!r:.80}")
-
-
-def _step_into(holder: Any, step: JSON) -> Any:
-    if isinstance(holder, FunctionType):
-        return dict(slots_of(holder))[tuple(step)]
-    if isinstance(holder, BuiltinFunctionType | MethodType) and step == ["owner", 0]:
-        return holder.__self__
-    kind: type = type(holder)
-    if kind not in _CONTAINERS:
-        raise ValueError(f"nothing is in a {kind.__name__}")
-    container: Any = holder
-    return container[step]
-
-
-def _stateful(native: NativeVector) -> Stateful:
-    if not isinstance(native.env, Stateful):
-        raise NotPlainError(f"{type(native.env).__name__} has no get_state and set_state")
-    return native.env
-
-
-def _sync_vector(vector: VectorAdapter) -> SyncVectorEnv[Any, Any]:
-    if not isinstance(vector.stepper, SyncVectorEnv):
-        raise NotPlainError("env.vectorization=async keeps the environments in other processes; use sync")
-    return vector.stepper
+    vector.stepper._autoreset_envs = arrays["was_done"].copy()
+    vector.stepper._observations[...] = arrays["obs"]
+    return arrays["obs"].copy()
 
 
 def _identity(vector: VectorAdapter) -> dict[str, JSON]:
     """Returns what must agree before a state can fit; the keyword arguments as text, for JSON knows no tuples."""
-    kwargs = json.dumps(vector.cfg.kwargs, sort_keys=True, default=str)
-    return {"id": vector.cfg.id, "kwargs": kwargs, "num_envs": vector.num_envs}
+    cfg, layers = vector.cfg, [type(layer).__name__ for layer in _layers(vector)]
+    kwargs = json.dumps(cfg.kwargs, sort_keys=True, default=str)
+    found = {"format": STATE_FORMAT, "id": cfg.id, "vectorization": cfg.vectorization, "kwargs": kwargs}
+    return found | {"num_envs": vector.num_envs, "layers": layers}
 
 
-def _layers(env: Env) -> list[Env]:
-    """Returns every wrapper from the outside in, then the environment itself."""
-    layers = [env]
-    while isinstance(layers[-1], gymnasium.Wrapper):
-        layers.append(layers[-1].env)
+def _envs(stepper: SyncVectorEnv[Any, Any]) -> list[EnvAdapter]:
+    return [env for env in stepper.envs if isinstance(env, EnvAdapter)]
+
+
+def _layers(vector: VectorAdapter) -> list[Any]:
+    """Returns what holds the state: every wrapper from the outside in, then its environment; or the one vector."""
+    if isinstance(vector.stepper, NativeVector):
+        if not isinstance(vector.stepper.env, Stateful):
+            raise NotPlainError(f"{type(vector.stepper.env).__name__} has no get_state and set_state")
+        return [vector.stepper.env]
+    if not isinstance(vector.stepper, SyncVectorEnv):
+        raise NotPlainError("env.vectorization=async keeps the environments in other processes; use sync")
+    layers: list[Any] = []
+    for env in _envs(vector.stepper):
+        layers.append(env.open())
+        while isinstance(layers[-1], gymnasium.Wrapper):
+            layers.append(layers[-1].env)
     return layers
 
 
-def _capture_env(env: EnvAdapter, index: int, layers: list[Env], encoder: Encoder) -> JSON:
-    if digest_of(layers[0]) != env.model_digest:
-        raise NotPlainError(f"{env.cfg.id} has changed its MuJoCo model since it was constructed")
-    door = [env.seed, env.episode_step, env.last_action]
-    return {
-        "door": encoder.encode(door, (None, "door")),
-        "model": env.model_digest,
-        "layers": [_capture_layer(layer, (index, number), encoder) for number, layer in enumerate(layers)],
-    }
+def _attributes(layer: Any) -> dict[str, Any]:
+    """Returns the attributes of a layer that an episode may change; with `get_state`, only the generator."""
+    names = set(vars(layer)) - set(_GYMNASIUMS) - ({"env"} if isinstance(layer, gymnasium.Wrapper) else set())
+    return {name: vars(layer)[name] for name in names if name in _GENERATOR_NAMES or not _offers_state(layer)}
 
 
-def _restore_env(env: EnvAdapter, layers: list[Env], saved: JSON, first: Decoder, second: Decoder) -> None:
-    if saved["model"] != env.model_digest:
-        raise ValueError("its MuJoCo model is another one, or was compiled by another version of mujoco")
-    seed, episode_step, last_action = first.decode(saved["door"])
-    if not (isinstance(seed, int | None) and isinstance(episode_step, int)):
-        raise ValueError(f"expected a seed and a step, got {seed!r:.80} and {episode_step!r:.80}")
-    env.seed, env.episode_step, env.last_action = seed, episode_step, last_action
-    for layer, layer_state in zip(layers, saved["layers"], strict=True):
-        _restore_layer(layer, layer_state, first, second)
+def _offers_state(layer: Any) -> bool:
+    return hasattr(type(layer), "get_state") and hasattr(type(layer), "set_state")
 
 
-def _capture_layer(layer: Env, position: tuple[int, int], encoder: Encoder) -> JSON:
+def _save_layer(layer: Any, encoder: _Encoder) -> JSON:
     name = type(layer).__name__
-    attributes = {key: value for key, value in vars(layer).items() if not _is_gymnasiums(layer, key, value)}
-    state: dict[str, JSON] = {"type": name}
-    if offers_state(layer):
-        state["own"] = _capture_own(layer, attributes, encoder)
-        attributes = {key: value for key, value in attributes.items() if key in _GENERATOR_NAMES}
-    elif slots := _slots_of_class(type(layer)):
-        raise NotPlainError(f"{name} keeps {', '.join(slots)} in __slots__, which a checkpoint does not save")
-    data = {key: value for key, value in attributes.items() if is_mujoco(value, "MjData")}
-    state["mujoco"] = {key: encoder.encode(save_data(value), (None, f"{name}.{key}")) for key, value in data.items()}
-    state["values"] = {
-        key: encoder.encode(value, (None, Attribute(*position, name, key)))
-        for key, value in attributes.items()
-        if key not in data
-    }
-    return state
+    saved: dict[str, JSON] = {"constants": {}, "mujoco": {}, "values": {}}
+    if _offers_state(layer):
+        saved["state"] = encoder.encode(copy.deepcopy(layer.get_state()), f"{name}.get_state()")
+    for key, value in _attributes(layer).items():
+        if (text := _constant_text(value)) is not None:
+            saved["constants"][key] = text
+        elif is_mujoco(value, "MjData"):
+            saved["mujoco"][key] = encoder.encode(save_data(value), f"{name}.{key}")
+        else:
+            saved["values"][key] = encoder.encode(value, f"{name}.{key}")
+    return saved
 
 
-def _restore_layer(layer: Env, saved: JSON, first: Decoder, second: Decoder) -> None:
-    if type(layer).__name__ != saved["type"]:
-        raise ValueError(f"expected a layer {saved['type']!r:.80}, got {type(layer).__name__}")
+def _restore_layer(layer: Any, saved: JSON, arrays: dict[str, NDArray[Any]]) -> None:
+    own = _attributes(layer)
+    for key, text in saved["constants"].items():
+        if (is_now := _constant_text(own.get(key))) != text:
+            raise ValueError(f"{type(layer).__name__}.{key} was {text}, this is {is_now}")
     for key, value in saved["mujoco"].items():
-        load_data(vars(layer)[key], first.decode(value))
-    if "own" in saved:
-        set_state(layer, first.decode(saved["own"]["state"]))
-    for key, value in saved["values"].items():
-        vars(layer)[key] = first.decode(value)
-    if "own" in saved:  # made once more: `set_state` may have changed what it was given
-        check_restored(layer, saved["own"]["attributes"], second.decode(saved["own"]["state"]))
-        return
-    # drop what the saved environment did not have, such as an attribute that only a step creates
-    kept = {*saved["values"], *saved["mujoco"]}
-    for key, value in list(vars(layer).items()):
-        if key not in kept and not _is_gymnasiums(layer, key, value) and fingerprint(value) is None:
-            del vars(layer)[key]
+        load_data(own[key], _decoded(value, arrays))
+    if "state" in saved:
+        layer.set_state(_decoded(saved["state"], arrays))
+    for key in own.keys() - saved["constants"].keys() - saved["mujoco"].keys():
+        del vars(layer)[key]  # the saved environment may not have had it, such as one that only a step creates
+    vars(layer).update({key: _decoded(value, arrays) for key, value in saved["values"].items()})
 
 
-def _slots_of_class(cls: type) -> list[str]:
-    """Returns the names of a class and its bases that are not in the `__dict__` of its objects."""
-    found = [vars(base).get("__slots__", ()) for base in cls.__mro__]
-    names = [name for slots in found for name in ([slots] if isinstance(slots, str) else slots)]
-    return [name for name in names if name not in ("__dict__", "__weakref__")]
+def _constant_text(value: Any) -> str | None:
+    """Returns a text that differs where something that the constructor makes does; None for what may be state."""
+    if isinstance(value, gymnasium.Space):  # with a generator, it has been sampled or seeded
+        return repr(value) if value._np_random is None else None
+    if isinstance(value, type) or isinstance(value, FunctionType) and value.__closure__ is None:
+        return f"{value.__module__}.{value.__qualname__}"
+    if is_mujoco(value, "MjModel"):
+        return f"MjModel {model_digest(value)}"
+    return type(value).__name__ if type(value).__module__ == _RENDERERS else None
 
 
-def _is_gymnasiums(layer: Env, name: str, value: Any) -> bool:
-    """True for what Gymnasium itself keeps in a layer, which no episode changes."""
-    match name:
-        case "env":
-            return isinstance(layer, gymnasium.Wrapper)  # the next layer
-        case "spec" | "_cached_spec":
-            return isinstance(value, EnvSpec)
-        case "metadata":
-            return value is getattr(type(layer), name, None)  # of the class, not its own
-        case "_saved_kwargs":
-            return isinstance(layer, RecordConstructorArgs)
-        case "_ezpickle_args" | "_ezpickle_kwargs":
-            return isinstance(layer, EzPickle)
-    return False
+class _Encoder:
+    """Turns plain values into JSON and arrays. What has two names is refused: it would come back as two objects."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, tuple[str, Any]] = {}  # by id; the object is kept, so that no other gets its id
+        self._arrays: list[tuple[str, NDArray[Any]]] = []
+
+    def encode(self, value: Any, name: str) -> JSON:
+        """Returns a value as JSON. Raises `NotPlainError` naming it."""
+        kind = type(value)
+        if value is None or kind in (bool, int, str) or kind is float and math.isfinite(value):
+            return value
+        if kind is float:
+            return {"float": str(value)}
+        if isinstance(value, np.bool_ | np.number) or kind is np.ndarray:
+            return {kind.__name__: self._add(np.asarray(value), name)}
+        if kind not in (list, tuple, dict, np.random.Generator):
+            raise NotPlainError(f"{name} is a {kind.__module__}.{kind.__qualname__}")
+        if self._names.setdefault(id(value), (name, value))[0] != name and kind is not tuple:
+            raise NotPlainError(f"{name} is also {self._names[id(value)][0]}")
+        if kind is dict:
+            pairs = [[self.encode(key, name), self.encode(item, f"{name}[{key!r}]")] for key, item in value.items()]
+            return {"dict": pairs}
+        if kind is np.random.Generator:
+            bits = value.bit_generator
+            return {"generator": [self.encode(part, name) for part in (bits.state, bits.seed_seq.state)]}
+        items = [self.encode(item, f"{name}[{index}]") for index, item in enumerate(value)]
+        return items if kind is list else {"tuple": items}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Returns the arrays by the names that the JSON has. Raises `NotPlainError` for two that share memory."""
+        spans = sorted((*np.lib.array_utils.byte_bounds(array), name) for name, array in self._arrays if array.size)
+        for (_, end, name), (start, _, other) in zip(spans, spans[1:], strict=False):
+            if start < end:
+                raise NotPlainError(f"{other} shares memory with {name}")
+        return {str(number): array.copy() for number, (_, array) in enumerate(self._arrays)}
+
+    def _add(self, array: NDArray[Any], name: str) -> JSON:
+        owner: Any = array
+        while isinstance(owner, np.ndarray) and owner.base is not None:
+            owner = owner.base
+        if not isinstance(owner, np.ndarray):
+            raise NotPlainError(f"{name} is a view of a {type(owner).__module__}.{type(owner).__qualname__}")
+        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8 or not array.flags.c_contiguous:
+            raise NotPlainError(f"{name} is an array of dtype {array.dtype} and strides {array.strides}")
+        self._arrays.append((name, array))
+        return [str(len(self._arrays) - 1), array.shape]
 
 
-def _capture_own(layer: Any, attributes: dict[str, Any], encoder: Encoder) -> JSON:
-    """Returns what `get_state` returns, and the digests of the attributes that it should cover."""
-    own = encoder.encode(get_state(layer), (None, f"{type(layer).__name__}.get_state()"))
-    names = [key for key in attributes if key not in _GENERATOR_NAMES]
-    return {"state": own, "attributes": attribute_digests(layer, names)}
+def _decoded(saved: JSON, arrays: dict[str, NDArray[Any]]) -> Any:
+    """The inverse of `_Encoder.encode`."""
+    if not isinstance(saved, dict):
+        return [_decoded(item, arrays) for item in saved] if isinstance(saved, list) else saved
+    ((kind, content),) = saved.items()
+    if kind == "float":
+        return float(content)
+    if kind == "tuple":
+        return tuple(_decoded(content, arrays))
+    if kind == "dict":
+        return {_decoded(key, arrays): _decoded(value, arrays) for key, value in content}
+    if kind == "generator":
+        state, seeds = _decoded(content, arrays)
+        bits = getattr(np.random, state["bit_generator"])(np.random.SeedSequence(**seeds))
+        bits.state = state
+        return np.random.Generator(bits)
+    array = arrays[content[0]].reshape(content[1])
+    return array.copy() if kind == "ndarray" else array[()]

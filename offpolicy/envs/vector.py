@@ -10,13 +10,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
@@ -27,11 +25,19 @@ from offpolicy.envs.env_adapter import (
     SUCCESS_KEY,
     SUCCESS_NAMES,
     EnvAdapter,
-    EnvFactory,
     as_array,
     codec_of,
 )
-from offpolicy.envs.make import NO_LIMIT, Env, cause_of, failure_text, find_spec, known_kwargs, make_env
+from offpolicy.envs.make import (
+    NO_LIMIT,
+    Env,
+    cause_of,
+    construction_problem,
+    creator_of,
+    failure_text,
+    find_spec,
+    make_env,
+)
 from offpolicy.envs.pool import Pool
 from offpolicy.envs.spaces import Codec, action_map, describe
 from offpolicy.envs.vectorization import TOGETHER, resolve_vectorization, task_of, why_not_batched
@@ -154,8 +160,7 @@ def make_vector(
         first = undo.enter_context(contextlib.closing(make_env(cfg)))
         codec = codec_of(first)
         if cfg.vectorization == "async":  # `first` served to learn the spaces and is closed on the way out
-            factories = [EnvFactory(cfg, index, count, codec, os.getpid()) for index in range(count)]
-            return VectorAdapter(cfg, codec, count, Workers(factories, cfg.step_timeout_s))
+            return VectorAdapter(cfg, codec, count, Workers(cfg, count, codec))
         if cfg.vectorization in TOGETHER:
             if on_progress is not None:
                 on_progress()
@@ -181,8 +186,7 @@ def takes_a_seed_each(cfg: EnvConfig) -> bool:
 
     A vector says so in the metadata of its class; a batch of Gymnasium's MuJoCo tasks always can.
     """
-    entry = find_spec(cfg.id).vector_entry_point
-    creator = load_env_creator(entry) if isinstance(entry, str) else entry
+    creator = creator_of(find_spec(cfg.id).vector_entry_point)
     return creator is None or bool(getattr(creator, "metadata", {}).get(RESET_MASK, False))
 
 
@@ -301,7 +305,7 @@ class NativeVector:
 
 def _make_native(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) -> VectorEnv[Any, Any, Any]:
     if cfg.vectorization == "envpool":
-        return _make_pool(cfg, num_envs, first, num_threads)
+        return Pool(first, num_envs, num_threads, cfg.kwargs)
     spec = find_spec(cfg.id)
     if spec.vector_entry_point is None:
         return _make_batched(cfg, num_envs, first, num_threads)
@@ -313,35 +317,13 @@ def _make_native(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) ->
     except ConfigError:
         raise
     except Exception as error:
-        named = [key for key in kwargs if f"keyword argument {key!r}" in str(error)]
-        if isinstance(error, TypeError) and named:
-            entry = spec.vector_entry_point
-            known = known_kwargs(load_env_creator(entry) if isinstance(entry, str) else entry)
-            refused = [key for key in named if key not in known]
-            if refused:  # a single environment takes them, as `first` has shown
-                problem = f"{cfg.id} takes it with env.vectorization=sync or async, not with mujoco"
-                raise ConfigError([f"env.kwargs.{key}: {problem}" for key in refused]) from error
-        raise _creation_failure(cfg, num_envs, error) from error
+        what = f"{num_envs} x {cfg.id} with env.vectorization=mujoco"
+        raise construction_problem(what, kwargs, spec, spec.vector_entry_point, error) from error
     if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
         env.close()
         mode = env.metadata.get("autoreset_mode")
         raise ConfigError(f"env.vectorization=mujoco: {cfg.id} resets by {mode}, allowed NEXT_STEP")
     return env
-
-
-def _make_pool(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) -> Pool:
-    """Returns EnvPool's environments of that id. Raises `ConfigError` where it has none."""
-    try:
-        return Pool(first, num_envs, num_threads, cfg.kwargs)
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise _creation_failure(cfg, num_envs, error) from error
-
-
-def _creation_failure(cfg: EnvConfig, num_envs: int, error: Exception) -> EnvFailure:
-    head = f"creating {num_envs} x {cfg.id} with env.kwargs={cfg.kwargs} failed"
-    return EnvFailure(f"{head}\n{failure_text(error)}")
 
 
 def _make_batched(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) -> VectorEnv[Any, Any, Any]:
@@ -351,11 +333,9 @@ def _make_batched(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) -
         raise ConfigError(f"env.vectorization: got mujoco, allowed sync or async: {why}")
     from offpolicy.envs.batched.vector import TaskVector  # it imports MuJoCo, which other environments do not need
 
-    cls = load_env_creator(str(task_of(spec)))
+    cls = creator_of(task_of(spec))
     kwargs = {key: value for key, value in cfg.kwargs.items() if key != "max_episode_steps"}
     try:
-        return TaskVector(cls, first, num_envs, num_threads, kwargs)  # type: ignore[arg-type]  # a Task, by its name
+        return TaskVector(cls, first, num_envs, num_threads, kwargs)
     except ValueError as error:
         raise ConfigError(f"env.vectorization: got mujoco, allowed sync or async: {cfg.id}: {error}") from error
-    except Exception as error:
-        raise _creation_failure(cfg, num_envs, error) from error

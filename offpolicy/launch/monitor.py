@@ -91,6 +91,8 @@ class Monitor:
                 self.last_eval = EvalResult(**fields)
                 self._logger.log_eval(self.last_eval)
                 self.callbacks.evaluation(self.last_eval)
+            case "eval_episode":
+                self.callbacks.episodes([{name: value for name, value in message.items() if name != "kind"}])
             case "setting":
                 self._logger.set_speed(message["threads"], message["mode"], _by_threads(message["update_s"]))
                 self._logger.message(message["text"])
@@ -271,8 +273,10 @@ class Monitor:
                 lost = counted(ring.oldest - read, "episode")
                 self._logger.message(f"warning: not recorded, as too many ended at once: {lost}")
             if stop > read:
-                for episode in unpack_episodes(ring.read_range(read, stop)):
+                finished = list(unpack_episodes(ring.read_range(read, stop)))
+                for episode in finished:
                     self._logger.log_episode(episode)
+                self.callbacks.episodes([{**episode.known()} for episode in finished])
                 self._episodes_read[index] = stop
 
     def _versions_of(self, learner: LearnerReports | None) -> tuple[int, ...]:

@@ -169,7 +169,7 @@ def print_failure(failure: Failure | None, path: Path) -> None:
     """Writes the last block on stderr: a traceback only of what is not ours, the process that failed, what to type."""
     if failure is None:
         return
-    cause, _, rest = failure.cause.partition("\n")  # the rest is the traceback of the user's environment or hook
+    cause, _, rest = failure.cause.partition("\n")  # the rest is the traceback of the user's environment
     process = f"{failure.role} {failure.index} (pid {failure.pid})"
     head = f"offpolicy: {process} failed at env step {failure.env_steps:,}: {cause}"
     shown = failure.traceback or (rest and f"{rest}\n")

@@ -10,8 +10,6 @@ from typing import NamedTuple
 from offpolicy.calls import ChildError, ChildTimeout, call_in_child
 from offpolicy.checkpoint import Checkpoint, run_store, state_fields
 from offpolicy.checkpoint.manifest import PLUGINS_KEY, fingerprint
-from offpolicy.collect.drawable import check_video_of
-from offpolicy.collect.episode_hook import check_hook
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.run_files import read_config, read_spec
 from offpolicy.config.schema import RESUMABLE, RunConfig
@@ -67,12 +65,6 @@ def preflight(cfg: RunConfig, server: ForkServer | None = None) -> SpaceSpec:
         found = read_demos(cfg.replay.demos, spec)
         if cfg.algo.n_step > 1:
             found.require_sequences("algo.n_step")
-    if cfg.eval.hook is not None and cfg.eval.episodes:
-        check_hook(cfg.eval.hook)
-    if cfg.eval.video and cfg.eval.episodes:
-        check_video_of(cfg.env)
-    if cfg.collect.hook is not None:
-        check_hook(cfg.collect.hook, "collect.hook")
     return spec
 
 

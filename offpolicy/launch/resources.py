@@ -113,5 +113,5 @@ def track_names(cfg: RunConfig, *, has_evaluator: bool) -> list[str]:
         kinds += ["device", "device_copies"]
     names = [*(f"{kind}-{i}" for kind in kinds for i in ranks), *(f"collector-{i}" for i in collectors)]
     if has_evaluator:
-        names += ["evaluator-0", "hook-0"] if cfg.eval.hook else ["evaluator-0"]
+        names.append("evaluator-0")
     return names

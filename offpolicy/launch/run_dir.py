@@ -27,7 +27,7 @@ _PART = re.compile(rf"{HOST_DIR.pattern}|{ATTEMPT}[0-9]+")
 # What a run writes into its directory; anything else there is somebody's, and is never moved.
 _RECORD = re.compile(
     r"config\.yaml|spaces\.json|summary\.json|train\.log|trace\.json|trace|videos|checkpoints|wandb|wandb_id"
-    r"|(metrics|episodes|eval|eval_episodes|evaluations)(\.superseded)?\.jsonl|events\.out\.tfevents\..*|bad-row-.*\.json"
+    r"|(metrics|episodes|eval|evaluations)(\.superseded)?\.jsonl|events\.out\.tfevents\..*"
     r"|slow(-rank[0-9]+)?-[0-9]+\.trace\.json\.gz|\.snapshot-.*|\..+\.[0-9]+\.tmp"
 )
 

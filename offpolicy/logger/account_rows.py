@@ -36,7 +36,6 @@ COLLECTOR_STANDING = (
     CollectorPhase.ACTION_SELECT,
 )
 COLLECTOR_OPTIONAL = (
-    CollectorPhase.POST_BACKPRESSURE,
     CollectorPhase.REPLAY_WRITE,
     CollectorPhase.WEIGHT_APPLY,
     CollectorPhase.HANDSHAKE,

@@ -26,7 +26,7 @@ from offpolicy.types import EvalResult
 
 QUEUE_CALLS = 256  # calls that may wait for a callback; further ones are dropped and counted
 SETTLE_S = 5.0  # seconds that the end of a run waits for callbacks
-METHODS = ("on_record", "on_evaluation", "on_checkpoint")
+METHODS = ("on_record", "on_episode", "on_evaluation", "on_checkpoint")
 NS_PER_S = 1e9
 
 
@@ -35,6 +35,9 @@ class Callback(Protocol):
 
     def on_record(self, record: Record) -> None:
         """Gets each record of `metrics.jsonl`: numbers and texts by key."""
+
+    def on_episode(self, record: Record) -> None:
+        """Gets each finished episode: the record of `episodes.jsonl`, or that of an evaluation, which has `episode`."""
 
     def on_evaluation(self, result: EvalResult) -> None:
         """Gets each evaluation, when it has ended."""
@@ -60,18 +63,19 @@ class _Worker:
     def __init__(self, callback: Callback, warn: Callable[[str], None]) -> None:
         self.spent = Spent(name_of(callback))
         self._callback, self._warn = callback, warn
-        self._queue: queue.Queue[tuple[str, Any] | None] = queue.Queue(QUEUE_CALLS)  # Any: the argument of the method
+        # Any: the arguments of calls of one method
+        self._queue: queue.Queue[tuple[str, Sequence[Any]] | None] = queue.Queue(QUEUE_CALLS)
         self._is_late = False
         self._thread = threading.Thread(
             target=self._serve, name="callback", daemon=True
         )  # one that blocks stays behind
         self._thread.start()
 
-    def post(self, method: str, argument: Any) -> None:  # Any: that of the method
-        """Queues a call, or counts it as dropped."""
+    def post(self, method: str, arguments: Sequence[Any]) -> None:  # Any: those of the method
+        """Queues a call for each argument, as one entry of the queue, or counts them as dropped."""
         try:
             if self.spent.error is None:
-                self._queue.put_nowait((method, argument))
+                self._queue.put_nowait((method, arguments))
                 return
         except queue.Full:
             if not self._is_late:
@@ -79,7 +83,7 @@ class _Worker:
                 self._warn(
                     f"warning: callback {self.spent.name} is behind: {QUEUE_CALLS} calls wait, others are dropped"
                 )
-        self.spent.dropped += 1
+        self.spent.dropped += len(arguments)
 
     def settle(self, timeout_s: float) -> bool:
         """Waits until every call was made; False if it takes longer."""
@@ -98,10 +102,12 @@ class _Worker:
 
     def _serve(self) -> None:
         while (call := self._queue.get()) is not None:
-            if self.spent.error is None:
-                self._call(*call)
-            else:
-                self.spent.dropped += 1
+            method, arguments = call
+            for argument in arguments:
+                if self.spent.error is None:
+                    self._call(method, argument)
+                else:
+                    self.spent.dropped += 1
             self._queue.task_done()
 
     def _call(self, method: str, argument: Any) -> None:
@@ -124,17 +130,21 @@ class Callbacks:
         self._workers = [_Worker(callback, self._warnings.put) for callback in callbacks]
 
     def record(self, record: Record) -> None:
-        """Passes a copy of a record on, one to each callback: they may change it, on threads of their own."""
-        for worker in self._workers:
-            worker.post("on_record", dict(record))
+        """Passes a copy of a record to each callback: it may change it, on its thread."""
+        self._post_copies("on_record", [record])
+
+    def episodes(self, records: Sequence[Record]) -> None:
+        """Passes copies of the records of finished episodes on."""
+        if records:
+            self._post_copies("on_episode", records)
 
     def evaluation(self, result: EvalResult) -> None:
         """Passes an evaluation on."""
-        self._post("on_evaluation", result)
+        self._post("on_evaluation", [result])
 
     def checkpoint(self, path: Path) -> None:
         """Passes the directory of a checkpoint on."""
-        self._post("on_checkpoint", path)
+        self._post("on_checkpoint", [path])
 
     def take_warnings(self) -> list[str]:
         """Returns the warnings since the last call: each callback has at most one of each kind."""
@@ -160,9 +170,13 @@ class Callbacks:
         for worker in self._workers:
             worker.close(timeout_s)
 
-    def _post(self, method: str, argument: Any) -> None:
+    def _post(self, method: str, arguments: Sequence[Any]) -> None:
         for worker in self._workers:
-            worker.post(method, argument)
+            worker.post(method, arguments)
+
+    def _post_copies(self, method: str, records: Sequence[Record]) -> None:
+        for worker in self._workers:
+            worker.post(method, [dict(record) for record in records])
 
 
 def name_of(callback: object) -> str:

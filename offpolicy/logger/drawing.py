@@ -24,7 +24,7 @@ COLORS: dict[str, str] = {
     LearnerPhase.RANK_BARRIER: "#e6d6ee",
     CollectorPhase.ENV_STEP: "#c0504d", CollectorPhase.ACTION_SELECT: "#d9a441", CollectorPhase.WEIGHT_APPLY: "#6aa84f",
     CollectorPhase.REPLAY_WRITE: "#4a90a4", CollectorPhase.LEARNER_WAIT: "#dbe5f1", CollectorPhase.HANDSHAKE: "#a07cc0",
-    CollectorPhase.POST_BACKPRESSURE: "#f7d0d0", CollectorPhase.SNAPSHOT: "#7f7f7f",
+    CollectorPhase.SNAPSHOT: "#7f7f7f",
     PackerPhase.PACK: "#e08a2c", PackerPhase.COPY: "#b5651d", PackerPhase.REQUEST_WAIT: "#ececec",
     PackerPhase.SLOT_WAIT: "#fbd9c0",
     "other": "#bdbdbd",

@@ -18,7 +18,6 @@ from offpolicy.logger.timing_keys import (
     device_keys,
     device_rank_keys,
     evaluator_keys,
-    hook_keys,
     phase_keys,
     prefetch_keys,
     system_keys,
@@ -134,7 +133,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     }
     record |= core_keys(previous, current, header.num_hosts) | system_keys(current)
     record |= rollout_keys(previous, current) if header.has_rollouts else _replay_keys(previous, current)
-    record |= _flops_keys(rates, collectors, header) | hook_keys(previous, current)
+    record |= _flops_keys(rates, collectors, header)
     if verdict is not None:
         record |= {"perf/bottleneck": verdict.label, "perf/bottleneck_reason": verdict.reason}
         if verdict.advice:
@@ -271,8 +270,6 @@ def _episode_keys(window: EpisodeWindow, result: EvalResult | None) -> Record:
             "eval/mean_ep_length": result.mean_length,
             "eval/env_steps": result.env_steps,
             "eval/policy_version": result.policy_version,
-            "eval/overlap": result.overlap,
-            "eval/post_failures": result.post_failures,
         }
     return record
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -190,8 +189,7 @@ class JsonlSink:
 
     def episode(self, episode: EpisodeRecord) -> None:
         """Appends the episode without what is not finite, such as an unknown success."""
-        known = {key: value for key, value in episode._asdict().items() if math.isfinite(value)}
-        self._episodes.append(known)
+        self._episodes.append(episode.known())
 
     def text(self, tag: str, content: str, env_steps: int) -> None:
         """Writes nothing: every record holds its verdict."""

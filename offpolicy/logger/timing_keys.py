@@ -33,7 +33,7 @@ from offpolicy.timing.windows import (
     packer_elapsed,
     tagged_excess_ns,
 )
-from offpolicy.types import NO_ACCOUNT, CoreTotals, DeviceTotals, HookTotals, SchedulerStats, Snapshot, TaggedTime
+from offpolicy.types import NO_ACCOUNT, CoreTotals, DeviceTotals, SchedulerStats, Snapshot, TaggedTime
 
 MS_PER_S = 1000.0
 STATISTICS = ("p50", "p95", "p99", "max")
@@ -211,7 +211,6 @@ def evaluator_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:
     counters: Numbers = {
         "evaluator/episodes": float(totals.episodes),
         "evaluator/skipped": float(totals.skipped),
-        "evaluator/post_failures": float(totals.post_failures),
     }
     before = previous.evaluator if previous is not None else None
     window = elapsed(before.account if before is not None else NO_ACCOUNT, totals.account)
@@ -221,22 +220,3 @@ def evaluator_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:
         f"evaluator/{phase}_ms": MS_PER_S * window.phases_ns.get(phase, 0) / window.wall_ns for phase in EvaluatorPhase
     }
     return counters | phases | {"cpu/evaluator_pct": 100.0 * window.cpu_ns / window.total_ns}
-
-
-def hook_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:
-    """Returns the work of `collect.hook` on the episodes of all collectors; no keys before its first episode."""
-    now = _hook_sums(current)
-    if now.post_episodes == 0:
-        return {}
-    then = _hook_sums(previous) if previous is not None else HookTotals()
-    done = HookTotals(*(after - before for after, before in zip(now, then, strict=True)))
-    return {
-        "collect/post_episodes": now.post_episodes,
-        "collect/post_failures": now.post_failures,
-        "collect/post_ms": done.post_busy_ns / done.post_episodes / NS_PER_MS if done.post_episodes > 0 else None,
-        "collect/overlap": done.post_hidden_ns / done.post_busy_ns if done.post_busy_ns > 0 else None,
-    }
-
-
-def _hook_sums(snapshot: Snapshot) -> HookTotals:
-    return HookTotals(*(sum(parts) for parts in zip(*(each.hook for each in snapshot.collectors), strict=True)))

@@ -40,8 +40,7 @@ class CollectorWord(IntEnum):
     SNAPSHOT_ERRNO = 5  # [collector] errno of what the disk refused in its last snapshot; 0 where that is on disk
     RESTARTS = 6  # [collector] times that it has made its environments again
     HAS_BEGUN = 7  # [collector] 1 once its start is complete
-    BAD_ROWS = 8  # [collector] transitions with NaN or Inf so far, those before a resume among them
-    IS_SAVING = 9  # [collector] 1 while it writes its part of a checkpoint
+    IS_SAVING = 8  # [collector] 1 while it writes its part of a checkpoint
 
 
 class EvaluatorWord(IntEnum):

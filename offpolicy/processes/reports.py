@@ -8,7 +8,6 @@ days.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -25,7 +24,6 @@ from offpolicy.types import (
     DeviceTotals,
     EvaluatorTotals,
     Float64,
-    HookTotals,
     LateTotals,
     LearnerTotals,
     MetricTotals,
@@ -249,17 +247,11 @@ class CollectorReports(ProcessReports[CollectorTotals]):
         ("policy_steps", np.int64),
         ("rollouts", np.int64),
         ("rollouts_dropped", np.int64),
-        ("hook", [(name, np.int64) for name in HookTotals._fields]),
     )
-
-    def read(self) -> CollectorTotals | None:
-        """Returns the newest report; None before the first."""
-        totals = super().read()
-        return None if totals is None else replace(totals, hook=HookTotals(*totals.hook))
 
 
 class EvaluatorReports(ProcessReports[EvaluatorTotals]):
     """The cumulative report of the evaluator."""
 
     totals = EvaluatorTotals
-    counters = (("episodes", np.int64), ("skipped", np.int64), ("post_failures", np.int64))
+    counters = (("episodes", np.int64), ("skipped", np.int64))

@@ -295,10 +295,6 @@ COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     ),
     CollectorPhase.WEIGHT_APPLY: (_raise("env.num_envs", "more transitions per weight version"),),
     CollectorPhase.REPLAY_WRITE: (_raise("env.num_envs", "more rows per write"),),
-    CollectorPhase.POST_BACKPRESSURE: (
-        Advice("make the function of collect.hook faster: collecting waits for it"),
-        Advice("raise collect.post_queue, if episodes end in bursts"),
-    ),
     CollectorPhase.HANDSHAKE: (_raise("env.num_envs", "fewer handshakes per env step"),),
     CollectorPhase.SNAPSHOT: SAVE_SELDOM,
     CollectorPhase.OTHER: (_raise("env.num_envs", "fewer rounds of the collector's loop per env step"),),

@@ -1,8 +1,8 @@
 """A trace as trace viewers read it: the Trace Event Format of Chrome, which Perfetto and TensorBoard open too.
 
 Every process and thread is named, all share one clock, an arrow leads from the publication of weights to each process
-that applies them and from an episode's end to its hook, counters have rows. torch.profiler, attached for a window of a
-learner's iterations, adds its events on the same clock.
+that applies them, counters have rows. torch.profiler, attached for a window of a learner's iterations, adds its events
+on the same clock.
 """
 
 from __future__ import annotations

@@ -36,7 +36,6 @@ class CollectorPhase(StrEnum):
     REPLAY_WRITE = "replay_write"
     HANDSHAKE = "handshake"
     LEARNER_WAIT = "learner_wait"
-    POST_BACKPRESSURE = "post_backpressure"  # handing episodes to `collect.hook`, whose queue may be full
     SNAPSHOT = "snapshot"
     OTHER = "other"
 
@@ -68,7 +67,6 @@ class EvaluatorPhase(StrEnum):
     ENV_RESET = "env_reset"  # making environments and starting episodes
     ACTION_SELECT = "action_select"
     ENV_STEP = "env_step"
-    POST_BACKPRESSURE = "post_backpressure"  # the hook is behind: its queue is full
     OTHER = "other"
 
 

@@ -19,7 +19,7 @@ Times = NDArray[np.int64]
 # As `RECORD`, which writes one in a fraction of the time that numpy takes.
 RECORD_TYPE = np.dtype([("at", "<i8"), ("value", "<i8"), ("name", "<u2"), ("kind", "<u2"), ("unused", "<u4")])
 # Phases in which a thread does not work.
-WAITS = frozenset((*LEARNER_WAITS, CollectorPhase.LEARNER_WAIT, CollectorPhase.POST_BACKPRESSURE))
+WAITS = frozenset((*LEARNER_WAITS, CollectorPhase.LEARNER_WAIT))
 ROLES = ("learner", "collector", "evaluator", "supervisor")  # in the order in which their tracks are shown
 
 

@@ -46,12 +46,10 @@ class Mark(StrEnum):
     PUBLISHED = "weights published"  # value: the version
     APPLIED = "weights applied"  # value: the version
     ITERATION = "iteration"  # the end of one; value: how many have ended
-    EPISODE_ENDED = "episode ended"  # value: its number
-    EPISODE_HOOKED = "episode hooked"  # the start of its hook; value: its number
 
 
 # The marks at which arrows start and end, and the arrows' name.
-ARROWS = ((Mark.PUBLISHED, Mark.APPLIED, "weights"), (Mark.EPISODE_ENDED, Mark.EPISODE_HOOKED, "episode"))
+ARROWS = ((Mark.PUBLISHED, Mark.APPLIED, "weights"),)
 
 
 def traced_starts(run_dir: Path) -> list[int]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from offpolicy.collect.policy_evaluation import EvaluationContext
-from offpolicy.collect.run_evaluation import RunEvaluation
+from offpolicy.collect.run_evaluation import EvaluationContext, RunEvaluation
 from offpolicy.distributed.world import World
 from offpolicy.errors import EnvFailure, NumericsError, PeerEnvFailure
 from offpolicy.number_text import counted
@@ -144,11 +143,9 @@ class InlineEvaluator:
         self._rank, self._publisher, self.last_result_step = rank, publisher, last_step
         self._is_known = True
         job = rank.job
-        context = EvaluationContext(rank.is_stopping, rank.warn, close_failed=rank.child.closing.callback)
-        self._evaluation = RunEvaluation(
-            job.cfg, job.spec, Path(job.run_dir), job.kept_eval_step, context, rank.child.send
-        )
-        self._evaluation.open()  # a bad hook is refused here, not in the first evaluation
+        child = rank.child
+        context = EvaluationContext(rank.is_stopping, rank.warn, child.send, close_failed=child.closing.callback)
+        self._evaluation = RunEvaluation(job.cfg, job.spec, Path(job.run_dir), job.kept_eval_step, context)
 
     @property
     def stops_early(self) -> bool:
@@ -170,7 +167,7 @@ class InlineEvaluator:
         return self._is_known
 
     def close(self) -> None:
-        """Ends the hook's worker, and the video that is being made: a run that was not stopped gives it some time."""
+        """Ends the video that is being made; a run that was not stopped gives it some time."""
         if not self._rank.control.is_stopping:
             self._evaluation.finish()
         self._evaluation.close()

@@ -32,7 +32,7 @@ from offpolicy.checkpoint.replay_rows import has_replay
 from offpolicy.config.run_files import read_spec
 from offpolicy.distributed.world import World
 from offpolicy.errors import CheckpointError
-from offpolicy.processes.control_page import CollectorWord, RankWord
+from offpolicy.processes.control_page import RankWord
 from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay.rate_limiter import (
     MAX_UPDATES_PER_ITERATION,
@@ -215,7 +215,6 @@ class RankState:
             "replay_first": [ring.oldest for ring in self.rings],
             "replay_end": [ring.committed for ring in self.rings],
             "replay_written": [ring.num_written for ring in self.rings],
-            "bad_rows": [words.get(CollectorWord.BAD_ROWS) for words in self.rank.control.collectors],
             "last_eval_step": last_eval_step,
             "teacher": self.start.teacher,
             "fingerprint": fingerprint(job.cfg, job.spec),

@@ -56,17 +56,14 @@ PASSED_BY = {
     "spawn": (("supervisor",), 1),
     "spawn.spec": (("supervisor",), 1),
     "child.start": (("learner", "collector", "evaluator"), 0),
-    "post.spawn": (("collector",), 0),
-    "post.send": (("collector", "post"), 5),
-    "post.wait": (("collector",), 5),
     "rank.join": (("learner",), 0),
     "rank.gather": (("learner",), 6),
     "rank.reduce": (("learner",), 8),
 }
 # Not in any scene: W&B, a bad row, a run without `run_dir`, and a `train.log` that has grown too long.
 NOT_PASSED = {
-    *("memory.release", "wandb.write", "bad_row.write", "run_dir.latest", "train_log.trim"),
-    *("video.spawn", "video.wait", "video.mkdir", "video.remove"),
+    *("memory.release", "wandb.write", "run_dir.latest", "train_log.trim"),
+    *("video.spawn", "video.mkdir", "video.remove"),
 }
 # Ends of a run that has written its configuration and saved nothing: the next start moves its records aside.
 LOSSES = tuple(f"{site}@role=supervisor,n=1:kill" for site in ("spawn", "spawn.spec", "message.read", "record.write"))
@@ -75,7 +72,6 @@ LOST_SHARE = 0.125  # of the runs, which would meet such an end by chance once i
 NEEDS = {
     "tensorboard": "log.tensorboard=true",
     "trace": "timing.trace=true",
-    "post": "collect.hook=",
     "rollout": "runner=appo",
     "rank": "runner.world_size=",
 }

@@ -209,11 +209,11 @@ class Life:
 
 
 def may_hang(fault: str) -> bool:
-    """True for a hang that no deadline within a life ends: of a learner, at a start, or of the process of a hook.
+    """True for a hang that no deadline within a life ends: of a learner, or at a start.
 
     An evaluator has the time of a start at every evaluation.
     """
-    is_slow = re.search(r"role=(learner|evaluator)", fault) is not None or fault.startswith(("child.start", "post."))
+    is_slow = re.search(r"role=(learner|evaluator)", fault) is not None or fault.startswith("child.start")
     return fault.endswith(":hang") and is_slow
 
 

@@ -66,7 +66,7 @@ SCENES = (
     replay("sac-wrap", "collect.mode=alternate", "replay.capacity=300", "env.num_envs=2", is_bitwise=True),
     replay("sac-async", "env.vectorization=async", "env.num_envs=2"),
     replay("sac-free", "collect.mode=free", "collect.num_collectors=2", "log.tensorboard=true"),
-    replay("sac-beside", "collect.mode=overlap", "eval.beside=true", "collect.hook=tests.chaos.hooks:count"),
+    replay("sac-beside", "collect.mode=overlap", "eval.beside=true"),
     replay("sac-buffer", "runner=double_buffer", "replay.source=prefetch"),
     replay("td3", "algo=td3", "collect.mode=alternate", "collect.num_collectors=2", is_bitwise=True),
     replay("td3-overlap", "algo=td3", "collect.mode=overlap", "timing.trace=true", "timing.trace_mb=1"),

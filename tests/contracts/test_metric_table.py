@@ -38,7 +38,7 @@ from offpolicy.config.schedules import Ramp
 from offpolicy.timing.phases import CollectorPhase, CoreClass, EvaluatorPhase, LearnerPhase
 from offpolicy.types import (HISTOGRAM_BINS, NUM_LAGS, Account, LateTotals, CoreTotals, TaggedTime,
     CollectorTotals, DeviceTotals, EpisodeRecord,
-    EvalResult, EvaluatorTotals, HookTotals, LearnerTotals, SchedulerStats, MetricTotals, RolloutTotals,
+    EvalResult, EvaluatorTotals, LearnerTotals, SchedulerStats, MetricTotals, RolloutTotals,
     Snapshot, SystemLoad)
 
 def snapshot(k):
@@ -56,9 +56,8 @@ def snapshot(k):
         device=DeviceTotals(*[k * 10**6] * 4, iterations=k, launch_bound=0, dropped=0),
         late=LateTotals(k, k, late_ms * k * 10**6, late_ms * k * 10**6)) for late_ms in (0, 5))
     return Snapshot(1.0 + k / 5, 100 + k, k, ranks,
-        (CollectorTotals(steps, 100 + k, 100 + k, 0.0, k, rollouts=k,
-        hook=HookTotals(k, 1, 10**6 * k, 10**5 * k)),), k, 1000, 0.0,
-        EvaluatorTotals(account(EvaluatorPhase), k, 1, 2),
+        (CollectorTotals(steps, 100 + k, 100 + k, 0.0, k, rollouts=k),), k, 1000, 0.0,
+        EvaluatorTotals(account(EvaluatorPhase), k, 1),
         CoreTotals(k * 10**9, k * len(CoreClass), dict.fromkeys(CoreClass, k)),
         SystemLoad(3.0, 8.0, 45.0, 2.0, 24.0, 240.0), restarts=k // 50, learner_restarts=k // 50)
 
@@ -73,7 +72,7 @@ def main():
     logger.set_speed(2, "alternate")
     logger.status("starting")
     logger.log_episode(EpisodeRecord(50, 0, -3.0, 50, True, False, 1.0))
-    logger.log_eval(EvalResult(60, -2.0, 0.5, 50.0, 3, 7, 0.5, 1))
+    logger.log_eval(EvalResult(60, -2.0, 0.5, 50.0, 3, 7))
     for k in (10, 20, 30, 40, 50):
         if k == 30:  # a replay's keys first, then those of rollouts
             logger.header = replace(logger.header, algo="appo")

@@ -292,7 +292,11 @@ def write_random_demos(path: Path, env_id: str) -> None:
     spec = probe(EnvConfig(id=env_id))
     recorder = Recorder(spec)
     run_episodes(
-        random_actor(spec, 0), EnvConfig(id=env_id), episodes=2, seed=0, callbacks=EpisodeCallbacks(on_end=recorder)
+        random_actor(spec, 0),
+        EnvConfig(id=env_id),
+        episodes=2,
+        seed=0,
+        callbacks=EpisodeCallbacks(on_end=recorder, keeps_steps=True),
     )
     recorder.save(path)
 

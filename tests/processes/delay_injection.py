@@ -76,7 +76,6 @@ def collector_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.collect.replay_writer import ReplayWriter
     from offpolicy.collect.rollout_writer import RolloutWriter
     from offpolicy.collect.snapshot import CollectorSnapshot
-    from offpolicy.collect.training_hook import TrainingHook
     from offpolicy.envs.vector import VectorAdapter
     from offpolicy.processes.handshake import CollectorGate
 
@@ -87,7 +86,6 @@ def collector_parts() -> dict[str, tuple[Part, ...]]:
         "action_select": ((CollectorPolicy, "act"),),
         "env_step": ((VectorAdapter, "step"),),
         "replay_write": ((ReplayWriter, "write"), (RolloutWriter, "write")),
-        "post_backpressure": ((TrainingHook, "add"),),
         "other": ((CollectorReporter, "is_wanted"),),
     }
 

@@ -62,7 +62,7 @@ def test_a_run_completes_and_its_time_account_closes(whole: LiveRun) -> None:
 
 
 @pytest.mark.promise("any-env")
-@pytest.mark.parametrize("env_id", ["CartPole-v1", pytest.param("offpolicy.envs.toy:Locks-v0", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", pytest.param("tests.toys:Locks-v0", marks=pytest.mark.slow)])
 def test_discrete_actions_train(start_run: StartRun, env_id: str) -> None:
     run = start_run(f"env.id={env_id}", command=TINY_APPO)
     assert run.finish()[::2] == (0, "")

@@ -30,10 +30,9 @@ ROLLOUTS = (POINT, "algo=appo", *ONCE, "env.num_envs=1", "rollout.length=2")
 HAND = ("algo=hora", "env=hand_rotation", "algo.encoder_dims=[8]", "algo.latent_dim=3", "env.kwargs.num_threads=1")
 TEACH = (*HAND, *ONCE, "env.num_envs=4", "rollout.length=2")
 ADAPT = (*TEACH, "stage=adapt", "teacher=teacher/run")
-SHORT_EPISODES = ("env.id=offpolicy.envs.toy:Counter-v0", "env.kwargs.truncate_at=2")
+SHORT_EPISODES = ("env.id=tests.toys:Counter-v0", "env.kwargs.truncate_at=2")
 EVALUATIONS = (*SHORT_EPISODES, "eval.every=1", "eval.episodes=1")
 CHECKPOINTS = (*SHORT_EPISODES, "checkpoint.every=1", "checkpoint.replay=false")
-HOOK = "collect.hook=tests.processes.example_hooks:nothing_much"
 SLOW = (SLOW_STEP, "env.kwargs.step_ms=20")
 
 # Phases that are late.
@@ -41,7 +40,6 @@ WORK = ("learner.replay_sample", "learner.h2d", "learner.train", "learner.weight
 LEARNER = ("learner.collector_wait", *WORK, "learner.sync_coordination", "learner.other")
 ACT = ("collector.weight_apply", "collector.action_select", "collector.env_step", "collector.replay_write")
 COLLECTOR = (*ACT, "collector.handshake", "collector.other")
-HOOKED = ("collector.post_backpressure", "collector.env_step")
 FEW = ("learner.train", "learner.weight_publish", "collector.env_step", "collector.action_select")
 SAVED = ("learner.checkpoint", "collector.snapshot")
 PACKED = ("packer.pack", "learner.replay_sample", *FEW)
@@ -60,7 +58,6 @@ SCENES: dict[str, Scene] = {
     # configuration                                             in turns  late phases
     "single":              Scene((POINT, IN_TURNS),                 True, LEARNER),
     "single, collector":   Scene((POINT, IN_TURNS),                 True, COLLECTOR),
-    "single, hook":        Scene((POINT, IN_TURNS, HOOK),           True, HOOKED),
     "single, td3":         Scene((POINT, IN_TURNS, "algo=td3"),     True, FEW),
     "single, overlap":     Scene((POINT, AT_ONCE),                 False, (*FEW, "learner.replay_sample")),
     "evaluations":         Scene((*EVALUATIONS, IN_TURNS),          True, ("learner.evaluation",), **WITH_RESETS),

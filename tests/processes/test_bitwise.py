@@ -1,4 +1,4 @@
-"""Bit for bit after five kills at random points: all algorithms, with Gymnasium, hostile state and demonstrations."""
+"""Bit for bit after five kills at random points: all algorithms, with Gymnasium, MuJoCo and demonstrations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.timeout(300)]
 NUM_KILLS, SEEDS = 5, (1, 2, 3)
 STEPS = 50  # between two checkpoints
 PATIENCE_S = 90.0
-HOSTILE = "env.id=tests.processes.hostile_env:Hostile-v0"
 COMMON = (
     *("collect.mode=alternate", "device=cpu", "env.num_envs=2", "eval.episodes=0"),
     *("total_timesteps=2400", f"checkpoint.every={STEPS}", "checkpoint.keep=100"),
@@ -37,21 +36,18 @@ COMMANDS = {
 ENVS = {
     "gymnasium": ("env.id=Pendulum-v1",),
     "hand": (),  # what HORA trains in
-    "hostile": (HOSTILE,),
-    "hostile-groups": ("env=gym", HOSTILE, "env.kwargs.has_groups=true"),
+    "mujoco": ("env.id=Hopper-v5",),
     "demos": ("env.id=Pendulum-v1", "replay.demos=demos.npz"),
 }
 CELLS = [
-    *((algo, env) for algo in ("sac", "td3", "flashsac") for env in ("gymnasium", "hostile", "demos")),
-    *(("appo", "gymnasium"), ("appo", "hostile"), ("hora", "hand"), ("hora", "hostile-groups")),
+    *((algo, env) for algo in ("sac", "td3", "flashsac") for env in ("gymnasium", "mujoco", "demos")),
+    *(("appo", "gymnasium"), ("appo", "mujoco"), ("hora", "hand")),
 ]
 
 
 def words_of(algo: str, env: str) -> tuple[str, ...]:
     """The words that start a run; the last of several with one key counts."""
     last = {word.split("=")[0]: word for word in (*COMMANDS[algo], *ENVS[env])}
-    if env == "hostile-groups":
-        last.pop("env.kwargs.num_threads")
     return tuple(last.values())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -163,40 +162,4 @@ def test_a_stop_in_the_last_evaluation_is_an_interrupted_run_whose_resume_has_th
     resumed = start_run(command=("resume", "run"))
     assert resumed.finish()[0] == 0
     assert (resumed.summary()["status"], resumed.summary()["eval"]["episodes"]) == ("completed", 1)
-    traces.assert_none()
-
-
-# -- the hook ---------------------------------------------------------------------------------------------------------
-
-
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-@pytest.mark.slow
-def test_a_hook_that_fails_is_counted_and_told_once_and_no_episode_is_lost(start_run: Any, traces: Any) -> None:
-    run = start_run(*BESIDE, "eval.every=200", "eval.episodes=4", "eval.hook=tests.processes.example_hooks:fail_if_odd")
-    code, out, _ = run.finish()
-    assert code == 0
-    episodes = lines_of(run.directory / "eval_episodes.jsonl")
-    played = run.records()[-1]["evaluator/episodes"]
-    assert [each["index"] for each in sorted(episodes, key=lambda each: (each["env_steps"], each["index"]))] == [
-        *range(4)
-    ] * (len(episodes) // 4)
-    assert len(episodes) == played
-    failed = [each for each in episodes if each["post_error"]]
-    assert {each["index"] for each in failed} == {1, 3}
-    assert run.records()[-1]["evaluator/post_failures"] == len(failed) == played / 2
-    assert out.count("eval.hook failed for episode") == 1
-    assert (run.directory / "train.log").read_text().count("Traceback") == 1
-    assert all(each["post_started_s"] >= each["ended_s"] for each in episodes)
-    traces.assert_none()
-
-
-@pytest.mark.slow
-def test_a_hook_that_does_not_exist_is_refused_before_there_is_a_run(start_run: Any, traces: Any) -> None:
-    run = start_run(*BESIDE, "eval.hook=tests.processes.example_hooks:nothing")
-    code, _, err = run.finish()
-    assert (code, run.directory.exists()) == (2, False)
-    assert "eval.hook: got 'tests.processes.example_hooks:nothing', allowed module:function: AttributeError" in err
     traces.assert_none()

@@ -14,10 +14,10 @@ from tests.conftest import Traces
 from tests.processes.conftest import FINISHED, TINY, LiveRun, SmallDisk
 
 pytestmark = pytest.mark.mp
-FAULTY = "env.id=offpolicy.envs.toy:Faulty-v0"
+FAULTY = "env.id=tests.toys:Faulty-v0"
 CLOSING = """
 import threading, gymnasium
-from offpolicy.envs.toy import Faulty
+from tests.toys import Faulty
 
 class Closing(Faulty):
     def close(self):
@@ -123,7 +123,7 @@ def test_an_environment_that_raises_too_often_is_a_crash_loop(start_run: Any) ->
         pytest.param(("algo=appo", "runner=appo", "rollout.length=20", "env.num_envs=2"), marks=pytest.mark.slow),
     ],
 )
-def test_bad_rows_up_to_the_limit_are_dumped_and_skipped(start_run: Any, traces: Traces, options: tuple[str]) -> None:
+def test_bad_rows_up_to_the_limit_are_dropped_and_counted(start_run: Any, traces: Traces, options: tuple[str]) -> None:
     words = TINY if "algo=appo" not in options else [word for word in TINY if "learning_s" not in word]
     words = [word for word in words if "algo=appo" not in options or "batch_size" not in word]
     faulty = (FAULTY, "env.kwargs.fail=nan_obs", "env.kwargs.at=110", "eval.episodes=0", *options)
@@ -131,25 +131,21 @@ def test_bad_rows_up_to_the_limit_are_dumped_and_skipped(start_run: Any, traces:
     code, out, err = run.finish(60.0)
     assert (code, err) == (0, "")
     assert run.summary()["env_steps"] >= 600
-    dumps = list(run.directory.glob("bad-row-*.json"))
-    assert len(dumps) >= 2
-    assert out.count("of env.max_bad_rows=100") == len(dumps)
+    assert out.count("of env.max_bad_rows=100") >= 2
     traces.assert_none()
 
 
 @pytest.mark.promise("nan-never-trained", "exit-codes")
 def test_one_bad_row_more_than_the_limit_ends_the_run(start_run: Any) -> None:
-    """Both are dumped, and the rows before the last one are saved."""
+    """The rows before the last one are saved."""
     run = start_run(FAULTY, "env.kwargs.fail=nan_obs", "env.kwargs.at=110", "env.max_bad_rows=1")
     code, _, err = run.finish()
     assert code == 65, err
-    assert [word for word in ("NaN or Inf", "next_obs", "seed", "bad-row-") if word not in err] == []
-    dumps = [json.loads(path.read_text()) for path in run.directory.glob("bad-row-*.json")]
-    assert len(dumps) == 2
-    assert {"env_index", "env_steps", "seed", "obs", "action", "reward"} <= dumps[0].keys() & dumps[1].keys()
+    told = re.search(r"NaN or Inf in next_obs of environment 0 at env step (\d+), episode step \d+, seed \d+", err)
+    assert told is not None, err
     [checkpoint] = run.checkpoints()
     state = json.loads((run.directory / "checkpoints" / checkpoint / "state.json").read_text())
-    assert state["env_steps"] == max(dump["env_steps"] for dump in dumps)
+    assert state["env_steps"] == int(told[1])
 
 
 def test_a_machine_that_refuses_a_process_at_the_start_is_named(

@@ -80,7 +80,7 @@ def test_closed_streams_cost_nothing(tmp_path: Path, traces: Traces) -> None:
 
 
 def test_a_full_disk_under_stdout_and_stderr_does_not_change_the_exit_code(tmp_path: Path, traces: Traces) -> None:
-    words = ("env.id=offpolicy.envs.toy:Faulty-v0", "env.kwargs.fail=inf_reward", "env.kwargs.at=250")
+    words = ("env.id=tests.toys:Faulty-v0", "env.kwargs.fail=inf_reward", "env.kwargs.at=250")
     assert shell('exec "$@" > /dev/full 2>&1', tmp_path, traces, *words).returncode == 65
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_code"] == 65
 

@@ -26,6 +26,23 @@ except offpolicy.Interrupted as stop:
     run = offpolicy.TrainedRun.read(stop.run_dir)
     print("stopped", run.status, stop.exit_code, run.policy().env_steps == run.summary["env_steps"])
 """
+EPISODES = """
+import json
+import offpolicy
+class Seen(offpolicy.Callback):
+    records = []
+    def on_episode(self, record):
+        self.records.append(record)
+offpolicy.train(
+    callbacks=[Seen()], env="pendulum", total_timesteps=1000, eval={"every": 500, "episodes": 3, "beside": "false"},
+    algo={"learning_starts": 200, "hidden_dims": [8]}, run_dir="runs/seen",
+)
+trained = [record for record in Seen.records if "episode" not in record]
+assert trained == [json.loads(line) for line in open("runs/seen/episodes.jsonl")], trained
+evaluated = [(record["env_steps"], record["episode"]) for record in Seen.records if "episode" in record]
+assert evaluated == [(500, 0), (500, 1), (500, 2), (1000, 0), (1000, 1), (1000, 2)], evaluated
+print("all", len(trained))
+"""
 # The shared memory of a run, its replay too, is not kept until the program ends: a program may start many runs.
 KEEPS_NOTHING = """
 import gc, os
@@ -55,7 +72,7 @@ def python_of(page: str) -> list[str]:
 @pytest.mark.slow
 def test_every_block_of_the_page_runs(tmp_path: Path) -> None:
     shown = python_of("docs/python.md")
-    assert len(shown) == 7
+    assert len(shown) == 8
     out = run_python("\n".join(shown), tmp_path)
     assert "(1,) (5, 1)" in out
     assert "completed" in out
@@ -78,3 +95,8 @@ def test_the_readme_trains_loads_and_acts_in_at_most_six_lines(tmp_path: Path) -
 @pytest.mark.promise("python")
 def test_ctrl_c_saves_and_raises(tmp_path: Path) -> None:
     assert "stopped interrupted 130 True" in run_python(INTERRUPTED + KEEPS_NOTHING, tmp_path)
+
+
+@pytest.mark.promise("python")
+def test_a_callback_gets_every_episode_of_training_and_of_evaluations(tmp_path: Path) -> None:
+    assert "all 5" in run_python(EPISODES, tmp_path)

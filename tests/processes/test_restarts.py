@@ -27,7 +27,7 @@ from tests.replay_scene import saved_transitions
 
 pytestmark = pytest.mark.mp
 PACE = "env.kwargs.step_ms=2"  # no machine is so fast that a run ends before it is killed
-COUNTER = ("env.id=offpolicy.envs.toy:Counter-v0", "env.kwargs.terminate_at=7", "env.kwargs.stagger=1", PACE)
+COUNTER = ("env.id=tests.toys:Counter-v0", "env.kwargs.terminate_at=7", "env.kwargs.stagger=1", PACE)
 LAYOUT = RowLayout(obs_dim=3, action_dim=1)
 PATIENCE_S = 90.0
 BACK_S = 15.0  # from a death until env steps are recorded again, at most

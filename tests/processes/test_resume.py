@@ -65,6 +65,20 @@ def test_a_run_that_is_complete_and_goes_on_is_bitwise_the_longer_one(start_run:
     assert saved_files(first) == saved_files(second)
 
 
+@pytest.mark.promise("exact-resume")
+def test_an_environment_whose_state_is_not_exact_begins_new_episodes_and_the_run_says_so(start_run: Any) -> None:
+    env = "env.id=tests.processes.aliased_env:Aliased-v0"
+    code, out, err = start_run(env, "total_timesteps=300").finish()
+    assert (code, err) == (0, "")
+    why = "Aliased.log is also Aliased.kept"
+    assert f"a resume from this checkpoint is not bitwise, because {why}; episodes will begin again" in out
+    resumed = start_run("total_timesteps=400", command=("resume", "run"))
+    code, out, _ = resumed.finish()
+    assert code == 0
+    assert f"the continuation is not bitwise: {why}; episodes begin again" in out
+    assert f"{why}; episodes begin again" in (resumed.directory / "train.log").read_text()
+
+
 @pytest.mark.slow
 def test_without_saved_replay_rows_a_resumed_run_refills_first_and_owes_no_updates(start_run: Any) -> None:
     assert start_run("checkpoint.replay=false", "total_timesteps=300").finish()[0] == 0

@@ -72,12 +72,12 @@ def test_every_command_reads_a_finished_run(run_cli: RunCli, finished_copy: Path
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("collect.mode=overlap", "env.num_envs=2", "env.vectorization=async", "env.id=offpolicy.envs.toy:DictObs-v0"),
+        ("collect.mode=overlap", "env.num_envs=2", "env.vectorization=async", "env.id=tests.toys:DictObs-v0"),
         pytest.param(("collect.mode=free", "collect.band=50"), marks=pytest.mark.slow),
         ("algo=td3", "env.num_envs=4", "algo.utd=0.5"),
         pytest.param(("algo.critic_layer_norm=true", "algo.max_grad_norm=1.0"), marks=pytest.mark.slow),
         pytest.param(("replay.capacity=128", "algo.utd=2"), marks=pytest.mark.slow),
-        pytest.param(("env.id=offpolicy.envs.toy:OddBounds-v0",), marks=pytest.mark.slow),
+        pytest.param(("env.id=tests.toys:OddBounds-v0",), marks=pytest.mark.slow),
     ],
 )
 def test_every_mode_and_option_completes_at_its_utd(start_run: Any, overrides: tuple[str, ...]) -> None:
@@ -154,7 +154,7 @@ def test_double_buffer_that_does_not_run_ahead_is_bitwise_single_gpu(
 
 @pytest.mark.slow
 def test_every_finished_episode_is_recorded_once(start_run: Any) -> None:
-    run = start_run("env.id=offpolicy.envs.toy:Counter-v0", "env.kwargs.truncate_at=7", "total_timesteps=350")
+    run = start_run("env.id=tests.toys:Counter-v0", "env.kwargs.truncate_at=7", "total_timesteps=350")
     assert run.finish()[0] == 0
     episodes = [json.loads(line) for line in (run.directory / "episodes.jsonl").read_text().splitlines()]
     assert [episode["ep_length"] for episode in episodes] == [7] * 50

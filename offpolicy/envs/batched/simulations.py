@@ -15,7 +15,7 @@ import numpy as np
 from mujoco.batch import Batch, SimulationError
 from numpy.typing import NDArray
 
-from offpolicy.envs.mujoco_state import models_digest
+from offpolicy.envs.mujoco_state import model_digest
 
 Array = NDArray[np.float64]
 Ids = NDArray[np.intp]
@@ -117,6 +117,6 @@ class Simulations:
         """Restores what `get_state` returned. Derived fields are renewed by the next step only."""
         self._batch.state[...] = state
 
-    def digest(self) -> str | None:
+    def digest(self) -> str:
         """Returns a fingerprint of every number of the model."""
-        return models_digest([self.model])
+        return model_digest(self.model)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from offpolicy.algos.vtrace import RatioBounds, Targets, gae, vtrace
 from offpolicy.algos.vtrace import Steps as PlainSteps
-from offpolicy.envs.toy import Counter
+from tests.toys import Counter
 
 GAMMA, LAM = 0.9, 0.8
 Rule = Callable[..., Targets]

@@ -26,7 +26,6 @@ FILES: dict[str, Any] = {
         "replay_end": [100],
         "replay_written": [100],
         "has_replay": True,
-        "bad_rows": [2],
         "last_eval_step": 50,
         "teacher": None,
         "fingerprint": {"algo.name": "sac"},
@@ -64,7 +63,6 @@ def test_what_a_run_writes_is_read(tmp_path: Path) -> None:
     assert checkpoint is not None
     state, streams = SharedState.of(checkpoint), RankStreams.of(checkpoint, 0)
     assert (state.num_updates, state.start, state.replay_end) == (5, (4, 0), [100])
-    assert state.bad_rows == [2]
     assert (streams.setting, streams.updates) == ((2, "overlap"), b"\x00\xff")
     assert streams.kernels == "fast"
     assert CollectorNumbers.of(checkpoint, "collector-0").policy_lag_sum == 3.0

@@ -11,7 +11,7 @@ import pytest
 
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect, step, wait_turn
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
-from offpolicy.collect.replay_writer import BadRow, BadRowError
+from offpolicy.collect.replay_writer import BadRowError
 from offpolicy.errors import EnvFailure
 from offpolicy.processes.control_page import CollectorWord, ControlPage
 from offpolicy.processes.handshake import Turn
@@ -89,7 +89,7 @@ class Reports(list[CollectorTotals]):
     publish = list.append
 
 
-def never_bad(error: BadRowError, outcome: StepOutcome) -> StepOutcome:
+def never_bad(error: BadRowError, outcome: StepOutcome, progress: Progress) -> StepOutcome:
     raise error
 
 
@@ -117,7 +117,7 @@ def make(reports: Reports | None = None, gate: Gate | None = None, **parts: Any)
         "progress": Progress(obs=np.zeros((2, 1), np.float32)),
         "ledger": NullLedger(CollectorPhase),
         "take_snapshot": lambda: None,
-        "skip_bad_rows": never_bad,
+        "drop_bad_rows": never_bad,
         "renew_env": never_renewed,
     }
     return CollectorParts(**{**defaults, **parts})
@@ -148,9 +148,9 @@ def test_weights_are_taken_when_the_writer_wants_them_and_never_in_the_warm_up()
 def test_the_sound_rows_of_a_step_with_bad_ones_count_as_env_steps() -> None:
     class OneIsBad(Writer):
         def write(self, obs: np.ndarray, output: PolicyOutput, outcome: StepOutcome) -> int:
-            raise BadRowError([BadRow(0, {"reward": [float("nan")]})], num_stored=1)
+            raise BadRowError(np.array([0]), {"reward": NAN}, num_stored=1)
 
-    parts = make(writer=OneIsBad(), skip_bad_rows=lambda error, outcome: outcome)
+    parts = make(writer=OneIsBad(), drop_bad_rows=lambda error, outcome, progress: outcome)
     step(parts)
     assert (parts.progress.env_steps, parts.progress.vector_steps) == (1, 1)
 

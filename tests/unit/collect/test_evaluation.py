@@ -12,9 +12,9 @@ import torch
 from offpolicy.algos.registry import make_policy
 from offpolicy.collect.evaluation import (
     MAX_EVAL_ENVS,
+    Episode,
     EpisodeCallbacks,
     deterministic_actor,
-    evaluate,
     random_actor,
     run_episodes,
     step_episodes,
@@ -29,7 +29,7 @@ from offpolicy.types import SpaceSpec, StepOutcome
 from tests.fakes import FakeClock
 
 POINT_MASS = EnvConfig(id="offpolicy.envs.toy:PointMass-v0")
-COUNTER = EnvConfig(id="offpolicy.envs.toy:Counter-v0", kwargs={"truncate_at": 7})
+COUNTER = EnvConfig(id="tests.toys:Counter-v0", kwargs={"truncate_at": 7})
 
 
 def make(obs_dim: int, action_dim: int) -> Policy:
@@ -153,15 +153,22 @@ def test_exactly_the_episodes_asked_for_are_counted() -> None:
 
 
 def test_the_same_seed_gives_the_same_returns_and_another_seed_others() -> None:
-    policy, callbacks = make(4, 2), EpisodeCallbacks(env_steps=10, policy_version=3)
-    first, again, other = (
-        evaluate(policy, POINT_MASS, episodes=3, seed=seed, callbacks=callbacks) for seed in (1, 1, 2)
-    )
-    assert first is not None
-    assert other is not None
-    assert first == again
-    assert first.mean_reward != other.mean_reward
-    assert (first.env_steps, first.policy_version, first.episodes) == (10, 3, 3)
+    act = deterministic_actor(make(4, 2))
+    first, again, other = (run_episodes(act, POINT_MASS, episodes=3, seed=seed).ep_return for seed in (1, 1, 2))
+    assert first.tolist() == again.tolist()
+    assert set(first).isdisjoint(other)
+
+
+def test_an_episode_has_its_steps_where_they_are_asked_for() -> None:
+    episodes = list[Episode]()
+    for keeps_steps in (True, False):
+        callbacks = EpisodeCallbacks(on_end=episodes.append, keeps_steps=keeps_steps)
+        run_episodes(deterministic_actor(make(3, 1)), COUNTER, episodes=1, seed=0, callbacks=callbacks)
+    kept, bare = episodes
+    assert (kept.index, kept.ep_return, kept.length, kept.terminated, kept.truncated) == (0, 28.0, 7, False, True)
+    assert kept.obs[:, 1].tolist() == [*range(8)]
+    assert (kept.reward.tolist(), kept.action.shape) == ([*range(1, 8)], (7, 1))
+    assert (bare.ep_return, bare.length, len(bare.reward)) == (28.0, 7, 0)
 
 
 def test_the_time_of_an_evaluation_is_in_its_phases() -> None:
@@ -180,11 +187,11 @@ def test_the_time_of_an_evaluation_is_in_its_phases() -> None:
         return reset_some(seed, numbers, where)
 
     vector.step, vector.reset_some = slow_step, slow_reset  # type: ignore[method-assign]
-    callbacks = EpisodeCallbacks(ledger=ledger, clock=clock, on_end=lambda episode, interval: clock.advance(1000))
+    callbacks = EpisodeCallbacks(ledger=ledger, on_end=lambda episode: clock.advance(1000))
     step_episodes(stay, vector, 2, 0, callbacks)
     account = ledger.account()
     spent = {name: ns for name, ns in account.phases_ns.items() if ns}
-    assert spent == {"env_step": 500, "env_reset": 7, "post_backpressure": 2000}
+    assert spent == {"env_step": 500, "env_reset": 7, "other": 2000}
     assert account.iterations == 5
 
 

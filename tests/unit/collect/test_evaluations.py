@@ -102,3 +102,16 @@ def test_a_return_that_is_none_is_neither_kept_nor_written(tmp_path: Path) -> No
     evaluations.add(result(100, float("nan")), weights(1.0))
     assert read_scores(tmp_path) == []
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_file_that_is_refused_is_warned_of_once_and_written_once_it_can_be(tmp_path: Path) -> None:
+    warnings, path = list[str](), tmp_path / EVALUATIONS_FILE
+    path.mkdir()
+    evaluations = opened(tmp_path, warn=warnings)
+    evaluations.add(result(100, -5.0), weights(1.0))
+    path.rmdir()
+    evaluations.add(result(200, -4.0), weights(2.0))
+    evaluations.close()
+    (warning,) = warnings
+    assert warning.startswith("evaluations.jsonl cannot be written: ")
+    assert read_scores(tmp_path) == [Score(200, -4.0)]

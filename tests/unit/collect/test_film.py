@@ -75,7 +75,7 @@ def test_no_policy_acts_on_nan() -> None:
 
 def test_an_environment_that_draws_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"has the render modes \[\], needed rgb_array$"):
-        Film(lambda obs: obs, EnvConfig(id="offpolicy.envs.toy:Counter-v0"), episodes=1, seed=1)
+        Film(lambda obs: obs, EnvConfig(id="tests.toys:Counter-v0"), episodes=1, seed=1)
 
 
 def test_a_picture_that_cannot_be_drawn_is_the_environments_failure() -> None:

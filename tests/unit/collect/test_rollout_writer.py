@@ -144,7 +144,7 @@ def test_a_rollout_with_nan_or_inf_is_refused_by_field_and_environment(name: str
     scene.write(0)
     with pytest.raises(BadRowError, match=f"^NaN or Inf in {name} of environment 1$") as caught:
         scene.write(1, **{name: [1.0, bad]})
-    assert [(row.env, len(row.fields)) for row in caught.value.rows] == [(1, 8)]
+    assert caught.value.envs == (1,)
     assert (scene.ring.committed, scene.ring.unread) == (0, 0)
 
 

@@ -46,7 +46,9 @@ def test_what_was_recorded_is_what_happened(tmp_path: Path) -> None:
     """More episodes than environments side by side, so that some are reset and some have nothing left to do."""
     spec = probe(PENDULUM)
     recorder = Recorder(spec)
-    found = run_episodes(swing, PENDULUM, episodes=21, seed=3, callbacks=EpisodeCallbacks(on_end=recorder))
+    found = run_episodes(
+        swing, PENDULUM, episodes=21, seed=3, callbacks=EpisodeCallbacks(on_end=recorder, keeps_steps=True)
+    )
     assert recorder.save(tmp_path / "demos.npz") == 21 * 7
     read = read_demos(str(tmp_path / "demos.npz"), spec)
     read.require_sequences("algo.n_step")
@@ -65,7 +67,9 @@ def test_episodes_that_end_before_others_side_by_side_are_recorded_to_their_end_
     env = EnvConfig(id="MountainCarContinuous-v0")
     spec = probe(env)
     recorder = Recorder(spec)
-    found = run_episodes(downhill, env, episodes=4, seed=5, callbacks=EpisodeCallbacks(on_end=recorder))
+    found = run_episodes(
+        downhill, env, episodes=4, seed=5, callbacks=EpisodeCallbacks(on_end=recorder, keeps_steps=True)
+    )
     recorder.save(tmp_path / "demos.npz")
     read = read_demos(str(tmp_path / "demos.npz"), spec)
     assert len(set(found.length)) > 1
@@ -75,7 +79,7 @@ def test_episodes_that_end_before_others_side_by_side_are_recorded_to_their_end_
 
 def test_a_disk_that_refuses_leaves_no_half_file(tmp_path: Path) -> None:
     recorder = Recorder(probe(PENDULUM))
-    run_episodes(swing, PENDULUM, episodes=1, seed=3, callbacks=EpisodeCallbacks(on_end=recorder))
+    run_episodes(swing, PENDULUM, episodes=1, seed=3, callbacks=EpisodeCallbacks(on_end=recorder, keeps_steps=True))
     with pytest.raises(SaveError):
         recorder.save(tmp_path / "nowhere" / "demos.npz")
     assert list(tmp_path.iterdir()) == []

@@ -23,7 +23,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     here = tmp_path / "here"
     (tmp_path / "run").mkdir()
     here.mkdir()
-    (tmp_path / "run" / "config.yaml").write_text("env:\n  id: evilmod:X-v0\neval:\n  hook: evilmod.deep:f\n")
+    (tmp_path / "run" / "config.yaml").write_text("env:\n  id: evilmod:X-v0\ncallbacks: [evilmod.deep:f]\n")
     monkeypatch.chdir(here)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     return tmp_path / "run"
@@ -34,12 +34,12 @@ def test_what_would_be_imported_is_printed_and_nothing_is(run: Path, capsys: pyt
     check_trust(run, is_trusted=False)
     err = capsys.readouterr().err.splitlines()
     assert err[0].endswith(f"config.yaml: env.id imports evilmod, found in {Path('evilmod.py').resolve()}")
-    assert "eval.hook imports evilmod.deep, found in" in err[1]
+    assert "callbacks imports evilmod.deep, found in" in err[1]
     assert not Path("evilmod.executed").exists()
 
 
 def test_a_key_of_the_command_line_is_the_users_own(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check_trust(run, is_trusted=False, overridden=("env.id", "eval.hook"))
+    check_trust(run, is_trusted=False, overridden=("env.id", "callbacks"))
     assert capsys.readouterr().err == ""
 
 
@@ -75,7 +75,7 @@ def test_every_file_that_is_executed_and_its_directory_count(
         Path(f"evilmod/{name}.py").write_text(EVIL)
     check_trust(run, is_trusted=False)
     owned_by_another(monkeypatch, theirs)
-    with pytest.raises(ConfigError, match="eval.hook: evilmod.deep would run .* user 77 made .*" + theirs):
+    with pytest.raises(ConfigError, match="callbacks: evilmod.deep would run .* user 77 made .*" + theirs):
         check_trust(run, is_trusted=False)
 
 

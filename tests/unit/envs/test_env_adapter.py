@@ -10,13 +10,13 @@ import pytest
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
-from offpolicy.envs.toy import Faulty
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
 from offpolicy.errors import EnvFailure
+from tests.toys import Faulty
 
 
 def faulty(num_envs: int = 1, **kwargs: Any) -> VectorAdapter:
-    return make_vector(EnvConfig(id="offpolicy.envs.toy:Faulty-v0", kwargs=kwargs, num_envs=num_envs))
+    return make_vector(EnvConfig(id="tests.toys:Faulty-v0", kwargs=kwargs, num_envs=num_envs))
 
 
 def step_until_failure(envs: VectorAdapter) -> None:
@@ -35,7 +35,7 @@ def test_an_environment_that_raises_in_step_is_named_with_seed_step_and_action()
     envs = faulty(4, fail="step_raise", at=3, only_seed=seed)
     envs.reset(1)
     text = failure_of(envs)
-    assert text.startswith("env 2 of 4 (offpolicy.envs.toy:Faulty-v0) failed in step: ")
+    assert text.startswith("env 2 of 4 (tests.toys:Faulty-v0) failed in step: ")
     assert text.splitlines()[0].endswith(f"seed {seed}, episode step 3, last action [0.25]: ValueError: fails in step")
     assert 'raise ValueError("fails in step")' in text
     assert text.endswith("ValueError: fails in step")

@@ -54,7 +54,7 @@ def test_an_id_of_a_package_that_is_not_there_says_what_to_install_and_to_write(
     if importlib.util.find_spec(module) is not None:
         pytest.skip(f"{module} is installed")
     assert refusal(env_id) == (
-        f"env.id: got {env_id!r}, which comes with another package; type pip install '{pip}',"
+        f"env.id: got {env_id!r}, it is of another package; type pip install '{pip}',"
         f" and write env.id={module}:{env_id}"
     )
 
@@ -117,10 +117,10 @@ def test_mujoco_writes_neither_to_stderr_nor_into_the_working_directory(
         ("Pendulum-v1", {}, {}),
         ("Pendulum-v1", {"max_episode_steps": 7}, {"max_episode_steps": 7}),
         ("Pendulum-v1", {"max_episode_steps": None}, {"max_episode_steps": None}),
-        ("offpolicy.envs.toy:Counter-v0", {"max_episode_steps": None}, {"max_episode_steps": MAX_EPISODE_STEPS}),
+        ("tests.toys:Counter-v0", {"max_episode_steps": None}, {"max_episode_steps": MAX_EPISODE_STEPS}),
         ("Pendulum-v1", {"max_episode_steps": -1}, {"max_episode_steps": MAX_EPISODE_STEPS}),
         (
-            "offpolicy.envs.toy:Counter-v0",
+            "tests.toys:Counter-v0",
             {"truncate_at": 7},
             {"truncate_at": 7, "max_episode_steps": MAX_EPISODE_STEPS},
         ),

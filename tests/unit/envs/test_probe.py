@@ -16,7 +16,7 @@ from offpolicy.types import SpaceSpec
 
 
 def toy(name: str, step_timeout_s: float = 20.0, **kwargs: Any) -> EnvConfig:
-    return EnvConfig(id=f"offpolicy.envs.toy:{name}", kwargs=kwargs, step_timeout_s=step_timeout_s)
+    return EnvConfig(id=f"tests.toys:{name}", kwargs=kwargs, step_timeout_s=step_timeout_s)
 
 
 def test_an_unknown_id_is_refused_in_process_with_the_closest() -> None:

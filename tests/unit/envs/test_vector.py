@@ -18,7 +18,7 @@ from offpolicy.types import StepOutcome
 
 
 def toy(name: str, num_envs: int = 1, **kwargs: Any) -> VectorAdapter:
-    return make_vector(EnvConfig(id=f"offpolicy.envs.toy:{name}", kwargs=kwargs, num_envs=num_envs))
+    return make_vector(EnvConfig(id=f"tests.toys:{name}", kwargs=kwargs, num_envs=num_envs))
 
 
 def roll(envs: VectorAdapter, steps: int) -> list[StepOutcome]:
@@ -160,7 +160,7 @@ def test_the_rewards_of_gymnasium_arrive_unrounded() -> None:
 
 
 def test_discrete_actions_are_taken_by_their_number() -> None:
-    cfg = EnvConfig(id="offpolicy.envs.toy:DiscreteToy-v0", num_envs=2)
+    cfg = EnvConfig(id="tests.toys:DiscreteToy-v0", num_envs=2)
     with contextlib.closing(make_vector(cfg)) as envs:
         envs.reset(1)
         rows = [envs.step(np.array([[0.0], [1.0]], np.float32)) for _ in range(4)]
@@ -223,11 +223,11 @@ def odd_cart_poles(how: str) -> VectorAdapter:
 
 def test_a_keyword_that_the_vector_does_not_take_is_named_and_other_errors_keep_their_text() -> None:
     cfg = EnvConfig(id="OddCartPoles-v0", num_envs=2, vectorization="mujoco")
-    problem = "env.kwargs.max_episode_steps: OddCartPoles-v0 takes it with env.vectorization=sync or async"
+    problem = "env.kwargs.speed: 2 x OddCartPoles-v0 with env.vectorization=mujoco does not take it; allowed how"
     with pytest.raises(ConfigError, match=f"^{problem}"):
-        make_vector(replace(cfg, kwargs={"how": "", "max_episode_steps": 7}))
+        make_vector(replace(cfg, kwargs={"how": "", "speed": 7}))
     gymnasium.register("LostCartPoles-v0", lambda **_: CartPoleEnv(), vector_entry_point="nowhere_at_all:Vector")
-    with pytest.raises(EnvFailure, match="creating 2 x LostCartPoles-v0 .* failed"):
+    with pytest.raises(ConfigError, match="got 'LostCartPoles-v0', which needs something that is not installed"):
         make_vector(replace(cfg, id="LostCartPoles-v0"))
 
 

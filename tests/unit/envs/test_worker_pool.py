@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import pytest
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
-from offpolicy.envs.worker_pool import Workers
+from offpolicy.envs.worker_pool import Workers, end_processes
 from offpolicy.errors import EnvFailure, HangError
 from tests.held_process import HeldProcess
 
@@ -30,7 +29,7 @@ def workers(
     name: str, num_envs: int, vectorization: str = "async", step_timeout_s: float = 20.0, **kwargs: Any
 ) -> Iterator[VectorAdapter]:
     cfg = EnvConfig(
-        id=f"offpolicy.envs.toy:{name}",
+        id=f"tests.toys:{name}",
         kwargs=kwargs,
         num_envs=num_envs,
         vectorization=vectorization,
@@ -96,11 +95,7 @@ def test_a_silent_worker_ends_the_wait_and_is_gone_after_close() -> None:
 def test_workers_that_the_kernel_holds_are_given_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("offpolicy.envs.worker_pool.CLOSE_GRACE_S", 0.1)
     held = [HeldProcess(), HeldProcess()]
-    envs = Workers.__new__(Workers)
-    envs._vec = SimpleNamespace(  # type: ignore[assignment]  # a fake of Gymnasium's
-        parent_pipes=[], processes=held, error_queue=SimpleNamespace(close=lambda: None)
-    )
-    envs.close()
+    end_processes(held)  # type: ignore[arg-type]  # fakes of processes
     assert [each.was_killed for each in held] == [True, True]
     assert [each.limits_s for each in held] == [[0.1, 30.0], [0.0, 0.0]]
 
@@ -139,3 +134,25 @@ def test_workers_die_with_a_killed_parent_even_in_the_middle_of_a_step(traces: A
         assert [is_running(pid) for pid in pids] == [True, True]
         parent.kill()
     traces.assert_none()  # processes and /dev/shm
+
+
+KILLED_IN_USE = """
+import os, signal
+from offpolicy.config.sections import EnvConfig
+from offpolicy.envs.vector import make_vector
+
+if __name__ == "__main__":
+    make_vector(EnvConfig(id="Pendulum-v1", num_envs=2, vectorization="async")).reset(1)
+    os.killpg(0, signal.SIGKILL)
+"""
+
+
+def test_nothing_stays_in_dev_shm_when_all_processes_are_killed_at_once(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED_IN_USE)
+    before = set(os.listdir("/dev/shm"))
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, str(script)]
+    process = subprocess.run(command, env=environ, start_new_session=True, timeout=60, check=False)
+    assert process.returncode == -signal.SIGKILL
+    assert set(os.listdir("/dev/shm")) <= before

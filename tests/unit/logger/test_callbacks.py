@@ -104,6 +104,25 @@ def test_calls_come_in_order_on_a_thread_of_their_own() -> None:
     called.close()
 
 
+def test_a_burst_of_episodes_is_one_entry_of_the_queue(stuck: Stuck) -> None:
+    class Episodes(Kept):
+        def on_episode(self, record: Any) -> None:
+            self.got.append(record["ep_return"])
+
+    kept = Episodes()
+    called = Callbacks([kept, stuck])
+    called.record({"env_steps": 1.0})
+    stuck.begun.wait()
+    called.episodes([{"ep_return": float(number)} for number in range(3 * QUEUE_CALLS)])
+    called.episodes([])
+    called.settle(0.1)
+    assert kept.got[1:] == [float(number) for number in range(3 * QUEUE_CALLS)]
+    for _ in range(QUEUE_CALLS):
+        called.episodes([{"ep_return": 1.0}] * 2)
+    assert called.section()[1]["dropped"] == 2
+    called.close()
+
+
 def test_one_that_raises_is_named_once_and_the_others_go_on() -> None:
     kept = Kept()
     called = Callbacks([Broken(), kept])

@@ -69,11 +69,9 @@ def test_what_people_look_at_and_the_rows_of_the_contract_stand_in_every_size(
 def test_the_full_panel_has_every_row_of_the_table(record: Record, header: RunHeader, width: int, height: int) -> None:
     full, usual = ("\n".join(lines_of(record, header, width, height, is_full=is_full)) for is_full in (True, False))
     timing = [metric.row for metric in METRICS.values() if metric.kind is MetricClass.EXCLUSIVE]
-    assert len(timing) == 22
+    assert len(timing) == 21
     for row in (*timing, "Iter Wall", "Cycle", "Actor Loss", "Critic Loss"):
         assert row in full
-    hook = METRICS["timing/collector_post_backpressure_ms"].row
-    assert hook not in usual
     assert "Evaluation" not in usual
 
 

@@ -82,8 +82,8 @@ def test_the_phases_are_the_frozen_ones_and_the_warmup(make_snapshot: Any) -> No
         "param_sync", "weight_publish", "evaluation", "checkpoint", "log", "warmup",
     ]  # fmt: skip
     assert list(timing["collector"]["phases_s"]) == [
-        "weight_apply", "action_select", "env_step", "replay_write", "handshake", "learner_wait", "post_backpressure",
-        "snapshot", "warmup",
+        "weight_apply", "action_select", "env_step", "replay_write", "handshake", "learner_wait", "snapshot",
+        "warmup",
     ]  # fmt: skip
     assert timing["learner"]["phases_s"]["train"] == 6.1
 
@@ -245,7 +245,7 @@ def test_a_summary_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> 
 
 def test_the_summary_holds_the_account_of_the_evaluator_where_there_is_one(make_snapshot: Any) -> None:
     account = Account(3000 * 10**6, 100 * 10**6, 9, {"wait_request": 2500 * 10**6, "env_step": 500 * 10**6}, 0)
-    snapshot = dataclasses.replace(make_snapshot(1000), evaluator=EvaluatorTotals(account, 4, 1, 2))
+    snapshot = dataclasses.replace(make_snapshot(1000), evaluator=EvaluatorTotals(account, 4, 1))
     section = summary_of(snapshot)["timing"]["evaluator"]
     assert section["wall_s"] == pytest.approx(3.1)
     assert sum(section["phases_s"].values()) + section["other_s"] == pytest.approx(section["wall_s"])

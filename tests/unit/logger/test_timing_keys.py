@@ -1,4 +1,4 @@
-"""The keys of device, evaluator, hook and cores of a window, from cumulative totals."""
+"""The keys of device, evaluator and cores of a window, from cumulative totals."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def totals(wall_ms: int, step_ms: int, episodes: int = 4) -> EvaluatorTotals:
     """It waits for requests but for `step_ms`; half of that is CPU time."""
     phases_ns = dict.fromkeys(map(str, EvaluatorPhase), 0)
     phases_ns |= {"env_step": step_ms * MS, "wait_request": (wall_ms - step_ms) * MS}
-    return EvaluatorTotals(Account(wall_ms * MS, 100 * MS, 9, phases_ns, step_ms * MS // 2), episodes, 1, 2)
+    return EvaluatorTotals(Account(wall_ms * MS, 100 * MS, 9, phases_ns, step_ms * MS // 2), episodes, 1)
 
 
 def test_evaluator_phases_are_ms_per_second_of_its_wall(make_snapshot: MakeSnapshot) -> None:
@@ -75,7 +75,7 @@ def test_evaluator_phases_are_ms_per_second_of_its_wall(make_snapshot: MakeSnaps
     first = evaluator_keys(None, replace(before, evaluator=totals(1000, 550)))
     assert first["cpu/evaluator_pct"] == 25.0  # 275 ms of 1.1 s: its start is part of that time, not of its steady wall
     assert sum(first[f"evaluator/{phase}_ms"] for phase in EvaluatorPhase) == pytest.approx(1000.0)
-    assert (keys["evaluator/episodes"], keys["evaluator/skipped"], keys["evaluator/post_failures"]) == (6, 1, 2)
+    assert (keys["evaluator/episodes"], keys["evaluator/skipped"]) == (6, 1)
 
 
 def test_where_rank_0_evaluates_there_are_no_evaluator_keys(make_snapshot: MakeSnapshot, header: RunHeader) -> None:

@@ -182,7 +182,7 @@ def test_the_inline_evaluator_sends_the_result_of_the_published_weights(make_ran
     rank = make_rank(eval={"episodes": 2}, env=POINT_MASS, **TINY)
     evaluator = inline_evaluator(rank)
     evaluator.evaluate(40)
-    begun, (kind, fields), ended = rank.child.sent  # type: ignore[attr-defined]  # a fake child
+    begun, *_, (kind, fields), ended = rank.child.sent  # type: ignore[attr-defined]  # a fake child
     assert (kind, fields["env_steps"], fields["episodes"], fields["policy_version"]) == ("eval", 40, 2, 1)
     assert (begun, ended) == (
         ("activity", {"text": "evaluating 2 episodes: learning waits"}),

@@ -66,7 +66,7 @@ def test_a_state_continues_bit_for_bit(env_id: str) -> None:
 @pytest.mark.parametrize(
     ("saved", "reason"),
     [
-        ({"vectorization": "sync"}, "it was saved with another env.vectorization"),
+        ({"vectorization": "sync"}, "it was saved with vectorization 'sync'"),
         ({"frame_skip": 2}, "it was saved with kwargs"),
         ({"num_envs": 5}, "it was saved with num_envs 5"),
     ],
