@@ -126,8 +126,9 @@ def _layers(vector: VectorAdapter) -> list[Any]:
 
 def _attributes(layer: Any) -> dict[str, Any]:
     """Returns the attributes of a layer that an episode may change; with `get_state`, only the generator."""
-    names = set(vars(layer)) - set(_GYMNASIUMS) - ({"env"} if isinstance(layer, gymnasium.Wrapper) else set())
-    return {name: vars(layer)[name] for name in names if name in _GENERATOR_NAMES or not _offers_state(layer)}
+    left_out = (*_GYMNASIUMS, "env") if isinstance(layer, gymnasium.Wrapper) else _GYMNASIUMS
+    own = {name: value for name, value in vars(layer).items() if name not in left_out}
+    return {name: value for name, value in own.items() if name in _GENERATOR_NAMES or not _offers_state(layer)}
 
 
 def _offers_state(layer: Any) -> bool:
