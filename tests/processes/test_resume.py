@@ -72,11 +72,9 @@ def test_an_environment_whose_state_is_not_exact_begins_new_episodes_and_the_run
     assert (code, err) == (0, "")
     why = "Aliased.log is also Aliased.kept"
     assert f"a resume from this checkpoint is not bitwise, because {why}; episodes will begin again" in out
-    resumed = start_run("total_timesteps=400", command=("resume", "run"))
-    code, out, _ = resumed.finish()
+    code, out, _ = start_run("total_timesteps=400", command=("resume", "run")).finish()
     assert code == 0
     assert f"the continuation is not bitwise: {why}; episodes begin again" in out
-    assert f"{why}; episodes begin again" in (resumed.directory / "train.log").read_text()
 
 
 @pytest.mark.slow
