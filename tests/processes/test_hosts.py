@@ -120,7 +120,7 @@ def test_everything_on_a_host_dies_with_its_torchrun(two_hosts: Pair) -> None:
     launch(two_hosts, *ENDLESS)
     wait_for_updates(two_hosts)
     orphans = second.own_pids()
-    assert len(orphans) == 3  # supervisor, learner, collector
+    assert len(orphans) == 4  # supervisor, fork server, learner, collector
     kill(second.run.process.pid)
     assert wait_until_gone(orphans, 2.0) == []
     assert first.finish(60) != 0
