@@ -59,6 +59,7 @@ class Ours:
 
     name: str
     overrides: tuple[str, ...] = ()
+    is_endless = True  # it has to be stopped
 
     def why_missing(self) -> str | None:
         """Returns why it cannot run here, or None."""
@@ -143,6 +144,7 @@ class Program:
     script: str
     arguments: tuple[str, ...]
     threads: int
+    is_endless = False
 
     def why_missing(self) -> str | None:
         home = PEERS / self.home
@@ -166,8 +168,7 @@ class Program:
         return True
 
     def ticks(self, job: Job) -> list[Tick]:
-        path = job.scratch / "report.json"
-        return [Tick(*one) for one in json.loads(path.read_text())["ticks"]] if path.is_file() else []
+        return [Tick(*one) for one in json.loads((job.scratch / "report.json").read_text())["ticks"]]
 
     def report(self, job: Job) -> Report:
         data = json.loads((job.scratch / "report.json").read_text())

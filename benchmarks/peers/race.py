@@ -75,7 +75,8 @@ def _raced(contender: Contender, job: Job, cores: Sequence[int]) -> tuple[float,
                 now_s = time.monotonic()
                 if not has_chosen:
                     settled_s, has_chosen = now_s, contender.has_chosen(job)
-                steady = steady_ticks(contender.ticks(job), job.settings.learning_starts, settled_s)
+                ticks = contender.ticks(job) if contender.is_endless else []
+                steady = steady_ticks(ticks, job.settings.learning_starts, settled_s)
                 if steady and steady[-1].clock_s - steady[0].clock_s >= job.seconds - SETTLE_S:
                     break
                 if now_s > started_s + START_TIMEOUT_S + job.seconds:
