@@ -67,7 +67,7 @@ def phases_of(record: Mapping[str, Any]) -> dict[str, float]:
     """All phases of a record; those of rank 1 from the mean over two ranks."""
     learner = {f"learner.{phase}": record[learner_key(phase)] for phase in LearnerPhase}
     collector = {f"collector.{phase}": record.get(collector_key(phase), 0.0) for phase in CollectorPhase}
-    packer = {f"packer.{phase}": record[prefetch_key(phase)] for phase in PackerPhase}
+    packer = {f"packer.{phase}": record.get(prefetch_key(phase), 0.0) for phase in PackerPhase}
     means = {phase: record[rank_key(phase, "mean")] for phase in LearnerPhase}
     rank1 = {f"rank1.{phase}": 2 * mean - learner[f"learner.{phase}"] for phase, mean in means.items()}
     return learner | collector | packer | rank1
