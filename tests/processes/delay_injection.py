@@ -37,10 +37,10 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.distributed.process_group import ProcessGroup
     from offpolicy.distributed.world import World
     from offpolicy.processes.handshake import LearnerGate
+    from offpolicy.replay.prefetch_source import Slot
     from offpolicy.replay.replay_source import RateLimitedSource, ReplaySource
     from offpolicy.replay.rollout_ring import RolloutRing
     from offpolicy.replay.rollout_source import RolloutSource
-    from offpolicy.replay.staging import Slot
     from offpolicy.training.checkpointer import Checkpointer
     from offpolicy.training.evaluators import InlineEvaluator
     from offpolicy.training.reporter import Reporter
