@@ -244,8 +244,8 @@ def check_spaces(path: Path, spec: SpaceSpec) -> None:
         return
     before = read_spec(path)
     if differences := before.differences(spec):
-        what = f"of the run {path}; the spaces cannot change when a run goes on"
-        raise ConfigError([f"env.id: {difference} {what}" for difference in differences])
+        refusal = f"the spaces of the run {path} cannot change when it goes on"
+        raise ConfigError([f"env.id: {difference}: {refusal}" for difference in differences])
 
 
 def find_teacher(plan: LaunchPlan, spec: SpaceSpec) -> int | None:
