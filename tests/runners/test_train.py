@@ -22,7 +22,7 @@ from runners import train
 SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6)
 STATE: dict[str, Any] = {
     "env_steps": 0, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1, "numbers": {"num_updates": 5},
-    "start": [4, 0], "replay_first": [], "replay_end": [], "fingerprint": {},
+    "start": [4, 0], "replay_first": [], "replay_end": [], "replay_written": [], "fingerprint": {},
 }  # fmt: skip
 
 
