@@ -24,7 +24,7 @@ from typing import NamedTuple
 from offpolicy.errors import ConfigError
 
 VARIABLE, ONCE_VARIABLE = "OFFPOLICY_FAULT", "OFFPOLICY_FAULT_ONCE"
-ROLES = ("supervisor", "learner", "collector", "evaluator", "post")
+ROLES = ("supervisor", "learner", "collector", "evaluator")
 ACTIONS = ("kill", "hang", "delay:<ms>", "exit:<code>", "<errno>")
 _FAULT = re.compile(r"([a-z_.]+)(?:@([a-z0-9=,]+))?:([A-Za-z0-9]+)(?::([0-9]+))?")
 _CONDITIONS = ("role", "rank", "n")

@@ -58,7 +58,6 @@ def test_every_command_reads_a_finished_run(run_cli: RunCli, finished_copy: Path
         ("list .", "completed"),
         ("explain run", "active time per env step"),
         ("eval run --episodes 2", "mean"),
-        ("report run --html page.html", "written: page.html"),
         ("record run --out demos.npz --episodes 3", "transitions of 3 episodes, mean return"),
         ("prune run --dry-run", "would be removed"),
     ):

@@ -73,8 +73,8 @@ def test_with_a_directory_each_fault_happens_once_whoever_comes_by(tmp_path: Pat
 
 @pytest.mark.parametrize(("action", "code"), [("kill", -signal.SIGKILL), ("exit:9", 9)])
 def test_a_process_ends_at_the_site(action: str, code: int) -> None:
-    program = "from offpolicy import fault; fault.arm('post'); fault.hit('post.send'); print('alive')"
-    environ = {**os.environ, fault.VARIABLE: f"post.send:{action}"}
+    program = "from offpolicy import fault; fault.arm('learner'); fault.hit('disk.write'); print('alive')"
+    environ = {**os.environ, fault.VARIABLE: f"disk.write:{action}"}
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (code, b"")
 

@@ -29,7 +29,7 @@ SPEC = SpaceSpec(3, 1, (-2.0,), (2.0,))  # Pendulum's
 
 STATE: dict[str, Any] = {
     "env_steps": 0, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1, "numbers": {"num_updates": 5},
-    "start": [0, 0], "replay_first": [], "replay_end": [], "fingerprint": {},
+    "start": [0, 0], "replay_first": [], "replay_end": [], "replay_written": [], "fingerprint": {},
 }  # fmt: skip
 
 

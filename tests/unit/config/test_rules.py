@@ -105,7 +105,6 @@ def test_an_impossible_combination_is_refused_with_the_key_to_change() -> None:
         (adapting(teacher=None), "teacher"),
         (adapting(algo={"lr_schedule": "kl_adaptive"}), "algo.lr_schedule"),
         (adapting(init_from="b"), "init_from"),
-        ({"log": {"otlp_endpoint": "here"}}, "log.otlp_endpoint"),
     ):
         (problem,) = problems(raw)
         assert problem.startswith(f"{key}: got "), raw
