@@ -39,7 +39,7 @@ steps = [numbers(np.arange(step * NUM_ENVS, (step + 1) * NUM_ENVS)) for step in 
 tails = [np.concatenate([rows[:, 4:6], rows[:, 6:7], rows[:, :1]], axis=1) for rows in steps]
 for step, tail in enumerate(tails):
     tail.view(np.uint32)[:, -1] = 0 if step % EPISODE == 0 else 4
-ring.begin(0)
+ring.begin()
 ring.write(tails[0][:0], steps[0][:, :4])
 step = 0
 while True:
