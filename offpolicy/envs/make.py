@@ -14,7 +14,6 @@ import re
 import sys
 import traceback
 from collections.abc import Container, Iterable, Mapping
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -197,11 +196,11 @@ def cause_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def failure_text(error: BaseException, skip: int = 1) -> str:
-    """Returns the traceback as text, which crosses processes, without our own `skip` outermost frames."""
-    frames: TracebackType | None = error.__traceback__
-    for _ in range(skip):
-        frames = frames.tb_next if frames is not None and frames.tb_next is not None else frames
+def failure_text(error: BaseException) -> str:
+    """Returns the traceback as text, which crosses processes, without the outermost frame, which is ours."""
+    frames = error.__traceback__
+    if frames is not None and frames.tb_next is not None:
+        frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
 
 

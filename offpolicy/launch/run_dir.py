@@ -28,7 +28,7 @@ _PART = re.compile(rf"{HOST_DIR.pattern}|{ATTEMPT}[0-9]+")
 _RECORD = re.compile(
     r"config\.yaml|spaces\.json|summary\.json|train\.log|trace\.json|trace|videos|checkpoints|wandb|wandb_id"
     r"|(metrics|episodes|eval|evaluations)(\.superseded)?\.jsonl|events\.out\.tfevents\..*"
-    r"|slow(-rank[0-9]+)?-[0-9]+\.trace\.json\.gz|\.snapshot-.*|\..+\.[0-9]+\.tmp"
+    r"|\.snapshot-.*|\..+\.[0-9]+\.tmp"
 )
 
 WhileReading = Callable[[], AbstractContextManager[None]]
