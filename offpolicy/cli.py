@@ -6,7 +6,6 @@ A command's module is imported when the command is chosen, so that help and refu
 from __future__ import annotations
 
 import argparse
-import contextlib
 import errno
 import importlib
 import sys
@@ -15,7 +14,8 @@ from collections.abc import Sequence
 from offpolicy import __version__
 from offpolicy.errors import EXIT_OK, EXIT_PIPE_CLOSED, ConfigError, OffPolicyError, SaveError
 from offpolicy.number_text import counted
-from offpolicy.start import drop_refused, interrupted_code, interrupts_exit, open_streams, stop_refused
+from offpolicy.output import drop_refused, open_streams, silence
+from offpolicy.start import interrupted_code, interrupts_exit
 
 # Name of a command: its module in offpolicy.commands, with add_arguments(parser) and run(arguments); a line of help.
 COMMANDS = {
@@ -56,43 +56,30 @@ COMMANDS = {
 }
 OF_WORDS = ("train", "resume")  # commands that read their options as words: `--seed 3` gets an answer of its own
 NO_PREFIX = "\0"
+REFUSALS = {errno.EPIPE: EXIT_PIPE_CLOSED, errno.ENOSPC: SaveError.exit_code}  # mostly of stdout
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code.
 
-    A reader who leaves early ends it as the signal SIGPIPE would; a stdout that takes nothing else fails it.
+    A reader who leaves early ends it as the signal SIGPIPE would; a full disk fails it.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     with interrupts_exit():
         open_streams()
         drop_refused("stderr")  # the last line, on a full disk: the exit code says it too
-        why_refused = stop_refused("stdout")
     code = EXIT_OK
     try:
         code = _run(words)
         sys.stdout.flush()
-    except SystemExit as leaving:  # of argparse, which drops what it cannot print
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-        if (refused := why_refused()) is None:
-            raise
-        code = leaving.code if isinstance(leaving.code, int) else EXIT_OK
     except OSError as error:
-        if error is not why_refused():
+        if error.errno not in REFUSALS:
             raise
-        refused = error
-    else:
-        return code
-    return code or _told(refused)
-
-
-def _told(refused: OSError) -> int:
-    """Says why stdout took nothing, unless its reader has left, and returns the exit code."""
-    if isinstance(refused, BrokenPipeError):
-        return EXIT_PIPE_CLOSED
-    sys.stderr.write(f"offpolicy: stdout: {refused.strerror}\n")
-    return SaveError.exit_code
+        silence(sys.stdout)
+        if not code and error.errno != errno.EPIPE:
+            sys.stderr.write(f"offpolicy: {error.strerror}\n")
+        return code or REFUSALS[error.errno]
+    return code
 
 
 def _run(words: Sequence[str]) -> int:
@@ -100,6 +87,8 @@ def _run(words: Sequence[str]) -> int:
         with interrupts_exit():
             arguments = parser_of(words).parse_intermixed_args(words[1:])
         return int(arguments.run_command(arguments))
+    except SystemExit as leaving:  # of argparse, after the help or what is wrong
+        return int(leaving.code or EXIT_OK)
     except ConfigError as error:
         header = f"offpolicy: {counted(len(error.problems), 'configuration problem')}"
         sys.stderr.write("\n".join([header, *(f"  {problem}" for problem in error.problems)]) + "\n")

@@ -37,7 +37,7 @@ from offpolicy.children import (
 )
 from offpolicy.descendants import adopting, mark_this_process, with_room_for_marks
 from offpolicy.errors import StartError
-from offpolicy.start import STANDARD
+from offpolicy.output import STANDARD
 
 MESSAGE_BYTES = 65_536  # of a request or an answer, at most
 MOST_FDS = 200  # descriptors in one message; the kernel takes 253

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 
-from offpolicy.logger.nonblocking_stream import drain, nonblocking
+from offpolicy.output import drain, nonblocking
 
 LIMIT_S = 60.0
 

@@ -17,7 +17,7 @@ from offpolicy.commands.compare import report_of
 from offpolicy.commands.trust import check_trust
 from offpolicy.errors import ConfigError
 from offpolicy.logger.console import plain_text
-from offpolicy.start import open_descriptors
+from offpolicy.output import open_descriptors
 from offpolicy.types import Float64
 
 TEXT_WIDTH = 120  # characters of a comparison as text

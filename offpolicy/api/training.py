@@ -19,7 +19,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.launch.outcome import require_completed
 from offpolicy.logger.callbacks import Callback, checked, load_callback
-from offpolicy.start import open_descriptors
+from offpolicy.output import open_descriptors
 
 ALLOWED = 'words such as "algo=td3" or keyword arguments'
 

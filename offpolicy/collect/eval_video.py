@@ -30,7 +30,7 @@ from offpolicy.collect.film import Film, GifTiming, Picture, draw_without_window
 from offpolicy.config.schema import RunConfig
 from offpolicy.descendants import HELD_S
 from offpolicy.files import atomic_file, remove_temporaries
-from offpolicy.start import drop_refused
+from offpolicy.output import drop_refused
 from offpolicy.timing.clock import Stopwatch
 from offpolicy.types import SpaceSpec
 

@@ -19,7 +19,7 @@ from offpolicy.envs.env_adapter import EnvAdapter
 from offpolicy.envs.spaces import Codec
 from offpolicy.errors import EnvFailure, EnvWorkerKilled, HangError
 from offpolicy.machine import LONGEST_WAIT_S
-from offpolicy.start import drop_refused
+from offpolicy.output import drop_refused
 from offpolicy.timing.clock import Stopwatch
 
 OPEN_GRACE_S = 30.0  # extra time of the first reset, which also imports and constructs the environment

@@ -25,10 +25,10 @@ from offpolicy.launch.monitor import Monitor
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.logger.console import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
-from offpolicy.logger.nonblocking_stream import drain, nonblocking
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, RunStatus, build_summary, write_summary
+from offpolicy.output import drain, nonblocking
 from offpolicy.processes.failures import Failure
 from offpolicy.processes.supervisor import Supervisor
 from offpolicy.runs import SUMMARY, known_summary

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shlex
-import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
 from offpolicy.logger.metrics import METRICS, core_key
-from offpolicy.logger.nonblocking_stream import drain
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.summary import RunStatus
 from offpolicy.number_text import return_text, three_digits
+from offpolicy.output import drain, silence
 from offpolicy.timing.bottleneck import Verdict
 from offpolicy.types import EvalResult
 
@@ -113,18 +113,17 @@ def shown_path(path: Path) -> str:
     return shlex.quote(os.path.relpath(whole, here) if whole.is_relative_to(here) else str(whole))
 
 
-class _CommandConsole(Console):
-    """A reader who leaves early is an error, for the command to decide about; rich would end the process with 1."""
+class OwnConsole(Console):
+    """A console that raises `BrokenPipeError` when its reader has left, where rich ends the process with 1."""
 
     def on_broken_pipe(self) -> None:
-        error = sys.exception()  # rich calls this where it has caught it
-        assert error is not None
-        raise error
+        """Raises `BrokenPipeError`."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def plain_console() -> Console:
     """Returns the console of a command: a label or path is printed as it is, `[red]` no style and `:word:` no emoji."""
-    return _CommandConsole(markup=False, highlight=False, emoji=False)
+    return OwnConsole(markup=False, highlight=False, emoji=False)
 
 
 def plain_text(*parts: RenderableType, width: int) -> str:
@@ -148,8 +147,8 @@ def text_table(first: str, *others: str, title: str | None = None, left: Collect
     return table
 
 
-class View(Protocol):
-    """The output of the logger on a terminal, pipe or file."""
+class View:
+    """The output of the logger on a terminal, pipe or file; what a view does not define shows nothing."""
 
     def record(self, record: Record, verdict: Verdict | None = None) -> None:
         """Shows the newest record; `verdict` is the one that the record holds as text."""
@@ -215,7 +214,7 @@ def evaluation_line(result: EvalResult) -> str:
     )
 
 
-class PlainLines:
+class PlainLines(View):
     """Writes one flushed line per interval, for pipes and files, and whatever else a program has as its stdout.
 
     Once a line is refused, no further one is written. There may be no stream at all.
@@ -249,15 +248,9 @@ class PlainLines:
             self._status = status
             self._line(status)
 
-    def activity(self, activity: str) -> None:
-        """Writes nothing: an evaluation and a checkpoint are lines when they end."""
-
     def stopping(self, message: str) -> None:
         """Writes the message as a line."""
         self._line(message)
-
-    def tick(self) -> None:
-        """Does nothing: a file has neither keys nor a size."""
 
     def message(self, message: str) -> None:
         """Writes the message as it is."""
@@ -268,7 +261,7 @@ class PlainLines:
         self._line(plain_text(table, width=TABLE_WIDTH).rstrip("\n"))
 
     def close(self) -> None:
-        """Waits until every line is taken, or nobody reads any more."""
+        """Waits until every line is taken, or nothing is read any more."""
         if self._stream is not None:
             drain(self._stream)
 
@@ -276,30 +269,10 @@ class PlainLines:
         if self._stream is None or not self._is_open:
             return
         try:
-            self._stream.write(_encodable(line, self._stream) + "\n")
+            self._stream.write(line + "\n")
             self._stream.flush()
         except (OSError, ValueError):
             self._is_open = False
             silence(self._stream)
         except Exception:  # of a stream that a program has put in place of stdout: its file stays as it is
             self._is_open = False
-
-
-def _encodable(line: str, stream: TextIO) -> str:
-    """Returns the line with `?` for what the stream's encoding has not; UTF-8 where it has none, or an unknown one."""
-    try:
-        encoding = stream.encoding or "utf-8"
-        return line.encode(encoding, "replace").decode(encoding)
-    except Exception:  # of a stream that a program has put in place of stdout
-        return line.encode("utf-8", "replace").decode("utf-8")
-
-
-def silence(stream: object) -> None:
-    """Points a closed standard stream at the null device: its flush at exit would fail and change the exit code."""
-    try:
-        descriptor = stream.fileno()  # type: ignore[attr-defined]  # rich wraps streams; any without one raises here
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, descriptor)
-        os.close(null)
-    except Exception:  # it has no file: a program may have put anything in place of stdout
-        return

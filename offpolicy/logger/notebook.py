@@ -12,7 +12,7 @@ from typing import Protocol
 
 from rich.console import RenderableType
 
-from offpolicy.logger.console import TABLE_WIDTH, evaluation_line, number, plain_line, plain_text
+from offpolicy.logger.console import TABLE_WIDTH, View, evaluation_line, number, plain_line, plain_text
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.timing.bottleneck import Verdict
 from offpolicy.types import EvalResult
@@ -43,7 +43,7 @@ def notebook_display(modules: Mapping[str, object] = sys.modules) -> Display | N
     return found
 
 
-class NotebookView:
+class NotebookView(View):
     """Shows the newest record with a bar of progress, the newest messages, and at the end the final table."""
 
     def __init__(self, display: Display, header: RunHeader) -> None:
@@ -89,16 +89,10 @@ class NotebookView:
         self._messages = [*self._messages, message][-SHOWN_MESSAGES:]
         self._show()
 
-    def tick(self) -> None:
-        """Does nothing: a notebook has neither keys nor a size."""
-
     def finish(self, table: RenderableType) -> None:
         """Shows the table below, where it stays."""
         text = plain_text(table, width=TABLE_WIDTH).rstrip("\n")
         self._display(_bundle(f"<pre>{escape(text)}</pre>", text), raw=True, display_id=True)
-
-    def close(self) -> None:
-        """Does nothing: what is shown stays."""
 
     def _show(self) -> None:
         total = self._header.total_timesteps

@@ -8,31 +8,22 @@ from typing import TextIO
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from offpolicy.logger.console import PlainLines, View, number
+from offpolicy.logger.console import OwnConsole, PlainLines, View, number
 from offpolicy.logger.job_control import JobControl, is_foreground
 from offpolicy.logger.keyboard import Keyboard
-from offpolicy.logger.nonblocking_stream import drain, is_behind, nonblocking
 from offpolicy.logger.notebook import NotebookView, notebook_display
 from offpolicy.logger.panel_layout import LEAST_HEIGHT, LEAST_WIDTH, Room, render, render_help, render_status
 from offpolicy.logger.panel_lines import Shown
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.logger.safe_view import SafeView
+from offpolicy.logger.safe_view import safe_view
+from offpolicy.output import drain, is_behind, nonblocking
 from offpolicy.timing.bottleneck import Verdict
-from offpolicy.types import EvalResult
 
 REFRESH_S = 0.25  # least seconds between two drawings of records: each costs milliseconds
 MESSAGE_RECORDS = 3  # records for which a message stands in the panel
 
 
-class PanelConsole(Console):
-    """A console that raises when nobody reads it any more, where rich ends the process."""
-
-    def on_broken_pipe(self) -> None:
-        """Raises `BrokenPipeError`."""
-        raise BrokenPipeError
-
-
-class Panel:
+class Panel(View):
     """A rich panel on the terminal's alternate screen, where a resize leaves nothing behind. No refresh thread.
 
     What it showed last, and all messages, are printed on the ordinary screen when it is closed. While another job has
@@ -79,9 +70,6 @@ class Panel:
         if wall_s - self._drawn_s >= REFRESH_S:
             self._drawn_s = wall_s
             self._draw()
-
-    def evaluation(self, result: EvalResult) -> None:
-        """Does nothing: the next record holds it."""
 
     def status(self, status: str) -> None:
         """Draws the status, until there is a record."""
@@ -194,15 +182,15 @@ def open_view(panel: str, stream: TextIO | None, header: RunHeader) -> View:
     stream = None if stream is None else nonblocking(stream)
     plain = PlainLines(stream, header)
     if panel != "off" and (display := notebook_display()) is not None:
-        return SafeView(NotebookView(display, header), plain)
+        return safe_view(NotebookView(display, header), plain)
     console = None if stream is None or panel == "off" else _console(stream, is_forced=panel == "on")
-    return plain if console is None else SafeView(Panel(console, header, sys.stdin, is_full=panel == "full"), plain)
+    return plain if console is None else safe_view(Panel(console, header, sys.stdin, is_full=panel == "full"), plain)
 
 
 def _console(stream: TextIO, *, is_forced: bool) -> Console | None:
     """Returns a console for the panel; None where it cannot be drawn."""
     try:
-        console = PanelConsole(file=stream, force_terminal=True if is_forced else None)
+        console = OwnConsole(file=stream, force_terminal=True if is_forced else None)
         return console if is_forced or _can_draw(console, stream) else None
     except Exception:  # of a stream that a program has put in place of stdout, or that is closed
         return None

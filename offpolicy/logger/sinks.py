@@ -1,4 +1,4 @@
-"""Sinks of records: their protocol, the guard that drops a failed one, and the JSON lines of the run directory."""
+"""Sinks of records: their base class, the guard that drops a failed one, and the JSON lines of the run directory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from offpolicy import plugins
 from offpolicy.config.extensions import SinkInfo, sink_plugin
@@ -18,8 +18,8 @@ Warn = Callable[[str], None]
 Summary = Mapping[str, Any]  # Any: the nested mapping of summary.json
 
 
-class Sink(Protocol):
-    """One destination. Any method may raise: the run calls it through `SafeSink`."""
+class Sink:
+    """One destination. Any method may raise: the run calls it through `SafeSink`. What is not defined does nothing."""
 
     def write(self, record: Record) -> None:
         """Writes one record of a log interval."""
@@ -173,7 +173,7 @@ class NewEvaluations:
         return rest, {key: value for key, value in record.items() if key not in rest}
 
 
-class JsonlSink:
+class JsonlSink(Sink):
     """Writes `metrics.jsonl` and `episodes.jsonl`: whole lines or none.
 
     In `metrics.jsonl` neither env steps nor updates ever go back, and every env step comes once.
@@ -190,12 +190,6 @@ class JsonlSink:
     def episode(self, episode: EpisodeRecord) -> None:
         """Appends the episode without what is not finite, such as an unknown success."""
         self._episodes.append(episode.known())
-
-    def text(self, tag: str, content: str, env_steps: int) -> None:
-        """Writes nothing: every record holds its verdict."""
-
-    def finish(self, summary: Summary) -> None:
-        """Writes nothing: `summary.json` holds the summary."""
 
     def close(self) -> None:
         """Closes both files."""

@@ -36,18 +36,17 @@ from offpolicy.logger.hparams import FINAL_METRICS, FIRST, final_values, used_op
 from offpolicy.logger.metrics import METRICS, RANK_IN_KEY
 from offpolicy.logger.provenance import Provenance, utf8
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.logger.sinks import NewEvaluations, Summary
+from offpolicy.logger.sinks import NewEvaluations, Sink, Summary
 from offpolicy.logger.summary import RunStatus
 from offpolicy.machine import cpu_model, versions
 from offpolicy.timing.clock import unix_s
-from offpolicy.types import EpisodeRecord
 
 PATIENCE_S = 2.0  # at the end of a run, for a picture that is being drawn
 PICTURE = "timing/account"  # in the group of the phases, so that the page still opens on evaluations
 Charts = Mapping[str, Mapping[str, Sequence[str]]]
 
 
-class TensorBoardSink:
+class TensorBoardSink(Sink):
     """Writes one event file. After a resume, readers drop the points of earlier files beyond `resume_step`."""
 
     def __init__(
@@ -96,9 +95,6 @@ class TensorBoardSink:
             self._charts = charts
             self._event(step, summary=_layout_summary(charts))
         self._flush()
-
-    def episode(self, episode: EpisodeRecord) -> None:
-        """Writes nothing: `rollout/` summarises episodes."""
 
     def text(self, tag: str, content: str, env_steps: int) -> None:
         """Writes `content` (Markdown) for the text dashboard."""

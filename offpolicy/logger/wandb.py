@@ -12,14 +12,13 @@ from offpolicy.children import call_within
 from offpolicy.errors import ConfigError
 from offpolicy.logger.console import shown_path
 from offpolicy.logger.record import Record
-from offpolicy.logger.sinks import NewEvaluations, Summary
-from offpolicy.types import EpisodeRecord
+from offpolicy.logger.sinks import NewEvaluations, Sink, Summary
 
 INIT_TIMEOUT_S = 30
 FINISH_S = 30.0  # for what is left to upload at the end; without a network W&B would wait for ever
 
 
-class WandbSink:
+class WandbSink(Sink):
     """One W&B run per run directory: its id is kept in `wandb_id`, and a resumed run continues it.
 
     Offline each start is a W&B run of its own, in a group of that id. W&B does not resume what it has not uploaded:
@@ -81,9 +80,6 @@ class WandbSink:
         """Logs the record; an evaluation only when it is new."""
         rest, evaluation = self._evaluations.take(record)
         self._run.log(rest | evaluation)
-
-    def episode(self, episode: EpisodeRecord) -> None:
-        """Writes nothing: `rollout/` summarises episodes."""
 
     def text(self, tag: str, content: str, env_steps: int) -> None:
         """Writes the text into the run's summary."""

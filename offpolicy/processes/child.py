@@ -32,9 +32,9 @@ from offpolicy.children import (
     show_name,
 )
 from offpolicy.errors import OffPolicyError
+from offpolicy.output import drop_refused
 from offpolicy.processes.oom import be_killed_first
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
-from offpolicy.start import drop_refused
 
 
 @dataclass(frozen=True, slots=True)

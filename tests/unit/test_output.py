@@ -3,12 +3,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from offpolicy.logger import nonblocking_stream
-from offpolicy.logger.nonblocking_stream import drain, is_behind, nonblocking
+from offpolicy import output
+from offpolicy.output import drain, is_behind, nonblocking
 from tests.full_pipe import LIMIT_S, FullPipe
+from tests.unit.test_start import shell
 
 
 @pytest.fixture
@@ -38,11 +40,11 @@ def test_writes_to_a_full_pipe_return_and_arrive_in_their_order_once_it_is_read(
 def test_the_end_waits_once_for_somebody_who_reads_nothing_and_again_for_one_who_does(
     pipe: FullPipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nonblocking_stream, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(output, "PATIENCE_S", 0.2)
     pipe.stream.write("the end\n")
     drain(pipe.stream)
     assert is_behind(pipe.stream)
-    monkeypatch.setattr(nonblocking_stream, "PATIENCE_S", LIMIT_S)
+    monkeypatch.setattr(output, "PATIENCE_S", LIMIT_S)
     begun_s = time.monotonic()
     drain(pipe.stream)
     assert time.monotonic() - begun_s < LIMIT_S / 2
@@ -56,7 +58,7 @@ def test_a_long_text_is_waited_for_as_long_as_some_of_it_is_read(
     pipe: FullPipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole texts were counted: a slow terminal lost the end of a traceback, and with it the cause."""
-    monkeypatch.setattr(nonblocking_stream, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(output, "PATIENCE_S", 0.5)
     pipe.pause_s = 0.05  # after 4 KiB of 64 in the pipe and 96 behind it
     pipe.stream.write(text := 96 * 1024 * "x")
     pipe.read()
@@ -86,3 +88,34 @@ def test_what_others_have_printed_before_comes_before() -> None:
         stream.write("ours\n")
         drain(stream)
         assert [source.readline(), source.readline()] == ["printed\n", "ours\n"]
+
+
+OPEN = "import sys; from offpolicy.output import open_streams; open_streams(); print(sys.stdout.fileno()); {then}"
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])
+def test_closed_streams_are_opened_and_no_file_takes_their_place(closed: str, tmp_path: Path) -> None:
+    code = OPEN.format(then=f"fd = open({str(tmp_path / 'f')!r}, 'w').fileno(); sys.exit(0 if fd > 2 else 1)")
+    assert shell(f"$PY -c {code!r} {closed}".replace("$PY", '"$PY"')).returncode == 0
+
+
+PRINTING = """
+import sys
+from offpolicy.output import drop_refused
+drop_refused("stdout", "stderr")
+print("out", 100_000 * "x", flush=True)
+sys.stdout.buffer.write(b"bytes")
+sys.stderr.write("err\\n")
+sys.exit(74)
+"""
+
+
+@pytest.mark.promise("full-disk", "exit-codes")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_a_full_disk_refuses_is_dropped_and_changes_no_exit_code(unbuffered: str, tmp_path: Path) -> None:
+    (tmp_path / "printing.py").write_text(PRINTING)
+    command = f'PYTHONUNBUFFERED={unbuffered} "$PY" {tmp_path}/printing.py'
+    assert shell(f"{command} > /dev/full 2> /dev/full").returncode == 74
+    written = shell(command)
+    assert (written.returncode, written.stderr) == (74, "err\n")
+    assert written.stdout.replace("x", "") == "out \nbytes"
