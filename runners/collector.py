@@ -145,21 +145,26 @@ class Collector:
         return progress
 
     def renew_env(self, error: EnvFailure, progress: Progress) -> None:
-        """Makes the environments again after one of them raised, and begins new episodes.
+        """Makes the environments again after one of them raised, and begins new episodes; again where that fails too.
 
-        Raises `error` where that is not wanted, or a worker was killed; `CrashLoopError` if it happens too often.
+        Raises the error where that is not wanted, or a worker was killed; `CrashLoopError` if it happens too often.
         """
-        job, step = self._job, progress.env_steps
-        if job.cfg.env.on_error == "raise" or self._restarts.limit == 0 or isinstance(error, EnvWorkerKilled):
-            raise error
-        text = str(error).splitlines()[0]
-        number = self._restarts.add(text)
-        self._warn(f"{text}; {number}, by new environments; not bitwise from here on, as episodes begin again")
-        self.env.renew()
+        cfg, step = self._job.cfg, progress.env_steps
+        while True:
+            if cfg.env.on_error == "raise" or self._restarts.limit == 0 or isinstance(error, EnvWorkerKilled):
+                raise error
+            text = str(error).splitlines()[0]
+            number = self._restarts.add(text)
+            self._warn(f"{text}; {number}, by new environments; not bitwise from here on, as episodes begin again")
+            path = ("renewed", self.number, step, self._words.bump(CollectorWord.RESTARTS))
+            try:
+                self.env.renew()
+                progress.obs = self.env.reset(env_seed(cfg.seed, *path))
+                break
+            except EnvFailure as failure:
+                error = failure
         self.writer.abandon(range(self.env.num_envs))
         self.tracker.ep_return[:], self.tracker.ep_length[:] = 0.0, 0
-        path = ("renewed", self.number, step, self._words.bump(CollectorWord.RESTARTS))
-        progress.obs = self.env.reset(env_seed(job.cfg.seed, *path))
         self.bad_rows.require_finite(progress.obs)
 
     def _note_progress(self) -> None:

@@ -168,6 +168,7 @@ def step(parts: CollectorParts) -> None:
             outcome = parts.env.step(output.action)
         except EnvFailure as error:
             parts.renew_env(error)
+            parts.reporter.num_finished = 0  # no episode is reset in the next step
             return
     if parts.reporter.num_finished:  # episodes of the last step: they are reset in this one (NEXT_STEP)
         parts.ledger.tag(CollectorPhase.ENV_STEP)

@@ -147,6 +147,7 @@ class OffPolicyLogger:
         self.last_snapshot, self._window_begin = snapshot, previous
         if self._learning is None and self._is_learning(snapshot):
             self._learning = snapshot
+            self._cause.begin_learning()
         written = with_unilab_keys(record) if self._log.unilab_keys else record
         written = written | every_rank if self._log.ranks == "all" else written
         for sink in self._sinks:

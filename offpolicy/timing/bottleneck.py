@@ -426,14 +426,19 @@ class SteadyCause:
         self._shown: Cause | None = None
         self._candidate: Cause | None = None
         self._num_held = 0
+        self._is_steady = False  # True: another cause must hold before it is shown
         self.has_changed = False  # True if the last window changed what is shown
+
+    def begin_learning(self) -> None:
+        """Lets the next window's cause be shown at once: the one before mixes random steps with learning."""
+        self._is_steady = False
 
     def update(self, cause: Cause) -> Cause:
         """Returns the cause to show after a window with this one."""
         self._num_held = self._num_held + 1 if cause == self._candidate else 1
         self._candidate = cause
-        is_warm = self._shown is not None and self._shown.bottleneck != Bottleneck.WARMING_UP
-        self.has_changed = cause != self._shown and not (is_warm and self._num_held < STEADY_WINDOWS)
+        self.has_changed = cause != self._shown and not (self._is_steady and self._num_held < STEADY_WINDOWS)
         if self.has_changed or self._shown is None:
             self._shown = cause
+        self._is_steady = self._shown.bottleneck != Bottleneck.WARMING_UP
         return self._shown

@@ -105,6 +105,37 @@ def test_an_environment_that_raises_is_made_again_only_where_that_is_wanted(
     traces.assert_none()
 
 
+DOWN = """
+import pathlib, gymnasium
+from tests.toys import Faulty
+
+class Down(Faulty):
+    def reset(self, **options):
+        if pathlib.Path("down").exists():
+            pathlib.Path("down").rename("was_down")
+            raise RuntimeError("is still down")
+        return super().reset(**options)
+
+    def step(self, action):
+        if self._t == 250 and not pathlib.Path("was_down").exists():
+            pathlib.Path("down").touch()
+            raise RuntimeError("goes down")
+        return super().step(action)
+
+gymnasium.register("Down-v0", Down)
+"""
+
+
+def test_a_simulator_that_is_still_down_when_it_is_made_again_gets_another_try(start_run: Any, tmp_path: Path) -> None:
+    (tmp_path / "down.py").write_text(DOWN)
+    run = start_run("env.id=down:Down-v0", "env.kwargs.at=0", "eval.episodes=0", "env.on_error=restart")
+    code, out, err = run.finish(60.0)
+    assert code == 0, err
+    assert out.count("by new environments") == 2
+    assert "is still down" in out
+    assert run.summary()["restarts"] == 2
+
+
 def test_an_environment_that_raises_too_often_is_a_crash_loop(start_run: Any) -> None:
     faulty = (FAULTY, "env.kwargs.fail=step_raise", "env.kwargs.at=30", "eval.episodes=0")
     run = start_run(*faulty, "env.on_error=restart", "runner.max_restarts=2")

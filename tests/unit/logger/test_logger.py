@@ -266,6 +266,22 @@ def test_a_new_verdict_is_shown_when_it_has_held_for_three_windows(
     assert labels == ["learner(train 92%)"] * 2 + ["learner(train 2%)"] * 2 + ["collector(env_step 92%)"]
 
 
+def test_what_the_first_window_of_learning_showed_is_not_held(
+    tmp_path: Path, header: RunHeader, make_snapshot: Any
+) -> None:
+    """It mixes random steps with learning, and a short run said `balanced` for three records."""
+    logger = OffPolicyLogger(tmp_path, {}, header, [], PlainLines(io.StringIO(), header))
+    first, second = make_snapshot(100), make_snapshot(200)
+    for snapshot in (first, second):  # the first window's time was the collector's
+        learner, collector = snapshot.learners[0].account.phases_ns, snapshot.collectors[0].account.phases_ns
+        for phases_ns, idle, busy in ((learner, "train", "collector_wait"), (collector, "learner_wait", "env_step")):
+            phases_ns[idle] -= 600_000_000
+            phases_ns[busy] += 600_000_000
+    labels = [logger.log_interval(snapshot)["perf/bottleneck"] for snapshot in (first, second)]
+    logger.close()
+    assert [label.partition("(")[0] for label in labels] == ["collector", "learner"]
+
+
 def test_a_collector_that_has_not_reported_keeps_its_capacity_and_not_its_throughput(
     logger: OffPolicyLogger, make_snapshot: Any
 ) -> None:
