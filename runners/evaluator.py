@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from offpolicy.collect.run_evaluation import EvaluationContext, RunEvaluation
+from offpolicy.collect.run_evaluation import RunEvaluation
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
 from offpolicy.processes.handshake import POLL_S
@@ -36,14 +36,17 @@ class EvaluatorProcess:
         self._wake_event = child.wake_event(EVALUATOR_WAKE)
         self._learner_wake = child.wake_event("learner_wake-0")
         self._reports = EvaluatorReports(child.block("evaluator_report"), EVALUATOR_PHASES)
-        context = EvaluationContext(
-            self._should_stop,
-            lambda text: child.send("warning", text=text),
-            child.send,
-            self._ledger,
-            child.closing.callback,
+        self._evaluation = RunEvaluation(
+            job.cfg,
+            job.spec,
+            Path(job.run_dir),
+            job.kept_eval_step,
+            should_stop=self._should_stop,
+            warn=lambda text: child.send("warning", text=text),
+            send=child.send,
+            ledger=self._ledger,
+            close_failed=child.closing.callback,
         )
-        self._evaluation = RunEvaluation(job.cfg, job.spec, Path(job.run_dir), job.kept_eval_step, context)
         self._requests = evaluation_requests(child, self._evaluation.policy_size)
         self._flat = np.zeros(self._evaluation.policy_size, np.float32)
         self._was_stopped = False  # True if the run was asked to end before it was done

@@ -78,7 +78,7 @@ class LoadedPolicy:
             chosen = self._policy.act(inputs) if deterministic else self._policy.sample(inputs, self._generator)[0]
         action = chosen.cpu().numpy()
         require_sound(action, rows, when="without exploration" if deterministic else "with exploration")
-        actions = self._codec.env_actions(self._actions.apply(action))
+        actions = self._codec.env_actions(self._actions(action))
         found: NDArray[Any] = np.asarray(actions[0]) if is_one else actions
         return found
 

@@ -1,22 +1,17 @@
-"""The evaluations of a run so far: a line of `evaluations.jsonl` each, the best policy, and whether to stop early.
+"""The evaluations of a run so far, a line of `evaluations.jsonl` each, and whether they end the run early.
 
-They belong to the process that evaluates. No torch: the supervisor reads the file too, to see if a run is complete,
-and a sweep, to compare its trials.
+No torch: the supervisor reads the file too, to see if a run is complete, and a sweep, to compare its trials.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from offpolicy.checkpoint import BestStore
-from offpolicy.checkpoint.formats import Array
 from offpolicy.config.sections import StopConfig
-from offpolicy.errors import SaveError
-from offpolicy.files import JsonlFile
 from offpolicy.number_text import counted, return_text
 from offpolicy.runs import read_lines
 from offpolicy.types import EvalResult
@@ -82,57 +77,3 @@ def stop_reason(scores: Sequence[Score], stop: StopConfig) -> str | None:
 def best_of(scores: Sequence[Score]) -> Score:
     """Returns the best of the evaluations, of equal ones the first; NaN is the worst."""
     return max(scores, key=lambda score: -math.inf if math.isnan(score.mean_reward) else score.mean_reward)
-
-
-class Evaluations:
-    """Writes down each evaluation, keeps the policy of the best one, and says when the run is to stop."""
-
-    def __init__(self, run: Path, kept_step: int, stop: StopConfig, warn: Callable[[str], None]) -> None:
-        """`kept_step`: env steps up to which evaluations stay recorded: later ones are made again."""
-        self._stop, self._warn, self._best = stop, warn, BestStore(run)
-        self._path, self._kept_step, self._has_warned = run / EVALUATIONS_FILE, kept_step, False
-        self._file: JsonlFile | None = None
-        self._write([])
-        self._scores, self._best_reward, self._has_failed = read_scores(run), self._best.mean_reward(), False
-
-    @property
-    def stop_reason(self) -> str | None:
-        """Why the run is to stop early; None if it goes on."""
-        return stop_reason(self._scores, self._stop)
-
-    def add(self, result: EvalResult, tensors: Mapping[str, Array]) -> None:
-        """Adds an evaluation of the policy with these tensors. A disk that refuses costs a warning, not the run.
-
-        One whose mean return is not finite counts for nothing: the file cannot hold it, so a resume would not know it.
-        """
-        if not math.isfinite(result.mean_reward):
-            return
-        self._scores = with_score(self._scores, Score(result.env_steps, result.mean_reward))
-        self._write([result._asdict()])
-        if self._best_reward is None or result.mean_reward > self._best_reward:
-            self._save(result, tensors)
-
-    def close(self) -> None:
-        """Closes the file."""
-        if self._file is not None:
-            self._file.close()
-
-    def _write(self, records: Sequence[Mapping[str, float]]) -> None:
-        """Appends records to the file, which is opened first: that moves those that are made again."""
-        try:
-            self._file = self._file or JsonlFile(self._path, self._kept_step)
-            for record in records:
-                self._file.append(record)
-        except OSError as error:
-            if not self._has_warned:
-                self._warn(f"{self._path.name} cannot be written: {error}; its lines are dropped while that is so")
-            self._has_warned = True
-
-    def _save(self, result: EvalResult, tensors: Mapping[str, Array]) -> None:
-        try:
-            self._best.save(tensors, result)
-            self._best_reward, self._has_failed = result.mean_reward, False
-        except SaveError as error:
-            if not self._has_failed:
-                self._warn(f"the best policy so far, of env step {result.env_steps:,}, is not saved: {error}")
-            self._has_failed = True

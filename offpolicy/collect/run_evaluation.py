@@ -2,72 +2,76 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 from offpolicy.algos.registry import make_policy
+from offpolicy.checkpoint import BestStore
 from offpolicy.checkpoint.formats import Array
-from offpolicy.collect.eval_video import EvalVideo
 from offpolicy.collect.evaluation import Episode, EpisodeCallbacks, deterministic_actor, run_episodes
-from offpolicy.collect.evaluations import Evaluations
+from offpolicy.collect.evaluations import EVALUATIONS_FILE, Score, read_scores, stop_reason, with_score
 from offpolicy.collect.policy import BadEpisodeError
+from offpolicy.collect.video import EvalVideo
 from offpolicy.config.schema import RunConfig
+from offpolicy.errors import SaveError
+from offpolicy.files import JsonlFile
 from offpolicy.nets.policy import flat_size, load_flat
 from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.types import EvalResult, Float32, SpaceSpec
 
 
-class Send(Protocol):
-    """The call that sends a message to the supervisor."""
-
-    def __call__(self, kind: str, **fields: Any) -> None:  # Any: JSON values
-        """Sends it."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationContext:
-    """The services of the process that evaluates."""
-
-    should_stop: Callable[[], bool]  # as in `EpisodeCallbacks`
-    warn: Callable[[str], None]
-    send: Send
-    ledger: Ledger = field(default_factory=NullLedger)
-    close_failed: Callable[[Callable[[], object]], object] = lambda close: close()  # as in `EpisodeCallbacks`
-
-
 class RunEvaluation:
     """Evaluates, sends episodes and result, records it, keeps the best policy, asks for an early stop, and films."""
 
-    def __init__(
-        self, cfg: RunConfig, spec: SpaceSpec, run_dir: Path, kept_step: int, context: EvaluationContext
+    def __init__(  # noqa: PLR0913  # of whom it evaluates, and the calls of the process that does
+        self,
+        cfg: RunConfig,
+        spec: SpaceSpec,
+        run_dir: Path,
+        kept_step: int,
+        *,
+        should_stop: Callable[[], bool],
+        warn: Callable[[str], None],
+        send: Callable[..., None],
+        ledger: Ledger | None = None,
+        close_failed: Callable[[Callable[[], object]], object] = lambda close: close(),
     ) -> None:
-        """`kept_step`: env steps up to which evaluations stay recorded: later ones are made again."""
-        self._cfg, self._context = cfg, context
+        """`kept_step`: env steps up to which evaluations stay recorded: later ones are made again.
+
+        `should_stop` and `close_failed` as in `EpisodeCallbacks`; `send(kind, **fields)` goes to the supervisor.
+        """
+        self._cfg, self._warn, self._send = cfg, warn, send
+        self._should_stop, self._close_failed = should_stop, close_failed
+        self._ledger = ledger or NullLedger()
         self._policy = make_policy(cfg.algo, spec).eval()
-        self._evaluations = Evaluations(run_dir, kept_step, cfg.stop, context.warn)
-        self._video = EvalVideo(cfg, spec, run_dir, context.warn)
         self.policy_size = flat_size(self._policy)  # numbers of the flat policy
         self.episodes = 0  # of all evaluations
-        self._send_stop_reason()
+        self._path, self._kept_step = run_dir / EVALUATIONS_FILE, kept_step
+        self._file: JsonlFile | None = None
+        self._warned = set[str]()  # of a file that cannot be written, until it can be again
+        self._write([])
+        self._scores, self._best = read_scores(run_dir), BestStore(run_dir)
+        self._best_reward = self._best.mean_reward()
+        self._video = EvalVideo(cfg, spec, run_dir, warn)
+        self._set_stop()
 
-    @property
-    def stops_early(self) -> bool:
-        """True if the results so far end the run (`stop.*`)."""
-        return self._evaluations.stop_reason is not None
+    def _set_stop(self) -> None:
+        """Sets `stops_early`: true if the results so far end the run (`stop.*`); the supervisor is sent the reason."""
+        reason = stop_reason(self._scores, self._cfg.stop)
+        self.stops_early = reason is not None
+        if reason is not None:
+            self._send("early_stop", text=reason)
 
     def evaluate(self, flat: Float32, env_steps: int, policy_version: int) -> EvalResult | None:
         """Evaluates the flat policy [P]; None if stopped. Raises `EnvFailure`, `NumericsError`.
 
         Where the run skips bad transitions, an evaluation in which an environment gave NaN or Inf has the mean NaN.
         """
-        cfg, context = self._cfg, self._context
-        with context.ledger.phase(EvaluatorPhase.WEIGHT_APPLY):
+        cfg = self._cfg
+        with self._ledger.phase(EvaluatorPhase.WEIGHT_APPLY):
             load_flat(self._policy, flat)
 
         def send_episode(episode: Episode) -> None:
@@ -82,13 +86,13 @@ class RunEvaluation:
                 "success": episode.success,
                 "measure": episode.measure,
             }
-            context.send("eval_episode", **{name: value for name, value in record.items() if math.isfinite(value)})
+            self._send("eval_episode", **{name: value for name, value in record.items() if math.isfinite(value)})
 
         callbacks = EpisodeCallbacks(
-            should_stop=context.should_stop,
+            should_stop=self._should_stop,
             on_end=send_episode,
-            ledger=context.ledger,
-            close_failed=context.close_failed,
+            ledger=self._ledger,
+            close_failed=self._close_failed,
         )
         act = deterministic_actor(self._policy)
         try:
@@ -96,7 +100,7 @@ class RunEvaluation:
         except BadEpisodeError as error:
             if cfg.env.max_bad_rows == 0:
                 raise
-            context.warn(f"{error}; env.max_bad_rows={cfg.env.max_bad_rows} lets the run go on without a result")
+            self._warn(f"{error}; env.max_bad_rows={cfg.env.max_bad_rows} lets the run go on without a result")
             result = EvalResult(env_steps, math.nan, math.nan, math.nan, 0, policy_version)
         else:
             if len(found.ep_return) < cfg.eval.episodes:
@@ -104,10 +108,44 @@ class RunEvaluation:
             means = float(found.ep_return.mean()), float(found.ep_return.std()), float(found.length.mean())
             result = EvalResult(env_steps, *means, cfg.eval.episodes, policy_version)
         self.episodes += result.episodes
-        context.send("eval", **result._asdict())
-        self._evaluations.add(result, self._tensors())
-        self._send_stop_reason()
+        self._send("eval", **result._asdict())
+        self.record(result, self._tensors())
         return result
+
+    def record(self, result: EvalResult, tensors: Mapping[str, Array]) -> None:
+        """Records the evaluation of the policy with these tensors. A disk that refuses costs a warning, not the run.
+
+        One whose mean return is not finite counts for nothing: the file cannot hold it, so a resume would not know it.
+        """
+        if not math.isfinite(result.mean_reward):
+            return
+        self._scores = with_score(self._scores, Score(result.env_steps, result.mean_reward))
+        self._write([result._asdict()])
+        if self._best_reward is None or result.mean_reward > self._best_reward:
+            try:
+                self._best.save(tensors, result)
+                self._best_reward = result.mean_reward
+                self._warned.discard("best")
+            except SaveError as error:
+                self._warn_once(
+                    "best", f"the best policy so far, of env step {result.env_steps:,}, is not saved: {error}"
+                )
+        self._set_stop()
+
+    def _write(self, records: Sequence[Mapping[str, float]]) -> None:
+        """Appends records to the file, which is opened first: that moves those that are made again."""
+        try:
+            self._file = self._file or JsonlFile(self._path, self._kept_step)
+            for record in records:
+                self._file.append(record)
+        except OSError as error:
+            name = self._path.name
+            self._warn_once(name, f"{name} cannot be written: {error}; its lines are dropped while that is so")
+
+    def _warn_once(self, what: str, text: str) -> None:
+        if what not in self._warned:
+            self._warn(text)
+        self._warned.add(what)
 
     def film(self, env_steps: int) -> None:
         """Begins the video of the policy that was evaluated last; returns at once."""
@@ -119,14 +157,10 @@ class RunEvaluation:
 
     def close(self) -> None:
         """Ends the video that is being made."""
-        with ExitStack() as closing:  # both, whatever one of them raises
-            closing.callback(self._evaluations.close)
-            closing.callback(self._video.close)
+        with contextlib.closing(self._video):
+            if self._file is not None:
+                self._file.close()
 
     def _tensors(self) -> dict[str, Array]:
         """Returns the policy that was evaluated last, by the names in a checkpoint's learner: views."""
         return {f"policy.{name}": tensor.numpy() for name, tensor in self._policy.state_dict().items()}
-
-    def _send_stop_reason(self) -> None:
-        if (reason := self._evaluations.stop_reason) is not None:
-            self._context.send("early_stop", text=reason)

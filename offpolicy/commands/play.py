@@ -21,7 +21,7 @@ from offpolicy.number_text import counted, return_text
 from offpolicy.runs import check_output
 
 if TYPE_CHECKING:
-    from offpolicy.collect.film import Picture
+    from offpolicy.collect.video import Picture
     from offpolicy.commands.saved_run import PolicyChoice
 
 WITH_FFMPEG = (".mp4", ".mkv", ".webm")
@@ -50,7 +50,7 @@ def play(path: Path, choice: PolicyChoice, *, video: Path | None, episodes: int)
 
     What is missing is said before the policy is loaded.
     """
-    from offpolicy.collect.film import FILE, WINDOW, Film, check_drawing, draw_without_window, has_display
+    from offpolicy.collect.video import FILE, WINDOW, Film, check_drawing, draw_without_window, has_display
     from offpolicy.commands.saved_run import SavedRun
 
     if video is not None:
@@ -81,7 +81,7 @@ def write_video(pictures: Iterable[Picture], fps: float, path: Path) -> tuple[in
     """
     import imageio.v2 as imageio
 
-    from offpolicy.collect.film import GifTiming
+    from offpolicy.collect.video import GifTiming
 
     is_gif, gif = path.suffix.lower() == ".gif", GifTiming.of(fps)
     stride = gif.stride if is_gif else 1

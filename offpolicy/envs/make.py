@@ -14,6 +14,7 @@ import re
 import sys
 import traceback
 from collections.abc import Container, Iterable, Mapping
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -78,13 +79,7 @@ def make_env(cfg: EnvConfig) -> Env:
 def _wrapped(target: str, env: Env) -> Env:
     """Returns the environment in one of the user's wrappers, `module:function`. Raises as `make_env`."""
     module, _, name = target.rpartition(":")
-    _find_own_modules()
-    try:
-        wrapper = getattr(importlib.import_module(module), name, None)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"env.wrappers: got {target!r}: {error}; looked in {os.getcwd()} and sys.path") from error
-    except (Exception, SystemExit) as error:
-        raise EnvFailure(f"importing {module} for env.wrappers failed\n{failure_text(error)}") from error
+    wrapper = getattr(import_own(module, f"env.wrappers: got {target!r}"), name, None)
     if not callable(wrapper):
         what = "nothing" if wrapper is None else f"a {type(wrapper).__name__}"
         raise ConfigError(f"env.wrappers: got {target!r}, allowed module:function: {module} holds {what} of that name")
@@ -98,6 +93,21 @@ def _wrapped(target: str, env: Env) -> Env:
         )
     _refuse_running_statistics(f"env.wrappers: {target}", wrapped, env)
     return wrapped
+
+
+def import_own(module: str, head: str, advice: str = "") -> ModuleType:
+    """Returns a module of the user's, also one of the working directory, which a console script does not search.
+
+    Raises `ConfigError` where there is none, `head` and then `advice` or the error; `EnvFailure` for what it raises.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{head}: {advice or f'{error}; looked in {os.getcwd()} and sys.path'}") from error
+    except (Exception, SystemExit) as error:
+        raise EnvFailure(f"{head}: importing {module} failed\n{failure_text(error)}") from error
 
 
 def _refuse_running_statistics(adder: str, wrapped: Env, inner: Env) -> None:
@@ -117,24 +127,11 @@ def _refuse_running_statistics(adder: str, wrapped: Env, inner: Env) -> None:
         layer = layer.env
 
 
-def _find_own_modules() -> None:
-    """Lets modules of the working directory be found: a console script has its own directory on the path instead."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-
-
 def find_spec(env_id: str) -> EnvSpec:
     """Returns the registration of an id; imports the module of `module:EnvId`. Raises as `make_env`."""
     module, _, name = env_id.rpartition(":")
     if module:
-        _find_own_modules()
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            problem = _package_of(module, name) or f"{error}; looked in {os.getcwd()} and sys.path"
-            raise ConfigError(f"env.id: got {env_id!r}: {problem}") from error
-        except (Exception, SystemExit) as error:
-            raise EnvFailure(f"importing {module} for env.id={env_id} failed\n{failure_text(error)}") from error
+        import_own(module, f"env.id: got {env_id!r}", _package_of(module, name))
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
@@ -210,21 +207,19 @@ def construction_problem(
     """Returns what a constructor's error means: what the user can mend, such as a keyword, or a failure of `what`."""
     if isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled):
         return ConfigError(f"env.id: got {spec.id!r}, which needs something that is not installed: {error}")
+    problems = []
     if isinstance(error, TypeError):
         creator = creator_of(entry_point)
         known = known_kwargs(creator) | {"max_episode_steps"}  # that one is for `gymnasium.make`
         # A constructor with **kwargs may take more keys than are known, and raise a TypeError of its own.
-        wrong = [key for key in kwargs if key not in known and f"keyword argument {key!r}" in str(error)]
-        problems = []
-        for key in wrong:
+        for key in [key for key in kwargs if key not in known and f"keyword argument {key!r}" in str(error)]:
             guess = "".join(f"did you mean env.kwargs.{near}? " for near in _closest(key, known)[:1])
             problems.append(f"env.kwargs.{key}: {what} does not take it; {guess}allowed {', '.join(sorted(known))}")
-        parameters = inspect.signature(creator).parameters.values()
-        required = [p.name for p in parameters if p.default is p.empty and p.kind in _NAMED]
-        missing = [key for key in required if key not in {**spec.kwargs, **kwargs}]
-        problems += [f"env.kwargs.{key}: missing, and {what} needs it" for key in missing]
-        if problems:
-            return ConfigError(problems)
+        for p in inspect.signature(creator).parameters.values():
+            if p.default is p.empty and p.kind in _NAMED and p.name not in {**spec.kwargs, **kwargs}:
+                problems.append(f"env.kwargs.{p.name}: missing, and {what} needs it")
+    if problems:
+        return ConfigError(problems)
     return EnvFailure(f"creating {what} with env.kwargs={kwargs} failed\n{failure_text(error)}")
 
 

@@ -61,7 +61,7 @@ def try_out(request: dict[str, Any]) -> dict[str, Any]:  # Any: JSON values
     cfg = resolve_vectorization(EnvConfig(**request["env"]))
     env = make_env(cfg)
     codec = codec_of(env)
-    action = action_map(codec).apply(np.zeros((1, codec.spec.action_dim), np.float32))  # as those of a run
+    action = action_map(codec)(np.zeros((1, codec.spec.action_dim), np.float32))  # as those of a run
     if cfg.vectorization in TOGETHER:
         with contextlib.closing(NativeVector(cfg, codec, 1, env)) as vector:
             vector.reset(seed=[0])

@@ -9,7 +9,7 @@ actions are their numbers from 0 on, as floats [A = 1], or a MultiDiscrete, of o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -77,28 +77,21 @@ class Codec:
         return actions[:, 0] if self.spec.num_actions else actions.reshape(len(actions), *self.action_shape)
 
 
-@dataclass(frozen=True, slots=True)
-class ActionScale:
-    """The map from [-1, 1] to the environment's bounds, exact at both ends."""
+def action_map(codec: Codec) -> Callable[[Float32], NDArray[Any]]:
+    """Returns the map from the policy's actions [N, A] to those of the environment [N, A], in its dtype.
 
-    low: NDArray[np.floating[Any]]  # [A] in the environment's dtype
-    high: NDArray[np.floating[Any]]  # [A]
-    middle: NDArray[np.float64]  # [A]
-    half: NDArray[np.float64]  # [A]
-
-    @classmethod
-    def of(cls, codec: Codec) -> ActionScale:
-        """Returns the scale of a codec's action bounds."""
-        low, high = np.asarray(codec.spec.action_low), np.asarray(codec.spec.action_high)
-        dtype = np.dtype(codec.action_dtype)
-        return cls(_inward(low, high, dtype), _inward(high, low, dtype), (high + low) / 2.0, (high - low) / 2.0)
-
-    def apply(self, action: Float32) -> NDArray[np.floating[Any]]:
-        """Returns environment actions [N, A] in the environment's dtype, never outside its bounds. action: [N, A]."""
-        # In float64, so that the ends of a float32 interval come out as those very numbers.
-        scaled = (action * self.half + self.middle).astype(self.low.dtype)
-        bounded: NDArray[np.floating[Any]] = np.minimum(np.maximum(scaled, self.low), self.high)
-        return bounded
+    Those of a Box lie in [-1, 1]; both ends become the bounds exactly, and nothing leaves them. Discrete ones are
+    numbers from 0 on, each of which becomes the nearest action; NaN, of an observation that holds NaN, the first.
+    """
+    low, high = np.asarray(codec.spec.action_low), np.asarray(codec.spec.action_high)
+    dtype = np.dtype(codec.action_dtype)
+    if codec.spec.choices:
+        first, last = low.astype(dtype), np.asarray(codec.spec.choices) - 1
+        return lambda action: first + np.minimum(np.fmax(np.rint(action), 0), last).astype(dtype)
+    lowest, highest = _inward(low, high, dtype), _inward(high, low, dtype)
+    # In float64, so that the ends of a float32 interval come out as those very numbers.
+    middle, half = (high + low) / 2.0, (high - low) / 2.0
+    return lambda action: np.minimum(np.maximum((action * half + middle).astype(dtype), lowest), highest)
 
 
 def _inward(bound: NDArray[np.float64], other: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.floating[Any]]:
@@ -107,33 +100,6 @@ def _inward(bound: NDArray[np.float64], other: NDArray[np.float64], dtype: np.dt
     is_outside = np.sign(rounded - bound) == np.sign(bound - other)
     inward: NDArray[np.floating[Any]] = np.where(is_outside, np.nextafter(rounded, other.astype(dtype)), rounded)
     return inward
-
-
-@dataclass(frozen=True, slots=True)
-class ActionNumber:
-    """The map from the numbers of discrete actions to the actions."""
-
-    start: NDArray[np.integer[Any]]  # [A] in the environment's dtype
-    choices: NDArray[np.int64]  # [A] the number of actions of each choice
-
-    @classmethod
-    def of(cls, codec: Codec) -> ActionNumber:
-        """Returns the map of a codec's discrete actions."""
-        return cls(np.asarray(codec.spec.action_low, codec.action_dtype), np.asarray(codec.spec.choices, np.int64))
-
-    def apply(self, action: Float32) -> NDArray[np.integer[Any]]:
-        """Returns environment actions [N, A] in the environment's dtype.
-
-        action: [N, A], numbers from 0 on; each becomes the nearest action. NaN, of an observation that holds NaN,
-        becomes the first action.
-        """
-        number = np.minimum(np.fmax(np.rint(action), 0), self.choices - 1)
-        return self.start + number.astype(self.start.dtype)
-
-
-def action_map(codec: Codec) -> ActionScale | ActionNumber:
-    """Returns the map from the policy's actions to those of the environment."""
-    return ActionNumber.of(codec) if codec.spec.choices else ActionScale.of(codec)
 
 
 def describe(obs_space: Space[Any], action_space: Space[Any], max_episode_steps: int | None) -> Codec:
@@ -218,19 +184,15 @@ def _bounds(space: Space[Any], problems: list[str]) -> tuple[tuple[float, ...], 
 
 
 def _leaf_array(leaf: Leaf, value: Any) -> NDArray[Any]:
-    """Returns `value` as an array of the declared shape, of some real dtype."""
+    """Returns `value` as an array of the declared shape, of some real dtype. Raises `EnvFailure`."""
     try:
-        array = value if type(value) is np.ndarray else np.asarray(value)
-    except ValueError as error:  # a ragged list
-        raise _mismatch(leaf, value) from error
+        array = np.asarray(value)
+    except ValueError:  # a ragged list
+        array = np.empty(0, object)
     if array.shape != leaf.shape or array.dtype.kind not in "fiub":
-        raise _mismatch(leaf, value)
+        where = f"observation key {leaf.name!r}" if leaf.path else "observation"
+        raise EnvFailure(f"{where}: expected {_declared(leaf)}, got {_shown(value)}")
     return array
-
-
-def _mismatch(leaf: Leaf, value: Any) -> EnvFailure:
-    where = f"observation key {leaf.name!r}" if leaf.path else "observation"
-    return EnvFailure(f"{where}: expected {_declared(leaf)}, got {_shown(value)}")
 
 
 def _declared(leaf: Leaf) -> str:

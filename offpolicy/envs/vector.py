@@ -111,7 +111,7 @@ class VectorAdapter:
 
     def step(self, action: Float32) -> StepOutcome:
         """One vector step. action: [N, A] in [-1, 1], or the numbers of discrete ones; clipped to the bounds."""
-        obs, reward, terminated, truncated, infos = self.stepper.step(self._action_map.apply(action))
+        obs, reward, terminated, truncated, infos = self.stepper.step(self._action_map(action))
         _raise_failures(infos)
         success = self._at_episode_ends(infos, SUCCESS_KEY)
         measure = self._at_episode_ends(infos, MEASURE_KEY)

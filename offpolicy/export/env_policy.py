@@ -93,7 +93,7 @@ class EnvPolicy(nn.Module):
         return torch.cat(columns, dim=1) if len(columns) > 1 else columns[0]
 
     def _scaled(self, action: Tensor) -> Tensor:
-        """Returns actions [batch, A] of [-1, 1] in the environment's bounds, as `ActionScale.apply` does."""
+        """Returns actions [batch, A] of [-1, 1] in the environment's bounds, as `action_map` does."""
         scaled = (action.double() * self.action_half_range + self.action_middle).to(self.action_low.dtype)
         bounded = torch.minimum(torch.maximum(scaled, self.action_low), self.action_high)
         return bounded.reshape(-1, *self._action_shape)

@@ -85,7 +85,7 @@ def difference(run: Runner, module: EnvPolicy, codec: Codec, policy: Policy, obs
     if codec.spec.choices:
         worst = _of_choices(found, module, codec, obs, decided)
     else:
-        worst = _of_box(found[ACTION].reshape(len(obs), -1), action_map(codec).apply(decided), codec)
+        worst = _of_box(found[ACTION].reshape(len(obs), -1), action_map(codec)(decided), codec)
     return worst if np.isfinite(worst) else np.inf
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from offpolicy.collect.run_evaluation import EvaluationContext, RunEvaluation
+from offpolicy.collect.run_evaluation import RunEvaluation
 from offpolicy.distributed.world import World
 from offpolicy.errors import EnvFailure, NumericsError, PeerEnvFailure
 from offpolicy.number_text import counted
@@ -142,10 +142,17 @@ class InlineEvaluator:
     def __init__(self, rank: Rank, publisher: WeightPublisher, last_step: int) -> None:
         self._rank, self._publisher, self.last_result_step = rank, publisher, last_step
         self._is_known = True
-        job = rank.job
-        child = rank.child
-        context = EvaluationContext(rank.is_stopping, rank.warn, child.send, close_failed=child.closing.callback)
-        self._evaluation = RunEvaluation(job.cfg, job.spec, Path(job.run_dir), job.kept_eval_step, context)
+        job, child = rank.job, rank.child
+        self._evaluation = RunEvaluation(
+            job.cfg,
+            job.spec,
+            Path(job.run_dir),
+            job.kept_eval_step,
+            should_stop=rank.is_stopping,
+            warn=rank.warn,
+            send=child.send,
+            close_failed=child.closing.callback,
+        )
 
     @property
     def stops_early(self) -> bool:

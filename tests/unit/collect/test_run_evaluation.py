@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from offpolicy.checkpoint import read_best
-from offpolicy.collect.evaluations import EVALUATIONS_FILE
+from offpolicy.collect.evaluations import EVALUATIONS_FILE, Score, read_scores, stop_reason
 from offpolicy.collect.policy import BadEpisodeError
-from offpolicy.collect.run_evaluation import EvaluationContext, RunEvaluation
+from offpolicy.collect.run_evaluation import RunEvaluation
 from offpolicy.config.schema import RunConfig
-from offpolicy.types import SpaceSpec
+from offpolicy.config.sections import StopConfig
+from offpolicy.types import EvalResult, SpaceSpec
 
 POINT = {"id": "offpolicy.envs.toy:PointMass-v0"}
 SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))
@@ -25,6 +26,7 @@ class Process:
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.warnings: list[str] = []
         self.is_stopping = False
 
     def send(self, kind: str, **fields: Any) -> None:
@@ -36,8 +38,9 @@ class Process:
 
 def opened(tmp_path: Path, process: Process, kept_step: int = 0, spec: SpaceSpec = SPEC, **tree: Any) -> RunEvaluation:
     cfg = RunConfig.from_mapping({"env": POINT, "eval": {"episodes": 2}, **tree})
-    context = EvaluationContext(process.should_stop, lambda text: process.send("warning", text=text), process.send)
-    return RunEvaluation(cfg, spec, tmp_path, kept_step, context)
+    return RunEvaluation(
+        cfg, spec, tmp_path, kept_step, should_stop=process.should_stop, warn=process.warnings.append, send=process.send
+    )
 
 
 def evaluate(evaluation: RunEvaluation, env_steps: int) -> Any:
@@ -111,7 +114,105 @@ def test_nan_in_an_evaluation_ends_a_run_only_where_no_bad_transition_is_skipped
     result = evaluate(made, 100)
     assert np.isnan(result.mean_reward)
     assert (result.env_steps, result.episodes, made.episodes) == (100, 0, 0)
-    assert (
-        "episode 0 of the evaluation, after 3 steps; env.max_bad_rows=2 lets the run go on"
-        in process.sent[0][1]["text"]
-    )
+    assert "episode 0 of the evaluation, after 3 steps; env.max_bad_rows=2 lets the run go on" in process.warnings[0]
+
+
+NEVER = StopConfig()
+
+
+def scores(*rewards: float) -> list[Score]:
+    return [Score(100 * (index + 1), reward) for index, reward in enumerate(rewards)]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "stop", "begin"),
+    [
+        ([], StopConfig(reward=0.0), None),
+        ([4.9], StopConfig(reward=5.0), None),
+        ([9.0, 5.0], StopConfig(reward=5.0), "stopped early: mean return 5.00 in the evaluation at env step 200"),
+        ([9.0, 4.0], StopConfig(reward=5.0), None),  # it was reached before the value was asked for
+        ([1.0, 3.0, 2.0], StopConfig(patience=2), None),
+        ([1.0, 3.0, 2.0, 3.0], StopConfig(patience=2), "stopped early: 2 evaluations in a row without a better mean"),
+        ([1.0, float("nan")], StopConfig(patience=1), "stopped early: 1 evaluation in a row"),
+        ([float("nan"), 1.0], StopConfig(patience=1), None),
+        ([5.0, 4.0, 3.0, 2.0], NEVER, None),
+    ],
+)
+def test_what_ends_a_run(rewards: list[float], stop: StopConfig, begin: str | None) -> None:
+    reason = stop_reason(scores(*rewards), stop)
+    assert (reason is None) == (begin is None)
+    assert begin is None or (reason or "").startswith(begin)
+
+
+def result(env_steps: int, mean_reward: float) -> EvalResult:
+    return EvalResult(env_steps, mean_reward, 0.5, 200.0, 3)
+
+
+def weights(value: float) -> dict[str, np.ndarray]:
+    return {"policy.x": np.full(2, value, np.float32)}
+
+
+def test_the_policy_of_the_best_evaluation_is_kept(tmp_path: Path) -> None:
+    evaluations = opened(tmp_path, Process())
+    for env_steps, reward in ((100, -5.0), (200, -2.0), (300, -3.0), (400, -2.0)):
+        evaluations.record(result(env_steps, reward), weights(env_steps))
+    evaluations.close()
+    best = read_best(tmp_path)
+    assert (best.env_steps, best.tensors("learner")["policy.x"][0]) == (200, 200.0)
+    assert read_scores(tmp_path) == [Score(100, -5.0), Score(200, -2.0), Score(300, -3.0), Score(400, -2.0)]
+
+
+def test_patience_goes_on_after_a_kill(tmp_path: Path) -> None:
+    stop = {"patience": 3}
+    first = opened(tmp_path, Process(), stop=stop)
+    for env_steps, reward in ((100, 5.0), (200, 4.0), (300, 3.0), (400, 9.0)):  # the last is after the checkpoint
+        first.record(result(env_steps, reward), weights(env_steps))
+    resumed = opened(tmp_path, Process(), kept_step=300, stop=stop)
+    assert not resumed.stops_early
+    resumed.record(result(400, 4.5), weights(4.5))
+    assert resumed.stops_early
+    assert read_best(tmp_path).mean_reward == 9.0, "a better policy was really there, and is not thrown away"
+    superseded = (tmp_path / "evaluations.superseded.jsonl").read_text()
+    assert superseded.count("\n") == 1
+
+
+def test_a_decision_that_a_kill_came_after_is_made_again(tmp_path: Path) -> None:
+    stop = {"reward": 5.0}
+    opened(tmp_path, Process(), stop=stop).record(result(100, 6.0), weights(1.0))
+    assert opened(tmp_path, Process(), kept_step=100, stop=stop).stops_early
+
+
+def test_a_disk_that_refuses_costs_warnings_not_the_run(tmp_path: Path) -> None:
+    process = Process()
+    evaluations = opened(tmp_path / "missing", process)
+    for env_steps in (100, 200):
+        evaluations.record(result(env_steps, float(env_steps)), weights(1.0))
+    assert len(process.warnings) == 2, process.warnings  # one of the file, one of the policy
+    assert "is not saved" in process.warnings[1]
+
+
+def test_torn_and_foreign_lines_are_left_out(tmp_path: Path) -> None:
+    lines = ['{"env_steps": 1, "mean_reward": 2.0}', "[]", '{"env_steps": 5}', '{"env_steps": 9, "mean_re']
+    (tmp_path / EVALUATIONS_FILE).write_text("\n".join(lines))
+    assert read_scores(tmp_path) == [Score(1, 2.0)]
+    assert read_scores(tmp_path / "nowhere") == []
+
+
+def test_a_return_that_is_none_is_neither_kept_nor_written(tmp_path: Path) -> None:
+    evaluations = opened(tmp_path, Process())
+    evaluations.record(result(100, float("nan")), weights(1.0))
+    assert read_scores(tmp_path) == []
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_file_that_is_refused_is_warned_of_once_and_written_once_it_can_be(tmp_path: Path) -> None:
+    process, path = Process(), tmp_path / EVALUATIONS_FILE
+    path.mkdir()
+    evaluations = opened(tmp_path, process)
+    evaluations.record(result(100, -5.0), weights(1.0))
+    path.rmdir()
+    evaluations.record(result(200, -4.0), weights(2.0))
+    evaluations.close()
+    (warning,) = process.warnings
+    assert warning.startswith("evaluations.jsonl cannot be written: ")
+    assert read_scores(tmp_path) == [Score(200, -4.0)]

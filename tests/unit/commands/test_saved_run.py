@@ -71,7 +71,7 @@ def test_no_command_acts_in_an_environment_whose_spaces_have_changed_since_train
     tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other bounds gave other returns, demonstrations and contracts, and nobody was told."""
-    monkeypatch.setattr("offpolicy.collect.film.check_drawing", lambda env_id: None)  # ends before a picture
+    monkeypatch.setattr("offpolicy.collect.video.check_drawing", lambda env_id: None)  # ends before a picture
     run, out = tmp_path / "run", tmp_path / "out"
     run.mkdir()
     out.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from gymnasium import Space, spaces
 from gymnasium.spaces.utils import flatten
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from offpolicy.envs.spaces import ActionScale, action_map, describe
+from offpolicy.envs.spaces import action_map, describe
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import SpaceSpec
 
@@ -25,9 +27,9 @@ NESTED = spaces.Dict(
 )
 
 
-def scale(low: list[float], high: list[float], dtype: str = "float32") -> ActionScale:
+def scale(low: list[float], high: list[float], dtype: str = "float32") -> Callable[[Any], NDArray[Any]]:
     box = spaces.Box(np.array(low, dtype), np.array(high, dtype), dtype=np.dtype(dtype).type)
-    return ActionScale.of(describe(spaces.Box(-1.0, 1.0, (1,)), box, None))
+    return action_map(describe(spaces.Box(-1.0, 1.0, (1,)), box, None))
 
 
 def problems(obs: Space[Any], action: Space[Any]) -> str:
@@ -60,14 +62,14 @@ def test_every_numeric_dtype_becomes_float32(dtype: str) -> None:
 
 def test_both_ends_of_every_bound_are_reached_exactly() -> None:
     odd = scale([-2.0, 1.0, 0.1], [0.5, 3.1, 0.3])
-    ends = odd.apply(np.array([[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]], np.float32))
+    ends = odd(np.array([[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]], np.float32))
     assert ends.dtype == np.float32
     assert ends[0].tolist() == np.array([-2.0, 1.0, 0.1], np.float32).tolist()
     assert ends[1].tolist() == np.array([0.5, 3.1, 0.3], np.float32).tolist()
 
 
 def test_the_middle_of_the_action_range_is_the_middle_of_the_bounds() -> None:
-    assert scale([-2.0, 1.0], [0.5, 3.0]).apply(np.zeros((1, 2), np.float32)).tolist() == [[-0.75, 2.0]]
+    assert scale([-2.0, 1.0], [0.5, 3.0])(np.zeros((1, 2), np.float32)).tolist() == [[-0.75, 2.0]]
 
 
 @given(
@@ -77,12 +79,12 @@ def test_the_middle_of_the_action_range_is_the_middle_of_the_bounds() -> None:
 )
 def test_no_action_ever_leaves_the_bounds(low: float, size: float, action: float) -> None:
     box = spaces.Box(np.float32(low), np.float32(low + size), (1,), np.float32)
-    made = scale([float(box.low[0])], [float(box.high[0])]).apply(np.array([[action]], np.float32))
+    made = scale([float(box.low[0])], [float(box.high[0])])(np.array([[action]], np.float32))
     assert box.contains(made[0])
 
 
 def test_actions_outside_the_unit_range_are_clipped_to_the_bounds() -> None:
-    assert scale([-2.0], [4.0]).apply(np.array([[-1.5], [7.0]], np.float32)).tolist() == [[-2.0], [4.0]]
+    assert scale([-2.0], [4.0])(np.array([[-1.5], [7.0]], np.float32)).tolist() == [[-2.0], [4.0]]
 
 
 def test_a_discrete_action_is_one_number_between_its_bounds() -> None:
@@ -93,7 +95,7 @@ def test_a_discrete_action_is_one_number_between_its_bounds() -> None:
 def test_an_environment_with_discrete_actions_gets_a_number_of_its_space() -> None:
     space = spaces.Discrete(3, start=10)
     codec = describe(ACTION, space, None)
-    action = codec.env_action(action_map(codec).apply(np.array([[2.0]], np.float32))[0])
+    action = codec.env_action(action_map(codec)(np.array([[2.0]], np.float32))[0])
     assert action == 12
     assert space.contains(action)
 
@@ -105,7 +107,7 @@ def test_several_discrete_actions_are_counted_from_zero_and_have_the_shape_of_th
         1, 4, (0.0, 1.0, 0.0, -2.0), (1.0, 3.0, 3.0, 2.0), nvec=(2, 3, 4, 5), action_shape=(2, 2)
     )
     assert (codec.spec.choices, codec.spec.action_space) == ((2, 3, 4, 5), "MultiDiscrete")
-    action = codec.env_action(action_map(codec).apply(np.array([[1.0, 2.0, 9.0, 0.0]], np.float32))[0])
+    action = codec.env_action(action_map(codec)(np.array([[1.0, 2.0, 9.0, 0.0]], np.float32))[0])
     assert action.tolist() == [[1, 3], [3, -2]]
     assert space.contains(action)
 
@@ -113,7 +115,7 @@ def test_several_discrete_actions_are_counted_from_zero_and_have_the_shape_of_th
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
 def test_discrete_actions_have_the_dtype_of_their_space(dtype: type[np.signedinteger[Any]]) -> None:
     codec = describe(ACTION, spaces.MultiDiscrete([2, 3], dtype=dtype, start=[0, -1]), None)
-    actions = action_map(codec).apply(np.array([[1.0, 2.0]], np.float32))
+    actions = action_map(codec)(np.array([[1.0, 2.0]], np.float32))
     assert (actions.dtype, actions.tolist()) == (dtype, [[1, 1]])
 
 

@@ -26,7 +26,7 @@ def test_the_actions_are_those_that_the_environment_gets_in_training(kind: str, 
     with torch.inference_mode():
         outputs = module(*map(torch.from_numpy, inputs_of(module.parts, obs).values()))
         decided = policy.act(torch.from_numpy(obs)).numpy()
-    expected = codec.env_actions(action_map(codec).apply(decided))
+    expected = codec.env_actions(action_map(codec)(decided))
     np.testing.assert_array_equal(outputs[0].numpy(), expected)
     assert outputs[0].numpy().dtype == expected.dtype
     if codec.spec.choices:

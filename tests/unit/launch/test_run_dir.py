@@ -18,7 +18,7 @@ import pytest
 
 import offpolicy
 from offpolicy.checkpoint import CheckpointStore
-from offpolicy.collect.eval_video import VIDEOS
+from offpolicy.collect.video import VIDEOS
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 from offpolicy.launch.run_dir import (
     LOCK,
