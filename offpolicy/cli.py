@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 from offpolicy import __version__
 from offpolicy.errors import EXIT_OK, EXIT_PIPE_CLOSED, ConfigError, OffPolicyError, SaveError
-from offpolicy.number_text import counted
-from offpolicy.output import drop_refused, open_streams, silence
+from offpolicy.output import counted, drop_refused, open_streams, silence
 from offpolicy.start import interrupted_code, interrupts_exit
 
 # Name of a command: its module in offpolicy.commands, with add_arguments(parser) and run(arguments); a line of help.

@@ -1,4 +1,4 @@
-"""Facts of this machine: the processor's name, the cores and the memory at hand, and the installed versions."""
+"""Facts of this machine: its processor, cores, memory and GPU, their load, and the installed versions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import mmap
 import os
 import resource
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
+
+from offpolicy.types import SystemLoad
 
 CPU_INFO = Path("/proc/cpuinfo")
+NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 SELF = Path("/proc/self")
 NO_LIMIT = 2**60  # bytes; version 1 writes almost 2**63 where there is none
 _V1_NAMES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -25,6 +29,8 @@ X86_64 = ("x86_64", "AMD64")
 PACKAGES = ("offpolicy", "torch", "gymnasium", "mujoco")
 # One of them exists where a GPU is: NVIDIA's driver, WSL2's, ROCm's, Jetson's. Asking torch would take a second.
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/dev/nvhost-gpu", "/dev/nvgpu")
+NVML = "libnvidia-ml.so.1"  # a part of NVIDIA's driver
+GIB = 2**30
 
 
 def cpu_model() -> str:
@@ -271,3 +277,45 @@ def _quota_cores(directory: Path) -> float | None:
 def has_gpu() -> bool:
     """True if the driver of a GPU is there, whether or not torch can use it."""
     return any(map(os.path.exists, GPU_DRIVERS))
+
+
+class SystemMonitor:
+    """Reads the load of this machine and, through NVML, that of the GPU that `device` names, such as `cuda:1`."""
+
+    def __init__(self, device: str | None) -> None:
+        self._gpu: ctypes.c_void_p | None = None  # NVML's handle; None: no GPU, or no driver's library
+        # CUDA counts the fastest GPU first and NVML by PCI bus: the same only where all are of one kind.
+        kinds = {path.read_text().partition("\n")[0] for path in NVIDIA_GPUS.glob("*/information")}
+        is_numbered_alike = len(kinds) <= 1 or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+        if device is None or not device.startswith("cuda") or not is_numbered_alike:
+            return
+        with contextlib.suppress(OSError):
+            self._nvml, handle = ctypes.CDLL(NVML), ctypes.c_void_p()
+            index, visible = device.partition(":")[2] or "0", os.environ.get("CUDA_VISIBLE_DEVICES")
+            name = visible.split(",")[int(index)].strip() if visible else index
+            if self._nvml.nvmlInit_v2() != 0:
+                return
+            if name.isdigit():
+                code = self._nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(name)), ctypes.byref(handle))
+            else:
+                code = self._nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle))
+            self._gpu = handle if code == 0 else None
+
+    def read(self) -> SystemLoad | None:
+        """Returns the load now, without what a virtual GPU does not say; None where the kernel says nothing."""
+        try:
+            available, total = memory()
+        except (OSError, KeyError, ValueError):
+            return None
+        load = SystemLoad((total - available) / GIB, total / GIB)
+        vram, use, milliwatts = (ctypes.c_ulonglong * 3)(), (ctypes.c_uint * 2)(), ctypes.c_uint()
+        if self._has_read("nvmlDeviceGetMemoryInfo", vram):  # total, free, used
+            load = replace(load, vram_gib=vram[2] / GIB, vram_total_gib=vram[0] / GIB)
+        if self._has_read("nvmlDeviceGetUtilizationRates", use):  # of the GPU, of its memory
+            load = replace(load, gpu_pct=float(use[0]))
+        if self._has_read("nvmlDeviceGetPowerUsage", milliwatts):
+            load = replace(load, gpu_watts=milliwatts.value / 1000.0)
+        return load
+
+    def _has_read(self, function: str, numbers: ctypes.Array[Any] | ctypes.c_uint) -> bool:  # Any: a type of C
+        return self._gpu is not None and getattr(self._nvml, function)(self._gpu, ctypes.byref(numbers)) == 0

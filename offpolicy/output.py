@@ -1,4 +1,4 @@
-"""Stdout and stderr: closed by the caller, on a full disk, read by a program that has left, or not read at all."""
+"""Stdout and stderr, whoever has closed them or reads no more; and the texts of numbers."""
 
 from __future__ import annotations
 
@@ -159,3 +159,24 @@ class NonBlockingStream:
             content = self._texts.popleft() if self._texts else b""
             self._num_bytes -= len(content)
             return content
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns `1 thread`, `2,000 threads`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def three_digits(value: float) -> str:
+    """Returns three significant digits: `0.0123`, `-812`, `1.23e7`."""
+    mantissa, _, exponent = f"{value:z#.3g}".partition("e")
+    return mantissa.rstrip(".") + (f"e{int(exponent)}" if exponent else "")
+
+
+def return_text(value: float, thousands: str = "") -> str:
+    """Returns a return with one decimal, a small or huge one with three significant digits.
+
+    `thousands` separates groups of three digits.
+    """
+    if value == 0.0 or 9.995 <= abs(value) < 999_999.95:  # noqa: PLR2004  # rounds to 10.0, and to 999,999.9
+        return f"{value:z{thousands}.1f}"
+    return three_digits(value)

@@ -12,7 +12,7 @@ from offpolicy.analysis.records import OWN_VOCABULARY, RunRecords, read_run
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.run_files import read_values
 from offpolicy.errors import ConfigError
-from offpolicy.number_text import counted
+from offpolicy.output import counted
 from offpolicy.runs import NoSuchRunError, find_run, last_summary, short_name
 from offpolicy.types import Float64
 

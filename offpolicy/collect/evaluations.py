@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from offpolicy.config.sections import StopConfig
-from offpolicy.number_text import counted, return_text
+from offpolicy.output import counted, return_text
 from offpolicy.runs import read_lines
 from offpolicy.types import EvalResult
 

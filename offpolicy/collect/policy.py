@@ -13,7 +13,7 @@ from offpolicy.collect.repeated_noise import RepeatedNoise
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.errors import NumericsError
 from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size
-from offpolicy.number_text import counted
+from offpolicy.output import counted
 from offpolicy.processes.handshake import steps_per_collector
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.seeding import generator, torch_seed

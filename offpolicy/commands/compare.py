@@ -22,7 +22,7 @@ from offpolicy.commands.options import finite
 from offpolicy.errors import EXIT_UNJUDGED, ConfigError
 from offpolicy.files import write_output
 from offpolicy.logger.console import plain_console
-from offpolicy.number_text import counted
+from offpolicy.output import counted
 from offpolicy.runs import STDOUT, check_output
 
 

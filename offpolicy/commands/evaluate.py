@@ -26,7 +26,7 @@ from offpolicy.config.run_files import env_differences
 from offpolicy.errors import ConfigError
 from offpolicy.files import JsonlFile
 from offpolicy.logger.console import UNKNOWN, plain_console, text_table
-from offpolicy.number_text import counted, three_digits
+from offpolicy.output import counted, three_digits
 from offpolicy.runs import LATEST, existing_run
 from offpolicy.types import Episodes, Float64
 

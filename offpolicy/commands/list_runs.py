@@ -23,7 +23,7 @@ from offpolicy.logger.console import (
     shown_path,
     text_table,
 )
-from offpolicy.number_text import counted
+from offpolicy.output import counted
 from offpolicy.runs import ROOT, SUMMARY, is_of_earlier_start, known_summary, read_lines, runs_in, short_name
 
 TAIL_BYTES = 65_536  # end of metrics.jsonl in which the last record is looked for

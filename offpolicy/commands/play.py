@@ -17,7 +17,7 @@ from offpolicy.commands.trust import check_trust
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.files import output_path
 from offpolicy.logger.console import plain_console, shown_path
-from offpolicy.number_text import counted, return_text
+from offpolicy.output import counted, return_text
 from offpolicy.runs import check_output
 
 if TYPE_CHECKING:

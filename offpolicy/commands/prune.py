@@ -15,7 +15,7 @@ from offpolicy.errors import SaveError
 from offpolicy.launch.run_dir import HOST_DIR, other_hosts
 from offpolicy.launch.run_lock import RunLock
 from offpolicy.logger.console import plain_console, shown_path
-from offpolicy.number_text import counted
+from offpolicy.output import counted
 from offpolicy.runs import existing_run
 
 

@@ -15,7 +15,7 @@ from offpolicy.config.sections import FROM_REPLAY
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.files import output_path
 from offpolicy.logger.console import plain_console
-from offpolicy.number_text import counted, return_text
+from offpolicy.output import counted, return_text
 from offpolicy.replay.demonstrations import to_env
 from offpolicy.runs import check_output
 from offpolicy.types import Bool, Float32, Float64, SpaceSpec

@@ -41,7 +41,7 @@ from offpolicy.launch.outcome import require_completed
 from offpolicy.launch.run_lock import RunLock
 from offpolicy.logger.callbacks import Callback
 from offpolicy.logger.console import plain_console, text_table
-from offpolicy.number_text import counted, return_text
+from offpolicy.output import counted, return_text
 from offpolicy.runs import TRIAL, known_summary
 from offpolicy.timing.clock import Stopwatch
 from offpolicy.types import EvalResult

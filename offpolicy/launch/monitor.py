@@ -13,8 +13,8 @@ from offpolicy.launch.hellos import Hellos
 from offpolicy.logger.callbacks import Callbacks
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.metrics import require_known
-from offpolicy.machine_load import SystemMonitor
-from offpolicy.number_text import counted
+from offpolicy.machine import SystemMonitor
+from offpolicy.output import counted
 from offpolicy.processes.child_processes import Child
 from offpolicy.processes.control_page import CollectorWord, HostWord, RankWord
 from offpolicy.processes.reports import LearnerReports

@@ -22,7 +22,7 @@ from offpolicy.launch.run_dir import has_saved_nothing
 from offpolicy.launch.run_lock import is_running
 from offpolicy.logger.wandb import require_login
 from offpolicy.machine import X86_64, available_memory, keeps_store_order, num_usable_cores, processor
-from offpolicy.number_text import counted
+from offpolicy.output import counted
 from offpolicy.replay.demonstrations import read_demos
 from offpolicy.runs import find_run
 from offpolicy.saved_fields import short

@@ -23,7 +23,7 @@ from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
 from offpolicy.machine import has_gpu
-from offpolicy.number_text import counted
+from offpolicy.output import counted
 from offpolicy.replay.rate_limiter import first_learning_step
 from offpolicy.timing.clock import unix_s
 from offpolicy.training.run_memory import row_layout, transport_nbytes

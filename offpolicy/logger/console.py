@@ -17,8 +17,7 @@ from rich.table import Table
 from offpolicy.logger.metrics import METRICS, core_key
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.summary import RunStatus
-from offpolicy.number_text import return_text, three_digits
-from offpolicy.output import drain, silence
+from offpolicy.output import drain, return_text, silence, three_digits
 from offpolicy.timing.bottleneck import Verdict
 from offpolicy.types import EvalResult
 

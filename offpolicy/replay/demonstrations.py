@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offpolicy.errors import ConfigError
-from offpolicy.number_text import counted
+from offpolicy.output import counted
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.types import Bool, Float32, Float64, SpaceSpec
 

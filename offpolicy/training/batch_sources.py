@@ -10,7 +10,7 @@ import torch
 
 from offpolicy.distributed.world import World
 from offpolicy.machine import available_memory
-from offpolicy.number_text import counted
+from offpolicy.output import counted
 from offpolicy.processes.control_page import RankWord
 from offpolicy.replay.demonstration_sampler import DemoShare, EndlessRows, MixedSampler, ResidentDemos, Sampler
 from offpolicy.replay.demonstrations import demonstration_rows, read_demos

@@ -8,7 +8,7 @@ from typing import Protocol
 from offpolicy.collect.run_evaluation import RunEvaluation
 from offpolicy.distributed.world import World
 from offpolicy.errors import EnvFailure, NumericsError, PeerEnvFailure
-from offpolicy.number_text import counted
+from offpolicy.output import counted
 from offpolicy.processes.control_page import ControlPage, EvaluatorWord
 from offpolicy.timing.clock import Stopwatch
 from offpolicy.training.rank import Rank

@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from offpolicy.number_text import counted
+from offpolicy.output import counted
 from offpolicy.timing.clock import MonotonicClock
 
 ROUNDS = 5  # blocks of each setting; those of one round follow each other: a machine is faster now and slower then

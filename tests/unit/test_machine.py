@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,3 +133,46 @@ def test_the_memory_at_hand_is_within_the_tightest_limit(monkeypatch: pytest.Mon
     limits = [machine.MemoryLimit(5000, 1000, tmp_path), machine.MemoryLimit(9000, 8500, tmp_path)]
     monkeypatch.setattr(machine, "memory_limits", lambda process: limits)
     assert machine.memory() == (500, 5000)
+
+
+# -- GPU --------------------------------------------------------------------------------------------------------------
+
+
+class FakeNvml:
+    """NVML with a GPU at 45 %, 2 of 24 GiB and 240.5 W; the call `refused` returns an error."""
+
+    def __init__(self, refused: str) -> None:
+        self.refused = refused
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: 3 if name == self.refused else self._answer(name, arguments)
+
+    def _answer(self, name: str, arguments: tuple[Any, ...]) -> int:
+        into: Any = arguments[-1]._obj if arguments else None
+        if name == "nvmlDeviceGetUtilizationRates":
+            into[0] = 45
+        elif name == "nvmlDeviceGetMemoryInfo":
+            into[:] = 24 * machine.GIB, 22 * machine.GIB, 2 * machine.GIB
+        elif name == "nvmlDeviceGetPowerUsage":
+            into.value = 240_500
+        return 0
+
+
+def test_a_gpu_has_the_use_memory_and_power_that_its_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = {"": (45.0, 2.0, 24.0, 240.5), "nvmlDeviceGetUtilizationRates": (None, 2.0, 24.0, 240.5)}
+    expected["nvmlInit_v2"] = (None, None, None, None)
+    for refused, numbers in expected.items():
+        monkeypatch.setattr(ctypes, "CDLL", lambda name, refused=refused: FakeNvml(refused))
+        load = machine.SystemMonitor("cuda:0").read()
+        assert load is not None
+        assert (load.gpu_pct, load.vram_gib, load.vram_total_gib, load.gpu_watts) == numbers
+
+
+def test_without_a_driver_there_are_no_numbers_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    load = machine.SystemMonitor("cuda:0").read()
+    assert load is not None
+    assert load.gpu_pct is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offpolicy import output
-from offpolicy.output import drain, is_behind, nonblocking
+from offpolicy.output import counted, drain, is_behind, nonblocking, return_text, three_digits
 from tests.full_pipe import LIMIT_S, FullPipe
 from tests.unit.test_start import shell
 
@@ -119,3 +119,18 @@ def test_what_a_full_disk_refuses_is_dropped_and_changes_no_exit_code(unbuffered
     written = shell(command)
     assert (written.returncode, written.stderr) == (74, "err\n")
     assert written.stdout.replace("x", "") == "out \nbytes"
+
+
+def test_small_and_huge_returns_can_be_read() -> None:
+    """Returns of 0.010 to 0.013 were all 0.0, one of -0.01 was -0.0, and one of -1.23e13 had 17 characters."""
+    texts = {
+        0.01234: "0.0123", -0.04: "-0.0400", 9.994: "9.99", 9.996: "10.0", -151.26: "-151.3",
+        999_999.9: "999999.9", -1.23e13: "-1.23e13", -0.0: "0.0", float("nan"): "nan",
+    }  # fmt: skip
+    assert {value: return_text(value) for value in texts} == texts
+    assert return_text(-1244.53, ",") == "-1,244.5"
+    assert three_digits(-0.0) == "0.00"
+
+
+def test_a_number_of_things_is_said_in_english() -> None:
+    assert [counted(number, "thread") for number in (0, 1, 2000)] == ["0 threads", "1 thread", "2,000 threads"]
