@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from offpolicy.fault import PLAN_VARIABLE
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 RUN_ID_VARIABLE = "OFFPOLICY_RUN_ID"
 SHARED_MEMORY = "/dev/shm"
@@ -22,6 +24,7 @@ GRACE_S = 5.0  # by then nothing of a finished run may be left
 NEIGHBOUR_S = 90.0  # by then the runs that the other test worker has going are over
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported here or in a child: two cores, many processes
+os.environ[PLAN_VARIABLE] = str(REPOSITORY / "tests" / "faults.py")
 for _number in (signal.SIGINT, signal.SIGHUP):  # a test session in the background must not hand "ignored" on to runs
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)

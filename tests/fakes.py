@@ -10,6 +10,7 @@ import numpy as np
 
 from offpolicy import fault
 from offpolicy.replay.ring import COMMITTED, FLOOR, RESERVED, Ring
+from tests.faults import plan_of
 
 
 def fill_from(ring: Ring, first: int, *blocks: np.ndarray[Any, Any]) -> None:
@@ -26,11 +27,11 @@ def fill_from(ring: Ring, first: int, *blocks: np.ndarray[Any, Any]) -> None:
 @contextmanager
 def refused(faults: str) -> Iterator[None]:
     """Has the operating system refuse something in this process, in the words of `OFFPOLICY_FAULT`."""
-    fault.arm("supervisor", environ={fault.VARIABLE: faults})
+    fault.plan = plan_of("supervisor", 0, faults)
     try:
         yield
     finally:
-        fault.arm("supervisor", environ={})
+        fault.plan = None
 
 
 class FakeClock:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from offpolicy.fault import SITES
+from tests.faults import REFUSABLE
 
 ERRNOS = ("ENOSPC", "EIO", "EDQUOT", "EROFS")
 SPAWN_ERRNOS = ("EAGAIN", "ENOMEM")
@@ -139,7 +139,7 @@ def fault_at(rng: random.Random, site: str) -> str:
     roles, most = PASSED_BY[site]
     role = rng.choice(roles)
     actions = ["kill"] * 5 + ["delay"] * 2 + ["exit"]
-    if SITES[site].can_refuse:
+    if site in REFUSABLE:
         actions += ["errno"] * 8
     if role not in NEVER_HUNG:
         actions.append("hang")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from offpolicy.fault import Fault
+from tests.faults import Fault
 
 CHILDREN = ("learner", "collector", "evaluator")
 STEP_TIMEOUT_S = 5.0  # env.step_timeout_s of every scene

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from offpolicy.fault import ONCE_VARIABLE, VARIABLE
 from tests.chaos import invariants
 from tests.chaos.disturbances import Disturbance, Signalled, draw_lives
 from tests.chaos.ends import End, Hit
 from tests.chaos.scenes import Scene
 from tests.conftest import REPOSITORY, Traces
+from tests.faults import ONCE_VARIABLE, VARIABLE
 
 GONE_S = 5.0  # I4: from the end of a run until no process of it is left
 QUIET_S = 40.0  # without any sign of life: an operator sends SIGTERM

@@ -17,11 +17,11 @@ from typing import IO, Any
 
 import pytest
 
-from offpolicy import fault
 from offpolicy.collect.evaluation import EpisodeCallbacks, random_actor, run_episodes
 from offpolicy.commands.record import Recorder
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.probe import probe
+from tests import faults
 from tests.conftest import RUN_ID_VARIABLE, Traces
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -259,7 +259,7 @@ def kill_and_resume(
     comes as far as `whole`.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(fault.VARIABLE, PACED)
+        patch.setenv(faults.VARIABLE, PACED)
         broken = start_run(*overrides, "run_dir=broken", command=command)
     broken.wait_until(lambda: len(broken.checkpoints()) >= at, timeout_s=40)
     broken.signal(signal.SIGKILL)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from offpolicy import fault
+from tests import faults
 from tests.processes.conftest import LiveRun, StartRun
 
 pytestmark = [pytest.mark.mp, pytest.mark.slow]
@@ -37,13 +37,13 @@ def test_a_run_that_is_resumed_at_its_goal_makes_the_last_evaluation_again_at_th
 ) -> None:
     options = (*options, "total_timesteps=300", "eval.every=100", "eval.episodes=2", "checkpoint.every=150")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(fault.VARIABLE, KILLED_AT_THE_END)
+        patch.setenv(faults.VARIABLE, KILLED_AT_THE_END)
         killed = start_run(*options)
         assert killed.finish()[0] == -signal.SIGKILL
     before = [line["env_steps"] for line in lines_of(killed, "evaluations.jsonl")]
     assert last_eval_step(killed) == before[-1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(fault.VARIABLE, LATE_COLLECTOR)
+        patch.setenv(faults.VARIABLE, LATE_COLLECTOR)
         run = start_run(*options)
         code, out, _ = run.finish()
     assert code == 0, out

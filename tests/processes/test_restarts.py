@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.config.run_files import read_config
 from offpolicy.replay.row_layout import RowLayout
+from tests import faults
 from tests.processes.conftest import ENDLESS, FINISHED, PACED, LiveRun, StartRun, find_process, replay_bytes
 from tests.processes.test_appo import TINY_APPO
 from tests.replay_scene import saved_transitions
@@ -153,12 +153,12 @@ def test_a_killed_process_of_alternate_changes_no_bit(
     start_run: StartRun, finished_run: LiveRun, traces: Any, role: str
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(fault.VARIABLE, PACED)
+        patch.setenv(faults.VARIABLE, PACED)
         run = start_run(*FINISHED)
     run.wait_until(lambda: len(run.checkpoints()) >= 1, PATIENCE_S)
     kill(run, role)
     code, out, err = run.finish(PATIENCE_S)
-    assert (code, err.count("\n")) == (0, 1), err  # that a fault is injected
+    assert (code, err) == (0, "")
     assert "all processes begin again at env step 500" in out
     assert "not bitwise" not in out
     assert run.summary()["learner_restarts"] == 1
@@ -175,12 +175,12 @@ def test_a_killed_process_of_appo_leaves_no_env_step_that_nothing_is_learnt_from
     start_run: StartRun, traces: Any, role: str
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(fault.VARIABLE, PACED)
+        patch.setenv(faults.VARIABLE, PACED)
         run = start_run("total_timesteps=2400", "checkpoint.every=1000", command=TINY_APPO)
     run.wait_until(lambda: len(run.checkpoints()) >= 1, PATIENCE_S)
     kill(run, role)
     code, out, err = run.finish(PATIENCE_S)
-    assert (code, err.count("\n")) == (0, 1), err  # that a fault is injected
+    assert (code, err) == (0, "")
     assert "restart 1 of at most 4" in out
     assert run.summary()["env_steps"] >= 2400
     assert run.summary()["updates"] >= 2 * 2 * 2400 // (10 * 2)  # those that were lost with the networks are made again

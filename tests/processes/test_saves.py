@@ -54,5 +54,5 @@ def test_a_disk_that_takes_longer_than_a_step_may_is_no_hung_environment(
     monkeypatch.setenv("OFFPOLICY_FAULT", "snapshot.mkdir@role=collector,n=1:delay:12000")
     run = start_run("checkpoint.every=300", "env.step_timeout_s=1")
     code, _, err = run.finish(80.0)
-    assert (code, err.count("\n")) == (0, 1), err  # that a fault is injected
+    assert (code, err) == (0, "")
     assert len(run.checkpoints()) == 2

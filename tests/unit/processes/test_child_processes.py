@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from offpolicy import fault
 from offpolicy.errors import StartError
 from offpolicy.processes.child_processes import Child, ChildProcesses, Event, Start
+from tests.fakes import refused
 from tests.unit.processes.conftest import CRASH, NO_SERVER, Process, Stage, exit_of
 
 
@@ -93,16 +93,11 @@ def test_a_process_that_the_host_program_starts_meanwhile_outlives_the_run() -> 
     assert other.wait() == -signal.SIGKILL
 
 
-def test_a_refusal_of_the_machine_leaves_no_descriptor_and_no_process(
-    room: Room, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OFFPOLICY_FAULT", "spawn:EAGAIN")
+def test_a_refusal_of_the_machine_leaves_no_descriptor_and_no_process(room: Room) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
-    fault.arm("supervisor")
-    with pytest.raises(StartError, match="collector 3 cannot be started: Resource temporarily unavailable"):
+    said = "collector 3 cannot be started: Resource temporarily unavailable"
+    with refused("spawn:EAGAIN"), pytest.raises(StartError, match=said):
         room.children.spawn(Start("collector", 3, "module:main", {}, {}))
-    monkeypatch.delenv("OFFPOLICY_FAULT")
-    fault.arm("supervisor")
     assert sorted(os.listdir("/proc/self/fd")) == before
     assert len(room.children) == 0
 
