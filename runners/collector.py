@@ -9,8 +9,7 @@ import numpy as np
 
 from offpolicy.algos.registry import make_policy
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, SharedState, read_replay
-from offpolicy.collect.bad_rows import BadRows
-from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect
+from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect, require_finite
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy, Exploration
 from offpolicy.collect.replay_writer import ReplayWriter, Writer
@@ -76,8 +75,11 @@ def main(child: ChildContext) -> None:
         progress=progress,
         ledger=ledger,
         take_snapshot=lambda: collector.take_snapshot(progress),
-        drop_bad_rows=collector.bad_rows.drop,
         renew_env=lambda error: collector.renew_env(error, progress),
+        warn=collector.warn,
+        seed=job.cfg.seed,
+        number=collector.number,
+        max_bad_rows=job.cfg.env.max_bad_rows,
         rollouts=collector.writer if isinstance(collector.writer, RolloutWriter) else None,
     )
     child.closing.callback(collector.env.close)
@@ -103,15 +105,6 @@ class Collector:
         self.steps_before = steps_before(job)
         self.policy = self._make_policy()
         self.writer = self._make_writer(self.control)
-        self.bad_rows = BadRows(
-            limit=job.cfg.env.max_bad_rows,
-            seed=job.cfg.seed,
-            number=self.number,
-            env=self.env,
-            writer=self.writer,
-            tracker=self.tracker,
-            warn=self._warn,
-        )
         self._has_warned = False  # that the environments' state cannot be saved
         self._restarts = Restarts(job.cfg.runner.max_restarts, Stopwatch().elapsed_s)  # of the environments
         self._snapshot = CollectorSnapshot(f"collector-{child.index}", self.env, self.policy, self.writer, self.tracker)
@@ -135,8 +128,8 @@ class Collector:
                     ", and rollouts that nobody has learnt from are lost" if job.cfg.algo.learns_from_rollouts else ""
                 )
                 text = f"the continuation is not bitwise: {why_not}; episodes begin again{lost}"
-                self._warn(text)
-        self.bad_rows.require_finite(progress.obs)
+                self.warn(text)
+        require_finite(progress.obs, seed)
         self.writer.begin()
         self._words.set(CollectorWord.ENV_STEPS, progress.env_steps)
         self._words.set(CollectorWord.HAS_BEGUN, 1)
@@ -155,7 +148,7 @@ class Collector:
                 raise error
             text = str(error).splitlines()[0]
             number = self._restarts.add(text)
-            self._warn(f"{text}; {number}, by new environments; not bitwise from here on, as episodes begin again")
+            self.warn(f"{text}; {number}, by new environments; not bitwise from here on, as episodes begin again")
             path = ("renewed", self.number, step, self._words.bump(CollectorWord.RESTARTS))
             try:
                 self.env.renew()
@@ -165,14 +158,14 @@ class Collector:
                 error = failure
         self.writer.abandon(range(self.env.num_envs))
         self.tracker.ep_return[:], self.tracker.ep_length[:] = 0.0, 0
-        self.bad_rows.require_finite(progress.obs)
+        require_finite(progress.obs, cfg.seed)
 
     def _note_progress(self) -> None:
         """Says that the next environment of a vector step has its turn: the time of a step is that of one."""
         if self._has_begun:
             self._words.bump(CollectorWord.PROGRESS)
 
-    def _warn(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         self._child.send("warning", text=text)
 
     def take_snapshot(self, progress: Progress) -> OSError | None:
@@ -182,12 +175,12 @@ class Collector:
             why_not = self._snapshot.save(directory, progress)
         except SaveError as error:
             shutil.rmtree(directory, ignore_errors=True)
-            self._warn(str(error))
+            self.warn(str(error))
             return error.__cause__ if isinstance(error.__cause__, OSError) else OSError(str(error))
         if why_not is not None and not self._has_warned and self._job.cfg.env.vectorization != "async":
             self._has_warned = True  # of `async` the documentation says so
             text = f"a resume from this checkpoint is not bitwise, because {why_not}; episodes will begin again"
-            self._warn(text)
+            self.warn(text)
         return None
 
     def _make_policy(self) -> CollectorPolicy:

@@ -12,11 +12,12 @@ from offpolicy.collect.policy import CollectorPolicy
 from offpolicy.collect.replay_writer import BadRowError, Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.envs.vector import VectorAdapter
-from offpolicy.errors import EnvFailure
+from offpolicy.errors import EnvFailure, NumericsError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord
 from offpolicy.processes.handshake import CollectorGate, Turn
 from offpolicy.processes.reports import CollectorReports
 from offpolicy.replay.ring import Ring
+from offpolicy.seeding import env_seed
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.trace_writer import Mark
@@ -32,6 +33,7 @@ class Progress:
     vector_steps: int = 0
     policy_steps: int = 0
     policy_lag_sum: float = 0.0
+    bad_rows: int = 0  # dropped since this process started
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,11 @@ class CollectorParts:
     progress: Progress
     ledger: Ledger
     take_snapshot: Callable[[], OSError | None]  # returns what the disk refused
-    # Returns the step without its bad transitions, or raises.
-    drop_bad_rows: Callable[[BadRowError, StepOutcome, Progress], StepOutcome]
     renew_env: Callable[[EnvFailure], None]  # begins new episodes in new environments, or raises what it is given
+    warn: Callable[[str], None]
+    seed: int
+    number: int  # of this collector, among those of all hosts
+    max_bad_rows: int
     rollouts: RolloutWriter | None = None  # the writer again, for its counts; None where it writes replay rows
 
 
@@ -176,7 +180,7 @@ def step(parts: CollectorParts) -> None:
         try:
             progress.env_steps += parts.writer.write(progress.obs, output, outcome)
         except BadRowError as error:
-            outcome = parts.drop_bad_rows(error, outcome, progress)
+            outcome = drop_bad_rows(parts, error, outcome)
             progress.env_steps += error.num_stored
         progress.vector_steps += 1
         if not is_random:
@@ -184,3 +188,37 @@ def step(parts: CollectorParts) -> None:
             progress.policy_lag_sum += max(parts.reporter.newest_version() - policy.version, 0)
         parts.reporter.record(outcome, progress.env_steps)
         progress.obs = np.ascontiguousarray(outcome.next_obs)
+
+
+def drop_bad_rows(parts: CollectorParts, error: BadRowError, outcome: StepOutcome) -> StepOutcome:
+    """Resets the environments of bad transitions, or all that can only be reset together; returns the other rows.
+
+    Raises `NumericsError` beyond `env.max_bad_rows`, and where an episode begins with NaN or Inf.
+    """
+    env, progress, tracker = parts.env, parts.progress, parts.reporter.tracker
+    progress.bad_rows += len(error.envs)
+    episode_step = int(tracker.ep_length[error.envs[0]])
+    text = f"{error} at env step {progress.env_steps}, episode step {episode_step}, seed {parts.seed}"
+    if progress.bad_rows > parts.max_bad_rows:
+        raise NumericsError(text) from None
+    parts.warn(f"{text}; dropped, {progress.bad_rows} of env.max_bad_rows={parts.max_bad_rows}")
+    where = np.zeros(env.num_envs, np.bool_)
+    where[list(error.envs) if env.can_reset_some else slice(None)] = True
+    seed = env_seed(parts.seed, "bad_row", parts.number, progress.env_steps, progress.vector_steps)
+    obs = env.reset_some(seed, range(env.num_envs), where) if env.can_reset_some else env.reset(seed)
+    obs = np.where(where[:, None], obs, outcome.next_obs)
+    require_finite(obs, parts.seed)
+    tracker.ep_return[where], tracker.ep_length[where] = 0.0, 0
+    parts.writer.abandon(np.flatnonzero(where).tolist())
+    return outcome._replace(
+        next_obs=obs,
+        terminated=outcome.terminated & ~where,
+        truncated=outcome.truncated & ~where,
+        is_valid=outcome.is_valid & ~where,
+    )
+
+
+def require_finite(obs: Float32, seed: int) -> None:
+    """Raises `NumericsError` for an episode that begins with NaN or Inf. obs: [N, O]."""
+    if len(bad := np.flatnonzero(~np.isfinite(obs).all(axis=1))):
+        raise NumericsError(f"NaN or Inf in the first observation of environment {bad[0]}, seed {seed}")

@@ -165,7 +165,7 @@ class ReplayWriter:
         return self._windows.state()
 
     def reopen_windows(self, rows: Float32, facts: Float64) -> None:
-        """Restores what `open_windows` returned: the episodes go on. Raises `ValueError` for anything else."""
+        """Restores what `open_windows` returned: the episodes go on."""
         if self._windows is not None:
             self._windows.set_state(rows, facts)
         self._is_continued = True

@@ -9,10 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect, step, wait_turn
+from offpolicy.collect.collector import (
+    CollectorParts,
+    CollectorReporter,
+    Progress,
+    collect,
+    drop_bad_rows,
+    step,
+    wait_turn,
+)
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.replay_writer import BadRowError
-from offpolicy.errors import EnvFailure
+from offpolicy.errors import EnvFailure, NumericsError
 from offpolicy.processes.control_page import CollectorWord, ControlPage
 from offpolicy.processes.handshake import Turn
 from offpolicy.replay.ring import Ring
@@ -89,15 +97,11 @@ class Reports(list[CollectorTotals]):
     publish = list.append
 
 
-def never_bad(error: BadRowError, outcome: StepOutcome, progress: Progress) -> StepOutcome:
-    raise error
-
-
 def never_renewed(error: EnvFailure) -> None:
     raise error
 
 
-def make(reports: Reports | None = None, gate: Gate | None = None, **parts: Any) -> CollectorParts:
+def make(reports: Reports | None = None, gate: Gate | None = None, num_envs: int = 2, **parts: Any) -> CollectorParts:
     control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
     episodes = Ring(memoryview(bytearray(Ring.nbytes(8, EPISODE_COLUMNS, 8))), EPISODE_COLUMNS, np.float64)
     reporter: Any = CollectorReporter(
@@ -105,7 +109,7 @@ def make(reports: Reports | None = None, gate: Gate | None = None, **parts: Any)
         0,
         Reports() if reports is None else reports,
         episodes,
-        EpisodeTracker(2),
+        EpisodeTracker(num_envs),
         start_steps=[0] * len(control.collectors),
     )  # type: ignore[arg-type]
     defaults: dict[str, Any] = {
@@ -117,8 +121,11 @@ def make(reports: Reports | None = None, gate: Gate | None = None, **parts: Any)
         "progress": Progress(obs=np.zeros((2, 1), np.float32)),
         "ledger": NullLedger(CollectorPhase),
         "take_snapshot": lambda: None,
-        "drop_bad_rows": never_bad,
         "renew_env": never_renewed,
+        "warn": lambda text: None,
+        "seed": 1,
+        "number": 0,
+        "max_bad_rows": 10,
     }
     return CollectorParts(**{**defaults, **parts})
 
@@ -145,12 +152,96 @@ def test_weights_are_taken_when_the_writer_wants_them_and_never_in_the_warm_up()
     assert (policy.refreshed, parts.progress.policy_steps) == (2, 4)  # steps 3 and 5 of the six
 
 
+NUMBERS, NONE, ALL = np.zeros(3, np.float32), np.zeros(3, np.bool_), np.ones(3, np.bool_)
+OUTCOME = StepOutcome(np.ones((3, 2), np.float32), NUMBERS, NONE, ALL, ALL, NUMBERS, NUMBERS)
+BAD = BadRowError(np.array([0, 2]), {"reward": np.array([np.nan, 0.0, np.inf]), "obs": np.ones((3, 2))})
+
+
+class Beginning:
+    """Environments whose episodes begin with `first`."""
+
+    def __init__(self, first: float = 7.0, num_envs: int = 2, *, can_reset_some: bool = True) -> None:
+        self.first, self.num_envs, self.can_reset_some, self.seeds = first, num_envs, can_reset_some, list[int]()
+
+    def step(self, action: np.ndarray) -> StepOutcome:
+        return outcome()
+
+    def reset(self, seed: int) -> np.ndarray:
+        self.seeds.append(seed)
+        return np.full((self.num_envs, self.num_envs - 1), self.first, np.float32)
+
+    def reset_some(self, seed: int, numbers: Any, where: np.ndarray) -> np.ndarray:
+        return self.reset(seed)
+
+
+class Abandoned(Writer):
+    """Remembers which environments were abandoned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.abandoned: list[int] = []
+
+    def abandon(self, envs: Any) -> None:
+        self.abandoned.extend(envs)
+
+
+def with_bad_rows(env: Beginning, **parts: Any) -> tuple[CollectorParts, list[str]]:
+    """A collector of three environments in the middle of their episodes, and its warnings."""
+    warnings: list[str] = []
+    made = make(env=env, writer=Abandoned(), warn=warnings.append, num_envs=3, **parts)
+    made.progress.env_steps = 40
+    made.reporter.tracker.ep_return[:], made.reporter.tracker.ep_length[:] = 1.0, [4, 5, 6]
+    return made, warnings
+
+
+@pytest.mark.parametrize(("can_reset_some", "expected"), [(True, [7, 1, 7]), (False, [7, 7, 7])])
+def test_the_environments_of_bad_rows_begin_again_and_theirs_are_no_transitions(
+    can_reset_some: bool, expected: list[int]
+) -> None:
+    """Where all can only be reset together, the episodes of all end with the row, and none is glued to another."""
+    parts, _ = with_bad_rows(Beginning(num_envs=3, can_reset_some=can_reset_some))
+    kept = drop_bad_rows(parts, BAD, OUTCOME)
+    was_reset = [value == 7 for value in expected]
+    tracker: Any = parts.reporter.tracker
+    writer: Any = parts.writer
+    assert kept.next_obs[:, 0].tolist() == expected
+    assert kept.is_valid.tolist() == kept.truncated.tolist() == [not value for value in was_reset]
+    assert (tracker.ep_length == 0).tolist() == (tracker.ep_return == 0).tolist() == was_reset
+    assert writer.abandoned == np.flatnonzero(was_reset).tolist()
+
+
+def test_each_bad_row_is_counted_and_each_reset_has_another_seed() -> None:
+    env = Beginning(num_envs=3)
+    parts, warnings = with_bad_rows(env)
+    for vector_steps in range(3):
+        parts.progress.vector_steps = vector_steps
+        drop_bad_rows(parts, BAD, OUTCOME)
+    assert len(set(env.seeds)) == 3
+    assert [text.rpartition(", ")[2] for text in warnings] == [f"{n} of env.max_bad_rows=10" for n in (2, 4, 6)]
+
+
+@pytest.mark.promise("nan-never-trained")
+def test_one_bad_row_beyond_the_limit_names_environment_step_and_seed() -> None:
+    parts, warnings = with_bad_rows(Beginning(num_envs=3), max_bad_rows=1)
+    text = "^NaN or Inf in reward of environment 0 at env step 40, episode step 4, seed 1$"
+    with pytest.raises(NumericsError, match=text):
+        drop_bad_rows(parts, BAD, OUTCOME)
+    assert warnings == []
+
+
+def test_an_episode_that_begins_with_nan_is_an_error() -> None:
+    parts, _ = with_bad_rows(Beginning(np.nan, num_envs=3))
+    with pytest.raises(NumericsError, match="^NaN or Inf in the first observation of environment 0, seed 1$"):
+        drop_bad_rows(parts, BAD, OUTCOME)
+
+
 def test_the_sound_rows_of_a_step_with_bad_ones_count_as_env_steps() -> None:
-    class OneIsBad(Writer):
+    class OneIsBad(Abandoned):
         def write(self, obs: np.ndarray, output: PolicyOutput, outcome: StepOutcome) -> int:
             raise BadRowError(np.array([0]), {"reward": NAN}, num_stored=1)
 
-    parts = make(writer=OneIsBad(), drop_bad_rows=lambda error, outcome, progress: outcome)
+    env = Beginning()
+    parts = make(writer=OneIsBad(), env=env)
     step(parts)
     assert (parts.progress.env_steps, parts.progress.vector_steps) == (1, 1)
 
