@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from offpolicy.collect.policy import BadEpisodeError, random_actions, require_sound
 from offpolicy.config.sections import EnvConfig
@@ -20,7 +19,7 @@ from offpolicy.nets.policy import Policy
 from offpolicy.seeding import env_seed, generator
 from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import EvaluatorPhase
-from offpolicy.types import Bool, Episodes, Float32, Float64, SpaceSpec, StepOutcome
+from offpolicy.types import Episodes, Float32, Float64, SpaceSpec
 
 # Most environments side by side: those that are stepped in one call cost little more when they are many.
 MAX_EVAL_ENVS = {"sync": 16, "mujoco": 128}
@@ -55,54 +54,6 @@ class EpisodeCallbacks:
     # Gets what closes environments that have failed: it may hang, and why they failed would never be known.
     close_failed: Callable[[Callable[[], object]], object] = lambda close: close()
     ledger: Ledger = field(default_factory=NullLedger)
-
-
-class EpisodeAccumulator:
-    """The running episode of each environment; its steps are kept only if asked for."""
-
-    def __init__(self, obs: Float32, *, keeps_steps: bool) -> None:
-        """obs: the first ones [N, O]."""
-        num_envs = len(obs)
-        self._keeps_steps = keeps_steps
-        self._return, self._length = np.zeros(num_envs), np.zeros(num_envs, np.int64)
-        self._steps: list[list[tuple[Float32, Float32, float]]] = [[] for _ in range(num_envs)]  # obs, action, reward
-        self._obs = obs
-
-    def begin(self, where: Bool, obs: Float32) -> None:
-        """Begins new episodes `where` [N]; obs: [N, O]."""
-        self._return[where] = self._length[where] = 0
-        self._obs = obs
-        for env in np.flatnonzero(where):
-            self._steps[env] = []
-
-    def add(self, action: Float32, outcome: StepOutcome, is_running: Bool) -> None:
-        """Adds one vector step where an episode is running [N]: the autoreset rows come after its end."""
-        self._return += np.where(is_running, outcome.reward, 0.0)
-        self._length += is_running
-        if self._keeps_steps:
-            for env in np.flatnonzero(is_running):
-                self._steps[env].append((self._obs[env], action[env], float(outcome.reward[env])))
-        self._obs = outcome.next_obs
-
-    def num_steps(self, env: int) -> int:
-        """Returns the steps of the running episode."""
-        return int(self._length[env])
-
-    def episode(self, env: int, index: int, outcome: StepOutcome) -> Episode:
-        """Returns the episode that has just ended there with `outcome`, number `index` of the evaluation."""
-        steps = self._steps[env]
-        return Episode(
-            index=index,
-            ep_return=float(self._return[env]),
-            length=int(self._length[env]),
-            success=float(outcome.success[env]),
-            measure=float(outcome.measure[env]),
-            terminated=bool(outcome.terminated[env]),
-            truncated=bool(outcome.truncated[env]),
-            obs=np.array([*(obs for obs, _, _ in steps), outcome.next_obs[env]], np.float32),
-            action=np.array([action for _, action, _ in steps], np.float32),
-            reward=np.array([reward for _, _, reward in steps], np.float64),
-        )
 
 
 def deterministic_actor(policy: Policy) -> Actor:
@@ -166,23 +117,43 @@ def step_episodes(act: Actor, vector: VectorAdapter, episodes: int, seed: int, c
     found = np.full((episodes, 3), np.nan)
     number = np.arange(num_envs)  # [N] episode of each environment
     is_running = number < episodes
+    ep_return, length = np.zeros(num_envs), np.zeros(num_envs, np.int64)
+    steps: list[list[tuple[Float32, Float32, float]]] = [[] for _ in range(num_envs)]  # obs, action, reward
     with phase(EvaluatorPhase.ENV_RESET):
         obs = vector.reset(seed)
-    running = EpisodeAccumulator(obs, keeps_steps=callbacks.keeps_steps)
     while is_running.any() and not callbacks.should_stop():
+        if len(bad := np.flatnonzero(is_running & ~np.isfinite(obs).all(axis=1))):
+            raise BadEpisodeError.of("an observation", int(number[bad[0]]), int(length[bad[0]]))
         with phase(EvaluatorPhase.ACTION_SELECT):
-            action = act(_sound_obs(obs, is_running, number, running))
+            # Zeros for NaN and Inf of environments whose last episode is over.
+            action = act(np.where(np.isfinite(obs), obs, np.float32(0.0)))
         with phase(EvaluatorPhase.ENV_STEP):
             outcome = vector.step(action)
+        ep_return += np.where(is_running, outcome.reward, 0.0)
+        length += is_running
+        if callbacks.keeps_steps:
+            for env in np.flatnonzero(is_running).tolist():
+                steps[env].append((obs[env], action[env], float(outcome.reward[env])))
         obs = outcome.next_obs
-        running.add(action, outcome, is_running)
         if len(bad := np.flatnonzero(is_running & ~np.isfinite(outcome.reward))):
-            raise BadEpisodeError.of("a reward", int(number[bad[0]]), running.num_steps(bad[0]))
+            raise BadEpisodeError.of("a reward", int(number[bad[0]]), int(length[bad[0]]))
         is_over = (outcome.terminated | outcome.truncated) & is_running
         for env in np.flatnonzero(is_over).tolist():
-            episode = running.episode(env, int(number[env]), outcome)
+            episode = Episode(
+                index=int(number[env]),
+                ep_return=float(ep_return[env]),
+                length=int(length[env]),
+                success=float(outcome.success[env]),
+                measure=float(outcome.measure[env]),
+                terminated=bool(outcome.terminated[env]),
+                truncated=bool(outcome.truncated[env]),
+                obs=np.array([*(before for before, _, _ in steps[env]), obs[env]], np.float32),
+                action=np.array([action for _, action, _ in steps[env]], np.float32),
+                reward=np.array([reward for _, _, reward in steps[env]], np.float64),
+            )
             found[episode.index] = episode.ep_return, episode.length, episode.measure
             callbacks.on_end(episode)
+            ep_return[env], length[env], steps[env] = 0.0, 0, []
         is_running &= ~is_over
         begins = is_over & (number + num_envs < episodes)
         if begins.any() and not callbacks.should_stop():  # a stop does not wait for the reset of a slow environment
@@ -190,19 +161,5 @@ def step_episodes(act: Actor, vector: VectorAdapter, episodes: int, seed: int, c
             is_running |= begins
             with phase(EvaluatorPhase.ENV_RESET):
                 obs = vector.reset_some(seed, number.tolist(), begins)
-            running.begin(begins, obs)
         callbacks.ledger.close()
     return found
-
-
-def _sound_obs(obs: Float32, is_running: Bool, number: NDArray[np.int64], running: EpisodeAccumulator) -> Float32:
-    """Returns the observations [N, O], with zeros for NaN and Inf of environments whose last episode is over.
-
-    `number`: the episode of each environment [N]. Raises `BadEpisodeError` for NaN or Inf of an episode that runs.
-    """
-    is_sound = np.isfinite(obs)
-    if is_sound.all():
-        return obs
-    if len(bad := np.flatnonzero(is_running & ~is_sound.all(axis=1))):
-        raise BadEpisodeError.of("an observation", int(number[bad[0]]), running.num_steps(bad[0]))
-    return np.where(is_sound, obs, np.float32(0.0))

@@ -21,7 +21,6 @@ from offpolicy.envs.make import find_spec
 MIN_BATCHED = 4  # environments from which `auto` takes the batch; with fewer, one after another is about as fast
 TOGETHER = ("mujoco", "envpool")  # one call steps all environments of a collector, on threads of its own
 THREADED = 0.9  # fraction of a batch's time that threads divide: 0.68 of 4 HalfCheetahs, 0.80 of 16, 0.92 of 64
-GAIN = 0.5  # least cost of an environment's step in a batch on one thread, over that in `sync`
 FIRST_MUJOCO = "3.17"  # the version that has `mujoco.batch`
 
 _GYMNASIUM, _OWN = "gymnasium.envs.mujoco", "offpolicy.envs.batched"
