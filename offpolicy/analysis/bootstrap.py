@@ -3,15 +3,13 @@
 Records of a run are autocorrelated, so they are drawn in blocks (circular block bootstrap, Politis and Romano
 1992) that are a fixed fraction of the run (fixed b, Kiefer and Vogelsang 2005). Of several runs, runs are drawn
 first, then the blocks within each. The spread of few units is itself uncertain: every draw's distance from the mean
-is widened as Student's t is against the normal distribution. Interquartile means over seeds are an exception: their
-intervals are those of rliable (Agarwal et al. 2021), for comparison with published ones.
+is widened as Student's t is against the normal distribution.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -48,14 +46,11 @@ class Values(NamedTuple):
         return float(np.average(self.value, weights=self.weight))
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """A mean, its bootstrap draws [RECORD_RESAMPLES], and the units that were drawn."""
+class Drawn(NamedTuple):
+    """A mean and its bootstrap draws [RECORD_RESAMPLES]."""
 
     mean: float
     draws: Float64
-    units: int  # runs, or blocks of records
-    block: int  # records per block; 0 where runs were drawn
 
 
 def mean_interval(values: Float64) -> Interval:
@@ -64,22 +59,6 @@ def mean_interval(values: Float64) -> Interval:
     One value has no bounds: they are NaN.
     """
     return _widened_interval(len(values), lambda index: values[index].mean(axis=-1))
-
-
-def interquartile_mean_interval(values: Float64) -> Interval:
-    """Returns that of the interquartile mean of independent values [E], over which they are drawn.
-
-    Agarwal et al. 2021 (arXiv:2108.13264): the mean without the least and the greatest quarter, of which whole values
-    are left out (`floor(E / 4)` at each end), as `scipy.stats.trim_mean(values, 0.25)` does it.
-    """
-    cut = len(values) // 4
-
-    def estimate(index: Indices) -> Float64:
-        trimmed: Float64 = np.sort(values[index], axis=-1)[..., cut : len(values) - cut].mean(axis=-1)
-        return trimmed
-
-    value, draws = _episode_draws(len(values), estimate)
-    return _interval(value, draws)
 
 
 def ratio_interval(values: Float64, others: Float64) -> Interval:
@@ -101,17 +80,16 @@ def draw(runs: Sequence[Values], seed: int) -> Drawn:
     rng = np.random.default_rng(seed)
     if len(runs) == 1:
         (run,) = runs
-        length = block_length(len(run.value))
-        draws, units = _block_means(run, length, rng)
-        return Drawn(run.mean, run.mean + _widened(draws - run.mean, units, rng), units, length)
+        draws, units = _block_means(run, rng)
+        return Drawn(run.mean, run.mean + _widened(draws - run.mean, units, rng))
     means = np.array([run.mean for run in runs])
-    blocks = [_block_means(run, block_length(len(run.value)), rng) for run in runs]
+    blocks = [_block_means(run, rng) for run in runs]
     inside = np.stack([draws for draws, _ in blocks]) - means[:, None]  # [runs, RECORD_RESAMPLES]
     chosen = rng.integers(len(runs), size=(len(runs), RECORD_RESAMPLES))
     between = _widened(means[chosen].mean(axis=0) - means.mean(), len(runs), rng)
     # The spread inside the runs is known from all their blocks, and so far better than that between few runs.
     within = _widened(np.take_along_axis(inside, chosen, axis=0).mean(axis=0), sum(units for _, units in blocks), rng)
-    return Drawn(float(means.mean()), means.mean() + between + within, len(runs), 0)
+    return Drawn(float(means.mean()), means.mean() + between + within)
 
 
 def difference_interval(drawn: Drawn, reference: Drawn) -> Interval:
@@ -137,26 +115,21 @@ def _interval(value: float, draws: Float64) -> Interval:
     return Interval(value, float(low), float(high))
 
 
-def _episode_draws(count: int, estimate: Callable[[Indices], Float64]) -> tuple[float, Float64]:
-    """Returns an estimate and its draws over `count` independent episodes; they are the same at every call."""
-    draws = _resampled(estimate, count, count, EPISODE_RESAMPLES, np.random.default_rng(0))
-    return float(estimate(np.arange(count))), draws
-
-
 def _widened_interval(count: int, estimate: Callable[[Indices], Float64]) -> Interval:
-    value, draws = _episode_draws(count, estimate)
+    """Returns the interval of an estimate over `count` independent episodes; it is the same at every call."""
+    value = float(estimate(np.arange(count)))
+    draws = _resampled(estimate, count, count, EPISODE_RESAMPLES, np.random.default_rng(0))
     with np.errstate(all="ignore"):  # a ratio may be infinite
         return _interval(value, value + _widened(draws - value, count, np.random.default_rng(1)))
 
 
-def _block_means(run: Values, length: int, rng: np.random.Generator) -> tuple[Float64, int]:
+def _block_means(run: Values, rng: np.random.Generator) -> tuple[Float64, int]:
     """Returns weighted means [RECORD_RESAMPLES] of as many blocks as the run holds, and how many those are.
 
     Blocks wrap around the end, so that every record is in equally many.
     """
-    count = len(run.value)
-    around = np.concatenate([np.arange(count), np.arange(length - 1)]) if length > 1 else np.arange(count)
-    kernel = np.ones(length)
+    count, length = len(run.value), block_length(len(run.value))
+    around, kernel = np.arange(count + length - 1) % count, np.ones(length)
     sums = np.convolve((run.value * run.weight)[around], kernel, mode="valid")  # [count] by start of the block
     weights = np.convolve(run.weight[around], kernel, mode="valid")
     units = max(1, count // length)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from offpolicy.analysis.bootstrap import Drawn, Interval, Values, difference_interval, draw
-from offpolicy.analysis.contention import DESCHEDULED, contended_labels
+from offpolicy.analysis.bootstrap import Interval, Values, difference_interval, draw
 from offpolicy.analysis.learning_curves import (
     RETURNS,
     common_end,
@@ -21,7 +20,7 @@ from offpolicy.analysis.learning_curves import (
     reach_key,
     reference_score,
 )
-from offpolicy.analysis.runs import LabelledRuns
+from offpolicy.analysis.runs import DESCHEDULED, LabelledRuns
 from offpolicy.logger.metrics import (
     COLLECTOR_ROWS,
     COMPOSITES,
@@ -29,17 +28,14 @@ from offpolicy.logger.metrics import (
     LEARNER_ROWS,
     PIPELINE_KEY,
     ROLLOUT_KEY,
-    collector_key,
-    learner_key,
 )
 
 LEAST_CHANGE = 0.02  # fraction of a phase or rate: a smaller change does not matter
 LEAST_OF_WALL = 0.005  # fraction of the wall: a phase that changed by less does not matter
-ITERATION, CYCLE = "perf/iter_ms", "perf/collector_cycle_ms"
-LEARNER_KEYS = {learner_key(phase): row for phase, row in LEARNER_ROWS.items()}
-COLLECTOR_KEYS = {collector_key(phase): row for phase, row in COLLECTOR_ROWS.items()}
+LEAST_SHOWN = 5e-4  # what is smaller in all labels rounds to zero: the row is left out
+ITERATION = "perf/iter_ms"
 NOISE, UNKNOWN = "noise", ""
-# No verdict: the cores were shared; the run was delayed on purpose; the keys hold different work.
+# No verdict: the cores were shared; the keys hold different work.
 BUSY, UNLIKE = "busy", "unlike"
 
 
@@ -85,6 +81,16 @@ class ComparedRow:
     is_sum: bool = False  # of rows above it
     is_of_time: bool = False
 
+    def without_verdict(self, word: str, is_bad: Sequence[bool]) -> ComparedRow:
+        """Returns the row with `word` in place of verdicts on time that rest on a label of which `is_bad` is true."""
+        if not self.is_of_time:
+            return self
+        cells = (
+            cell._replace(verdict=word) if cell.verdict and (is_bad[0] or bad) else cell
+            for cell, bad in zip(self.cells, is_bad, strict=True)
+        )
+        return replace(self, cells=tuple(cells))
+
 
 class ComparedSection(NamedTuple):
     """Rows of one clock or kind."""
@@ -95,45 +101,30 @@ class ComparedSection(NamedTuple):
 
 def sections(compared: Sequence[LabelledRuns], reference: float | None) -> list[ComparedSection]:
     """Returns everything that at least one label has recorded. `reference`: the score to reach, None: chosen."""
-    rollout = _steady_row(compared, ROLLOUT_KEY, "Rollout", TIME)
-    rates = [_steady_row(compared, key, row, words) for key, (row, words) in RATES.items()]
-    without_core = [_steady_row(compared, key, side.title(), AMOUNT) for side, key in DESCHEDULED.items()]
-    found = [
-        ComparedSection(
-            "Learner, ms/iteration",
-            _phases(compared, LEARNER_KEYS | foreign_rows("learner"), ITERATION, "Iter Wall")
-            + _composites(compared, "learner")
-            + [row for row in [_work_row(compared)] if row is not None],
-        ),
-        ComparedSection(
-            "Collector, ms/vec step",
-            _phases(compared, COLLECTOR_KEYS | foreign_rows("collector"), CYCLE, "Cycle")
-            + _composites(compared, "collector")
-            + _not_zero([rollout]),
-        ),
-        ComparedSection("Rates", _not_zero(rates)),
-        ComparedSection("Learning", _final_rows(compared) + _reach_rows(compared, reference)),
-        ComparedSection("Without a core, % wall", _not_zero(without_core)),
+    learner = _phases(compared, "learner", ITERATION, "Iter Wall") + _work_rows(compared)
+    collector = _phases(compared, "collector", "perf/collector_cycle_ms", "Cycle")
+    collector += _steady_rows(compared, {ROLLOUT_KEY: ("Rollout", TIME)})
+    without_core = {key: (side.title(), AMOUNT) for side, key in DESCHEDULED.items()}
+    found = {
+        "Learner, ms/iteration": learner,
+        "Collector, ms/vec step": collector,
+        "Rates": _steady_rows(compared, RATES),
+        "Learning": _final_rows(compared) + _reach_rows(compared, reference),
+        "Without a core, % wall": _steady_rows(compared, without_core),
+    }
+    is_busy = [labelled.is_contended for labelled in compared]
+    return [
+        ComparedSection(title, [row.without_verdict(BUSY, is_busy) for row in rows])
+        for title, rows in found.items()
+        if rows
     ]
-    busy = contended_labels(compared)
-    is_busy = [each.label in busy for each in compared]
-    return [ComparedSection(title, [_withheld(row, BUSY, is_busy) for row in rows]) for title, rows in found if rows]
 
 
-def _withheld(row: ComparedRow, word: str, is_bad: Sequence[bool]) -> ComparedRow:
-    """Returns a row of time with `word` in place of the verdicts that rest on a label of which `is_bad` is true."""
-    if not row.is_of_time:
-        return row
-    cells = [
-        cell._replace(verdict=word) if cell.verdict and (is_bad[0] or is_bad[index]) else cell
-        for index, cell in enumerate(row.cells)
-    ]
-    return replace(row, cells=tuple(cells))
-
-
-def foreign_rows(side: str) -> dict[str, str]:
-    """Returns the rows, by key, of phases that only other trainers have."""
-    return {key: row for key, (of, row) in FOREIGN.items() if of == side}
+def phase_rows(side: str) -> dict[str, str]:
+    """Returns the rows, by key, of one side's phases: ours, and those that only other trainers have."""
+    ours = LEARNER_ROWS if side == "learner" else COLLECTOR_ROWS
+    rows = {f"timing/{side}_{phase}_ms": row for phase, row in ours.items()}
+    return rows | {key: row for key, (of, row) in FOREIGN.items() if of == side}
 
 
 def composite_rows(side: str) -> dict[str, str]:
@@ -155,27 +146,29 @@ def mean_of_runs(labelled: LabelledRuns, key: str) -> float:
     return float(np.mean([run.mean for run in values])) if values else math.nan
 
 
-def _phases(compared: Sequence[LabelledRuns], keys: dict[str, str], wall_key: str, wall_row: str) -> list[ComparedRow]:
-    """Returns the phases of one clock, and its wall."""
+def _phases(compared: Sequence[LabelledRuns], side: str, wall_key: str, wall_row: str) -> list[ComparedRow]:
+    """Returns the phases of one clock, its wall, and the sums that some label recorded in place of phases."""
     walls = [mean_of_runs(labelled, wall_key) for labelled in compared]
     least = LEAST_OF_WALL * next((wall for wall in walls if not math.isnan(wall)), 0.0)
-    rows = _not_zero(_steady_row(compared, key, row, TIME, least) for key, row in keys.items())
-    wall = _steady_row(compared, wall_key, wall_row, TIME)
-    return rows + ([replace(wall, is_sum=True)] if wall is not None else [])
+    rows = _steady_rows(compared, {key: (row, TIME) for key, row in phase_rows(side).items()}, least)
+    wall = _steady_rows(compared, {wall_key: (wall_row, TIME)}, shown_from=0.0)
+    sums = wall + [row for key in composite_rows(side) if (row := _composite(compared, key)) is not None]
+    return rows + [replace(row, is_sum=True) for row in sums]
 
 
-def _not_zero(found: Iterable[ComparedRow | None]) -> list[ComparedRow]:
-    return [row for row in found if row is not None and any(abs(cell.value) >= 5e-4 for cell in row.cells)]
-
-
-def _steady_row(
-    compared: Sequence[LabelledRuns], key: str, title: str, words: Words, least: float = 0.0
-) -> ComparedRow | None:
-    drawn = _drawn(compared, lambda labelled: steady_values(labelled, key))
-    if not any(drawn):
-        return None
-    row = _row(title, drawn, words, least)
-    return _withheld(row, UNLIKE, [is_unlike(compared[0], labelled, key) for labelled in compared])
+def _steady_rows(
+    compared: Sequence[LabelledRuns],
+    quantities: Mapping[str, tuple[str, Words]],
+    least: float = 0.0,
+    shown_from: float = LEAST_SHOWN,
+) -> list[ComparedRow]:
+    """Returns the rows of phases or rates by key, without those that are less than `shown_from` in all labels."""
+    rows = []
+    for key, (title, words) in quantities.items():
+        row = _row(title, compared, partial(steady_values, key=key), words, least)
+        if any(abs(cell.value) >= shown_from for cell in row.cells):
+            rows.append(row.without_verdict(UNLIKE, [is_unlike(compared[0], other, key) for other in compared]))
+    return rows
 
 
 def is_unlike(one: LabelledRuns, other: LabelledRuns, key: str) -> bool:
@@ -183,7 +176,7 @@ def is_unlike(one: LabelledRuns, other: LabelledRuns, key: str) -> bool:
     return any(key in run.unlike for run in one.runs) != any(key in run.unlike for run in other.runs)
 
 
-def _work_row(compared: Sequence[LabelledRuns]) -> ComparedRow | None:
+def _work_rows(compared: Sequence[LabelledRuns]) -> list[ComparedRow]:
     """Returns env steps per iteration where they differ: the milliseconds are then those of other amounts of work."""
     found: list[float] = []
     for labelled in compared:
@@ -192,12 +185,8 @@ def _work_row(compared: Sequence[LabelledRuns]) -> ComparedRow | None:
         found.append(float(np.mean(ratios)) if ratios else math.nan)
     known = [value for value in found if not math.isnan(value)]
     if not known or max(known) <= (1.0 + LEAST_CHANGE) * min(known):
-        return None
-    return ComparedRow("env steps/iteration", tuple(map(Cell, found)))
-
-
-def _composites(compared: Sequence[LabelledRuns], side: str) -> list[ComparedRow]:
-    return [row for key in composite_rows(side) if (row := _composite(compared, key)) is not None]
+        return []
+    return [ComparedRow("env steps/iteration", tuple(map(Cell, found)))]
 
 
 def _composite(compared: Sequence[LabelledRuns], key: str) -> ComparedRow | None:
@@ -216,19 +205,26 @@ def _composite(compared: Sequence[LabelledRuns], key: str) -> ComparedRow | None
             return whole
         return [Values(np.sum([part.value for part in few], axis=0), few[0].weight) for few in found]
 
-    return replace(_row(title, _drawn(compared, values_of), TIME), is_sum=True)
+    return _row(title, compared, values_of, TIME)
 
 
 def _final_rows(compared: Sequence[LabelledRuns]) -> list[ComparedRow]:
     """Returns the returns at the end of the common range."""
     if not any(labelled.has_env_steps for labelled in compared):
         return []
-    end, rows = common_end(compared), list[ComparedRow]()
-    for key, title in RETURNS.items():
-        drawn = _drawn(compared, partial(final_values, key=key, end=end))
-        least = least_return_change(compared, key, end)
-        rows += [_row(f"{title}, end", drawn, RETURN, least, is_relative=False)] if any(drawn) else []
-    return rows
+    end = common_end(compared)
+    rows = [
+        _row(
+            f"{title}, end",
+            compared,
+            partial(final_values, key=key, end=end),
+            RETURN,
+            least_return_change(compared, key, end),
+            is_relative=False,
+        )
+        for key, title in RETURNS.items()
+    ]
+    return [row for row in rows if any(math.isfinite(cell.value) for cell in row.cells)]
 
 
 def _reach_rows(compared: Sequence[LabelledRuns], reference: float | None) -> list[ComparedRow]:
@@ -239,63 +235,65 @@ def _reach_rows(compared: Sequence[LabelledRuns], reference: float | None) -> li
     score = reference_score(compared, key) if reference is None else reference
     if math.isnan(score):
         return []
-    curves = [[run.curve(key) for run in labelled.runs] for labelled in compared]
-    env_steps = [[first_reach(curve.env_steps, curve.value, score) for curve in runs] for runs in curves]
-    wall_s = [[first_reach(curve.wall_s, curve.value, score) for curve in runs] for runs in curves]
-    return [
-        _reach_row(f"env steps to {score:,.4g}", env_steps, STEPS),
-        _reach_row(f"wall seconds to {score:,.4g}", wall_s, TIME),
-    ]
+    axes = (("env steps", "env_steps", STEPS), ("wall seconds", "wall_s", TIME))
+    return [_reach_row(f"{title} to {score:,.4g}", compared, (key, axis, score), words) for title, axis, words in axes]
 
 
-def _reach_row(title: str, reached: Sequence[Sequence[float]], words: Words) -> ComparedRow:
-    drawn: list[Drawn | None] = []
-    remarks: list[str] = []
-    for index, found in enumerate(reached):
-        count = sum(not math.isnan(value) for value in found)
-        is_reached, is_baseline = count == len(found), index == 0
-        values = [Values(np.array([value]), np.ones(1)) for value in found]
-        drawn.append(draw(values, seed=int(is_baseline)) if is_reached else None)
+def _reach_row(
+    title: str, compared: Sequence[LabelledRuns], reach: tuple[str, str, float], words: Words
+) -> ComparedRow:
+    """Returns where on an axis a curve reaches a score; of a label some of whose runs never do, how many runs do."""
+    key, axis, score = reach
+    places: dict[str, list[float]] = {}
+    for labelled in compared:
+        curves = [run.curve(key) for run in labelled.runs]
+        places[labelled.label] = [first_reach(getattr(curve, axis), curve.value, score) for curve in curves]
+
+    def values_of(labelled: LabelledRuns) -> list[Values]:
+        found = places[labelled.label]
+        return [] if np.isnan(found).any() else [Values(np.array([place]), np.ones(1)) for place in found]
+
+    row = _row(title, compared, values_of, words)
+    cells = []
+    for cell, found in zip(row.cells, places.values(), strict=True):
+        count = int(np.isfinite(found).sum())
         missed = f"{count} of {len(found)} runs" if len(found) > 1 else "not reached"
-        remarks.append("" if is_reached else missed)
-    row = _row(title, drawn, words)
-    cells = [cell._replace(remark=remark) for cell, remark in zip(row.cells, remarks, strict=True)]
+        cells.append(cell._replace(remark="" if count == len(found) else missed))
     return replace(row, cells=tuple(cells))
 
 
-def _drawn(compared: Sequence[LabelledRuns], values_of: Callable[[LabelledRuns], list[Values]]) -> list[Drawn | None]:
-    """Returns the mean of each label's runs with its draws; None where they have no values."""
-    found = [values_of(labelled) for labelled in compared]
-    return [draw(values, seed) if values else None for seed, values in enumerate(found)]
-
-
-def _row(
-    title: str, drawn: Sequence[Drawn | None], words: Words, least: float = 0.0, *, is_relative: bool = True
+def _row(  # noqa: PLR0913  # what a row is made of
+    title: str,
+    compared: Sequence[LabelledRuns],
+    values_of: Callable[[LabelledRuns], list[Values]],
+    words: Words,
+    least: float = 0.0,
+    *,
+    is_relative: bool = True,
 ) -> ComparedRow:
-    """Returns a row of changes; relative ones of less than `least` or `LEAST_CHANGE` of the baseline are noise."""
-    first = drawn[0]
-    cells: list[Cell] = []
-    for index, found in enumerate(drawn):
-        if found is None:
-            cells.append(Cell(math.nan))
-        elif first is None or index == 0:
-            cells.append(Cell(found.mean))
-        elif is_relative:
-            difference = difference_interval(found, first)
-            verdict = verdict_of(difference, words, max(least, LEAST_CHANGE * abs(first.mean)))
-            is_known = first.mean > 0.0 and not math.isnan(
-                difference.low
-            )  # of positive quantities, which fall by 1 at most
-            change = Interval(*(max(-1.0, number / first.mean) for number in difference)) if is_known else None
-            cells.append(Cell(found.mean, change, verdict))
-        else:
-            difference = difference_interval(found, first)
-            change = difference if math.isfinite(difference.low) else None
-            cells.append(Cell(found.mean, change, verdict_of(difference, words, least)))
+    """Returns the means of each label and their changes; NaN where `values_of` a label are none.
+
+    A change of less than `least`, or a relative one of less than `LEAST_CHANGE` of the baseline, is noise.
+    """
+    found = [values_of(labelled) for labelled in compared]
+    first, *others = [draw(values, seed) if values else None for seed, values in enumerate(found)]
+    cells = [Cell(math.nan if first is None else first.mean)]
+    for drawn in others:
+        if first is None or drawn is None:
+            cells.append(Cell(math.nan if drawn is None else drawn.mean))
+            continue
+        difference = difference_interval(drawn, first)
+        change = difference if math.isfinite(difference.low) else None
+        if is_relative:
+            least = max(least, LEAST_CHANGE * abs(first.mean))
+            # Of positive quantities, which fall by 1 at most.
+            is_known = change is not None and first.mean > 0.0
+            change = Interval(*(max(-1.0, part / first.mean) for part in difference)) if is_known else None
+        cells.append(Cell(drawn.mean, change, _verdict(difference, words, least)))
     return ComparedRow(title, tuple(cells), is_relative, is_of_time=words.is_of_time)
 
 
-def verdict_of(difference: Interval, words: Words, least: float) -> str:
+def _verdict(difference: Interval, words: Words, least: float) -> str:
     """Returns noise where the interval holds 0 or the difference is below `least`; nothing without an interval."""
     if not math.isfinite(difference.low + difference.high):
         return UNKNOWN

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from offpolicy.analysis.bootstrap import LEVEL, Interval, Values, difference_interval, draw
+from offpolicy.analysis.bootstrap import LEVEL, Interval, difference_interval, draw
 from offpolicy.analysis.compare import is_unlike, steady_values
-from offpolicy.analysis.contention import MAX_DESCHEDULED, is_contended, shares_text
 from offpolicy.analysis.learning_curves import RETURNS, common_end, final_values
 from offpolicy.analysis.report import quantity
-from offpolicy.analysis.runs import LabelledRuns
+from offpolicy.analysis.runs import MAX_DESCHEDULED, LabelledRuns
 from offpolicy.errors import ConfigError
 from offpolicy.logger.metrics import METRICS, MetricClass
 
@@ -55,13 +54,13 @@ class Judgement(NamedTuple):
     """The answer to a condition for one label, and its numbers or the reason why there is none."""
 
     condition: Condition
-    outcome: Answer
+    answer: Answer
     reason: str
 
     @property
     def line(self) -> str:
         """One line for the terminal."""
-        return f"{self.outcome}: {self.condition.text}: {self.reason}"
+        return f"{self.answer}: {self.condition.text}: {self.reason}"
 
 
 def parse_conditions(texts: Sequence[str]) -> list[Condition]:
@@ -70,30 +69,23 @@ def parse_conditions(texts: Sequence[str]) -> list[Condition]:
     conditions: list[Condition] = []
     for text in texts:
         match = CONDITION.fullmatch(text)
-        problem = _problem(match) if match else GRAMMAR
-        if problem or match is None:
-            problems.append(f"--fail-on: got {text!r}, allowed {problem}")
-            continue
-        key, sign, number, percent = match.groups()
+        key, sign, number, percent = match.groups() if match else ("", "", "0", "")
+        metric, allowed = METRICS.get(key), ""
+        if not match:
+            allowed = GRAMMAR
+        elif metric is None:
+            allowed = "a key of a record before < or >"
+        elif key in RETURNS and percent:
+            allowed = f"a change without %, such as {key}{sign}{number}: the zero of returns is arbitrary"
+        elif key not in RETURNS and (metric.kind not in JUDGED or metric.unit == "text"):
+            allowed = f"a phase, a rate or one of {', '.join(RETURNS)}"
+        if allowed:
+            problems.append(f"--fail-on: got {text!r}, allowed {allowed}")
         bound = float(number) / (100.0 if percent else 1.0)
         conditions.append(Condition(text.strip(), key, sign == "<", bound, is_relative=bool(percent)))
     if problems:
         raise ConfigError(problems)
     return conditions
-
-
-def _problem(match: re.Match[str]) -> str | None:
-    """Returns what is allowed instead of a condition of the right form; None where it can be judged."""
-    key, sign, number, percent = match.groups()
-    if key in RETURNS:
-        absolute = f"a change without %, such as {key}{sign}{number}: the zero of returns is arbitrary"
-        return absolute if percent else None
-    metric = METRICS.get(key)
-    if metric is None:
-        return "a key of a record before < or >"
-    if metric.kind not in JUDGED or metric.unit == "text":
-        return f"a phase, a rate or one of {', '.join(RETURNS)}"
-    return None
 
 
 def judge(conditions: Sequence[Condition], compared: Sequence[LabelledRuns]) -> list[Judgement]:
@@ -102,11 +94,25 @@ def judge(conditions: Sequence[Condition], compared: Sequence[LabelledRuns]) -> 
 
 
 def _judge(condition: Condition, compared: Sequence[LabelledRuns], index: int) -> Judgement:
-    first, other = compared[0], compared[index]
-    means = [_values(condition.key, labelled, compared) for labelled in (first, other)]
-    if reason := _why_not(condition.key, first, other, means):
-        return Judgement(condition, Answer.REFUSED, reason)
-    baseline, drawn = draw(means[0], 0), draw(means[1], index)
+    key, both = condition.key, (compared[0], compared[index])
+    first, other = both
+    values = [steady_values(labelled, key) for labelled in both]
+    if key in RETURNS:
+        values = [
+            final_values(labelled, key, common_end(compared)) if labelled.has_env_steps else [] for labelled in both
+        ]
+    is_of_time = key not in RETURNS and METRICS[key].unit not in COUNTS
+    busy = [f"{each.label} ({each.descheduled_text})" for each in both if each.is_contended and is_of_time]
+    refusal = ""
+    if missing := [labelled.label for labelled, found in zip(both, values, strict=True) if not found]:
+        refusal = f"{missing[0]} has not recorded it"
+    elif is_unlike(first, other, key):
+        refusal = f"{key} holds other work in one of {first.label}, {other.label}"
+    elif busy:
+        refusal = f"more than {MAX_DESCHEDULED:.0%} of the wall without a core: {', '.join(busy)}"
+    if refusal:
+        return Judgement(condition, Answer.REFUSED, refusal)
+    baseline, drawn = draw(values[0], 0), draw(values[1], index)
     difference = difference_interval(drawn, baseline)
     if not math.isfinite(difference.low):
         reason = f"a side has a single value, which has no {LEVEL:.0%} interval; give seeds: label=RUN label=RUN"
@@ -116,25 +122,6 @@ def _judge(condition: Condition, compared: Sequence[LabelledRuns], index: int) -
     scale = baseline.mean if condition.is_relative else 1.0
     change = Interval(*(number / scale for number in difference))
     value, low, high = (f"{number:+.1%}" if condition.is_relative else f"{number:+,.4g}" for number in change)
-    means_text = f"{other.label} {quantity(drawn.mean)} against {first.label} {quantity(baseline.mean)}"
-    reason = f"{means_text}, {value} [{low}, {high}]"
-    return Judgement(condition, Answer.FAILED if condition.holds(change) else Answer.PASSED, reason)
-
-
-def _values(key: str, labelled: LabelledRuns, compared: Sequence[LabelledRuns]) -> list[Values]:
-    if key not in RETURNS:
-        return steady_values(labelled, key)
-    return final_values(labelled, key, common_end(compared)) if labelled.has_env_steps else []
-
-
-def _why_not(key: str, first: LabelledRuns, other: LabelledRuns, values: Sequence[list[Values]]) -> str | None:
-    """Returns why a change of `key` cannot be judged; None where it can."""
-    for labelled, found in zip((first, other), values, strict=True):
-        if not found:
-            return f"{labelled.label} has not recorded it"
-    if is_unlike(first, other, key):
-        return f"{key} holds other work in one of {first.label}, {other.label}"
-    if key in RETURNS or METRICS[key].unit in COUNTS:
-        return None
-    busy = [f"{each.label} ({shares_text(each)})" for each in (first, other) if is_contended(each)]
-    return f"more than {MAX_DESCHEDULED:.0%} of the wall without a core: {', '.join(busy)}" if busy else None
+    means = f"{other.label} {quantity(drawn.mean)} against {first.label} {quantity(baseline.mean)}"
+    answer = Answer.FAILED if condition.holds(change) else Answer.PASSED
+    return Judgement(condition, answer, f"{means}, {value} [{low}, {high}]")

@@ -61,8 +61,8 @@ class FinishedRun:
         return cls(path, cfg, summary, pipeline, learner)
 
     @property
-    def went_on(self) -> str:
-        """Says that the run was started again after the start of `summary.json`; '' where that is the last start."""
+    def restart_note(self) -> str:
+        """A sentence where the run was started again after the start of `summary.json`, else ''."""
         if not is_of_earlier_start(self.path / SUMMARY):
             return ""
         env_steps = self.summary.get("env_steps")
@@ -124,24 +124,18 @@ class FinishedRun:
         return 1.0 / (1.0 / steps_per_sec + self.pause_fraction / self.steps_per_sec)
 
 
-def _mode(cfg: RunConfig) -> str:
-    """Returns the collection mode, `auto` among them, with that of the runner where the configuration names none."""
-    return cfg.collect.mode or cfg.collect_mode
-
-
 def what_if_between(before: FinishedRun, now: FinishedRun) -> str:
     """Returns the what-if that turns one configuration into the other. Raises `ConfigError` if there is none."""
-    both: list[dict[str, Any]] = [flatten(run.cfg.to_mapping()) for run in (before, now)]  # Any: values
-    old, new = both
-    old["collect.mode"], new["collect.mode"] = _mode(before.cfg), _mode(now.cfg)
+    old, new = (flatten(run.cfg.to_mapping()) for run in (before, now))
+    old["collect.mode"], new["collect.mode"] = (run.cfg.collect.mode or run.cfg.collect_mode for run in (before, now))
     changed = [key for key in old | new if old.get(key) != new.get(key) and not is_within(key, NO_MATTER)]
     if len(changed) == 1:
         (key,) = changed
         name, factor = CHANGED_KEYS.get(key, ("", 0.0))
         if key == "collect.mode":
-            name, factor = f"{key}={new[key]}", 0.0
+            name = f"{key}={new[key]}"
         elif key == "collect.num_collectors" and new[key] == old[key] + 1:
-            name, factor = ONE_MORE_COLLECTOR, 0.0
+            name = ONE_MORE_COLLECTOR
         if name in before.what_ifs and (not factor or new[key] == factor * old[key]):
             return name
     changes = ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in changed) or "nothing"

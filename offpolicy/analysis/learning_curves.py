@@ -15,7 +15,7 @@ from offpolicy.types import Float64
 
 EVAL, TRAINING = "eval/mean_reward", "rollout/ep_rew_mean"
 RETURNS = {EVAL: "eval return", TRAINING: "training return"}
-EPISODES, EPISODES_OF_A_MEAN = "rollout/episodes", 100  # the training return is a mean over so many episodes
+EPISODES_OF_A_MEAN = 100  # the training return is a mean over so many episodes
 FINAL_FRACTION = 0.25  # fraction of the common range that a final return is the mean over
 LEAST_OF_RANGE = 0.005  # fraction of what the compared curves span: a smaller change of a return does not matter
 LEAST_SHOWN = 0.001  # fraction of a return: a smaller change is not in the digits that are shown
@@ -56,17 +56,17 @@ def _independent(run: RunRecords, key: str, rows: NDArray[np.int64]) -> Values:
 
     Where episodes are not counted, the mean of those means alone: nothing is known of its spread.
     """
-    found, episodes = run.curve(key).value, run.beside_curve(key, EPISODES)
-    chosen = found[rows]
+    curve = run.curve(key)
+    found, episodes = curve.value, curve.episodes
     if key == TRAINING and len(rows) and np.isfinite(episodes[rows]).all():
-        kept: list[int] = []
-        for row in rows[::-1]:
-            apart = EPISODES_OF_A_MEAN if not kept else episodes[kept[-1]] - episodes[row]
+        kept = [int(rows[-1])]
+        for row in rows[-2::-1]:
+            apart = episodes[kept[-1]] - episodes[row]
             if apart >= EPISODES_OF_A_MEAN or apart < 0.0:  # a start of the run counts, and averages, from its own on
                 kept.append(int(row))
         chosen = found[kept[::-1]]
-    elif key == TRAINING and len(rows):
-        chosen = np.array([chosen.mean()])
+    else:
+        chosen = np.array([found[rows].mean()]) if key == TRAINING and len(rows) else found[rows]
     return Values(chosen, np.ones(len(chosen)))
 
 
@@ -97,8 +97,6 @@ def first_reach(axis: Float64, values: Float64, score: float) -> float:
     above = np.flatnonzero(values >= score)
     if not len(above):
         return math.nan
-    index = int(above[0])
-    if index == 0:
-        return float(axis[0])
-    fraction = (score - values[index - 1]) / (values[index] - values[index - 1])
-    return float(axis[index - 1] + fraction * (axis[index] - axis[index - 1]))
+    last = int(above[0])
+    points = slice(max(0, last - 1), last + 1)
+    return float(np.interp(score, values[points], axis[points]))

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from offpolicy.analysis.compare import COLLECTOR_KEYS, LEARNER_KEYS, composite_rows, foreign_rows, mean_of_runs
+from offpolicy.analysis.compare import composite_rows, mean_of_runs, phase_rows
 from offpolicy.analysis.learning_curves import RETURNS, common_end
 from offpolicy.analysis.runs import LabelledRuns
 from offpolicy.errors import ConfigError
 from offpolicy.logger.drawing import COLORS, LINES, PALETTE, frame, picture_file
 from offpolicy.logger.metrics import COMPOSITES
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
-from offpolicy.timing.trace_reader import ThreadTrack
+from offpolicy.timing.trace_reader import ThreadTrack, Times
 from offpolicy.timing.trace_writer import Mark
 from offpolicy.types import Float64
 
@@ -40,17 +39,16 @@ POINTS = 200  # points of a mean curve
 
 
 def comparison_png(compared: Sequence[LabelledRuns]) -> bytes:
-    """Draws the time of both sides as bars, one per label, and a panel of curves for every kind of return."""
+    """Draws the time of both sides as bars, one per label, and a panel of curves for each kind of return."""
     on_axis = [labelled for labelled in compared if labelled.has_env_steps]
     keys = [key for key in RETURNS if any(labelled.curves(key) for labelled in on_axis)]
     bar_in = 1.7 + BAR_IN * len(compared)
-    figure = Figure(figsize=(WIDTH_IN, 2 * bar_in + CURVE_IN * bool(keys)), dpi=DPI, layout="constrained")
     rows = [bar_in, bar_in, *([CURVE_IN] if keys else [])]
+    figure = Figure(figsize=(WIDTH_IN, sum(rows)), dpi=DPI, layout="constrained")
     grid = figure.add_gridspec(len(rows), max(1, len(keys)), height_ratios=rows)
-    learner = LEARNER_KEYS | composite_rows("learner") | foreign_rows("learner")
-    _bars(figure.add_subplot(grid[0, :]), compared, learner, "learner, ms per iteration")
-    collector = COLLECTOR_KEYS | composite_rows("collector") | foreign_rows("collector")
-    _bars(figure.add_subplot(grid[1, :]), compared, collector, "collector, ms per vector step")
+    for place, (side, per) in enumerate((("learner", "iteration"), ("collector", "vector step"))):
+        bars = phase_rows(side) | composite_rows(side)
+        _bars(figure.add_subplot(grid[place, :]), compared, bars, f"{side}, ms per {per}")
     for column, key in enumerate(keys):
         axes, curves = figure.add_subplot(grid[2, column]), {one.label: one.curves(key) for one in on_axis}
         _curves(axes, curves, RETURNS[key], common_end(compared))
@@ -124,59 +122,28 @@ def aligned(runs: Sequence[tuple[Float64, Float64]], end: float) -> tuple[Float6
 
 # ---- the timeline of a traced run
 
-KINDS = {"learner": LearnerPhase, "packer": PackerPhase, "collector": CollectorPhase}
+# The phases of the threads that keep an account, by the first word of their names.
+PHASES = {
+    kind: [str(phase) for phase in phases if phase != "other"]  # which lies between the others
+    for kind, phases in (("learner", LearnerPhase), ("packer", PackerPhase), ("collector", CollectorPhase))
+}
 TRACK_IN, LEGEND_ROW_IN, LEGEND_COLUMNS = 0.4, 0.2, 5
 MICRO = 1e6  # ns per ms
 HALF_TRACK = 0.41  # half the height of a track, in tracks
 CHARACTER_IN = 0.075  # a generous width of a character of a phase's name
 LEAST_WIDTH = 0.0005  # fraction of the window: narrower boxes are left out, and phases without wider ones
-WAITS = {phase for phase in COLORS if phase.endswith("_wait")} | {
-    LearnerPhase.RANK_BARRIER,
-}
+WAITS = {phase for phase in COLORS if phase.endswith("_wait")} | {LearnerPhase.RANK_BARRIER}
 
 
-class Segment(NamedTuple):
-    """A phase that was open from one instant to another, in ns."""
-
-    phase: str
-    start_ns: int
-    stop_ns: int
-
-
-class Track(NamedTuple):
-    """The phases of one thread in their order; `other` lies between them."""
-
-    name: str  # kind and index: learner 0
-    segments: list[Segment]
-    boundaries: list[int] = []  # ends of its iterations, in ns  # noqa: RUF012  # a tuple's default, never changed
-
-    @property
-    def kind(self) -> str:
-        return self.name.split()[0]
-
-
-def tracks_of(threads: Sequence[ThreadTrack]) -> list[Track]:
-    """Returns the threads that keep an account: each learner, its packer, then the collectors."""
-    tracks: list[Track] = []
-    for thread in threads:
-        if thread.thread.split()[0] in KINDS and thread.has_spans:
-            spans = [(phase, *span) for phase in thread.names for span in zip(*thread.spans(phase), strict=True)]
-            segments = [Segment(phase, int(start_ns), int(stop_ns)) for phase, start_ns, stop_ns in spans]
-            segments.sort(key=lambda segment: segment.start_ns)
-            tracks.append(Track(thread.thread, segments, [at_ns for at_ns, _ in thread.marks(Mark.ITERATION)]))
-    return tracks
-
-
-def typical_window(tracks: Sequence[Track], iterations: int) -> tuple[int, int]:
-    """Returns, of all windows of so many iterations of the first learner in all tracks, that of median length.
+def typical_window(tracks: Sequence[ThreadTrack], iterations: int) -> tuple[int, int]:
+    """Returns, of all windows of so many iterations of the first learner in all tracks, that of median length, in ns.
 
     Raises `ConfigError` if there is none.
     """
-    if not tracks or tracks[0].kind != "learner":
+    if not tracks or kind_of(tracks[0]) != "learner":
         raise ConfigError("--svg: the trace has no iterations of a learner to draw")
-    known_from = max(track.segments[0].start_ns for track in tracks)
-    known_to = min(track.segments[-1].stop_ns for track in tracks)
-    starts = [start for start in tracks[0].boundaries if known_from <= start <= known_to]
+    known_from, known_to = max(track.window[0] for track in tracks), min(track.window[1] for track in tracks)
+    starts = [start for start, _ in tracks[0].marks(Mark.ITERATION) if known_from <= start <= known_to]
     windows = list(zip(starts, starts[iterations:], strict=False))
     if not windows:
         raise ConfigError(
@@ -185,57 +152,66 @@ def typical_window(tracks: Sequence[Track], iterations: int) -> tuple[int, int]:
     return sorted(windows, key=lambda window: window[1] - window[0])[(len(windows) - 1) // 2]
 
 
-def clipped(track: Track, start_ns: int, stop_ns: int) -> Track:
-    """Returns the part of a track inside a window, in ns since its start, without what is too narrow to be seen."""
-    least_ns = LEAST_WIDTH * (stop_ns - start_ns)
-    found = [(one.phase, max(one.start_ns, start_ns), min(one.stop_ns, stop_ns)) for one in track.segments]
-    segments = [Segment(phase, low - start_ns, high - start_ns) for phase, low, high in found if high - low >= least_ns]
-    boundaries = [ns - start_ns for ns in track.boundaries if start_ns <= ns <= stop_ns]
-    return Track(track.name, segments, boundaries)
+def kind_of(track: ThreadTrack) -> str:
+    """Returns the first word of a thread's name, a key of `PHASES` where it keeps an account."""
+    return track.thread.split()[0]
 
 
-def timeline_svg(tracks: Sequence[Track], start_ns: int, stop_ns: int, title: str) -> bytes:
-    """Draws the window of all tracks; dashed lines mark where the first learner begins an iteration."""
-    shown = [clipped(track, start_ns, stop_ns) for track in tracks]
-    kinds = list(dict.fromkeys(track.kind for track in shown))
-    phases = [_phases([track for track in shown if track.kind == kind]) for kind in kinds]
-    heights = [0.3 + TRACK_IN * len(shown), *(LEGEND_ROW_IN * math.ceil(len(one) / LEGEND_COLUMNS) for one in phases)]
+def boxes_in(track: ThreadTrack, window: tuple[int, int]) -> dict[str, Times]:
+    """Returns starts and lengths [n, 2] of each phase in a window, in ns since its start; no box too narrow to see."""
+    begin, end = window
+    boxes = {}
+    for phase in PHASES[kind_of(track)]:
+        starts, stops = track.spans(phase) if phase in track.names else np.zeros((2, 0), np.int64)
+        low, high = np.maximum(starts, begin), np.minimum(stops, end)
+        is_wide = high - low >= LEAST_WIDTH * (end - begin)
+        boxes[phase] = np.stack([low - begin, high - low], axis=1)[is_wide]
+    return {phase: found for phase, found in boxes.items() if len(found)}
+
+
+def timeline_svg(threads: Sequence[ThreadTrack], iterations: int, title: str) -> bytes:
+    """Draws a typical window of so many iterations: each learner, its packer, the collectors.
+
+    Dashed lines mark where the first learner begins an iteration. Raises `ConfigError` where there is no such window.
+    """
+    tracks = [track for track in threads if kind_of(track) in PHASES and track.has_spans]
+    begin, end = window = typical_window(tracks, iterations)
+    boxes = [boxes_in(track, window) for track in tracks]
+    kinds: dict[str, set[str]] = {}
+    for track, found in zip(tracks, boxes, strict=True):
+        kinds.setdefault(kind_of(track), set()).update(found)
+    legend_rows = (LEGEND_ROW_IN * math.ceil(len(names) / LEGEND_COLUMNS) for names in kinds.values())
+    heights = [0.3 + TRACK_IN * len(tracks), *legend_rows]
     figure = Figure(figsize=(WIDTH_IN, 0.6 + sum(heights)), layout="constrained")
     axes, *legends = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for place, track in enumerate(shown):
-        _draw_track(axes, place, track, (stop_ns - start_ns) / MICRO)
-    for boundary_ns in shown[0].boundaries[1:-1]:
-        axes.axvline(boundary_ns / MICRO, color="#444", linestyle="--", linewidth=0.8)
-    axes.set(xlim=(0.0, (stop_ns - start_ns) / MICRO), ylim=(len(shown) - 0.4, -0.6))
-    axes.set_yticks(range(len(shown)), [track.name for track in shown])
+    for place, found in enumerate(boxes):
+        _draw_track(axes, place, found, (end - begin) / MICRO)
+    for boundary_ns, _ in tracks[0].marks(Mark.ITERATION):
+        if begin < boundary_ns < end:
+            axes.axvline((boundary_ns - begin) / MICRO, color="#444", linestyle="--", linewidth=0.8)
+    axes.set(xlim=(0.0, (end - begin) / MICRO), ylim=(len(tracks) - 0.4, -0.6))
+    axes.set_yticks(range(len(tracks)), [track.thread for track in tracks])
     axes.set_xlabel("ms", fontsize=9)
     axes.tick_params(labelsize=8)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     frame(axes, _plain(title))
-    for below, kind, names in zip(legends, kinds, phases, strict=True):
+    for below, (kind, seen) in zip(legends, kinds.items(), strict=True):
         below.axis("off")
         below.text(-0.01, 0.5, kind, ha="right", va="center", fontsize=8, transform=below.transAxes)
+        names = [name for name in PHASES[kind] if name in seen]
         patches = [Patch(facecolor=COLORS[name], edgecolor="#888", linewidth=0.5, label=name) for name in names]
         below.legend(handles=patches, ncols=LEGEND_COLUMNS, fontsize=8, frameon=False, loc="center left")
     return picture_file(figure, is_svg=True)
 
 
-def _phases(tracks: Sequence[Track]) -> list[str]:
-    """Returns the phases of tracks of one kind in the order of their enum, without `other`, the background."""
-    seen = {segment.phase for track in tracks for segment in track.segments} - {"other"}
-    return [phase for phase in KINDS[tracks[0].kind] if phase in seen]
-
-
-def _draw_track(axes: Axes, place: int, track: Track, width_ms: float) -> None:
-    """Draws the phases on a background that stands for `other`, with the names of those that are wide enough."""
+def _draw_track(axes: Axes, place: int, boxes: Mapping[str, Times], width_ms: float) -> None:
+    """Draws phases on a background that stands for `other`, with the names of those that are wide enough."""
     axes.broken_barh([(0.0, width_ms)], (place - HALF_TRACK, 2 * HALF_TRACK), color=COLORS["other"])
-    for phase in _phases([track]):
-        boxes = [
-            (one.start_ns / MICRO, (one.stop_ns - one.start_ns) / MICRO) for one in track.segments if one.phase == phase
-        ]
-        axes.broken_barh(boxes, (place - HALF_TRACK, 2 * HALF_TRACK), color=COLORS[phase], linewidth=0.0)
-        for start_ms, length_ms in boxes:
+    for phase, found in boxes.items():
+        places = [(float(start), float(length)) for start, length in found / MICRO]
+        axes.broken_barh(places, (place - HALF_TRACK, 2 * HALF_TRACK), color=COLORS[phase], linewidth=0.0)
+        for start_ms, length_ms in places:
             if length_ms / width_ms * WIDTH_IN > CHARACTER_IN * (len(phase) + 1):
                 colour = "#222" if phase in WAITS else "#fff"
                 axes.text(start_ms + length_ms / 2, place, phase, ha="center", va="center", fontsize=7.5, color=colour)

@@ -39,13 +39,15 @@ WEIGHED_BY_UNIT = {
     "ms/env step": "env_steps",
     "updates/env step": "env_steps",
 }
-WEIGHED_BY_KEY = {"perf/sample_age": "train/n_updates", "perf/policy_lag": "env_steps"}
-# Amounts per active second, by what they count: their weight are the active seconds.
-PER_ACTIVE_SECOND = {
+WEIGHED_BY_KEY = {
+    "perf/sample_age": "train/n_updates",
+    "perf/policy_lag": "env_steps",
     "perf/collector_capacity": "env_steps",
     "perf/learner_capacity": "env_steps",
     "perf/flops_per_sec": "train/n_updates",
 }
+# Amounts of what weighs them per active second: their weight are the active seconds.
+PER_ACTIVE_SECOND = ("perf/collector_capacity", "perf/learner_capacity", "perf/flops_per_sec")
 FOREIGN_WARMUP = 0.1  # fraction of the records of a trainer that does not say when learning began
 HEADER, FOOTER = 12, 4  # bytes around an event: its length with a checksum, and the checksum of the event
 BEGINNING = 1024  # bytes; the version of an event file and the start of a session take less than a hundred
@@ -57,6 +59,7 @@ class Curve(NamedTuple):
     env_steps: Float64
     wall_s: Float64
     value: Float64
+    episodes: Float64  # finished training episodes so far; NaN where they are not recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +87,16 @@ class RunRecords:
         if key == ROLLOUT_KEY and self.vocabulary.name == OWN_VOCABULARY:
             return self._rollouts()
         value, weight = self._column(key), np.ones(len(self.is_steady))
-        like = COMPOSITES[key][1][0] if key in COMPOSITES else key  # a sum is measured as its parts are
-        unit, kind = (METRICS[like].unit, METRICS[like].kind) if like in METRICS else ("", None)
-        known = PER_ACTIVE_SECOND | WEIGHED_BY_KEY
-        over = known[key] if key in known else WEIGHED_BY_UNIT.get(unit, "wall_s")
-        if unit and over in self.columns:
-            grown = np.diff(self.columns[over], prepend=0.0)
-            if over == "wall_s" and kind is MetricClass.RATE:
+        metric = METRICS.get(COMPOSITES[key][1][0] if key in COMPOSITES else key)  # a sum is measured as its parts are
+        if metric is not None:
+            over = WEIGHED_BY_KEY.get(key) or WEIGHED_BY_UNIT.get(metric.unit, "wall_s")
+            grown = self._grown(over)
+            if over == "wall_s" and metric.kind is MetricClass.RATE:
                 grown = self._without_the_end(grown)
             if key in PER_ACTIVE_SECOND:
                 grown = grown / np.where(value > 0.0, value, np.nan)
-            is_nothing = 1.0 if over in ("env_steps", "wall_s") and key not in PER_ACTIVE_SECOND else 0.0
-            weight = np.where(np.isfinite(grown) & (grown > 0.0), grown, is_nothing)
+            least = 1.0 if over in ("env_steps", "wall_s") and key not in PER_ACTIVE_SECOND else 0.0
+            weight = np.where(np.isfinite(grown) & (grown > 0.0), grown, least) if over in self.columns else weight
         rows = self.is_steady & ~np.isnan(value)
         return Values(value[rows], weight[rows])
 
@@ -106,11 +107,8 @@ class RunRecords:
         to the rollouts after them.
         """
         value = self._column(ROLLOUT_KEY)
-        window_s = self._without_the_end(np.diff(self.columns["wall_s"], prepend=0.0))
+        window_s = self._without_the_end(self._grown("wall_s"))
         rows = np.flatnonzero(self.is_steady & (value > 0.0) & (window_s > 0.0))
-        if not len(rows):
-            known = self.is_steady & ~np.isnan(value)
-            return Values(value[known], np.ones(int(known.sum())))
         since_s = np.cumsum(np.where(self.is_steady, window_s, 0.0))[rows]
         count = window_s[rows] / value[rows]  # but for the unit
         return Values(value[rows] * np.diff(since_s, prepend=0.0) / window_s[rows], count)
@@ -121,31 +119,25 @@ class RunRecords:
         Its last record holds them, but no rate does: a rate's time is what its env steps took.
         """
         rate = self._column("perf/steps_per_sec")
-        taken_s = np.diff(self.columns["env_steps"], prepend=0.0) / np.where(rate > 0.0, rate, np.nan)
+        taken_s = self._grown("env_steps") / np.where(rate > 0.0, rate, np.nan)
         return np.where(self.is_last, np.fmin(window_s, taken_s), window_s)
 
     def curve(self, key: str) -> Curve:
         """Returns a learning curve from its first value on: each evaluation once, at the env steps of its policy."""
-        env_steps, wall_s, value = (self.beside_curve(key, other) for other in (self._axis(key), "wall_s", key))
-        return Curve(env_steps, wall_s, value)
-
-    def beside_curve(self, key: str, other: str) -> Float64:
-        """Returns the values of `other` in the records that `curve(key)` is made of, NaN where it is absent. [n]."""
-        is_chosen, axis = ~np.isnan(self._column(key)), self._axis(key)
-        if axis != "env_steps":  # each evaluation once: in the first of the records that repeat it
-            steps = self._column(axis)
+        axis = "eval/env_steps" if key.startswith("eval/") and "eval/env_steps" in self.columns else "env_steps"
+        steps, is_chosen = self._column(axis), ~np.isnan(self._column(key))
+        if axis != "env_steps":  # in the first of the records that repeat it
             is_chosen &= np.append(True, np.diff(np.nan_to_num(steps, nan=-1.0)) > 0.0) & ~np.isnan(steps)
-        return self._column(other)[is_chosen]
+        columns = (steps, self._column("wall_s"), self._column(key), self._column("rollout/episodes"))
+        return Curve(*(column[is_chosen] for column in columns))
 
     def growth(self, counter: str) -> float:
         """Returns by how much a counter grew over the records after the warm-up; 0 where it is not recorded."""
-        if counter not in self.columns:
-            return 0.0
-        return float(np.nansum(np.diff(self.columns[counter], prepend=0.0)[self.is_steady]))
+        return float(np.nansum(self._grown(counter)[self.is_steady]))
 
-    def _axis(self, key: str) -> str:
-        is_of_an_evaluation = key.startswith("eval/") and "eval/env_steps" in self.columns
-        return "eval/env_steps" if is_of_an_evaluation else "env_steps"
+    def _grown(self, counter: str) -> Float64:
+        """Returns by how much a counter grew in each window. [R]."""
+        return np.diff(self._column(counter), prepend=0.0)
 
     def _column(self, key: str) -> Float64:
         return self.columns.get(key, np.full(len(self.is_steady), np.nan))
@@ -153,22 +145,14 @@ class RunRecords:
 
 def read_run(path: Path) -> RunRecords:
     """Returns the records of a run directory, finished or not. Raises `ConfigError` without a run or records there."""
-    if not path.is_dir():
-        raise ConfigError(f"run: got {str(path)!r}, allowed the directory of a run (there is no such directory)")
-    events = event_paths(path)
-    starts: list[int] | None = None
-    if (path / JSONL).is_file():
-        rows, starts = jsonl_rows(path / JSONL), session_starts(events)
-    elif events:
-        rows = read_event_rows(events)
-    elif (path / "config.yaml").is_file():
-        raise ConfigError(f"run: {path} has no records yet (no {JSONL})")
-    else:
-        missing = f"it has neither {JSONL} nor {EVENT_FILES}"
-        raise ConfigError(f"run: got {str(path)!r}, allowed the directory of a run ({missing})")
+    events, has_lines = event_paths(path), (path / JSONL).is_file()
+    if not (has_lines or events or (path / "config.yaml").is_file()):
+        lacks = f"it has neither {JSONL} nor {EVENT_FILES}" if path.is_dir() else "there is no such directory"
+        raise ConfigError(f"run: got {str(path)!r}, allowed the directory of a run ({lacks})")
+    rows = jsonl_rows(path / JSONL) if has_lines else read_event_rows(events)
     if not rows:
         raise ConfigError(f"run: {path} has no records yet")
-    return records_of(path, rows, starts)
+    return records_of(path, rows, session_starts(events) if has_lines else None)
 
 
 def records_of(path: Path, rows: list[dict[str, float]], starts: Sequence[int] | None = None) -> RunRecords:
@@ -177,8 +161,8 @@ def records_of(path: Path, rows: list[dict[str, float]], starts: Sequence[int] |
     `starts`: the env steps from which resumed processes wrote, as far as known, where `wall_s` is that of a process;
     None: where it is that of the run.
     """
-    held = {key: None for row in rows for key in row}
-    vocabulary = vocabulary_of(held)
+    recorded = {key: None for row in rows for key in row}
+    vocabulary = vocabulary_of(recorded)
     renamed = [_renamed(row, vocabulary) for row in rows]
     keys = {key: None for row in renamed for key in row}
     columns = {key: np.array([row.get(key, math.nan) for row in renamed]) for key in keys}
@@ -191,17 +175,10 @@ def records_of(path: Path, rows: list[dict[str, float]], starts: Sequence[int] |
         is_steady = numbers >= max(1, math.ceil(FOREIGN_WARMUP * len(rows)))
     else:  # once a whole window has seen gradient updates
         is_steady = np.append(False, _filled(updates)[:-1] > 0.0) & ~is_restart
-    is_last = np.append(is_restart[1:], True)
-    notes, unlike = tuple(vocabulary.notes(held)), _unlike(columns, vocabulary)
-    return RunRecords(path, vocabulary, columns, is_steady, is_last, notes, unlike)
-
-
-def _unlike(columns: Mapping[str, Float64], vocabulary: Vocabulary) -> frozenset[str]:
-    """Returns the keys that hold other work than their name of today says, unless the run recorded a single rank."""
-    ranks = columns.get(WORLD_SIZE)
-    if ranks is not None and np.nanmax(ranks, initial=0.0) == 1.0:
-        return frozenset()
-    return frozenset(alias.key for alias in vocabulary.aliases.values() if alias.unlike_with_ranks)
+    is_last, notes = np.append(is_restart[1:], True), tuple(vocabulary.notes(recorded))
+    has_one_rank = WORLD_SIZE in columns and np.nanmax(columns[WORLD_SIZE], initial=0.0) == 1.0
+    unlike = {alias.key for alias in vocabulary.aliases.values() if alias.unlike_with_ranks and not has_one_rank}
+    return RunRecords(path, vocabulary, columns, is_steady, is_last, notes, frozenset(unlike))
 
 
 def _renamed(row: dict[str, float], vocabulary: Vocabulary) -> dict[str, float]:
@@ -256,12 +233,8 @@ def _filled(values: Float64) -> Float64:
 
 def event_paths(run: Path) -> list[Path]:
     """Returns the event files of a directory in the order in which they were begun."""
-
-    def begun_s(path: Path) -> int:
-        match = re.search(r"tfevents\.(\d+)", path.name)
-        return int(match.group(1)) if match else 0
-
-    return sorted(run.glob(EVENT_FILES), key=lambda path: (begun_s(path), path.name))
+    begun_s = re.compile(r"tfevents\.(\d+)|$")  # or nothing
+    return sorted(run.glob(EVENT_FILES), key=lambda path: (int(begun_s.findall(path.name)[0] or 0), path.name))
 
 
 def read_event_rows(paths: list[Path]) -> list[dict[str, float]]:
@@ -280,10 +253,11 @@ def read_event_rows(paths: list[Path]) -> list[dict[str, float]]:
                 rows = {step: row for step, row in rows.items() if step < event.step}
                 first_s += max(0.0, event.wall_time - last_s)
             last_s = max(last_s, event.wall_time)
-            scalars = dict(_scalars(event))
-            if scalars:
-                row = rows.setdefault(event.step, {"step": float(event.step), "wall_s": event.wall_time - first_s})
-                row |= {tag: value for tag, value in scalars.items() if tag not in row}
+            for value in event.summary.value:
+                number = _number(value)
+                if number is not None:
+                    row = rows.setdefault(event.step, {"step": float(event.step), "wall_s": event.wall_time - first_s})
+                    row.setdefault(value.tag, number)
     return [rows[step] for step in sorted(rows)]
 
 
@@ -320,12 +294,11 @@ def _events(content: bytes) -> Iterator[Any]:  # Any: protobuf's classes exist a
         start = end + FOOTER
 
 
-def _scalars(event: Any) -> Iterator[tuple[str, float]]:
-    """Yields tag and value of the numbers in an event: plain ones, and the one-number tensors of TensorFlow 2."""
-    for value in event.summary.value:
-        if value.HasField("simple_value"):
-            yield value.tag, float(value.simple_value)
-        elif value.HasField("tensor") and value.metadata.plugin_data.plugin_name == "scalars":
-            array = tensor_util.make_ndarray(value.tensor)
-            if array.size == 1:
-                yield value.tag, float(array.reshape(()))
+def _number(value: Any) -> float | None:  # Any: as above
+    """Returns a value of an event, plain or as the tensor of TensorFlow 2; None for what is not one number."""
+    if value.HasField("simple_value"):
+        return float(value.simple_value)
+    if value.HasField("tensor") and value.metadata.plugin_data.plugin_name == "scalars":
+        array = tensor_util.make_ndarray(value.tensor)
+        return float(array.reshape(())) if array.size == 1 else None
+    return None

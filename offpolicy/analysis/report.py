@@ -13,7 +13,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from offpolicy.analysis.bootstrap import Interval
 from offpolicy.analysis.compare import BUSY, NOISE, UNLIKE, Cell, ComparedRow, ComparedSection
 
 STYLES = {
@@ -77,18 +76,14 @@ def _table(labels: Sequence[str], section: ComparedSection, others: Sequence[int
         table.add_column("change", justify="right", width=CHANGE_WIDTH + (INTERVAL_WIDTH if with_intervals else 0))
         table.add_column("", width=VERDICT_WIDTH)
     for row in section.rows:
-        first, *cells = (row.cells[index] for index in (0, *others))
-        if any(cell.remark or math.isfinite(cell.value) for cell in (first, *cells)):
-            texts = [Text(row.title, "bold" if row.is_sum else ""), Text(_value(first))]
-            for cell in cells:
-                change = _change(cell, row.is_relative, with_intervals)
-                texts += [Text(_value(cell)), Text(change), Text(cell.verdict, STYLES.get(cell.verdict, ""))]
+        first, *rest = (row.cells[index] for index in (0, *others))
+        if any(cell.remark or math.isfinite(cell.value) for cell in (first, *rest)):
+            texts = [Text(row.title, "bold" if row.is_sum else ""), Text(texts_of(first)[0])]
+            for cell in rest:
+                value, change, verdict = texts_of(cell, row.is_relative, with_intervals)
+                texts += [Text(value), Text(change), Text(verdict, STYLES.get(verdict, ""))]
             table.add_row(*texts)
     return table
-
-
-def _value(cell: Cell) -> str:
-    return cell.remark or quantity(cell.value)
 
 
 def quantity(value: float) -> str:
@@ -103,13 +98,13 @@ def quantity(value: float) -> str:
     return f"{value:z.3f}" if abs(value) < 9.9995 else f"{value:.1f}"
 
 
-def _change(cell: Cell, is_relative: bool, with_interval: bool) -> str:
-    """Returns a change in percent, as a factor where it is large, or, of an absolute one, as it is."""
-    if cell.change is None:
-        return ""
-    change: Interval = cell.change
+def texts_of(cell: Cell, is_relative: bool = True, with_interval: bool = True) -> tuple[str, str, str]:
+    """Returns value, change and verdict. A change is in percent, a factor where it is large, or absolute, as it is."""
+    value, change = cell.remark or quantity(cell.value), cell.change
+    if change is None:
+        return value, "", cell.verdict
     if is_relative and change.value > MANY_TIMES:
-        return f"x{1.0 + change.value:,.3g}"
+        return value, f"x{1.0 + change.value:,.3g}", cell.verdict
 
     def percent(fraction: float) -> str:
         number = f"{round(100.0 * fraction) + 0:+d}"
@@ -118,7 +113,7 @@ def _change(cell: Cell, is_relative: bool, with_interval: bool) -> str:
     write, unit = (percent, "%") if is_relative else (quantity, "")
     sign = "+" if not is_relative and change.value >= 0.0 else ""
     bounds = f" [{write(change.low)}, {write(change.high)}]" if with_interval else ""
-    return f"{sign}{write(change.value)}{unit}{bounds}"
+    return value, f"{sign}{write(change.value)}{unit}{bounds}", cell.verdict
 
 
 def markdown(report: Report, picture: str | None) -> str:
@@ -129,9 +124,9 @@ def markdown(report: Report, picture: str | None) -> str:
 
     def cells(row: ComparedRow) -> str:
         texts = [f"**{row.title}**" if row.is_sum else row.title]
-        for cell in row.cells:
-            verdict = cell.verdict if cell.verdict in (NOISE, BUSY, UNLIKE, "") else f"**{cell.verdict}**"
-            texts.append(" ".join(filter(None, (_value(cell), _change(cell, row.is_relative, True), verdict))))
+        for value, change, verdict in (texts_of(cell, row.is_relative) for cell in row.cells):
+            marked = verdict if verdict in (NOISE, BUSY, UNLIKE, "") else f"**{verdict}**"
+            texts.append(" ".join(filter(None, (value, change, marked))))
         return " | ".join(texts)
 
     lines = [f"# {report.title}", ""]
@@ -145,21 +140,16 @@ def markdown(report: Report, picture: str | None) -> str:
 
 def html(report: Report, png: bytes) -> str:
     """Returns one page that needs no other file."""
-
-    def cells(row: ComparedRow) -> str:
-        return "".join(
-            f"<td>{escape(_value(cell))} <small>{escape(_change(cell, row.is_relative, True))}</small>"
-            f' <span class="{cell.verdict}">{cell.verdict}</span></td>'
-            for cell in row.cells
-        )
-
     tables = ""
     for section in report.sections:
         head = "".join(f"<th>{escape(text)}</th>" for text in (section.title, *report.labels))
-        rows = (
-            f'<tr class="{"sum" if row.is_sum else ""}"><td>{escape(row.title)}</td>{cells(row)}</tr>'
-            for row in section.rows
-        )
-        tables += f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        rows = ""
+        for row in section.rows:
+            cells = f"<td>{escape(row.title)}</td>"
+            for value, change, verdict in (texts_of(cell, row.is_relative) for cell in row.cells):
+                marked = f'<span class="{verdict}">{verdict}</span>'
+                cells += f"<td>{escape(value)} <small>{escape(change)}</small> {marked}</td>"
+            rows += f'<tr class="{"sum" if row.is_sum else ""}">{cells}</tr>'
+        tables += f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
     return PAGE.format(title=escape(report.title), png=base64.b64encode(png).decode(), tables=tables, notes=notes)

@@ -21,6 +21,10 @@ MIN_RECORDS = 8  # records after the warm-up that a label of one run needs, whos
 TASK = ("env.id", "env.kwargs", "algo.name", "algo.stage")
 # Keys in which the runs of one label may differ: the seed, the place of a run, what it writes and how often.
 SEED_KEYS = ("seed", "run_dir", "resume", "log", "checkpoint.every", "checkpoint.every_min", "checkpoint.keep")
+# Share of the wall above which times are not judged: that much waiting for a core makes a phase longer by up to 11 %,
+# more than most changes are worth, and threads that wait for one another multiply it.
+MAX_DESCHEDULED = 0.10
+DESCHEDULED = {"learner": "cpu/learner_descheduled_pct", "collector": "cpu/collector_descheduled_pct"}
 PLACE_KEYS = ("run_dir", "seed", "resume", "log")  # keys whose difference between labels needs no note
 
 
@@ -53,6 +57,23 @@ class LabelledRuns:
         found = [run.curve(key) for run in self.runs]
         return [(curve.env_steps, curve.value) for curve in found if len(curve.value)]
 
+    @property
+    def descheduled(self) -> dict[str, float]:
+        """The share of the wall without a core, by side, of the run that had most of it; without what none recorded."""
+        found = {side: [run.steady(key) for run in self.runs] for side, key in DESCHEDULED.items()}
+        known = {side: [values.mean / 100.0 for values in runs if len(values.value)] for side, runs in found.items()}
+        return {side: max(shares) for side, shares in known.items() if shares}
+
+    @property
+    def is_contended(self) -> bool:
+        """True if a side of one of its runs was without a core for more than `MAX_DESCHEDULED` of the wall."""
+        return any(share > MAX_DESCHEDULED for share in self.descheduled.values())
+
+    @property
+    def descheduled_text(self) -> str:
+        """Its shares without a core, such as `learner 87.1 %, collector 2.3 %`."""
+        return ", ".join(f"{side} {100.0 * share:.1f} %" for side, share in self.descheduled.items())
+
 
 def parse_runs(words: Sequence[str]) -> list[tuple[str, Path]]:
     """Returns label and path of each `[label=]RUN`; a word that is a directory, though with = in its name, is a path.
@@ -63,19 +84,15 @@ def parse_runs(words: Sequence[str]) -> list[tuple[str, Path]]:
     parsed: list[tuple[str, Path]] = []
     for word in words:
         label, is_labelled, text = word.partition("=")
-        is_bare = not is_labelled or os.path.isdir(word)
-        parsed.append(("", _path(word)) if is_bare else (label, _path(text)))
+        if not is_labelled or os.path.isdir(word):
+            label, text = "", word
+        try:
+            parsed.append((label, find_run(text)))
+        except NoSuchRunError:  # what reads it refuses it together with all others
+            parsed.append((label, Path(text)))
     given = {label for label, _ in parsed if label}
     bare = [path.resolve() for label, path in parsed if not label]
     return [(label or short_name(path.resolve(), bare, given), path) for label, path in parsed]
-
-
-def _path(word: str) -> Path:
-    """Returns the run that a word names, else its path: what reads it refuses it together with all others."""
-    try:
-        return find_run(word)
-    except NoSuchRunError:
-        return Path(word)
 
 
 def paths_by_label(words: Sequence[str]) -> dict[str, list[Path]]:
@@ -86,17 +103,7 @@ def paths_by_label(words: Sequence[str]) -> dict[str, list[Path]]:
         if path in map(Path, words) and runs:
             raise ConfigError(f"run: {path} is given twice; seeds of one configuration need a label: a=RUN a=RUN b=RUN")
         runs.append(path)
-    _refuse_repeats(named)
     return named
-
-
-def _refuse_repeats(named: Mapping[str, Sequence[Path]]) -> None:
-    """Raises `ConfigError` where a run is given twice under one label: it would count as two seeds."""
-    for paths in named.values():
-        places = [path.resolve() for path in paths]
-        for path, place in zip(paths, places, strict=True):
-            if places.count(place) > 1:
-                raise ConfigError(f"run: {path} is given twice under one label")
 
 
 def path_by_label(words: Sequence[str]) -> dict[str, Path]:
@@ -116,17 +123,19 @@ def read_runs(words: Sequence[str]) -> list[LabelledRuns]:
 
 def read_labelled(named: Mapping[str, Sequence[Path]]) -> list[LabelledRuns]:
     """Reads the runs of each label, the baseline first. Raises `ConfigError`, with all problems at once."""
-    _refuse_repeats(named)
     if len(named) < 2:
         raise ConfigError(f"run: got {len(named)} label, needed two or more: the first is the baseline")
     compared: list[LabelledRuns] = []
     problems: list[str] = []
     for label, paths in named.items():
         try:
+            places = [path.resolve() for path in paths]
+            for path, place in zip(paths, places, strict=True):
+                if places.count(place) > 1:  # it would count as two seeds
+                    raise ConfigError(f"run: {path} is given twice under one label")
             runs = tuple(map(read_run, paths))
-            labelled = LabelledRuns(label, runs, tuple(map(flat_config, paths)), tuple(map(_what_ran, paths)))
-            _check(labelled)
-            compared.append(labelled)
+            compared.append(LabelledRuns(label, runs, tuple(map(flat_config, paths)), tuple(map(_what_ran, paths))))
+            _check(compared[-1])
         except ConfigError as error:
             problems += error.problems
     if problems:

@@ -15,9 +15,8 @@ from offpolicy.analysis import report as pages
 from offpolicy.analysis.bootstrap import LEVEL, block_length
 from offpolicy.analysis.compare import LEAST_CHANGE, LEAST_OF_WALL, UNLIKE, ComparedSection, sections
 from offpolicy.analysis.conditions import Answer, Judgement, judge, parse_conditions
-from offpolicy.analysis.contention import contention_notes
 from offpolicy.analysis.learning_curves import FINAL_FRACTION, LEAST_OF_RANGE, common_end, reach_key
-from offpolicy.analysis.runs import LabelledRuns, read_runs, warnings
+from offpolicy.analysis.runs import MAX_DESCHEDULED, LabelledRuns, read_runs, warnings
 from offpolicy.commands.options import finite
 from offpolicy.errors import EXIT_UNJUDGED, ConfigError
 from offpolicy.files import write_output
@@ -108,15 +107,22 @@ def report_of(compared: Sequence[LabelledRuns], reference: float | None = None) 
 
 def _exit_code(judgements: Sequence[Judgement]) -> int:
     """Returns 1 for a failure, `EXIT_UNJUDGED` where something was not judged, else 0."""
-    outcomes = {each.outcome for each in judgements}
-    if Answer.FAILED in outcomes:
+    answers = {each.answer for each in judgements}
+    if Answer.FAILED in answers:
         return 1
-    return EXIT_UNJUDGED if Answer.REFUSED in outcomes else 0
+    return EXIT_UNJUDGED if Answer.REFUSED in answers else 0
 
 
 def _refusals(compared: Sequence[LabelledRuns], found: Sequence[ComparedSection]) -> Iterator[str]:
     """Yields why rows have no verdict, where some have none."""
-    yield from contention_notes(compared)
+    busy = [labelled for labelled in compared if labelled.is_contended]
+    for labelled in busy:
+        yield f"busy: {labelled.label} was without a core for {labelled.descheduled_text} of its wall"
+    if busy:
+        yield (
+            f"no verdict on time where a side was without a core for more than {MAX_DESCHEDULED:.0%} of the wall: that"
+            " alone may lengthen a phase by more than a change does. Run again on idle cores, or with fewer threads"
+        )
     if any(cell.verdict == UNLIKE for section in found for row in section.rows for cell in row.cells):
         yield f"{UNLIKE}: the two hold different work under one name, as the notes on their keys say; no verdict"
 

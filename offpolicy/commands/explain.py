@@ -67,8 +67,10 @@ def explain(path: Path, before_path: Path | None = None) -> int:
 
 def _say_of_which_start(console: Console, run: FinishedRun) -> None:
     """Warns of an account that is not of the run's last start, which may have another configuration."""
-    if run.went_on:
-        console.print(f"{run.went_on}: the account is of the start that ended, the configuration of the last start")
+    if run.restart_note:
+        console.print(
+            f"{run.restart_note}: the account is of the start that ended, the configuration of the last start"
+        )
 
 
 def _costs(pipeline: Pipeline) -> Table:

@@ -63,12 +63,11 @@ def trace(run: Path, *, svg: Path | None = None, iterations: int = 3, start: int
         what = f"cannot be written: {error.strerror}"
     console.print(f"{run / TRACE_JSON}: {what}", soft_wrap=True)
     if svg is not None:
-        from offpolicy.analysis.plots import timeline_svg, tracks_of, typical_window  # matplotlib is an extra
+        from offpolicy.analysis.plots import timeline_svg  # matplotlib is an extra
 
-        cfg, shown = read_config(run), tracks_of(tracks)
+        cfg = read_config(run)
         title = f"{cfg.runner.name}, collect.mode={cfg.collect_mode}"
-        picture = timeline_svg(shown, *typical_window(shown, iterations), title)
-        write_output("--svg", svg, picture)
+        write_output("--svg", svg, timeline_svg(tracks, iterations, title))
         console.print(f"written: {svg}", soft_wrap=True)
     return 0
 

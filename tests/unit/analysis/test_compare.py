@@ -11,7 +11,6 @@ import pytest
 
 from offpolicy.analysis.bootstrap import Interval
 from offpolicy.analysis.compare import Cell, ComparedRow, ComparedSection, sections
-from offpolicy.analysis.contention import contention_notes
 from offpolicy.analysis.learning_curves import first_reach
 from offpolicy.analysis.report import Report, markdown, quantity
 from offpolicy.analysis.runs import LabelledRuns, read_runs
@@ -137,18 +136,6 @@ def test_returns_of_runs_without_their_cores_are_judged(make_run: MakeRun) -> No
     found = rows(read(*words), reference=-49.0)
     assert found["training return, end"].cells[1].verdict == "better"
     assert found["wall seconds to -49"].cells[0].remark == "2 of 3 runs"
-
-
-LEARNER, COLLECTOR = "cpu/learner_descheduled_pct", "cpu/collector_descheduled_pct"
-
-
-def test_the_shares_the_bound_and_a_remedy_are_named(make_run: MakeRun) -> None:
-    compared = read(make_run("quiet"), make_run("beside", extra={LEARNER: 87.12, COLLECTOR: 2.3}))
-    first, advice = contention_notes(compared)
-    assert first == "busy: beside was without a core for learner 87.1 %, collector 2.3 % of its wall"
-    assert "more than 10% of the wall" in advice
-    assert "Run again on idle cores" in advice
-    assert list(contention_notes(read(make_run("one"), make_run("two")))) == []
 
 
 def test_a_row_of_markdown_has_one_cell_per_label() -> None:

@@ -22,7 +22,7 @@ def read(*words: str | Path) -> list[LabelledRuns]:
 
 
 def outcomes(text: str, compared: list[LabelledRuns]) -> list[Answer]:
-    return [each.outcome for each in judge(parse_conditions([text]), compared)]
+    return [each.answer for each in judge(parse_conditions([text]), compared)]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_time_of_a_run_without_its_cores_is_not_judged(make_run: MakeRun, busy
             (("one", 10.0), ("two", 13.0))}  # fmt: skip
     (judgement,) = judge(parse_conditions(["perf/steps_per_sec<-5%"]), read(*runs.values()))
     reason = f"more than 10% of the wall without a core: {busy} (learner 40.0 %)"
-    assert (judgement.outcome, judgement.reason) == (Answer.REFUSED, reason)
+    assert (judgement.answer, judgement.reason) == (Answer.REFUSED, reason)
 
 
 def test_a_return_is_judged_though_the_cores_were_shared(make_run: MakeRun) -> None:

@@ -8,25 +8,29 @@ import numpy as np
 import pytest
 
 from offpolicy.analysis import plots
-from offpolicy.analysis.plots import Segment, Track, aligned, typical_window
+from offpolicy.analysis.plots import aligned, typical_window
 from offpolicy.errors import ConfigError
+from offpolicy.timing.trace_reader import RECORD_TYPE, ThreadTrack
+from offpolicy.timing.trace_writer import Kind, Mark
 
 MS = 1_000_000
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def track(name: str, *phases: tuple[str, int]) -> Track:
-    """A track from 0 on, of phases and their milliseconds; an iteration ends with each phase `train`."""
-    segments, start = list[Segment](), 0
+def track(thread: str, *phases: tuple[str, int], start_ms: int = 0) -> ThreadTrack:
+    """A track of phases and their milliseconds; an iteration ends with each phase `train`."""
+    names, records, at = (str(Mark.ITERATION), *dict.fromkeys(phase for phase, _ in phases)), [], start_ms * MS
     for phase, ms in phases:
-        segments.append(Segment(phase, start, start + ms * MS))
-        start += ms * MS
-    return Track(name, segments, [segment.stop_ns for segment in segments if segment.phase == "train"])
+        records.append((at, ms * MS, names.index(phase), Kind.SPAN, 0))
+        at += ms * MS
+        if phase == "train":
+            records.append((at, 0, 0, Kind.MARK, 0))
+    return ThreadTrack(thread, thread, thread, 1, names, np.array(records, RECORD_TYPE), 0, 0)
 
 
 def test_the_window_lies_where_every_thread_is_known() -> None:
     learner = track("learner 0", *(part for ms in (9, 1, 2, 3, 9) for part in (("collector_wait", 1), ("train", ms))))
-    brief = Track("collector 0", [Segment("env_step", 10 * MS, 18 * MS)])
+    brief = track("collector 0", ("env_step", 8), start_ms=10)
     assert typical_window([learner, brief], 1) == (10 * MS, 12 * MS)
     with pytest.raises(ConfigError, match="--iterations: got 3, allowed less than the 3"):
         typical_window([learner, brief], 3)
@@ -39,10 +43,10 @@ def test_without_a_learners_iterations_there_is_nothing_to_draw() -> None:
 
 
 TRACKS = [
-    track("learner 0", ("collector_wait", 4), ("train", 6), ("collector_wait", 4), ("train", 6)),
-    track("learner 1", ("rank_barrier", 10), ("param_sync", 10)),
-    track("packer 0", ("request_wait", 15), ("pack", 5)),
-    track("collector 0", ("env_step", 3), ("learner_wait", 17)),
+    track("learner 0", ("train", 1), ("collector_wait", 4), ("train", 6), ("collector_wait", 4), ("train", 6)),
+    track("learner 1", ("rank_barrier", 10), ("param_sync", 11)),
+    track("packer 0", ("request_wait", 15), ("pack", 6)),
+    track("collector 0", ("env_step", 3), ("learner_wait", 18)),
 ]
 
 
@@ -51,9 +55,9 @@ def texts_of(svg: bytes) -> list[str]:
 
 
 def test_the_timeline_names_every_track_and_every_phase_in_it() -> None:
-    texts = texts_of(plots.timeline_svg(TRACKS, 0, 20 * MS, "a <title>"))
+    texts = texts_of(plots.timeline_svg(TRACKS, 2, "a <title>"))
     assert {"learner 0", "learner 1", "packer 0", "collector 0", "a <title>", "ms"} <= set(texts)
-    assert {segment.phase for track in TRACKS for segment in track.segments} <= set(texts)
+    assert {name for track in TRACKS for name in track.names[1:]} <= set(texts)
 
 
 def test_curves_are_interpolated_over_the_range_that_all_have() -> None:
