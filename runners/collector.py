@@ -215,8 +215,8 @@ class Collector:
         if not job.cfg.algo.learns_from_rollouts:
             ring = replay_ring(self._child, job, index)
             if (saved := read_replay(checkpoint, index, ring.width)) is not None:
-                ring.restore_slots(saved.first, saved.blocks, saved.ahead, saved.num_written)
-        before = SharedState.of(checkpoint).num_collectors
+                ring.restore_slots(*saved)
+        before = checkpoint.read(SharedState, "state").num_collectors
         if before != self.num_collectors:
             return f"{before} collectors before, {self.num_collectors} now"
         return self._snapshot.restore(checkpoint, progress)
@@ -229,5 +229,4 @@ def steps_before(job: WorkerSpec) -> list[int]:
         return [0] * num
     checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint, reads_rows=False)
     names = [f"collector-{index}" for index in range(num)]
-    found = [checkpoint.json(name).get("env_steps") if checkpoint.has(name) else 0 for name in names]
-    return [count if type(count) is int else 0 for count in found]  # its own collector refuses what is no count
+    return [checkpoint.json(name)["env_steps"] if checkpoint.has(name) else 0 for name in names]

@@ -242,8 +242,8 @@ def _begin_again(job: WorkerSpec, run: RunDir, memory: RunMemory, num_restarts: 
 
 def _from_checkpoint(job: WorkerSpec, checkpoint: Checkpoint) -> WorkerSpec:
     """Returns the job that continues from a checkpoint of this host."""
-    steps = checkpoint.env_steps
-    return replace(job, start_step=steps, checkpoint=steps, last_eval_step=SharedState.of(checkpoint).last_eval_step)
+    steps, state = checkpoint.env_steps, checkpoint.read(SharedState, "state")
+    return replace(job, start_step=steps, checkpoint=steps, last_eval_step=state.last_eval_step)
 
 
 def _run_config(plan: LaunchPlan, run: RunDir, spec: SpaceSpec) -> RunConfig:

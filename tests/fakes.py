@@ -9,8 +9,28 @@ from typing import Any
 import numpy as np
 
 from offpolicy import fault
+from offpolicy.checkpoint import SharedState
 from offpolicy.replay.ring import COMMITTED, FLOOR, RESERVED, Ring
 from tests.faults import plan_of
+
+
+def shared_state(env_steps: int = 0, **other: Any) -> dict[str, Any]:
+    """The `state.json` of a checkpoint of a run on rollouts, with some other values."""
+    state = SharedState(
+        numbers={"num_updates": 5},
+        env_steps=env_steps,
+        num_collectors=1,
+        num_ranks=1,
+        start=[4, 0],
+        replay_first=[],
+        replay_end=[],
+        replay_written=[],
+        last_eval_step=0,
+        teacher=None,
+        fingerprint={},
+        has_replay=False,
+    )
+    return vars(state) | other
 
 
 def fill_from(ring: Ring, first: int, *blocks: np.ndarray[Any, Any]) -> None:

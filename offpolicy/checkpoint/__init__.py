@@ -4,16 +4,14 @@ A checkpoint is a directory `step-<12 digits>` of safetensors, JSON and raw floa
 """
 
 from offpolicy.checkpoint.best import BestPolicy, BestStore, read_best
-from offpolicy.checkpoint.content import CollectorNumbers, RankStreams, SharedState, check_content, state_fields
-from offpolicy.checkpoint.draft import Draft
-from offpolicy.checkpoint.formats import write_json, write_rows, write_tensors
-from offpolicy.checkpoint.manifest import Checkpoint
-from offpolicy.checkpoint.replay_rows import read_replay
-from offpolicy.checkpoint.store import CHECKPOINTS, CheckpointStore, checkpoint_path, run_store
+from offpolicy.checkpoint.content import CollectorNumbers, RankStreams, SharedState, read_replay
+from offpolicy.checkpoint.manifest import Array, Checkpoint, write_json, write_tensors
+from offpolicy.checkpoint.store import CHECKPOINTS, CheckpointStore, Draft, checkpoint_path, run_store
 from offpolicy.files import Disk
 
 __all__ = [
     "CHECKPOINTS",
+    "Array",
     "BestPolicy",
     "BestStore",
     "Checkpoint",
@@ -23,13 +21,10 @@ __all__ = [
     "Draft",
     "RankStreams",
     "SharedState",
-    "check_content",
     "checkpoint_path",
     "read_best",
     "read_replay",
     "run_store",
-    "state_fields",
     "write_json",
-    "write_rows",
     "write_tensors",
 ]

@@ -12,16 +12,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import safetensors.numpy
 from safetensors import SafetensorError, safe_open
 
-from offpolicy.checkpoint.formats import Array, save_error
+from offpolicy.checkpoint.manifest import Array, save_error
 from offpolicy.checkpoint.store import CHECKPOINTS
 from offpolicy.errors import CheckpointError
 from offpolicy.files import Disk, atomic_write, remove_temporaries
-from offpolicy.saved_fields import Fields
 from offpolicy.types import EvalResult
 
 BEST, FILE = "best", "policy.safetensors"
@@ -37,31 +35,28 @@ class BestPolicy:
     sha256: str  # of names and bytes of the tensors
     policy: Mapping[str, Array]  # by their names in a checkpoint's learner, `policy.` first
 
-    def tensors(self, name: str) -> dict[str, Array]:
+    def tensors(self, _: str) -> Mapping[str, Array]:
         """Returns the tensors, as `Checkpoint.tensors("learner")` does; there is nothing else."""
-        if name != "learner":
-            raise CheckpointError(f"{self.path}: holds no {name}, only the policy")
-        return dict(self.policy)
+        return self.policy
 
 
 class BestStore:
     """The best policy of one run. Only the process that evaluates may save."""
 
-    def __init__(self, run: Path, disk: Disk | None = None) -> None:
-        self._root, self._disk = run / CHECKPOINTS / BEST, disk or Disk()
+    def __init__(self, run: Path) -> None:
+        self._root = run / CHECKPOINTS / BEST
 
     def save(self, tensors: Mapping[str, Array], result: EvalResult) -> None:
         """Replaces the best policy. Raises `SaveError`; then the old one is as it was."""
-        evaluation = json.dumps(result._asdict(), allow_nan=False)
-        note = {"evaluation": evaluation, "sha256": _digest(tensors)}
-        content = safetensors.numpy.save(dict(tensors), metadata=note)
+        note = {"evaluation": json.dumps(result._asdict(), allow_nan=False), "sha256": _digest(tensors)}
+        disk = Disk()
         try:
             for directory in (self._root.parent, self._root):
                 with contextlib.suppress(FileExistsError):  # the checkpointer makes the first one too
-                    self._disk.mkdir(directory)
-                self._disk.fsync_dir(directory.parent)
+                    disk.mkdir(directory)
+                disk.fsync_dir(directory.parent)
             remove_temporaries(self._root)
-            atomic_write(self._root / FILE, content, durable=True)
+            atomic_write(self._root / FILE, safetensors.numpy.save(dict(tensors), metadata=note), durable=True)
         except OSError as error:
             raise save_error(self._root / FILE, error) from error
 
@@ -88,13 +83,13 @@ def _read(path: Path) -> BestPolicy:
         with safe_open(path, framework="np") as file:
             note: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
-        evaluation: Any = json.loads(note.get("evaluation", "null"))
-    except (OSError, SafetensorError, ValueError, KeyError, RecursionError) as error:
+        evaluation, expected = EvalResult(**json.loads(note["evaluation"])), note["sha256"]
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: not a readable best policy: {error!s:.200}") from error
-    fields, digest = Fields(path, evaluation), _digest(tensors)
-    if note.get("sha256") != digest:
-        raise CheckpointError(f"{path}: expected sha256 {note.get('sha256', '')!s:.64}, got {digest}")
-    return BestPolicy(path, fields.count("env_steps"), fields.number("mean_reward"), digest, tensors)
+    digest = _digest(tensors)
+    if expected != digest:
+        raise CheckpointError(f"{path}: expected sha256 {expected:.64}, got {digest}")
+    return BestPolicy(path, evaluation.env_steps, evaluation.mean_reward, digest, tensors)
 
 
 def _digest(tensors: Mapping[str, Array]) -> str:

@@ -1,50 +1,43 @@
-"""The manifest of a checkpoint, which lists the size and digest of every file, and its fingerprint.
+"""A checkpoint as its manifest lists it: safetensors, JSON and raw float32 rows, each with its size and digest.
 
-Files that the manifest does not list are ignored: they are never opened, and a stray file of the operator's must
-not invalidate a checkpoint. Files of a suffix other than `SUFFIXES` are refused, at the save and at the load.
+None of the three formats can execute anything. A file that the manifest does not list is never opened: a stray file of
+the operator's must not invalidate a checkpoint. Nothing is fsynced before `seal`, which does that for every file, also
+for those that a collector has written into the draft.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-import stat
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from offpolicy.checkpoint.formats import (
-    JSON,
-    JSON_BYTES,
-    ROWS,
-    SUFFIXES,
-    TENSORS,
-    Array,
-    is_plain_name,
-    read_json,
-    read_rows,
-    read_tensors,
-)
-from offpolicy.config.parsing import plain
-from offpolicy.config.schema import RunConfig, plugins_of
-from offpolicy.errors import CheckpointError
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from offpolicy.errors import CheckpointError, SaveError
 from offpolicy.files import Disk
-from offpolicy.types import Float32, SpaceSpec
+from offpolicy.types import Float32
+
+Array = NDArray[Any]  # Any: tensors of every dtype
+Content = TypeVar("Content")
 
 MANIFEST = "MANIFEST.json"
 FORMAT = 1  # version of the manifest and of the set of files
-PLUGINS_KEY = "plug-ins"  # of the fingerprint, with their versions: another version is said, not refused
-MAX_ENV_STEPS = 10**12 - 1  # the directory name has twelve digits
+TENSORS, JSON, ROWS = ".safetensors", ".json", ".f32"
 
-SEGMENT = re.compile(r"replay-([0-9]+)-([0-9]{15})\.f32")  # consecutive rows of a ring, see `replay_rows.py`
-_OF_REPLAY = re.compile(r"(replay-[0-9]+-[0-9]{15}|ahead-[0-9]+)\.f32")  # all files of rows
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+# Names that lead nowhere else, of files that can execute nothing.
+_ALLOWED = re.compile(r"(?!MANIFEST)[A-Za-z0-9][A-Za-z0-9_.-]*\.(safetensors|json|f32)")
+_OF_REPLAY = re.compile(r"(replay-[0-9]+-[0-9]{15}|ahead-[0-9]+)\.f32")  # all files of rows, see `content.py`
 
 
-@dataclass(frozen=True, slots=True)
-class FileRecord:
+class FileRecord(NamedTuple):
     """The size in bytes and the digest of one file."""
 
     size: int
@@ -62,24 +55,68 @@ class Checkpoint:
 
     def has(self, name: str) -> bool:
         """True if a file of this name was saved, in any of the three formats."""
-        return any(name + suffix in self.files for suffix in SUFFIXES)
+        return any(name + suffix in self.files for suffix in (TENSORS, JSON, ROWS))
 
     def tensors(self, name: str) -> dict[str, Array]:
         """Returns what `add_tensors(name, ...)` saved."""
-        return read_tensors(self._file(name + TENSORS))
+        path = self._file(name + TENSORS)
+        try:
+            return safetensors.numpy.load_file(path)
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise CheckpointError(f"{path}: not a readable safetensors file: {error}") from error
 
-    def json(self, name: str, most_bytes: int | None = JSON_BYTES) -> Any:  # Any: a JSON value
-        """Returns what `add_json(name, ...)` saved, of at most `most_bytes`; None: of any size."""
-        return read_json(self._file(name + JSON), most_bytes)
+    def json(self, name: str) -> Any:  # Any: a JSON value
+        """Returns what `add_json(name, ...)` saved."""
+        return _read_json(self._file(name + JSON))
+
+    def read(self, kind: type[Content], name: str) -> Content:
+        """Returns a JSON file as the dataclass whose fields it holds."""
+        try:
+            return kind(**self.json(name))
+        except TypeError as error:
+            raise CheckpointError(f"{self.path / name}{JSON}: not what this version writes: {error}") from error
 
     def rows(self, name: str, width: int) -> Float32:
         """Returns what `add_rows(name, ...)` saved: [rows, width], mapped read-only."""
-        return read_rows(self._file(name + ROWS), width)
+        path = self._file(name + ROWS)
+        num_rows = self.files[path.name].size // (4 * width)
+        try:
+            if num_rows == 0:  # an empty file cannot be mapped
+                return np.empty((0, width), dtype="<f4")
+            return np.memmap(path, dtype="<f4", mode="r", shape=(num_rows, width))
+        except OSError as error:
+            raise CheckpointError(f"{path}: {error}") from error
 
     def _file(self, file_name: str) -> Path:
         if file_name not in self.files:
             raise CheckpointError(f"{self.path}: holds no {file_name}, only {', '.join(sorted(self.files))}")
         return self.path / file_name
+
+
+def write_tensors(directory: Path, name: str, tensors: Mapping[str, Array], disk: Disk | None = None) -> None:
+    """Writes `<name>.safetensors`. Raises `SaveError`."""
+    # safetensors copies from the base pointer and ignores strides: a transposed view would be saved scrambled.
+    dense = {key: np.asarray(tensor, order="C") for key, tensor in tensors.items()}
+    write_file(directory / f"{name}{TENSORS}", [safetensors.numpy.save(dense)], disk)
+
+
+def write_json(directory: Path, name: str, value: Any, disk: Disk | None = None) -> None:  # Any: a JSON value
+    """Writes `<name>.json`. Raises `SaveError`; as `json.dumps` for NaN, Inf and what JSON does not have."""
+    write_file(directory / f"{name}{JSON}", [json.dumps(value, allow_nan=False).encode()], disk)
+
+
+def write_file(path: Path, blocks: Iterable[bytes | memoryview], disk: Disk | None) -> None:
+    """Writes a file of blocks, each taken when those before it are written. Raises `SaveError`."""
+    try:
+        (disk or Disk()).write(path, blocks)
+    except OSError as error:
+        raise save_error(path, error) from error
+
+
+def save_error(path: Path, error: OSError) -> SaveError:
+    """Returns the error of a refused save: what could not be written, and why."""
+    cause = os.strerror(error.errno) if error.errno is not None else str(error)
+    return SaveError(f"{path}: {cause}; the older checkpoints are untouched")
 
 
 def seal(directory: Path, env_steps: int, disk: Disk, linked: Mapping[str, FileRecord]) -> Checkpoint:
@@ -90,14 +127,12 @@ def seal(directory: Path, env_steps: int, disk: Disk, linked: Mapping[str, FileR
     """
     files: dict[str, FileRecord] = {}
     for path in sorted(directory.iterdir()):
-        if not _is_allowed(path.name) or not stat.S_ISREG(path.lstat().st_mode):
-            raise ValueError(f"{path}: a checkpoint holds only {', '.join(SUFFIXES)} files, and no pickle")
-        if path.name in linked:
-            files[path.name] = linked[path.name]
-            continue
-        disk.fsync(path)
-        files[path.name] = _record(path)
-    listed = {name: {"size": file.size, "sha256": file.sha256} for name, file in files.items()}
+        if not _ALLOWED.fullmatch(path.name):
+            raise ValueError(f"{path}: a checkpoint holds only {TENSORS}, {JSON} and {ROWS} files, and no pickle")
+        if path.name not in linked:
+            disk.fsync(path)
+        files[path.name] = linked.get(path.name) or _record(path)
+    listed = {name: file._asdict() for name, file in files.items()}
     content = json.dumps({"format": FORMAT, "env_steps": env_steps, "files": listed}, indent=1).encode()
     disk.write(directory / MANIFEST, [content])
     disk.fsync(directory / MANIFEST)
@@ -105,52 +140,37 @@ def seal(directory: Path, env_steps: int, disk: Disk, linked: Mapping[str, FileR
     return Checkpoint(env_steps, directory, files)
 
 
-def open_checkpoint(path: Path, env_steps: int) -> Checkpoint:
+def open_checkpoint(path: Path, env_steps: int, *, has_rows: bool = True) -> Checkpoint:
     """Returns the checkpoint at `path` after its manifest and the sizes of its files were checked, but no digest.
 
-    Raises `CheckpointError` naming the first bad file, what was expected and what was got.
+    Without `has_rows` it is without the rows of the replay, and it must list some: checkpoints share those files, and a
+    damage in one of them must not cost the networks too. Raises `CheckpointError` naming the first bad file.
     """
-    checkpoint = _listed_checkpoint(path, env_steps)
-    _check_sizes(checkpoint)
-    return checkpoint
-
-
-def open_without_rows(path: Path, env_steps: int) -> Checkpoint:
-    """Returns the checkpoint at `path` without the rows of the replay, after every byte of the rest was checked.
-
-    Checkpoints share the files of rows: a damage in one of them must not cost the networks too. Raises
-    `CheckpointError`, also where there are no such files.
-    """
-    listed = _listed_checkpoint(path, env_steps)
-    files = {name: record for name, record in listed.files.items() if not _OF_REPLAY.fullmatch(name)}
-    if len(files) == len(listed.files):
+    manifest = path / MANIFEST
+    content = _read_json(manifest)
+    try:
+        files = {name: FileRecord(**entry) for name, entry in content["files"].items()}
+        found_format, found_steps = content["format"], content["env_steps"]
+    except (LookupError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{manifest}: it lists no files with size and sha256: {error}") from error
+    if found_format != FORMAT:
+        raise CheckpointError(f"{manifest}: expected format {FORMAT}, got {found_format!r:.40}, of another version")
+    if found_steps != env_steps:
+        raise CheckpointError(f"{manifest}: expected env_steps {env_steps}, got {found_steps!r:.40}")
+    for name in files:
+        if not _ALLOWED.fullmatch(name):
+            raise CheckpointError(f"{manifest}: expected plain {TENSORS}, {JSON} and {ROWS} names, got {name!r:.120}")
+    kept = {name: file for name, file in files.items() if has_rows or not _OF_REPLAY.fullmatch(name)}
+    if not has_rows and len(kept) == len(files):
         raise CheckpointError(f"{path}: holds no rows that it could do without")
-    checkpoint = replace(listed, files=files, has_lost_rows=True)
-    _check_sizes(checkpoint)
-    verify_digests(checkpoint)
-    return checkpoint
-
-
-def _listed_checkpoint(path: Path, env_steps: int) -> Checkpoint:
-    """Returns the checkpoint as its manifest lists it, with no look at its files. Raises `CheckpointError`."""
-    content = read_json(path / MANIFEST)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        got = content.get("format") if isinstance(content, dict) else content
-        raise CheckpointError(f"{path / MANIFEST}: expected format {FORMAT}, got {got!r:.40}, of another version")
-    got = content.get("env_steps")
-    if got != env_steps:
-        raise CheckpointError(f"{path / MANIFEST}: expected env_steps {env_steps}, got {got!r:.40}")
-    listed = content.get("files")
-    if not isinstance(listed, dict):
-        raise CheckpointError(f"{path / MANIFEST}: expected a mapping of files, got {listed!r:.40}")
-    return Checkpoint(env_steps, path, {name: _listed(path, name, entry) for name, entry in listed.items()})
-
-
-def _check_sizes(checkpoint: Checkpoint) -> None:
-    for name, expected in checkpoint.files.items():
-        size = _file_size(checkpoint.path / name)
-        if size != expected.size:
-            raise CheckpointError(f"{checkpoint.path / name}: expected {expected.size} bytes, got {size}")
+    for name, file in kept.items():
+        try:
+            size = (path / name).lstat().st_size
+        except OSError as error:
+            raise CheckpointError(f"{path / name}: expected a file, got {error.strerror}") from error
+        if size != file.size:
+            raise CheckpointError(f"{path / name}: expected {file.size} bytes, got {size}")
+    return Checkpoint(env_steps, path, kept, has_lost_rows=not has_rows)
 
 
 def verify_digests(checkpoint: Checkpoint, *, reads_rows: bool = True) -> None:
@@ -166,61 +186,14 @@ def verify_digests(checkpoint: Checkpoint, *, reads_rows: bool = True) -> None:
             raise CheckpointError(f"{checkpoint.path / name}: expected sha256 {expected.sha256}, got {got.sha256}")
 
 
-def _listed(path: Path, name: str, entry: Any) -> FileRecord:  # Any: not checked yet
-    """Returns one entry of the manifest. Raises `CheckpointError` for a name that leads out of the directory."""
-    if not _is_allowed(name):
-        raise CheckpointError(f"{path / MANIFEST}: expected plain {', '.join(SUFFIXES)} names, got {name!r:.120}")
-    size, sha256 = (entry.get("size"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
-    if type(size) is not int or size < 0 or not isinstance(sha256, str) or not _DIGEST.fullmatch(sha256):
-        raise CheckpointError(f"{path / MANIFEST}: expected size and sha256 of {name}, got {entry!r:.120}")
-    return FileRecord(size, sha256)
-
-
-def _is_allowed(name: str) -> bool:
-    return is_plain_name(name) and Path(name).suffix in SUFFIXES and name != MANIFEST
-
-
-def _file_size(path: Path) -> int:
-    """Returns the size of a regular file; a link could lead anywhere."""
+def _read_json(path: Path) -> Any:  # Any: a JSON value
     try:
-        status = path.lstat()
-    except OSError as error:
-        raise CheckpointError(f"{path}: expected a file, got {error.strerror}") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise CheckpointError(f"{path}: expected a regular file, got mode {stat.filemode(status.st_mode)}")
-    return status.st_size
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not readable JSON: {error}") from error
 
 
 def _record(path: Path) -> FileRecord:
     with path.open("rb", buffering=0) as file:
         digest = hashlib.file_digest(file, "sha256")
         return FileRecord(file.tell(), digest.hexdigest())
-
-
-OWN_OPTIONS = {  # of algorithms, which decide the shape or the meaning of what is learnt
-    "hora": ("stage", "latent_dim", "encoder_dims"),
-    "flashsac": ("actor_width", "critic_width", "num_blocks", "num_bins", "value_max", "scale_reward"),
-}
-
-
-def fingerprint(cfg: RunConfig, spec: SpaceSpec) -> dict[str, Any]:
-    """Returns, as JSON data, what must be equal for a checkpoint to fit a configuration."""
-    algo = cfg.algo
-    own = {"rollout.length": cfg.rollout.length, "algo.normalize_value": algo.normalize_value}
-    rollouts = own if algo.learns_from_rollouts else {}
-    own_names = {f"algo.{name}": plain(getattr(algo, name)) for name in OWN_OPTIONS.get(algo.name, ())}
-    used = [plugin.label for plugin in plugins_of(cfg)]
-    return {
-        **({PLUGINS_KEY: used} if used else {}),
-        **rollouts,
-        **own_names,
-        "algo.name": algo.name,
-        "algo.hidden_dims": list(algo.hidden_dims),
-        "algo.activation": algo.activation,
-        "algo.critic_layer_norm": algo.critic_layer_norm,
-        "algo.normalize_obs": algo.normalize_obs,
-        "algo.n_step": algo.n_step,
-        "algo.gamma": algo.gamma,
-        "env observation size": spec.obs_dim,
-        "env action size": spec.num_actions or list(spec.nvec) or spec.action_dim,
-    }

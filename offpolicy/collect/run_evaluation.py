@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from offpolicy.algos.registry import make_policy
-from offpolicy.checkpoint import BestStore
-from offpolicy.checkpoint.formats import Array
+from offpolicy.checkpoint import Array, BestStore
 from offpolicy.collect.evaluation import Episode, EpisodeCallbacks, deterministic_actor, run_episodes
 from offpolicy.collect.evaluations import EVALUATIONS_FILE, Score, read_scores, stop_reason, with_score
 from offpolicy.collect.policy import BadEpisodeError

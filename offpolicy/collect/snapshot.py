@@ -40,7 +40,7 @@ class CollectorSnapshot:
         state = save_state(self._env)
         try:
             return self._write(directory, progress, state)
-        except ValueError as error:  # more than a file format holds
+        except (TypeError, ValueError, RecursionError) as error:  # more than a file format holds
             return self._write(directory, progress, str(error))
 
     def _write(self, directory: Path, progress: Progress, state: EnvState | str) -> str | None:
@@ -57,15 +57,15 @@ class CollectorSnapshot:
         if self._policy.repeated_noise is not None:
             arrays |= self._policy.repeated_noise.arrays()
         env_arrays = {f"env/{name}": array for name, array in (env.arrays if env else {}).items()}
-        numbers = {
-            "env_steps": progress.env_steps,
-            "vector_steps": progress.vector_steps,
-            "policy_steps": progress.policy_steps,
-            "policy_lag_sum": progress.policy_lag_sum,
-            "uniform": generator_state(self._policy.warmup_rng),
-            "env": env.meta if env else None,
-            "why_not_exact": why_not,
-        }
+        numbers = CollectorNumbers(
+            env_steps=progress.env_steps,
+            vector_steps=progress.vector_steps,
+            policy_steps=progress.policy_steps,
+            policy_lag_sum=progress.policy_lag_sum,
+            uniform=generator_state(self._policy.warmup_rng),
+            env=env.meta if env else None,
+            why_not_exact=why_not,
+        )
         shutil.rmtree(directory, ignore_errors=True)  # left by a save that failed
         try:
             fault.hit("snapshot.mkdir")
@@ -75,31 +75,31 @@ class CollectorSnapshot:
         write_tensors(
             directory, self.name, {name: np.ascontiguousarray(a) for name, a in (arrays | env_arrays).items()}
         )
-        write_json(directory, self.name, numbers)
+        write_json(directory, self.name, vars(numbers))
         return why_not
 
     def restore(self, checkpoint: Checkpoint, progress: Progress) -> str | None:
         """Restores a checkpoint. Returns why the continuation is not exact, or None if it is.
 
-        Where the environments cannot be restored, new episodes begin. Raises `CheckpointError` for damaged files.
+        Where the environments cannot be restored, new episodes begin. Raises `CheckpointError` for an unreadable file.
         """
         if not checkpoint.has(self.name):
             return f"{self.name} was not there when the checkpoint was saved"
-        numbers, arrays = CollectorNumbers.of(checkpoint, self.name), checkpoint.tensors(self.name)
+        numbers, arrays = checkpoint.read(CollectorNumbers, self.name), checkpoint.tensors(self.name)
         progress.env_steps, progress.vector_steps = numbers.env_steps, numbers.vector_steps
         progress.policy_steps, progress.policy_lag_sum = numbers.policy_steps, numbers.policy_lag_sum
         set_generator_state(self._policy.warmup_rng, numbers.uniform)
-        self._policy.policy_rng.set_state(torch.from_numpy(arrays["noise"].copy()))
+        self._policy.policy_rng.set_state(torch.from_numpy(arrays["noise"]))
         if numbers.env is None:
             return str(numbers.why_not_exact)
-        env_arrays = {name[4:]: array.copy() for name, array in arrays.items() if name.startswith("env/")}
+        env_arrays = {name[4:]: array for name, array in arrays.items() if name.startswith("env/")}
         try:
             restore_state(self._env, EnvState(numbers.env, env_arrays))
         except CheckpointError as error:
             return str(error)
         if self._policy.repeated_noise is not None:
             self._policy.repeated_noise.restore(arrays)
-        progress.obs = arrays["obs"].copy()
+        progress.obs = arrays["obs"]
         self._tracker.ep_return[:], self._tracker.ep_length[:] = arrays["ep_return"], arrays["ep_length"]
         self._writer.reopen_windows(arrays["open_rows"], arrays["open_sums"])
         return None

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from offpolicy import fault
 from offpolicy.algos.registry import make_policy
-from offpolicy.checkpoint.formats import Array
+from offpolicy.checkpoint import Array
 from offpolicy.children import describe_exit, die_with_parent, leave_signals, module_path, scratch_file, signals_blocked
 from offpolicy.collect.evaluation import Actor, deterministic_actor
 from offpolicy.collect.policy import BadEpisodeError

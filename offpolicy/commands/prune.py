@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, check_content
+from offpolicy.checkpoint import CHECKPOINTS, checkpoint_path, run_store
 from offpolicy.commands.options import positive
 from offpolicy.errors import SaveError
 from offpolicy.launch.run_dir import HOST_DIR, other_hosts
@@ -67,7 +67,7 @@ def _run_of_all_hosts(run: Path) -> Path:
 
 def _prune_run(paths: Sequence[Path], *, keep: int, is_dry: bool) -> Iterator[str]:
     """Prunes the checkpoints of one run, in the directories of all its hosts, and yields what to say of each."""
-    stores = {path: CheckpointStore(path / CHECKPOINTS, check=check_content) for path in paths}
+    stores = {path: run_store(path) for path in paths}
     whole = {path: [checkpoint.env_steps for checkpoint in store.whole()] for path, store in stores.items()}
     common = set.intersection(*map(set, whole.values())) if whole else set[int]()
     if not common:
@@ -76,7 +76,7 @@ def _prune_run(paths: Sequence[Path], *, keep: int, is_dry: bool) -> Iterator[st
         return
     oldest_kept = sorted(common, reverse=True)[:keep][-1]
     for path, store in stores.items():
-        old = store.older_than(oldest_kept)
+        old = [checkpoint_path(path, step) for step in sorted(store.steps()) if step < oldest_kept]
         freed = freed_bytes(old)
         try:
             store.remove([] if is_dry else old)

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from offpolicy.algos.registry import make_policy
-from offpolicy.checkpoint import CHECKPOINTS, BestPolicy, Checkpoint, CheckpointStore, check_content, read_best
+from offpolicy.checkpoint import CHECKPOINTS, BestPolicy, Checkpoint, CheckpointStore, read_best, run_store
 from offpolicy.collect.evaluation import Actor, deterministic_actor
 from offpolicy.config.overrides import load_values
 from offpolicy.config.parsing import flatten, is_within, merge
@@ -65,7 +65,7 @@ class SavedRun:
         if choice.is_best:
             best = read_best(path)
             return cls(path, cfg, spec, best, env, _policy_tensors(best))
-        store = CheckpointStore(path / CHECKPOINTS, check=check_content)
+        store = run_store(path)
         if choice.step is None:
             checkpoint, tensors = _newest(store)
         else:

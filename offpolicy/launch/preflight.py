@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from offpolicy.calls import ChildError, ChildTimeout, call_in_child
-from offpolicy.checkpoint import Checkpoint, run_store, state_fields
-from offpolicy.checkpoint.manifest import PLUGINS_KEY, fingerprint
+from offpolicy.checkpoint import Checkpoint, SharedState, run_store
+from offpolicy.checkpoint.content import PLUGINS_KEY, fingerprint
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.run_files import read_config, read_spec
 from offpolicy.config.schema import RESUMABLE, RunConfig
@@ -25,7 +25,6 @@ from offpolicy.machine import X86_64, available_memory, keeps_store_order, num_u
 from offpolicy.output import counted
 from offpolicy.replay.demonstrations import read_demos
 from offpolicy.runs import find_run
-from offpolicy.saved_fields import short
 from offpolicy.training.run_memory import check_memory, check_share
 from offpolicy.types import ACTOR_GROUPS, HISTORY, MIN_FRAMES, OBS, PRIVILEGED, SpaceSpec
 
@@ -223,10 +222,10 @@ def check_restart(cfg: RunConfig) -> None:
 
 def check_fits(cfg: RunConfig, spec: SpaceSpec, checkpoint: Checkpoint) -> None:
     """Refuses to resume a checkpoint of another shape, naming every difference. Raises `ConfigError`."""
-    saved = state_fields(checkpoint).fields("fingerprint").as_mapping()
+    saved = checkpoint.read(SharedState, "state").fingerprint
     now = fingerprint(cfg, spec)
     differences = [
-        f"{key}: the checkpoint {checkpoint.path} has {short(saved.get(key))}, this configuration {value}"
+        f"{key}: the checkpoint {checkpoint.path} has {saved.get(key)!r}, this configuration {value}"
         for key, value in now.items()
         if key != PLUGINS_KEY and saved.get(key) != value
     ]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from offpolicy.checkpoint import SharedState, state_fields
-from offpolicy.checkpoint.manifest import PLUGINS_KEY
+from offpolicy.checkpoint import SharedState
+from offpolicy.checkpoint.content import PLUGINS_KEY
 from offpolicy.collect.evaluations import Score, best_of, last_result, read_scores
 from offpolicy.config.overrides import as_override
 from offpolicy.config.parsing import flatten
@@ -58,7 +58,7 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
     )
     # The logger compares advice with what is in force: not with `auto`.
     in_force = replace(cfg, eval=replace(cfg.eval, beside=str(job.plan.has_evaluator).lower()))
-    updates = None if run.checkpoint is None else SharedState.of(run.checkpoint).num_updates
+    updates = None if run.checkpoint is None else int(run.checkpoint.read(SharedState, "state").numbers["num_updates"])
     # A checkpoint at env step 0, of a stop before the first step, is resumed too: the records since are superseded.
     # So are all records where a run begins again that had saved nothing.
     is_first = run.checkpoint is None and not job.start_step and not job.restarts
@@ -117,7 +117,7 @@ def _plugin_lines(cfg: RunConfig, run: RunDir) -> Iterator[str]:
     yield from (f"plug-in: {label}" for label in now)
     if run.checkpoint is None:
         return
-    before = state_fields(run.checkpoint).fields("fingerprint").as_mapping().get(PLUGINS_KEY, [])
+    before = run.checkpoint.read(SharedState, "state").fingerprint.get(PLUGINS_KEY, [])
     if now != before:
         yield f"warning: plug-ins of the checkpoint: {', '.join(before) or 'none'}; now: {', '.join(now) or 'none'}"
 

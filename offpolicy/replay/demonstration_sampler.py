@@ -17,13 +17,10 @@ from offpolicy.errors import ConfigError
 from offpolicy.protocols import DeviceSync
 from offpolicy.replay.sampler import Bounds, Draw, UniformSampler
 from offpolicy.replay.staging import CopyStream, nbytes_text, staging_blocks
-from offpolicy.saved_fields import Fields
 from offpolicy.seeding import generator
 from offpolicy.types import Float32
 
 Int64 = NDArray[np.int64]
-
-MOST_TAKEN = 2**47  # rows of one rank: those of all ranks fit into 64 bits
 
 
 class EndlessRows:
@@ -69,9 +66,8 @@ class EndlessRows:
         return {"taken": self.taken, "path": list(self._path)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continues from what `state` returned. Raises `CheckpointError` for anything else."""
-        fields = Fields("demos", state)
-        self.taken, self._path, self._orders = fields.count("taken", MOST_TAKEN), tuple(fields.counts("path")), {}
+        """Continues from what `state` returned."""
+        self.taken, self._path, self._orders = state["taken"], tuple(state["path"]), {}
 
     def _place(self, taken: Any) -> Any:  # Any: a number, or an array of them
         """Returns the position of this rank's row number `taken` in the cycles laid end to end."""
@@ -121,9 +117,9 @@ class MixedSampler:
         return {**self._replay.state(), "demos": self._share.rows.state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores what `state` returned. Raises `CheckpointError` for anything else."""
+        """Restores what `state` returned."""
         self._replay.set_state(state)
-        self._share.rows.set_state(Fields("sampler", state).value("demos"))
+        self._share.rows.set_state(state["demos"])
 
     def describe(self) -> str:
         """Returns the end of a source's line in the run's header."""

@@ -25,7 +25,6 @@ from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.sampler import Bounds, Draw, SampleAges
 from offpolicy.replay.staging import CopyStream, host_block, nbytes_text
-from offpolicy.saved_fields import Fields
 from offpolicy.timing.device_timer import BackgroundCopyTimer, StreamSync
 from offpolicy.timing.ledger import NULL_SPAN, Ledger
 from offpolicy.timing.phases import PackerPhase as Phase
@@ -270,19 +269,11 @@ class PrefetchSource(RateLimitedSource):
         return state | {"requests": state["requests"] + not_submitted} | self.returns_state()
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        """Continues the sampler's stream and the open slots. Raises `CheckpointError`."""
-        fields, num_slots, num_rings = Fields("sampler", state), len(self._staging), len(self._rings)
+        """Continues the sampler's stream and the open slots."""
         self._packer.sampler.set_state(state)
         self.set_returns_state(state)
-        requests = fields.value("requests")
-        if not isinstance(requests, list) or len(requests) > num_slots:
-            raise fields.refused("requests", f"a list of at most replay.slots={num_slots} requests")
-        for saved in (Fields("requests", request) for request in requests):
-            first, last = saved.counts("first", num_rings), saved.counts("last", num_rings)
-            if any(map(int.__gt__, first, last)) or first == last:
-                raise saved.refused("first", f"less than last, {last}")
-            taken = saved.count("taken", self._spec.rate_limiter.max_updates - 1)
-            self._resumed.append((Bounds(tuple(first), tuple(last)), taken))
+        for saved in state["requests"]:
+            self._resumed.append((Bounds(tuple(saved["first"]), tuple(saved["last"])), saved["taken"]))
 
     def packer_account(self) -> Account:
         return self._packer.account()

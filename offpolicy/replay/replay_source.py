@@ -18,7 +18,6 @@ from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.running_returns import RunningReturns
 from offpolicy.replay.sampler import SampleAges
 from offpolicy.replay.staging import CopyStream, StagingBlock, host_block, nbytes_text
-from offpolicy.saved_fields import Fields
 from offpolicy.timing.device_timer import StreamSync
 from offpolicy.types import NO_ACCOUNT, Account, Batch, Batches, Float32
 
@@ -130,9 +129,9 @@ class RateLimitedSource:
         return {} if self._returns is None else {"returns": self._returns.state()}
 
     def set_returns_state(self, state: dict[str, Any]) -> None:
-        """Continues from what `returns_state` returned. Raises `CheckpointError`."""
+        """Continues from what `returns_state` returned."""
         if self._returns is not None:
-            self._returns.set_state(Fields("sampler", state))
+            self._returns.set_state(state["returns"])
 
     def packer_account(self) -> Account:
         """Returns an empty account: nothing is packed ahead."""

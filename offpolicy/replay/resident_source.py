@@ -24,7 +24,6 @@ from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.ring import Ring, row_spans
 from offpolicy.replay.sampler import share_of_transitions
 from offpolicy.replay.staging import CopyStream, StagingBlock, nbytes_text, staging_blocks
-from offpolicy.saved_fields import Fields
 from offpolicy.timing.device_timer import DeviceTimer
 from offpolicy.timing.phases import DeviceSpan
 
@@ -223,11 +222,10 @@ class ResidentSource(RateLimitedSource):
         kind = self._spec.device.type
         if state.get("device") != kind:
             raise CheckpointError(f"the checkpoint has no random numbers of {KEY} on {kind}")
-        fields = Fields("sampler", state)
-        values = torch.frombuffer(bytearray(fields.octets("generator")), dtype=torch.uint8)
-        self._sampler.generator.set_state(values)
+        values = bytearray.fromhex(state["generator"])
+        self._sampler.generator.set_state(torch.frombuffer(values, dtype=torch.uint8))
         if self._demos:
-            self._demos.share.rows.set_state(fields.value("demos"))
+            self._demos.share.rows.set_state(state["demos"])
         self.set_returns_state(state)
 
     def describe(self) -> str:

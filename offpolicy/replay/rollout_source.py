@@ -14,7 +14,6 @@ from torch import Tensor
 from offpolicy.processes.handshake import LearnerGate
 from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing
 from offpolicy.replay.staging import host_block, nbytes_text
-from offpolicy.saved_fields import Fields
 from offpolicy.types import NO_ACCOUNT, NUM_LAGS, Account, Rollouts, RolloutTotals
 
 # Rollouts beyond those learnt from, by collection mode; None: limited by the ring.
@@ -122,9 +121,7 @@ class RolloutSource:
         return {"learnt": self._learnt_before + self.samples}
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        num_steps, num_rows, _ = self._staging.shape
-        most = self._spec.total - 1 + (num_steps - 1) * num_rows  # the last rollouts may have more than was left
-        self._learnt_before = Fields("sampler", state).count("learnt", most)
+        self._learnt_before = state["learnt"]
 
     def packer_account(self) -> Account:
         """Returns an empty account: nothing is packed ahead."""

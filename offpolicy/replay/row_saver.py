@@ -13,15 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from offpolicy.checkpoint import Checkpoint, Draft
+from offpolicy.checkpoint.content import Segment, ahead_name, segment_name, segments_of
 from offpolicy.checkpoint.manifest import open_checkpoint
-from offpolicy.checkpoint.replay_rows import (
-    Segment,
-    ahead_name,
-    has_replay,
-    listed_segments,
-    segment_name,
-    segments_of,
-)
 from offpolicy.errors import CheckpointError, SaveError
 from offpolicy.replay.ring import Ring
 from offpolicy.types import Float32
@@ -112,24 +105,13 @@ class RowSaver:
         self._base: Checkpoint | None = None
         self._segments: list[list[Segment]] = [[] for _ in rings]
 
-    def continue_from(self, base: Checkpoint | None) -> None:
-        """Sets the checkpoint whose rows the next one takes over: the one that the rings hold.
+    def continue_after(self, base: Checkpoint | None) -> None:
+        """Sets the checkpoint whose rows the next one takes over: the one just written, or the one that was read.
 
-        None: the next one writes all rows. Raises `CheckpointError`.
+        Reads no file. None: the next one writes all rows.
         """
-        self._base = base if base is not None and has_replay(base) else None
-        rings = enumerate(self._rings)
-        self._segments = [
-            [] if self._base is None else segments_of(self._base, index, ring.width) for index, ring in rings
-        ]
-
-    def continue_after(self, saved: Checkpoint | None) -> None:
-        """Sets the checkpoint just written, as its manifest lists it: nothing of it is read, so nothing can fail.
-
-        None: it holds no rows.
-        """
-        self._base, rings = saved, enumerate(self._rings)
-        self._segments = [[] if saved is None else listed_segments(saved, index, ring.width) for index, ring in rings]
+        self._base, rings = base, enumerate(self._rings)
+        self._segments = [[] if base is None else segments_of(base, index, ring.width) for index, ring in rings]
 
     def forget_lost_base(self) -> None:
         """Lets the next save write all rows where files of the base are gone: this one failed, and so would all."""

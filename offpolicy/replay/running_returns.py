@@ -16,7 +16,6 @@ from torch import Tensor
 
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, RowLayout
-from offpolicy.saved_fields import Fields
 from offpolicy.types import Float64
 
 
@@ -60,14 +59,7 @@ class RunningReturns:
         """Returns G by ring and environment, as JSON data: float64 survive it bit for bit."""
         return [returns.tolist() for returns in self._returns]
 
-    def set_state(self, fields: Fields) -> None:
-        """Continues from a `state` named `returns`. Raises `CheckpointError` for that of other environments."""
-        allowed = f"finite numbers of {[len(returns) for returns in self._returns]} environments"
-        state = fields.value("returns")
-        shapes = [len(ring) if isinstance(ring, list) else -1 for ring in state] if isinstance(state, list) else []
-        if shapes != [len(returns) for returns in self._returns]:
-            raise fields.refused("returns", allowed)
-        if any(type(value) not in (int, float) or not np.isfinite(value) for ring in state for value in ring):
-            raise fields.refused("returns", allowed)
+    def set_state(self, state: list[list[float]]) -> None:
+        """Continues from what `state` returned."""
         for returns, saved in zip(self._returns, state, strict=True):
             returns[:] = saved

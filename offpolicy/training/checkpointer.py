@@ -45,7 +45,7 @@ class Save:
         except SaveError:
             rows.forget_lost_base()
             raise
-        rows.continue_after(None if self.state.rows is None else draft.saved)
+        rows.continue_after(draft.saved)
 
 
 class Checkpointer:
@@ -63,7 +63,7 @@ class Checkpointer:
         self._cfg, self._run_dir = state.rank.cfg.checkpoint, Path(state.rank.job.run_dir)
         self._store = CheckpointStore(self._run_dir / CHECKPOINTS, self._cfg.keep)
         self._rows = RowSaver(state.rings)
-        self._rows.continue_from(state.start.checkpoint)
+        self._rows.continue_after(state.start.checkpoint)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
         self._writing: tuple[Save, Future[None]] | None = None
         self._is_requested = self._must_save = self._has_failed = False
@@ -71,7 +71,7 @@ class Checkpointer:
         self._saved_step = state.rank.job.start_step  # of the newest checkpoint that this rank knows of
         # Env steps of checkpoints of this host that some other one lacks: an earlier start may have left them.
         has_peers = self._rank.is_leader and not self._rank.job.host.is_alone
-        self._uncommon = self._store.steps_beyond(self._saved_step) if has_peers else set[int]()
+        self._uncommon = {step for step in self._store.steps() if step > self._saved_step} if has_peers else set[int]()
         self.last_step = state.rank.job.start_step  # of the last save, also of one that failed
 
     def is_due(self) -> bool:

@@ -60,9 +60,9 @@ def kernels_before(rank: Rank) -> str | None:
     """Returns the kernels that made the updates of the checkpoint; None where there is none."""
     if rank.job.checkpoint is None:
         return None
-    store = CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS)
+    store, name = CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS), f"rank-{rank.rank}"
     checkpoint = store.at(rank.job.checkpoint, reads_rows=False)
-    return RankStreams.of(checkpoint, rank.rank).kernels if checkpoint.has(f"rank-{rank.rank}") else None
+    return checkpoint.read(RankStreams, name).kernels if checkpoint.has(name) else None
 
 
 def describe(learner: Learner) -> str:

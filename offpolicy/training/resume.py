@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -23,26 +22,17 @@ from offpolicy.checkpoint import (
     Draft,
     RankStreams,
     SharedState,
-    state_fields,
     write_json,
 )
-from offpolicy.checkpoint.content import check_fresh
-from offpolicy.checkpoint.manifest import fingerprint
-from offpolicy.checkpoint.replay_rows import has_replay
+from offpolicy.checkpoint.content import fingerprint
 from offpolicy.config.run_files import read_spec
 from offpolicy.distributed.world import World
 from offpolicy.errors import CheckpointError
 from offpolicy.processes.control_page import RankWord
 from offpolicy.protocols import StatefulBatchSource
-from offpolicy.replay.rate_limiter import (
-    MAX_UPDATES_PER_ITERATION,
-    LearningStart,
-    first_learning_step,
-    make_rate_limiter,
-)
+from offpolicy.replay.rate_limiter import LearningStart, first_learning_step
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_saver import CapturedRows
-from offpolicy.saved_fields import short
 from offpolicy.training.rank import Rank
 from offpolicy.training.speed_tuner import Setting
 from offpolicy.types import MetricTotals
@@ -76,8 +66,7 @@ def load_start(rank: Rank, world: World, learner: Learner) -> TrainingStart:
     checkpoint, teacher = None, None
     if job.checkpoint is not None:
         checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint)
-        state = SharedState.of(checkpoint)
-        check_start(rank, checkpoint, state)
+        state = checkpoint.read(SharedState, "state")
         start = LearningStart(*state.start)
         has_rows, teacher = has_replay(checkpoint), state.teacher
         if rank.rank == 0:
@@ -125,20 +114,9 @@ def _tensors_of(run: Path, env_steps: int, rank: Rank) -> tuple[int, dict[str, T
     return newest.env_steps, tensors
 
 
-def check_start(rank: Rank, checkpoint: Checkpoint, state: SharedState) -> None:
-    """Raises `CheckpointError` for counters that no run of this configuration reaches: it would never learn again."""
-    cfg, fields = rank.cfg, state_fields(checkpoint)
-    first_step, first_update = state.start
-    most = state.env_steps + first_learning_step(cfg, rank.job.host.num_hosts)
-    if first_step > most:
-        raise fields.refused("start", f"learning from env step {most} on at the latest")
-    if cfg.algo.learns_from_rollouts:
-        return
-    limiter = make_rate_limiter(cfg, LearningStart(first_step, first_update), rank.job.host.num_hosts)
-    steps = max(state.env_steps - first_step, 0) + cfg.collect.band
-    most = first_update + math.ceil(steps * limiter.utd) + MAX_UPDATES_PER_ITERATION
-    if state.num_updates > most:
-        raise fields.fields("numbers").refused("num_updates", f"at most {most} after {state.env_steps} env steps")
+def has_replay(checkpoint: Checkpoint) -> bool:
+    """True if the rows of the replay were saved, and are whole."""
+    return not checkpoint.has_lost_rows and checkpoint.read(SharedState, "state").has_replay
 
 
 def load_learner(learner: Learner, checkpoint: Checkpoint, state: SharedState) -> None:
@@ -155,16 +133,16 @@ class CapturedState:
 
     rank: int
     tensors: dict[str, NDArray[Any]] | None  # of the learner, on rank 0
-    shared: dict[str, Any]
-    streams: dict[str, Any]
+    shared: SharedState
+    streams: RankStreams
     rows: CapturedRows | None
 
     def write(self, draft: Draft) -> None:
         """Writes it. Raises `SaveError`."""
-        draft.add_json(f"rank-{self.rank}", self.streams)
+        draft.add_json(f"rank-{self.rank}", vars(self.streams))
         if self.tensors is not None:
             draft.add_tensors("learner", self.tensors)
-        draft.add_json("state", self.shared)
+        draft.add_json("state", vars(self.shared))
         if self.rows is not None:
             self.rows.write(draft)
 
@@ -184,41 +162,39 @@ class RankState:
 
     def write_streams(self, directory: Path) -> None:
         """Writes the state of this rank alone."""
-        write_json(directory, f"rank-{self.rank.rank}", self._streams())
+        write_json(directory, f"rank-{self.rank.rank}", vars(self._streams()))
 
-    def _streams(self) -> dict[str, Any]:
+    def _streams(self) -> RankStreams:
         """Returns the random streams of this rank and what its normaliser has seen."""
-        return {
-            "source": self.source_identity,
-            "fresh_from": list(self.source.first_unseen_row),
-            "sampler": self.source.random_state(),
-            "updates": self.learner.generator.get_state().numpy().tobytes().hex(),
-            "setting": self.setting,
-            "kernels": self.learner.kernels,
-        }
+        return RankStreams(
+            source=self.source_identity,
+            fresh_from=list(self.source.first_unseen_row),
+            sampler=self.source.random_state(),
+            updates=self.learner.generator.get_state().numpy().tobytes().hex(),
+            setting=self.setting,
+            kernels=self.learner.kernels,
+        )
 
     def capture(self, last_eval_step: int, rows: CapturedRows | None) -> CapturedState:
         """Copies what all ranks share, on rank 0 with the networks, and this rank's streams. `rows`: of the replay."""
         state = self.learner.state()
         tensors = {name: tensor.numpy() for name, tensor in state.tensors.items()} if self.rank.rank == 0 else None
-        shared = self._shared_numbers(state, last_eval_step) | {"has_replay": rows is not None}
-        return CapturedState(self.rank.rank, tensors, shared, self._streams(), rows)
-
-    def _shared_numbers(self, state: LearnerState, last_eval_step: int) -> dict[str, Any]:
         job = self.rank.job
-        return {
-            "numbers": state.numbers,
-            "env_steps": self.world.env_steps,
-            "num_collectors": job.cfg.collect.num_collectors * job.host.num_hosts,
-            "num_ranks": self.world.num_ranks,
-            "start": list(astuple(self.start.learning_start)),
-            "replay_first": [ring.oldest for ring in self.rings],
-            "replay_end": [ring.committed for ring in self.rings],
-            "replay_written": [ring.num_written for ring in self.rings],
-            "last_eval_step": last_eval_step,
-            "teacher": self.start.teacher,
-            "fingerprint": fingerprint(job.cfg, job.spec),
-        }
+        shared = SharedState(
+            numbers=state.numbers,
+            env_steps=self.world.env_steps,
+            num_collectors=job.cfg.collect.num_collectors * job.host.num_hosts,
+            num_ranks=self.world.num_ranks,
+            start=astuple(self.start.learning_start),
+            replay_first=[ring.oldest for ring in self.rings],
+            replay_end=[ring.committed for ring in self.rings],
+            replay_written=[ring.num_written for ring in self.rings],
+            last_eval_step=last_eval_step,
+            teacher=self.start.teacher,
+            fingerprint=fingerprint(job.cfg, job.spec),
+            has_replay=rows is not None,
+        )
+        return CapturedState(self.rank.rank, tensors, shared, self._streams(), rows)
 
     def resume_streams(self) -> None:
         """Continues the random streams of the checkpoint on all ranks, or on none: they must draw as many batches."""
@@ -226,38 +202,20 @@ class RankState:
         why_not = self.why_not_exact()
         has_rows = checkpoint is not None and has_replay(checkpoint)
         if checkpoint is not None and has_rows:
-            self._skip_rows(checkpoint, SharedState.of(checkpoint).replay_end)
+            self.source.first_unseen_row[:] = checkpoint.read(SharedState, "state").replay_end
         if self.world.any(bool(why_not)) or checkpoint is None:
             if why_not:
                 self.rank.warn(f"the continuation is not bitwise: {why_not}")
             return
-        streams = RankStreams.of(checkpoint, self.rank.rank)
+        streams = checkpoint.read(RankStreams, f"rank-{self.rank.rank}")
         self.setting = None if streams.setting is None else Setting(*streams.setting)
-        self._continue_streams(checkpoint, streams, has_rows=has_rows)
-        if has_rows:
-            self._skip_rows(checkpoint, streams.fresh_from)
-
-    def _continue_streams(self, checkpoint: Checkpoint, streams: RankStreams, *, has_rows: bool) -> None:
-        """Raises `CheckpointError` for random numbers that are none.
-
-        Without the rows, batches that were asked for are of none. Each rank would see at another moment whether there
-        are rows again at those places, and ranks must draw as many batches.
-        """
+        # Without the rows, batches that were asked for are of none. Each rank would see at another moment whether there
+        # are rows again at those places, and ranks must draw as many batches.
         sampler = streams.sampler if has_rows else {**streams.sampler, "requests": []}
-        try:
-            self.source.set_random_state(sampler)
-            updates = torch.frombuffer(bytearray(streams.updates), dtype=torch.uint8)
-            self.learner.generator.set_state(updates)
-        except (CheckpointError, LookupError, TypeError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"{checkpoint.path / f'rank-{self.rank.rank}.json'}: {error!s:.300}") from error
-
-    def _skip_rows(self, checkpoint: Checkpoint, first: list[int]) -> None:
-        """Makes the rows before `first` of each ring old to the normaliser. Raises `CheckpointError`."""
-        unseen = self.source.first_unseen_row
-        check_fresh(first, SharedState.of(checkpoint).replay_end, checkpoint)
-        if len(first) != len(unseen):
-            raise state_fields(checkpoint).refused("replay_end", f"a number for each of {len(unseen)} rings")
-        unseen[:] = first
+        self.source.set_random_state(sampler)
+        self.learner.generator.set_state(torch.frombuffer(bytearray.fromhex(streams.updates), dtype=torch.uint8))
+        if has_rows:
+            self.source.first_unseen_row[:] = streams.fresh_from
 
     def why_not_exact(self) -> str:
         """Returns why this rank cannot continue the random streams of the checkpoint; '' if it can."""
@@ -266,12 +224,12 @@ class RankState:
             return f"learner rank {self.rank.rank} was not there when the checkpoint was saved"
         if checkpoint.has_lost_rows:
             return "rows of the replay are damaged, and new ones are collected first"
-        before, now = SharedState.of(checkpoint).num_ranks, self.world.num_ranks
+        before, now = checkpoint.read(SharedState, "state").num_ranks, self.world.num_ranks
         if before != now:
             return f"{before} learner ranks before, {now} now"
-        source = RankStreams.of(checkpoint, self.rank.rank).source
+        source = checkpoint.read(RankStreams, name).source
         if source == self.source_identity:
             return ""
-        is_of_kind = isinstance(source, list) and source[:2] == self.source_identity[:2]
-        what = "other demonstrations, or were packed otherwise," if is_of_kind else short(source)
+        is_of_kind = source[:2] == self.source_identity[:2]
+        what = "other demonstrations, or were packed otherwise," if is_of_kind else str(source)
         return f"the batches came from {what} before"

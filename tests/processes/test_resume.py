@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.hostile import rewrite
 from tests.processes.conftest import (
     FINISHED,
     TINY,
@@ -96,46 +95,3 @@ def test_resume_passes_over_a_damaged_checkpoint_for_an_older_one(start_run: Any
     assert code == 0
     assert "learner.safetensors" in out
     assert "step-000000001000" in out
-
-
-def hostile(checkpoint: Path, name: str, key: str, value: Any) -> None:
-    rewrite(checkpoint, name, lambda content: {**content, key: value})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "key", "value"),
-    [
-        ("rank-0", "fresh_from", {"0": 1}),
-        ("state", "numbers", [1, 2]),
-        ("collector-0", "policy_lag_sum", float("nan")),
-    ],
-)
-def test_resume_passes_over_hostile_content_with_right_digests(
-    start_run: Any, finished_copy: Path, name: str, key: str, value: Any
-) -> None:
-    hostile(finished_copy / "checkpoints" / "step-000000001100", name, key, value)
-    code, out, err = start_run(command=("resume", "run")).finish()
-    assert (code, err) == (0, "")
-    assert f"step-000000001100/{name}.json: " in out
-    assert "using step-000000001000 instead" in out
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("start", "x" * 100, "state.json: start: got 'xxx"),  # the launcher refuses all checkpoints
-        # The learner refuses the one that it was given.
-        pytest.param("numbers", {"num_updates": 10**12}, "state.json: numbers: ", marks=pytest.mark.slow),
-    ],
-)
-def test_content_that_cannot_be_used_ends_a_resume_with_the_file_and_the_key(
-    start_run: Any, finished_copy: Path, key: str, value: Any, said: str
-) -> None:
-    for checkpoint in (finished_copy / "checkpoints").glob("step-*"):
-        hostile(checkpoint, "state", key, value)
-    code, out, err = start_run("total_timesteps=1300", command=("resume", "run")).finish()
-    assert code == 66, err
-    assert said in err
-    assert "allowed" in err
-    assert "Traceback" not in out + err

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from offpolicy.checkpoint import CheckpointStore
-from offpolicy.checkpoint.manifest import fingerprint
+from offpolicy.checkpoint.content import fingerprint
 from offpolicy.config.run_files import read_spec, write_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
@@ -18,12 +18,9 @@ from offpolicy.launch import preflight
 from offpolicy.processes.child import resolve
 from offpolicy.types import SpaceSpec
 from runners import train
+from tests.fakes import shared_state
 
 SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6)
-STATE: dict[str, Any] = {
-    "env_steps": 0, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1, "numbers": {"num_updates": 5},
-    "start": [4, 0], "replay_first": [], "replay_end": [], "replay_written": [], "fingerprint": {},
-}  # fmt: skip
 
 
 def config(**tree: object) -> RunConfig:
@@ -41,7 +38,7 @@ def test_a_budget_below_what_a_run_has_done_is_refused(tmp_path: Path, wanted: f
     write_config(tmp_path, config(algo={"learning_starts": 10}), SPEC)
     for env_steps in (100, 200):
         with CheckpointStore(tmp_path / "checkpoints").begin(env_steps) as draft:
-            draft.add_json("state", STATE | {"env_steps": env_steps})
+            draft.add_json("state", shared_state(env_steps))
     with pytest.raises(ConfigError, match=r"got 150, allowed at least 200, .*; write total_timesteps=400"):
         train.resume(tmp_path, {"total_timesteps": wanted})
 
@@ -82,8 +79,8 @@ def test_a_run_does_not_go_on_with_other_spaces_of_the_same_size(tmp_path: Path,
     before, now, refusal = CHANGED[change]
     old, new = replace(SPEC, **before), replace(SPEC, **now)
     write_config(tmp_path, config(), old)
-    state = STATE | {"fingerprint": fingerprint(config(), old)}
-    run: Any = SimpleNamespace(path=tmp_path, checkpoint=SimpleNamespace(path=tmp_path, json=lambda _: state))
+    state = SimpleNamespace(fingerprint=fingerprint(config(), old))
+    run: Any = SimpleNamespace(path=tmp_path, checkpoint=SimpleNamespace(path=tmp_path, read=lambda *_: state))
     plan: Any = SimpleNamespace(cfg=config())
     if refusal:
         with pytest.raises(ConfigError, match=f"(?s){refusal}.*the spaces of the run .* cannot change when it goes on"):

@@ -74,4 +74,4 @@ def test_no_retention_touches_it_and_no_checkpoint_is_looked_for_in_it(tmp_path:
         with store.begin(env_steps) as draft:
             draft.add_json("state", {})
     assert read_best(tmp_path).env_steps == 500
-    assert [checkpoint.env_steps for checkpoint in store.usable()] == [30, 20]
+    assert store.steps() == {30, 20}

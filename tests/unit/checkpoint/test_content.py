@@ -1,122 +1,109 @@
-"""Checkpoints with right digests and hostile content: refused by file and key, and passed over for older ones."""
+"""What a checkpoint holds comes back as it was saved: tensors, JSON, rows of the replay, the state of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from offpolicy.checkpoint import CheckpointStore, check_content
-from offpolicy.checkpoint.content import CollectorNumbers, RankStreams, SharedState
-from tests.hostile import MISSING, changed, mutations, rewrite
+from offpolicy.checkpoint import Checkpoint, CheckpointStore, SharedState, read_replay, write_json
+from offpolicy.checkpoint.content import fingerprint, segment_name
+from offpolicy.config.schema import RunConfig
+from offpolicy.errors import CheckpointError
+from offpolicy.types import SpaceSpec
+from tests.fakes import shared_state
 
-UNIFORM = {"state": "5", "inc": "7", "has_uint32": 0, "uinteger": 0}
-FILES: dict[str, Any] = {
-    "state": {
-        "numbers": {"num_updates": 5, "metrics.critic.count": 5},
-        "env_steps": 100,
-        "num_collectors": 1,
-        "num_ranks": 1,
-        "start": [4, 0],
-        "replay_first": [0],
-        "replay_end": [100],
-        "replay_written": [100],
-        "has_replay": True,
-        "last_eval_step": 50,
-        "teacher": None,
-        "fingerprint": {"algo.name": "sac"},
-    },
-    "rank-0": {
-        "source": ["ReplaySource", "cpu"],
-        "fresh_from": [100],
-        "sampler": UNIFORM,
-        "updates": "00ff",
-        "setting": [2, "overlap"],
-        "kernels": "fast",
-    },
-    "collector-0": {
-        "env_steps": 100,
-        "vector_steps": 100,
-        "policy_steps": 96,
-        "policy_lag_sum": 3.0,
-        "uniform": UNIFORM,
-        "env": {"id": "Pendulum-v1"},
-        "why_not_exact": None,
-    },
-}
+SPEC = SpaceSpec(3, 1, (-1.0,), (1.0,))
 
 
-def save(root: Path) -> CheckpointStore:
-    """A checkpoint at 100 env steps, and the store that checks it."""
-    with CheckpointStore(root).begin(100) as draft:
-        for name, content in FILES.items():
-            draft.add_json(name, content)
-    return CheckpointStore(root, check=check_content)
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path / "checkpoints")
 
 
-def test_what_a_run_writes_is_read(tmp_path: Path) -> None:
-    checkpoint = save(tmp_path / "c").newest_valid()
-    assert checkpoint is not None
-    state, streams = SharedState.of(checkpoint), RankStreams.of(checkpoint, 0)
-    assert (state.num_updates, state.start, state.replay_end) == (5, (4, 0), [100])
-    assert (streams.setting, streams.updates) == ((2, "overlap"), b"\x00\xff")
-    assert streams.kernels == "fast"
-    assert CollectorNumbers.of(checkpoint, "collector-0").policy_lag_sum == 3.0
+def test_tensors_come_back_bit_for_bit(store: CheckpointStore) -> None:
+    saved: dict[str, Any] = {"transposed": np.arange(6.0).reshape(2, 3).T, "other order": np.arange(3, dtype=">f4")}
+    for dtype in ("bool", "int64", "float32"):
+        saved[dtype] = np.arange(6).reshape(2, 3).astype(dtype)
+        saved[f"scalar {dtype}"], saved[f"empty {dtype}"] = np.ones((), dtype), np.zeros((0, 4), dtype)
+    with store.begin(1) as draft:
+        draft.add_tensors("model", saved)
+    loaded = store.at(1).tensors("model")
+    assert loaded.keys() == saved.keys()
+    for key, tensor in saved.items():
+        np.testing.assert_array_equal(loaded[key], tensor, strict=key != "other order")
 
 
-@pytest.mark.parametrize(
-    ("name", "path", "value", "said"),
-    [
-        ("state", ("env_steps",), 99, "env_steps: got 99, allowed 100, as its directory is called"),
-        ("state", ("numbers", "num_updates"), -1, "numbers: num_updates: got -1, allowed a whole number"),
-        ("state", ("start",), [4, 6], "start: got [4, 6], allowed at most 5 updates"),
-        ("state", ("replay_end",), [-1], "replay_end: got [-1], allowed a list of 1 whole numbers from 0"),
-        ("state", ("last_eval_step",), float("nan"), "not readable JSON: got NaN, allowed finite numbers"),
-        ("state", ("fingerprint",), MISSING, "fingerprint: got nothing"),
-        ("rank-0", ("updates",), "xyz", "updates: got 'xyz', allowed hexadecimal digits"),
-        ("rank-0", ("kernels",), "slow", "kernels: got 'slow', allowed textbook or fast"),
-        ("rank-0", ("fresh_from",), [], "fresh_from of a learner rank: got [], allowed one number of each ring"),
-        ("collector-0", ("policy_lag_sum",), -1.0, "policy_lag_sum: got -1.0, allowed a number of at least 0"),
-    ],
-)
-def test_hostile_content_costs_its_checkpoint_only_and_is_named(
-    tmp_path: Path, name: str, path: tuple[Any, ...], value: Any, said: str
-) -> None:
-    with CheckpointStore(tmp_path / "c").begin(50) as draft:
-        draft.add_json("state", FILES["state"] | {"env_steps": 50, "replay_end": [50]})
-    store = save(tmp_path / "c")
-    rewrite(tmp_path / "c" / "step-000000000100", name, lambda content: changed(content, path, value))
-    found = store.newest_valid()
-    (reason,) = store.rejected
+def test_row_blocks_come_back_joined_and_read_only(store: CheckpointStore) -> None:
+    ring = np.arange(100 * 6, dtype=np.float32).reshape(100, 6)
+    with store.begin(1) as draft:
+        draft.add_rows("replay", [ring[60:, :3], ring[:60, :3]])
+    loaded = store.at(1).rows("replay", 3)
+    np.testing.assert_array_equal(loaded, np.concatenate([ring[60:, :3], ring[:60, :3]]))
+    with pytest.raises(ValueError, match="read-only"):
+        loaded[0, 0] = 1.0
+
+
+def test_files_of_another_writer_are_part_of_the_checkpoint(store: CheckpointStore) -> None:
+    with store.begin(1) as draft:
+        write_json(draft.path, "collector-0", {"episode": 7})
+    checkpoint = store.at(1)
+    assert (checkpoint.has("collector-0"), checkpoint.has("collector-1")) == (True, False)
+    assert checkpoint.json("collector-0") == {"episode": 7}
+
+
+@pytest.mark.parametrize("value", [float("nan"), {1, 2}])
+def test_what_json_cannot_hold_is_refused_and_nothing_is_left(store: CheckpointStore, value: object) -> None:
+    with pytest.raises((ValueError, TypeError)), store.begin(2) as draft:
+        draft.add_json("best", {"value": value})
+    assert store.steps() == set()
+
+
+def test_the_state_of_another_version_is_refused_by_file_and_name(store: CheckpointStore) -> None:
+    with store.begin(1) as draft:
+        draft.add_json("state", shared_state(1) | {"later": 1})
+    with pytest.raises(CheckpointError, match=r"000001/state\.json: not what this version writes: .*'later'"):
+        store.at(1).read(SharedState, "state")
+
+
+def checkpoint(store: CheckpointStore, ranges: tuple[tuple[int, int], ...]) -> Checkpoint:
+    """Rows of one column that carry their index."""
+    with store.begin(1) as draft:
+        draft.add_json("state", shared_state(1, replay_first=[1], replay_end=[9], replay_written=[9]))
+        for first, end in ranges:
+            draft.add_rows(segment_name(0, first), [np.arange(first, end, dtype=np.float32).reshape(-1, 1)])
+    return store.at(1)
+
+
+def test_segments_are_joined_and_recycled_rows_left_out(store: CheckpointStore) -> None:
+    saved = checkpoint(store, ((0, 3), (3, 5), (5, 9)))
+    found = read_replay(saved, 0, 1)
     assert found is not None
-    assert found.env_steps == 50
-    assert f"step-000000000100/{name}.json: {said}" in reason or said in reason
-    assert reason.endswith("using step-000000000050 instead")
+    assert (found.first, [block.flatten().tolist() for block in found.blocks]) == (1, [[1, 2], [3, 4], [5, 6, 7, 8]])
+    assert read_replay(saved, 1, 1) is None  # a ring that the run did not have
 
 
-@settings(max_examples=25)
-@given(st.sampled_from(list(FILES)), mutations())
-def test_whatever_the_files_say_nothing_but_our_error_comes_of_it(
-    tmp_path_factory: pytest.TempPathFactory, name: str, mutate: Callable[[Any], Any]
-) -> None:
-    root = tmp_path_factory.mktemp("c") / "c"
-    store = save(root)
-    rewrite(root / "step-000000000100", name, mutate)
-    found = store.newest_valid()
-    if found is None:
-        (reason,) = store.rejected
-        assert "step-000000000100" in reason
-        assert "got" in reason
-        assert len(reason) < 1000
+def test_rows_that_were_not_saved_are_not_missed(store: CheckpointStore) -> None:
+    assert read_replay(checkpoint(store, ()), 0, 1) is None
 
 
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    store = save(tmp_path / "c")
-    rewrite(tmp_path / "c" / "step-000000000100", "state", lambda content: {**content, "teacher": "x" * (17 << 20)})
-    assert store.newest_valid() is None
-    assert "state.json: got 178" in store.rejected[0]
-    assert "allowed at most 16777216" in store.rejected[0]
+def fingerprint_of(**sections: Any) -> dict[str, Any]:
+    return fingerprint(RunConfig.from_mapping(sections), SPEC)
+
+
+def test_a_fingerprint_is_json_data() -> None:
+    """A run with MultiDiscrete actions could never be resumed: a tuple is no list."""
+    cfg = RunConfig.from_mapping({"algo": {"name": "hora"}, "runner": {"name": "appo"}})
+    found = fingerprint(cfg, dataclasses.replace(SPEC, nvec=(3, 2, 4)))
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_a_fingerprint_changes_with_networks_and_rows_and_with_nothing_else() -> None:
+    for algo in ({"name": "td3"}, {"hidden_dims": [64]}, {"n_step": 3}, {"gamma": 0.9}):
+        assert fingerprint_of(algo=algo) != fingerprint_of(), algo
+    for algo in ({"actor_lr": 1e-3}, {"tau": 0.1}, {"batch_size": 64}):
+        assert fingerprint_of(algo=algo) == fingerprint_of(), algo

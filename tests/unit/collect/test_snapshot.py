@@ -48,9 +48,8 @@ def saved(directory: Path) -> Any:
     """A fake checkpoint of the files in a directory."""
     return SimpleNamespace(
         path=directory,
-        env_steps=100,
         has=lambda name: (directory / f"{name}.json").exists(),
-        json=lambda name, most_bytes=None: json.loads((directory / f"{name}.json").read_text()),
+        read=lambda kind, name: kind(**json.loads((directory / f"{name}.json").read_text())),
         tensors=lambda name: load_file(directory / f"{name}.safetensors"),
     )
 
@@ -92,7 +91,7 @@ def test_a_collector_that_was_not_there_says_so(tmp_path: Path) -> None:
     assert other.reopened == []
 
 
-def test_a_state_that_does_not_fit_begins_episodes_anew(tmp_path: Path) -> None:
+def test_a_state_that_does_not_fit_begins_new_episodes(tmp_path: Path) -> None:
     one, other = Collector(5), Collector(6)
     one.snapshot.save(tmp_path / "part", one.progress)
     path = tmp_path / "part" / "collector0.json"

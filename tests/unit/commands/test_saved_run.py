@@ -24,13 +24,9 @@ from offpolicy.config.overrides import load_config
 from offpolicy.config.run_files import write_config
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.types import EvalResult, SpaceSpec
+from tests.fakes import shared_state
 
 SPEC = SpaceSpec(3, 1, (-2.0,), (2.0,))  # Pendulum's
-
-STATE: dict[str, Any] = {
-    "env_steps": 0, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1, "numbers": {"num_updates": 5},
-    "start": [0, 0], "replay_first": [], "replay_end": [], "replay_written": [], "fingerprint": {},
-}  # fmt: skip
 
 
 def choice(**env: Any) -> PolicyChoice:
@@ -91,7 +87,7 @@ def save(run: Path, env_steps: int) -> None:
     """Saves a checkpoint of a run that goes on, and keeps two: of a policy whose every number is its env steps."""
     numbers = make_policy(load_config([]).algo, SPEC).state_dict()
     with CheckpointStore(run / "checkpoints", keep=2).begin(env_steps) as draft:
-        draft.add_json("state", STATE | {"env_steps": env_steps})
+        draft.add_json("state", shared_state(env_steps))
         draft.add_tensors(
             "learner", {f"policy.{name}": np.full(t.shape, env_steps, np.float32) for name, t in numbers.items()}
         )

@@ -21,14 +21,9 @@ from offpolicy.launch.run_lock import parent_identity
 from offpolicy.plugins import SINKS
 from offpolicy.runs import LOCK
 from offpolicy.types import SpaceSpec
+from tests.fakes import shared_state
 from tests.packages import make_package
 from tests.unit.config.test_extensions import TEXT as SINK
-
-STATE: dict[str, Any] = {
-    "env_steps": 20, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1, "numbers": {"num_updates": 5},
-    "start": [4, 0], "replay_first": [], "replay_end": [], "replay_written": [], "bad_rows": [],
-    "fingerprint": {},
-}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -171,7 +166,7 @@ def test_a_host_proposes_the_checkpoints_of_its_own_part(tmp_path: Path, propose
         (tmp_path / part).mkdir(exist_ok=True)
         for step in steps:
             with CheckpointStore(tmp_path / part / CHECKPOINTS).begin(step) as draft:
-                draft.add_json("state", STATE | {"env_steps": step})
+                draft.add_json("state", shared_state(step))
     plans = [
         hosts.plan_launch(replace(RunConfig(), run_dir=str(tmp_path)), HostInfo(index=index, num_hosts=2))
         for index in (0, 1)

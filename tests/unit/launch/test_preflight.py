@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from offpolicy.calls import ChildTimeout
-from offpolicy.checkpoint.manifest import fingerprint
+from offpolicy.checkpoint.content import fingerprint
 from offpolicy.config.overrides import load_config
 from offpolicy.config.run_files import write_config
 from offpolicy.config.schema import RunConfig
@@ -166,8 +166,8 @@ def test_every_change_that_makes_another_experiment_is_named() -> None:
 
 
 def test_a_checkpoint_of_another_shape_is_refused() -> None:
-    state = {"fingerprint": fingerprint(config(), SPEC)}
-    checkpoint: Any = SimpleNamespace(path=Path("checkpoints/step-1"), json=lambda _: state)
+    state = SimpleNamespace(fingerprint=fingerprint(config(), SPEC))
+    checkpoint: Any = SimpleNamespace(path=Path("checkpoints/step-1"), read=lambda *_: state)
     preflight.check_fits(config(), SPEC, checkpoint)
     with pytest.raises(ConfigError, match="the checkpoint checkpoints/step-1 has"):
         preflight.check_fits(config(), dataclasses.replace(SPEC, obs_dim=18), checkpoint)

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,25 +27,9 @@ from offpolicy.launch.run_dir import (
     refuse_file,
 )
 from offpolicy.launch.run_lock import RunLock
-from tests.fakes import refused
+from tests.fakes import refused, shared_state
 
 REPOSITORY = Path(offpolicy.__file__).parents[1]
-
-
-def state(env_steps: int) -> dict[str, Any]:
-    """The `state.json` of a run on rollouts."""
-    numbers = {"num_updates": 5}
-    counters = {"env_steps": env_steps, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1}
-    return {
-        **counters,
-        "numbers": numbers,
-        "start": [4, 0],
-        "replay_first": [],
-        "replay_end": [],
-        "replay_written": [],
-        "bad_rows": [],
-        "fingerprint": {},
-    }
 
 
 @pytest.fixture
@@ -56,7 +39,7 @@ def run(tmp_path: Path) -> Path:
     RunDir.claim(run, "auto").release()
     for env_steps in (100, 200):
         with CheckpointStore(run / "checkpoints").begin(env_steps) as draft:
-            draft.add_json("state", state(env_steps))
+            draft.add_json("state", shared_state(env_steps))
     return run
 
 
@@ -282,7 +265,7 @@ def test_a_checkpoint_that_was_saved_before_the_lock_is_not_moved_aside(
 
         def __init__(self, directory: Path) -> None:
             with CheckpointStore(directory / "checkpoints").begin(100) as draft:
-                draft.add_json("state", state(100))
+                draft.add_json("state", shared_state(100))
             super().__init__(directory)
 
     monkeypatch.setattr("offpolicy.launch.run_dir.RunLock", Late)

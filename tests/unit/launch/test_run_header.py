@@ -17,6 +17,7 @@ from offpolicy.launch.run_header import announce, open_run_logger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.training.worker import HostPlan, WorkerSpec
 from offpolicy.types import EvalResult, SpaceSpec
+from tests.fakes import shared_state
 
 SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0), max_episode_steps=100)
 
@@ -109,13 +110,8 @@ def test_a_death_that_costs_more_than_a_minute_is_warned_of(given: dict[str, Any
 
 def checkpoint_at(run: Path, env_steps: int) -> Checkpoint:
     """A checkpoint of a run on rollouts."""
-    state = {
-        "env_steps": env_steps, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1, "start": [0, 0],
-        "numbers": {"num_updates": 5}, "replay_first": [], "replay_end": [],
-        "replay_written": [], "bad_rows": [], "fingerprint": {},
-    }  # fmt: skip
     with CheckpointStore(run / CHECKPOINTS).begin(env_steps) as draft:
-        draft.add_json("state", state)
+        draft.add_json("state", shared_state(env_steps, start=[0, 0]))
     return CheckpointStore(run / CHECKPOINTS).at(env_steps)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.errors import CheckpointError, HangError
+from offpolicy.errors import HangError
 from offpolicy.replay import prefetch_source as prefetch
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, rows_recycled_while_open
 from offpolicy.replay.rate_limiter import LearningStart, RateLimiter
@@ -341,24 +341,6 @@ def test_at_a_low_utd_a_resumed_source_draws_no_row_that_is_recycled_before_it_p
     again.collect(limiter.chunk)
     for rows in expected:
         assert torch.equal(iterate(again, resumed), rows)
-
-
-@pytest.mark.parametrize(
-    ("request_", "said"),
-    [
-        ([], "got [], allowed a mapping"),
-        ({"first": [0], "last": [9], "taken": 1}, "taken: got 1, allowed a whole number from 0 to 0"),
-        ({"first": [0], "last": [9], "taken": -1}, "taken: got -1"),
-        ({"first": [0, 0], "last": [1, 1], "taken": 0}, "first: got [0, 0], allowed a list of 1 whole numbers"),
-        ({"first": [5], "last": [4], "taken": 0}, "first: got [5], allowed less than last"),
-        ({"first": [5], "last": [5], "taken": 0}, "first: got [5], allowed less than last"),
-    ],
-)
-def test_a_request_that_no_source_makes_is_refused_by_name(make_source: MakeSource, request_: Any, said: str) -> None:
-    source = make_source(World())
-    with pytest.raises(CheckpointError, match="^requests: ") as caught:
-        source.set_random_state({**source.random_state(), "requests": [request_]})
-    assert said in str(caught.value)
 
 
 @pytest.mark.gpu

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.errors import CheckpointError
 from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing, RolloutStamp
 from offpolicy.replay.rollout_source import NO_LIMIT, RolloutSource, RolloutSpec
 from offpolicy.types import NUM_LAGS
@@ -181,17 +180,6 @@ def test_a_resumed_rank_continues_counting() -> None:
         resumed.release()
         ended.append(resumed.is_exhausted())
     assert ended == [False, True]
-
-
-def test_a_rank_resumes_after_its_last_rollouts_which_had_more_transitions_than_were_left() -> None:
-    source, rings, _ = make(num_rings=2, total=1)
-    for ring in rings:
-        put(ring, 1.0, num_steps=4)
-    sample(source)
-    assert source.random_state() == {"learnt": 8}
-    source.set_random_state(source.random_state())
-    with pytest.raises(CheckpointError, match="sampler: learnt: got 9, allowed a whole number from 0 to 8"):
-        source.set_random_state({"learnt": 9})
 
 
 @pytest.mark.parametrize(

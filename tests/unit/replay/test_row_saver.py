@@ -11,7 +11,7 @@ from offpolicy.checkpoint import Checkpoint, CheckpointStore, read_replay
 from offpolicy.errors import SaveError
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_saver import CapturedRows, RowSaver
-from tests.fakes import fill_from
+from tests.fakes import fill_from, shared_state
 
 WIDTH = 2
 
@@ -34,9 +34,8 @@ class Saved:
         self.saver = RowSaver([ring], copied_rows * 4 * WIDTH, small_rows * 4 * WIDTH)
 
     def capture(self) -> tuple[CapturedRows, dict[str, object]]:
-        ends = {"replay_first": [self.ring.oldest], "replay_end": [self.ring.committed], "has_replay": True}
-        ends["replay_written"] = [self.ring.num_written]
-        return self.saver.capture(), ends
+        first, end = [self.ring.oldest], [self.ring.committed]
+        return self.saver.capture(), shared_state(replay_first=first, replay_end=end, replay_written=end)
 
     def commit(self, captured: tuple[CapturedRows, dict[str, object]], env_steps: int) -> Checkpoint:
         rows, state = captured
@@ -172,7 +171,7 @@ def test_a_run_that_goes_on_takes_over_the_rows_it_restored(saved: Saved) -> Non
     assert rows is not None
     fill_from(ring, rows.first, *rows.blocks)
     again = Saved(first.path.parent, ring)
-    again.saver.continue_from(first)
+    again.saver.continue_after(first)
     append(ring, 5)
     second = again.save()
     assert segments(second) == ["replay-0-000000000000000.f32", "replay-0-000000000000007.f32"]
@@ -188,7 +187,7 @@ def test_a_run_whose_rows_were_damaged_writes_all_of_them(saved: Saved) -> None:
     assert base is not None
     assert base.has_lost_rows
     again = Saved(first.path.parent, make_ring(10))
-    again.saver.continue_from(base)
+    again.saver.continue_after(base)
     append(again.ring, 9)
     second = again.save()
     assert segments(second) == ["replay-0-000000000000000.f32"]

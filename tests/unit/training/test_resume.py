@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,24 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from offpolicy.algos import fast
-from offpolicy.algos.registry import make_learner
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.errors import CheckpointError
-from offpolicy.replay.rate_limiter import LearningStart, first_learning_step
+from offpolicy.replay.rate_limiter import LearningStart
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_saver import RowSaver
-from offpolicy.saved_fields import Fields
-from offpolicy.seeding import generator_state, set_generator_state
 from offpolicy.training.learner_process import build_learner
 from offpolicy.training.rank import Rank
 from offpolicy.training.resume import RankState, TrainingStart, load_start
 from offpolicy.training.speed_tuner import Setting
-from offpolicy.types import OBS, PRIVILEGED, Float64, SpaceSpec
-from tests.hostile import changed, mutations, rewrite
+from offpolicy.types import Float64
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, tiny_learner
 
 
@@ -197,108 +190,6 @@ def test_what_keeps_a_continuation_from_being_exact_is_named(
     state = state_of(rank, learner, start, world=FakeWorld(change.get("num_ranks", 1)))
     object.__setattr__(state, "source_identity", change.get("source_identity", ["fake"]))
     assert state.why_not_exact() == why
-
-
-# -- hostile files with right digests
-
-ROLLOUTS: Any = {"runner": {"name": "appo"}, "rollout": {"length": 4}}
-ALGORITHMS: dict[str, Any] = {
-    "sac": TINY,
-    "td3": {**TINY, "algo": {**TINY["algo"], "name": "td3"}},
-    "appo": {**ROLLOUTS, "algo": {"name": "appo", "hidden_dims": [8], "num_minibatches": 1}},
-    "hora": {
-        **ROLLOUTS,
-        "algo": {"name": "hora", "hidden_dims": [8], "num_minibatches": 1, "latent_dim": 2, "encoder_dims": [4]},
-    },
-}
-HORA_SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0), obs_keys=(OBS, PRIVILEGED), obs_shapes=((2,), (2,)))
-
-
-class StreamSource(FakeSource):
-    """A batch source whose random state is a generator's, or the transitions learnt from."""
-
-    def __init__(self, rank: Rank) -> None:
-        super().__init__()
-        self._rng = None if rank.cfg.algo.learns_from_rollouts else np.random.default_rng(5)
-        self.first_unseen_row = [] if self._rng is None else [0]
-
-    def random_state(self) -> dict[str, Any]:
-        return {"learnt": self.drawn} if self._rng is None else generator_state(self._rng)
-
-    def set_random_state(self, state: dict[str, Any]) -> None:
-        if self._rng is None:
-            self.drawn = Fields("sampler", state).count("learnt", 20_000)
-        else:
-            set_generator_state(self._rng, state)
-
-
-def hostile_state(rank: Rank, learner: Any, start: TrainingStart) -> RankState:
-    state = state_of(rank, learner, start)
-    rings = [] if rank.cfg.algo.learns_from_rollouts else state.rings
-    state = RankState(rank, FakeWorld(), learner, StreamSource(rank), ["fake"], rings, start)
-    state.world.env_steps = 40  # type: ignore[misc]  # a fake world
-    return state
-
-
-def learner_of(rank: Rank) -> Any:
-    return make_learner(rank.cfg.algo, rank.spec, rank.device, rank.learner_seed)
-
-
-@pytest.mark.parametrize("algo", list(ALGORITHMS))
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(name=st.sampled_from(["state", "state", "rank-0"]), mutate=mutations())
-def test_whatever_the_files_say_training_goes_on_from_sound_numbers_or_not_at_all(
-    algo: str, make_rank: MakeRank, name: str, mutate: Callable[[Any], Any]
-) -> None:
-    tree = ALGORITHMS[algo]
-    spec = HORA_SPEC if algo == "hora" else None
-    rank = make_rank(start_step=40, checkpoint=40, spec=spec, **tree)
-    learner = learner_of(rank)
-    learner.num_updates = 5
-    start = TrainingStart(LearningStart(4, 0), 0, 0, learner.read_metrics(), None, None)
-    saver = hostile_state(rank, learner, start)
-    with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(40) as draft:
-        rows = None if rank.cfg.algo.learns_from_rollouts else RowSaver(saver.rings).capture()
-        saver.capture(20, rows).write(draft)
-    rewrite(Path(rank.job.run_dir) / CHECKPOINTS / "step-000000000040", name, mutate)
-    resumed = learner_of(rank)
-    try:
-        again = load_start(rank, FakeWorld(), resumed)
-        hostile_state(rank, resumed, again).resume_streams()
-    except CheckpointError as error:
-        refusal = str(error)
-    else:
-        refusal = ""
-    if refusal:
-        assert "step-000000000040" in refusal
-        assert len(refusal) < 1000
-        return
-    assert again.learning_start.updates <= again.updates == resumed.num_updates
-    assert rank.cfg.algo.learns_from_rollouts or resumed.num_updates <= 40 + rank.cfg.collect.band + 64
-    assert 0 <= again.learning_start.env_steps <= 40 + first_learning_step(rank.cfg, 1)
-    assert 0 <= again.last_eval_step <= 40
-    assert all(count >= 0 for count in again.metrics.counts)
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "said"),
-    [
-        (("numbers", "num_updates"), 10**9, "numbers: num_updates: got 1000000000, allowed at most"),
-        (("start",), [10**6, 0], "start: got [1000000, 0], allowed learning from env step 44 on at the latest"),
-        (("numbers", "metrics.critic.count"), None, "got None, allowed a whole number"),
-        (("num_ranks",), "1", "num_ranks: got '1', allowed a whole number"),
-    ],
-)
-def test_counters_that_no_run_reaches_are_refused_by_name(
-    make_rank: MakeRank, path: tuple[Any, ...], value: Any, said: str
-) -> None:
-    rank = make_rank(start_step=40, checkpoint=40, **TINY)
-    save(rank)
-    checkpoint = Path(rank.job.run_dir) / CHECKPOINTS / "step-000000000040"
-    rewrite(checkpoint, "state", lambda content: changed(content, path, value))
-    with pytest.raises(CheckpointError, match=r"step-000000000040/state\.json: ") as caught:
-        load_start(rank, FakeWorld(), tiny_learner(rank))
-    assert said in str(caught.value)
 
 
 def test_a_checkpoint_that_another_run_has_removed_since_is_replaced_by_its_newest(make_rank: MakeRank) -> None:
