@@ -1,4 +1,4 @@
-"""Texts of numbers, paths and outcomes, and plain lines for pipes and files. A closed terminal never raises."""
+"""Texts of numbers and paths, and the consoles and tables of commands."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ import os
 import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TextIO
 
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
 from offpolicy.logger.metrics import METRICS, core_key
-from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.summary import RunStatus
-from offpolicy.output import drain, return_text, silence, three_digits
-from offpolicy.timing.bottleneck import Verdict
-from offpolicy.types import EvalResult
+from offpolicy.output import return_text, three_digits
 
 UNKNOWN = "-"
 STATUS_STYLES = {
@@ -28,19 +24,12 @@ STATUS_STYLES = {
     RunStatus.FAILED.value: "bold red",
 }
 LEAST_CORES = 0.005  # rounded to 0.01
-TABLE_WIDTH = 100  # characters of the final table of a run
 
 
 def number(record: Mapping[str, float | str | None], key: str) -> float | None:
     """Returns the number under `key`, or None."""
     value = record.get(key)
     return None if value is None or isinstance(value, str) else value
-
-
-def text(record: Mapping[str, float | str | None], key: str) -> str:
-    """Returns the text under `key`, or ''."""
-    value = record.get(key)
-    return value if isinstance(value, str) else ""
 
 
 def duration(seconds: float | None) -> str:
@@ -144,134 +133,3 @@ def text_table(first: str, *others: str, title: str | None = None, left: Collect
     for name in others:
         table.add_column(name, justify="left" if name in left else "right", overflow="fold")
     return table
-
-
-class View:
-    """The output of the logger on a terminal, pipe or file; what a view does not define shows nothing."""
-
-    def record(self, record: Record, verdict: Verdict | None = None) -> None:
-        """Shows the newest record; `verdict` is the one that the record holds as text."""
-
-    def last_record(self, record: Record) -> None:
-        """Shows the record that holds the end of the run: no iteration follows."""
-
-    def status(self, status: str) -> None:
-        """Shows the status of the run before its first record."""
-
-    def set_header(self, header: RunHeader) -> None:
-        """Takes over what has become known of the run."""
-
-    def evaluation(self, result: EvalResult) -> None:
-        """Shows an evaluation that has just ended."""
-
-    def activity(self, activity: str) -> None:
-        """Shows what the run does besides learning, such as `evaluating`; '' when it learns again."""
-
-    def stopping(self, message: str) -> None:
-        """Shows at once that the run is being stopped."""
-
-    def message(self, message: str) -> None:
-        """Shows a line that stays readable."""
-
-    def tick(self) -> None:
-        """Answers keys and a resized terminal; called about ten times a second."""
-
-    def finish(self, table: RenderableType) -> None:
-        """Shows the final table; nothing follows but `close`."""
-
-    def close(self) -> None:
-        """Releases the terminal, once it has taken what was written to it."""
-
-
-def plain_line(record: Record, total_timesteps: int) -> str:
-    """Returns one interval in one line of ASCII; what is not known, as at the end of a run, is left out."""
-    steps = int(number(record, "env_steps") or 0)
-    eta = number(record, "time/eta_s")
-    parts = {
-        "ret": mean_return(number(record, "rollout/ep_rew_mean")),
-        "thru": _with_unit(rate(number(record, "perf/steps_per_sec")), "/s"),
-        "I": _with_unit(rate(number(record, "perf/collector_capacity")), "/s"),
-        "T": _with_unit(rate(number(record, "perf/learner_capacity")), "/s"),
-        "wait": _with_unit(fixed(number(record, "timing/learner_collector_wait_ms"), 1), "ms"),
-        "utd": fixed(number(record, "perf/utd"), 2),
-        "eta": duration(eta) if eta else UNKNOWN,
-        "bottleneck": text(record, "perf/bottleneck") or UNKNOWN,
-    }
-    known = "".join(f" {name}={value}" for name, value in parts.items() if value != UNKNOWN)
-    return f"{min(100, 100 * steps // total_timesteps)}% step={steps}/{total_timesteps}{known}"
-
-
-def _with_unit(value: str, unit: str) -> str:
-    return value if value == UNKNOWN else value + unit
-
-
-def evaluation_line(result: EvalResult) -> str:
-    """Returns an evaluation in one line of ASCII."""
-    return (
-        f"evaluation step={result.env_steps} ret={return_text(result.mean_reward)} std={return_text(result.std_reward)}"
-        f" episodes={result.episodes}"
-    )
-
-
-class PlainLines(View):
-    """Writes one flushed line per interval, for pipes and files, and whatever else a program has as its stdout.
-
-    Once a line is refused, no further one is written. There may be no stream at all.
-    """
-
-    def __init__(self, stream: TextIO | None, header: RunHeader) -> None:
-        self._stream = stream
-        self._header = header
-        self._is_open = True
-        self._status = ""
-
-    def set_header(self, header: RunHeader) -> None:
-        """Takes over what has become known of the run."""
-        self._header = header
-
-    def record(self, record: Record, verdict: Verdict | None = None) -> None:
-        """Writes the line of the record."""
-        self._line(plain_line(record, self._header.total_timesteps))
-
-    def last_record(self, record: Record) -> None:
-        """Writes the line of the record."""
-        self.record(record)
-
-    def evaluation(self, result: EvalResult) -> None:
-        """Writes the line of the evaluation."""
-        self._line(evaluation_line(result))
-
-    def status(self, status: str) -> None:
-        """Writes the status as a line, once."""
-        if status != self._status:
-            self._status = status
-            self._line(status)
-
-    def stopping(self, message: str) -> None:
-        """Writes the message as a line."""
-        self._line(message)
-
-    def message(self, message: str) -> None:
-        """Writes the message as it is."""
-        self._line(message)
-
-    def finish(self, table: RenderableType) -> None:
-        """Writes the table without colours."""
-        self._line(plain_text(table, width=TABLE_WIDTH).rstrip("\n"))
-
-    def close(self) -> None:
-        """Waits until every line is taken, or nothing is read any more."""
-        if self._stream is not None:
-            drain(self._stream)
-
-    def _line(self, line: str) -> None:
-        if self._stream is None or not self._is_open:
-            return
-        try:
-            self._stream.write(line + "\n")
-            self._stream.flush()
-        except (OSError, ValueError):
-            self._is_open = False
-            silence(self._stream)
-        except Exception:  # of a stream that a program has put in place of stdout: its file stays as it is
-            self._is_open = False

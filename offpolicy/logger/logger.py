@@ -12,7 +12,7 @@ from offpolicy.config.parsing import merge, nested
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import LogConfig
 from offpolicy.logger.built_in_sinks import open_sinks
-from offpolicy.logger.console import View, number
+from offpolicy.logger.console import number
 from offpolicy.logger.end_screen import end_screen
 from offpolicy.logger.metrics import require_known
 from offpolicy.logger.panel import open_view
@@ -22,6 +22,7 @@ from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_reco
 from offpolicy.logger.sinks import SafeSink, SinkContext, Summary, open_plugins
 from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_series
 from offpolicy.logger.unilab import with_unilab_keys
+from offpolicy.logger.view import View
 from offpolicy.timing.bottleneck import SteadyCause, Verdict
 from offpolicy.timing.rates import Rates, RateWindow, compute_rates, num_updates, policy_steps
 from offpolicy.timing.windows import learner_windows, of_iterations
@@ -157,10 +158,7 @@ class OffPolicyLogger:
             markdown = "\n".join([f"**{verdict.label}**", "", verdict.reason, "", *advice])
             for sink in self._sinks:
                 sink.text("verdict", markdown, snapshot.env_steps)
-        if _has_ended(snapshot):
-            self._console.last_record(record | every_rank)
-        else:
-            self._console.record(record | every_rank, verdict)
+        self._console.record(record | every_rank, verdict, is_last=_has_ended(snapshot))
         for warning in warnings:
             self._console.message(warning)
         return written

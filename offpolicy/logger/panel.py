@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from typing import TextIO
+from typing import TextIO, cast
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from offpolicy.logger.console import OwnConsole, PlainLines, View, number
-from offpolicy.logger.job_control import JobControl, is_foreground
-from offpolicy.logger.keyboard import Keyboard
-from offpolicy.logger.notebook import NotebookView, notebook_display
-from offpolicy.logger.panel_layout import LEAST_HEIGHT, LEAST_WIDTH, Room, render, render_help, render_status
+from offpolicy.logger.console import OwnConsole, number
+from offpolicy.logger.panel_layout import render
 from offpolicy.logger.panel_lines import Shown
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.logger.safe_view import safe_view
+from offpolicy.logger.terminal import Terminal, is_foreground
+from offpolicy.logger.view import NotebookView, PlainLines, SafeView, View, notebook_display
 from offpolicy.output import drain, is_behind, nonblocking
 from offpolicy.timing.bottleneck import Verdict
 
 REFRESH_S = 0.25  # least seconds between two drawings of records: each costs milliseconds
-MESSAGE_RECORDS = 3  # records for which a message stands in the panel
 
 
 class Panel(View):
@@ -34,38 +32,24 @@ class Panel(View):
     def __init__(
         self, console: Console, header: RunHeader, keys: TextIO | None = None, *, is_full: bool = False
     ) -> None:
-        self._console, self._is_full = console, is_full
-        self._shown = Shown(header)
-        self._keyboard, self._keys = Keyboard(None), keys
-        self._job = JobControl()
-        self._messages: list[str] = []
-        self._is_on_screen = self._is_closed = self._is_stopping = self._is_helping = False
+        self._console = console
+        self._terminal = Terminal(console.file, keys)
+        self._shown = Shown(header, is_full)
+        self._num_printed = 0  # messages
+        self._is_on_screen = self._is_closed = self._is_stopping = False
         self._is_stale = False  # the newest frame was not drawn: the terminal had not taken the one before
-        self._status = ""
-        self._message_until = 0
         self._drawn_s = float("-inf")
         self._drawn_size = (0, 0)
 
     def set_header(self, header: RunHeader) -> None:
-        """Takes over what has become known of the run."""
         self._shown.header = header
 
-    def record(self, record: Record, verdict: Verdict | None = None) -> None:
-        """Draws the record, unless the last drawing is less than 250 ms old on the run's clock."""
-        self._shown.add(record, verdict)
-        self._draw_record(record)
+    def record(self, record: Record, verdict: Verdict | None = None, *, is_last: bool = False) -> None:
+        """Draws the record, unless the last drawing is less than 250 ms old on the run's clock.
 
-    def last_record(self, record: Record) -> None:
-        """Draws the course of learning: the times are those of the last evaluation and of saving."""
-        if "perf/iter_ms" in self._shown.record:
-            self._shown.end_with(record)
-        else:
-            self._shown.add(record, None)
-        self._draw_record(record)
-
-    def _draw_record(self, record: Record) -> None:
-        if self._shown.num_records >= self._message_until:
-            self._shown.message = ""
+        Of the last one only the course of learning: its times are those of the last evaluation and of saving.
+        """
+        self._shown.add(record, verdict, is_last=is_last)
         wall_s = number(record, "time/elapsed_s") or number(record, "wall_s") or 0.0
         if wall_s - self._drawn_s >= REFRESH_S:
             self._drawn_s = wall_s
@@ -73,40 +57,36 @@ class Panel(View):
 
     def status(self, status: str) -> None:
         """Draws the status, until there is a record."""
+        self._shown.status = status
         if not self._shown.num_records:
-            self._status = status
             self._draw()
 
     def activity(self, activity: str) -> None:
-        """Draws what the run does besides learning; '' when it learns again."""
         if not self._is_stopping and activity != self._shown.activity:
             self._shown.activity = activity
-            self._redraw()
+            self._draw()
 
     def stopping(self, message: str) -> None:
         """Draws at once that the run is being stopped, and goes on saying so."""
         self._is_stopping, self._shown.activity = True, message
-        self._redraw()
+        self._draw()
 
     def message(self, message: str) -> None:
         """Shows a line for a while; it is printed again at the end."""
-        self._messages.append(message)
-        self._shown.message = message
-        self._message_until = self._shown.num_records + MESSAGE_RECORDS
-        self._redraw()
+        self._shown.add_message(message)
+        self._draw()
 
     def tick(self) -> None:
         """Answers Ctrl-Z, the keys pressed, and a terminal that has another size, or has come back."""
-        if self._job.is_noted:
+        if self._terminal.is_noted:
             self._leave()
             drain(self._console.file)  # before this process stops
-            self._job.answer()
-        keys = self._keyboard.read()
+            self._terminal.stop()
+        keys = self._terminal.read()
         if keys:
-            self._is_helping = not self._is_helping and "?" in keys
-        is_due = self._is_stale or not self._is_on_screen
-        if keys or is_due or self._drawn_size != tuple(self._console.size):
-            self._redraw()
+            self._shown.is_helping = not self._shown.is_helping and "?" in keys
+        if keys or self._is_stale or not self._is_on_screen or self._drawn_size != tuple(self._console.size):
+            self._draw()
 
     def finish(self, table: RenderableType) -> None:
         """Closes the panel, and prints the summary below its last frame."""
@@ -115,57 +95,39 @@ class Panel(View):
 
     def close(self) -> None:
         """Gives the terminal back and prints messages and last frame; a second call prints the messages since."""
-        self._is_closed = True
+        is_first, self._is_closed, shown = not self._is_closed, True, self._shown
         try:
             self._leave()
-            while self._messages:
-                self._console.print(Text(self._messages.pop(0)), soft_wrap=True)  # no path is cut
-            if self._shown.num_records:
-                self._shown.message = self._shown.activity = ""
-                self._shown.num_records = 0
-                self._console.print(render(self._shown, self._room()))
+            for message in shown.messages[self._num_printed :]:
+                self._num_printed += 1
+                self._console.print(Text(message), soft_wrap=True)  # no path is cut
+            if is_first and shown.num_records:
+                shown.message_until, shown.activity, shown.is_helping = 0, "", False
+                self._console.print(render(shown, *self._console.size))
         finally:
             drain(self._console.file)
-            self._job.close()
-
-    def _room(self) -> Room:
-        width, height = self._console.size
-        return Room(width, height, self._console.options.ascii_only, self._is_full)
-
-    def _redraw(self) -> None:
-        if self._shown.num_records or self._status or self._shown.activity:
-            self._draw()
+            self._terminal.close()
 
     def _draw(self) -> None:
-        if self._is_closed or not is_foreground(self._console.file):
+        shown = self._shown
+        has_content = bool(shown.num_records or shown.status or shown.activity)
+        if self._is_closed or not has_content or not is_foreground(self._console.file):
             return
         self._is_stale = is_behind(self._console.file)
         if self._is_stale:
             return
         if not self._is_on_screen:
-            self._enter()
-        room = self._room()
-        self._drawn_size = (room.width, room.height)
-        if self._is_helping and room.width >= LEAST_WIDTH and room.height >= LEAST_HEIGHT:
-            frame = render_help(self._shown, room)
-        elif self._shown.num_records:
-            frame = render(self._shown, room)
-        else:
-            frame = render_status(self._shown.activity or self._status, self._messages, self._shown.header, room)
-        self._console.update_screen(frame)
-
-    def _enter(self) -> None:
-        """Takes the terminal: its screen, its keys, and Ctrl-Z."""
-        self._is_on_screen = True
-        self._job.open(self._console.file)
-        self._keyboard = Keyboard(self._keys)
-        self._shown.has_help = self._keyboard.is_open
-        self._console.show_cursor(False)
-        self._console.set_alt_screen(True)
+            self._is_on_screen = True
+            self._terminal.take()
+            shown.has_help = self._terminal.has_keys
+            self._console.show_cursor(False)
+            self._console.set_alt_screen(True)
+        self._drawn_size = width, height = self._console.size
+        self._console.update_screen(render(shown, width, height))
 
     def _leave(self) -> None:
         """Gives screen and keys of the terminal back."""
-        self._keyboard.close()
+        self._terminal.give_back()
         if self._is_on_screen:
             self._is_on_screen = False
             self._console.show_cursor(True)
@@ -176,26 +138,22 @@ def open_view(panel: str, stream: TextIO | None, header: RunHeader) -> View:
     """Returns the panel if `panel` is on, or auto or full on a terminal that can draw one; else plain lines.
 
     A run that is started in the background has plain lines, as other jobs there. A notebook has a line of progress
-    that is written anew, unless `panel` is off. No view but that one waits for whoever reads the stream. A program may
-    have put anything in its place, or nothing: what cannot be asked is no terminal.
+    that is written again and again, unless `panel` is off. No view but that one waits for whoever reads the stream. A
+    program may have put anything in its place, or nothing: what cannot be asked is no terminal.
     """
     stream = None if stream is None else nonblocking(stream)
     plain = PlainLines(stream, header)
+    view: View | None = None
     if panel != "off" and (display := notebook_display()) is not None:
-        return safe_view(NotebookView(display, header), plain)
-    console = None if stream is None or panel == "off" else _console(stream, is_forced=panel == "on")
-    return plain if console is None else safe_view(Panel(console, header, sys.stdin, is_full=panel == "full"), plain)
-
-
-def _console(stream: TextIO, *, is_forced: bool) -> Console | None:
-    """Returns a console for the panel; None where it cannot be drawn."""
-    try:
-        console = OwnConsole(file=stream, force_terminal=True if is_forced else None)
-        return console if is_forced or _can_draw(console, stream) else None
-    except Exception:  # of a stream that a program has put in place of stdout, or that is closed
-        return None
+        view = NotebookView(display, header)
+    elif panel != "off" and stream is not None:
+        with contextlib.suppress(Exception):  # of a stream that a program has put in place of stdout, or that is closed
+            console = OwnConsole(file=stream, force_terminal=True if panel == "on" else None)
+            if panel == "on" or _can_draw(console, stream):
+                view = Panel(console, header, sys.stdin, is_full=panel == "full")
+    return plain if view is None else cast("View", SafeView(view, plain))
 
 
 def _can_draw(console: Console, stream: TextIO) -> bool:
-    is_ours = stream.isatty() and is_foreground(stream)
-    return is_ours and console.is_terminal and not console.is_dumb_terminal  # as the user's environment says
+    can_draw = console.is_terminal and not console.is_dumb_terminal  # as the user's environment says
+    return stream.isatty() and is_foreground(stream) and can_draw and not console.options.ascii_only

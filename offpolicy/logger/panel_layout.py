@@ -1,8 +1,9 @@
-"""The layout of the panel: one column below 80 columns, two below 120, else three; a plain line below 60 x 15."""
+"""The layout of the panel: one column below 80 columns, two below 120, else three; a plain line below 60 x 20."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from rich import box
@@ -12,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from offpolicy.logger.account_rows import COLLECTOR, LEARNER, Row, Side, account_rows, num_rows
-from offpolicy.logger.console import UNKNOWN, milliseconds, number, plain_line
+from offpolicy.logger.console import UNKNOWN, milliseconds, number
+from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, METRICS, collector_key, learner_key
 from offpolicy.logger.panel_lines import (
     LEGEND,
     Shown,
@@ -22,227 +23,255 @@ from offpolicy.logger.panel_lines import (
     fitting,
     learning_pairs,
     machine_line,
+    packer_line,
     progress_text,
+    rank_lines,
     rate_lines,
-    reason_lines,
     return_line,
     speed_line,
     status_line,
     verdict_lines,
 )
-from offpolicy.logger.rank_lines import rank_lines
 from offpolicy.logger.record import PLAIN_RUNNER, RunHeader
+from offpolicy.logger.view import plain_line
+from offpolicy.timing.phases import LEARNER_WAITS, CollectorPhase, LearnerPhase
 
-LEAST_WIDTH, LEAST_HEIGHT = 60, 15  # terminal columns and lines below which there is one plain line
+LEAST_WIDTH, LEAST_HEIGHT = 60, 20  # terminal columns and lines below which there is one plain line
 TWO_COLUMNS, THREE_COLUMNS = 80, 120
-BROAD = 100  # terminal columns from which on there is a line for every rank and one for the packer
-ROOMY = 30  # terminal lines from which on the parts have empty lines between them
-EIGHTHS = " ▏▎▍▌▋▊▉█"
+BROAD, ROOMY = 100, 30  # columns and lines from which on there is a line for every rank and one for the packer
+MUST = 3  # lines below the account that come before its rows
 NAME, MS, SHARE = 17, 8, 4  # characters of an account's columns
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+WAITS = frozenset({*map(str, LEARNER_WAITS), str(CollectorPhase.LEARNER_WAIT)})
 
 
-class Room(NamedTuple):
-    """What the terminal has room for, and can draw."""
+class Side(NamedTuple):
+    """One clock: its phases with rows, the keys of its phases and wall, and the key of its process's CPU time."""
 
-    width: int
-    height: int
-    ascii_only: bool = False
-    is_full: bool = False  # all rows and metrics, also those that this run cannot have
+    name: str
+    unit: str
+    kind: type[LearnerPhase] | type[CollectorPhase]
+    standing: Sequence[str]  # in every panel, in this order
+    optional: Sequence[str]  # those first that keep theirs where lines are scarce
+    rows: Mapping[str, str]  # names by phase
+    phase_key: Callable[[str], str]
+    wall_key: str
+    cpu_key: str
 
-    @property
-    def inner(self) -> int:
-        """Columns within the frame."""
-        return self.width - 4
+    def possible(self, shown: Shown) -> list[str]:
+        """Returns the optional phases that have held time in this run, or the verdict names; all in a full panel."""
+        named = self.named(shown)
+        return [key for key in self.optional if shown.is_full or key == named or self.phase_key(key) in shown.seen]
+
+    def named(self, shown: Shown) -> str | None:
+        """Returns the phase of this side that the verdict names: both sides have phases such as `other`."""
+        phase = shown.verdict.phase if shown.verdict is not None else None
+        return str(phase) if isinstance(phase, self.kind) else None
+
+    def num_lines(self, shown: Shown) -> int:
+        """Returns the lines of heading, phases and wall where there is room for all."""
+        return 2 + len(self.standing) + len(self.possible(shown))
 
 
-def render(shown: Shown, room: Room) -> RenderableType:
-    """Returns the panel, never wider or higher than the room."""
-    if room.width < LEAST_WIDTH or room.height < LEAST_HEIGHT:
+LEARNER = Side(
+    "Learner",
+    "ms/iteration",
+    LearnerPhase,
+    (
+        LearnerPhase.COLLECTOR_WAIT, LearnerPhase.REPLAY_BATCH_WAIT, LearnerPhase.H2D, LearnerPhase.RANK_BARRIER,
+        LearnerPhase.SYNC_COORDINATION, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC,
+    ),
+    (
+        LearnerPhase.REPLAY_SAMPLE, LearnerPhase.EVALUATION, LearnerPhase.CHECKPOINT, LearnerPhase.WEIGHT_PUBLISH,
+        LearnerPhase.OTHER, LearnerPhase.LOG,
+    ),
+    LEARNER_ROWS,
+    learner_key,
+    "perf/iter_ms",
+    "cpu/learner_pct",
+)  # fmt: skip
+COLLECTOR = Side(
+    "Collector",
+    "ms/vector step",
+    CollectorPhase,
+    (CollectorPhase.LEARNER_WAIT, CollectorPhase.ENV_STEP, CollectorPhase.ACTION_SELECT),
+    (
+        CollectorPhase.REPLAY_WRITE, CollectorPhase.WEIGHT_APPLY, CollectorPhase.HANDSHAKE, CollectorPhase.OTHER,
+        CollectorPhase.SNAPSHOT,
+    ),
+    COLLECTOR_ROWS,
+    collector_key,
+    "perf/collector_cycle_ms",
+    "cpu/collector_pct",
+)  # fmt: skip
+
+
+class Row(NamedTuple):
+    """A phase, or several together, of one side's wall. `note` stands in place of the time where there can be none."""
+
+    name: str
+    ms: float | None
+    share: float | None  # of the wall, 0 to 1
+    color: str = ""  # of the bar: yellow of the bottleneck, blue of a wait, none of the wall
+    note: str = ""
+
+
+def render(shown: Shown, width: int, height: int) -> RenderableType:
+    """Returns the panel, never wider or higher than the terminal: help, the status before a record, or the run."""
+    is_small = width < LEAST_WIDTH or height < LEAST_HEIGHT
+    if is_small and shown.num_records:
         return Text(plain_line(shown.record, shown.header.total_timesteps), overflow="fold")
-    top = [
-        return_line(shown, room.inner, ascii_only=room.ascii_only),
-        speed_line(shown, room.inner, ascii_only=room.ascii_only),
-        *verdict_lines(shown.verdict),
-    ]
-    lines = room.height - 2 - 1 - len(top)
-    table, below = _account_and_lines(shown, room, lines)
-    for line in (*top, *below):
-        line.no_wrap, line.overflow = True, "crop" if room.ascii_only else "ellipsis"
-    return _framed(Group(_progress(shown, room), *top, table, *below), shown.header, room)
+    if shown.is_helping and not is_small:
+        lines = _help_lines()
+    elif shown.num_records:
+        lines = _run_lines(shown, width, height - 3)
+    else:
+        said = [line for message in shown.messages for line in message.splitlines()]
+        status = " ".join((shown.activity or shown.status).splitlines())
+        lines = [Text(status, "bold magenta"), *map(Text, said[-(height - 3) :])]
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    if is_small:
+        return lines[0]
+    title = Text(_title(shown.header), "bold")
+    title.truncate(width - 6)
+    progress = [_progress(shown, width)] if shown.num_records and not shown.is_helping else []
+    content = Group(*progress, *lines)
+    return Box(content, box=box.ROUNDED, title=title, title_align="left", border_style="blue", width=width)
 
 
-def render_help(shown: Shown, room: Room) -> RenderableType:
+def _help_lines() -> list[Text]:
     """Returns what the short names and colours mean, and the keys."""
-    lines = [Text.assemble((f"{name:<8}", "cyan"), meaning) for name, meaning in LEGEND.items()]
-    lines += [
+    return [
+        *(Text.assemble((f"{name:<8}", "cyan"), meaning) for name, meaning in LEGEND.items()),
         Text.assemble(("yellow  ", "bold yellow"), "the bottleneck; red: a side got no core"),
         Text.assemble(("blue    ", "blue"), "a side waits for the other one, a rank or the packer"),
         Text.assemble(("ms, %   ", "cyan"), "a side's times sum to its last row; two sides are never added"),
         Text.assemble(("keys    ", "cyan"), "? help and back   Ctrl-C saves and ends, twice: ends now"),
     ]
-    for line in lines:
-        line.no_wrap, line.overflow = True, "crop" if room.ascii_only else "ellipsis"
-    return _framed(Group(*lines), shown.header, room)
 
 
-def render_status(status: str, messages: Sequence[str], header: RunHeader, room: Room) -> RenderableType:
-    """Returns the panel of a run without a record: what it waits for, and what has been said."""
-    said = [line for message in messages for line in message.splitlines()]
-    lines = [Text(" ".join(status.splitlines()), "bold magenta"), *map(Text, said[-(max(1, room.height - 3)) :])]
-    for line in lines:
-        line.no_wrap, line.overflow = True, "crop" if room.ascii_only else "ellipsis"
-    if room.width < LEAST_WIDTH or room.height < LEAST_HEIGHT:
-        return lines[0]
-    return _framed(Group(*lines), header, room)
-
-
-def _framed(content: RenderableType, header: RunHeader, room: Room) -> RenderableType:
-    title = Text(_title(header, ascii_only=room.ascii_only), "bold")
-    title.truncate(max(1, room.width - 6))
-    frame = box.ASCII if room.ascii_only else box.ROUNDED
-    return Box(content, box=frame, title=title, title_align="left", border_style="blue", width=room.width)
-
-
-def _title(header: RunHeader, *, ascii_only: bool) -> str:
+def _title(header: RunHeader) -> str:
     envs = f"{header.num_envs} env" + "s" * (header.num_envs != 1)
     if header.num_collectors > 1:
         envs = f"{header.num_collectors} collectors x {envs}"
     runner = header.runner if header.runner not in (PLAIN_RUNNER, header.algo) else ""
     algo = f"{header.algo} {header.stage}".rstrip()
     parts = (algo, header.env_id, f"seed {header.seed}", header.mode, header.device, envs, runner)
-    line = " | ".join(part for part in parts if part)
-    return line.encode("ascii", "replace").decode() if ascii_only else line
+    return " | ".join(part for part in parts if part)
 
 
-def _progress(shown: Shown, room: Room) -> Table:
-    steps = number(shown.record, "env_steps") or 0.0
-    done = min(1.0, steps / shown.header.total_timesteps)
+def _progress(shown: Shown, width: int) -> Table:
+    done = min(1.0, (number(shown.record, "env_steps") or 0.0) / shown.header.total_timesteps)
     grid = Table.grid(padding=(0, 0, 0, 1), expand=True)
     grid.add_column(ratio=1)
-    grid.add_column(no_wrap=True, overflow="crop" if room.ascii_only else "ellipsis")
-    bar = ProgressBar(1.0, done, complete_style="green", finished_style="green")
-    grid.add_row(bar, progress_text(shown.record, shown.header, is_narrow=room.width < TWO_COLUMNS))
+    grid.add_column(no_wrap=True, overflow="ellipsis")
+    text = progress_text(shown.record, shown.header, is_narrow=width < TWO_COLUMNS)
+    grid.add_row(ProgressBar(1.0, done, complete_style="green", finished_style="green"), text)
     return grid
 
 
-def _account_and_lines(shown: Shown, room: Room, lines: int) -> tuple[Table, list[Text]]:
-    """Returns the account, and the lines below it: as many as there are lines for, the account's rows before them."""
-    record, header = shown.record, shown.header
-    rates = rate_lines(record, header, room.inner)
-    machine = machine_line(record, room.inner)
-    ranks = rank_lines(record, header, is_broad=room.width >= BROAD and room.height >= ROOMY)
-    device = device_line(record)
-    status = status_line(shown, room.inner)
-    first = [*ranks[:1], *(device[:1] if not ranks else []), *([] if ranks or device else machine)]
-    least = lines - 1 - _least_rows(room)  # lines besides status and account
-    must = [*rates, *first][: max(0, least)]
-    wanted = _wanted_rows(shown, room)
-    rows = min(wanted, lines - 1 - len(must))
-    later = [*(machine if ranks or device else []), *(device if ranks else []), *reason_lines(shown.verdict)]
-    later += [*ranks[1:], *(core_line(record) if room.width >= THREE_COLUMNS else [])]
-    extras = later[: max(0, lines - 1 - len(must) - rows)]
-    gaps = [[Text("")] if spare > 0 else [] for spare in range(lines - 1 - len(must) - rows - len(extras), -1, -1)]
-    gaps += [[], [], []]
-    table = _account(shown, room, rows)
-    return table, [*gaps[0], *must, *gaps[1], *extras, *gaps[2], status]
+def _run_lines(shown: Shown, width: int, num: int) -> list[Text]:
+    """Returns `num` lines at most: what people look at, the account, the lines below it, and the status."""
+    record, header, inner = shown.record, shown.header, width - 4
+    bottleneck, advice, *reasons = verdict_lines(shown.verdict)
+    top = [return_line(shown, inner), speed_line(shown, inner), bottleneck, advice]
+    rank, *ranks = rank_lines(record, header) or [Text()]
+    machine = [line for line in (rank, *device_line(record), *machine_line(record, inner)) if line]
+    below = [*rate_lines(record, header, inner), *machine, *reasons]
+    if width >= BROAD and num + 3 >= ROOMY:
+        below += [*ranks, *packer_line(record)]
+    below += core_line(record) if width >= THREE_COLUMNS else []
+    account = _account(shown, width, num - len(top) - min(MUST, len(below)) - 1)
+    return [*top, *account, *below[: num - len(top) - len(account) - 1], status_line(shown, inner)]
 
 
-def _least_rows(room: Room) -> int:
-    """Returns the rows of the account that always stand, with heading and wall where they have room."""
-    framed = 2 if room.height > LEAST_HEIGHT + 2 else 0  # heading and wall
-    return len(LEARNER.standing) + framed + (1 if framed and room.width < TWO_COLUMNS else 0)
+def _account(shown: Shown, width: int, most: int) -> list[Text]:
+    """Returns `most` lines, or as many as are of use: learner and collector beside each other, and the learning.
 
-
-def _wanted_rows(shown: Shown, room: Room) -> int:
-    """Returns the rows with which nothing of the account is left out."""
-    rows = {side.name: 1 + num_rows(side, shown.seen, is_full=room.is_full) for side in (LEARNER, COLLECTOR)}
-    if room.width < TWO_COLUMNS:
-        return rows["Learner"] + rows["Collector"]
-    if room.width < THREE_COLUMNS:
-        pairs = len(learning_pairs(shown, is_full=room.is_full))
-        return max(rows["Learner"], rows["Collector"] + 1 + (pairs + 1) // 2)
-    return max(*rows.values(), 1 + len(learning_pairs(shown, is_full=room.is_full)))
-
-
-def _account(shown: Shown, room: Room, rows: int) -> Table:
-    """Returns learner and collector with `rows` rows, side by side where they have room, and the learning curves."""
-    if room.width < TWO_COLUMNS:
-        return _one_column(shown, room, rows)
-    separator = "|" if room.ascii_only else "│"
-    is_wide = room.width >= THREE_COLUMNS
-    usable = room.inner - 3 * (2 if is_wide else 1)
-    widths = [usable * 9 // 25, usable * 9 // 25] if is_wide else [usable // 2]
-    widths.append(usable - sum(widths))
-    left = _side(LEARNER, shown, room, rows, widths[0])
-    pairs = learning_pairs(shown, is_full=room.is_full)
-    if is_wide:
-        middle = _side(COLLECTOR, shown, room, rows, widths[1])
-        right = [Text("Learning", "bold cyan"), *(_pair(*pair, widths[2]) for pair in pairs)][:rows]
-        columns = [left, middle, right]
+    With one column there is one line for the collector, in a high terminal all of its rows.
+    """
+    inner, pairs = width - 4, learning_pairs(shown)
+    if width < TWO_COLUMNS:
+        below = [_summary(shown, inner)]
+        if LEARNER.num_lines(shown) + COLLECTOR.num_lines(shown) <= most:
+            below = _side(COLLECTOR, shown, most, inner)
+        # Of the least terminal one of the lines below is the account's: the rows of the contract stand.
+        return [*_side(LEARNER, shown, max(most, LEAST_LINES + 1) - len(below), inner), *below]
+    most = max(most, LEAST_LINES)
+    heading = [Text("Learning", "bold cyan")]
+    if width < THREE_COLUMNS:
+        widths = [(inner - 3) // 2, (inner - 2) // 2]
+        half = (widths[1] - 2) // 2
+        cells = [_pair(*pair, half) for pair in pairs]
+        learning = [Text("  ").join(cells[index : index + 2]) for index in range(0, len(cells), 2)]
+        left = _side(LEARNER, shown, most, widths[0])
+        right = _side(COLLECTOR, shown, max(len(COLLECTOR.standing) + 3, most - len(learning)), widths[1])
+        columns = [left, [*right, *(heading if len(right) + len(learning) < most else []), *learning][:most]]
     else:
-        least = 1 + len(COLLECTOR.standing) + 2
-        taken = min(1 + num_rows(COLLECTOR, shown.seen, is_full=room.is_full), max(least, rows - (len(pairs) + 1) // 2))
-        right = _side(COLLECTOR, shown, room, taken, widths[1])
-        gap = [Text("Learning", "bold cyan")] if rows > taken + (len(pairs) + 1) // 2 else []
-        columns = [left, [*right, *gap, *_in_twos(pairs, widths[1])][:rows]]
-    table = Table.grid(padding=0)
-    for index in range(rows):
-        cells = [column[index] if index < len(column) else Text("") for column in columns]
-        for cell, width in zip(cells, widths, strict=True):
-            cell.truncate(width, pad=True)
-        table.add_row(Text.assemble((f" {separator} ", "bright_black")).join(cells))
-    return table
+        third = (inner - 6) * 9 // 25
+        widths = [third, third, inner - 6 - 2 * third]
+        sides = [_side(side, shown, most, third) for side in (LEARNER, COLLECTOR)]
+        columns = [*sides, [*heading, *(_pair(*pair, widths[2]) for pair in pairs)][:most]]
+    lines = []
+    for row in zip_longest(*columns):
+        cells = [cell or Text() for cell in row]
+        for cell, cell_width in zip(cells, widths, strict=True):
+            cell.truncate(cell_width, pad=True)
+        lines.append(Text(" │ ", "bright_black").join(cells))
+    return lines
 
 
-def _one_column(shown: Shown, room: Room, rows: int) -> Table:
-    """Returns the learner's rows above the collector's; without room for those, one line of the collector."""
-    least = len(LEARNER.standing) + 2
-    summary = [_summary(COLLECTOR, shown, room)] if rows > least else []
-    learner_rows = 1 + num_rows(LEARNER, shown.seen, is_full=room.is_full)
-    collector_rows = 1 + num_rows(COLLECTOR, shown.seen, is_full=room.is_full)
-    lines = _side(LEARNER, shown, room, min(learner_rows, rows - len(summary)), room.inner)
-    if rows - len(lines) >= collector_rows:
-        lines += _side(COLLECTOR, shown, room, rows - len(lines), room.inner)
-    else:
-        lines += summary
-    table = Table.grid(padding=0)
-    for line in lines[:rows] + [Text("")] * (rows - len(lines)):
-        table.add_row(line)
-    return table
+LEAST_LINES = len(LEARNER.standing) + 3  # of the learner: heading, the rest in one row, and wall
 
 
-def _side(side: Side, shown: Shown, room: Room, rows: int, width: int) -> list[Text]:
-    """Returns a heading, where there is room for one, and the rows of one side, each `width` wide."""
-    has_heading = rows > len(side.standing)
-    found = account_rows(
-        side, shown.record, shown.verdict, shown.header, shown.seen, rows - has_heading, is_full=room.is_full
-    )
-    lines = [_row_text(row, width, ascii_only=room.ascii_only) for row in found]
-    if not has_heading:
-        return lines
+def account_rows(side: Side, shown: Shown, room: int) -> list[Row]:
+    """Returns the rows of a side: the standing ones, others while there is room, the rest in one, and the wall.
+
+    room: at least two rows more than always stand, so that the rows sum to the wall.
+    """
+    record, wall_ms = shown.record, number(shown.record, side.wall_key)
+    named, possible = side.named(shown), side.possible(shown)
+    left = room - len(side.standing) - 1
+    kept = possible if len(possible) <= left else sorted(possible, key=lambda phase: phase != named)[: left - 1]
+
+    def row(name: str, phases: Sequence[str], **looks: str) -> Row:
+        known = [ms for phase in phases if (ms := number(record, side.phase_key(phase))) is not None]
+        total = sum(known) if known else None
+        return Row(name, total, total / wall_ms if total is not None and wall_ms else None, **looks)
+
+    rows = []
+    for phase in [*side.standing, *(phase for phase in possible if phase in kept)]:
+        color = "yellow" if phase == named else "blue" if phase in WAITS else "green"
+        rows.append(row(side.rows[phase], [phase], color=color, note=_why_none(side, phase, shown.header)))
+    if rest := [phase for phase in possible if phase not in kept]:
+        rows.append(row(f"{len(rest)} more", rest, color="green"))
+    return [*rows, Row(METRICS[side.wall_key].row, wall_ms, 1.0 if wall_ms else None)]
+
+
+def _why_none(side: Side, phase: str, header: RunHeader) -> str:
+    """Returns why this run spends hardly any time in a phase of the learner; '' where it may."""
+    if side is LEARNER and phase in (LearnerPhase.RANK_BARRIER, LearnerPhase.PARAM_SYNC) and header.world_size == 1:
+        return "one rank"
+    return "CPU" if side is LEARNER and phase == LearnerPhase.H2D and header.device.startswith("cpu") else ""
+
+
+def _side(side: Side, shown: Shown, most: int, width: int) -> list[Text]:
+    """Returns a heading and the rows of one side, `most` lines in all."""
     heading = f"{side.name:<{NAME + 1 + MS - len(side.unit)}}{side.unit}{'%':>{SHARE + 1}}"
     cpu_pct = number(shown.record, side.cpu_key)
     cpu = "" if cpu_pct is None else f" {cpu_pct:.0f}% of a core"
-    return [Text(heading + (cpu if len(heading) + len(cpu) <= width else ""), "bold cyan"), *lines]
-
-
-def _row_text(row: Row, width: int, *, ascii_only: bool) -> Text:
-    """Returns name, time, share and a bar. What holds no time is dimmed."""
-    style = "bold yellow" if row.is_bottleneck else "bold" if row.is_wall else "" if row.ms else "bright_black"
-    style = "bright_black" if row.note else style
-    shown = row.note or milliseconds(row.ms)
-    line = Text(
-        f"{_cut(row.name, NAME, ascii_only=ascii_only):<{NAME}} {shown:>{MS}} {_percent(row.share):>{SHARE}}", style
-    )
-    length = width - line.cell_len - 1
-    if row.share and not row.is_wall and not row.note and length > 0:
-        color = "yellow" if row.is_bottleneck else "blue" if row.is_wait else "green"
-        line.append(" " + _bar(row.share, length, ascii_only=ascii_only), color)
-    return line
-
-
-def _cut(name: str, width: int, *, ascii_only: bool) -> str:
-    return name if len(name) <= width else name[: width - 1] + ("." if ascii_only else "…")
+    lines = [Text(heading + (cpu if len(heading) + len(cpu) <= width else ""), "bold cyan")]
+    for row in account_rows(side, shown, most - 1):
+        style = {"yellow": "bold yellow", "": "bold"}.get(row.color, "")
+        style = "bright_black" if row.note or not (row.ms or row.color == "yellow") else style
+        name = row.name if len(row.name) <= NAME else row.name[: NAME - 1] + "…"
+        line = Text(f"{name:<{NAME}} {row.note or milliseconds(row.ms):>{MS}} {_percent(row.share):>{SHARE}}", style)
+        if row.share and row.color and not row.note:
+            whole, eighths = divmod(round(min(1.0, max(0.0, row.share)) * (width - line.cell_len - 1) * 8), 8)
+            line.append(" " + "█" * whole + EIGHTHS[eighths], row.color)
+        lines.append(line)
+    return lines
 
 
 def _percent(share: float | None) -> str:
@@ -252,33 +281,14 @@ def _percent(share: float | None) -> str:
     return f"{100 * share:.1f}%" if abs(share) < 0.0995 else f"{100 * share:.0f}%"  # noqa: PLR2004  # rounds to 10
 
 
-def _bar(share: float, length: int, *, ascii_only: bool) -> str:
-    share = min(1.0, max(0.0, share))
-    if ascii_only:
-        return "#" * round(share * length)
-    whole, eighths = divmod(round(share * length * 8), 8)
-    return "█" * whole + (EIGHTHS[eighths] if eighths else "")
-
-
-def _summary(side: Side, shown: Shown, room: Room) -> Text:
-    """Returns the standing rows of a side in one line."""
-    rows = account_rows(side, shown.record, shown.verdict, shown.header, shown.seen, len(side.standing))
-    parts = [Text(f"{row.name} {_percent(row.share)}", "bold yellow" if row.is_bottleneck else "") for row in rows]
-    return fitting([Text(f"{side.name}:", "bold cyan"), *parts], room.inner, "  ")
+def _summary(shown: Shown, width: int) -> Text:
+    """Returns the standing rows of the collector in one line."""
+    rows = account_rows(COLLECTOR, shown, len(COLLECTOR.standing) + 2)[: len(COLLECTOR.standing)]
+    parts = [Text(f"{row.name} {_percent(row.share)}", "bold yellow" if row.color == "yellow" else "") for row in rows]
+    return fitting([Text("Collector:", "bold cyan"), *parts], width)
 
 
 def _pair(name: str, value: str, width: int) -> Text:
     """Returns a name and a right-aligned value. Where both do not fit, the name is cut, never the value."""
     room = max(0, width - len(value) - 1)
-    style = "bright_black" if value == UNKNOWN else ""
-    return Text(f"{name[:room]:<{room}} {value}", style)
-
-
-def _in_twos(pairs: Sequence[tuple[str, str]], width: int) -> list[Text]:
-    """Returns two names and values in each line."""
-    left, right = (width - 2) // 2, width - 2 - (width - 2) // 2
-    lines: list[Text] = []
-    for index in range(0, len(pairs), 2):
-        cells = [_pair(*pairs[index], left)] + [_pair(*pair, right) for pair in pairs[index + 1 : index + 2]]
-        lines.append(Text("  ").join(cells))
-    return lines
+    return Text(f"{name[:room]:<{room}} {value}", "bright_black" if value == UNKNOWN else "")

@@ -1,8 +1,10 @@
-"""The lines of the panel besides the account: progress, return, speed, the bottleneck in words, rates, machine."""
+"""What the panel shows, and its lines besides the account: progress, return, speed, bottleneck, rates, machine."""
 
 from __future__ import annotations
 
+import math
 import sys
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,19 +29,22 @@ from offpolicy.logger.metrics import (
     CORES_KEY,
     LEARNER_ROWS,
     METRICS,
+    RANK_STATISTICS,
     ROLLOUT_KEY,
     core_key,
     device_key,
+    prefetch_key,
+    rank_key,
+    series_key,
 )
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.logger.sparkline import History, sparkline
 from offpolicy.logger.timing_keys import MS_PER_S
-from offpolicy.timing.bottleneck import Advice, Bottleneck, Detail, Verdict
-from offpolicy.timing.phases import CoreClass, DeviceSpan, LearnerPhase
+from offpolicy.timing.bottleneck import Bottleneck, Detail, Verdict
+from offpolicy.timing.phases import CoreClass, DeviceSpan, LearnerPhase, PackerPhase
 
 NAME_WIDTH = 11  # of the first lines
-MOST_CURVE = 40  # characters of a sparkline
-LEAST_CURVE = 8
+BLOCKS = "▁▂▃▄▅▆▇█"
+MESSAGE_RECORDS = 3  # records for which a message stands in the panel
 # What the short names mean, one after another in the last line, all at once with `?`.
 LEGEND: Mapping[str, str] = {
     "thru": "env steps per second of wall time, as measured",
@@ -52,69 +57,91 @@ LEGEND: Mapping[str, str] = {
     "age": "how many env steps ago the sampled rows were collected, on average",
     "waits": "a side that waits is not the cause: look at the other one",
 }
-LEAST_MS = 0.005  # rounded to 0.01
+LEAST_MS = 0.005  # rounded to 0.01: the least time with which a phase has a row
 # What a record says about anything but time.
 COURSE = ("env_steps", "time/elapsed_s", "rollout/", "eval/", "train/n_updates")
+MAX_RANK_LINES = 8
+RANK_TIMES: Mapping[str, str] = {
+    LearnerPhase.TRAIN: "train",
+    LearnerPhase.COLLECTOR_WAIT: "collector wait",
+    LearnerPhase.RANK_BARRIER: "barrier",
+    LearnerPhase.PARAM_SYNC: "sync",
+    "iter": "wall",
+    "late": "late",
+}
 
 
 @dataclass(slots=True)
 class Shown:
-    """What the panel shows besides the newest record: the run's course so far."""
+    """What the panel shows: the newest record, the run's course so far, and what is going on."""
 
     header: RunHeader
+    is_full: bool = False  # all rows and metrics, also those that this run cannot have
     record: Record = field(default_factory=dict)
     verdict: Verdict | None = None
-    returns: History = field(default_factory=History)
-    speeds: History = field(default_factory=History)
+    returns: array[float] = field(default_factory=lambda: array("d"))
+    speeds: array[float] = field(default_factory=lambda: array("d"))
     best: tuple[float, float] | None = field(init=False)  # mean return of the best evaluation, and its env steps
     seen: set[str] = field(default_factory=set)  # keys that have held a number other than 0
     num_records: int = 0
+    status: str = ""  # before the first record
     activity: str = ""  # such as `evaluating`
-    message: str = ""  # the newest one
+    messages: list[str] = field(default_factory=list)
+    message_until: int = 0  # number of records at which the newest message gives way
     has_help: bool = False  # `?` is read
+    is_helping: bool = False
 
     def __post_init__(self) -> None:
         self.best = self.header.best_eval
 
-    def add(self, record: Record, verdict: Verdict | None) -> None:
-        """Takes over a record."""
-        self.record, self.verdict, self.num_records = record, verdict, self.num_records + 1
-        self.returns.add(number(record, "rollout/ep_rew_mean"))
-        self.speeds.add(number(record, "perf/steps_per_sec") if "perf/iter_ms" in record else None)
-        self.seen |= {key for key in record if abs(number(record, key) or 0.0) >= _least(key)}
-        self._note_best(record)
-
-    def end_with(self, record: Record) -> None:
-        """Takes over the course of learning from a record that holds the end of the run, and none of its times."""
-        times = {key: value for key, value in self.record.items() if not key.startswith((*COURSE, "time/eta_s"))}
-        self.record = times | {key: value for key, value in record.items() if key.startswith(COURSE)}
-        self._note_best(record)
-
-    def _note_best(self, record: Record) -> None:
+    def add(self, record: Record, verdict: Verdict | None = None, *, is_last: bool = False) -> None:
+        """Takes over a record; of the last one the course of learning only, where there are times to keep."""
+        if is_last and "perf/iter_ms" in self.record:
+            times = {key: value for key, value in self.record.items() if not key.startswith((*COURSE, "time/eta_s"))}
+            self.record = times | {key: value for key, value in record.items() if key.startswith(COURSE)}
+        else:
+            self.record, self.verdict, self.num_records = record, verdict, self.num_records + 1
+            for points, key in ((self.returns, "rollout/ep_rew_mean"), (self.speeds, "perf/steps_per_sec")):
+                value = number(record, key)
+                if value is not None and math.isfinite(value) and (points is self.returns or "perf/iter_ms" in record):
+                    points.append(value)
+            for key in record:
+                least = LEAST_MS if key.startswith("timing/") else sys.float_info.min
+                if abs(number(record, key) or 0.0) >= least:
+                    self.seen.add(key)
         mean = number(record, "eval/mean_reward")
         if mean is not None and (self.best is None or mean > self.best[0]):
             self.best = (mean, number(record, "eval/env_steps") or 0.0)
 
+    def add_message(self, message: str) -> None:
+        """Takes over a message, which stands for the next `MESSAGE_RECORDS` records."""
+        self.messages.append(message)
+        self.message_until = self.num_records + MESSAGE_RECORDS
 
-def _least(key: str) -> float:
-    """Returns the least value with which a key has a row: a phase's time is not rounded to 0.00."""
-    return LEAST_MS if key.startswith("timing/") else sys.float_info.min
+
+def sparkline(points: Sequence[float], width: int) -> str:
+    """Returns the points in at most `width` characters, from the lowest to the highest; '' for fewer than two."""
+    if len(points) < 2:
+        return ""
+    num = min(width, len(points))
+    edges = [round(i * len(points) / num) for i in range(num + 1)]
+    means = [sum(points[start:stop]) / (stop - start) for start, stop in zip(edges[:-1], edges[1:], strict=True)]
+    low, span = min(means), max(means) - min(means)
+    return "".join(BLOCKS[min(7, int(8 * (mean - low) / span)) if span else 0] for mean in means)
 
 
-def fitting(parts: Sequence[Text], width: int, gap: str = "  ") -> Text:
+def fitting(parts: Sequence[Text], width: int) -> Text:
     """Returns the parts in one line, without the last ones where the line would be longer than `width`."""
-    line = Text(gap).join(parts)
-    return line if line.cell_len <= width or len(parts) <= 1 else fitting(parts[:-1], width, gap)
+    line = Text("  ").join(part for part in parts if part)
+    return line if line.cell_len <= width or len(parts) <= 1 else fitting(parts[:-1], width)
 
 
 def _named(name: str, *parts: str | tuple[str, str]) -> Text:
     return Text.assemble((f"{name:<{NAME_WIDTH}}", "cyan"), *parts)
 
 
-def _curve(history: History, room: int, *, ascii_only: bool) -> list[Text]:
-    """Returns the sparkline where there is room for one."""
-    curve = sparkline(history.points, min(MOST_CURVE, room), ascii_only=ascii_only) if room >= LEAST_CURVE else ""
-    return [Text(curve, "green")] if curve else []
+def _pairs(pairs: Sequence[tuple[str, str]], width: int) -> Text:
+    return fitting([Text.assemble((name + " ", "cyan"), text) for name, text in pairs], width)
 
 
 def progress_text(record: Record, header: RunHeader, *, is_narrow: bool = False) -> str:
@@ -127,46 +154,36 @@ def progress_text(record: Record, header: RunHeader, *, is_narrow: bool = False)
     return done + elapsed + (f"   ETA {duration(eta)}" if eta else "")
 
 
-def return_line(shown: Shown, width: int, *, ascii_only: bool) -> Text:
+def return_line(shown: Shown, width: int) -> Text:
     """Returns the mean return with its course, the newest and the best evaluation."""
     record = shown.record
     parts = [_named("return", (f"{mean_return(number(record, 'rollout/ep_rew_mean')):>8}", "bold"))]
-    tail: list[Text] = []
+    parts.append(Text(sparkline(shown.returns, width // 8), "green"))
     mean = number(record, "eval/mean_reward")
     if mean is not None:
-        deviation = mean_return(number(record, "eval/std_reward"))
-        tail.append(Text(f"eval {mean_return(mean)} {'+-' if ascii_only else '±'}{deviation}", "bold"))
+        parts.append(Text(f"eval {mean_return(mean)} ±{mean_return(number(record, 'eval/std_reward'))}", "bold"))
     if shown.best is not None:
-        tail.append(Text(f"best {mean_return(shown.best[0])} at {count(shown.best[1])}"))
-    if shown.returns.first is not None and not shown.header.is_resumed:
-        tail.append(Text(f"first {mean_return(shown.returns.first)}"))
-    return _with_curve(parts, shown.returns, tail, width, ascii_only=ascii_only)
+        parts.append(Text(f"best {mean_return(shown.best[0])} at {count(shown.best[1])}"))
+    if shown.returns and not shown.header.is_resumed:
+        parts.append(Text(f"first {mean_return(shown.returns[0])}"))
+    return fitting(parts, width)
 
 
-def speed_line(shown: Shown, width: int, *, ascii_only: bool) -> Text:
+def speed_line(shown: Shown, width: int) -> Text:
     """Returns the throughput with its course, and what it could be."""
     record = shown.record
     speed = f"{rate(number(record, 'perf/steps_per_sec')):>8}"
     parts = [_named(METRICS["perf/steps_per_sec"].row, (speed, "bold"), " env steps/s")]
-    tail: list[Text] = []
+    parts.append(Text(sparkline(shown.speeds, width // 8), "green"))
     could = number(record, "perf/predicted_steps_per_sec")
     if could is not None:
         error = number(record, "perf/prediction_error_pct")
         within = "" if error is None else f" +-{max(1.0, error):.0f}%"
-        tail.append(Text(f"{METRICS['perf/predicted_steps_per_sec'].row} {rate(could)}{within}"))
+        parts.append(Text(f"{METRICS['perf/predicted_steps_per_sec'].row} {rate(could)}{within}"))
     updates = number(record, "perf/updates_per_sec")
-    tail += [] if updates is None else [Text(f"{rate(updates)} updates/s")]
-    return _with_curve(parts, shown.speeds, tail, width, ascii_only=ascii_only)
-
-
-def _with_curve(head: list[Text], history: History, tail: list[Text], width: int, *, ascii_only: bool) -> Text:
-    """Returns head, curve and as much of the tail as leaves the curve its least width."""
-    kept = list(tail)
-    gap = Text("  ")
-    while kept and gap.join([*head, *kept]).cell_len + len(gap) + LEAST_CURVE > width:
-        kept.pop()
-    room = width - gap.join([*head, *kept]).cell_len - len(gap)
-    return gap.join([*head, *_curve(history, room, ascii_only=ascii_only), *kept])
+    if updates is not None:
+        parts.append(Text(f"{rate(updates)} updates/s"))
+    return fitting(parts, width)
 
 
 def bottleneck_sentence(verdict: Verdict | None) -> str:
@@ -182,37 +199,26 @@ def bottleneck_sentence(verdict: Verdict | None) -> str:
         return f"no free core: the {side} got none for {verdict.share:.0%} of the time"
     if verdict.bottleneck is Bottleneck.BALANCED:
         return f"no side alone: both are equally busy; {row} takes {verdict.share:.0%} of the {side}'s time"
-    detail = {
-        Detail.RESETS: f"resetting environments takes {verdict.share:.0%} of its time",
-        Detail.LAUNCH_BOUND: f"{row} takes {verdict.share:.0%} of its time, most of it to launch kernels",
-    }.get(verdict.detail or Detail.DESCHEDULED, f"{row} takes {verdict.share:.0%} of its time")
-    return f"the {side}: {detail}"
-
-
-def advice_line(advice: Advice | None, name: str = "try") -> Text:
-    """Returns the words to type, and what they are good for."""
-    if advice is None:
-        return _named(name, UNKNOWN)
-    words, colon, effect = advice.text.partition(": ")
-    return _named(name, (words, "bold green"), f"{colon}{effect}")
+    if verdict.detail is Detail.RESETS:
+        return f"the {side}: resetting environments takes {verdict.share:.0%} of its time"
+    launches = ", most of it to launch kernels" if verdict.detail is Detail.LAUNCH_BOUND else ""
+    return f"the {side}: {row} takes {verdict.share:.0%} of its time{launches}"
 
 
 def verdict_lines(verdict: Verdict | None) -> list[Text]:
-    """Returns the bottleneck, and the one thing to try."""
+    """Returns the bottleneck and the one thing to try; then the reason of the verdict and the rest of the advice."""
     color = "bold red" if verdict is not None and verdict.bottleneck is Bottleneck.CONTENTION else "bold yellow"
-    first = verdict.advice[0] if verdict is not None and verdict.advice else None
-    return [_named("bottleneck", (bottleneck_sentence(verdict), color)), advice_line(first)]
-
-
-def reason_lines(verdict: Verdict | None) -> list[Text]:
-    """Returns the reason of the verdict and the rest of the advice."""
-    if verdict is None or verdict.phase is None:
-        return []
-    return [_named("because", verdict.reason), *(advice_line(advice, "or") for advice in verdict.advice[1:])]
+    advice = () if verdict is None else verdict.advice
+    typed = [advice.text.partition(": ") for advice in advice] or [(UNKNOWN, "", "")]
+    first, *others = [((words, "bold green"), colon + effect) for words, colon, effect in typed]
+    lines = [_named("bottleneck", (bottleneck_sentence(verdict), color)), _named("try", *first)]
+    if verdict is not None and verdict.phase is not None:
+        lines += [_named("because", verdict.reason), *(_named("or", *other) for other in others)]
+    return lines
 
 
 def rate_lines(record: Record, header: RunHeader, width: int) -> list[Text]:
-    """Returns the capacities and the state of updates and rows: two lines, one where both fit."""
+    """Returns a line on the capacities, and one on the state of updates and rows."""
     rates = [
         ("alone: I collector", rate(number(record, "perf/collector_capacity"))),
         ("T learner", rate(number(record, "perf/learner_capacity")) + " env steps/s"),
@@ -220,10 +226,11 @@ def rate_lines(record: Record, header: RunHeader, width: int) -> list[Text]:
     names = {"restarts": "train/restarts", "env restarts": "collect/restarts"}
     states = [(name, count(times)) for name, key in names.items() if (times := number(record, key))]
     states.append(("utd", fixed(number(record, "perf/utd"), 2)))
+    lag = ("lag", f"{fixed(number(record, 'perf/policy_lag'), 1)} versions")
     if header.has_rollouts:
         lost = (number(record, "perf/rollouts_dropped") or 0) + (number(record, "perf/rollouts_too_old") or 0)
         states += [
-            ("lag", f"{fixed(number(record, 'perf/policy_lag'), 1)} versions"),
+            lag,
             ("lag p95", fixed(number(record, "perf/policy_lag_p95"), 0)),
             ("rollout", f"{milliseconds(number(record, ROLLOUT_KEY))} ms"),
             ("lost", f"{count(lost)} rollouts"),
@@ -232,20 +239,11 @@ def rate_lines(record: Record, header: RunHeader, width: int) -> list[Text]:
         fill = number(record, "replay/fill")
         states += [
             ("debt", f"{fixed(number(record, 'perf/update_debt'), 0)} updates"),
-            ("lag", f"{fixed(number(record, 'perf/policy_lag'), 1)} versions"),
+            lag,
             ("age", f"{count(number(record, 'perf/sample_age'))} steps"),
             ("replay", UNKNOWN if fill is None else f"{fill:.0%} full"),
         ]
-    joined = _pairs([*rates, *states])
-    return [joined] if joined.cell_len <= width else [_fitting_pairs(pairs, width) for pairs in (rates, states)]
-
-
-def _pairs(pairs: Sequence[tuple[str, str]]) -> Text:
-    return Text("  ").join([Text.assemble((name + " ", "cyan"), text) for name, text in pairs])
-
-
-def _fitting_pairs(pairs: Sequence[tuple[str, str]], width: int) -> Text:
-    return fitting([Text.assemble((name + " ", "cyan"), text) for name, text in pairs], width, "  ")
+    return [_pairs(rates, width), _pairs(states, width)]
 
 
 def machine_line(record: Record, width: int) -> list[Text]:
@@ -265,21 +263,18 @@ def machine_line(record: Record, width: int) -> list[Text]:
         value = number(record, key)
         if value is not None:
             parts.append((name, f"{value:.0f}{unit}"))
-    return [_fitting_pairs(parts, width)] if parts else []
+    return [_pairs(parts, width)] if parts else []
 
 
 def device_line(record: Record) -> list[Text]:
     """Returns a line on the device's spans, where it has any."""
-    train_ms = number(record, device_key(DeviceSpan.TRAIN))
-    if train_ms is None:
-        return []
-    copies = "+".join(
-        milliseconds(number(record, device_key(span))) for span in (DeviceSpan.H2D, DeviceSpan.H2D_HIDDEN)
+    train, h2d, hidden = (
+        milliseconds(number(record, device_key(span)))
+        for span in (DeviceSpan.TRAIN, DeviceSpan.H2D, DeviceSpan.H2D_HIDDEN)
     )
-    busy = percent(number(record, "device/busy_share"), 1.0)
-    launch_bound = percent(number(record, "device/launch_bound"), 1.0)
-    line = f"train {milliseconds(train_ms)} ms   h2d {copies} hidden   busy {busy}   launch-bound {launch_bound}"
-    return [Text.assemble(("device ", "cyan"), line)]
+    busy, launch_bound = (percent(number(record, f"device/{name}"), 1.0) for name in ("busy_share", "launch_bound"))
+    line = f"train {train} ms   h2d {h2d}+{hidden} hidden   busy {busy}   launch-bound {launch_bound}"
+    return [] if train == UNKNOWN else [Text.assemble(("device ", "cyan"), line)]
 
 
 def core_line(record: Record) -> list[Text]:
@@ -291,7 +286,35 @@ def core_line(record: Record) -> list[Text]:
     return [Text.assemble(("cores ", "cyan"), cores_text(used, capacity))]
 
 
-def learning_pairs(shown: Shown, *, is_full: bool) -> list[tuple[str, str]]:
+def rank_lines(record: Record, header: RunHeader) -> list[Text]:
+    """Returns a line on the waits of several ranks and which one is late, then one for each of the first ranks."""
+    if header.world_size == 1:
+        return []
+    waits = "/".join(fixed(number(record, rank_key(LearnerPhase.RANK_BARRIER, name)), 1) for name in RANK_STATISTICS)
+    working, late, late_ms = (number(record, f"rank/{name}") for name in ("num", "straggler", "late_ms"))
+    of_all = "" if working in (None, header.world_size) else f"{count(working)} of "
+    who = UNKNOWN if late_ms is None else "none is late"
+    if late is not None:
+        who = f"rank {count(late)} late {fixed(late_ms, 1)} ms ({number(record, 'rank/late_share') or 0.0:.0%})"
+    line = f"{of_all}{header.world_size}: barrier {waits} ms ({'/'.join(RANK_STATISTICS)}), {who}"
+    lines = [Text.assemble(("ranks ", "cyan"), line)]
+    with_iteration = [rank for rank in range(header.world_size) if series_key(rank, "iter") in record]
+    for rank in with_iteration[:MAX_RANK_LINES]:
+        times = [f"{name} {milliseconds(number(record, series_key(rank, key)))}" for key, name in RANK_TIMES.items()]
+        cpu = percent(number(record, f"rank/{rank}/cpu_pct"), 100.0)
+        lines.append(Text.assemble((f"rank {rank} ", "cyan"), "  ".join([*times, f"cpu {cpu}"])))
+    return lines
+
+
+def packer_line(record: Record) -> list[Text]:
+    """Returns a line with the packing thread's phases; none where nothing is packed."""
+    if not number(record, prefetch_key(PackerPhase.PACK)):
+        return []
+    times = [f"{phase.replace('_', ' ')} {milliseconds(number(record, prefetch_key(phase)))}" for phase in PackerPhase]
+    return [Text.assemble(("packer ", "cyan"), "   ".join(times) + " ms per batch")]
+
+
+def learning_pairs(shown: Shown) -> list[tuple[str, str]]:
     """Returns names and values of episodes and losses: those that this run has, or all of the algorithm."""
     record, header = shown.record, shown.header
     curves = [f"train/{name}" for name in algorithm_info(header.algo, header.stage).curves]
@@ -302,15 +325,16 @@ def learning_pairs(shown: Shown, *, is_full: bool) -> list[tuple[str, str]]:
         ("Episodes", count(number(record, "rollout/episodes")), "rollout/episodes"),
         ("Updates", count(number(record, "train/n_updates")), "train/n_updates"),
     ]
-    return [(name, value) for name, value, key in pairs if is_full or key in shown.seen]
+    return [(name, value) for name, value, key in pairs if shown.is_full or key in shown.seen]
 
 
 def status_line(shown: Shown, width: int) -> Text:
     """Returns what the run is doing besides learning, else the newest message, else a line of the legend."""
     if shown.activity:
         return Text(shown.activity, "bold magenta")
-    if shown.message:
-        return Text(shown.message.splitlines()[0], "yellow" if shown.message.startswith("warning") else "")
+    if shown.num_records < shown.message_until:
+        message = shown.messages[-1]
+        return Text(message.splitlines()[0], "yellow" if message.startswith("warning") else "")
     name, meaning = list(LEGEND.items())[shown.num_records // 3 % len(LEGEND)]
     keys = "? help   Ctrl-C saves and ends" if shown.has_help else "Ctrl-C saves and ends"
     line = Text.assemble((name, "cyan"), f": {meaning}", style="bright_black")

@@ -13,7 +13,6 @@ import pytest
 from offpolicy.analysis.records import event_paths, read_event_rows
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import LogConfig
-from offpolicy.logger.console import PlainLines
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.metrics import UnknownMetricError
 from offpolicy.logger.predictions import possible_advice
@@ -21,6 +20,7 @@ from offpolicy.logger.record import RunHeader
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Summary
 from offpolicy.logger.step_logger import open_step_logger
 from offpolicy.logger.summary import RunResult, build_summary
+from offpolicy.logger.view import PlainLines
 from offpolicy.timing.bottleneck import LEARNER_ADVICE, Bottleneck, Verdict
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import (

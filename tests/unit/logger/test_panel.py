@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import io
 import os
-import pty
-import sys
-import termios
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 from rich.text import Text
 
-from offpolicy.logger.console import PlainLines
-from offpolicy.logger.keyboard import Keyboard
 from offpolicy.logger.panel import Panel, open_view
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.logger.safe_view import SafeView
+from offpolicy.logger.view import PlainLines, SafeView
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.phases import LearnerPhase
-from offpolicy.types import EvalResult
 from tests.full_pipe import FullPipe
 from tests.unit.logger.terminal import Terminal
 
 RECORD: Record = {"env_steps": 2000, "wall_s": 1.0}
 VERDICT = Verdict(Bottleneck.LEARNER, LearnerPhase.TRAIN, "it is busy", share=0.92)
-SIZES = [(160, 50), (100, 30), (80, 24), (60, 20), (60, 15), (40, 12)]
+SIZES = [(160, 50), (100, 30), (80, 24), (60, 20), (60, 19), (40, 12)]
 
 
 class Screen:
@@ -94,7 +87,7 @@ def test_the_last_frame_is_the_last_of_learning(screen: Screen, record: Record) 
         "perf/iter_ms": 501.0, "eval/mean_reward": -140.0, "eval/env_steps": 20_000,
     }  # fmt: skip
     screen.panel.record(learning, VERDICT)
-    screen.panel.last_record(closing)
+    screen.panel.record(closing, is_last=True)
     shown = screen.text
     assert "20,000 / 20,000 steps" in shown
     assert "eval -140.0" in shown
@@ -128,6 +121,7 @@ def test_a_message_of_two_lines_leaves_the_frame_its_height(screen: Screen) -> N
     assert screen.terminal.frame[0].startswith("╭")
     assert screen.terminal.frame[23].startswith("╰")
     assert "second 29" in screen.text
+    assert "starting and more" in screen.text
 
 
 def test_a_status_is_shown_until_there_is_a_record(screen: Screen) -> None:
@@ -139,16 +133,21 @@ def test_a_status_is_shown_until_there_is_a_record(screen: Screen) -> None:
     assert "too late" not in screen.text
 
 
-def test_a_closed_terminal_never_raises(header: RunHeader, record: Record) -> None:
-    stream = io.StringIO()
-    stream.close()
-    panel = open_view("on", stream, header)
-    panel.record(record)
-    panel.message("still here")
-    panel.stopping("stopping")
-    panel.tick()
-    panel.finish(Text("the end"))
-    panel.close()
+def test_neither_a_closed_terminal_nor_a_reader_that_has_left_ends_the_run(header: RunHeader, record: Record) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    closed = io.StringIO()
+    closed.close()
+    with os.fdopen(write, "w") as unread:
+        for stream, option in ((closed, "on"), (closed, "auto"), (unread, "on")):
+            view = open_view(option, stream, header)
+            view.status("starting")
+            view.record(record)
+            view.message("still here")
+            view.stopping("stopping")
+            view.tick()
+            view.finish(Text("the end"))
+            view.close()
 
 
 @pytest.mark.promise("plain-line")
@@ -162,36 +161,21 @@ def test_a_file_gets_plain_lines_and_a_terminal_a_panel(header: RunHeader, monke
     assert isinstance(open_view("off", Terminal(), header), PlainLines)
 
 
-class Tee:
-    """The usual stream that a program puts in place of stdout."""
+def test_a_stream_that_can_only_be_written_and_a_terminal_of_ascii_get_plain_lines(
+    header: RunHeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    written: list[str] = []
+    stream = SimpleNamespace(write=written.append, flush=lambda: None)
+    for option in ("auto", "off", "full"):
+        assert isinstance(view := open_view(option, stream, header), PlainLines)  # type: ignore[arg-type]  # a stream
+        view.message("hello")
+    assert written == 3 * ["hello\n"]
 
-    def __init__(self) -> None:
-        self.said = ""
+    class OfAscii(Terminal):
+        encoding = "ascii"  # type: ignore[assignment]  # of the stream
 
-    def write(self, text: str) -> None:
-        self.said += text
-
-    def flush(self) -> None:
-        """Does nothing."""
-
-
-@pytest.mark.parametrize("option", ["auto", "off", "full"])
-def test_a_stream_that_can_only_be_written_gets_plain_lines(header: RunHeader, option: str) -> None:
-    stream = Tee()
-    view = open_view(option, stream, header)  # type: ignore[arg-type]  # a stream
-    view.message("hello")
-    assert (type(view), stream.said) == (PlainLines, "hello\n")
-
-
-def test_a_reader_that_is_gone_does_not_end_the_run(header: RunHeader, record: Record) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    with os.fdopen(write, "w") as stream:
-        panel = open_view("on", stream, header)
-        panel.status("starting")
-        panel.record(record)
-        panel.finish(Text("the end"))
-        panel.close()
+    assert isinstance(open_view("auto", OfAscii(), header), PlainLines)
 
 
 def test_a_frame_that_cannot_be_built_leaves_plain_lines_and_the_terminal_as_it_was(
@@ -237,95 +221,3 @@ def test_a_terminal_that_takes_nothing_stops_nobody_and_shows_the_newest_frame_o
     said = pipe.close()
     assert [f"frame {number}" in said for number in (0, 5, 9)] == [True, False, True]
     assert said.rstrip().endswith("the last message")
-
-
-CALLS: dict[str, tuple[Any, ...]] = {
-    "record": ({"env_steps": 1}, None),
-    "last_record": ({"env_steps": 1},),
-    "status": ("starting",),
-    "set_header": (RunHeader(algo="sac", env_id="X", seed=1, mode="free", total_timesteps=9),),
-    "evaluation": (EvalResult(1, 2.0, 3.0, 4.0, 5),),
-    "activity": ("evaluating",),
-    "stopping": ("stopping",),
-    "message": ("hello",),
-    "tick": (),
-    "finish": (Text("the end"),),
-    "close": (),
-}
-
-
-class Recorder:
-    """A view that notes its calls, and raises in one of them."""
-
-    def __init__(self, failing: str = "") -> None:
-        self.calls: list[tuple[str, tuple[Any, ...]]] = []
-        self._failing = failing
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*values: Any) -> None:
-            self.calls.append((name, values))
-            if name == self._failing:
-                raise ZeroDivisionError("a bug")
-
-        return call
-
-
-def test_a_view_that_raises_is_closed_and_plain_lines_go_on() -> None:
-    for name, values in CALLS.items():
-        panel, plain = Recorder(name), Recorder()
-        view = SafeView(panel, plain)
-        getattr(view, name)(*values)
-        view.status("later")
-        assert panel.calls[-1] == ("close", ())
-        warning = ("message", ("warning: the panel is disabled for the rest of the run: ZeroDivisionError: a bug",))
-        assert plain.calls[-3:] == [warning, (name, values), ("status", ("later",))]
-
-
-CHILD = """
-import sys, termios
-from offpolicy.logger.keyboard import Keyboard
-before = termios.tcgetattr(0)
-keys = Keyboard(sys.stdin)
-assert keys.is_open and keys.read() == ""
-print("ready", bool(termios.tcgetattr(0)[3] & termios.ECHO), bool(termios.tcgetattr(0)[3] & termios.ISIG), flush=True)
-found = ""
-while not found:
-    found = keys.read()
-keys.close()
-keys.close()
-print("read", found, termios.tcgetattr(0) == before, keys.read() == "", flush=True)
-"""
-
-
-def test_keys_are_read_without_echo_and_the_terminal_gets_its_settings_back() -> None:
-    pid, master = pty.fork()  # a session of its own: its terminal is in the foreground
-    if pid == 0:
-        root = str(Path(__file__).resolve().parents[3])
-        os.execve(sys.executable, [sys.executable, "-c", CHILD], {**os.environ, "PYTHONPATH": root})  # noqa: S606
-    with os.fdopen(master, "rb", buffering=0) as terminal:
-        said = b""
-        while b"ready" not in said or not said.endswith(b"\n"):
-            said += terminal.read(1024)
-        assert b"ready False True" in said
-        os.write(master, b"?")
-        while b"read" not in said.partition(b"ready")[2] or not said.endswith(b"\n"):
-            said += terminal.read(1024)
-        assert b"read ? True True" in said
-        assert os.waitpid(pid, 0)[1] == 0  # before the terminal is closed, which is a signal to its session
-
-
-def test_without_a_terminal_there_are_no_keys() -> None:
-    for stream in (None, io.StringIO("?")):
-        keys = Keyboard(stream)
-        assert (keys.is_open, keys.read()) == (False, "")
-        keys.close()
-
-
-def test_a_terminal_of_others_is_left_alone() -> None:
-    master, slave = pty.openpty()  # it controls no session of ours: this process is not in its foreground
-    with os.fdopen(slave) as stream:
-        before = termios.tcgetattr(stream.fileno())
-        keys = Keyboard(stream)
-        assert not keys.is_open
-        assert termios.tcgetattr(stream.fileno()) == before
-    os.close(master)

@@ -1,4 +1,4 @@
-"""Plain lines, the numbers in them, and the view of a notebook."""
+"""Plain lines, the numbers in them, the view of a notebook, and what takes the place of a view that fails."""
 
 from __future__ import annotations
 
@@ -13,20 +13,10 @@ from typing import Any
 import pytest
 from rich.table import Table
 
-from offpolicy.logger.console import (
-    PlainLines,
-    count,
-    duration,
-    fixed,
-    milliseconds,
-    plain_console,
-    plain_line,
-    plain_text,
-    rate,
-)
-from offpolicy.logger.notebook import NotebookView
+from offpolicy.logger.console import count, duration, fixed, milliseconds, plain_console, plain_text, rate
 from offpolicy.logger.panel import open_view
 from offpolicy.logger.record import Record, RunHeader
+from offpolicy.logger.view import NotebookView, PlainLines, SafeView, plain_line
 from offpolicy.types import EvalResult
 
 EXAMPLE: Record = {
@@ -48,30 +38,21 @@ def test_the_plain_line_is_the_documented_one() -> None:
         "10% step=2000/20000 ret=-812.3 thru=151.2/s I=4100/s T=155.0/s wait=0.1ms utd=1.00 eta=1:58"
         " bottleneck=learner(train 94%)"
     )
+    assert plain_line({"env_steps": 0}, 20_000) == "0% step=0/20000"  # without what is not known
 
 
-def test_a_plain_line_leaves_out_what_is_not_known() -> None:
-    assert plain_line({"env_steps": 0}, 20_000) == "0% step=0/20000"
-
-
-def lines_of(header: RunHeader, *calls: tuple[str, object]) -> list[str]:
+def test_a_status_is_one_line_however_often_it_is_shown_and_an_evaluation_another(
+    header: RunHeader, evaluation: EvalResult
+) -> None:
     stream = io.StringIO()
     view = PlainLines(stream, header)
-    for name, argument in calls:
-        getattr(view, name)(argument)
-    return stream.getvalue().splitlines()
-
-
-def test_an_evaluation_is_a_line_when_it_ends(header: RunHeader) -> None:
-    result = EvalResult(env_steps=1500, mean_reward=-150.25, std_reward=80.5, mean_length=200.0, episodes=10)
-    assert lines_of(header, ("activity", "evaluating"), ("evaluation", result), ("activity", "")) == [
-        "evaluation step=1500 ret=-150.2 std=80.5 episodes=10"
-    ]
-
-
-def test_what_is_waited_for_is_one_line_however_often_it_is_said(header: RunHeader) -> None:
-    waits = [("status", text) for text in ("for learner 0", "for learner 0", "for learner 0", "for the first update")]
-    assert lines_of(header, *waits) == ["for learner 0", "for the first update"]
+    for status in ("for learner 0", "for learner 0", "for the first update"):
+        view.status(status)
+    view.activity("evaluating")
+    view.evaluation(evaluation)
+    assert stream.getvalue().splitlines() == [
+        "for learner 0", "for the first update", "evaluation step=1500 ret=-150.2 std=80.5 episodes=10"
+    ]  # fmt: skip
 
 
 def test_an_ascii_pipe_replaces_other_characters(header: RunHeader) -> None:
@@ -128,15 +109,9 @@ def test_a_pipe_to_head_changes_neither_stderr_nor_exit_code(tmp_path: Path) -> 
     assert (done.returncode, done.stderr) == (0, "alive")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(None, "-"), (0.9, "0:00"), (118.9, "1:58"), (3600.0, "1:00:00"), (90061.0, "1d 1:01:01")],
-)
-def test_durations_read_like_a_clock(seconds: float | None, expected: str) -> None:
-    assert duration(seconds) == expected
-
-
-def test_no_zero_is_negative() -> None:
+def test_durations_read_like_a_clock_and_no_zero_is_negative() -> None:
+    shown = [duration(seconds) for seconds in (None, 0.9, 118.9, 3600.0, 90061.0)]
+    assert shown == ["-", "0:00", "1:58", "1:00:00", "1d 1:01:01"]
     assert (fixed(-0.04, 1), count(-0.4), rate(-0.0), milliseconds(-0.001)) == ("0.0", "0", "0.0", "0.00")
 
 
@@ -192,28 +167,54 @@ def test_the_newest_messages_stand_below_and_are_escaped() -> None:
     assert "message <1>" not in newest["text/plain"]
 
 
-def in_a_notebook(monkeypatch: pytest.MonkeyPatch, display: Any) -> None:
-    """This process is the kernel of a notebook."""
+def test_a_notebook_has_its_view_unless_the_panel_is_off_and_plain_lines_where_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outputs, stream = Outputs(), io.StringIO()
+    display = SimpleNamespace(display=outputs)
     kernel = type("ZMQInteractiveShell", (), {})
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=kernel))  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))  # type: ignore[arg-type]
-
-
-def test_a_notebook_view_is_opened_unless_the_panel_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    outputs = Outputs()
-    in_a_notebook(monkeypatch, outputs)
-    stream = io.StringIO()
+    monkeypatch.setitem(sys.modules, "IPython.display", display)  # type: ignore[arg-type]
     assert isinstance(open_view("off", stream, HEADER), PlainLines)
     open_view("auto", stream, HEADER).status("starting")
     assert len(outputs.shown) == 1
-
-
-def test_a_notebook_that_fails_leaves_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(obj: object, *, raw: bool, display_id: bool) -> None:
-        raise RuntimeError("no front end")
-
-    in_a_notebook(monkeypatch, fail)
-    stream = io.StringIO()
+    display.display = lambda *_, **options: 1 / 0
     open_view("auto", stream, HEADER).message("hello")
-    assert "no front end" in stream.getvalue()
-    assert stream.getvalue().endswith("hello\n")
+    assert (
+        stream.getvalue()
+        == "warning: the panel is disabled for the rest of the run: ZeroDivisionError: division by zero\nhello\n"
+    )
+
+
+CALLS: dict[str, tuple[Any, ...]] = {
+    "record": ({"env_steps": 1}, None), "status": ("starting",), "set_header": (HEADER,),
+    "evaluation": (EvalResult(1, 2.0, 3.0, 4.0, 5),), "activity": ("evaluating",), "stopping": ("stopping",),
+    "message": ("hello",), "tick": (), "finish": ("the end",), "close": (),
+}  # fmt: skip
+
+
+class Recorder:
+    """A view that notes its calls, and raises in one of them."""
+
+    def __init__(self, failing: str = "") -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self._failing = failing
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*values: Any) -> None:
+            self.calls.append((name, values))
+            if name == self._failing:
+                raise ZeroDivisionError("a bug")
+
+        return call
+
+
+def test_a_view_that_raises_is_closed_and_plain_lines_go_on() -> None:
+    for name, values in CALLS.items():
+        panel, plain = Recorder(name), Recorder()
+        view = SafeView(panel, plain)  # type: ignore[arg-type]  # they answer every call
+        getattr(view, name)(*values)
+        view.status("later")
+        assert panel.calls[-1] == ("close", ())
+        warning = ("message", ("warning: the panel is disabled for the rest of the run: ZeroDivisionError: a bug",))
+        assert plain.calls[-3:] == [warning, (name, values), ("status", ("later",))]
