@@ -21,14 +21,13 @@ from offpolicy.logger.console import (
     count,
     duration,
     fixed,
-    mean_return,
     plain_text,
     rate,
     shown_path,
-    significant,
 )
 from offpolicy.logger.metrics import METRICS
 from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, RunStatus, Section
+from offpolicy.output import return_text, three_digits
 from offpolicy.runs import read_lines
 from offpolicy.timing.phases import LearnerPhase
 
@@ -76,7 +75,8 @@ def _whole_screen(summary: Section, run_dir: Path) -> RenderableType:
             for index, command in enumerate(commands)
         )
         nexts.no_wrap, nexts.overflow = True, "ignore"
-        screen = [_headline(summary), results, *([account] if account else []), *([nexts] if commands else [])]
+        screen: list[RenderableType] = [_headline(summary), results]
+        screen += [part for part in (account, nexts if commands else None) if part is not None]
         printed = plain_text(*screen, width=WIDTH).splitlines()
         optional = [line for line in lines if line[0] in OPTIONAL]
         is_least = not optional and len(commands) <= LEAST_COMMANDS
@@ -102,11 +102,11 @@ def _outcome_lines(summary: Section, run_dir: Path) -> Iterator[tuple[str, str]]
         yield "because", summary["reason"].splitlines()[0] if summary["reason"] else "unknown"
     result, trained = summary["eval"], summary["rollout"]["ep_rew_mean"]
     if result["episodes"]:
-        spread = f"+/- {mean_return(result['std_reward'])} over {result['episodes']} episodes"
+        spread = f"+/- {return_text(result['std_reward'])} over {result['episodes']} episodes"
         spread = spread if result["episodes"] > 1 else "in one episode"
-        yield "return", f"{mean_return(result['mean_reward'])} {spread} of evaluation"
+        yield "return", f"{return_text(result['mean_reward'])} {spread} of evaluation"
     elif trained is not None:
-        yield "return", f"{mean_return(trained)} in the last episodes of training; none of evaluation"
+        yield "return", f"{return_text(trained)} in the last episodes of training; none of evaluation"
     restarts = {"all processes": summary["learner_restarts"], "environments": summary["restarts"]}
     times = {name: "once" if num == 1 else f"{count(num)} times" for name, num in restarts.items() if num}
     if times:
@@ -139,7 +139,7 @@ def _result_lines(summary: Section) -> Iterator[tuple[str, str]]:
         yield "ranks", f"{len(learners)}: barrier {waits} s (min/mean/max), {who}"
     if (cores := summary["cores"]) is not None:
         used = {row: seconds / cores["wall_s"] for row, seconds in cores["seconds"].items()}
-        step = f"; {significant(cores['cpu_ms_per_env_step'])} ms of CPU per env step"
+        step = f"; {three_digits(cores['cpu_ms_per_env_step'])} ms of CPU per env step"
         yield "cores", cores_text(used, cores["capacity"]) + step
     where = f" ({bottleneck['phase']})" if bottleneck["phase"] else ""
     yield "bottleneck", f"{bottleneck['verdict']}{where}: {bottleneck['reason']}"
