@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from offpolicy.config.sections import LogConfig
 from offpolicy.errors import ConfigError
 from offpolicy.logger.built_in_sinks import open_sinks
 from offpolicy.logger.logger import OffPolicyLogger
-from offpolicy.logger.metrics import collector_key
 from offpolicy.logger.panel import open_view
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.summary import RunResult, RunStatus, build_summary, write_summary
@@ -27,7 +26,7 @@ from offpolicy.logger.unilab import our_key
 from offpolicy.runs import SUMMARY
 from offpolicy.timing.clock import Every, Stopwatch
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.types import Account, CollectorTotals, LearnerTotals, MetricTotals, Snapshot
+from offpolicy.types import Account, CollectorTotals, Float64, LearnerTotals, MetricTotals, Snapshot
 
 PHASE_OF = {
     "collector_wait_time": LearnerPhase.COLLECTOR_WAIT,
@@ -45,7 +44,6 @@ UNKNOWN = (
     *("rank/", "prefetch/", "cpu/", "perf/policy_lag", "perf/sample_age", "replay/", "rollout/episodes"),
     *(f"{kind}/learner_{phase}_" for kind in ("timing", "share") for phase in ("evaluation", "checkpoint", "log")),
 )
-COLLECTOR_PHASES = {collector_key(phase): phase for phase in CollectorPhase}
 
 
 def open_step_logger(run_dir: Path, header: RunHeader, log: LogConfig, config: Mapping[str, Any]) -> StepLogger:
@@ -55,9 +53,8 @@ def open_step_logger(run_dir: Path, header: RunHeader, log: LogConfig, config: M
     """
     if header.total_timesteps < 1:
         raise ConfigError(f"total_timesteps: got {header.total_timesteps}, allowed 1 or more: what the loop may reach")
-    content = yaml.safe_dump(dict(config))
     run_dir.mkdir(parents=True)
-    (run_dir / "config.yaml").write_text(content, encoding="utf-8")
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
     view = open_view(log.panel, sys.stdout, header)
     return StepLogger(run_dir, config, header, open_sinks(run_dir, config, log, header, view.message), view, log)
 
@@ -71,11 +68,10 @@ class StepLogger(OffPolicyLogger):
         super().__init__(*parts, **options)
         watch = Stopwatch()
         self._elapsed_s, self._due = watch.elapsed_s, Every(watch.elapsed_s, self._log.every_s)
-        self._learner_ns: Counter[str] = Counter(dict.fromkeys(map(str, LearnerPhase), 0))
-        self._collector_ns: Counter[str] = Counter(dict.fromkeys(map(str, CollectorPhase), 0))
+        self._learner_ns = Counter(dict.fromkeys(map(str, LearnerPhase), 0))
+        self._collector_ns = Counter(dict.fromkeys(map(str, CollectorPhase), 0))
         self._vector_step_ns: dict[str, int] = {}
-        self._sums: defaultdict[str, float] = defaultdict(float)  # of the metrics, by name
-        self._counts: Counter[str] = Counter()
+        self._metrics: dict[str, Float64] = {}  # sum and number of the values, by name
         self._values: Record = {}  # newest values that are recorded as they are
         self._iteration = self._iterations = self._env_steps = self._vector_steps = self._samples = 0
         self._updates: float = 0.0
@@ -109,8 +105,7 @@ class StepLogger(OffPolicyLogger):
         for name, value in (metrics or {}).items():
             key = our_key(name if "/" in name else f"train/{name}") or ""
             if key.startswith("train/") and math.isfinite(value):
-                self._sums[key.removeprefix("train/")] += value
-                self._counts[key.removeprefix("train/")] += 1
+                self._metrics.setdefault(key.removeprefix("train/"), np.zeros(2))[:] += (value, 1)
         if reward is not None:
             self._values["rollout/ep_rew_mean"] = float(reward)
         self.tick()
@@ -127,7 +122,8 @@ class StepLogger(OffPolicyLogger):
     def update_collector_timing(self, timing_ms: Mapping[str, float]) -> None:
         """Sets the mean times of a vector step in ms, such as `env_step_ms`, for the iterations from now on."""
         for name, value in timing_ms.items():
-            phase = COLLECTOR_PHASES[our_key(f"timing/collector_{name}") or name]
+            key = our_key(f"timing/collector_{name}") or name
+            phase = CollectorPhase(key.removeprefix("timing/collector_").removesuffix("_ms"))
             self._vector_step_ns[str(phase)] = round(1e6 * float(value))
 
     def finish_steps(self, status: str = RunStatus.COMPLETED, reason: str = "it ended", exit_code: int = 0) -> None:
@@ -150,17 +146,16 @@ class StepLogger(OffPolicyLogger):
         return {key: value for key, value in record.items() if not key.startswith(UNKNOWN)} | self._values
 
     def _snapshot(self) -> Snapshot:
-        names = tuple(self._sums)
-        metrics = MetricTotals(names, *(np.array([of[name] for name in names]) for of in (self._sums, self._counts)))
-        steps, env_steps = self._vector_steps, self._env_steps
+        metrics = MetricTotals(tuple(self._metrics), *np.array([*self._metrics.values()]).reshape(-1, 2).T)
+        steps = self._vector_steps
         learner = Account(self._learner_ns.total(), 0, self._iterations, dict(self._learner_ns), 0)
         collector = Account(self._collector_ns.total(), 0, steps, dict(self._collector_ns), 0)
         return Snapshot(
             wall_s=self._elapsed_s(),
-            env_steps=env_steps,
+            env_steps=self._env_steps,
             iteration=self._iteration,
             learners=(LearnerTotals(learner, round(self._updates), self._samples, 0.0, metrics),),
-            collectors=(CollectorTotals(collector, env_steps, steps, 0.0, steps),),
+            collectors=(CollectorTotals(collector, self._env_steps, steps, 0.0, steps),),
             replay_rows=0,
             replay_capacity=0,
             update_debt=None,

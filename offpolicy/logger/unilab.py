@@ -18,17 +18,11 @@ def with_unilab_keys(record: Record) -> Record:
     names |= {old: (old, 1.0) for old in COMPOSITES if old not in OURS_ALONE}
     named: Record = {}
     for old, (key, scale) in names.items():
-        value = _number(record, key)
-        if old not in METRICS and value is not None:
-            named[old] = value / scale
+        parts = COMPOSITES[key][1] if key in COMPOSITES else (key,)
+        values = [value for part in parts if isinstance(value := record.get(part), int | float)]
+        if old not in METRICS and values:
+            named[old] = sum(values) / scale
     return record | named
-
-
-def _number(record: Record, key: str) -> float | None:
-    """Returns the value of a key, or of a sum of keys; None where the record has none."""
-    parts = COMPOSITES[key][1] if key in COMPOSITES else (key,)
-    values = [value for part in parts if isinstance(value := record.get(part), int | float)]
-    return sum(values) if values else None
 
 
 def our_key(key: str) -> str | None:
