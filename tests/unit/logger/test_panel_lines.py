@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import pytest
-
 from offpolicy.logger.panel_lines import (
     LEGEND,
     Shown,
@@ -46,12 +44,8 @@ def test_the_return_stands_with_its_course_the_evaluation_and_the_best_one(heade
     assert line == "return       -800.0  ▁▅█  eval -450.0 ±5.00  best -300.0 at 1,000  first -1000.0"
     narrow = return_line(shown_after(header, *records), 56).plain
     assert narrow == "return       -800.0  ▁▅█  eval -450.0 ±5.00"
-
-
-def test_a_resumed_run_shows_its_best_evaluation_of_all_and_not_what_this_start_began_with(header: RunHeader) -> None:
-    resumed = replace(header, is_resumed=True, best_eval=(-200.0, 500))
-    shown = shown_after(resumed, {"rollout/ep_rew_mean": -800.0, "eval/mean_reward": -300.0, "eval/env_steps": 900.0})
-    assert return_line(shown, 120).plain.endswith("best -200.0 at 500")
+    resumed = replace(header, is_resumed=True, best_eval=(-200.0, 500))  # the best of all, not the first of this start
+    assert return_line(shown_after(resumed, *records), 120).plain.endswith("best -200.0 at 500")
 
 
 def test_the_speed_stands_with_its_course_and_what_it_could_be(header: RunHeader) -> None:
@@ -71,33 +65,23 @@ def test_the_time_left_is_shown_where_it_is_known(header: RunHeader) -> None:
     assert progress_text(known, header, is_narrow=True) == " 50%  10,000 / 20,000 steps   ETA 1:05"
 
 
-@pytest.mark.parametrize(
-    ("verdict", "sentence"),
-    [
-        (None, "not known yet: no update has been timed"),
-        (WARMING_UP, "not known yet: no update has been timed"),
-        (Verdict(Bottleneck.UNKNOWN, None, "timing is off"), "not known: timing is off"),
-        (VERDICT, "the learner: Train takes 92% of its time"),
-        (
-            Verdict(Bottleneck.COLLECTOR, CollectorPhase.ENV_STEP, "", share=0.6, detail=Detail.RESETS),
-            "the collector: resetting environments takes 60% of its time",
-        ),
-        (
-            Verdict(Bottleneck.LEARNER, LearnerPhase.TRAIN, "", share=0.9, detail=Detail.LAUNCH_BOUND),
-            "the learner: Train takes 90% of its time, most of it to launch kernels",
-        ),
-        (
-            Verdict(Bottleneck.CONTENTION, LearnerPhase.TRAIN, "", share=0.4, detail=Detail.DESCHEDULED),
-            "no free core: the learner got none for 40% of the time",
-        ),
-        (
-            Verdict(Bottleneck.BALANCED, LearnerPhase.TRAIN, "", share=0.5),
+def test_the_bottleneck_is_a_plain_sentence() -> None:
+    warming, unknown = "not known yet: no update has been timed", Verdict(Bottleneck.UNKNOWN, None, "timing is off")
+    assert [bottleneck_sentence(verdict) for verdict in (None, WARMING_UP)] == [warming, warming]
+    assert bottleneck_sentence(unknown) == "not known: timing is off"
+    learner, collector, steps = Bottleneck.LEARNER, Bottleneck.COLLECTOR, CollectorPhase.ENV_STEP
+    sentences = {
+        (learner, LearnerPhase.TRAIN, None): "the learner: Train takes 50% of its time",
+        (collector, steps, Detail.RESETS): "the collector: resetting environments takes 50% of its time",
+        (learner, LearnerPhase.TRAIN, Detail.LAUNCH_BOUND):
+            "the learner: Train takes 50% of its time, most of it to launch kernels",
+        (Bottleneck.CONTENTION, LearnerPhase.TRAIN, Detail.DESCHEDULED):
+            "no free core: the learner got none for 50% of the time",
+        (Bottleneck.BALANCED, LearnerPhase.TRAIN, None):
             "no side alone: both are equally busy; Train takes 50% of the learner's time",
-        ),
-    ],
-)
-def test_the_bottleneck_is_a_plain_sentence(verdict: Verdict | None, sentence: str) -> None:
-    assert bottleneck_sentence(verdict) == sentence
+    }  # fmt: skip
+    for (bottleneck, phase, detail), sentence in sentences.items():
+        assert bottleneck_sentence(Verdict(bottleneck, phase, "", share=0.5, detail=detail)) == sentence
 
 
 def test_one_advice_is_the_words_to_type() -> None:
@@ -145,13 +129,9 @@ def test_the_last_line_goes_through_the_legend_and_gives_way_to_what_happens(hea
     assert status_line(shown, 80).plain == "evaluating"
 
 
-def test_a_curve_goes_from_the_lowest_to_the_highest_level() -> None:
+def test_a_curve_goes_from_the_lowest_to_the_highest_level(header: RunHeader) -> None:
     assert sparkline([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], 8) == "▁▂▃▄▅▆▇█"
     assert sparkline([3.0], 8) == ""
     assert sparkline(range(1000), 8) == "▁▂▃▄▅▆▇█"
-
-
-def test_unknown_values_are_left_out_of_a_curve(header: RunHeader) -> None:
-    returns = (None, math.nan, 2.0, math.inf, 3.0)
-    records: list[Record] = [{} if value is None else {"rollout/ep_rew_mean": value} for value in returns]
-    assert list(shown_after(header, *records).returns) == [2.0, 3.0]
+    returns: list[Record] = [{"rollout/ep_rew_mean": value} for value in (math.nan, 2.0, math.inf, 3.0)]
+    assert list(shown_after(header, *returns).returns) == [2.0, 3.0]
