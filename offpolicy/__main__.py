@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 import traceback
 
-from offpolicy.start import drop_save_requests, interrupts_exit
+from offpolicy.processes.signals import drop_save_requests, interrupts_exit
 
 
 def main() -> int:
     """Runs the command; a Ctrl-C during the imports ends it without a traceback."""
     drop_save_requests()
     with interrupts_exit():
-        from offpolicy.children import GRACE_S, is_held, leave_now
         from offpolicy.cli import main as command
+        from offpolicy.processes.child import GRACE_S, is_held, leave_now
     try:
         code = command()
     except Exception:  # as Python does, which would then wait for what is left running

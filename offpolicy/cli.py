@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 
 from offpolicy import __version__
-from offpolicy.errors import EXIT_OK, EXIT_PIPE_CLOSED, ConfigError, OffPolicyError, SaveError
+from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE_CLOSED, ConfigError, OffPolicyError, SaveError
 from offpolicy.output import counted, drop_refused, open_streams, silence
-from offpolicy.start import interrupted_code, interrupts_exit
+from offpolicy.processes.signals import interrupts_exit
 
 # Name of a command: its module in offpolicy.commands, with add_arguments(parser) and run(arguments); a line of help.
 COMMANDS = {
@@ -100,9 +100,9 @@ def _run(words: Sequence[str]) -> int:
             raise
         sys.stderr.write(f"offpolicy: {str(error.filename):.40}...: {error.strerror}\n")
         return ConfigError.exit_code
-    except KeyboardInterrupt as error:
+    except KeyboardInterrupt:
         sys.stderr.write("offpolicy: interrupted\n")
-        return interrupted_code(error)
+        return EXIT_INTERRUPTED
 
 
 def parser_of(words: Sequence[str]) -> argparse.ArgumentParser:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from offpolicy import fault
 from offpolicy.checkpoint import Checkpoint, SharedState, run_store
-from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_blocked, signals_queued
 from offpolicy.commands.runners import run_server
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.run_files import read_config, write_config
@@ -22,7 +21,6 @@ from offpolicy.config.schema import RESUMABLE, RunConfig, plugins_of
 from offpolicy.config.sections import RANK_RUNNERS
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, CheckpointError, ConfigError, CrashLoopError, StartError
-from offpolicy.fork_server import ForkServer
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, own_config, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
 from offpolicy.launch.outcome import (
@@ -53,12 +51,11 @@ from offpolicy.logger.console import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.summary import RunStatus
-from offpolicy.processes.child_processes import Start
-from offpolicy.processes.failures import Failure
+from offpolicy.processes.fork_server import ForkServer
 from offpolicy.processes.restarts import Restarts
-from offpolicy.processes.supervisor import TICK_S, Supervisor, SupervisorConfig
+from offpolicy.processes.signals import SAVE_SIGNAL, handle_signals, interrupts_exit, signals_blocked, signals_queued
+from offpolicy.processes.supervisor import TICK_S, Failure, Supervisor, SupervisorConfig
 from offpolicy.runs import mark_latest
-from offpolicy.start import interrupts_exit
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
 from offpolicy.timing.clock import Stopwatch, unix_s
 from offpolicy.timing.core_ledger import open_core_ledger
@@ -294,7 +291,7 @@ def _supervise(  # noqa: PLR0913  # what it watches and writes to
                 monitor.on_tick()
                 trim_train_log(limits.log_fd)
 
-            supervisor.run(on_tick, job.cfg.env.step_timeout_s, monitor.on_signal)
+            supervisor.run(on_tick, monitor.on_signal)
             if supervisor.must_begin_again:
                 again = _begin_again(job, run, memory, limits.restarts.total)
             else:
@@ -343,7 +340,7 @@ def _spawn(
     for role, index in names:
         is_first = (role, index) == ("learner", 0)
         own = fds | ({"store": listener.fileno()} if listener is not None and is_first else {})
-        pids.append((role, supervisor.spawn(Start(role, index, entry_point(role, cfg), payload, own))))
+        pids.append((role, supervisor.spawn(role, index, entry_point(role, cfg), payload, own)))
     return pids
 
 
@@ -364,6 +361,7 @@ def _supervisor_config(
         server,
         log_fd,
         STOP_TIMEOUT_S + save_s(job.cfg, job.spec),
+        job.cfg.env.step_timeout_s,
         watch.elapsed_s,
         restarts,
         death_code=CrashLoopError.exit_code if job.host.job else 1,

@@ -10,7 +10,6 @@ from types import FrameType
 from typing import Any
 
 from offpolicy.api.runs import TrainedRun, plain_value
-from offpolicy.children import SAVE_SIGNAL
 from offpolicy.commands.runners import train_module
 from offpolicy.commands.trust import check_source
 from offpolicy.config.overrides import as_override, group_options, load_config
@@ -20,6 +19,7 @@ from offpolicy.errors import ConfigError
 from offpolicy.launch.outcome import require_completed
 from offpolicy.logger.callbacks import Callback, checked, load_callback
 from offpolicy.output import open_descriptors
+from offpolicy.processes.signals import SAVE_SIGNAL
 
 ALLOWED = 'words such as "algo=td3" or keyword arguments'
 

@@ -29,12 +29,10 @@ from numpy.typing import NDArray
 from offpolicy import fault
 from offpolicy.algos.registry import make_policy
 from offpolicy.checkpoint import Array
-from offpolicy.children import describe_exit, die_with_parent, leave_signals, module_path, scratch_file, signals_blocked
 from offpolicy.collect.evaluation import Actor, deterministic_actor
 from offpolicy.collect.policy import BadEpisodeError
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import EnvConfig
-from offpolicy.descendants import HELD_S
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
 from offpolicy.envs.make import find_spec, make_env, with_time_limit
 from offpolicy.envs.spaces import action_map
@@ -42,6 +40,9 @@ from offpolicy.envs.vector import env_seeds
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.files import atomic_file, remove_temporaries
 from offpolicy.output import drop_refused
+from offpolicy.processes.child import die_with_parent
+from offpolicy.processes.children import HELD_S, describe_exit, module_path, scratch_file
+from offpolicy.processes.signals import leave_signals, signals_blocked
 from offpolicy.seeding import env_seed
 from offpolicy.timing.clock import Stopwatch
 from offpolicy.types import SpaceSpec

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from packaging.requirements import Requirement
 
 from offpolicy import __version__, machine
-from offpolicy.calls import ChildError, call_in_child
 from offpolicy.errors import EXIT_OK, ConfigError
+from offpolicy.processes.children import ChildError, call_in_child
 from offpolicy.timing.clock_check import ClockCheck, check_clock
 
 CHILD_S = 60.0  # torch on a cold disk

@@ -8,8 +8,8 @@ import os
 import sys
 
 from offpolicy.commands.options import TRUST
+from offpolicy.processes.signals import interrupts_exit
 from offpolicy.runs import LATEST, existing_run
-from offpolicy.start import interrupts_exit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

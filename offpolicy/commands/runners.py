@@ -8,9 +8,8 @@ import os
 import uuid
 from types import ModuleType
 
-from offpolicy.children import LONG_SPIN_ROUNDS, SPIN_ROUNDS
-from offpolicy.fork_server import ForkServer
 from offpolicy.machine import has_gpu
+from offpolicy.processes.fork_server import LONG_SPIN_ROUNDS, SPIN_ROUNDS, ForkServer
 
 # What the processes of a run need, whatever its configuration; a probe needs the first only.
 LIBRARY = ("offpolicy.envs.probe", "torch")

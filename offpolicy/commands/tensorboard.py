@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,8 +21,8 @@ from offpolicy.analysis.runs import paths_by_label
 from offpolicy.commands.options import positive
 from offpolicy.errors import ConfigError
 from offpolicy.launch.run_dir import ATTEMPT
+from offpolicy.processes.signals import handle_signals
 from offpolicy.runs import ROOT
-from offpolicy.start import stops_interrupt
 
 LINK_AGAIN_S = 5.0  # until runs that have begun meanwhile are shown too
 EVERY_ADDRESS = ("0.0.0.0", "::")  # what --host may be to serve other machines; none that a browser opens
@@ -55,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
             page = f"http://{host}:{arguments.port}/#custom_scalars"
         sys.stderr.write(f"one chart per phase: {page}\n")
         command = [sys.executable, "-m", "tensorboard.main", "--logdir", name, *words]
-        with stops_interrupt(), subprocess.Popen(command) as server:
+        handle_signals((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler)  # they must not leave TensorBoard
+        with subprocess.Popen(command) as server:
             try:
                 while True:
                     try:

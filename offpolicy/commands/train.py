@@ -7,7 +7,7 @@ import contextlib
 import sys
 
 from offpolicy.commands.options import TRUST
-from offpolicy.start import interrupts_exit
+from offpolicy.processes.signals import interrupts_exit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # exported without saying so
 
 from offpolicy import fault
-from offpolicy.children import call_within
 from offpolicy.distributed.arrivals import Arrivals
 from offpolicy.distributed.host_info import LOOPBACK, LOOPBACK_HOST, HostInfo
 from offpolicy.errors import PeerLostError
+from offpolicy.processes.child import call_within
 from offpolicy.timing.clock import Stopwatch
 
 JOIN_GRACE_S = 1.0  # beyond torch's own deadline, so that its own error is the one that is raised

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from offpolicy.calls import ChildError, ChildTimeout, call_in_child
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError, HangError, OffPolicyError
+from offpolicy.processes.children import ChildError, ChildTimeout, call_in_child
 from offpolicy.timing.clock import Stopwatch
 
 POLL_S = 0.1

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from offpolicy.calls import ChildError, ChildRaised, ChildTimeout, call_in_child
-from offpolicy.children import module_path
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
 from offpolicy.envs.make import find_spec, make_env, makes_pictures
@@ -23,7 +21,8 @@ from offpolicy.envs.vector import NativeVector
 from offpolicy.envs.vectorization import TOGETHER, resolve_vectorization
 from offpolicy.envs.worker_pool import OPEN_GRACE_S
 from offpolicy.errors import EnvFailure, HangError
-from offpolicy.fork_server import ForkServer
+from offpolicy.processes.children import ChildError, ChildRaised, ChildTimeout, call_in_child, module_path
+from offpolicy.processes.fork_server import ForkServer
 from offpolicy.types import SpaceSpec
 
 

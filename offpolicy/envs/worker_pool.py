@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from offpolicy.children import describe_exit, die_with_parent, leave_signals, signals_blocked
 from offpolicy.config.sections import EnvConfig
-from offpolicy.descendants import HELD_S
 from offpolicy.envs.env_adapter import EnvAdapter
 from offpolicy.envs.spaces import Codec
 from offpolicy.errors import EnvFailure, EnvWorkerKilled, HangError
 from offpolicy.machine import LONGEST_WAIT_S
 from offpolicy.output import drop_refused
+from offpolicy.processes.child import die_with_parent
+from offpolicy.processes.children import HELD_S, describe_exit
+from offpolicy.processes.signals import leave_signals, signals_blocked
 from offpolicy.timing.clock import Stopwatch
 
 OPEN_GRACE_S = 30.0  # extra time of the first reset, which also imports and constructs the environment

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from offpolicy.checkpoint import CHECKPOINTS, run_store
-from offpolicy.children import die_with_parent
 from offpolicy.config.parsing import flatten
 from offpolicy.config.run_files import read_config
 from offpolicy.config.schema import RunConfig, first_update_step, rank_problems
@@ -27,6 +26,7 @@ from offpolicy.launch.run_dir import (
     refuse_file,
 )
 from offpolicy.launch.run_lock import has_same_parent
+from offpolicy.processes.child import die_with_parent
 from offpolicy.timing.clock import wall_clock_stamp
 
 # Configuration keys that may differ between the hosts of a run.

@@ -15,7 +15,7 @@ from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.metrics import require_known
 from offpolicy.machine import SystemMonitor
 from offpolicy.output import counted
-from offpolicy.processes.child_processes import Child
+from offpolicy.processes.children import Child
 from offpolicy.processes.control_page import CollectorWord, HostWord, RankWord
 from offpolicy.processes.reports import LearnerReports
 from offpolicy.replay.rate_limiter import LearningStart, RateLimiter, first_learning_step, make_rate_limiter
@@ -139,7 +139,7 @@ class Monitor:
         products = f", products by {message['products']}" if message["products"] else ""
         self._logger.message(
             f"{child.name}: {message['device']}{backend}, {counted(message['threads'], 'thread')}{products},"
-            f" pid {child.process.pid}"
+            f" pid {child.pid}"
         )
         if child.index == 0:
             self._logger.set_speed(message["threads"], message["mode"])

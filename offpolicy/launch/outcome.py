@@ -29,8 +29,7 @@ from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, RunStatus, build_summary, write_summary
 from offpolicy.output import drain, nonblocking
-from offpolicy.processes.failures import Failure
-from offpolicy.processes.supervisor import Supervisor
+from offpolicy.processes.supervisor import Failure, Supervisor
 from offpolicy.runs import SUMMARY, known_summary
 
 RAN = "# ran: "

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from offpolicy.calls import ChildError, ChildTimeout, call_in_child
 from offpolicy.checkpoint import Checkpoint, SharedState, run_store
 from offpolicy.checkpoint.content import PLUGINS_KEY, fingerprint
 from offpolicy.config.parsing import flatten, is_within
@@ -16,13 +15,14 @@ from offpolicy.config.schema import RESUMABLE, RunConfig
 from offpolicy.config.sections import algorithms_for
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
-from offpolicy.fork_server import ForkServer
 from offpolicy.launch.hosts import LaunchPlan
 from offpolicy.launch.run_dir import has_saved_nothing
 from offpolicy.launch.run_lock import is_running
 from offpolicy.logger.wandb import require_login
 from offpolicy.machine import X86_64, available_memory, keeps_store_order, num_usable_cores, processor
 from offpolicy.output import counted
+from offpolicy.processes.children import ChildError, ChildTimeout, call_in_child
+from offpolicy.processes.fork_server import ForkServer
 from offpolicy.replay.demonstrations import read_demos
 from offpolicy.runs import find_run
 from offpolicy.training.run_memory import check_memory, check_share

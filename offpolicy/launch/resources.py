@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from offpolicy.children import LONG_SPIN_ROUNDS, SPIN_ROUNDS
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.envs.vectorization import TOGETHER, batch_cost, is_batched_task
 from offpolicy.machine import has_gpu, num_usable_cores
+from offpolicy.processes.fork_server import LONG_SPIN_ROUNDS, SPIN_ROUNDS
 from offpolicy.training.worker import HostPlan
 
 NEEDED_THREADS = 8  # threads of a learner beyond which one thread less costs it less than an evaluation's core gains

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from offpolicy import fault
-from offpolicy.descendants import start_ticks
 from offpolicy.errors import ConfigError, RunDirBusyError
+from offpolicy.processes.children import start_ticks
 from offpolicy.runs import LOCK
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # another one after every start of the machine

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from offpolicy import fault
-from offpolicy.children import call_within
 from offpolicy.errors import ConfigError
 from offpolicy.logger.console import shown_path
 from offpolicy.logger.record import Record
 from offpolicy.logger.sinks import NewEvaluations, Sink, Summary
+from offpolicy.processes.child import call_within
 
 INIT_TIMEOUT_S = 30
 FINISH_S = 30.0  # for what is left to upload at the end; without a network W&B would wait for ever

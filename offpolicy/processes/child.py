@@ -1,4 +1,4 @@
-"""The entry of every child process, which is a fork of the run's fork server.
+"""The child's side: how a process of a run begins, reports and ends.
 
 A child takes orders from its supervisor only (the run's signals are ignored), dies with it by two independent
 mechanisms (PDEATHSIG, and end-of-file on the lifeline pipe), and reports its failure with a traceback.
@@ -7,34 +7,36 @@ mechanisms (PDEATHSIG, and end-of-file on the lifeline pipe), and reports its fa
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import faulthandler
+import importlib
 import json
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from offpolicy import fault
-from offpolicy.children import (
-    GRACE_S,
-    NAME_CHARACTERS,
-    ORPHANED,
-    die_with_parent,
-    is_held,
-    leave_now,
-    leave_signals,
-    resolve,
-    show_name,
-)
-from offpolicy.errors import OffPolicyError
+from offpolicy.errors import ConfigError, OffPolicyError
 from offpolicy.output import drop_refused
 from offpolicy.processes.oom import be_killed_first
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
+from offpolicy.processes.signals import leave_signals
+
+ORPHANED = 71  # exit code of a process whose parent was dead already
+CALL_THREAD = "call within"  # name of the threads of `call_within`
+GRACE_S = 5.0  # for each thread or process that an environment left running to end by itself
+NAME_CHARACTERS = 15  # that the kernel keeps of a thread's name
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,47 +68,17 @@ class ChildContext:
                 line = line[os.write(self.message_fd, line) :]
 
 
-def die_with_supervisor(parent_pid: int, lifeline_fd: int) -> None:
-    """Ends this process when its parent ends: by the kernel's signal, and by the lifeline for when that fails."""
-    die_with_parent(parent_pid)
-
-    def watch() -> None:
-        while os.read(lifeline_fd, 1):
-            pass
-        os._exit(ORPHANED)
-
-    threading.Thread(target=watch, name="lifeline", daemon=True).start()
-
-
-def name_threads() -> None:
-    """Shows Python's names of this process's threads in `ps` and `top`, as Python itself does from 3.14 on.
-
-    Threads of libraries keep theirs: OpenMP's workers have the name of the thread that started them.
-    """
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread():
-            with contextlib.suppress(OSError):  # it has ended, or a sandbox refuses it
-                Path(f"/proc/self/task/{thread.native_id}/comm").write_text(thread.name[:NAME_CHARACTERS])
-
-
 def main(fds: list[int]) -> int:
-    """Entry of a fork: reads the spec from the first descriptor and runs its target; returns the exit code."""
-    code = _run(fds)
-    if code or is_held(GRACE_S):
-        leave_now(code)
-    return code
-
-
-def _run(received: list[int]) -> int:
-    """Runs the target and reports a failure; returns the exit code."""
-    spec_fd, message_fd, lifeline_fd, *shared = received
+    """Entry of a fork: reads from the first descriptor what to run, and runs it; returns the exit code."""
+    spec_fd, message_fd, lifeline_fd, *shared = fds
     with os.fdopen(spec_fd, "rb") as source:
         spec = json.load(source)
     for fd in (message_fd, lifeline_fd, *shared):
         os.set_inheritable(fd, False)  # programs that an environment starts must not keep our pipes open
     drop_refused("stdout", "stderr")  # to train.log, on a disk that may be full
     leave_signals()
-    die_with_supervisor(spec["supervisor_pid"], lifeline_fd)
+    die_with_parent(spec["supervisor_pid"])
+    threading.Thread(target=_end_with, args=(lifeline_fd,), name="lifeline", daemon=True).start()
     show_name(f"op-{spec['role']}-{spec['index']}")
     be_killed_first(spec["role"])
     fault.arm(spec["role"], spec["index"])
@@ -114,13 +86,15 @@ def _run(received: list[int]) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     sys.path.append(os.getcwd())  # where `module:EnvId` lives; last, so that it shadows nothing
-    fds = dict(zip(spec["fds"], shared, strict=True))
-    context = ChildContext(spec["role"], spec["index"], spec["payload"], fds, message_fd)
+    named = dict(zip(spec["fds"], shared, strict=True))
+    context = ChildContext(spec["role"], spec["index"], spec["payload"], named, message_fd)
     code = _call(context, spec["target"])
     try:
         context.closing.close()
     except BaseException:  # how the child has ended is sent
         traceback.print_exc()
+    if code or is_held(GRACE_S):
+        leave_now(code)
     return code
 
 
@@ -142,3 +116,128 @@ def _call(context: ChildContext, target: str) -> int:
         return kind.exit_code
     context.send("finished")
     return 0
+
+
+def resolve(target: str) -> Callable[..., Any]:
+    """Returns the function named `module:function`."""
+    module, name = target.split(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+
+def answer(fds: list[int]) -> int:
+    """Entry of a process of `call_in_child`: reads the request from stdin, writes the answer to the descriptor."""
+    os.setsid()
+    os.set_inheritable(fds[0], False)
+    request = json.load(sys.stdin)
+    leave_signals()
+    die_with_parent(request["parent_pid"])
+    sys.path.append(os.getcwd())  # last, so that it shadows nothing
+    result: dict[str, Any]
+    try:
+        result = {"result": resolve(request["target"])(request["payload"])}
+    except BaseException as error:  # the last frame of the process: everything is reported
+        traceback.print_exc()
+        text = list(error.problems) if isinstance(error, ConfigError) else str(error)
+        result = {"error": type(error).__name__, "is_ours": isinstance(error, OffPolicyError), "text": text}
+    with os.fdopen(fds[0], "w") as stream:
+        json.dump(result, stream)
+    if "error" in result or is_held(GRACE_S):
+        leave_now(0)
+    return 0
+
+
+def call_within(timeout_s: float, call: Callable[[], T]) -> T:
+    """Calls a function in a thread; returns its result, or raises its error.
+
+    Raises TimeoutError if it has not ended after `timeout_s`. Its thread then stays: torch's calls of a store whose
+    process is frozen never end, whatever deadline they were given. Such a process must end by `leave_now`.
+    """
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    try:
+        threading.Thread(target=work, name=CALL_THREAD, daemon=True).start()
+    except RuntimeError as error:
+        raise OSError(errno.ENOMEM, f"no thread for a call: {error}") from error
+    try:
+        return future.result(timeout_s)
+    except TimeoutError as error:
+        raise TimeoutError(str(error) or "no answer") from error
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def show_name(name: str) -> None:
+    """Shows this name of the process in `ps` and `top`."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:NAME_CHARACTERS])
+
+
+def name_threads() -> None:
+    """Shows Python's names of this process's threads in `ps` and `top`, as Python itself does from 3.14 on.
+
+    Threads of libraries keep theirs: OpenMP's workers have the name of the thread that started them.
+    """
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            with contextlib.suppress(OSError):  # it has ended, or a sandbox refuses it
+                Path(f"/proc/self/task/{thread.native_id}/comm").write_text(thread.name[:NAME_CHARACTERS])
+
+
+# -- ends -------------------------------------------------------------------------------------------------------------
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Makes the kernel kill this process when its parent `parent_pid` dies, however that happens.
+
+    The kernel watches the parent's *thread* that started this process.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # it died before the request; the signal will never come
+        os._exit(ORPHANED)
+
+
+def _end_with(lifeline_fd: int) -> None:
+    """Ends this process with the supervisor, which holds the other end, for when the kernel's signal fails."""
+    while os.read(lifeline_fd, 1):
+        pass
+    os._exit(ORPHANED)
+
+
+def is_held(grace_s: float = 0.0) -> bool:
+    """True if the interpreter would wait, perhaps for ever, for threads or processes that were left running.
+
+    They are those of `call_within`, and what an environment has started and not ended. The latter have `grace_s` to end
+    by themselves, as what writes a last file does.
+    """
+    pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", {})  # the interpreter ends them
+    threads = [one for one in threading.enumerate() if one is not threading.main_thread() and one not in pools]
+    if any(one.name == CALL_THREAD for one in threads):
+        return True
+    processes = sys.modules.get("multiprocessing.process")
+    left = [*(one for one in threads if not one.daemon), *(processes.active_children() if processes else ())]
+    for one in left:
+        one.join(grace_s)
+        if one.is_alive():
+            return True
+    return False
+
+
+def leave_now(code: int) -> NoReturn:
+    """Ends this process without taking its interpreter down: it has failed, or is held.
+
+    A thread that is still in a call of a library would abort the process there, and hide its exit code.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # a full disk, or what an environment has made of the stream
+            stream.flush()
+    os._exit(code)

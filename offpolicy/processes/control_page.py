@@ -62,10 +62,6 @@ class Stop(IntEnum):
 
 
 _SECTION_WORDS = 16  # whole cache lines for each process, so that no process's stores slow down another one's
-_PROGRESS = {"learner": RankWord.PROGRESS, "collector": CollectorWord.PROGRESS, "evaluator": EvaluatorWord.PROGRESS}
-_IS_WAITING = {
-    "learner": RankWord.IS_WAITING, "collector": CollectorWord.IS_WAITING, "evaluator": EvaluatorWord.IS_WAITING,
-}  # fmt: skip
 
 
 class ControlWords:
@@ -121,13 +117,13 @@ class ControlPage:
         """Transitions collected so far on this host."""
         return sum(collector.get(CollectorWord.ENV_STEPS) for collector in self.collectors)
 
-    def progress(self, role: str, index: int) -> int:
-        """Returns a number that changes whenever the process made progress; 0 while it starts."""
-        return self._section(role, index).get(_PROGRESS[role])
+    def words(self, role: str, index: int) -> ControlWords:
+        """Returns the words of a process. The first two mean the same for all of them."""
+        return {"learner": self.ranks, "collector": self.collectors, "evaluator": (self.evaluator,)}[role][index]
 
     def is_waiting(self, role: str, index: int) -> bool:
         """True while the process waits for another one."""
-        return bool(self._section(role, index).get(_IS_WAITING[role]))
+        return bool(self.words(role, index).get(RankWord.IS_WAITING))
 
     def is_saving(self, role: str, index: int) -> bool:
         """True while a collector writes its part of a checkpoint."""
@@ -135,10 +131,9 @@ class ControlPage:
 
     def is_asked(self, role: str, index: int) -> bool:
         """True while a collector owes a snapshot, or any process its exit: it has no reason to wait."""
-        if self.host.get(HostWord.STOP) == Stop.EXIT:
-            return True
-        done = self.collectors[index].get(CollectorWord.SNAPSHOT_DONE) if role == "collector" else 0
-        return role == "collector" and self.leader.get(RankWord.SNAPSHOT_REQUEST) > done
+        if self.host.get(HostWord.STOP) == Stop.EXIT or role != "collector":
+            return self.host.get(HostWord.STOP) == Stop.EXIT
+        return self.leader.get(RankWord.SNAPSHOT_REQUEST) > self.collectors[index].get(CollectorWord.SNAPSHOT_DONE)
 
     def may_go(self, role: str, index: int) -> bool:
         """True for a collector that owes a snapshot, or may take a step: it has no reason to wait for the learner.
@@ -151,6 +146,3 @@ class ControlPage:
         is_released = leader.get(RankWord.SNAPSHOT_RELEASE) >= own.get(CollectorWord.SNAPSHOT_DONE)
         has_grant = own.get(CollectorWord.ENV_STEPS) < leader.get(RankWord.GRANTED)
         return self.is_asked(role, index) or (is_released and has_grant and not self.is_stopping)
-
-    def _section(self, role: str, index: int) -> ControlWords:
-        return {"learner": self.ranks, "collector": self.collectors, "evaluator": (self.evaluator,)}[role][index]

@@ -1,4 +1,4 @@
-"""Tells a process that the kernel killed because memory ran out from one that somebody killed."""
+"""Tells a process that the kernel killed because memory ran out from one that was killed by a signal of somebody."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ class OomWatch:
         self._new: dict[Path, tuple[int, float]] = {}  # kills of which no process has the cause yet, and when they came
 
     def look(self) -> None:
-        """Reads the counts, several times a second: of a process that somebody kills later they say nothing."""
+        """Reads the counts, several times a second: they say nothing of a process that is killed later."""
         now_s = self._elapsed_s()
         self._new = {file: (count, at_s) for file, (count, at_s) in self._new.items() if now_s - at_s <= RECENT_S}
         for file, before in self._counts.items():
-            count = _kills(file)
+            self._counts[file] = count = _kills(file)
             if count > before:
                 self._new[file] = (self._new.get(file, (0, 0.0))[0] + count - before, now_s)
-            self._counts[file] = count
 
     def cause(self) -> str | None:
         """Returns why the kernel killed a process just now, with the limit that was reached; None if it killed none.
@@ -50,16 +49,14 @@ class OomWatch:
         self.look()
         grown = [file for file in self._counts if file in self._new]
         self._new = {file: (count - 1, at_s) for file, (count, at_s) in self._new.items() if count > 1}
-        if not grown:
-            return None
-        limits = {limit.directory: limit for limit in memory_limits()}
+        limits = {limit.directory: limit for limit in memory_limits()} if grown else {}
         for file in grown:
             if limit := limits.get(file.parent):
                 return (
                     f"was killed by the kernel: out of memory; the limit of {limit.directory} is"
                     f" {limit.limit / 2**20:,.0f} MiB, of which {limit.used / 2**20:,.0f} MiB are used now"
                 )
-        return "was killed by the kernel: the machine ran out of memory"
+        return "was killed by the kernel: the machine ran out of memory" if grown else None
 
 
 def _kills(file: Path) -> int:

@@ -1,31 +1,71 @@
-"""The supervisor: starts the children, reads their messages, reaps them, turns signals into an orderly stop.
+"""The supervisor: starts the children of a run, reads their messages, reaps them, and ends the run in order.
 
-It imports no torch and never blocks for long, so it always answers. States: running, stopping (the learner saves and
-exits, until a deadline), killing. Every path ends in the same clean-up, and the first failure is the one reported.
+It imports no torch and never blocks for long, so it always answers. States: running, finishing (the learners save and
+exit, until a deadline), exiting, killing. Each kind of child may be absent. Every path ends in the same clean-up, and
+the first failure is the one reported.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import os
+import select
+import selectors
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import FrameType
+from typing import Any, TypeAlias
 
-from offpolicy.children import describe_exit
-from offpolicy.descendants import adopting
-from offpolicy.errors import CrashLoopError
-from offpolicy.fork_server import ForkServer
-from offpolicy.processes.child_processes import Child, ChildProcesses, MessageHandler, Start
-from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
-from offpolicy.processes.failures import Failure, FailureRecord, is_death
-from offpolicy.processes.hang_check import HangCheck
+from offpolicy import fault
+from offpolicy.errors import CrashLoopError, EnvWorkerKilled, HangError
+from offpolicy.machine import load_per_core
+from offpolicy.processes.children import (
+    HELD_S,
+    KILL_TIMEOUT_S,
+    Child,
+    adopting,
+    describe_exit,
+    end_adopted,
+    is_stopped,
+    own_children,
+    reap_adopted,
+    start_child,
+)
+from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Stop
+from offpolicy.processes.fork_server import ForkServer
 from offpolicy.processes.oom import OomWatch
 from offpolicy.processes.restarts import Restarts
-from offpolicy.processes.run_signals import RunSignals
 from offpolicy.processes.shared_memory import WakeEvent
-from offpolicy.processes.shutdown import Shutdown
-from offpolicy.processes.watchdog import PEER_GRACE_S, Watchdog
+from offpolicy.processes.signals import SAVE_SIGNAL, signals_handled, stop_code
 
 TICK_S = 0.1  # at most, between two checks of the children
+SECOND_S = 0.5  # a signal so soon after the first is the same one: launchers forward what their child has got too
+STACKS_S = 0.2  # for a signalled child to write its stacks
+WORKER_GRACE_S = 8.0  # beyond the step timeout: a collector that finds a worker silent closes the others, then names it
+LEARNER_STEP_TIMEOUT_S = 600.0  # one iteration, the first compilation included
+SNAPSHOT_TIMEOUT_S = 600.0  # of a collector that writes its part of a checkpoint: the disk may be slow
+PEER_GRACE_S = 5.0  # for the other learner ranks to notice that one has died, before they are killed
+FROZEN_S = 10.0  # in which a process that waits takes what it waits for; it looks twice a second
+MOST_LOAD = 8.0  # threads per core beyond which a start has no more time: a load may count what never runs
+PAUSE_S = 2.0  # a longer gap between two ticks means that nothing ran at all (Ctrl-Z, a frozen container)
+
+MessageHandler: TypeAlias = Callable[[Child, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The process that failed and the cause; the last block on stderr."""
+
+    role: str
+    index: int
+    pid: int
+    env_steps: int  # transitions collected when it was noticed
+    exit_code: int
+    cause: str
+    traceback: str = ""
+    is_consequence: bool = False  # of another failure: replaced by it when it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +75,7 @@ class SupervisorConfig:
     server: ForkServer  # of which the children are forks
     log_fd: int  # the file of the children's stdout and stderr
     stop_timeout_s: float  # for the iteration, the final checkpoint and the children's exit
+    step_timeout_s: float  # of a step of the environments
     elapsed_s: Callable[[], float]  # a clock that never steps back
     restarts: Restarts  # of the run: they outlive a supervisor
     death_code: int = 1  # exit code of a run that a death by a signal ends
@@ -54,29 +95,35 @@ class Supervisor:
         config: SupervisorConfig,
         on_message: MessageHandler = lambda child, message: None,
     ) -> None:
-        """`on_message` gets what the children send, and what the supervisor says about them."""
-        elapsed_s, self._control, self._restarts = config.elapsed_s, control, config.restarts
-        self.children = ChildProcesses(config.server, config.log_fd, elapsed_s, on_message)
-        self._oom = OomWatch(elapsed_s)
-        self._failures = FailureRecord(self._oom, lambda: config.num_hosts * control.env_steps, config.death_code)
-        self._watchdog = Watchdog(control, elapsed_s, config.peer_timeout_s, config.start_timeout_s, config.replay_s)
-        self._shutdown = Shutdown(
-            self.children, control, wake_events, self._failures, self._watchdog, elapsed_s, config.stop_timeout_s
-        )
-        self._hang_check = HangCheck(self.children, control, self._failures, self._watchdog, self._shutdown)
-        self._signals = RunSignals(
-            elapsed_s, on_stop=self._on_stop_signal, on_kill=self.children.kill_all, on_save=self._on_save_signal
-        )
+        """`on_message` gets what the children send but errors and ends, and what the supervisor says about them."""
+        self.children: dict[tuple[str, int], Child] = {}  # those that run, by role and index
+        self.failure: Failure | None = None  # of the run so far
+        self.signal_code = 0  # exit code of the first signal, unless a failure came before it
+        self._control, self._wake_events, self._config, self._on_message = control, wake_events, config, on_message
+        self._oom = OomWatch(config.elapsed_s)
+        self._selector = selectors.DefaultSelector()  # data: the child that has written, None for all else
         self._entered = contextlib.ExitStack()
+        self._known = set[int]()  # children of this process before the run
+        self._first_signal_s: float | None = None
+        self._is_signal_shown = False
         self._has_lost_one = False  # True after a death that the run survives: all processes begin again
-        self.signal_code = 0  # of the first signal, unless a failure came before it
+        self._deadline_s: float | None = None  # of the stop
+        self._is_hastened = False  # a learner is lost, so nothing will be saved
+        self._ticked_s = config.elapsed_s()
+        self._now_s = 0.0  # this clock stands still while nothing runs, so that no pause counts against a child
+        self._counts, self._counts_s = (-1, -1), 0.0  # of env steps and updates, and since when they stand
 
     def __enter__(self) -> Supervisor:
         with contextlib.ExitStack() as steps:  # of `__exit__`, which takes each, the last one first
             steps.enter_context(adopting())
-            steps.enter_context(self._signals)
-            steps.callback(self.children.close)
-            self.children.watch(self._signals.fd)
+            self._known = own_children()
+            steps.callback(self._selector.close)
+            self._lifeline = os.pipe()
+            for fd in self._lifeline:
+                steps.callback(os.close, fd)
+            self._signals = steps.enter_context(signals_handled(self._on_signal))
+            self._selector.register(self._signals, selectors.EVENT_READ)
+            steps.callback(self._end_children)
             self._entered = steps.pop_all()
         return self
 
@@ -84,128 +131,349 @@ class Supervisor:
         self._entered.close()
 
     @property
-    def failure(self) -> Failure | None:
-        """The failure of the run so far."""
-        return self._failures.first
-
-    @property
     def must_begin_again(self) -> bool:
         """True if all processes were ended after a death, to begin again from the checkpoint."""
         return self._has_lost_one and self.failure is None and not self.signal_code
 
-    def spawn(self, start: Start) -> int:
-        """Starts a child; returns its pid. Raises `StartError` if the machine refuses."""
-        return self.children.spawn(start)
+    def spawn(self, role: str, index: int, target: str, payload: Mapping[str, Any], fds: Mapping[str, int]) -> int:
+        """Starts a child, see `start_child`; returns its pid. Raises `StartError` if the machine refuses."""
+        config = self._config
+        child = start_child(config.server, role, index, target, payload, fds, config.log_fd, self._lifeline[0])
+        self.add(child)
+        return child.pid
 
-    def run(
-        self, on_tick: Callable[[], None], step_timeout_s: float, on_signal: Callable[[], None] = lambda: None
-    ) -> None:
+    def add(self, child: Child) -> None:
+        """Takes a process that was started into the children."""
+        self.children[child.key] = child
+        self._selector.register(child.messages, selectors.EVENT_READ, child)
+        self._selector.register(child.pidfd, selectors.EVENT_READ)
+
+    def run(self, on_tick: Callable[[], None], on_signal: Callable[[], None] = lambda: None) -> None:
         """Supervises until every child has exited. `on_tick` is called about ten times a second.
 
         `on_signal` is called at once when the first signal has come: a signal wakes the loop.
         """
         while self.children:
-            events = self.children.wait(TICK_S)
-            self._signals.show(on_signal)
-            for child, has_ended in events:
-                if child is None:
-                    self._signals.drain()
-                elif child not in self.children:
-                    continue  # reaped by an event before this one: its descriptors are closed
-                elif has_ended:
-                    self._reap(child)
-                else:
-                    self.children.read(child)
+            fault.hit("supervisor.wait")
+            for key, _ in self._selector.select(TICK_S):
+                if key.fd == self._signals:
+                    os.read(self._signals, 64)
+                elif key.data is not None and not self._read(key.data):
+                    self._selector.unregister(key.fd)
+            if self._first_signal_s is not None and not self._is_signal_shown:
+                on_signal()
+                self._is_signal_shown = True
+            self.tick()
             on_tick()
-            self._oom.look()
-            self.children.reap_descendants()
-            pause_s = self._watchdog.discount_pause()
-            self._hang_check.check(step_timeout_s)
-            self._shutdown.check(pause_s)
-            self._give_up_held(pause_s)
+
+    def tick(self) -> None:
+        """Reaps the children that have ended, and kills those that hang or outlive the deadline of the stop."""
+        before_s, self._ticked_s = self._ticked_s, self._config.elapsed_s()
+        gap_s = self._ticked_s - before_s
+        self._now_s += gap_s if gap_s <= PAUSE_S else 0.0
+        self._oom.look()
+        self._reap()
+        reap_adopted(self._known | {self._config.server.pid, *(child.pid for child in self.children.values())})
+        self._check_hangs()
+        self._check_deadline()
+        for child in list(self.children.values()):
+            if child.killed_s is not None and self._now_s - child.killed_s > HELD_S and child.poll() is None:
+                self._give_up(child)
+                self._stop_without(child)
 
     def stop(self, level: Stop) -> None:
-        """Asks all children to finish, and sets the deadline after which they are killed."""
-        self._shutdown.begin(level)
+        """Asks all children to finish, or to exit; the first call sets the deadline after which they are killed."""
+        if self._control.host.get(HostWord.STOP) < level:
+            self._control.host.set(HostWord.STOP, level)
+        if self._deadline_s is None:
+            self._deadline_s = self._now_s + self._config.stop_timeout_s
+        for wake_event in self._wake_events:
+            wake_event.set()
 
-    def _reap(self, child: Child) -> None:
-        """Reaps a dead child: all processes begin again after its death, or the run stops."""
-        code = self.children.finish(child)
-        if child.error.get("is_consequence"):
-            self._reap_cause(child)
-        self.children.remove(child)
+    # -- ends of children ---------------------------------------------------------------------------------------------
+
+    @property
+    def _learners(self) -> list[Child]:
+        return [child for child in self.children.values() if child.is_learner]
+
+    @property
+    def _env_steps(self) -> int:
+        return self._config.num_hosts * self._control.env_steps
+
+    def _read(self, child: Child) -> bool:
+        """Hands on the messages that a child has written; False if there are none."""
+        messages = child.read()
+        for message in messages or ():
+            self._on_message(child, message)
+        return messages is not None
+
+    def _warn(self, child: Child, text: str) -> None:
+        self._on_message(child, {"kind": "warning", "text": text})
+
+    def _reap(self) -> None:
+        """Reaps the dead children: all processes begin again after a death that is survived, or the run stops."""
+        ended = self._ended()
+        if any(child.error.get("is_consequence") for child in ended):  # the rank that it has lost may be dead by now
+            ended += self._ended()
+        for child in sorted(ended, key=lambda child: bool(child.error.get("is_consequence"))):
+            fault.hit("supervisor.reap")
+            if self._is_survived(child):
+                self._has_lost_one = True
+                for other in (*ended, *self.children.values()):
+                    self._kill(other)
+            else:
+                self._stop_after(child)
+
+    def _ended(self) -> list[Child]:
+        """Returns the children that have ended, with their last messages read; they are no children any more."""
+        ended = [child for child in self.children.values() if child.poll() is not None]
+        for child in ended:
+            # Not until end of file: a process that an environment left behind may hold the pipe open.
+            while self._read(child):
+                pass
+            self._remove(child)
+        return ended
+
+    def _remove(self, child: Child) -> None:
+        del self.children[child.key]
+        for fd in (child.pidfd, child.messages):
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(fd)
+            os.close(fd)
         if child.role == "collector":
             self._control.collectors[child.index].set(CollectorWord.IS_GONE, 1)
-        if self._is_survived(child, code):
-            self._has_lost_one = True
-            for other in self.children:
-                self.children.kill(other)
-        else:
-            self._end_with(child, code)
 
-    def _is_survived(self, child: Child, code: int) -> bool:
+    def _is_survived(self, child: Child) -> bool:
         """Reports a death that the run survives; False, and a failure, if it makes a crash loop of those before."""
-        is_over = child.is_killed or child.has_finished or self.failure is not None or self._shutdown.has_begun
-        if is_over or self._restarts.limit == 0 or not is_death(code, child.error):
+        is_over = child.is_killed or child.has_finished or self.failure is not None or self._deadline_s is not None
+        if is_over or self._config.restarts.limit == 0 or not is_death(child):
             return False
-        death = f"{child.name} (pid {child.process.pid}) {self._failures.cause_of(child, code).splitlines()[0]}"
-        death = f"{death} at env step {self._failures.env_steps:,}"
+        cause = self._cause_of(child).splitlines()[0]
+        death = f"{child.name} (pid {child.pid}) {cause} at env step {self._env_steps:,}"
         try:
-            number = self._restarts.add(death)
+            number = self._config.restarts.add(death)
         except CrashLoopError as error:
-            self._failures.set(child, error.exit_code, str(error), child.error.get("traceback", ""))
+            self._fail(child, error.exit_code, str(error), child.error.get("traceback", ""))
             return False
-        self.children.report(child, kind="warning", text=f"{death}; {number}")
+        self._warn(child, f"{death}; {number}")
         return True
 
-    def _give_up_held(self, pause_s: float) -> None:
-        """Ends the run without the killed children that the kernel holds: nothing will ever be reaped of them."""
-        for child in self.children.held(pause_s):
-            self._shutdown.give_up(child)
-            if child.role == "collector":
-                self._control.collectors[child.index].set(CollectorWord.IS_GONE, 1)
-            self._stop_without(child)
-
-    def _reap_cause(self, child: Child) -> None:
-        """Reaps a dead learner rank before `child`, which exited because it had lost a rank: maybe that one."""
-        for other in self.children.learners:
-            if not other.is_closed and other.process.poll() is not None:
-                self._reap(other)
-                return
-
-    def _end_with(self, child: Child, code: int) -> None:
+    def _stop_after(self, child: Child) -> None:
         """Stops the run after the end of a child, which is its failure unless it was asked for.
 
         A learner that has finished may still crash while its interpreter shuts down, and so may any other process once
         no learner is left.
         """
-        is_exit = self._shutdown.level == Stop.EXIT
+        code, is_exit = child.returncode or 0, self._control.host.get(HostWord.STOP) == Stop.EXIT
         is_expected = child.has_finished if child.is_learner else is_exit and code <= 0
-        if is_expected and code and not child.is_killed and self._failures.first is None:
-            when = "after it had finished" if child.is_learner else "after the learner had finished"
-            text = f"{child.name} (pid {child.process.pid}) {describe_exit(code)} {when}"
-            self.children.report(child, kind="warning", text=text)
-        if not is_expected and not child.is_killed:
-            self._failures.note_exit(child, code)
-        if is_expected:
-            self.stop(Stop.FINISH if self.children.learners else Stop.EXIT)
-        else:
+        if not is_expected:
+            if not child.is_killed:
+                self._note_exit(child)
             self._stop_without(child)
+            return
+        if code and not child.is_killed and self.failure is None:
+            when = "after it had finished" if child.is_learner else "after the learner had finished"
+            self._warn(child, f"{child.name} (pid {child.pid}) {describe_exit(code)} {when}")
+        self.stop(Stop.FINISH if self._learners else Stop.EXIT)
 
     def _stop_without(self, child: Child) -> None:
         """Stops the run after the loss of a child: the learners save, unless one of them is lost."""
-        learners = self.children.learners
+        learners = self._learners
         self.stop(Stop.FINISH if learners else Stop.EXIT)
-        if child.is_learner and learners:
+        if child.is_learner and learners and self._deadline_s is not None:
             # The others cannot train without it. They notice by themselves, and get little time to.
-            self._shutdown.hasten(PEER_GRACE_S)
+            self._deadline_s = min(self._deadline_s, self._now_s + PEER_GRACE_S)
+            self._is_hastened = True
 
-    def _on_save_signal(self) -> None:
-        for word in (HostWord.SAVE_REQUEST, HostWord.SAVE_SIGNALS):
-            self._control.host.bump(word)
+    def _fail(
+        self, child: Child, exit_code: int, cause: str, traceback: str = "", *, is_consequence: bool = False
+    ) -> None:
+        """Makes this the failure of the run."""
+        self.failure = Failure(
+            child.role, child.index, child.pid, self._env_steps, exit_code, cause, traceback, is_consequence
+        )
 
-    def _on_stop_signal(self) -> None:
-        """Asks all processes to finish and save."""
+    def _note_exit(self, child: Child) -> None:
+        """Records an unexpected exit: the first one counts, unless it was only a consequence of this one."""
+        error, code = child.error, child.returncode or 0
+        is_consequence = bool(error.get("is_consequence"))
+        if self.failure is not None and not (self.failure.is_consequence and not is_consequence):
+            return
+        cause = self._cause_of(child)
+        if error:
+            cause = f"{error['error']}: {cause}"
+        else:
+            end = cause.removeprefix("was ") + (" without being asked to" if code >= 0 else "")
+            cause = f"{end}; what it printed is in train.log"
+        exit_code = self._config.death_code if is_death(child) else int(error.get("code", 1))
+        self._fail(child, exit_code, cause, error.get("traceback", ""), is_consequence=is_consequence)
+
+    def _cause_of(self, child: Child) -> str:
+        """Returns the error of a dead child, why the kernel has killed it, or how it has ended."""
+        killed = self._oom.cause() if child.returncode == -signal.SIGKILL else None
+        return str(child.error.get("text") or killed or describe_exit(child.returncode))
+
+    # -- kills --------------------------------------------------------------------------------------------------------
+
+    def _kill(self, child: Child, *, is_hung: bool = False) -> None:
+        """Kills a child: its end is no failure. A hung one that has sent an error before ends as it has failed."""
+        child.is_killed = not (is_hung and child.error)
+        if child.killed_s is None:
+            child.killed_s = self._now_s
+        child.kill()
+
+    def _kill_all(self) -> None:
+        """Kills all children and waits for their ends, for `KILL_TIMEOUT_S` at most."""
+        fault.hit("supervisor.kill")
+        for child in self.children.values():
+            self._kill(child)
+        end_s = self._config.elapsed_s() + KILL_TIMEOUT_S
+        for child in self.children.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
+                child.wait(max(0.0, end_s - self._config.elapsed_s()))
+
+    def _end_children(self) -> None:
+        """Kills the children, then what they have left behind."""
+        try:
+            self._kill_all()
+        finally:
+            for child in list(self.children.values()):
+                self._remove(child)
+            end_adopted(self._known | {self._config.server.pid})
+
+    def _give_up(self, child: Child) -> None:
+        """Leaves a killed child alone that the kernel holds; it is the failure if there is none yet."""
+        cause = "did not end although it was killed: the kernel holds it"
         if self.failure is None:
-            self.signal_code = self._signals.exit_code
-        self.stop(Stop.FINISH)
+            self._fail(child, HangError.exit_code, cause)
+        else:
+            self._warn(child, f"{child.name} (pid {child.pid}) {cause}")
+        self._remove(child)
+
+    # -- hangs --------------------------------------------------------------------------------------------------------
+
+    def _check_hangs(self) -> None:
+        """Kills a child that was busy without progress, or ends a run whose processes wait for each other."""
+        for child in list(self.children.values()):
+            limit = self._hung_for(child)
+            if limit is not None and self.failure is None and child.killed_s is None:
+                child.send_signal(signal.SIGUSR2)  # its stacks go to train.log
+                select.select([], [], [], STACKS_S)
+                if not child.error:  # else it hangs on its way out, and has said why it goes
+                    self._fail(child, HangError.exit_code, f"{limit}; the stacks of its threads are in train.log")
+                self._kill(child, is_hung=True)
+        counts = (self._control.env_steps, self._control.leader.get(RankWord.UPDATES))
+        is_waiting = all(self._control.is_waiting(*key) for key in self.children)
+        if counts != self._counts or not is_waiting or not self.children:
+            self._counts, self._counts_s = counts, self._now_s
+        is_deadlocked = self._now_s - self._counts_s > self._config.step_timeout_s
+        if is_deadlocked and self._deadline_s is None and self.failure is None:
+            self._end_deadlock()
+
+    def _hung_for(self, child: Child) -> str | None:
+        """Returns the limit, in words, that a busy child has exceeded without any progress; None if it has not."""
+        config, progress = self._config, self._control.words(*child.key).get(RankWord.PROGRESS)
+        if progress != child.progress or self._control.is_waiting(*child.key):
+            child.progress, child.progress_s = progress, self._now_s
+            return None
+        limit_s, allowed_by = config.step_timeout_s + WORKER_GRACE_S, "env.step_timeout_s"
+        if child.is_learner:
+            limit_s = max(config.step_timeout_s, LEARNER_STEP_TIMEOUT_S, config.peer_timeout_s + PEER_GRACE_S)
+        # Still starting; the evaluator starts again with every evaluation.
+        if progress == 0 or child.role == "evaluator":
+            replay_s = config.replay_s if child.role != "evaluator" else 0.0
+            # Longer by as much as more threads than cores want to run.
+            start_s = config.start_timeout_s * min(max(1.0, load_per_core()), MOST_LOAD) + replay_s
+            if start_s > limit_s:
+                limit_s = start_s
+                allowed_by = "runner.start_timeout_s" + (" and the time to read the replay" if replay_s else "")
+        if self._control.is_saving(*child.key):
+            limit_s, allowed_by = max(limit_s, SNAPSHOT_TIMEOUT_S), "its part of a checkpoint may take"
+        is_hung = self._now_s - child.progress_s > limit_s
+        return f"no progress for {limit_s:.0f} s, longer than {allowed_by}" if is_hung else None
+
+    def _end_deadlock(self) -> None:
+        """Ends a run whose processes all wait: the collector that keeps the others waiting, else all of them."""
+        child = self._blocking_child()
+        is_frozen, may_go = is_stopped(child.pid), self._control.may_go(*child.key)
+        if is_frozen:
+            waited = "the others waited for it, which a signal had stopped,"
+        elif may_go:
+            waited = "the others waited for it, which waited although it could go on,"
+        else:
+            waited = "learner and collector waited for each other"
+        self._fail(child, HangError.exit_code, f"{waited} for {self._config.step_timeout_s:g} s")
+        if (is_frozen or may_go) and not child.is_learner:
+            self._kill(child, is_hung=True)  # the learner can still save
+        else:
+            self._kill_or_give_up()
+
+    def _blocking_child(self) -> Child:
+        """Returns the child for which the others wait: one that was stopped from outside, else one that may go on."""
+
+        def order(child: Child) -> tuple[bool, bool, bool]:
+            is_waiting = self._control.is_waiting(*child.key) and not self._control.may_go(*child.key)
+            return not is_stopped(child.pid), is_waiting, not child.is_learner
+
+        return min(self.children.values(), key=order)
+
+    # -- the end of the run -------------------------------------------------------------------------------------------
+
+    def _check_deadline(self) -> None:
+        """During a stop: kills what stands still or outlives the deadline, half-way to it collectors that are busy."""
+        if self._deadline_s is None:
+            return
+        left_s = self._deadline_s - self._now_s
+        level = self._control.host.get(HostWord.STOP)
+        is_half_way = left_s < self._config.stop_timeout_s / 2 and level == Stop.FINISH and not self._is_hastened
+        for child in self.children.values():
+            why = f"did not react for {FROZEN_S:g} s" if self._is_frozen(child) else None
+            if is_half_way and why is None and not self._control.is_waiting(*child.key):
+                why = "was busy half-way to the deadline of the stop"
+            if why is not None and not child.is_learner and child.killed_s is None:  # the learner waits for it in vain
+                lost = "; what is saved now lacks its episodes" if child.role == "collector" else ""
+                self._warn(child, f"{child.name} (pid {child.pid}) {why} and was killed{lost}")
+                self._kill(child, is_hung=True)
+        if left_s < 0 and self.children:
+            if self.failure is None and level == Stop.FINISH:
+                cause = f"did not finish within {self._config.stop_timeout_s:g} s of the stop request"
+                self._fail(self._blocking_child(), HangError.exit_code, cause)
+            self._kill_or_give_up()
+
+    def _is_frozen(self, child: Child) -> bool:
+        """True if a child has not reacted for `FROZEN_S`: it was stopped from outside, or sleeps on after a wake-up."""
+        is_asleep = self._control.is_waiting(*child.key) and self._control.is_asked(*child.key)
+        if not (is_asleep or is_stopped(child.pid)) or child.reaction_s is None:
+            child.reaction_s = self._now_s
+        return self._now_s - child.reaction_s > FROZEN_S
+
+    def _kill_or_give_up(self) -> None:
+        """Kills all children, and gives up those that the kernel holds."""
+        self._kill_all()
+        for child in list(self.children.values()):
+            if child.poll() is None:
+                self._give_up(child)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Asks for a checkpoint, or for the end: the first stop lets all processes save, a second Ctrl-C kills them.
+
+        That is one that comes later than `SECOND_S`, once the screen was given the text that the run stops.
+        """
+        now_s = self._config.elapsed_s()
+        if number == SAVE_SIGNAL:
+            for word in (HostWord.SAVE_REQUEST, HostWord.SAVE_SIGNALS):
+                self._control.host.bump(word)
+        elif self._first_signal_s is None:
+            self._first_signal_s = now_s
+            if self.failure is None:
+                self.signal_code = stop_code(number)
+            self.stop(Stop.FINISH)
+        elif number == signal.SIGINT and self._is_signal_shown and now_s - self._first_signal_s >= SECOND_S:
+            self._kill_all()
+
+
+def is_death(child: Child) -> bool:
+    """True if a signal has ended a child, or a worker of its environments."""
+    if "error" in child.error:
+        return bool(child.error["error"] == EnvWorkerKilled.__name__)
+    return (child.returncode or 0) < 0

@@ -46,11 +46,12 @@ def test_ctrl_c_at_any_instant_of_the_start_ends_it_with_130_and_no_traceback(de
 
 HELD = """
 import multiprocessing, sys, threading
-from offpolicy import __main__, children, cli
+from offpolicy import __main__, cli
+from offpolicy.processes import child
 def command():
     {left}.start()
     {end}
-cli.main, children.GRACE_S = command, 0.1
+cli.main, child.GRACE_S = command, 0.1
 sys.exit(__main__.main())
 """
 THREAD = "threading.Thread(target=threading.Event().wait)"

@@ -10,7 +10,7 @@ import pytest
 from offpolicy import output
 from offpolicy.output import counted, drain, is_behind, nonblocking, return_text, three_digits
 from tests.full_pipe import LIMIT_S, FullPipe
-from tests.unit.test_start import shell
+from tests.unit.processes.test_signals import shell
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from offpolicy.api.training import configure, train
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import ConfigError, EnvFailure, Interrupted, NumericsError
 from offpolicy.logger.callbacks import Callback
-from offpolicy.processes.failures import Failure
-from offpolicy.start import interrupts_exit
+from offpolicy.processes.signals import interrupts_exit
+from offpolicy.processes.supervisor import Failure
 
 
 class Runner:

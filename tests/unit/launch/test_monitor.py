@@ -140,10 +140,7 @@ class Run:
         self.monitor = self._monitor(**tree)
 
     def send(self, role: str, kind: str, **fields: Any) -> None:
-        process = SimpleNamespace(pid=7)
-        child: Any = SimpleNamespace(
-            name=f"{role} 0", index=0, is_learner=role == "learner", role=role, process=process
-        )
+        child: Any = SimpleNamespace(name=f"{role} 0", index=0, is_learner=role == "learner", role=role, pid=7)
         self.monitor.on_message(child, {"kind": kind, **fields})
 
     def start(self, env_steps: int = 0) -> None:

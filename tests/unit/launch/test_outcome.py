@@ -21,7 +21,7 @@ from offpolicy.launch.outcome import (
     print_failure,
 )
 from offpolicy.logger.record import RunHeader
-from offpolicy.processes.failures import Failure
+from offpolicy.processes.supervisor import Failure
 
 CRASH = Failure("learner", 1, 4711, 800, 1, "RuntimeError: boom", "Traceback ...\nRuntimeError: boom\n")
 HANG = Failure("collector", 0, 4712, 800, 70, "no progress for 68 s")

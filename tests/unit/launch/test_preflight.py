@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from offpolicy.calls import ChildTimeout
 from offpolicy.checkpoint.content import fingerprint
 from offpolicy.config.overrides import load_config
 from offpolicy.config.run_files import write_config
@@ -19,6 +18,7 @@ from offpolicy.errors import ConfigError
 from offpolicy.launch import preflight
 from offpolicy.launch.hosts import LaunchPlan
 from offpolicy.launch.preflight import find_source, find_teacher
+from offpolicy.processes.children import ChildTimeout
 from offpolicy.types import SpaceSpec
 
 STUDENT = load_config(["algo=hora", "env=hand_rotation", "stage=adapt", "teacher=teacher"])

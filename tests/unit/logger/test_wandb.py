@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from offpolicy.children import is_held
 from offpolicy.errors import ConfigError
 from offpolicy.logger import wandb as module
 from offpolicy.logger.record import Record
 from offpolicy.logger.wandb import WandbSink, require_login
+from offpolicy.processes.child import is_held
 
 EVALUATION: Record = {"eval/env_steps": 8, "eval/mean_reward": -5.0}
 

@@ -6,18 +6,18 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from offpolicy.processes.child_processes import Child, Start
+from offpolicy.processes.children import Child
 from offpolicy.processes.control_page import ControlPage, HostWord, Stop
-from offpolicy.processes.failures import Failure
 from offpolicy.processes.restarts import Restarts
 from offpolicy.processes.shared_memory import WakeEvent
-from offpolicy.processes.supervisor import Supervisor, SupervisorConfig
+from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig
 
 STOP_TIMEOUT_S, STEP_TIMEOUT_S = 60.0, 10.0
 CRASH = {"kind": "error", "text": "step 3", "error": "EnvFailure", "code": 1, "traceback": "Traceback ..."}
@@ -27,12 +27,15 @@ LOST = {"kind": "error", "text": "lost rank 1", "error": "PeerLostError", "code"
 NO_SERVER: Any = SimpleNamespace(pid=0)  # a fork server that starts nothing
 
 
-class Process:
+class FakeChild(Child):
     """Exits when the test asks for it, or when it is killed; its pidfd is the read end of a pipe."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid, self.code, self.signals = pid, 0, list[int]()
-        self.pidfd, self._life = os.pipe()
+    def __init__(self, role: str, index: int, pid: int) -> None:
+        pidfd, self._life = os.pipe()
+        messages, self.pipe = os.pipe()
+        super().__init__(role, index, pid, pidfd, messages)
+        self.code, self.signals = 0, list[int]()
+        self.is_held = False  # by the kernel: it runs on although it is killed
 
     def exit(self, code: int) -> None:
         if self._life >= 0:
@@ -40,36 +43,40 @@ class Process:
             os.close(life)
 
     def kill(self) -> None:
-        self.exit(-signal.SIGKILL)
+        if not self.is_held:
+            self.exit(-signal.SIGKILL)
 
     def send_signal(self, number: int) -> None:
         self.signals.append(number)
 
     def poll(self) -> int | None:
-        return None if self._life >= 0 else self.code
+        self.returncode = None if self._life >= 0 else self.code
+        return self.returncode
 
     def wait(self, timeout_s: float | None = None) -> int:
-        assert timeout_s is not None or self._life < 0  # the wait for a process that runs on would never end
+        if self.poll() is None:
+            assert timeout_s is not None  # the wait for a process that runs on would never end
+            raise subprocess.TimeoutExpired("held", timeout_s)
         return self.code
 
 
 class Stage:
     """A supervisor of fake children; each tick of its loop takes a second of the fake clock."""
 
-    def __init__(self, *roles: str, max_restarts: int = 0, death_code: int = 1) -> None:
+    def __init__(self, *roles: str, max_restarts: int = 0, **limits: Any) -> None:
         self.now_s = 100.0
         self.restarts = Restarts(max_restarts, lambda: self.now_s)
         self.event = WakeEvent.create()
         self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(2, 2))), 2, 2)
         config = SupervisorConfig(
-            NO_SERVER, 2, STOP_TIMEOUT_S, lambda: self.now_s, self.restarts, death_code=death_code, num_hosts=2
+            NO_SERVER, 2, STOP_TIMEOUT_S, STEP_TIMEOUT_S, lambda: self.now_s, self.restarts, num_hosts=2, **limits
         )
         self.messages: list[tuple[str, Any]] = []
         self.supervisor = Supervisor(
             self.control, (self.event,), config, lambda child, message: self.messages.append((child.name, message))
         )
-        self.processes: dict[str, Process] = {}
-        self._roles, self._pipes, self._started = roles, dict[str, int](), list[int]()
+        self.processes: dict[str, FakeChild] = {}
+        self._roles = roles
 
     def __enter__(self) -> Stage:
         self.supervisor.__enter__()
@@ -80,20 +87,16 @@ class Stage:
     def add(self, name: str) -> None:
         """Starts a fake child."""
         role, index = name.split("-")
-        process, (read, pipe) = Process(1000 + len(self._started)), os.pipe()
-        self._started.append(pipe)
-        self._pipes[name] = pipe
-        start = Start(role, int(index), "module:main", {}, {})
-        self.processes[name] = process
-        self.supervisor.children.add(Child(start, process, process.pidfd, read))  # type: ignore[arg-type]
+        self.processes[name] = FakeChild(role, int(index), 1000 + len(self.processes))
+        self.supervisor.add(self.processes[name])
 
     def __exit__(self, *error: object) -> None:
         self.supervisor.__exit__(*error)
-        for pipe in self._started:
-            os.close(pipe)
+        for process in self.processes.values():
+            os.close(process.pipe)
 
     def send(self, name: str, **message: Any) -> None:
-        os.write(self._pipes[name], json.dumps(message).encode() + b"\n")
+        os.write(self.processes[name].pipe, json.dumps(message).encode() + b"\n")
 
     def finish(self, name: str) -> None:
         """The main function of a child returns."""
@@ -117,7 +120,7 @@ class Stage:
             self.now_s += tick_s
             (script or {}).get(next(ticks), lambda: None)()
 
-        self.supervisor.run(on_tick, STEP_TIMEOUT_S, on_signal)
+        self.supervisor.run(on_tick, on_signal)
         return self.supervisor.failure
 
     def stop_level(self) -> int:
@@ -130,27 +133,10 @@ class Stage:
                 self.finish(name)
 
 
-def hold(stage: Stage, name: str) -> None:
-    """Lets the kernel hold a fake process: it runs on although it is killed."""
-    held = stage.processes[name]
-    held.kill = lambda: None  # type: ignore[method-assign]
-
-    def wait(timeout_s: float | None = None) -> int:
-        raise subprocess.TimeoutExpired("held", timeout_s or 0.0)
-
-    held.wait = wait  # type: ignore[method-assign]
-
-
 def freeze(monkeypatch: pytest.MonkeyPatch, name: str, among: tuple[str, ...] = ("learner-0", "collector-0")) -> None:
     """Lets the fake process `name` be stopped by a signal."""
     pid = 1000 + among.index(name)
-    patch_stopped(monkeypatch, lambda asked: asked == pid)
-
-
-def patch_stopped(monkeypatch: pytest.MonkeyPatch, is_stopped: Callable[[int], bool]) -> None:
-    """The pids of fake processes may be those of real ones."""
-    for module in ("shutdown", "hang_check", "watchdog"):
-        monkeypatch.setattr(f"offpolicy.processes.{module}.is_stopped", is_stopped)
+    monkeypatch.setattr("offpolicy.processes.supervisor.is_stopped", lambda asked: asked == pid)
 
 
 def exit_of(stage: Stage, name: str, code: int = 0) -> Any:
@@ -158,8 +144,16 @@ def exit_of(stage: Stage, name: str, code: int = 0) -> Any:
     return lambda: stage.processes[name].exit(code) if code else stage.finish(name)
 
 
+def wait_until(is_true: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 20.0
+    while not is_true():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_stopped(monkeypatch, lambda pid: False)
-    monkeypatch.setattr("offpolicy.processes.supervisor.TICK_S", 0.0)
-    monkeypatch.setattr("offpolicy.processes.hang_check.STACKS_S", 0.0)
+    for name, value in (("TICK_S", 0.0), ("STACKS_S", 0.0), ("load_per_core", lambda: 0.5)):
+        monkeypatch.setattr(f"offpolicy.processes.supervisor.{name}", value)
+    # The pids of fake processes may be those of real ones.
+    monkeypatch.setattr("offpolicy.processes.supervisor.is_stopped", lambda pid: False)

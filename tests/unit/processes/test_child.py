@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from offpolicy.children import ORPHANED
-from offpolicy.fork_server import ForkServer, Process, Stdio
-from offpolicy.processes.child import ChildContext
+from offpolicy.processes.child import ORPHANED, ChildContext
+from offpolicy.processes.children import Process, adopting
+from offpolicy.processes.fork_server import ForkServer
 from offpolicy.processes.shared_memory import SharedBlock
 
 MODULE = """
@@ -104,10 +104,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             "supervisor_pid": os.getpid(),
         }  # fmt: skip
         own = (spec_read, message_write, life_read)
-        process = server.fork(
-            "offpolicy.processes.child:main", [*own, *shared.values()],
-            stdio=Stdio(os.open(os.devnull, os.O_RDONLY), log_fd, log_fd), marks="",
-        )  # fmt: skip
+        stdio = (os.open(os.devnull, os.O_RDONLY), log_fd, log_fd)
+        process = Process(server.fork("offpolicy.processes.child:main", stdio, [*own, *shared.values()]))
         for fd in (*own, log_fd):
             os.close(fd)
         with os.fdopen(spec_write, "w") as sink:
@@ -115,7 +113,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         started.append(Ends(process, message_read, life_write))
         return started[-1]
 
-    with ForkServer([], os.environ) as server:
+    with ForkServer([], os.environ) as server, adopting():
         yield start
     for ends in started:
         ends.process.kill()

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from offpolicy.processes.control_page import CollectorWord, HostWord, Stop
-from tests.unit.processes.conftest import CRASH, LOST, Stage, exit_of
+from offpolicy.errors import StartError
+from offpolicy.processes.control_page import CollectorWord, HostWord, RankWord, Stop
+from offpolicy.processes.supervisor import Failure
+from tests.fakes import refused
+from tests.unit.processes.conftest import CRASH, LOST, Stage, exit_of, freeze
 
 
 def test_run_ends_without_failure_when_the_learner_has_finished_and_the_collector_follows() -> None:
@@ -126,10 +131,13 @@ def test_a_signal_after_a_failure_does_not_make_it_an_interrupt() -> None:
         assert stage.supervisor.signal_code == 0
 
 
+@pytest.mark.promise("exit-codes")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
 def test_the_first_signal_stops_the_run_in_order(number: signal.Signals, code: int) -> None:
     with Stage("learner-0") as stage:
-        assert stage.run({0: lambda: os.kill(os.getpid(), number), 5: exit_of(stage, "learner-0")}) is None
+        numbers = {0: number, 2: signal.SIGTERM}
+        script = {tick: lambda number=number: os.kill(os.getpid(), number) for tick, number in numbers.items()}
+        assert stage.run({**script, 5: exit_of(stage, "learner-0")}) is None
         assert (stage.supervisor.signal_code, stage.stop_level()) == (code, Stop.EXIT)
 
 
@@ -146,17 +154,176 @@ def test_usr1_asks_the_learner_for_a_checkpoint_and_the_run_goes_on() -> None:
         assert stage.supervisor.signal_code == 0
 
 
-def test_a_second_interrupt_kills_at_once() -> None:
-    with Stage("learner-0") as stage:
-        interrupt = {tick: lambda: os.kill(os.getpid(), signal.SIGINT) for tick in (0, 5)}
-        assert stage.run(interrupt) is None
-        assert stage.processes["learner-0"].code == -signal.SIGKILL
-        assert stage.supervisor.signal_code == 130
-
-
 def test_leaving_the_context_kills_what_is_left_and_restores_the_handlers() -> None:
     handler = signal.getsignal(signal.SIGTERM)
     with Stage("learner-0") as stage:
         assert signal.getsignal(signal.SIGTERM) != handler
     assert stage.processes["learner-0"].code == -signal.SIGKILL
     assert signal.getsignal(signal.SIGTERM) == handler
+
+
+def test_a_process_that_another_thread_of_the_program_starts_meanwhile_outlives_the_run() -> None:
+    with ThreadPoolExecutor(1) as thread:
+        with Stage("learner-0") as stage:
+            other = thread.submit(subprocess.Popen, ["sleep", "60"]).result()
+            stage.run({0: exit_of(stage, "learner-0")})
+        assert other.poll() is None
+        other.kill()
+        assert thread.submit(other.wait).result() == -signal.SIGKILL
+
+
+def test_a_refusal_of_the_machine_leaves_no_descriptor_and_no_process() -> None:
+    with Stage() as stage:
+        before = sorted(os.listdir("/proc/self/fd"))
+        said = "collector 3 cannot be started: Resource temporarily unavailable"
+        with refused("spawn:EAGAIN"), pytest.raises(StartError, match=said):
+            stage.supervisor.spawn("collector", 3, "module:main", {}, {})
+        assert sorted(os.listdir("/proc/self/fd")) == before
+        assert not stage.supervisor.children
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("last-words")
+def test_failure_names_the_child_its_error_and_the_env_steps_of_all_hosts() -> None:
+    with Stage("learner-0", "collector-1") as stage:
+        stage.control.collectors[0].set(CollectorWord.ENV_STEPS, 40)
+        stage.crash("collector-1", CRASH)
+        failure = stage.run({3: exit_of(stage, "learner-0")})
+    assert failure == Failure("collector", 1, 1001, 80, 1, "EnvFailure: step 3", "Traceback ...")
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        (-9, "killed by SIGKILL; what it printed is in train.log"),
+        (3, "exited with code 3 without being asked to; what it printed is in train.log"),
+        (0, "exited with code 0 without being asked to; what it printed is in train.log"),
+    ],
+)
+def test_a_child_that_exits_without_a_message_is_described_by_its_exit_code(code: int, cause: str) -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.processes["collector-0"].exit(code)
+        failure = stage.run({3: exit_of(stage, "learner-0")})
+    assert failure is not None
+    assert (failure.exit_code, failure.cause) == (1, cause)
+
+
+@pytest.mark.parametrize("first", ["learner-0", "learner-1"])
+def test_a_consequence_is_replaced_by_its_cause_and_never_replaces_it(first: str) -> None:
+    with Stage("learner-0", "learner-1") as stage:
+        messages = {"learner-0": LOST, "learner-1": CRASH}
+        second = "learner-1" if first == "learner-0" else "learner-0"
+        stage.crash(first, messages[first])
+        failure = stage.run({2: lambda: stage.crash(second, messages[second])})
+    assert failure is not None
+    assert (failure.index, failure.is_consequence) == (1, False)
+
+
+# -- the deadline of a stop -------------------------------------------------------------------------------------------
+
+
+def test_a_stop_that_takes_too_long_kills_all_and_is_a_hang() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
+        failure = stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH)})
+        assert stage.processes["collector-0"].code == -signal.SIGKILL
+    assert failure is not None
+    assert failure.cause == "did not finish within 60 s of the stop request"
+
+
+def test_a_signal_after_the_learner_has_finished_does_not_keep_the_collectors() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        levels: list[int] = []
+        script = {
+            0: exit_of(stage, "learner-0"), 2: lambda: os.kill(os.getpid(), signal.SIGTERM),
+            4: lambda: levels.append(stage.stop_level()), 5: lambda: stage.follow("collector-0"),
+        }  # fmt: skip
+        assert stage.run(script) is None
+        assert levels == [Stop.EXIT]
+
+
+def test_a_collector_that_sleeps_on_after_a_stop_is_killed_in_time_and_named() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
+
+        def stop() -> None:
+            stage.supervisor.stop(Stop.FINISH)
+            stage.control.leader.bump(RankWord.SNAPSHOT_REQUEST)
+
+        assert stage.run({0: stop, 14: exit_of(stage, "learner-0")}) is None
+        assert stage.processes["collector-0"].code == -signal.SIGKILL
+        ((name, message),) = stage.messages
+    assert (name, message["kind"]) == ("collector 0", "warning")
+    assert message["text"].startswith("collector 0 (pid 1001) did not react for 10 s and was killed")
+
+
+def test_a_collector_that_was_stopped_from_outside_costs_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    freeze(monkeypatch, "collector-0")
+    with Stage("learner-0", "collector-0") as stage:
+        script = {0: lambda: stage.supervisor.stop(Stop.FINISH), 14: exit_of(stage, "learner-0")}
+        assert stage.run(script) is None
+        assert stage.processes["collector-0"].code == -signal.SIGKILL
+
+
+def test_a_collector_that_waits_for_a_slow_learner_is_left_alone() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
+        script = {
+            0: lambda: stage.supervisor.stop(Stop.FINISH),
+            45: exit_of(stage, "learner-0"),
+            47: lambda: stage.follow("collector-0"),
+        }
+        assert stage.run(script) is None
+        assert (stage.messages, stage.processes["collector-0"].code) == ([], 0)
+
+
+@pytest.mark.parametrize("frozen", ["learner-0", "learner-1"])
+def test_the_process_that_outlives_the_deadline_of_a_stop_is_the_one_to_blame(
+    monkeypatch: pytest.MonkeyPatch, frozen: str
+) -> None:
+    freeze(monkeypatch, frozen, among=("learner-0", "learner-1"))
+    with Stage("learner-0", "learner-1") as stage:
+        failure = stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH)})
+    assert failure is not None
+    assert (failure.role, failure.index) == ("learner", int(frozen[-1]))
+
+
+def test_half_way_through_a_stop_a_busy_collector_is_killed_without_a_failure_and_named() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        script = {0: lambda: stage.supervisor.stop(Stop.FINISH), 40: exit_of(stage, "learner-0")}
+        assert stage.run(script) is None
+        assert stage.processes["collector-0"].code == -signal.SIGKILL
+        ((name, message),) = stage.messages
+    assert (name, message["kind"]) == ("collector 0", "warning")
+    assert message["text"] == (
+        "collector 0 (pid 1001) was busy half-way to the deadline of the stop and was killed;"
+        " what is saved now lacks its episodes"
+    )
+
+
+def test_a_collector_that_had_failed_before_it_was_killed_in_a_stop_is_the_failure() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.send("collector-0", **CRASH)
+        failure = stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH), 40: exit_of(stage, "learner-0")})
+    assert failure is not None
+    assert (failure.exit_code, failure.cause) == (1, "EnvFailure: step 3")
+
+
+def test_a_pause_of_everything_extends_the_deadline_of_a_stop() -> None:
+    def pause() -> None:
+        stage.now_s += 1000.0
+
+    with Stage("learner-0") as stage:
+        script = {0: lambda: stage.supervisor.stop(Stop.FINISH), 10: pause, 50: exit_of(stage, "learner-0")}
+        assert stage.run(script) is None
+
+
+def test_a_process_that_the_kernel_holds_is_given_up_and_named() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.processes["learner-0"].is_held = True
+        failure = stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH)})
+        assert stage.processes["collector-0"].code == -signal.SIGKILL
+    assert failure is not None
+    assert (failure.role, failure.exit_code) == ("learner", 70)

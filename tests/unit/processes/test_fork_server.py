@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from offpolicy.children import RUN_SIGNALS
 from offpolicy.commands.runners import run_server
-from offpolicy.descendants import VARIABLE, environment_of
 from offpolicy.errors import StartError
-from offpolicy.fork_server import ForkServer, Process, Stdio
+from offpolicy.processes.children import Process, adopting
+from offpolicy.processes.fork_server import ForkServer
+from offpolicy.processes.signals import RUN_SIGNALS
 
 MODULE = """
 import json, os, signal, sys, threading
@@ -45,20 +45,16 @@ def tell(fds):
 def hold(fds):
     os.write(fds[0], b"0")
     signal.pause()
-
-def fork_and_hold(fds):
-    if not os.fork():
-        os.write(fds[0], b"0")
-        signal.pause()
-    signal.pause()
 """
 
 
 @pytest.fixture(autouse=True)
-def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "entries.py").write_text(MODULE)
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[2]}")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[3]}")
+    with adopting():
+        yield
 
 
 @pytest.fixture
@@ -67,11 +63,11 @@ def server() -> Iterator[ForkServer]:
         yield started
 
 
-def fork(server: ForkServer, entry: str, marks: str = "") -> tuple[Process, int]:
+def fork(server: ForkServer, entry: str, num_copies: int = 1) -> tuple[Process, int]:
     """Returns a fork that runs `entry` of MODULE, and the read end of its pipe."""
     read, write = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
-    process = server.fork(f"entries:{entry}", [write], stdio=Stdio(null, null, null), marks=marks)
+    process = Process(server.fork(f"entries:{entry}", (null, null, null), [write] * num_copies))
     os.close(write)
     os.close(null)
     return process, read
@@ -109,13 +105,10 @@ def test_a_fork_gets_as_many_descriptors_as_this_process_may_have_now(server: Fo
     """The limit is raised once the configuration says how many a run needs; the server is older."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (64, hard))
-    read, write = os.pipe()
-    null = os.open(os.devnull, os.O_RDWR)
-    process = server.fork("entries:tell", [write] * 250, stdio=Stdio(null, null, null), marks="")
+    process, read = fork(server, "tell", num_copies=250)
     assert json.loads(os.read(read, 65_536))["parent"] == os.getpid()
     assert process.wait(20.0) == 3
-    for fd in (read, write, null):
-        os.close(fd)
+    os.close(read)
 
 
 def test_a_stop_of_the_whole_group_kills_no_fork_before_its_entry(server: ForkServer) -> None:
@@ -126,17 +119,6 @@ def test_a_stop_of_the_whole_group_kills_no_fork_before_its_entry(server: ForkSe
     assert os.read(read, 1) == b"0"
     assert process.poll() is None
     process.kill()
-    process.wait(20.0)
-    os.close(read)
-
-
-def test_the_kernel_shows_the_marks_of_a_fork_and_of_what_it_forks(server: ForkServer) -> None:
-    process, read = fork(server, "fork_and_hold", marks="run:collector")
-    assert os.read(read, 1) == b"0"
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    for pid in (process.pid, *map(int, children)):
-        assert f"{VARIABLE}=run:collector".encode() in environment_of(pid).split(b"\0")
-        os.kill(pid, signal.SIGKILL)
     process.wait(20.0)
     os.close(read)
 
@@ -174,7 +156,7 @@ def test_an_import_that_fails_is_named(tmp_path: Path) -> None:
 
 def test_the_server_dies_with_its_client() -> None:
     code = (
-        "import os, signal; from offpolicy.fork_server import ForkServer;"
+        "import os, signal; from offpolicy.processes.fork_server import ForkServer;"
         " server = ForkServer([], os.environ).__enter__(); "
         " print(server.is_ready(60.0) and server.pid, flush=True); signal.pause()"
     )

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from offpolicy.processes.control_page import CollectorWord, RankWord, Stop
-from tests.unit.processes.conftest import CRASH, Stage, exit_of, freeze, hold
+from tests.unit.processes.conftest import CRASH, Stage, exit_of, freeze
 
 HELD = "did not end although it was killed: the kernel holds it"
 
@@ -95,7 +95,7 @@ def test_children_that_wait_while_the_run_ends_are_not_taken_for_deadlocked() ->
 
 def test_a_hung_collector_that_the_kernel_holds_is_given_up_and_the_learner_can_save() -> None:
     with Stage("learner-0", "collector-0") as stage:
-        hold(stage, "collector-0")
+        stage.processes["collector-0"].is_held = True
         stage.control.collectors[0].bump(CollectorWord.PROGRESS)
         levels: list[int] = []
         failure = stage.run({22: lambda: levels.append(stage.stop_level()), 30: exit_of(stage, "learner-0")})
@@ -115,3 +115,66 @@ def test_a_collector_that_hangs_while_it_closes_its_environments_ends_as_it_has_
         assert stage.processes["collector-0"].signals == [signal.SIGUSR2]
     assert failure is not None
     assert (failure.exit_code, failure.cause, failure.traceback) == (1, "EnvFailure: step 3", "Traceback ...")
+
+
+@pytest.mark.parametrize(
+    ("role", "replay_s", "limit_s"),
+    [
+        *(("collector", 0, 18), ("learner", 0, 600), ("evaluator", 0, 120)),
+        *(("collector", 1000, 1120), ("learner", 1000, 1120), ("evaluator", 1000, 120)),  # while they start
+    ],
+)
+def test_a_busy_child_without_progress_hangs_after_the_limit_of_its_role(
+    role: str, replay_s: float, limit_s: int
+) -> None:
+    with Stage(f"{role}-0", replay_s=replay_s) as stage:
+        if not replay_s:
+            stage.control.words(role, 0).bump(RankWord.PROGRESS)
+        failure = stage.run()
+        assert stage.now_s == pytest.approx(100.0 + limit_s, abs=3.0)
+    assert failure is not None
+    assert failure.cause.startswith(f"no progress for {limit_s} s, longer than ")
+    assert ("and the time to read the replay" in failure.cause) == (limit_s > 1000)
+
+
+def test_a_child_that_waits_never_hangs_and_its_limit_starts_when_it_resumes() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        words = stage.control.collectors[0]
+        words.bump(CollectorWord.PROGRESS)
+        words.set(CollectorWord.IS_WAITING, 1)
+        failure = stage.run({100: lambda: words.set(CollectorWord.IS_WAITING, 0), 140: exit_of(stage, "learner-0")})
+    assert failure is not None
+    assert failure.cause.startswith("no progress for 18 s")
+
+
+def test_a_pause_of_everything_counts_against_no_child() -> None:
+    def pause() -> None:
+        stage.now_s += 1000.0
+
+    with Stage("collector-0") as stage:
+        stage.control.collectors[0].bump(CollectorWord.PROGRESS)
+        script = {15: pause, 17: lambda: stage.supervisor.stop(Stop.EXIT), 18: exit_of(stage, "collector-0")}
+        assert stage.run(script) is None
+
+
+@pytest.mark.parametrize("moving", ["learner", "collector", "counts"])
+def test_one_busy_child_or_counts_that_move_are_no_deadlock(moving: str) -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        for role in ("learner", "collector"):
+            stage.control.words(role, 0).set(RankWord.IS_WAITING, int(role != moving))
+
+        def move() -> None:
+            word = CollectorWord.ENV_STEPS if moving == "counts" else CollectorWord.PROGRESS
+            (stage.control.leader if moving == "learner" else stage.control.collectors[0]).bump(word)
+
+        script = dict.fromkeys(range(0, 100, 8), move)
+        assert stage.run({**script, 100: exit_of(stage, "learner-0"), 102: lambda: stage.follow("collector-0")}) is None
+
+
+def test_a_collector_that_writes_its_part_of_a_checkpoint_has_the_time_of_a_disk() -> None:
+    with Stage("collector-0") as stage:
+        stage.control.collectors[0].bump(CollectorWord.PROGRESS)
+        stage.control.collectors[0].set(CollectorWord.IS_SAVING, 1)
+        failure = stage.run()
+    assert failure is not None
+    assert failure.cause.startswith("no progress for 600 s, longer than its part of a checkpoint may take")

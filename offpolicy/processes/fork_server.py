@@ -22,76 +22,25 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
-from offpolicy.children import (
-    SPIN_ROUNDS,
-    describe_exit,
-    die_with_parent,
-    resolve,
-    scratch_file,
-    show_name,
-    signals_blocked,
-    tail_of,
-    with_spin_rounds,
-)
-from offpolicy.descendants import adopting, mark_this_process, with_room_for_marks
 from offpolicy.errors import StartError
-from offpolicy.output import STANDARD
+from offpolicy.processes.child import die_with_parent, resolve, show_name
+from offpolicy.processes.children import Stdio, describe_exit, scratch_file, tail_of, wait_readable
+from offpolicy.processes.signals import signals_blocked
 
+# Rounds in which a thread of libgomp waits for the others before it gives its core away. By default it spins for
+# milliseconds, and where another program has the core of one of them an update takes several times as long. With a
+# third of these rounds a thread often sleeps between two of the products of an update, and updates are slower by 20 %.
+SPIN_ROUNDS = 3_000
+# For a learner that tries its numbers of threads (ADR 45). Its threads stay awake in the serial parts of an update, and
+# in a collector's turn that is short.
+LONG_SPIN_ROUNDS = 60_000
 MESSAGE_BYTES = 65_536  # of a request or an answer, at most
 MOST_FDS = 200  # descriptors in one message; the kernel takes 253
-TIMEOUT_S = 120.0  # of an answer, unless somebody sets another one
+TIMEOUT_S = 120.0  # of an answer, unless another one is set
 ADOPTION_POLL_S = 0.0002
-_SERVE = "from offpolicy.fork_server import serve; serve()"
-
-Entry = Callable[[list[int]], int]  # gets the descriptors that were sent with the request, returns an exit code
-
-
-class Process:
-    """A process that a fork server has started, which is a child of this process."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None  # as that of `subprocess.Popen`: minus the signal that killed it
-
-    def poll(self) -> int | None:
-        """Returns the exit code, None while it runs."""
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
-
-    def wait(self, timeout_s: float | None = None) -> int:
-        """Waits for its end; returns the exit code. Raises `subprocess.TimeoutExpired`."""
-        if self.poll() is None:
-            pidfd = os.pidfd_open(self.pid)
-            try:
-                _wait_readable(pidfd, timeout_s)
-            finally:
-                os.close(pidfd)
-        code = self.poll()
-        if code is None:
-            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout_s or 0.0)
-        return code
-
-    def send_signal(self, number: int) -> None:
-        """Sends a signal, unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """Sends SIGKILL, unless it has ended."""
-        self.send_signal(signal.SIGKILL)
-
-
-class Stdio(NamedTuple):
-    """Descriptors of stdin, stdout and stderr."""
-
-    stdin: int
-    stdout: int
-    stderr: int
+_SERVE = "from offpolicy.processes.fork_server import serve; serve()"
 
 
 class ForkServer:
@@ -102,9 +51,10 @@ class ForkServer:
 
         `environment`: of the server, and so of its forks. `spin_rounds`: of all OpenMP threads, see ADR 45.
         """
-        spinning = with_spin_rounds(environment, spin_rounds)
-        # NumPy's OpenBLAS would start threads when it is imported.
-        self._environment = with_room_for_marks({"OPENBLAS_NUM_THREADS": "1", **spinning})
+        # NumPy's OpenBLAS would start threads when it is imported. OpenMP reads the rounds when torch is loaded.
+        self._environment = {"OPENBLAS_NUM_THREADS": "1", **environment}
+        if "OMP_WAIT_POLICY" not in environment:
+            self._environment.setdefault("GOMP_SPINCOUNT", str(spin_rounds))
         self._modules, self.spin_rounds = list(modules), spin_rounds
         self.timeout_s = TIMEOUT_S  # limit of an answer
         self._opened = contextlib.ExitStack()
@@ -130,31 +80,37 @@ class ForkServer:
 
         Raises `StartError` if the server has ended.
         """
-        while not self._is_ready and _wait_readable(self._socket.fileno(), timeout_s):
+        while not self._is_ready and wait_readable(self._socket.fileno(), timeout_s):
             try:
                 self._receive()
             except OSError as error:
                 raise self._ended() from error
         return self._is_ready
 
-    def fork(self, entry: str, fds: Sequence[int], *, stdio: Stdio, marks: str) -> Process:
-        """Starts a child of this process that calls `module:function` with its own numbers of `fds`.
+    def fork(self, entry: str, stdio: Stdio, fds: Sequence[int]) -> int:
+        """Starts a child that calls `module:function` with its own numbers of `fds`; returns its pid.
 
-        `marks` are those of `Descendants`. A server that was killed is started again, once. Raises `StartError` if the
+        This process must be `adopting`. A server that was killed is started again, once. Raises `StartError` if the
         server cannot be used, and `OSError` if the machine refuses.
         """
-        request = {"entry": entry, "num_fds": len(fds) + len(stdio), "marks": marks}
-        with adopting():
-            try:
-                self._send(request, [*stdio, *fds])
-            except (ConnectionError, ProcessLookupError):  # it is gone, and has not begun with this request
-                self.close()
-                self._start()
-                self._send(request, [*stdio, *fds])
-            answer = self._receive_answer()
+        request = {"entry": entry, "num_fds": len(fds) + len(stdio)}
+        try:
+            self._send(request, [*stdio, *fds])
+        except (ConnectionError, ProcessLookupError):  # it is gone, and has not begun with this request
+            self.close()
+            self._start()
+            self._send(request, [*stdio, *fds])
+        try:
+            while "ready" in (answer := self._receive()):
+                pass
+        except OSError as error:
+            cause = self._ended()
+            self.close()  # or a late answer would be taken for that to the next request
+            raise cause from error
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
-        return Process(answer["pid"])
+        pid: int = answer["pid"]
+        return pid
 
     def _start(self) -> None:
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the kernel would drop all exit codes
@@ -183,17 +139,6 @@ class ForkServer:
         for begin in range(0, len(fds), MOST_FDS):
             socket.send_fds(self._socket, [b"f"], fds[begin : begin + MOST_FDS])
 
-    def _receive_answer(self) -> dict[str, Any]:
-        """Returns the answer to the last request. Raises `StartError`; what the server does then is of no interest."""
-        try:
-            while "ready" in (answer := self._receive()):
-                pass
-        except OSError as error:
-            cause = self._ended()
-            self.close()  # or a late answer would be taken for that to the next request
-            raise cause from error
-        return answer
-
     def _receive(self) -> dict[str, Any]:
         """Returns the next message. Raises `OSError` if the server has ended, or gives no answer in time."""
         data = self._socket.recv(MESSAGE_BYTES)
@@ -210,12 +155,6 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             how = f"gave no answer within {self.timeout_s:g} s"
         return StartError(f"the process that imports torch for the run {how}\n{tail_of(self._output)}".rstrip())
-
-
-def _wait_readable(fd: int, timeout_s: float | None) -> bool:
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
 
 
 # -- the server -------------------------------------------------------------------------------------------------------
@@ -242,7 +181,7 @@ def _serve_until_forked(sock: socket.socket, modules: Sequence[str], parent_pid:
         importlib.import_module(name)
         sys.stdout.flush()  # or each fork would print it again
         gc.freeze()  # the collector of a fork never looks at it, and so copies none of its pages
-        while _wait_readable(sock.fileno(), 0.0):
+        while wait_readable(sock.fileno(), 0.0):
             if child := _answer(sock, parent_pid):
                 return child
     sock.send(b'{"ready": true}')
@@ -268,7 +207,7 @@ def _answer(sock: socket.socket, parent_pid: int) -> Callable[[], int] | None:
         _fork_and_end(write)
         for fd in (read, write, sock.detach()):
             os.close(fd)
-        return _begin(request, fds, parent_pid)
+        return _begin(request["entry"], fds, parent_pid)
     os.close(write)
     if between > 0:
         os.waitpid(between, 0)
@@ -298,15 +237,14 @@ def _refusal(error: OSError) -> bytes:
     return json.dumps({"errno": error.errno}).encode()
 
 
-def _begin(request: Mapping[str, Any], fds: list[int], parent_pid: int) -> Callable[[], int]:
-    """Makes this fork a process of its own; returns the call of its entry."""
+def _begin(target: str, fds: list[int], parent_pid: int) -> Callable[[], int]:
+    """Gives this fork its own descriptors and random numbers; returns the call of its entry."""
     die_with_parent(parent_pid)
-    for number in STANDARD:
+    for number in range(3):
         os.dup2(fds[number], number)
         os.close(fds[number])
-    mark_this_process(request["marks"])
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # the global generator, which every fork has inherited
     gc.enable()
-    entry: Entry = resolve(request["entry"])
-    return lambda: entry(fds[len(STANDARD) :])
+    entry = resolve(target)
+    return lambda: entry(fds[3:])

@@ -4,17 +4,17 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from offpolicy.calls import ChildError, ChildRaised, ChildTimeout, call_in_child
-from offpolicy.children import describe_exit, signals_blocked
 from offpolicy.errors import ConfigError, EnvFailure
-from offpolicy.fork_server import ForkServer
+from offpolicy.processes.children import ChildError, ChildRaised, ChildTimeout, call_in_child, describe_exit
+from offpolicy.processes.fork_server import ForkServer
+from offpolicy.processes.signals import signals_blocked
+from tests.unit.processes.conftest import wait_until
 
 MODULE = """
 import atexit, os, signal, subprocess, sys, threading
@@ -42,8 +42,7 @@ def is_blocked(_): return signal.SIGUSR1 in signal.pthread_sigmask(signal.SIG_BL
 def survive(number):
     os.kill(os.getpid(), number)
     return number
-def start_sleeper(_): return subprocess.Popen(["sleep", "60"]).pid
-def detach_sleeper(_): return subprocess.Popen(["sleep", "60"], start_new_session=True).pid
+def start_sleepers(_): return [subprocess.Popen(["sleep", "60"], start_new_session=new).pid for new in (False, True)]
 def leave_running(_):
     import multiprocessing
     threading.Thread(target=threading.Event().wait).start()
@@ -108,15 +107,11 @@ def test_the_error_is_raised_also_where_taking_down_the_interpreter_would_abort_
 
 
 def test_a_process_that_leaves_now_has_said_everything_and_keeps_its_exit_code() -> None:
-    code = "import atexit, os; from offpolicy.children import leave_now; atexit.register(os.abort); print('this')"
-    done = subprocess.run([sys.executable, "-c", f"{code}; leave_now(70)"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (70, "this\n")
-
-
-@pytest.mark.parametrize("closing", ["sys.stdout.close()", "sys.stdout = None"])
-def test_a_process_whose_stdout_was_closed_keeps_its_exit_code(closing: str) -> None:
-    code = f"import sys; from offpolicy.children import leave_now; {closing}; leave_now(70)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 70
+    for closing in ("", "sys.stdout.close()", "sys.stdout = None"):
+        code = f"import atexit, os, sys; atexit.register(os.abort); print('this', flush={bool(closing)}); {closing}"
+        code += "\nfrom offpolicy.processes.child import leave_now; leave_now(70)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (70, "this\n")
 
 
 @pytest.mark.parametrize("problems", [["a: got 1", "b: got 2"], ["a: got 1"]])
@@ -167,44 +162,22 @@ def test_a_child_that_does_not_answer_is_killed(server: ForkServer | None) -> No
         call_in_child("callee:hang", timeout_s=1.0, server=server)
 
 
-def test_programs_that_the_function_started_are_killed_with_it() -> None:
-    pid = call_in_child("callee:start_sleeper")
-    assert is_gone(pid)
-
-
 def test_child_dies_with_its_parent(tmp_path: Path) -> None:
     path = tmp_path / "pid"
-    code = f"from offpolicy.calls import call_in_child; call_in_child('callee:write_pid', {str(path)!r})"
+    code = f"from offpolicy.processes.children import call_in_child; call_in_child('callee:write_pid', {str(path)!r})"
     with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root()}) as parent:
         wait_until(lambda: path.is_file() and path.read_text().endswith("\n"))
         parent.kill()
     assert is_gone(int(path.read_text()))
 
 
-@pytest.mark.parametrize(
-    ("code", "text"),
-    [
-        (0, "exited with code 0"),
-        (3, "exited with code 3"),
-        (None, "exited with code None"),
-        (-9, "was killed by SIGKILL"),
-        (-40, "was killed by signal 40"),
-    ],
-)
-def test_exit_codes_in_words(code: int | None, text: str) -> None:
-    assert describe_exit(code) == text
+def test_exit_codes_in_words() -> None:
+    words = [describe_exit(code) for code in (3, -9, -40)]
+    assert words == ["exited with code 3", "was killed by SIGKILL", "was killed by signal 40"]
 
 
 def root() -> str:
-    return str(Path(__file__).parents[2])
-
-
-def wait_until(is_true: Any) -> None:
-    for _ in range(1000):
-        if is_true():
-            return
-        threading.Event().wait(0.02)
-    pytest.fail("waited for 20 s")
+    return str(Path(__file__).parents[3])
 
 
 def is_gone(pid: int) -> bool:
@@ -226,9 +199,9 @@ def test_held_signals_arrive_after_the_block() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_process_that_a_call_has_detached_ends_with_the_call(server: ForkServer | None) -> None:
-    pid = call_in_child("callee:detach_sleeper", server=server)
-    assert not Path(f"/proc/{pid}").exists()
+def test_what_a_call_has_started_ends_with_it_also_in_another_session(server: ForkServer | None) -> None:
+    pids = call_in_child("callee:start_sleepers", server=server)
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT, signal.SIGTERM])

@@ -1,0 +1,330 @@
+"""The parent's side of processes: those of a run, calls that run in one, and what they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+
+from offpolicy import errors, fault
+from offpolicy.errors import StartError
+from offpolicy.processes.signals import cleaned_up, signals_blocked
+
+if TYPE_CHECKING:
+    from offpolicy.processes.fork_server import ForkServer
+
+KILL_TIMEOUT_S = 5.0  # from a kill to the end of the process, unless the kernel holds it (a disk that does not answer)
+HELD_S = 30.0  # the same outside of a stop: a process with gigabytes, or on a GPU, takes seconds to end
+OUTPUT_LINES = 20  # last lines of a failed process's output that its error quotes
+POLL_S = 0.005
+ROUNDS = 50  # of killing, at most: each one may free processes that the killed ones had started
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
+_WNOTHREAD = 0x20000000  # of the kernel: only children of the calling thread; the adopted ones are the main thread's
+_ROOT = str(Path(__file__).resolve().parents[2])
+# The root is on the path just for this import: the child must run our code, but find nothing else there.
+_CALL = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from offpolicy.processes.child import answer; sys.path.pop(0);"
+    " answer([int(sys.argv[2])])"
+)
+_STARTED = 19  # index of the instant of a process's start, of those in `_stat`
+
+Stdio: TypeAlias = tuple[int, int, int]  # descriptors of stdin, stdout and stderr
+
+
+class Process:
+    """A fork of the server, which is a child of this process; it is used as a `subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None  # minus the signal that killed it
+
+    def poll(self) -> int | None:
+        """Returns the exit code, None while it runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Waits for its end; returns the exit code. Raises `subprocess.TimeoutExpired`."""
+        if self.poll() is None:
+            pidfd = os.pidfd_open(self.pid)
+            try:
+                wait_readable(pidfd, timeout_s)
+            finally:
+                os.close(pidfd)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout_s or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Sends SIGKILL, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+
+class Child(Process):
+    """A process of the run: how it ends, and what the supervisor has seen of it."""
+
+    def __init__(self, role: str, index: int, pid: int, pidfd: int, messages: int) -> None:
+        """`role`: learner, collector or evaluator. `messages`: the read end of its pipe of messages."""
+        super().__init__(pid)
+        self.role, self.index, self.pidfd, self.messages = role, index, pidfd, messages
+        self.key = (role, index)
+        self.error: dict[str, Any] = {}  # its error message, JSON
+        self.has_finished = False  # its main function has returned; exit code 0 may be an environment's `os._exit`
+        self.is_killed = False  # by the supervisor, so its end is no failure
+        self.killed_s: float | None = None  # when it was sent SIGKILL first
+        self.progress, self.progress_s = -1, 0.0  # its word on the control page, and since when it has it
+        self.reaction_s: float | None = None  # when it was last known to react
+        self._buffered = b""
+        os.set_blocking(messages, False)
+
+    @property
+    def name(self) -> str:
+        """Role and index."""
+        return f"{self.role} {self.index}"
+
+    @property
+    def is_learner(self) -> bool:
+        """True for a learner rank, false for a collector or the evaluator."""
+        return self.role == "learner"
+
+    def read(self) -> list[Mapping[str, Any]] | None:
+        """Returns the messages that it has written but errors and ends, which are kept; None at their end, or now."""
+        fault.hit("message.read")
+        with contextlib.suppress(BlockingIOError):
+            if data := os.read(self.messages, 65_536):
+                *lines, self._buffered = (self._buffered + data).split(b"\n")
+                messages = [json.loads(line) for line in lines]
+                self.has_finished |= any(message["kind"] == "finished" for message in messages)
+                for message in messages:
+                    self.error = message if message["kind"] == "error" else self.error
+                return [message for message in messages if message["kind"] not in ("error", "finished")]
+        return None
+
+
+def start_child(  # noqa: PLR0913  # what a process of the run is given
+    server: ForkServer, role: str, index: int, target: str, payload: Mapping[str, Any], fds: Mapping[str, int],
+    log_fd: int, lifeline_fd: int,
+) -> Child:  # fmt: skip
+    """Starts the main function `module:function` of a process of the run. Raises `StartError` if the machine refuses.
+
+    `payload`: JSON values. `fds`: descriptors that it inherits, by name. `log_fd`: file of its stdout and stderr.
+    """
+    spec = {
+        "role": role, "index": index, "target": target, "payload": payload, "fds": list(fds),
+        "supervisor_pid": os.getpid(),
+    }  # fmt: skip
+    messages, theirs = os.pipe()
+    try:
+        fault.hit("spawn")
+        with scratch_file() as file, open(os.devnull, "rb") as stdin:
+            file.write(json.dumps(spec).encode())
+            file.seek(0)
+            given = [file.fileno(), theirs, lifeline_fd, *fds.values()]
+            pid = server.fork("offpolicy.processes.child:main", (stdin.fileno(), log_fd, log_fd), given)
+        return Child(role, index, pid, os.pidfd_open(pid), messages)
+    except (OSError, StartError) as error:
+        os.close(messages)
+        if isinstance(error, OSError):
+            raise StartError(f"{role} {index} cannot be started: {error.strerror}") from error
+        raise
+    finally:
+        os.close(theirs)
+
+
+# -- a call in a process of its own -----------------------------------------------------------------------------------
+
+
+class ChildError(Exception):
+    """A call in a child process has no result: `reason` says how the child ended, `output` is what it printed last."""
+
+    def __init__(self, reason: str, output: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.output = reason, output
+
+
+class ChildTimeout(ChildError):
+    """The child was killed because it did not finish in time."""
+
+
+class ChildRaised(ChildError):
+    """The function raised an error that is none of the library's; its traceback ends the output."""
+
+
+def call_in_child(
+    target: str, payload: Any = None, *, timeout_s: float | None = None, server: ForkServer | None = None
+) -> Any:  # Any: JSON values
+    """Returns the JSON result of the function `module:function`, called with `payload` in a process of its own.
+
+    That is a fresh interpreter, or a fork of `server`. It, and whatever it started, is killed when the call ends and
+    when this process dies. It finds modules of the working directory, after all others. An `OffPolicyError` of the
+    function is raised here with its type and text, any other error as `ChildRaised`. Raises `ChildTimeout` after
+    `timeout_s` and `ChildError` if the child died.
+    """
+    request = {"target": target, "payload": payload, "parent_pid": os.getpid()}
+    known = own_children()
+    # Files, not pipes: a program that the function started may hold them open long after the answer.
+    with scratch_file() as source, scratch_file() as answer, scratch_file() as output, adopting():
+        source.write(json.dumps(request).encode())
+        source.seek(0)
+        stdio = (source.fileno(), output.fileno(), output.fileno())
+
+        def end_left() -> None:
+            end_adopted(known | ({server.pid} if server else set()))
+
+        with cleaned_up(end_left):
+            child = _start_call(target, answer.fileno(), stdio, server)
+            try:
+                code = child.wait(timeout_s)
+            except subprocess.TimeoutExpired as error:
+                raise ChildTimeout(f"gave no answer within {timeout_s:g} s", tail_of(output)) from error
+            finally:
+                child.kill()
+                with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
+                    child.wait(KILL_TIMEOUT_S)
+                end_left()
+        answer.seek(0)
+        text, printed = answer.read(), tail_of(output)
+    if code != 0 or not text:
+        raise ChildError(describe_exit(code), printed)
+    result = json.loads(text)
+    if "result" in result:
+        return result["result"]
+    if result["is_ours"] and (kind := getattr(errors, result["error"], None)):
+        raise kind(result["text"])
+    raise ChildRaised(f"{result['error']}: {result['text']}", printed)
+
+
+def _start_call(
+    target: str, answer_fd: int, stdio: Stdio, server: ForkServer | None
+) -> Process | subprocess.Popen[bytes]:
+    """Starts a process that answers a call; a fresh interpreter shows `target` in `ps`."""
+    if server is not None:
+        return Process(server.fork("offpolicy.processes.child:answer", stdio, [answer_fd]))
+    command = [sys.executable, "-P", "-X", "faulthandler", "-c", _CALL, _ROOT, str(answer_fd), target]
+    with signals_blocked():  # or a Ctrl-C might come before the clean-up can find the child
+        return subprocess.Popen(command, stdin=stdio[0], stdout=stdio[1], stderr=stdio[2], pass_fds=(answer_fd,))
+
+
+# -- what children leave behind ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def adopting() -> Iterator[None]:
+    """Makes this process the parent of what its descendants leave behind, instead of the machine's first process."""
+    libc, before = ctypes.CDLL(None), ctypes.c_int()
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value)
+
+
+def own_children() -> set[int]:
+    """Returns the children of this thread, dead ones that are not reaped included; the main one's are adopted, too."""
+    with contextlib.suppress(OSError):  # a kernel without this file
+        return set(map(int, Path("/proc/thread-self/children").read_text().split()))
+    return set()
+
+
+def end_adopted(known: Collection[int]) -> None:
+    """Kills and reaps the children of the main thread other than `known`, and what those leave behind.
+
+    One that the kernel holds is given up after `KILL_TIMEOUT_S`.
+    """
+    left_alone = set(known)
+    for _ in range(ROUNDS):
+        adopted = own_children() - left_alone
+        if not adopted:
+            break
+        for pid in adopted:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for _ in range(round(KILL_TIMEOUT_S / POLL_S)):
+            reap_adopted(known)
+            if not adopted & own_children():
+                break
+            select.select([], [], [], POLL_S)
+        left_alone |= adopted & own_children()
+
+
+def reap_adopted(known: Collection[int]) -> None:
+    """Reaps the children of the main thread that have ended, other than `known`, which their owners reap."""
+    with contextlib.suppress(ChildProcessError):
+        if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | _WNOTHREAD) is None:
+            return  # the usual case costs one call
+        for pid in own_children().difference(known):
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | _WNOTHREAD)
+
+
+# -- other processes --------------------------------------------------------------------------------------------------
+
+
+def is_stopped(pid: int) -> bool:
+    """True for a process that a signal, or a debugger, has stopped."""
+    return _stat(pid)[:1] in ([b"T"], [b"t"])
+
+
+def start_ticks(pid: int) -> int | None:
+    """Returns when a process started, in clock ticks since the boot; None for one that has ended."""
+    fields = _stat(pid)
+    return int(fields[_STARTED]) if fields and fields[0] not in (b"Z", b"X") else None
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Returns state, parent and what follows of /proc/<pid>/stat; nothing for a process that is gone.
+
+    As bytes: its name, which stands before them in brackets, may be any.
+    """
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return []
+
+
+def wait_readable(fd: int, timeout_s: float | None) -> bool:
+    """Waits until a descriptor can be read, for `timeout_s` at most; True if it can."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
+
+
+def describe_exit(code: int | None) -> str:
+    """Returns how a process ended, by its return code: "was killed by SIGKILL" or "exited with code 3"."""
+    if code is None or code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"was killed by signal {-code}"
+
+
+def scratch_file() -> BinaryIO:
+    """Returns an empty file without a name, in memory: /tmp may be full, or read-only."""
+    return os.fdopen(os.memfd_create("offpolicy-call"), "w+b")
+
+
+def tail_of(output: BinaryIO) -> str:
+    """Returns the last `OUTPUT_LINES` lines of a file that a process has printed to."""
+    output.seek(0)
+    return "\n".join(output.read().decode(errors="replace").rstrip().splitlines()[-OUTPUT_LINES:])
+
+
+def module_path() -> list[str]:
+    """Returns where Python looks for modules here, for another process: what is no text in `sys.path` it ignores."""
+    return [entry for entry in sys.path if isinstance(entry, str)]
