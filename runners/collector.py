@@ -21,7 +21,7 @@ from offpolicy.nets.policy import flat_size
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
 from offpolicy.processes.handshake import CollectorGate, steps_per_collector
-from offpolicy.processes.reports import CollectorReports
+from offpolicy.processes.reports import ProcessReports
 from offpolicy.processes.restarts import Restarts
 from offpolicy.replay.ring import Ring
 from offpolicy.seeding import env_seed
@@ -37,6 +37,7 @@ from offpolicy.training.run_memory import (
     weights_mailbox,
 )
 from offpolicy.training.worker import SNAPSHOT_DIR, WorkerSpec, start_worker
+from offpolicy.types import CollectorTotals
 
 
 def main(child: ChildContext) -> None:
@@ -55,7 +56,7 @@ def main(child: ChildContext) -> None:
     reporter = CollectorReporter(
         collector.control,
         child.index,
-        CollectorReports(child.block(f"collector_report-{child.index}"), COLLECTOR_PHASES),
+        ProcessReports(child.block(f"collector_report-{child.index}"), CollectorTotals, COLLECTOR_PHASES),
         collector.episodes,
         collector.tracker,
         start_steps=collector.steps_before,

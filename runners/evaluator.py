@@ -12,7 +12,7 @@ from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
 from offpolicy.processes.handshake import POLL_S
 from offpolicy.processes.mailbox import EvaluationRequest
-from offpolicy.processes.reports import EvaluatorReports
+from offpolicy.processes.reports import ProcessReports
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.timing.trace_writer import Mark
 from offpolicy.training.run_memory import EVALUATOR_PHASES, EVALUATOR_WAKE, control_page, evaluation_requests
@@ -35,7 +35,7 @@ class EvaluatorProcess:
         self._words = self._control.evaluator
         self._wake_event = child.wake_event(EVALUATOR_WAKE)
         self._learner_wake = child.wake_event("learner_wake-0")
-        self._reports = EvaluatorReports(child.block("evaluator_report"), EVALUATOR_PHASES)
+        self._reports = ProcessReports(child.block("evaluator_report"), EvaluatorTotals, EVALUATOR_PHASES)
         self._evaluation = RunEvaluation(
             job.cfg,
             job.spec,

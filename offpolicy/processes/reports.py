@@ -1,14 +1,14 @@
 """Cumulative reports in a mailbox: the reader subtracts two of them, so a missed one costs freshness, never truth.
 
 A collector and the evaluator write their own reports. The ranks' reports are rows of float64, so that one collective
-gathers all of them; one rank of the host publishes the matrix. Integers are exact in it up to 2^53: nanoseconds for 104
-days.
+gathers all of them; one rank of the host publishes the matrix. Integers are exact in it up to 2^53.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from dataclasses import fields
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,30 +33,24 @@ from offpolicy.types import (
 )
 
 Totals = TypeVar("Totals", CollectorTotals, EvaluatorTotals)
+COUNTERS = ("updates", "warmup_updates", "samples", "sample_age_sum")  # of a learner rank
 Record = NDArray[Any]  # of one structured dtype; Any: numpy has no type for its fields
 
 
 def account_dtype(phases: Sequence[str], number: type[np.number[Any]], *, has_histogram: bool = True) -> np.dtype[Any]:
     """Returns the record of an account. The wall is not sent: it is the sum of the phases."""
-    spread = [("histogram", number, (len(phases) + 1, HISTOGRAM_BINS))]
-    return np.dtype(
-        [
-            ("warmup_ns", number),
-            ("iterations", number),
-            ("cpu_ns", number),
-            ("scheduler", [(name, number) for name in SchedulerStats._fields]),
-            ("tagged", [(name, number) for name in TaggedTime._fields]),
-            ("phases_ns", number, (len(phases),)),
-            ("cooldown", _cooldown_fields(phases, number)),
-            *(spread if has_histogram else []),
-        ]
-    )
-
-
-def _cooldown_fields(phases: Sequence[str], number: type[np.number[Any]]) -> list[Any]:
-    """Returns the fields of a cooldown; `is_given` is 0 for none."""
     scheduler = [(name, number) for name in SchedulerStats._fields]
-    return [("is_given", number), ("cpu_ns", number), ("scheduler", scheduler), ("phases_ns", number, (len(phases),))]
+    cooldown = [("cpu_ns", number), ("scheduler", scheduler), ("phases_ns", number, (len(phases),))]
+    histogram = [("histogram", number, (len(phases) + 1, HISTOGRAM_BINS))]
+    return np.dtype([
+        *((name, number) for name in ("warmup_ns", "iterations", "cpu_ns")),
+        ("scheduler", scheduler),
+        ("tagged", [(name, number) for name in TaggedTime._fields]),
+        ("phases_ns", number, (len(phases),)),
+        ("has_cooldown", number),
+        ("cooldown", cooldown),
+        *(histogram if has_histogram else []),
+    ])  # fmt: skip
 
 
 def write_account(record: Record, account: Account, phases: Sequence[str]) -> None:
@@ -68,57 +62,48 @@ def write_account(record: Record, account: Account, phases: Sequence[str]) -> No
     record["phases_ns"] = [account.phases_ns[phase] for phase in phases]
     if (cooldown := account.cooldown) is not None:
         phases_ns = [cooldown.phases_ns[phase] for phase in phases]
-        record["cooldown"] = (1, cooldown.cpu_ns, tuple(cooldown.scheduler), phases_ns)
-    if account.histogram is not None and "histogram" in _names(record):
+        record["has_cooldown"], record["cooldown"] = 1, (cooldown.cpu_ns, tuple(cooldown.scheduler), phases_ns)
+    if account.histogram is not None and "histogram" in (record.dtype.names or ()):
         record["histogram"] = account.histogram
 
 
 def read_account(record: Record, phases: Sequence[str]) -> Account:
     """Returns the account of a record. It closes, however much float64 has rounded."""
-    phases_ns = dict(zip(phases, map(int, record["phases_ns"]), strict=True))
+
+    def phases_of(part: Record) -> dict[str, int]:
+        return dict(zip(phases, map(int, part["phases_ns"]), strict=True))
+
+    def scheduler_of(part: Record) -> SchedulerStats:
+        return SchedulerStats(*map(int, part["scheduler"].item()))
+
+    late = record["cooldown"]
     account = Account(
-        wall_ns=sum(phases_ns.values()),
+        wall_ns=sum(phases_of(record).values()),
         warmup_ns=int(record["warmup_ns"]),
         iterations=int(record["iterations"]),
-        phases_ns=phases_ns,
+        phases_ns=phases_of(record),
         cpu_ns=int(record["cpu_ns"]),
-        scheduler=SchedulerStats(*map(int, record["scheduler"].item())),
+        scheduler=scheduler_of(record),
         tagged=TaggedTime(*map(int, record["tagged"].item())),
-        cooldown=_read_cooldown(record["cooldown"], phases),
-        histogram=record["histogram"].astype(np.int64) if "histogram" in _names(record) else None,
+        cooldown=Cooldown(phases_of(late), int(late["cpu_ns"]), scheduler_of(late)) if record["has_cooldown"] else None,
+        histogram=record["histogram"].astype(np.int64) if "histogram" in (record.dtype.names or ()) else None,
     )
     return NO_ACCOUNT if account.is_empty else account
-
-
-def _read_cooldown(record: Record, phases: Sequence[str]) -> Cooldown | None:
-    if not record["is_given"]:
-        return None
-    phases_ns = dict(zip(phases, map(int, record["phases_ns"]), strict=True))
-    return Cooldown(phases_ns, int(record["cpu_ns"]), SchedulerStats(*map(int, record["scheduler"].item())))
-
-
-def _names(record: Record) -> tuple[str, ...]:
-    return record.dtype.names or ()
 
 
 def learner_dtype(phases: Sequence[str], packer_phases: Sequence[str], num_metrics: int) -> np.dtype[Any]:
     """Returns the record of one rank's report; its size depends on how many metrics there are, not on their names."""
     number = np.float64
-    return np.dtype(
-        [
-            ("account", account_dtype(phases, number)),
-            ("packer", account_dtype(packer_phases, number, has_histogram=False)),
-            ("updates", number),
-            ("warmup_updates", number),
-            ("samples", number),
-            ("sample_age_sum", number),
-            ("rollouts", [("is_given", number), ("too_old", number), ("lags", number, (NUM_LAGS,))]),
-            ("device", [("is_given", number), ("totals", [(name, number) for name in DeviceTotals._fields])]),
-            ("late", [(name, number) for name in LateTotals._fields]),
-            ("metric_sums", number, (num_metrics,)),
-            ("metric_counts", number, (num_metrics,)),
-        ]
-    )
+    return np.dtype([
+        ("account", account_dtype(phases, number)),
+        ("packer", account_dtype(packer_phases, number, has_histogram=False)),
+        *((name, number) for name in COUNTERS),
+        ("rollouts", [("is_given", number), ("too_old", number), ("lags", number, (NUM_LAGS,))]),
+        ("device", [("is_given", number), ("totals", [(name, number) for name in DeviceTotals._fields])]),
+        ("late", [(name, number) for name in LateTotals._fields]),
+        ("metric_sums", number, (num_metrics,)),
+        ("metric_counts", number, (num_metrics,)),
+    ])  # fmt: skip
 
 
 class LearnerReports:
@@ -155,9 +140,8 @@ class LearnerReports:
         record = np.zeros((), self._dtype)
         write_account(record["account"], totals.account, self._phases)
         write_account(record["packer"], totals.packer, self._packer_phases)
-        record["updates"], record["warmup_updates"] = totals.updates, totals.warmup_updates
-        record["samples"] = totals.samples
-        record["sample_age_sum"] = totals.sample_age_sum
+        for name in COUNTERS:
+            record[name] = getattr(totals, name)
         if totals.rollouts is not None:
             record["rollouts"] = (1, totals.rollouts.too_old, totals.rollouts.lags)
         if totals.device is not None:
@@ -196,23 +180,16 @@ class LearnerReports:
 
 
 class ProcessReports(Generic[Totals]):
-    """The cumulative report of one process, an account and counters, over a block of `nbytes(phases)` bytes."""
+    """The cumulative report of one process, an account and counters, over a block of `nbytes(kind, phases)` bytes."""
 
-    totals: ClassVar[type[Any]]  # Any: `Totals` of the subclass
-    counters: ClassVar[tuple[tuple[str, Any], ...]]  # fields of `totals` besides the account, with numpy's types
-
-    def __init__(self, buffer: memoryview, phases: Sequence[str]) -> None:
-        self._phases, self._dtype = tuple(phases), self._record_dtype(phases)
+    def __init__(self, buffer: memoryview, kind: type[Totals], phases: Sequence[str]) -> None:
+        self._kind, self._phases, self._dtype = kind, tuple(phases), process_dtype(kind, phases)
         self._mailbox = Mailbox(buffer, self._dtype.itemsize)
 
-    @classmethod
-    def _record_dtype(cls, phases: Sequence[str]) -> np.dtype[Any]:
-        return np.dtype([("account", account_dtype(phases, np.int64)), ("counters", list(cls.counters))])
-
-    @classmethod
-    def nbytes(cls, phases: Sequence[str]) -> int:
+    @staticmethod
+    def nbytes(kind: type[Totals], phases: Sequence[str]) -> int:
         """Returns the bytes of the block."""
-        return Mailbox.nbytes(cls._record_dtype(phases).itemsize)
+        return Mailbox.nbytes(process_dtype(kind, phases).itemsize)
 
     @property
     def version(self) -> int:
@@ -223,7 +200,7 @@ class ProcessReports(Generic[Totals]):
         """Makes `totals` the newest report."""
         record = np.zeros((), self._dtype)
         write_account(record["account"], totals.account, self._phases)
-        record["counters"] = tuple(getattr(totals, name) for name, _ in self.counters)
+        record["counters"] = tuple(getattr(totals, name) for name in self._dtype["counters"].names or ())
         self._mailbox.publish(record)
 
     def read(self) -> Totals | None:
@@ -231,27 +208,10 @@ class ProcessReports(Generic[Totals]):
         record = np.zeros((), self._dtype)
         if self._mailbox.read(record) == 0:
             return None
-        counters = dict(zip((name for name, _ in self.counters), record["counters"].item(), strict=True))
-        totals: Totals = self.totals(account=read_account(record["account"], self._phases), **counters)
-        return totals
+        return self._kind(read_account(record["account"], self._phases), *record["counters"].item())
 
 
-class CollectorReports(ProcessReports[CollectorTotals]):
-    """The cumulative report of a collector."""
-
-    totals = CollectorTotals
-    counters = (
-        ("env_steps", np.int64),
-        ("vector_steps", np.int64),
-        ("policy_lag_sum", np.float64),
-        ("policy_steps", np.int64),
-        ("rollouts", np.int64),
-        ("rollouts_dropped", np.int64),
-    )
-
-
-class EvaluatorReports(ProcessReports[EvaluatorTotals]):
-    """The cumulative report of the evaluator."""
-
-    totals = EvaluatorTotals
-    counters = (("episodes", np.int64), ("skipped", np.int64))
+def process_dtype(kind: type[CollectorTotals | EvaluatorTotals], phases: Sequence[str]) -> np.dtype[Any]:
+    """Returns the record of a process's report: its account, which is the first field of `kind`, and the others."""
+    counters = [(each.name, np.float64 if each.type == "float" else np.int64) for each in fields(kind)[1:]]
+    return np.dtype([("account", account_dtype(phases, np.int64)), ("counters", counters)])

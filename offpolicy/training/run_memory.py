@@ -15,7 +15,7 @@ from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import CollectorWord, ControlPage
 from offpolicy.processes.handshake import LearnerGate
 from offpolicy.processes.mailbox import EvaluationRequests, Mailbox
-from offpolicy.processes.reports import CollectorReports, EvaluatorReports, LearnerReports
+from offpolicy.processes.reports import LearnerReports, ProcessReports
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.ring import Ring
@@ -23,7 +23,7 @@ from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase, PackerPhase
 from offpolicy.training.worker import WorkerSpec
-from offpolicy.types import SpaceSpec
+from offpolicy.types import CollectorTotals, EvaluatorTotals, SpaceSpec
 
 EPISODE_CAPACITY = 65_536  # finished episodes of a collector that the supervisor may not have read yet
 SAVE_BYTES_PER_S = 50e6  # of a slow disk
@@ -156,12 +156,12 @@ class RunMemory:
         for index in range(num_collectors):
             sizes |= {
                 f"{transport_name(cfg)}-{index}": transport_nbytes(cfg, spec) // num_collectors,
-                f"collector_report-{index}": CollectorReports.nbytes(COLLECTOR_PHASES),
+                f"collector_report-{index}": ProcessReports.nbytes(CollectorTotals, COLLECTOR_PHASES),
                 f"episodes-{index}": Ring.nbytes(EPISODE_CAPACITY, EPISODE_COLUMNS, 8),
             }
         if has_evaluator:
             sizes["evaluation"] = EvaluationRequests.nbytes(0)  # grown in the same way
-            sizes["evaluator_report"] = EvaluatorReports.nbytes(EVALUATOR_PHASES)
+            sizes["evaluator_report"] = ProcessReports.nbytes(EvaluatorTotals, EVALUATOR_PHASES)
         check_memory(cfg, spec)
         wake_names = wake_event_names(cfg, has_evaluator=has_evaluator)
         num_children = runner.world_size + num_collectors + has_evaluator
@@ -175,10 +175,12 @@ class RunMemory:
         self.rings = [_replay_ring(self._buffer(f"replay-{i}"), cfg, spec) for i in collectors if has_replay]
         self.episodes = [Ring(self._buffer(f"episodes-{i}"), EPISODE_COLUMNS, np.float64) for i in collectors]
         self.collector_reports = [
-            CollectorReports(self._buffer(f"collector_report-{i}"), COLLECTOR_PHASES) for i in collectors
+            ProcessReports(self._buffer(f"collector_report-{i}"), CollectorTotals, COLLECTOR_PHASES) for i in collectors
         ]
         self.evaluator_reports = (
-            EvaluatorReports(self._buffer("evaluator_report"), EVALUATOR_PHASES) if has_evaluator else None
+            ProcessReports(self._buffer("evaluator_report"), EvaluatorTotals, EVALUATOR_PHASES)
+            if has_evaluator
+            else None
         )
 
     def close(self) -> None:
