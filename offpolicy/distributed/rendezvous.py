@@ -14,7 +14,7 @@ from typing import Any
 
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError, HangError, OffPolicyError
-from offpolicy.processes.children import ChildError, ChildTimeout, call_in_child
+from offpolicy.processes.fork_server import ChildError, ChildTimeout, call_in_child
 from offpolicy.timing.clock import Stopwatch
 
 POLL_S = 0.1

@@ -21,8 +21,8 @@ from offpolicy.envs.vector import NativeVector
 from offpolicy.envs.vectorization import TOGETHER, resolve_vectorization
 from offpolicy.envs.worker_pool import OPEN_GRACE_S
 from offpolicy.errors import EnvFailure, HangError
-from offpolicy.processes.children import ChildError, ChildRaised, ChildTimeout, call_in_child, module_path
-from offpolicy.processes.fork_server import ForkServer
+from offpolicy.processes.children import module_path
+from offpolicy.processes.fork_server import ChildError, ChildRaised, ChildTimeout, ForkServer, call_in_child
 from offpolicy.types import SpaceSpec
 
 

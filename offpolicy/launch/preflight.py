@@ -21,8 +21,7 @@ from offpolicy.launch.run_lock import is_running
 from offpolicy.logger.wandb import require_login
 from offpolicy.machine import X86_64, available_memory, keeps_store_order, num_usable_cores, processor
 from offpolicy.output import counted
-from offpolicy.processes.children import ChildError, ChildTimeout, call_in_child
-from offpolicy.processes.fork_server import ForkServer
+from offpolicy.processes.fork_server import ChildError, ChildTimeout, ForkServer, call_in_child
 from offpolicy.replay.demonstrations import read_demos
 from offpolicy.runs import find_run
 from offpolicy.training.run_memory import check_memory, check_share

@@ -1,4 +1,4 @@
-"""The parent's side of processes: those of a run, calls that run in one, and what they leave behind."""
+"""The parent's side of processes: the children of a run, and what they leave behind."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
-from offpolicy import errors, fault
+from offpolicy import fault
 from offpolicy.errors import StartError
-from offpolicy.processes.signals import cleaned_up, signals_blocked
 
 if TYPE_CHECKING:
     from offpolicy.processes.fork_server import ForkServer
@@ -28,12 +27,6 @@ POLL_S = 0.005
 ROUNDS = 50  # of killing, at most: each one may free processes that the killed ones had started
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _WNOTHREAD = 0x20000000  # of the kernel: only children of the calling thread; the adopted ones are the main thread's
-_ROOT = str(Path(__file__).resolve().parents[2])
-# The root is on the path just for this import: the child must run our code, but find nothing else there.
-_CALL = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from offpolicy.processes.child import answer; sys.path.pop(0);"
-    " answer([int(sys.argv[2])])"
-)
 _STARTED = 19  # index of the instant of a process's start, of those in `_stat`
 
 Stdio: TypeAlias = tuple[int, int, int]  # descriptors of stdin, stdout and stderr
@@ -147,80 +140,6 @@ def start_child(  # noqa: PLR0913  # what a process of the run is given
         os.close(theirs)
 
 
-# -- a call in a process of its own -----------------------------------------------------------------------------------
-
-
-class ChildError(Exception):
-    """A call in a child process has no result: `reason` says how the child ended, `output` is what it printed last."""
-
-    def __init__(self, reason: str, output: str = "") -> None:
-        super().__init__(reason)
-        self.reason, self.output = reason, output
-
-
-class ChildTimeout(ChildError):
-    """The child was killed because it did not finish in time."""
-
-
-class ChildRaised(ChildError):
-    """The function raised an error that is none of the library's; its traceback ends the output."""
-
-
-def call_in_child(
-    target: str, payload: Any = None, *, timeout_s: float | None = None, server: ForkServer | None = None
-) -> Any:  # Any: JSON values
-    """Returns the JSON result of the function `module:function`, called with `payload` in a process of its own.
-
-    That is a fresh interpreter, or a fork of `server`. It, and whatever it started, is killed when the call ends and
-    when this process dies. It finds modules of the working directory, after all others. An `OffPolicyError` of the
-    function is raised here with its type and text, any other error as `ChildRaised`. Raises `ChildTimeout` after
-    `timeout_s` and `ChildError` if the child died.
-    """
-    request = {"target": target, "payload": payload, "parent_pid": os.getpid()}
-    known = own_children()
-    # Files, not pipes: a program that the function started may hold them open long after the answer.
-    with scratch_file() as source, scratch_file() as answer, scratch_file() as output, adopting():
-        source.write(json.dumps(request).encode())
-        source.seek(0)
-        stdio = (source.fileno(), output.fileno(), output.fileno())
-
-        def end_left() -> None:
-            end_adopted(known | ({server.pid} if server else set()))
-
-        with cleaned_up(end_left):
-            child = _start_call(target, answer.fileno(), stdio, server)
-            try:
-                code = child.wait(timeout_s)
-            except subprocess.TimeoutExpired as error:
-                raise ChildTimeout(f"gave no answer within {timeout_s:g} s", tail_of(output)) from error
-            finally:
-                child.kill()
-                with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
-                    child.wait(KILL_TIMEOUT_S)
-                end_left()
-        answer.seek(0)
-        text, printed = answer.read(), tail_of(output)
-    if code != 0 or not text:
-        raise ChildError(describe_exit(code), printed)
-    result = json.loads(text)
-    if "result" in result:
-        return result["result"]
-    if result["is_ours"] and (kind := getattr(errors, result["error"], None)):
-        raise kind(result["text"])
-    raise ChildRaised(f"{result['error']}: {result['text']}", printed)
-
-
-def _start_call(
-    target: str, answer_fd: int, stdio: Stdio, server: ForkServer | None
-) -> Process | subprocess.Popen[bytes]:
-    """Starts a process that answers a call; a fresh interpreter shows `target` in `ps`."""
-    if server is not None:
-        return Process(server.fork("offpolicy.processes.child:answer", stdio, [answer_fd]))
-    command = [sys.executable, "-P", "-X", "faulthandler", "-c", _CALL, _ROOT, str(answer_fd), target]
-    with signals_blocked():  # or a Ctrl-C might come before the clean-up can find the child
-        return subprocess.Popen(command, stdin=stdio[0], stdout=stdio[1], stderr=stdio[2], pass_fds=(answer_fd,))
-
-
 # -- what children leave behind ---------------------------------------------------------------------------------------
 
 
@@ -308,10 +227,7 @@ def describe_exit(code: int | None) -> str:
     """Returns how a process ended, by its return code: "was killed by SIGKILL" or "exited with code 3"."""
     if code is None or code >= 0:
         return f"exited with code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:  # a real-time signal has no name
-        return f"was killed by signal {-code}"
+    return f"was killed by {signal.Signals(-code).name if -code in {*signal.Signals} else f'signal {-code}'}"
 
 
 def scratch_file() -> BinaryIO:

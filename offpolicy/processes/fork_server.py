@@ -24,10 +24,22 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from offpolicy import errors
 from offpolicy.errors import StartError
 from offpolicy.processes.child import die_with_parent, resolve, show_name
-from offpolicy.processes.children import Stdio, describe_exit, scratch_file, tail_of, wait_readable
-from offpolicy.processes.signals import signals_blocked
+from offpolicy.processes.children import (
+    KILL_TIMEOUT_S,
+    Process,
+    Stdio,
+    adopting,
+    describe_exit,
+    end_adopted,
+    own_children,
+    scratch_file,
+    tail_of,
+    wait_readable,
+)
+from offpolicy.processes.signals import cleaned_up, signals_blocked
 
 # Rounds in which a thread of libgomp waits for the others before it gives its core away. By default it spins for
 # milliseconds, and where another program has the core of one of them an update takes several times as long. With a
@@ -155,6 +167,72 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             how = f"gave no answer within {self.timeout_s:g} s"
         return StartError(f"the process that imports torch for the run {how}\n{tail_of(self._output)}".rstrip())
+
+
+# -- a call in a process of its own -----------------------------------------------------------------------------------
+
+
+class ChildError(Exception):
+    """A call in a child process has no result: `reason` says how the child ended, `output` is what it printed last."""
+
+    def __init__(self, reason: str, output: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.output = reason, output
+
+
+class ChildTimeout(ChildError):
+    """The child was killed because it did not finish in time."""
+
+
+class ChildRaised(ChildError):
+    """The function raised an error that is none of the library's; its traceback ends the output."""
+
+
+def call_in_child(
+    target: str, payload: Any = None, *, timeout_s: float | None = None, server: ForkServer | None = None
+) -> Any:  # Any: JSON values
+    """Returns the JSON result of the function `module:function`, called with `payload` in a process of its own.
+
+    That is a fork of `server`, or of one that has imported nothing. It, and whatever it started, is killed when the
+    call ends and when this process dies. It finds modules of the working directory, after all others. An
+    `OffPolicyError` of the function is raised here with its type and text, any other error as `ChildRaised`. Raises
+    `ChildTimeout` after `timeout_s` and `ChildError` if the child died.
+    """
+    request = {"target": target, "payload": payload, "parent_pid": os.getpid()}
+    known = own_children()
+    # Files, not pipes: a program that the function started may hold them open long after the answer.
+    with contextlib.ExitStack() as opened:
+        source, result, output = (opened.enter_context(scratch_file()) for _ in range(3))
+        source.write(json.dumps(request).encode())
+        source.seek(0)
+        opened.enter_context(adopting())
+        parent = server or opened.enter_context(ForkServer([], os.environ))
+
+        def end_left() -> None:
+            end_adopted({*known, parent.pid})
+
+        opened.enter_context(cleaned_up(end_left))
+        stdio = (source.fileno(), output.fileno(), output.fileno())
+        child = Process(parent.fork("offpolicy.processes.child:answer", stdio, [result.fileno()]))
+        try:
+            code = child.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise ChildTimeout(f"gave no answer within {timeout_s:g} s", tail_of(output)) from error
+        finally:
+            child.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
+                child.wait(KILL_TIMEOUT_S)
+            end_left()
+        result.seek(0)
+        text, printed = result.read(), tail_of(output)
+    if code != 0 or not text:
+        raise ChildError(describe_exit(code), printed)
+    answer = json.loads(text)
+    if "result" in answer:
+        return answer["result"]
+    if answer["is_ours"] and (kind := getattr(errors, answer["error"], None)):
+        raise kind(answer["text"])
+    raise ChildRaised(f"{answer['error']}: {answer['text']}", printed)
 
 
 # -- the server -------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from offpolicy.errors import ConfigError
 from offpolicy.launch import preflight
 from offpolicy.launch.hosts import LaunchPlan
 from offpolicy.launch.preflight import find_source, find_teacher
-from offpolicy.processes.children import ChildTimeout
+from offpolicy.processes.fork_server import ChildTimeout
 from offpolicy.types import SpaceSpec
 
 STUDENT = load_config(["algo=hora", "env=hand_rotation", "stage=adapt", "teacher=teacher"])

@@ -46,7 +46,7 @@ def test_a_stop_ends_the_start_at_once_even_where_python_would_swallow_it(number
 
 CALLING = """
 import os, signal, sys, threading
-from offpolicy.processes.children import call_in_child
+from offpolicy.processes.fork_server import call_in_child
 from offpolicy.processes.signals import interrupts_exit
 def start_programs(path):
     import subprocess, time
