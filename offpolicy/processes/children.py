@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from offpolicy import fault
-from offpolicy.errors import StartError
+from offpolicy.errors import EnvWorkerKilled, StartError
 
 if TYPE_CHECKING:
     from offpolicy.processes.fork_server import ForkServer
@@ -95,6 +95,18 @@ class Child(Process):
     def is_learner(self) -> bool:
         """True for a learner rank, false for a collector or the evaluator."""
         return self.role == "learner"
+
+    @property
+    def is_consequence(self) -> bool:
+        """True if it has failed because another process has: the learner ranks need each other."""
+        return bool(self.error.get("is_consequence"))
+
+    @property
+    def is_death(self) -> bool:
+        """True if a signal has ended it, or a worker of its environments."""
+        if "error" in self.error:
+            return bool(self.error["error"] == EnvWorkerKilled.__name__)
+        return (self.returncode or 0) < 0
 
     def read(self) -> list[Mapping[str, Any]] | None:
         """Returns the messages that it has written but errors and ends, which are kept; None at their end, or now."""

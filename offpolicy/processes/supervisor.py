@@ -16,10 +16,10 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any
 
 from offpolicy import fault
-from offpolicy.errors import CrashLoopError, EnvWorkerKilled, HangError
+from offpolicy.errors import CrashLoopError, HangError
 from offpolicy.machine import load_per_core
 from offpolicy.processes.children import (
     HELD_S,
@@ -50,8 +50,6 @@ PEER_GRACE_S = 5.0  # for the other learner ranks to notice that one has died, b
 FROZEN_S = 10.0  # in which a process that waits takes what it waits for; it looks twice a second
 MOST_LOAD = 8.0  # threads per core beyond which a start has no more time: a load may count what never runs
 PAUSE_S = 2.0  # a longer gap between two ticks means that nothing ran at all (Ctrl-Z, a frozen container)
-
-MessageHandler: TypeAlias = Callable[[Child, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class Supervisor:
         control: ControlPage,
         wake_events: tuple[WakeEvent, ...],
         config: SupervisorConfig,
-        on_message: MessageHandler = lambda child, message: None,
+        on_message: Callable[[Child, Mapping[str, Any]], None] = lambda child, message: None,
     ) -> None:
         """`on_message` gets what the children send but errors and ends, and what the supervisor says about them."""
         self.children: dict[tuple[str, int], Child] = {}  # those that run, by role and index
@@ -109,6 +107,7 @@ class Supervisor:
         self._has_lost_one = False  # True after a death that the run survives: all processes begin again
         self._deadline_s: float | None = None  # of the stop
         self._is_hastened = False  # a learner is lost, so nothing will be saved
+        self._is_killing = False  # all children were killed for good
         self._ticked_s = config.elapsed_s()
         self._now_s = 0.0  # this clock stands still while nothing runs, so that no pause counts against a child
         self._counts, self._counts_s = (-1, -1), 0.0  # of env steps and updates, and since when they stand
@@ -168,18 +167,15 @@ class Supervisor:
 
     def tick(self) -> None:
         """Reaps the children that have ended, and kills those that hang or outlive the deadline of the stop."""
-        before_s, self._ticked_s = self._ticked_s, self._config.elapsed_s()
-        gap_s = self._ticked_s - before_s
+        now_s = self._config.elapsed_s()
+        gap_s, self._ticked_s = now_s - self._ticked_s, now_s
         self._now_s += gap_s if gap_s <= PAUSE_S else 0.0
         self._oom.look()
         self._reap()
-        reap_adopted(self._known | {self._config.server.pid, *(child.pid for child in self.children.values())})
+        reap_adopted({*self._known, self._config.server.pid, *(child.pid for child in self.children.values())})
         self._check_hangs()
         self._check_deadline()
-        for child in list(self.children.values()):
-            if child.killed_s is not None and self._now_s - child.killed_s > HELD_S and child.poll() is None:
-                self._give_up(child)
-                self._stop_without(child)
+        self._give_up_held()
 
     def stop(self, level: Stop) -> None:
         """Asks all children to finish, or to exit; the first call sets the deadline after which they are killed."""
@@ -213,9 +209,9 @@ class Supervisor:
     def _reap(self) -> None:
         """Reaps the dead children: all processes begin again after a death that is survived, or the run stops."""
         ended = self._ended()
-        if any(child.error.get("is_consequence") for child in ended):  # the rank that it has lost may be dead by now
+        if any(child.is_consequence for child in ended):  # the rank that it has lost may be dead by now
             ended += self._ended()
-        for child in sorted(ended, key=lambda child: bool(child.error.get("is_consequence"))):
+        for child in sorted(ended, key=lambda child: child.is_consequence):
             fault.hit("supervisor.reap")
             if self._is_survived(child):
                 self._has_lost_one = True
@@ -246,14 +242,14 @@ class Supervisor:
     def _is_survived(self, child: Child) -> bool:
         """Reports a death that the run survives; False, and a failure, if it makes a crash loop of those before."""
         is_over = child.is_killed or child.has_finished or self.failure is not None or self._deadline_s is not None
-        if is_over or self._config.restarts.limit == 0 or not is_death(child):
+        if is_over or self._config.restarts.limit == 0 or not child.is_death:
             return False
         cause = self._cause_of(child).splitlines()[0]
         death = f"{child.name} (pid {child.pid}) {cause} at env step {self._env_steps:,}"
         try:
             number = self._config.restarts.add(death)
         except CrashLoopError as error:
-            self._fail(child, error.exit_code, str(error), child.error.get("traceback", ""))
+            self._fail(child, error.exit_code, str(error))
             return False
         self._warn(child, f"{death}; {number}")
         return True
@@ -264,8 +260,8 @@ class Supervisor:
         A learner that has finished may still crash while its interpreter shuts down, and so may any other process once
         no learner is left.
         """
-        code, is_exit = child.returncode or 0, self._control.host.get(HostWord.STOP) == Stop.EXIT
-        is_expected = child.has_finished if child.is_learner else is_exit and code <= 0
+        code, level = child.returncode or 0, self._control.host.get(HostWord.STOP)
+        is_expected = child.has_finished if child.is_learner else level == Stop.EXIT and code <= 0
         if not is_expected:
             if not child.is_killed:
                 self._note_exit(child)
@@ -285,28 +281,22 @@ class Supervisor:
             self._deadline_s = min(self._deadline_s, self._now_s + PEER_GRACE_S)
             self._is_hastened = True
 
-    def _fail(
-        self, child: Child, exit_code: int, cause: str, traceback: str = "", *, is_consequence: bool = False
-    ) -> None:
+    def _fail(self, child: Child, exit_code: int, cause: str) -> None:
         """Makes this the failure of the run."""
-        self.failure = Failure(
-            child.role, child.index, child.pid, self._env_steps, exit_code, cause, traceback, is_consequence
-        )
+        traceback, is_consequence = child.error.get("traceback", ""), child.is_consequence
+        self.failure = Failure(*child.key, child.pid, self._env_steps, exit_code, cause, traceback, is_consequence)
 
     def _note_exit(self, child: Child) -> None:
         """Records an unexpected exit: the first one counts, unless it was only a consequence of this one."""
-        error, code = child.error, child.returncode or 0
-        is_consequence = bool(error.get("is_consequence"))
-        if self.failure is not None and not (self.failure.is_consequence and not is_consequence):
+        if self.failure is not None and not (self.failure.is_consequence and not child.is_consequence):
             return
-        cause = self._cause_of(child)
+        error, cause = child.error, self._cause_of(child)
         if error:
             cause = f"{error['error']}: {cause}"
         else:
-            end = cause.removeprefix("was ") + (" without being asked to" if code >= 0 else "")
-            cause = f"{end}; what it printed is in train.log"
-        exit_code = self._config.death_code if is_death(child) else int(error.get("code", 1))
-        self._fail(child, exit_code, cause, error.get("traceback", ""), is_consequence=is_consequence)
+            asked = "" if child.is_death else " without being asked to"
+            cause = f"{cause.removeprefix('was ')}{asked}; what it printed is in train.log"
+        self._fail(child, self._config.death_code if child.is_death else int(error.get("code", 1)), cause)
 
     def _cause_of(self, child: Child) -> str:
         """Returns the error of a dead child, why the kernel has killed it, or how it has ended."""
@@ -323,14 +313,11 @@ class Supervisor:
         child.kill()
 
     def _kill_all(self) -> None:
-        """Kills all children and waits for their ends, for `KILL_TIMEOUT_S` at most."""
+        """Kills all children: nothing will be saved any more."""
         fault.hit("supervisor.kill")
+        self._is_killing = True
         for child in self.children.values():
             self._kill(child)
-        end_s = self._config.elapsed_s() + KILL_TIMEOUT_S
-        for child in self.children.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
-                child.wait(max(0.0, end_s - self._config.elapsed_s()))
 
     def _end_children(self) -> None:
         """Kills the children, then what they have left behind."""
@@ -338,17 +325,23 @@ class Supervisor:
             self._kill_all()
         finally:
             for child in list(self.children.values()):
+                with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
+                    child.wait(KILL_TIMEOUT_S)
                 self._remove(child)
-            end_adopted(self._known | {self._config.server.pid})
+            end_adopted({*self._known, self._config.server.pid})
 
-    def _give_up(self, child: Child) -> None:
-        """Leaves a killed child alone that the kernel holds; it is the failure if there is none yet."""
-        cause = "did not end although it was killed: the kernel holds it"
-        if self.failure is None:
-            self._fail(child, HangError.exit_code, cause)
-        else:
-            self._warn(child, f"{child.name} (pid {child.pid}) {cause}")
-        self._remove(child)
+    def _give_up_held(self) -> None:
+        """Leaves killed children alone that the kernel holds, as one that waits for a dead disk; the run ends."""
+        limit_s = KILL_TIMEOUT_S if self._is_killing else HELD_S
+        for child in list(self.children.values()):
+            if child.killed_s is not None and self._now_s - child.killed_s > limit_s and child.poll() is None:
+                cause = "did not end although it was killed: the kernel holds it"
+                if self.failure is None:
+                    self._fail(child, HangError.exit_code, cause)
+                else:
+                    self._warn(child, f"{child.name} (pid {child.pid}) {cause}")
+                self._remove(child)
+                self._stop_without(child)
 
     # -- hangs --------------------------------------------------------------------------------------------------------
 
@@ -385,8 +378,8 @@ class Supervisor:
             # Longer by as much as more threads than cores want to run.
             start_s = config.start_timeout_s * min(max(1.0, load_per_core()), MOST_LOAD) + replay_s
             if start_s > limit_s:
-                limit_s = start_s
-                allowed_by = "runner.start_timeout_s" + (" and the time to read the replay" if replay_s else "")
+                reading = " and the time to read the replay" if replay_s else ""
+                limit_s, allowed_by = start_s, f"runner.start_timeout_s{reading}"
         if self._control.is_saving(*child.key):
             limit_s, allowed_by = max(limit_s, SNAPSHOT_TIMEOUT_S), "its part of a checkpoint may take"
         is_hung = self._now_s - child.progress_s > limit_s
@@ -396,17 +389,15 @@ class Supervisor:
         """Ends a run whose processes all wait: the collector that keeps the others waiting, else all of them."""
         child = self._blocking_child()
         is_frozen, may_go = is_stopped(child.pid), self._control.may_go(*child.key)
-        if is_frozen:
-            waited = "the others waited for it, which a signal had stopped,"
-        elif may_go:
-            waited = "the others waited for it, which waited although it could go on,"
-        else:
-            waited = "learner and collector waited for each other"
+        waited = "learner and collector waited for each other"
+        if is_frozen or may_go:
+            why = "a signal had stopped" if is_frozen else "waited although it could go on"
+            waited = f"the others waited for it, which {why},"
         self._fail(child, HangError.exit_code, f"{waited} for {self._config.step_timeout_s:g} s")
         if (is_frozen or may_go) and not child.is_learner:
             self._kill(child, is_hung=True)  # the learner can still save
         else:
-            self._kill_or_give_up()
+            self._kill_all()
 
     def _blocking_child(self) -> Child:
         """Returns the child for which the others wait: one that was stopped from outside, else one that may go on."""
@@ -427,32 +418,25 @@ class Supervisor:
         level = self._control.host.get(HostWord.STOP)
         is_half_way = left_s < self._config.stop_timeout_s / 2 and level == Stop.FINISH and not self._is_hastened
         for child in self.children.values():
-            why = f"did not react for {FROZEN_S:g} s" if self._is_frozen(child) else None
-            if is_half_way and why is None and not self._control.is_waiting(*child.key):
+            is_waiting = self._control.is_waiting(*child.key)
+            # It was stopped from outside, or sleeps on after a wake-up: the learner waits for it in vain.
+            is_idle = is_stopped(child.pid) or (is_waiting and self._control.is_asked(*child.key))
+            if not is_idle or child.reaction_s is None:
+                child.reaction_s = self._now_s
+            why = None
+            if self._now_s - child.reaction_s > FROZEN_S:
+                why = f"did not react for {FROZEN_S:g} s"
+            elif is_half_way and not is_waiting:
                 why = "was busy half-way to the deadline of the stop"
-            if why is not None and not child.is_learner and child.killed_s is None:  # the learner waits for it in vain
+            if why is not None and not child.is_learner and child.killed_s is None:
                 lost = "; what is saved now lacks its episodes" if child.role == "collector" else ""
                 self._warn(child, f"{child.name} (pid {child.pid}) {why} and was killed{lost}")
                 self._kill(child, is_hung=True)
-        if left_s < 0 and self.children:
+        if left_s < 0 and self.children and not self._is_killing:
             if self.failure is None and level == Stop.FINISH:
                 cause = f"did not finish within {self._config.stop_timeout_s:g} s of the stop request"
                 self._fail(self._blocking_child(), HangError.exit_code, cause)
-            self._kill_or_give_up()
-
-    def _is_frozen(self, child: Child) -> bool:
-        """True if a child has not reacted for `FROZEN_S`: it was stopped from outside, or sleeps on after a wake-up."""
-        is_asleep = self._control.is_waiting(*child.key) and self._control.is_asked(*child.key)
-        if not (is_asleep or is_stopped(child.pid)) or child.reaction_s is None:
-            child.reaction_s = self._now_s
-        return self._now_s - child.reaction_s > FROZEN_S
-
-    def _kill_or_give_up(self) -> None:
-        """Kills all children, and gives up those that the kernel holds."""
-        self._kill_all()
-        for child in list(self.children.values()):
-            if child.poll() is None:
-                self._give_up(child)
+            self._kill_all()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """Asks for a checkpoint, or for the end: the first stop lets all processes save, a second Ctrl-C kills them.
@@ -470,10 +454,3 @@ class Supervisor:
             self.stop(Stop.FINISH)
         elif number == signal.SIGINT and self._is_signal_shown and now_s - self._first_signal_s >= SECOND_S:
             self._kill_all()
-
-
-def is_death(child: Child) -> bool:
-    """True if a signal has ended a child, or a worker of its environments."""
-    if "error" in child.error:
-        return bool(child.error["error"] == EnvWorkerKilled.__name__)
-    return (child.returncode or 0) < 0
