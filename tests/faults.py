@@ -31,7 +31,7 @@ SITES = (
     *("snapshot.request", "snapshot.release", "ring.reserved", "ring.copied", "ring.committed", "rollout.reserved"),
     *("rollout.committed", "rollout.taken", "mailbox.cleared", "mailbox.copied", "mailbox.published", "wake.send"),
     *("wake.wait", "message.send", "message.read", "supervisor.wait", "supervisor.reap", "supervisor.kill"),
-    *("spawn.spec", "child.start", "rank.join", "rank.gather", "rank.reduce"),
+    *("child.start", "rank.join", "rank.gather", "rank.reduce"),
 )
 _CONDITIONS = r"(?:@(?:role=([a-z]+),?)?(?:rank=([0-9]+),?)?(?:n=([0-9]+))?)?"
 _FAULT = re.compile(rf"([a-z_.]+){_CONDITIONS}:([A-Za-z]+)(?::([0-9]+))?")

@@ -54,7 +54,6 @@ PASSED_BY = {
     "supervisor.reap": (("supervisor",), 1),
     "supervisor.kill": (("supervisor",), 0),
     "spawn": (("supervisor",), 1),
-    "spawn.spec": (("supervisor",), 1),
     "child.start": (("learner", "collector", "evaluator"), 0),
     "rank.join": (("learner",), 0),
     "rank.gather": (("learner",), 6),
@@ -66,7 +65,7 @@ NOT_PASSED = {
     *("video.spawn", "video.mkdir", "video.remove"),
 }
 # Ends of a run that has written its configuration and saved nothing: the next start moves its records aside.
-LOSSES = tuple(f"{site}@role=supervisor,n=1:kill" for site in ("spawn", "spawn.spec", "message.read", "record.write"))
+LOSSES = tuple(f"{site}@role=supervisor,n=1:kill" for site in ("spawn", "message.read", "record.write"))
 LOST_SHARE = 0.125  # of the runs, which would meet such an end by chance once in hundreds
 # Sites that only scenes with this word pass by.
 NEEDS = {
