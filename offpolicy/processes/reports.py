@@ -183,7 +183,8 @@ class ProcessReports(Generic[Totals]):
     """The cumulative report of one process, an account and counters, over a block of `nbytes(kind, phases)` bytes."""
 
     def __init__(self, buffer: memoryview, kind: type[Totals], phases: Sequence[str]) -> None:
-        self._kind, self._phases, self._dtype = kind, tuple(phases), process_dtype(kind, phases)
+        self._kind: type[Totals] = kind
+        self._phases, self._dtype = tuple(phases), process_dtype(kind, phases)
         self._mailbox = Mailbox(buffer, self._dtype.itemsize)
 
     @staticmethod
@@ -208,7 +209,8 @@ class ProcessReports(Generic[Totals]):
         record = np.zeros((), self._dtype)
         if self._mailbox.read(record) == 0:
             return None
-        return self._kind(read_account(record["account"], self._phases), *record["counters"].item())
+        totals: Totals = self._kind(read_account(record["account"], self._phases), *record["counters"].item())
+        return totals
 
 
 def process_dtype(kind: type[CollectorTotals | EvaluatorTotals], phases: Sequence[str]) -> np.dtype[Any]:
