@@ -1,7 +1,7 @@
 """`python -m benchmarks.learning.hand_gaits [gaits]`: how far a hand turns its object that observes nothing.
 
 A gait is a movement of the fingers on a clock. Many are drawn at random and tried with the physics of training; the
-best of them, in rotation and in return, then play the held-out episodes that the policies of docs/hora.md play.
+best of them, in rotation and in return, then play the held-out episodes that the policies of docs/results.md play.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def _standardised(values: Float32, is_other: Flags) -> Tensor:
 
 
 def main(path: str, hands: int = HANDS, steps: int = STEPS) -> None:
-    """Measures the policy of a run of `env=hand_rotation`, shows the table and saves it for docs/hora.md."""
+    """Measures the policy of a run of `env=hand_rotation`, shows the table and saves it for docs/results.md."""
     run = SavedRun.find(Path(path), PolicyChoice(SEED, step=None, device="cpu", overrides={}))
     rows, hand = observed(run.actor("cpu"), run.spec.obs_keys, hands, steps)
     is_other = hand >= hands * (1.0 - OTHERS)

@@ -24,7 +24,7 @@ project = "offpolicy"
 author = "offpolicy contributors"
 release = version = offpolicy.__version__
 root_doc = "README"
-include_patterns = ["README.md", "docs/*.md", "docs/adr/*.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+include_patterns = ["*.md", "docs/*.md", "docs/adr/*.md", "docs/site/*.md"]
 # Directories without pages are left out, because every file in them would be looked at.
 exclude_patterns = [path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "docs"]
 extensions = ["myst_parser", "sphinx.ext.autodoc"]

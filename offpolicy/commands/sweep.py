@@ -55,7 +55,7 @@ MOST_SHOWN = 10  # trials in the table
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the space, the words of all trials and the options of the sweep."""
-    parser.add_argument("space", type=Path, help="a YAML file of keys, each with what it may be (docs/sweeps.md)")
+    parser.add_argument("space", type=Path, help="a YAML file of keys, each with what it may be (docs/compare.md)")
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="what all trials have in common")
     parser.add_argument("--trials", type=positive, default=20, help="settings to try, over all processes (default: 20)")
     parser.add_argument("--seeds", type=positive, default=1, help="runs of each, with seeds 1, 2, ... (default: 1)")

@@ -1,4 +1,4 @@
-"""The edits of docs/changing.md: each trains what it says, by the textbook, and needs nothing beside it."""
+"""The edits of docs/extending.md: each trains what it says, by the textbook, and needs nothing beside it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from offpolicy.config.sections import AlgoConfig
 from offpolicy.types import Batch, Batches, SpaceSpec
 from tests.documents import REPOSITORY, blocks
 
-EDITS = [block.text for block in blocks((REPOSITORY / "docs/changing.md").read_text()) if block.language == "diff"]
+EDITS = [block.text for block in blocks((REPOSITORY / "docs/extending.md").read_text()) if block.language == "diff"]
 SPEC = SpaceSpec(3, 1, (-1.0,), (1.0,), max_episode_steps=200)
 
 

@@ -53,4 +53,4 @@ def test_two_of_its_runs_are_compared(runs: list[Path], capsys: pytest.CaptureFi
 def test_its_page_shows_the_loop_as_it_is() -> None:
     source = (REPOSITORY / "tests/foreign_runner.py").read_text()
     assert len(source.splitlines()) <= MOST_LINES
-    assert f"```python\n{source}```" in (REPOSITORY / "docs/log_step.md").read_text()
+    assert f"```python\n{source}```" in (REPOSITORY / "docs/extending.md").read_text()

@@ -22,7 +22,7 @@ def test_the_references_have_every_option_and_every_public_name() -> None:
     shown = re.findall(r"^\| `([\w.]+)` \|", reference.options(), flags=re.MULTILINE)
     assert sorted(shown) == sorted(specs())
     assert all(f"| `{key}` |" in reference.metrics() for key in METRICS)
-    markers = re.findall(r"<!-- autodoc offpolicy: (.*) -->", (ROOT / "docs/api.md").read_text())
+    markers = re.findall(r"<!-- autodoc offpolicy: (.*) -->", (ROOT / "docs/site/reference.md").read_text())
     assert {name for names in markers for name in names.split()} >= {*offpolicy.__all__} - {"__version__"}
 
 
@@ -31,7 +31,7 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path: Path
     program = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
     subprocess.run([*program, "-d", str(tmp_path / "cache"), "-c", "docs/site", ".", str(site)], cwd=ROOT, check=True)
     assert "url=README.html" in (site / "index.html").read_text()
-    api = (site / "docs/api.html").read_text()
+    api = (site / "docs/site/reference.html").read_text()
     assert 'id="offpolicy.train"' in api
     assert "autodoc" not in api
     for page in site.rglob("*.html"):

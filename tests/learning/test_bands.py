@@ -61,7 +61,7 @@ def test_one_seed_of_halfcheetah_is_within_two_deviations_of_docs_learning(
 
 
 def test_appo_reaches_its_bar_of_halfcheetah_at_300k(tmp_path: Path) -> None:
-    """The bar of docs/learning.md, near tianshou's PPO: 2932 +- 769 at 215k."""
+    """The bar of docs/results.md, near tianshou's PPO: 2932 +- 769 at 215k."""
     overrides = ("algo=appo", "env=halfcheetah", "total_timesteps=300000")
     returns = [final_return(tmp_path, seed, *overrides) for seed in (1, 2, 3)]
     assert sum(returns) / 3 >= 2900.0, returns

@@ -15,13 +15,14 @@ from tests.conftest import Traces
 from tests.processes.conftest import REPOSITORY, TINY, LiveRun
 
 pytestmark = [pytest.mark.mp, pytest.mark.slow]
-DOCS = REPOSITORY / "docs/reliability.md"
+DOCS = REPOSITORY / "docs/clusters.md"
 TRAIN = 'offpolicy train env=halfcheetah total_timesteps=1_000_000 run_dir="runs/job-$SLURM_JOB_ID"'
 
 
 def recipe() -> str:
     """The script of the documentation, with a tiny run instead of the long one."""
-    (script,) = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", DOCS.read_text(), re.DOTALL)
+    scripts = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", DOCS.read_text(), re.DOTALL)
+    (script,) = [one for one in scripts if "scontrol requeue" in one]
     words = [word for word in TINY if not word.startswith("run_dir")]
     command = f'"{sys.executable}" -m offpolicy train {" ".join(words)} run_dir="runs/job-$SLURM_JOB_ID" $EXTRA'
     assert TRAIN in script
