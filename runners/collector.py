@@ -132,8 +132,8 @@ class Collector:
                 self.warn(text)
         require_finite(progress.obs, seed)
         self.writer.begin()
-        self._words.set(CollectorWord.ENV_STEPS, progress.env_steps)
-        self._words.set(CollectorWord.HAS_BEGUN, 1)
+        self._words[CollectorWord.ENV_STEPS] = progress.env_steps
+        self._words[CollectorWord.HAS_BEGUN] = 1
         self._has_begun = True
         self._child.send("hello", **{counter: getattr(progress, counter) for counter in COLLECTOR_COUNTERS})
         return progress
@@ -150,7 +150,8 @@ class Collector:
             text = str(error).splitlines()[0]
             number = self._restarts.add(text)
             self.warn(f"{text}; {number}, by new environments; not bitwise from here on, as episodes begin again")
-            path = ("renewed", self.number, step, self._words.bump(CollectorWord.RESTARTS))
+            self._words[CollectorWord.RESTARTS] += 1
+            path = ("renewed", self.number, step, self._words[CollectorWord.RESTARTS])
             try:
                 self.env.renew()
                 progress.obs = self.env.reset(env_seed(cfg.seed, *path))
@@ -164,7 +165,7 @@ class Collector:
     def _note_progress(self) -> None:
         """Says that the next environment of a vector step has its turn: the time of a step is that of one."""
         if self._has_begun:
-            self._words.bump(CollectorWord.PROGRESS)
+            self._words[CollectorWord.PROGRESS] += 1
 
     def warn(self, text: str) -> None:
         self._child.send("warning", text=text)
@@ -202,7 +203,7 @@ class Collector:
             return RolloutWriter(
                 rollout_ring(child, job, child.index),
                 may_drop=job.cfg.rollout.when_full == "drop",
-                newest_version=lambda: control.leader.get(RankWord.VERSION),
+                newest_version=lambda: control.leader[RankWord.VERSION],
             )
         return ReplayWriter(replay_ring(child, job, child.index), gamma=algo.gamma, n_step=algo.n_step)
 

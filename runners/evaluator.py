@@ -68,13 +68,13 @@ class EvaluatorProcess:
     def _wait_request(self) -> bool:
         """Waits for a request that is not answered yet; False when it is time to exit."""
         with self._ledger.phase(EvaluatorPhase.WAIT_REQUEST):
-            self._words.set(EvaluatorWord.IS_WAITING, 1)
+            self._words[EvaluatorWord.IS_WAITING] = 1
             while not self._must_exit() and (self._control.is_stopping or self._requests.newest == self._answered):
                 self._wake_event.wait(POLL_S)
-                self._was_stopped |= self._control.host.get(HostWord.STOP) == Stop.FINISH
+                self._was_stopped |= self._control.host[HostWord.STOP] == Stop.FINISH
                 self._report_if_requested()
-            self._words.bump(EvaluatorWord.PROGRESS)
-            self._words.set(EvaluatorWord.IS_WAITING, 0)
+            self._words[EvaluatorWord.PROGRESS] += 1
+            self._words[EvaluatorWord.IS_WAITING] = 0
         return not self._must_exit()
 
     def _answer(self) -> None:
@@ -86,8 +86,8 @@ class EvaluatorProcess:
         result = self._evaluation.evaluate(self._flat, asked.env_steps, asked.policy_version)
         if result is not None:
             self._announce_early_stop()
-            self._words.set(EvaluatorWord.EVALUATED_STEPS, asked.env_steps)
-            self._words.set(EvaluatorWord.ANSWERED, asked.number)
+            self._words[EvaluatorWord.EVALUATED_STEPS] = asked.env_steps
+            self._words[EvaluatorWord.ANSWERED] = asked.number
             self._learner_wake.set()
             self._evaluation.film(asked.env_steps)
         self._answered = asked.number
@@ -95,7 +95,7 @@ class EvaluatorProcess:
 
     def _announce_early_stop(self) -> None:
         """Publishes whether the evaluations so far end the run."""
-        self._words.set(EvaluatorWord.STOPS_EARLY, int(self._evaluation.stops_early))
+        self._words[EvaluatorWord.STOPS_EARLY] = int(self._evaluation.stops_early)
 
     def _count_skipped(self, asked: EvaluationRequest) -> None:
         """Counts the requests that this one has replaced, and warns of the first."""
@@ -109,18 +109,18 @@ class EvaluatorProcess:
         self._skipped += missed
 
     def _must_exit(self) -> bool:
-        return self._control.host.get(HostWord.STOP) >= Stop.EXIT
+        return self._control.host[HostWord.STOP] >= Stop.EXIT
 
     def _should_stop(self) -> bool:
         """True if the run is stopping; the call counts as progress, and reports if a report was requested."""
-        self._words.bump(EvaluatorWord.PROGRESS)
+        self._words[EvaluatorWord.PROGRESS] += 1
         self._report_if_requested()
         return self._control.is_stopping
 
     def _report_if_requested(self) -> None:
-        if self._control.host.get(HostWord.REPORT_REQUEST) != self._reported:
+        if self._control.host[HostWord.REPORT_REQUEST] != self._reported:
             self._report()
 
     def _report(self) -> None:
-        self._reported = self._control.host.get(HostWord.REPORT_REQUEST)
+        self._reported = self._control.host[HostWord.REPORT_REQUEST]
         self._reports.publish(EvaluatorTotals(self._ledger.account(), self._evaluation.episodes, self._skipped))

@@ -88,7 +88,7 @@ class CollectorReporter:
 
         Those of other hosts are not known here; their collectors do as many as those of this one.
         """
-        others = sum(max(words.get(CollectorWord.ENV_STEPS), start) for words, start in self._others)
+        others = sum(max(words[CollectorWord.ENV_STEPS], start) for words, start in self._others)
         on_this_host = own_steps + others
         self.env_steps = on_this_host * self._num_hosts
         finished = self.tracker.update(outcome, self.env_steps)
@@ -98,15 +98,15 @@ class CollectorReporter:
 
     def newest_version(self) -> int:
         """Returns the version of the newest weights."""
-        return self._control.leader.get(RankWord.VERSION)
+        return self._control.leader[RankWord.VERSION]
 
     def is_wanted(self) -> bool:
         """True if the supervisor has asked for a report since the last one."""
-        return self._control.host.get(HostWord.REPORT_REQUEST) != self._answered
+        return self._control.host[HostWord.REPORT_REQUEST] != self._answered
 
     def publish(self, parts: CollectorParts) -> None:
         """Publishes the cumulative report."""
-        self._answered = self._control.host.get(HostWord.REPORT_REQUEST)
+        self._answered = self._control.host[HostWord.REPORT_REQUEST]
         progress, rollouts = parts.progress, parts.rollouts
         totals = CollectorTotals(
             account=parts.ledger.account(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from offpolicy.processes.control_page import ControlWords, RankWord
+from offpolicy.processes.control_page import RankWord, Words
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
 
@@ -20,7 +20,7 @@ class Arrivals:
     next collective by then, but not at the one after it. With timing off all instants are 0.
     """
 
-    def __init__(self, ledger: Ledger, ranks: Sequence[ControlWords], index: int, *, is_one_host: bool) -> None:
+    def __init__(self, ledger: Ledger, ranks: Sequence[Words], index: int, *, is_one_host: bool) -> None:
         """`ranks` are the words of the ranks of this host, of which this one is `index`."""
         self._ledger, self._ranks, self._own, self._is_one_host = ledger, ranks, ranks[index], is_one_host
         self._count = 0
@@ -36,6 +36,6 @@ class Arrivals:
                 return
             self._count += 1
             word = WORDS[self._count % 2]
-            self._own.set(word, self._ledger.switched_ns)
+            self._own[word] = self._ledger.switched_ns
             yield
-            self._ledger.charge_head(LearnerPhase.RANK_BARRIER, max(words.get(word) for words in self._ranks))
+            self._ledger.charge_head(LearnerPhase.RANK_BARRIER, max(words[word] for words in self._ranks))

@@ -169,7 +169,7 @@ class Monitor:
 
     @property
     def _updates(self) -> int:
-        return self._shared.control.leader.get(RankWord.UPDATES)
+        return self._shared.control.leader[RankWord.UPDATES]
 
     def on_signal(self) -> None:
         """Says that the run is being stopped, at once: the learner may need seconds for its iteration and the save."""
@@ -183,9 +183,9 @@ class Monitor:
         if self._trace is not None:
             self._trace_levels(self._trace)
         if self._save_due is not None and self._save_due.is_due():
-            self._shared.control.host.bump(HostWord.SAVE_REQUEST)
+            self._shared.control.host[HostWord.SAVE_REQUEST] += 1
         if self._requested_s is None and self._due.is_due():
-            self._shared.control.host.bump(HostWord.REPORT_REQUEST)
+            self._shared.control.host[HostWord.REPORT_REQUEST] += 1
             self._requested_s = self._elapsed_s()
         if self._requested_s is not None:
             # All sides must have reported: one side's window beside another one's would compare two times.
@@ -220,7 +220,7 @@ class Monitor:
         return Snapshot(
             wall_s=self._elapsed_s(),
             env_steps=env_steps,
-            iteration=self._shared.control.leader.get(RankWord.ITERATIONS),
+            iteration=self._shared.control.leader[RankWord.ITERATIONS],
             learners=self._learner.read() if self._learner else (),
             collectors=tuple(collectors),
             replay_rows=self._replay_rows,
@@ -229,7 +229,7 @@ class Monitor:
             evaluator=evaluator.read() if evaluator is not None else None,
             cores=self._cores,
             system=self._system.read(),
-            restarts=sum(words.get(CollectorWord.RESTARTS) for words in self._shared.control.collectors),
+            restarts=sum(words[CollectorWord.RESTARTS] for words in self._shared.control.collectors),
             learner_restarts=self._restarts,
         )
 

@@ -1,8 +1,14 @@
-"""The control page: u64 words, one writer each, by which supervisor, learner ranks and collectors steer one another."""
+"""The control page: u64 words, one writer each, by which supervisor, learner ranks and collectors steer one another.
+
+Only a word's own writer stores it, which is one aligned write of 8 bytes: never torn.
+"""
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TypeAlias
+
+Words: TypeAlias = memoryview  # the words of one process, indexed by its enumeration below
 
 
 class HostWord(IntEnum):
@@ -64,37 +70,16 @@ class Stop(IntEnum):
 _SECTION_WORDS = 16  # whole cache lines for each process, so that no process's stores slow down another one's
 
 
-class ControlWords:
-    """The words of one process. A store is one aligned 8-byte write: never torn."""
-
-    def __init__(self, words: memoryview) -> None:
-        self._words = words
-
-    def get(self, word: IntEnum) -> int:
-        """Returns the word's value."""
-        return self._words[word]
-
-    def set(self, word: IntEnum, value: int) -> None:
-        """Stores a value; only the word's own writer may."""
-        self._words[word] = value
-
-    def bump(self, word: IntEnum) -> int:
-        """Adds one and returns the new value; only the word's own writer may."""
-        self._words[word] += 1
-        return self._words[word]
-
-
 class ControlPage:
     """The sections of the page: `host`, `evaluator`, one of `ranks` per learner rank, one of `collectors` each."""
 
     def __init__(self, buffer: memoryview, num_ranks: int, num_collectors: int) -> None:
         words = buffer.cast("Q")
-        sections = [
-            ControlWords(words[i * _SECTION_WORDS : (i + 1) * _SECTION_WORDS])
-            for i in range(2 + num_ranks + num_collectors)
-        ]
+        starts = range(0, _SECTION_WORDS * (2 + num_ranks + num_collectors), _SECTION_WORDS)
+        sections = [words[start : start + _SECTION_WORDS] for start in starts]
         self.host, self.evaluator = sections[:2]
         self.ranks = tuple(sections[2 : 2 + num_ranks])
+        self.leader = self.ranks[0]  # steers the collectors and publishes the weights
         self.collectors = tuple(sections[2 + num_ranks :])
 
     @staticmethod
@@ -103,37 +88,28 @@ class ControlPage:
         return 8 * _SECTION_WORDS * (2 + num_ranks + num_collectors)
 
     @property
-    def leader(self) -> ControlWords:
-        """The words of the rank that steers the collectors and publishes the weights."""
-        return self.ranks[0]
-
-    @property
     def is_stopping(self) -> bool:
         """True once the supervisor has asked all processes to finish."""
-        return self.host.get(HostWord.STOP) != Stop.RUN
+        return self.host[HostWord.STOP] != Stop.RUN
 
     @property
     def env_steps(self) -> int:
         """Transitions collected so far on this host."""
-        return sum(collector.get(CollectorWord.ENV_STEPS) for collector in self.collectors)
+        return sum(collector[CollectorWord.ENV_STEPS] for collector in self.collectors)
 
-    def words(self, role: str, index: int) -> ControlWords:
+    def words(self, role: str, index: int) -> Words:
         """Returns the words of a process. The first two mean the same for all of them."""
         return {"learner": self.ranks, "collector": self.collectors, "evaluator": (self.evaluator,)}[role][index]
 
     def is_waiting(self, role: str, index: int) -> bool:
         """True while the process waits for another one."""
-        return bool(self.words(role, index).get(RankWord.IS_WAITING))
-
-    def is_saving(self, role: str, index: int) -> bool:
-        """True while a collector writes its part of a checkpoint."""
-        return role == "collector" and bool(self.collectors[index].get(CollectorWord.IS_SAVING))
+        return bool(self.words(role, index)[RankWord.IS_WAITING])
 
     def is_asked(self, role: str, index: int) -> bool:
         """True while a collector owes a snapshot, or any process its exit: it has no reason to wait."""
-        if self.host.get(HostWord.STOP) == Stop.EXIT or role != "collector":
-            return self.host.get(HostWord.STOP) == Stop.EXIT
-        return self.leader.get(RankWord.SNAPSHOT_REQUEST) > self.collectors[index].get(CollectorWord.SNAPSHOT_DONE)
+        if self.host[HostWord.STOP] == Stop.EXIT or role != "collector":
+            return self.host[HostWord.STOP] == Stop.EXIT
+        return self.leader[RankWord.SNAPSHOT_REQUEST] > self.collectors[index][CollectorWord.SNAPSHOT_DONE]
 
     def may_go(self, role: str, index: int) -> bool:
         """True for a collector that owes a snapshot, or may take a step: it has no reason to wait for the learner.
@@ -143,6 +119,6 @@ class ControlPage:
         if role != "collector":
             return False
         own, leader = self.collectors[index], self.leader
-        is_released = leader.get(RankWord.SNAPSHOT_RELEASE) >= own.get(CollectorWord.SNAPSHOT_DONE)
-        has_grant = own.get(CollectorWord.ENV_STEPS) < leader.get(RankWord.GRANTED)
+        is_released = leader[RankWord.SNAPSHOT_RELEASE] >= own[CollectorWord.SNAPSHOT_DONE]
+        has_grant = own[CollectorWord.ENV_STEPS] < leader[RankWord.GRANTED]
         return self.is_asked(role, index) or (is_released and has_grant and not self.is_stopping)

@@ -46,8 +46,8 @@ class CollectorGate:
         The processes that wait for rows are woken when `handed_over`, the count of what the learner was given, has
         changed.
         """
-        self._own.set(CollectorWord.ENV_STEPS, env_steps)
-        self._own.bump(CollectorWord.PROGRESS)
+        self._own[CollectorWord.ENV_STEPS] = env_steps
+        self._own[CollectorWord.PROGRESS] += 1
         if self._announced != handed_over:
             self._announced = handed_over
             _wake(self._to_wake)
@@ -55,39 +55,39 @@ class CollectorGate:
     def wait_turn(self, may_go: Callable[[int], bool]) -> Turn:
         """Blocks until there is something to do. `may_go` says whether a granted count allows the next step."""
         while (turn := self.turn(may_go)) is None:
-            self._own.set(CollectorWord.IS_WAITING, 1)
+            self._own[CollectorWord.IS_WAITING] = 1
             self._wake_event.wait(POLL_S)
-            self._own.set(CollectorWord.IS_WAITING, 0)
-            self._own.bump(CollectorWord.PROGRESS)
+            self._own[CollectorWord.IS_WAITING] = 0
+            self._own[CollectorWord.PROGRESS] += 1
         return turn
 
     def turn(self, may_go: Callable[[int], bool]) -> Turn | None:
         """Returns what to do next, None if there is nothing yet. A snapshot is taken between steps, never in one."""
         leader = self._control.leader
-        if self._control.host.get(HostWord.STOP) == Stop.EXIT:
+        if self._control.host[HostWord.STOP] == Stop.EXIT:
             return Turn.STOP
-        done = self._own.get(CollectorWord.SNAPSHOT_DONE)
-        if leader.get(RankWord.SNAPSHOT_REQUEST) > done:
+        done = self._own[CollectorWord.SNAPSHOT_DONE]
+        if leader[RankWord.SNAPSHOT_REQUEST] > done:
             return Turn.SNAPSHOT
         # Until the release the learner is still copying the rows that belong to the snapshot.
-        may_step = not self._control.is_stopping and leader.get(RankWord.SNAPSHOT_RELEASE) >= done
-        return Turn.STEP if may_step and may_go(leader.get(RankWord.GRANTED)) else None
+        may_step = not self._control.is_stopping and leader[RankWord.SNAPSHOT_RELEASE] >= done
+        return Turn.STEP if may_step and may_go(leader[RankWord.GRANTED]) else None
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
         """Announces in the block that the requested snapshot is being written: a disk may take its time."""
-        self._own.set(CollectorWord.IS_SAVING, 1)
-        self._own.bump(CollectorWord.PROGRESS)
+        self._own[CollectorWord.IS_SAVING] = 1
+        self._own[CollectorWord.PROGRESS] += 1
         try:
             yield
         finally:
-            self._own.set(CollectorWord.IS_SAVING, 0)
+            self._own[CollectorWord.IS_SAVING] = 0
 
     def snapshot_taken(self, error: OSError | None = None) -> None:
         """Announces that the requested snapshot is on disk, or that the disk refused it."""
-        self._own.bump(CollectorWord.PROGRESS)
-        self._own.set(CollectorWord.SNAPSHOT_ERRNO, (error.errno or errno.EIO) if error else 0)
-        self._own.set(CollectorWord.SNAPSHOT_DONE, self._control.leader.get(RankWord.SNAPSHOT_REQUEST))
+        self._own[CollectorWord.PROGRESS] += 1
+        self._own[CollectorWord.SNAPSHOT_ERRNO] = (error.errno or errno.EIO) if error else 0
+        self._own[CollectorWord.SNAPSHOT_DONE] = self._control.leader[RankWord.SNAPSHOT_REQUEST]
         _wake(self._to_wake)
 
 
@@ -134,7 +134,7 @@ class LearnerGate:
     def grant_each(self, count: int) -> None:
         """Lets every collector go up to that many env steps, or rollouts; only the leader's call has an effect."""
         if self._is_leader:
-            self._own.set(RankWord.GRANTED, count)
+            self._own[RankWord.GRANTED] = count
             self.wake_collectors()
 
     def wake_collectors(self) -> None:
@@ -147,12 +147,12 @@ class LearnerGate:
         The others stand still until `release_snapshot` all the same: no row is written while the rings are saved.
         """
         fault.hit("snapshot.request")
-        number = self._own.bump(RankWord.SNAPSHOT_REQUEST)
+        self._own[RankWord.SNAPSHOT_REQUEST] += 1
+        number, collectors = self._own[RankWord.SNAPSHOT_REQUEST], self._control.collectors
         self.wake_collectors()
         self._block_until(
             lambda: all(
-                words.get(CollectorWord.SNAPSHOT_DONE) >= number or words.get(CollectorWord.IS_GONE)
-                for words in self._control.collectors
+                words[CollectorWord.SNAPSHOT_DONE] >= number or words[CollectorWord.IS_GONE] for words in collectors
             )
         )
         return self._have_all(CollectorWord.SNAPSHOT_DONE, number)
@@ -160,19 +160,19 @@ class LearnerGate:
     def release_snapshot(self) -> None:
         """Lets the collectors resume."""
         fault.hit("snapshot.release")
-        self._own.set(RankWord.SNAPSHOT_RELEASE, self._own.get(RankWord.SNAPSHOT_REQUEST))
+        self._own[RankWord.SNAPSHOT_RELEASE] = self._own[RankWord.SNAPSHOT_REQUEST]
         self.wake_collectors()
 
     def _have_all(self, word: CollectorWord, value: int) -> bool:
-        return all(collector.get(word) >= value for collector in self._control.collectors)
+        return all(words[word] >= value for words in self._control.collectors)
 
     def _block_until(self, is_true: Callable[[], bool]) -> None:
         if is_true():
             return
-        self._own.set(RankWord.IS_WAITING, 1)
+        self._own[RankWord.IS_WAITING] = 1
         while not is_true():
             self._wake_event.wait(POLL_S)
-        self._own.set(RankWord.IS_WAITING, 0)
+        self._own[RankWord.IS_WAITING] = 0
 
 
 def _wake(events: Sequence[WakeEvent]) -> None:

@@ -179,8 +179,8 @@ class Supervisor:
 
     def stop(self, level: Stop) -> None:
         """Asks all children to finish, or to exit; the first call sets the deadline after which they are killed."""
-        if self._control.host.get(HostWord.STOP) < level:
-            self._control.host.set(HostWord.STOP, level)
+        if self._control.host[HostWord.STOP] < level:
+            self._control.host[HostWord.STOP] = level
         if self._deadline_s is None:
             self._deadline_s = self._now_s + self._config.stop_timeout_s
         for wake_event in self._wake_events:
@@ -237,7 +237,7 @@ class Supervisor:
                 self._selector.unregister(fd)
             os.close(fd)
         if child.role == "collector":
-            self._control.collectors[child.index].set(CollectorWord.IS_GONE, 1)
+            self._control.collectors[child.index][CollectorWord.IS_GONE] = 1
 
     def _is_survived(self, child: Child) -> bool:
         """Reports a death that the run survives; False, and a failure, if it makes a crash loop of those before."""
@@ -260,7 +260,7 @@ class Supervisor:
         A learner that has finished may still crash while its interpreter shuts down, and so may any other process once
         no learner is left.
         """
-        code, level = child.returncode or 0, self._control.host.get(HostWord.STOP)
+        code, level = child.returncode or 0, self._control.host[HostWord.STOP]
         is_expected = child.has_finished if child.is_learner else level == Stop.EXIT and code <= 0
         if not is_expected:
             if not child.is_killed:
@@ -355,7 +355,7 @@ class Supervisor:
                 if not child.error:  # else it hangs on its way out, and has said why it goes
                     self._fail(child, HangError.exit_code, f"{limit}; the stacks of its threads are in train.log")
                 self._kill(child, is_hung=True)
-        counts = (self._control.env_steps, self._control.leader.get(RankWord.UPDATES))
+        counts = (self._control.env_steps, self._control.leader[RankWord.UPDATES])
         is_waiting = all(self._control.is_waiting(*key) for key in self.children)
         if counts != self._counts or not is_waiting or not self.children:
             self._counts, self._counts_s = counts, self._now_s
@@ -365,8 +365,9 @@ class Supervisor:
 
     def _hung_for(self, child: Child) -> str | None:
         """Returns the limit, in words, that a busy child has exceeded without any progress; None if it has not."""
-        config, progress = self._config, self._control.words(*child.key).get(RankWord.PROGRESS)
-        if progress != child.progress or self._control.is_waiting(*child.key):
+        config, words = self._config, self._control.words(*child.key)
+        progress = words[RankWord.PROGRESS]
+        if progress != child.progress or words[RankWord.IS_WAITING]:
             child.progress, child.progress_s = progress, self._now_s
             return None
         limit_s, allowed_by = config.step_timeout_s + WORKER_GRACE_S, "env.step_timeout_s"
@@ -380,7 +381,7 @@ class Supervisor:
             if start_s > limit_s:
                 reading = " and the time to read the replay" if replay_s else ""
                 limit_s, allowed_by = start_s, f"runner.start_timeout_s{reading}"
-        if self._control.is_saving(*child.key):
+        if child.role == "collector" and words[CollectorWord.IS_SAVING]:
             limit_s, allowed_by = max(limit_s, SNAPSHOT_TIMEOUT_S), "its part of a checkpoint may take"
         is_hung = self._now_s - child.progress_s > limit_s
         return f"no progress for {limit_s:.0f} s, longer than {allowed_by}" if is_hung else None
@@ -415,7 +416,7 @@ class Supervisor:
         if self._deadline_s is None:
             return
         left_s = self._deadline_s - self._now_s
-        level = self._control.host.get(HostWord.STOP)
+        level = self._control.host[HostWord.STOP]
         is_half_way = left_s < self._config.stop_timeout_s / 2 and level == Stop.FINISH and not self._is_hastened
         for child in self.children.values():
             is_waiting = self._control.is_waiting(*child.key)
@@ -446,7 +447,7 @@ class Supervisor:
         now_s = self._config.elapsed_s()
         if number == SAVE_SIGNAL:
             for word in (HostWord.SAVE_REQUEST, HostWord.SAVE_SIGNALS):
-                self._control.host.bump(word)
+                self._control.host[word] += 1
         elif self._first_signal_s is None:
             self._first_signal_s = now_s
             if self.failure is None:

@@ -149,7 +149,7 @@ def rollout_source(rank: Rank, world: World) -> RolloutSource:
     rings = [rollout_ring(rank.child, rank.job, index) for index in rank.own_collectors()]
     # Where the checkpoint does not say what each rank has learnt from, rank 0 answers for all.
     learnt = rank.job.start_step if rank.rank == 0 else 0
-    return RolloutSource(spec, rings, rank.gate, lambda: leader.get(RankWord.VERSION), world.total, learnt)
+    return RolloutSource(spec, rings, rank.gate, lambda: leader[RankWord.VERSION], world.total, learnt)
 
 
 def source_identity(rank: Rank, source: object, replay: Replay | None) -> list[Any]:  # Any: JSON values

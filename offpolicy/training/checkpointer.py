@@ -215,7 +215,7 @@ class Checkpointer:
 
     @property
     def _num_signals(self) -> int:
-        return self._rank.control.host.get(HostWord.SAVE_SIGNALS)
+        return self._rank.control.host[HostWord.SAVE_SIGNALS]
 
     def _warn_unsaved(self, env_steps: int, error: SaveError) -> None:
         """Warns of the first of several saves that fail one after the other."""
@@ -254,7 +254,7 @@ class Checkpointer:
         if has_collectors:
             names = [f"collector-{index}" for index in range(cfg.collect.num_collectors)]
             for name, words in zip(names, self._rank.control.collectors, strict=True):
-                if refused := words.get(CollectorWord.SNAPSHOT_ERRNO):
+                if refused := words[CollectorWord.SNAPSHOT_ERRNO]:
                     raise SaveError(f"{name} could not save its part: {os.strerror(refused)}")
         names += [f"rank-{first + index}" for index in range(1, cfg.runner.world_size)]
         return [self._run_dir / f"{SNAPSHOT_DIR}-{name}" for name in names]

@@ -192,12 +192,12 @@ class AsyncEvaluator:
     @property
     def last_result_step(self) -> int:
         """Env steps of the last evaluation that the evaluator process has answered."""
-        return max(self._last_step, self._words.get(EvaluatorWord.EVALUATED_STEPS))
+        return max(self._last_step, self._words[EvaluatorWord.EVALUATED_STEPS])
 
     @property
     def stops_early(self) -> bool:
         """See `Evaluator`."""
-        return bool(self._words.get(EvaluatorWord.STOPS_EARLY))
+        return bool(self._words[EvaluatorWord.STOPS_EARLY])
 
     def evaluate(self, env_steps: int) -> None:
         """Requests an evaluation and returns at once; a request that was not begun yet is replaced."""
@@ -214,4 +214,4 @@ class AsyncEvaluator:
         """Does nothing: the process belongs to the supervisor."""
 
     def _is_answered(self) -> bool:
-        return self._words.get(EvaluatorWord.ANSWERED) >= self._requests.newest
+        return self._words[EvaluatorWord.ANSWERED] >= self._requests.newest

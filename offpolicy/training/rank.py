@@ -18,7 +18,7 @@ from offpolicy.distributed.world import World
 from offpolicy.errors import ConfigError
 from offpolicy.machine import num_usable_cores
 from offpolicy.processes.child import ChildContext
-from offpolicy.processes.control_page import ControlPage, ControlWords, HostWord, RankWord
+from offpolicy.processes.control_page import ControlPage, HostWord, RankWord, Words
 from offpolicy.processes.handshake import LearnerGate
 from offpolicy.protocols import DeviceSync
 from offpolicy.seeding import generator, torch_seed
@@ -70,7 +70,7 @@ class Rank:
         return self.job.spec
 
     @property
-    def words(self) -> ControlWords:
+    def words(self) -> Words:
         """The control words of this rank."""
         return self.control.ranks[self.child.index]
 
@@ -115,7 +115,7 @@ class Rank:
 
     def is_stopping(self) -> bool:
         """True if the supervisor asked to stop; the call counts as progress of this process."""
-        self.words.bump(RankWord.PROGRESS)
+        self.words[RankWord.PROGRESS] += 1
         return self.control.is_stopping
 
     def note(self, text: str) -> None:

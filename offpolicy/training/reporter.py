@@ -29,11 +29,11 @@ class Reporter:
     def run_if_due(self) -> None:
         """Updates the progress words, and reports if all ranks have agreed to: one collective for all numbers."""
         words = self._rank.words
-        words.bump(RankWord.PROGRESS)
-        words.bump(RankWord.ITERATIONS)
+        words[RankWord.PROGRESS] += 1
+        words[RankWord.ITERATIONS] += 1
         self._profiler.step()
         num_updates = self._learner.num_updates
-        words.set(RankWord.UPDATES, num_updates)
+        words[RankWord.UPDATES] = num_updates
         self._warmup_updates = self._warmup_updates or num_updates
         if self._world.is_reporting:
             name_threads()  # those started since; the supervisor tells threads apart by name
@@ -43,7 +43,7 @@ class Reporter:
 
     def run_last(self, *, is_complete: bool) -> None:
         """Reports once more: the last report closes the account."""
-        self._rank.words.set(RankWord.UPDATES, self._learner.num_updates)
+        self._rank.words[RankWord.UPDATES] = self._learner.num_updates
         env_steps, stopped_by = self._world.env_steps, self._world.stopped_by
         self._rank.child.send("done", is_complete=is_complete, env_steps=env_steps, stopped_by=stopped_by)
         self._publish(self._world.gather(self._own_vector()))

@@ -87,7 +87,7 @@ def load_start(rank: Rank, world: World, learner: Learner) -> TrainingStart:
     sums, counts = np.split(table[0, len(facts) :], 2)
     world.broadcast(learner.tensors().values())
     learner.num_updates = updates
-    rank.words.set(RankWord.UPDATES, updates)
+    rank.words[RankWord.UPDATES] = updates
     start = LearningStart(start_steps, start_updates)
     if job.start_step and not rank.cfg.algo.learns_from_rollouts and not table[:, 4].all():
         # The rings of a host are empty: gather `learning_starts` new rows first, and owe nothing for those before.

@@ -196,11 +196,11 @@ class RunMemory:
         How often collectors have made their environments again is kept. Raises `OSError` if memory is short: the
         largest block is cleared first, so that the counts, which the summary needs then, are there still.
         """
-        restarts = [words.get(CollectorWord.RESTARTS) for words in self.control.collectors]
+        restarts = [words[CollectorWord.RESTARTS] for words in self.control.collectors]
         for block in sorted(self.blocks.values(), key=lambda block: block.allocated, reverse=True):
             block.clear()
         for words, count in zip(self.control.collectors, restarts, strict=True):
-            words.set(CollectorWord.RESTARTS, count)
+            words[CollectorWord.RESTARTS] = count
 
     def _buffer(self, name: str) -> memoryview:
         return self.blocks[name].buffer

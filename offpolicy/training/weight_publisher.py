@@ -38,4 +38,4 @@ class WeightPublisher:
             # Marked before: a collector may take them before this thread continues.
             self._rank.ledger.mark(Mark.PUBLISHED, self._mailbox.version + 1)
             self.version = self._mailbox.publish(self.flat)
-            self._rank.words.set(RankWord.VERSION, self.version)
+            self._rank.words[RankWord.VERSION] = self.version

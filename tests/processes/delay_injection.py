@@ -102,7 +102,7 @@ class Plan:
     @property
     def iteration(self) -> int:
         """Iterations that the leading learner has done."""
-        return self._control.leader.get(RankWord.ITERATIONS)
+        return self._control.leader[RankWord.ITERATIONS]
 
     def delay_ms(self, name: str, iteration: int) -> float:
         """Returns the delay of that part in that iteration."""

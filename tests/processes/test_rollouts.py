@@ -49,7 +49,7 @@ control = ControlPage(SharedBlock.attach(control_fd).buffer, 1, NUM_COLLECTORS)
 gate = CollectorGate(control, index, WakeEvent(wake_event), [WakeEvent(learner_wake)])
 rng, steps, vector_steps = random.Random(index), 0, 0
 N = LAYOUT.num_envs
-control.collectors[index].set(CollectorWord.HAS_BEGUN, 1)
+control.collectors[index][CollectorWord.HAS_BEGUN] = 1
 while True:
     gate.announce(steps, writer.handed_over(steps))
     turn = gate.wait_turn(lambda granted: writer.may_step(steps, granted))

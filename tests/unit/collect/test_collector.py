@@ -139,7 +139,7 @@ def test_episodes_are_dated_by_the_checkpoint_until_the_other_collectors_have_be
     )
     reporter.record(outcome(), 100)
     assert reporter.env_steps == 240
-    control.collectors[0].set(CollectorWord.ENV_STEPS, 150)
+    control.collectors[0][CollectorWord.ENV_STEPS] = 150
     reporter.record(outcome(), 102)
     assert reporter.env_steps == 252
 

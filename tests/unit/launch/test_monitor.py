@@ -187,11 +187,11 @@ def test_a_metric_of_a_plugin_alone_is_refused_when_the_learner_starts(run: Run)
 def test_a_report_is_requested_at_the_interval_and_logged_when_all_sides_have_reported(run: Run) -> None:
     run.start()
     run.tick(EVERY_S - 0.1)
-    assert run.control.host.get(HostWord.REPORT_REQUEST) == 0
+    assert run.control.host[HostWord.REPORT_REQUEST] == 0
     run.tick(EVERY_S)
     run.learner_reports.version = 1
     run.tick(EVERY_S + 0.1)
-    assert (run.control.host.get(HostWord.REPORT_REQUEST), run.logger.of("log_interval")) == (1, [])
+    assert (run.control.host[HostWord.REPORT_REQUEST], run.logger.of("log_interval")) == (1, [])
     run.collector_reports.version = 1
     run.tick(EVERY_S + 0.2)
     assert run.logger.of("log_interval") == [0]
@@ -221,7 +221,7 @@ def test_the_rest_is_logged_only_if_no_record_holds_it(run: Run) -> None:
 
 
 def test_a_signal_is_answered_by_the_first_checkpoint_that_began_after_it(run: Run) -> None:
-    run.control.host.set(HostWord.SAVE_SIGNALS, 1)
+    run.control.host[HostWord.SAVE_SIGNALS] = 1
     for env_steps, signals in ((200, 0), (300, 1), (400, 1), (500, 3)):
         run.send("learner", "checkpoint", env_steps=env_steps, signals=signals)
     assert run.logger.of("message") == [
@@ -248,7 +248,7 @@ def test_a_resumed_run_records_the_step_of_its_checkpoint_only_with_something_ne
     run.resume_from(400)
     run.send("learner", "hello", **(LEARNER_HELLO | {"updates": 5}))
     run.send("collector", "hello", env_steps=400, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
-    run.control.collectors[0].set(CollectorWord.ENV_STEPS, 400)
+    run.control.collectors[0][CollectorWord.ENV_STEPS] = 400
     run.learner_updates(updates)
     if has_eval:
         run.send("learner", "eval", **EvalResult(400, -2.0, 0.5, 50.0, 3)._asdict())
@@ -265,7 +265,7 @@ def test_a_checkpoint_is_requested_by_the_clock(run: Run, every_min: float, requ
     seen = []
     for now_s in (29.0, 30.0, 59.0, 60.0):
         run.tick(now_s)
-        seen.append(run.control.host.get(HostWord.SAVE_REQUEST))
+        seen.append(run.control.host[HostWord.SAVE_REQUEST])
     assert seen == requests
 
 

@@ -124,7 +124,7 @@ class Stage:
         return self.supervisor.failure
 
     def stop_level(self) -> int:
-        return self.control.host.get(HostWord.STOP)
+        return self.control.host[HostWord.STOP]
 
     def follow(self, *names: str) -> None:
         """Collectors exit when they are asked to, as `on_tick` of a test."""

@@ -60,7 +60,7 @@ def test_the_learner_waits_for_the_transitions_it_needs(gates: Gates) -> None:
 @pytest.mark.promise("no-hang")
 def test_a_stop_request_ends_the_learners_wait(gates: Gates) -> None:
     control, _, learner = gates
-    control.host.set(HostWord.STOP, Stop.FINISH)
+    control.host[HostWord.STOP] = Stop.FINISH
     learner.wait_for(1000)
     assert learner.env_steps == 0
 
@@ -75,7 +75,7 @@ def test_a_snapshot_comes_before_the_next_step_and_holds_the_collector(gates: Ga
         collector.snapshot_taken()
         turns.append(turn(collector, 1))
 
-    control.leader.bump(RankWord.SNAPSHOT_REQUEST)
+    control.leader[RankWord.SNAPSHOT_REQUEST] += 1
     thread = threading.Thread(target=collect)
     thread.start()
     thread.join(0.2)
@@ -88,37 +88,37 @@ def test_a_snapshot_comes_before_the_next_step_and_holds_the_collector(gates: Ga
 def test_a_finishing_collector_still_serves_the_last_snapshot_and_leaves_when_told(gates: Gates) -> None:
     control, collector, learner = gates
     learner.grant(100)
-    control.host.set(HostWord.STOP, Stop.FINISH)
-    control.leader.bump(RankWord.SNAPSHOT_REQUEST)
+    control.host[HostWord.STOP] = Stop.FINISH
+    control.leader[RankWord.SNAPSHOT_REQUEST] += 1
     assert turn(collector, 1) is Turn.SNAPSHOT
     collector.snapshot_taken()
     learner.release_snapshot()
-    control.host.set(HostWord.STOP, Stop.EXIT)
+    control.host[HostWord.STOP] = Stop.EXIT
     assert turn(collector, 1) is Turn.STOP
 
 
 def test_a_refused_snapshot_counts_as_answered_until_the_next_one_is_on_disk(gates: Gates) -> None:
     control, collector, _ = gates
-    control.leader.bump(RankWord.SNAPSHOT_REQUEST)
+    control.leader[RankWord.SNAPSHOT_REQUEST] += 1
     for error, reported in ((OSError(errno.ENOSPC, "full"), errno.ENOSPC), (OSError("unknown"), errno.EIO), (None, 0)):
         collector.snapshot_taken(error)
-        assert control.collectors[0].get(CollectorWord.SNAPSHOT_DONE) == 1
-        assert control.collectors[0].get(CollectorWord.SNAPSHOT_ERRNO) == reported
+        assert control.collectors[0][CollectorWord.SNAPSHOT_DONE] == 1
+        assert control.collectors[0][CollectorWord.SNAPSHOT_ERRNO] == reported
 
 
 def test_a_snapshot_is_not_waited_for_from_a_collector_that_is_gone(gates: Gates) -> None:
     control, _, learner = gates
-    control.collectors[0].set(CollectorWord.IS_GONE, 1)
+    control.collectors[0][CollectorWord.IS_GONE] = 1
     assert not learner.request_snapshot()
 
 
 def test_the_learner_waits_until_every_collector_has_done_its_share() -> None:
     control, wake_event = new_page(num_collectors=2), WakeEvent.create()
     learner = LearnerGate(control, 0, wake_event, [])
-    control.collectors[0].set(CollectorWord.ENV_STEPS, 9)  # more than its part, but the other one has done nothing
+    control.collectors[0][CollectorWord.ENV_STEPS] = 9  # more than its part, but the other one has done nothing
 
     def second_collector() -> None:
-        control.collectors[1].set(CollectorWord.ENV_STEPS, 3)
+        control.collectors[1][CollectorWord.ENV_STEPS] = 3
         wake_event.set()
 
     timer = threading.Timer(0.1, second_collector)
@@ -131,21 +131,21 @@ def test_the_learner_waits_until_every_collector_has_done_its_share() -> None:
 def test_only_the_leader_grants() -> None:
     control = new_page(num_ranks=2, num_collectors=2)
     LearnerGate(control, 1, WakeEvent.create(), []).grant(10)
-    assert control.leader.get(RankWord.GRANTED) == 0
+    assert control.leader[RankWord.GRANTED] == 0
     LearnerGate(control, 0, WakeEvent.create(), [], num_collectors=4).grant(10)  # two more on another host
-    assert control.leader.get(RankWord.GRANTED) == 3
+    assert control.leader[RankWord.GRANTED] == 3
 
 
 def test_a_snapshot_waits_for_the_living_although_one_collector_is_gone() -> None:
     control, wake_event = new_page(num_collectors=2), WakeEvent.create()
     learner = LearnerGate(control, 0, wake_event, [])
-    control.collectors[0].set(CollectorWord.IS_GONE, 1)
+    control.collectors[0][CollectorWord.IS_GONE] = 1
     answered: list[bool] = []
     thread = threading.Thread(target=lambda: answered.append(learner.request_snapshot()))
     thread.start()
     thread.join(0.2)
     assert answered == []  # the other one is still in its step: its ring must not be read yet
-    control.collectors[1].set(CollectorWord.SNAPSHOT_DONE, 1)
+    control.collectors[1][CollectorWord.SNAPSHOT_DONE] = 1
     wake_event.set()
     thread.join(2.0)
     assert answered == [False]
@@ -166,11 +166,11 @@ def test_a_collector_may_go_where_its_gate_lets_it(
     done: int, released: int, env_steps: int, level: Stop, may_go: bool
 ) -> None:
     page = new_page(2, 3)
-    page.leader.set(RankWord.GRANTED, 10)
-    page.leader.set(RankWord.SNAPSHOT_REQUEST, 1)
-    page.leader.set(RankWord.SNAPSHOT_RELEASE, released)
-    page.collectors[1].set(CollectorWord.SNAPSHOT_DONE, done)
-    page.collectors[1].set(CollectorWord.ENV_STEPS, env_steps)
-    page.host.set(HostWord.STOP, level)
+    page.leader[RankWord.GRANTED] = 10
+    page.leader[RankWord.SNAPSHOT_REQUEST] = 1
+    page.leader[RankWord.SNAPSHOT_RELEASE] = released
+    page.collectors[1][CollectorWord.SNAPSHOT_DONE] = done
+    page.collectors[1][CollectorWord.ENV_STEPS] = env_steps
+    page.host[HostWord.STOP] = level
     assert page.may_go("collector", 1) is may_go
     assert not page.may_go("learner", 1)

@@ -15,7 +15,7 @@ HELD = "did not end although it was killed: the kernel holds it"
 @pytest.mark.promise("no-hang")
 def test_a_hung_collector_writes_its_stacks_and_is_killed() -> None:
     with Stage("learner-0", "collector-0") as stage:
-        stage.control.collectors[0].bump(CollectorWord.PROGRESS)
+        stage.control.collectors[0][CollectorWord.PROGRESS] += 1
         failure = stage.run({30: exit_of(stage, "learner-0")})
         assert stage.processes["collector-0"].signals == [signal.SIGUSR2]
     assert failure is not None
@@ -25,8 +25,8 @@ def test_a_hung_collector_writes_its_stacks_and_is_killed() -> None:
 
 def test_children_that_wait_for_each_other_end_the_run() -> None:
     with Stage("learner-0", "collector-0") as stage:
-        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
-        stage.control.leader.set(RankWord.IS_WAITING, 1)
+        stage.control.collectors[0][CollectorWord.IS_WAITING] = 1
+        stage.control.leader[RankWord.IS_WAITING] = 1
         failure = stage.run()
     assert failure is not None
     assert (failure.exit_code, failure.cause) == (70, "learner and collector waited for each other for 10 s")
@@ -37,9 +37,9 @@ def test_a_collector_that_waits_although_it_could_go_on_is_the_one_to_blame_and_
     order: str,
 ) -> None:
     with Stage("learner-0", "collector-0") as stage:
-        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
-        stage.control.leader.set(RankWord.IS_WAITING, 1)
-        stage.control.leader.set(RankWord.GRANTED if order == "step" else RankWord.SNAPSHOT_REQUEST, 1)
+        stage.control.collectors[0][CollectorWord.IS_WAITING] = 1
+        stage.control.leader[RankWord.IS_WAITING] = 1
+        stage.control.leader[RankWord.GRANTED if order == "step" else RankWord.SNAPSHOT_REQUEST] = 1
         failure = stage.run({20: exit_of(stage, "learner-0")})
         assert stage.processes["learner-0"].code == 0
     assert failure is not None
@@ -49,10 +49,10 @@ def test_a_collector_that_waits_although_it_could_go_on_is_the_one_to_blame_and_
 
 def test_a_collector_that_must_stand_still_for_a_snapshot_is_not_to_blame() -> None:
     with Stage("learner-0", "collector-0") as stage:
-        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
-        stage.control.collectors[0].set(CollectorWord.SNAPSHOT_DONE, 1)
+        stage.control.collectors[0][CollectorWord.IS_WAITING] = 1
+        stage.control.collectors[0][CollectorWord.SNAPSHOT_DONE] = 1
         for word in (RankWord.IS_WAITING, RankWord.GRANTED, RankWord.SNAPSHOT_REQUEST):
-            stage.control.leader.set(word, 1)
+            stage.control.leader[word] = 1
         failure = stage.run()
     assert failure is not None
     assert failure.cause == "learner and collector waited for each other for 10 s"
@@ -63,8 +63,8 @@ def test_a_frozen_collector_for_which_all_wait_is_the_one_to_blame_and_the_learn
 ) -> None:
     freeze(monkeypatch, "collector-0")
     with Stage("learner-0", "collector-0") as stage:
-        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
-        stage.control.leader.set(RankWord.IS_WAITING, 1)
+        stage.control.collectors[0][CollectorWord.IS_WAITING] = 1
+        stage.control.leader[RankWord.IS_WAITING] = 1
         failure = stage.run({20: exit_of(stage, "learner-0")})
         assert stage.processes["learner-0"].code == 0
     assert failure is not None
@@ -74,7 +74,7 @@ def test_a_frozen_collector_for_which_all_wait_is_the_one_to_blame_and_the_learn
 
 def test_a_child_that_hangs_while_a_failed_run_ends_does_not_take_the_place_of_the_failure() -> None:
     with Stage("learner-0", "collector-0", "collector-1") as stage:
-        stage.control.collectors[1].bump(CollectorWord.PROGRESS)
+        stage.control.collectors[1][CollectorWord.PROGRESS] += 1
         failure = stage.run({0: lambda: stage.crash("collector-0", CRASH), 25: exit_of(stage, "learner-0")})
         assert stage.processes["collector-1"].signals == []
     assert failure is not None
@@ -87,8 +87,8 @@ def test_children_that_wait_while_the_run_ends_are_not_taken_for_deadlocked() ->
             stage.finish(name)
 
     with Stage("learner-0", "collector-0") as stage:
-        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
-        stage.control.leader.set(RankWord.IS_WAITING, 1)
+        stage.control.collectors[0][CollectorWord.IS_WAITING] = 1
+        stage.control.leader[RankWord.IS_WAITING] = 1
         assert stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH), 25: finish_all}) is None
         assert stage.now_s >= 125.0
 
@@ -96,11 +96,11 @@ def test_children_that_wait_while_the_run_ends_are_not_taken_for_deadlocked() ->
 def test_a_hung_collector_that_the_kernel_holds_is_given_up_and_the_learner_can_save() -> None:
     with Stage("learner-0", "collector-0") as stage:
         stage.processes["collector-0"].is_held = True
-        stage.control.collectors[0].bump(CollectorWord.PROGRESS)
+        stage.control.collectors[0][CollectorWord.PROGRESS] += 1
         levels: list[int] = []
         failure = stage.run({22: lambda: levels.append(stage.stop_level()), 30: exit_of(stage, "learner-0")})
         assert levels == [Stop.RUN]  # it has the time to end
-        assert stage.control.collectors[0].get(CollectorWord.IS_GONE) == 1
+        assert stage.control.collectors[0][CollectorWord.IS_GONE] == 1
         assert stage.processes["learner-0"].code == 0
         assert ("collector 0", {"kind": "warning", "text": f"collector 0 (pid 1001) {HELD}"}) in stage.messages
     assert failure is not None
@@ -109,7 +109,7 @@ def test_a_hung_collector_that_the_kernel_holds_is_given_up_and_the_learner_can_
 
 def test_a_collector_that_hangs_while_it_closes_its_environments_ends_as_it_has_failed() -> None:
     with Stage("learner-0", "collector-0") as stage:
-        stage.control.collectors[0].bump(CollectorWord.PROGRESS)
+        stage.control.collectors[0][CollectorWord.PROGRESS] += 1
         stage.send("collector-0", **CRASH)
         failure = stage.run({30: exit_of(stage, "learner-0")})
         assert stage.processes["collector-0"].signals == [signal.SIGUSR2]
@@ -129,7 +129,7 @@ def test_a_busy_child_without_progress_hangs_after_the_limit_of_its_role(
 ) -> None:
     with Stage(f"{role}-0", replay_s=replay_s) as stage:
         if not replay_s:
-            stage.control.words(role, 0).bump(RankWord.PROGRESS)
+            stage.control.words(role, 0)[RankWord.PROGRESS] += 1
         failure = stage.run()
         assert stage.now_s == pytest.approx(100.0 + limit_s, abs=3.0)
     assert failure is not None
@@ -140,9 +140,10 @@ def test_a_busy_child_without_progress_hangs_after_the_limit_of_its_role(
 def test_a_child_that_waits_never_hangs_and_its_limit_starts_when_it_resumes() -> None:
     with Stage("learner-0", "collector-0") as stage:
         words = stage.control.collectors[0]
-        words.bump(CollectorWord.PROGRESS)
-        words.set(CollectorWord.IS_WAITING, 1)
-        failure = stage.run({100: lambda: words.set(CollectorWord.IS_WAITING, 0), 140: exit_of(stage, "learner-0")})
+        words[CollectorWord.PROGRESS] += 1
+        words[CollectorWord.IS_WAITING] = 1
+        resume = lambda: words.__setitem__(CollectorWord.IS_WAITING, 0)  # noqa: E731
+        failure = stage.run({100: resume, 140: exit_of(stage, "learner-0")})
     assert failure is not None
     assert failure.cause.startswith("no progress for 18 s")
 
@@ -152,7 +153,7 @@ def test_a_pause_of_everything_counts_against_no_child() -> None:
         stage.now_s += 1000.0
 
     with Stage("collector-0") as stage:
-        stage.control.collectors[0].bump(CollectorWord.PROGRESS)
+        stage.control.collectors[0][CollectorWord.PROGRESS] += 1
         script = {15: pause, 17: lambda: stage.supervisor.stop(Stop.EXIT), 18: exit_of(stage, "collector-0")}
         assert stage.run(script) is None
 
@@ -161,11 +162,11 @@ def test_a_pause_of_everything_counts_against_no_child() -> None:
 def test_one_busy_child_or_counts_that_move_are_no_deadlock(moving: str) -> None:
     with Stage("learner-0", "collector-0") as stage:
         for role in ("learner", "collector"):
-            stage.control.words(role, 0).set(RankWord.IS_WAITING, int(role != moving))
+            stage.control.words(role, 0)[RankWord.IS_WAITING] = int(role != moving)
 
         def move() -> None:
             word = CollectorWord.ENV_STEPS if moving == "counts" else CollectorWord.PROGRESS
-            (stage.control.leader if moving == "learner" else stage.control.collectors[0]).bump(word)
+            (stage.control.leader if moving == "learner" else stage.control.collectors[0])[word] += 1
 
         script = dict.fromkeys(range(0, 100, 8), move)
         assert stage.run({**script, 100: exit_of(stage, "learner-0"), 102: lambda: stage.follow("collector-0")}) is None
@@ -173,8 +174,8 @@ def test_one_busy_child_or_counts_that_move_are_no_deadlock(moving: str) -> None
 
 def test_a_collector_that_writes_its_part_of_a_checkpoint_has_the_time_of_a_disk() -> None:
     with Stage("collector-0") as stage:
-        stage.control.collectors[0].bump(CollectorWord.PROGRESS)
-        stage.control.collectors[0].set(CollectorWord.IS_SAVING, 1)
+        stage.control.collectors[0][CollectorWord.PROGRESS] += 1
+        stage.control.collectors[0][CollectorWord.IS_SAVING] = 1
         failure = stage.run()
     assert failure is not None
     assert failure.cause.startswith("no progress for 600 s, longer than its part of a checkpoint may take")

@@ -21,7 +21,7 @@ ALL = ("learner-0", "learner-1", "collector-0", "evaluator-0")
 @pytest.mark.parametrize("dead", ALL)
 def test_after_a_death_by_a_signal_all_processes_are_ended_and_begin_again(dead: str) -> None:
     with Stage(*ALL, max_restarts=4) as stage:
-        stage.control.collectors[0].set(CollectorWord.ENV_STEPS, 40)
+        stage.control.collectors[0][CollectorWord.ENV_STEPS] = 40
         assert stage.run({2: exit_of(stage, dead, -9)}) is None
         assert stage.supervisor.must_begin_again
         assert {process.poll() for process in stage.processes.values()} == {-9}

@@ -22,7 +22,7 @@ def test_run_ends_without_failure_when_the_learner_has_finished_and_the_collecto
         script = {2: exit_of(stage, "learner-0"), 5: lambda: stage.follow("collector-0")}
         assert stage.run(script) is None
         assert stage.messages == [("learner 0", {"kind": "hello", "number": 1})]
-        assert stage.control.collectors[0].get(CollectorWord.IS_GONE) == 1
+        assert stage.control.collectors[0][CollectorWord.IS_GONE] == 1
         assert stage.event.wait(0.0)
 
 
@@ -150,7 +150,7 @@ def test_usr1_asks_the_learner_for_a_checkpoint_and_the_run_goes_on() -> None:
             6: exit_of(stage, "learner-0"),
         }
         assert stage.run(script) is None
-        assert (stage.control.host.get(HostWord.SAVE_REQUEST), stopped) == (1, [Stop.RUN])
+        assert (stage.control.host[HostWord.SAVE_REQUEST], stopped) == (1, [Stop.RUN])
         assert stage.supervisor.signal_code == 0
 
 
@@ -188,7 +188,7 @@ def test_a_refusal_of_the_machine_leaves_no_descriptor_and_no_process() -> None:
 @pytest.mark.promise("last-words")
 def test_failure_names_the_child_its_error_and_the_env_steps_of_all_hosts() -> None:
     with Stage("learner-0", "collector-1") as stage:
-        stage.control.collectors[0].set(CollectorWord.ENV_STEPS, 40)
+        stage.control.collectors[0][CollectorWord.ENV_STEPS] = 40
         stage.crash("collector-1", CRASH)
         failure = stage.run({3: exit_of(stage, "learner-0")})
     assert failure == Failure("collector", 1, 1001, 80, 1, "EnvFailure: step 3", "Traceback ...")
@@ -226,7 +226,7 @@ def test_a_consequence_is_replaced_by_its_cause_and_never_replaces_it(first: str
 
 def test_a_stop_that_takes_too_long_kills_all_and_is_a_hang() -> None:
     with Stage("learner-0", "collector-0") as stage:
-        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
+        stage.control.collectors[0][CollectorWord.IS_WAITING] = 1
         failure = stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH)})
         assert stage.processes["collector-0"].code == -signal.SIGKILL
     assert failure is not None
@@ -246,11 +246,11 @@ def test_a_signal_after_the_learner_has_finished_does_not_keep_the_collectors() 
 
 def test_a_collector_that_sleeps_on_after_a_stop_is_killed_in_time_and_named() -> None:
     with Stage("learner-0", "collector-0") as stage:
-        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
+        stage.control.collectors[0][CollectorWord.IS_WAITING] = 1
 
         def stop() -> None:
             stage.supervisor.stop(Stop.FINISH)
-            stage.control.leader.bump(RankWord.SNAPSHOT_REQUEST)
+            stage.control.leader[RankWord.SNAPSHOT_REQUEST] += 1
 
         assert stage.run({0: stop, 14: exit_of(stage, "learner-0")}) is None
         assert stage.processes["collector-0"].code == -signal.SIGKILL
@@ -269,7 +269,7 @@ def test_a_collector_that_was_stopped_from_outside_costs_ten_seconds(monkeypatch
 
 def test_a_collector_that_waits_for_a_slow_learner_is_left_alone() -> None:
     with Stage("learner-0", "collector-0") as stage:
-        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
+        stage.control.collectors[0][CollectorWord.IS_WAITING] = 1
         script = {
             0: lambda: stage.supervisor.stop(Stop.FINISH),
             45: exit_of(stage, "learner-0"),

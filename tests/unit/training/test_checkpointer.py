@@ -167,7 +167,7 @@ def test_a_checkpoint_holds_the_collectors_parts_and_leaves_none_behind(make_ran
 def test_a_collector_that_could_not_save_is_named_with_what_the_disk_refused(make_rank: MakeRank) -> None:
     rank, world = make_rank(collect={"num_collectors": 2}), FakeWorld()
     saver, _ = checkpointer(rank, world)
-    rank.control.collectors[1].set(CollectorWord.SNAPSHOT_ERRNO, errno.ENOSPC)
+    rank.control.collectors[1][CollectorWord.SNAPSHOT_ERRNO] = errno.ENOSPC
     world.env_steps = 50
     with pytest.raises(SaveError, match="collector-1 could not save its part: No space left on device"):
         saver.run_last(is_complete=True)
@@ -353,7 +353,7 @@ def test_a_request_with_nothing_new_since_the_last_save_is_answered_by_that_one(
     world.env_steps, world.is_saving = 7, True
     run_if_due(saver)
     go_on(saver, world)
-    rank.control.host.set(HostWord.SAVE_SIGNALS, 1)
+    rank.control.host[HostWord.SAVE_SIGNALS] = 1
     world.is_saving = True
     leave_snapshots(rank)
     run_if_due(saver)
@@ -368,7 +368,7 @@ def test_a_signal_that_comes_during_a_save_is_not_answered_by_it(make_rank: Make
     state.may_write.clear()
     world.env_steps, world.is_saving = 7, True
     run_if_due(saver)
-    rank.control.host.set(HostWord.SAVE_SIGNALS, 1)
+    rank.control.host[HostWord.SAVE_SIGNALS] = 1
     state.may_write.set()
     saver.close()
     assert messages(rank) == [("checkpoint", {"env_steps": 7, "signals": 0})]

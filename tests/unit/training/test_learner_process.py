@@ -62,7 +62,7 @@ def test_a_rank_trains_until_its_source_is_exhausted(make_rank: MakeRank) -> Non
     train_rank(rank, world, learner, source, load_start(rank, world, learner))
     kinds = [kind for kind, _ in rank.child.sent]  # type: ignore[attr-defined]  # a fake child
     assert [kind for kind in kinds if kind != "activity"] == ["hello", "done"]
-    assert (learner.num_updates, rank.words.get(RankWord.UPDATES), rank.words.get(RankWord.VERSION)) == (3, 3, 4)
+    assert (learner.num_updates, rank.words[RankWord.UPDATES], rank.words[RankWord.VERSION]) == (3, 3, 4)
     assert source.is_closed
     after = learner.policy.state_dict()
     assert any(not torch.equal(before[name], after[name]) for name in before)

@@ -90,8 +90,8 @@ def test_a_rank_answers_each_request_once(make_rank: MakeRank, host: HostInfo, s
     rank = make_rank(host=host, runner={"name": "multi_gpu"})
     requests, asked = new_requests(rank), []
     for reports, saves in ((0, 0), (1, 0), (1, 1), (2, 1)):
-        rank.control.host.set(HostWord.REPORT_REQUEST, reports)
-        rank.control.host.set(save_word, saves)
+        rank.control.host[HostWord.REPORT_REQUEST] = reports
+        rank.control.host[save_word] = saves
         asked.append(requests())
     assert asked == [(False, False), (True, False), (False, True), (True, False)]
 

@@ -60,7 +60,7 @@ def test_an_iteration_updates_the_progress_words_and_asks_no_other_rank(make_ran
     report, _ = reporter(rank, world)
     report.run_if_due()
     report.run_if_due()
-    words = [rank.words.get(word) for word in (RankWord.PROGRESS, RankWord.ITERATIONS, RankWord.UPDATES)]
+    words = [rank.words[word] for word in (RankWord.PROGRESS, RankWord.ITERATIONS, RankWord.UPDATES)]
     assert (words, world.gathered, published(rank).version) == ([2, 2, 3], [], 0)
 
 

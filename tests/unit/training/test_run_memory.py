@@ -95,25 +95,25 @@ def test_learning_never_starts_before_the_first_n_step_row_exists() -> None:
 def test_refused_memory_leaves_the_counts_for_the_summary() -> None:
     shared = memory(**SMALL)
     words = shared.control.collectors[0]
-    words.set(CollectorWord.ENV_STEPS, 500)
-    words.set(CollectorWord.RESTARTS, 3)
+    words[CollectorWord.ENV_STEPS] = 500
+    words[CollectorWord.RESTARTS] = 3
     with refused("memory.allocate:ENOMEM"), pytest.raises(OSError, match="Cannot allocate memory"):
         shared.clear()
-    assert (shared.control.env_steps, words.get(CollectorWord.RESTARTS)) == (500, 3)
+    assert (shared.control.env_steps, words[CollectorWord.RESTARTS]) == (500, 3)
     assert shared.rings[0].committed in (0, 1)  # and every block can be read
 
 
 def test_cleared_memory_is_as_it_was_at_first() -> None:
     shared = memory(**SMALL)
     shared.rings[0].append(np.ones((3, shared.rings[0].width), np.float32))
-    shared.control.host.set(HostWord.STOP, 2)
+    shared.control.host[HostWord.STOP] = 2
     words = shared.control.collectors[0]
-    words.set(CollectorWord.HAS_BEGUN, 1)
-    words.set(CollectorWord.RESTARTS, 3)
+    words[CollectorWord.HAS_BEGUN] = 1
+    words[CollectorWord.RESTARTS] = 3
     shared.clear()
-    assert (shared.rings[0].committed, shared.control.host.get(HostWord.STOP)) == (0, 0)
-    assert words.get(CollectorWord.HAS_BEGUN) == 0
-    assert words.get(CollectorWord.RESTARTS) == 3  # of the run: they never fall
+    assert (shared.rings[0].committed, shared.control.host[HostWord.STOP]) == (0, 0)
+    assert words[CollectorWord.HAS_BEGUN] == 0
+    assert words[CollectorWord.RESTARTS] == 3  # of the run: they never fall
 
 
 @pytest.mark.promise("no-orphan")
@@ -122,8 +122,8 @@ def test_memory_that_is_closed_leaves_no_descriptor() -> None:
 
     def run() -> None:
         with closing(memory(**SMALL, has_evaluator=True)) as held:
-            held.control.collectors[0].set(CollectorWord.ENV_STEPS, 7)
-        assert held.control.collectors[0].get(CollectorWord.ENV_STEPS) == 0, "the memory is given back at once"
+            held.control.collectors[0][CollectorWord.ENV_STEPS] = 7
+        assert held.control.collectors[0][CollectorWord.ENV_STEPS] == 0, "the memory is given back at once"
 
     run()
     gc.collect()

@@ -19,7 +19,7 @@ def test_a_publication_is_a_version_that_collectors_can_read(make_rank: MakeRank
     publisher.publish()
     learner.policy_changes += 1
     publisher.publish()
-    assert (publisher.version, rank.words.get(RankWord.VERSION)) == (2, 2)
+    assert (publisher.version, rank.words[RankWord.VERSION]) == (2, 2)
     received = np.zeros_like(publisher.flat)
     assert Mailbox(rank.child.block("weights"), received.nbytes).read(received) == 2
     np.testing.assert_array_equal(received, publisher.flat)
