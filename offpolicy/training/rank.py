@@ -201,7 +201,7 @@ def new_requests(rank: Rank) -> Callable[[], tuple[bool, bool]]:
     answered = [0, 0]
 
     def are_new() -> tuple[bool, bool]:
-        before, answered[:] = answered.copy(), map(rank.control.host.get, words)
+        before, answered[:] = answered.copy(), (rank.control.host[word] for word in words)
         return answered[0] != before[0], answered[1] != before[1]
 
     return are_new

@@ -123,6 +123,12 @@ class Stage:
         self.supervisor.run(on_tick, on_signal)
         return self.supervisor.failure
 
+    def run_to_failure(self, script: dict[int, Any] | None = None) -> Failure:
+        """Runs to the end, which is a failure."""
+        failure = self.run(script)
+        assert failure is not None
+        return failure
+
     def stop_level(self) -> int:
         return self.control.host[HostWord.STOP]
 

@@ -85,7 +85,7 @@ def test_a_snapshot_comes_before_the_next_step_and_holds_the_collector(gates: Ga
     assert turns == [Turn.SNAPSHOT, Turn.STEP]
 
 
-def test_a_finishing_collector_still_serves_the_last_snapshot_and_leaves_when_told(gates: Gates) -> None:
+def test_a_finishing_collector_still_serves_the_last_snapshot_and_leaves_when_asked(gates: Gates) -> None:
     control, collector, learner = gates
     learner.grant(100)
     control.host[HostWord.STOP] = Stop.FINISH
@@ -104,12 +104,6 @@ def test_a_refused_snapshot_counts_as_answered_until_the_next_one_is_on_disk(gat
         collector.snapshot_taken(error)
         assert control.collectors[0][CollectorWord.SNAPSHOT_DONE] == 1
         assert control.collectors[0][CollectorWord.SNAPSHOT_ERRNO] == reported
-
-
-def test_a_snapshot_is_not_waited_for_from_a_collector_that_is_gone(gates: Gates) -> None:
-    control, _, learner = gates
-    control.collectors[0][CollectorWord.IS_GONE] = 1
-    assert not learner.request_snapshot()
 
 
 def test_the_learner_waits_until_every_collector_has_done_its_share() -> None:
@@ -136,7 +130,7 @@ def test_only_the_leader_grants() -> None:
     assert control.leader[RankWord.GRANTED] == 3
 
 
-def test_a_snapshot_waits_for_the_living_although_one_collector_is_gone() -> None:
+def test_a_snapshot_waits_for_the_others_where_one_collector_is_gone() -> None:
     control, wake_event = new_page(num_collectors=2), WakeEvent.create()
     learner = LearnerGate(control, 0, wake_event, [])
     control.collectors[0][CollectorWord.IS_GONE] = 1

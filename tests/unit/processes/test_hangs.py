@@ -16,9 +16,8 @@ HELD = "did not end although it was killed: the kernel holds it"
 def test_a_hung_collector_writes_its_stacks_and_is_killed() -> None:
     with Stage("learner-0", "collector-0") as stage:
         stage.control.collectors[0][CollectorWord.PROGRESS] += 1
-        failure = stage.run({30: exit_of(stage, "learner-0")})
+        failure = stage.run_to_failure({30: exit_of(stage, "learner-0")})
         assert stage.processes["collector-0"].signals == [signal.SIGUSR2]
-    assert failure is not None
     assert (failure.role, failure.exit_code) == ("collector", 70)
     assert failure.cause.startswith("no progress for 18 s, longer than env.step_timeout_s")
 
@@ -27,8 +26,7 @@ def test_children_that_wait_for_each_other_end_the_run() -> None:
     with Stage("learner-0", "collector-0") as stage:
         stage.control.collectors[0][CollectorWord.IS_WAITING] = 1
         stage.control.leader[RankWord.IS_WAITING] = 1
-        failure = stage.run()
-    assert failure is not None
+        failure = stage.run_to_failure()
     assert (failure.exit_code, failure.cause) == (70, "learner and collector waited for each other for 10 s")
 
 
@@ -40,9 +38,8 @@ def test_a_collector_that_waits_although_it_could_go_on_is_the_one_to_blame_and_
         stage.control.collectors[0][CollectorWord.IS_WAITING] = 1
         stage.control.leader[RankWord.IS_WAITING] = 1
         stage.control.leader[RankWord.GRANTED if order == "step" else RankWord.SNAPSHOT_REQUEST] = 1
-        failure = stage.run({20: exit_of(stage, "learner-0")})
+        failure = stage.run_to_failure({20: exit_of(stage, "learner-0")})
         assert stage.processes["learner-0"].code == 0
-    assert failure is not None
     assert (failure.role, failure.exit_code) == ("collector", 70)
     assert failure.cause == "the others waited for it, which waited although it could go on, for 10 s"
 
@@ -53,8 +50,7 @@ def test_a_collector_that_must_stand_still_for_a_snapshot_is_not_to_blame() -> N
         stage.control.collectors[0][CollectorWord.SNAPSHOT_DONE] = 1
         for word in (RankWord.IS_WAITING, RankWord.GRANTED, RankWord.SNAPSHOT_REQUEST):
             stage.control.leader[word] = 1
-        failure = stage.run()
-    assert failure is not None
+        failure = stage.run_to_failure()
     assert failure.cause == "learner and collector waited for each other for 10 s"
 
 
@@ -65,9 +61,8 @@ def test_a_frozen_collector_for_which_all_wait_is_the_one_to_blame_and_the_learn
     with Stage("learner-0", "collector-0") as stage:
         stage.control.collectors[0][CollectorWord.IS_WAITING] = 1
         stage.control.leader[RankWord.IS_WAITING] = 1
-        failure = stage.run({20: exit_of(stage, "learner-0")})
+        failure = stage.run_to_failure({20: exit_of(stage, "learner-0")})
         assert stage.processes["learner-0"].code == 0
-    assert failure is not None
     assert (failure.role, failure.exit_code) == ("collector", 70)
     assert failure.cause == "the others waited for it, which a signal had stopped, for 10 s"
 
@@ -75,9 +70,8 @@ def test_a_frozen_collector_for_which_all_wait_is_the_one_to_blame_and_the_learn
 def test_a_child_that_hangs_while_a_failed_run_ends_does_not_take_the_place_of_the_failure() -> None:
     with Stage("learner-0", "collector-0", "collector-1") as stage:
         stage.control.collectors[1][CollectorWord.PROGRESS] += 1
-        failure = stage.run({0: lambda: stage.crash("collector-0", CRASH), 25: exit_of(stage, "learner-0")})
+        failure = stage.run_to_failure({0: lambda: stage.crash("collector-0", CRASH), 25: exit_of(stage, "learner-0")})
         assert stage.processes["collector-1"].signals == []
-    assert failure is not None
     assert (failure.index, failure.cause) == (0, "EnvFailure: step 3")
 
 
@@ -98,12 +92,11 @@ def test_a_hung_collector_that_the_kernel_holds_is_given_up_and_the_learner_can_
         stage.processes["collector-0"].is_held = True
         stage.control.collectors[0][CollectorWord.PROGRESS] += 1
         levels: list[int] = []
-        failure = stage.run({22: lambda: levels.append(stage.stop_level()), 30: exit_of(stage, "learner-0")})
+        failure = stage.run_to_failure({22: lambda: levels.append(stage.stop_level()), 30: exit_of(stage, "learner-0")})
         assert levels == [Stop.RUN]  # it has the time to end
         assert stage.control.collectors[0][CollectorWord.IS_GONE] == 1
         assert stage.processes["learner-0"].code == 0
         assert ("collector 0", {"kind": "warning", "text": f"collector 0 (pid 1001) {HELD}"}) in stage.messages
-    assert failure is not None
     assert failure.cause.startswith("no progress for 18 s")
 
 
@@ -111,9 +104,8 @@ def test_a_collector_that_hangs_while_it_closes_its_environments_ends_as_it_has_
     with Stage("learner-0", "collector-0") as stage:
         stage.control.collectors[0][CollectorWord.PROGRESS] += 1
         stage.send("collector-0", **CRASH)
-        failure = stage.run({30: exit_of(stage, "learner-0")})
+        failure = stage.run_to_failure({30: exit_of(stage, "learner-0")})
         assert stage.processes["collector-0"].signals == [signal.SIGUSR2]
-    assert failure is not None
     assert (failure.exit_code, failure.cause, failure.traceback) == (1, "EnvFailure: step 3", "Traceback ...")
 
 
@@ -130,9 +122,8 @@ def test_a_busy_child_without_progress_hangs_after_the_limit_of_its_role(
     with Stage(f"{role}-0", replay_s=replay_s) as stage:
         if not replay_s:
             stage.control.words(role, 0)[RankWord.PROGRESS] += 1
-        failure = stage.run()
+        failure = stage.run_to_failure()
         assert stage.now_s == pytest.approx(100.0 + limit_s, abs=3.0)
-    assert failure is not None
     assert failure.cause.startswith(f"no progress for {limit_s} s, longer than ")
     assert ("and the time to read the replay" in failure.cause) == (limit_s > 1000)
 
@@ -143,8 +134,7 @@ def test_a_child_that_waits_never_hangs_and_its_limit_starts_when_it_resumes() -
         words[CollectorWord.PROGRESS] += 1
         words[CollectorWord.IS_WAITING] = 1
         resume = lambda: words.__setitem__(CollectorWord.IS_WAITING, 0)  # noqa: E731
-        failure = stage.run({100: resume, 140: exit_of(stage, "learner-0")})
-    assert failure is not None
+        failure = stage.run_to_failure({100: resume, 140: exit_of(stage, "learner-0")})
     assert failure.cause.startswith("no progress for 18 s")
 
 
@@ -176,6 +166,5 @@ def test_a_collector_that_writes_its_part_of_a_checkpoint_has_the_time_of_a_disk
     with Stage("collector-0") as stage:
         stage.control.collectors[0][CollectorWord.PROGRESS] += 1
         stage.control.collectors[0][CollectorWord.IS_SAVING] = 1
-        failure = stage.run()
-    assert failure is not None
+        failure = stage.run_to_failure()
     assert failure.cause.startswith("no progress for 600 s, longer than its part of a checkpoint may take")

@@ -59,9 +59,8 @@ def test_an_exception_or_an_exit_of_its_own_ends_the_run(code: int, error: dict[
 @pytest.mark.parametrize(("death_code", "max_restarts"), [(1, 0), (70, 0)])
 def test_where_no_death_is_survived_the_run_ends_with_its_cause(death_code: int, max_restarts: int) -> None:
     with Stage("learner-0", "collector-0", max_restarts=max_restarts, death_code=death_code) as stage:
-        failure = stage.run({2: exit_of(stage, "collector-0", -9), 4: exit_of(stage, "learner-0")})
+        failure = stage.run_to_failure({2: exit_of(stage, "collector-0", -9), 4: exit_of(stage, "learner-0")})
         assert not stage.supervisor.must_begin_again
-    assert failure is not None
     assert (failure.exit_code, failure.cause.startswith("killed by SIGKILL")) == (death_code, True)
 
 
@@ -79,13 +78,12 @@ def test_of_two_ranks_the_one_that_has_lost_the_other_is_not_the_cause() -> None
 
 def test_a_death_during_a_stop_does_not_begin_anything_again() -> None:
     with Stage("learner-0", "collector-0", max_restarts=4) as stage:
-        failure = stage.run({
+        stage.run_to_failure({
             0: lambda: os.kill(os.getpid(), signal.SIGTERM),
             3: exit_of(stage, "collector-0", -9), 5: exit_of(stage, "learner-0"),
         })  # fmt: skip
         assert not stage.supervisor.must_begin_again
         assert (stage.supervisor.signal_code, stage.stop_level()) == (143, Stop.EXIT)
-    assert failure is not None
 
 
 def test_a_signal_while_the_processes_end_is_the_end_of_the_run() -> None:
@@ -122,10 +120,9 @@ def test_a_crash_loop_ends_the_run_and_the_learner_saves() -> None:
     with Stage("learner-0", "collector-0", max_restarts=1) as stage:
         stage.restarts.add("collector 0 was killed before")
         levels = list[int]()
-        failure = stage.run({
+        failure = stage.run_to_failure({
             2: exit_of(stage, "collector-0", -9), 4: lambda: levels.append(stage.stop_level()),
             5: exit_of(stage, "learner-0"),
         })  # fmt: skip
         assert not stage.supervisor.must_begin_again
-    assert failure is not None
     assert (failure.exit_code, failure.cause.partition(":")[0], levels) == (70, "crash loop", [Stop.FINISH])

@@ -33,8 +33,7 @@ def test_a_learner_that_exits_with_0_before_it_has_finished_is_named_and_not_the
             1: lambda: stage.processes["learner-1"].exit(0),  # an environment may call os._exit(0)
             3: lambda: stage.crash("learner-0", LOST, 70),
         }
-        failure = stage.run(script)
-    assert failure is not None
+        failure = stage.run_to_failure(script)
     assert (failure.role, failure.index, failure.exit_code) == ("learner", 1, 1)
     assert failure.cause.startswith("exited with code 0 without being asked to")
 
@@ -58,17 +57,12 @@ def test_a_process_that_is_killed_after_everything_was_saved_is_no_failure(role:
 @pytest.mark.parametrize("max_restarts", [0, 4])
 def test_a_learner_that_dies_on_the_way_out_has_finished(max_restarts: int) -> None:
     with Stage("learner-0", "collector-0", max_restarts=max_restarts) as stage:
-        script = {2: lambda: died_on_the_way_out(stage, "learner-0"), 4: lambda: stage.follow("collector-0")}
+        stage.send("learner-0", kind="finished")  # then a library crashes while it is taken down
+        script = {2: exit_of(stage, "learner-0", -11), 4: lambda: stage.follow("collector-0")}
         assert stage.run(script) is None
         assert stage.restarts.total == 0
         text = "learner 0 (pid 1000) was killed by SIGSEGV after it had finished"
         assert ("learner 0", {"kind": "warning", "text": text}) in stage.messages
-
-
-def died_on_the_way_out(stage: Stage, name: str) -> None:
-    """The main function of a child has returned; then a library crashes while it is taken down."""
-    stage.send(name, kind="finished")
-    stage.processes[name].exit(-signal.SIGSEGV)
 
 
 def test_other_ranks_have_a_short_grace_after_a_rank_died() -> None:
@@ -81,23 +75,9 @@ def test_other_ranks_have_a_short_grace_after_a_rank_died() -> None:
 
 def test_a_rank_that_runs_on_is_not_waited_for_where_another_one_has_lost_it() -> None:
     with Stage("learner-0", "learner-1") as stage:
-        failure = stage.run({0: lambda: stage.crash("learner-0", LOST, 70)})
+        failure = stage.run_to_failure({0: lambda: stage.crash("learner-0", LOST, 70)})
         assert stage.processes["learner-1"].code == -signal.SIGKILL
-    assert failure is not None
     assert (failure.index, failure.cause) == (0, "PeerLostError: lost rank 1")
-
-
-def test_of_two_ranks_that_have_lost_a_third_and_are_both_dead_each_is_reaped_once() -> None:
-    """The second was reaped for the sake of the first, and the first again for the sake of the second."""
-    with Stage("learner-0", "learner-1", "collector-0") as stage:
-
-        def lose() -> None:
-            stage.crash("learner-0", LOST, 70)
-            stage.crash("learner-1", LOST, 70)
-
-        failure = stage.run({1: lose, 4: lambda: stage.follow("collector-0")})
-    assert failure is not None
-    assert (failure.role, failure.exit_code, failure.cause) == ("learner", 70, "PeerLostError: lost rank 1")
 
 
 def test_a_collector_in_a_long_step_has_the_time_of_the_ranks_that_notice_a_loss() -> None:
@@ -116,18 +96,16 @@ def test_a_collector_in_a_long_step_has_the_time_of_the_ranks_that_notice_a_loss
 
 def test_a_process_that_fails_after_everything_was_saved_is_the_failure() -> None:
     with Stage("learner-0", "collector-0") as stage:
-        failure = stage.run({0: exit_of(stage, "learner-0"), 2: lambda: stage.crash("collector-0", CRASH)})
-    assert failure is not None
+        failure = stage.run_to_failure({0: exit_of(stage, "learner-0"), 2: lambda: stage.crash("collector-0", CRASH)})
     assert (failure.role, failure.cause) == ("collector", "EnvFailure: step 3")
 
 
 def test_a_signal_after_a_failure_does_not_make_it_an_interrupt() -> None:
     with Stage("learner-0", "collector-0") as stage:
-        failure = stage.run({
+        stage.run_to_failure({
             0: lambda: stage.crash("collector-0", CRASH), 3: lambda: os.kill(os.getpid(), signal.SIGTERM),
             5: exit_of(stage, "learner-0"),
         })  # fmt: skip
-        assert failure is not None
         assert stage.supervisor.signal_code == 0
 
 
@@ -205,8 +183,7 @@ def test_failure_names_the_child_its_error_and_the_env_steps_of_all_hosts() -> N
 def test_a_child_that_exits_without_a_message_is_described_by_its_exit_code(code: int, cause: str) -> None:
     with Stage("learner-0", "collector-0") as stage:
         stage.processes["collector-0"].exit(code)
-        failure = stage.run({3: exit_of(stage, "learner-0")})
-    assert failure is not None
+        failure = stage.run_to_failure({3: exit_of(stage, "learner-0")})
     assert (failure.exit_code, failure.cause) == (1, cause)
 
 
@@ -216,8 +193,7 @@ def test_a_consequence_is_replaced_by_its_cause_and_never_replaces_it(first: str
         messages = {"learner-0": LOST, "learner-1": CRASH}
         second = "learner-1" if first == "learner-0" else "learner-0"
         stage.crash(first, messages[first])
-        failure = stage.run({2: lambda: stage.crash(second, messages[second])})
-    assert failure is not None
+        failure = stage.run_to_failure({2: lambda: stage.crash(second, messages[second])})
     assert (failure.index, failure.is_consequence) == (1, False)
 
 
@@ -227,9 +203,8 @@ def test_a_consequence_is_replaced_by_its_cause_and_never_replaces_it(first: str
 def test_a_stop_that_takes_too_long_kills_all_and_is_a_hang() -> None:
     with Stage("learner-0", "collector-0") as stage:
         stage.control.collectors[0][CollectorWord.IS_WAITING] = 1
-        failure = stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH)})
+        failure = stage.run_to_failure({0: lambda: stage.supervisor.stop(Stop.FINISH)})
         assert stage.processes["collector-0"].code == -signal.SIGKILL
-    assert failure is not None
     assert failure.cause == "did not finish within 60 s of the stop request"
 
 
@@ -285,8 +260,7 @@ def test_the_process_that_outlives_the_deadline_of_a_stop_is_the_one_to_blame(
 ) -> None:
     freeze(monkeypatch, frozen, among=("learner-0", "learner-1"))
     with Stage("learner-0", "learner-1") as stage:
-        failure = stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH)})
-    assert failure is not None
+        failure = stage.run_to_failure({0: lambda: stage.supervisor.stop(Stop.FINISH)})
     assert (failure.role, failure.index) == ("learner", int(frozen[-1]))
 
 
@@ -306,8 +280,7 @@ def test_half_way_through_a_stop_a_busy_collector_is_killed_without_a_failure_an
 def test_a_collector_that_had_failed_before_it_was_killed_in_a_stop_is_the_failure() -> None:
     with Stage("learner-0", "collector-0") as stage:
         stage.send("collector-0", **CRASH)
-        failure = stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH), 40: exit_of(stage, "learner-0")})
-    assert failure is not None
+        failure = stage.run_to_failure({0: lambda: stage.supervisor.stop(Stop.FINISH), 40: exit_of(stage, "learner-0")})
     assert (failure.exit_code, failure.cause) == (1, "EnvFailure: step 3")
 
 
@@ -323,7 +296,6 @@ def test_a_pause_of_everything_extends_the_deadline_of_a_stop() -> None:
 def test_a_process_that_the_kernel_holds_is_given_up_and_named() -> None:
     with Stage("learner-0", "collector-0") as stage:
         stage.processes["learner-0"].is_held = True
-        failure = stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH)})
+        failure = stage.run_to_failure({0: lambda: stage.supervisor.stop(Stop.FINISH)})
         assert stage.processes["collector-0"].code == -signal.SIGKILL
-    assert failure is not None
     assert (failure.role, failure.exit_code) == ("learner", 70)
