@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from offpolicy import fault
+from offpolicy.analysis.chrome_trace import TRACE_JSON, export_trace
+from offpolicy.analysis.trace_reader import shrink_tracks
 from offpolicy.checkpoint import Checkpoint, SharedState, run_store
 from offpolicy.commands.runners import run_server
 from offpolicy.config.parsing import flatten, is_within, merge
@@ -56,10 +58,8 @@ from offpolicy.processes.restarts import Restarts
 from offpolicy.processes.signals import SAVE_SIGNAL, handle_signals, interrupts_exit, signals_blocked, signals_queued
 from offpolicy.processes.supervisor import TICK_S, Failure, Supervisor, SupervisorConfig
 from offpolicy.runs import mark_latest
-from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
 from offpolicy.timing.clock import Stopwatch, unix_s
 from offpolicy.timing.core_ledger import open_core_ledger
-from offpolicy.timing.trace_reader import shrink_tracks
 from offpolicy.timing.trace_writer import begin_trace, open_track
 from offpolicy.training.run_memory import RunMemory, peer_timeout_s, save_s
 from offpolicy.training.worker import WorkerSpec

@@ -11,10 +11,7 @@ from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.run_files import read_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-from offpolicy.replay.rate_limiter import MAX_UPDATES_PER_ITERATION
-from offpolicy.runs import SUMMARY, is_of_earlier_start, read_summary
-from offpolicy.timing.phases import LEARNER_PERIODIC
-from offpolicy.timing.what_if import (
+from offpolicy.model.what_if import (
     HALVED_EPOCHS,
     HALVED_UTD,
     ONE_MORE_COLLECTOR,
@@ -25,6 +22,9 @@ from offpolicy.timing.what_if import (
     waterfall,
     what_ifs,
 )
+from offpolicy.replay.rate_limiter import MAX_UPDATES_PER_ITERATION
+from offpolicy.runs import SUMMARY, is_of_earlier_start, read_summary
+from offpolicy.timing.phases import LEARNER_PERIODIC
 
 # Keys in which two runs may differ without another amount of work per env step.
 NO_MATTER = ("log", "eval", "checkpoint", "run_dir", "resume", "seed", "total_timesteps", "teacher", "env.measure")

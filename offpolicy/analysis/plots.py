@@ -13,11 +13,11 @@ import numpy as np
 from offpolicy.analysis.compare import composite_rows, mean_of_runs, phase_rows
 from offpolicy.analysis.learning_curves import RETURNS, common_end
 from offpolicy.analysis.runs import LabelledRuns
+from offpolicy.analysis.trace_reader import ThreadTrack, Times
 from offpolicy.errors import ConfigError
 from offpolicy.logger.drawing import COLORS, LINES, PALETTE, frame, picture_file
 from offpolicy.logger.metrics import COMPOSITES
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
-from offpolicy.timing.trace_reader import ThreadTrack, Times
 from offpolicy.timing.trace_writer import Mark
 from offpolicy.types import Float64
 

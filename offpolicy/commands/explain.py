@@ -15,9 +15,9 @@ from offpolicy.analysis.explain import FinishedRun, what_if_between
 from offpolicy.commands.options import add_run
 from offpolicy.logger.console import plain_console, text_table
 from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, WHOLE, RunStatus
+from offpolicy.model.what_if import Pipeline, flip_delay_s
 from offpolicy.runs import existing_run
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.timing.what_if import Pipeline, flip_delay_s
 
 MICRO = 1e6
 SHOWN_FRACTION = 0.05  # fraction of the median iteration that the p99 of a phase must reach to be shown

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
+from offpolicy.analysis.chrome_trace import TRACE_JSON, export_trace
+from offpolicy.analysis.trace_reader import ThreadTrack, overlap_of, read_tracks, share_inside
 from offpolicy.commands.options import add_run, not_negative, positive
 from offpolicy.config.run_files import read_config
 from offpolicy.errors import ConfigError
 from offpolicy.files import write_output
 from offpolicy.logger.console import plain_console, text_table
 from offpolicy.runs import check_output
-from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
 from offpolicy.timing.phases import LearnerPhase
-from offpolicy.timing.trace_reader import ThreadTrack, overlap_of, read_tracks, share_inside
 from offpolicy.timing.trace_writer import TRACES, Mark, traced_starts
 
 PERCENTILES = (50, 95, 99)

@@ -23,9 +23,9 @@ from offpolicy.logger.sinks import SafeSink, SinkContext, Summary, open_plugins
 from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_series
 from offpolicy.logger.unilab import with_unilab_keys
 from offpolicy.logger.view import View
-from offpolicy.timing.bottleneck import SteadyCause, Verdict
-from offpolicy.timing.rates import Rates, RateWindow, compute_rates, num_updates, policy_steps
-from offpolicy.timing.windows import learner_windows, of_iterations
+from offpolicy.model.bottleneck import SteadyCause, Verdict
+from offpolicy.model.rates import Rates, RateWindow, compute_rates, num_updates, policy_steps
+from offpolicy.model.windows import learner_windows, of_iterations
 from offpolicy.types import EpisodeRecord, EvalResult, Lateness, Snapshot
 
 STEADY_S = 4.0  # seconds of learning before the time left is estimated

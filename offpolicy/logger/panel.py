@@ -15,8 +15,8 @@ from offpolicy.logger.panel_lines import Shown
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.terminal import Terminal, is_foreground
 from offpolicy.logger.view import NotebookView, PlainLines, SafeView, View, notebook_display
+from offpolicy.model.bottleneck import Verdict
 from offpolicy.output import drain, is_behind, nonblocking
-from offpolicy.timing.bottleneck import Verdict
 
 REFRESH_S = 0.25  # least seconds between two drawings of records: each costs milliseconds
 

@@ -39,7 +39,7 @@ from offpolicy.logger.metrics import (
 )
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.timing_keys import MS_PER_S
-from offpolicy.timing.bottleneck import Bottleneck, Detail, Verdict
+from offpolicy.model.bottleneck import Bottleneck, Detail, Verdict
 from offpolicy.timing.phases import CoreClass, DeviceSpan, LearnerPhase, PackerPhase
 
 NAME_WIDTH = 11  # of the first lines

@@ -14,7 +14,7 @@ from offpolicy.config.sections import MODE_RUNNERS
 from offpolicy.errors import ConfigError
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.timing_keys import collectors_elapsed, device_keys
-from offpolicy.timing.bottleneck import (
+from offpolicy.model.bottleneck import (
     LEARNER_ADVICE,
     ROLLOUT_ADVICE,
     WARMING_UP,
@@ -23,11 +23,11 @@ from offpolicy.timing.bottleneck import (
     WindowEvidence,
     find_bottleneck,
 )
+from offpolicy.model.rates import Rates, num_updates
+from offpolicy.model.throughput import LEARNER_PAUSES, collector_pauses, spread_of, timed_ranks
+from offpolicy.model.what_if import Capacities, Cores, Pipeline, pipeline_of
+from offpolicy.model.windows import Elapsed, cores_elapsed, learner_elapsed, learner_windows, tagged_excess_ns
 from offpolicy.timing.phases import CollectorPhase, CoreClass, LearnerPhase
-from offpolicy.timing.rates import Rates, num_updates
-from offpolicy.timing.throughput import LEARNER_PAUSES, collector_pauses, spread_of, timed_ranks
-from offpolicy.timing.what_if import Capacities, Cores, Pipeline, pipeline_of
-from offpolicy.timing.windows import Elapsed, cores_elapsed, learner_elapsed, learner_windows, tagged_excess_ns
 from offpolicy.types import CoreTotals, Lateness, Snapshot
 
 NUM_KEPT = 20  # predictions whose errors are known

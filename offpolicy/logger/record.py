@@ -22,13 +22,12 @@ from offpolicy.logger.timing_keys import (
     prefetch_keys,
     system_keys,
 )
-from offpolicy.timing.bottleneck import (
+from offpolicy.model.bottleneck import (
     Verdict,
 )
-from offpolicy.timing.phases import CollectorPhase
-from offpolicy.timing.rates import Rates, compute_rates, num_updates, policy_steps
-from offpolicy.timing.throughput import collector_active_ns
-from offpolicy.timing.windows import (
+from offpolicy.model.rates import Rates, compute_rates, num_updates, policy_steps
+from offpolicy.model.throughput import collector_active_ns
+from offpolicy.model.windows import (
     NS_PER_MS,
     NS_PER_S,
     Elapsed,
@@ -37,6 +36,7 @@ from offpolicy.timing.windows import (
     learner_windows,
     of_iterations,
 )
+from offpolicy.timing.phases import CollectorPhase
 from offpolicy.types import NUM_LAGS, EpisodeRecord, EvalResult, Float64, Lateness, MetricTotals, Snapshot
 
 Record = dict[str, float | str | None]

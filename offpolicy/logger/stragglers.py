@@ -11,8 +11,8 @@ from operator import sub
 from statistics import fmean, median_low
 
 from offpolicy.logger.metrics import rank_key, series_key
+from offpolicy.model.windows import NS_PER_MS, Elapsed, learner_windows
 from offpolicy.timing.phases import LEARNER_OWN_WORK, LearnerPhase
-from offpolicy.timing.windows import NS_PER_MS, Elapsed, learner_windows
 from offpolicy.types import Lateness, LateTotals, Snapshot
 
 LATE_OF_WORK = 0.02  # least lateness of a straggler, as a share of its own work

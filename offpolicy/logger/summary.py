@@ -18,17 +18,17 @@ from offpolicy.logger.record import RunHeader, flops_per_sec, samples_per_sec
 from offpolicy.logger.stragglers import straggler
 from offpolicy.logger.timing_keys import cpu_ms_per_env_step
 from offpolicy.machine import cpu_model, versions
-from offpolicy.timing.bottleneck import Bottleneck, Verdict
-from offpolicy.timing.histogram import spreads_of
-from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
-from offpolicy.timing.rates import Rates, compute_rates, num_updates
-from offpolicy.timing.windows import (
+from offpolicy.model.bottleneck import Bottleneck, Verdict
+from offpolicy.model.rates import Rates, compute_rates, num_updates
+from offpolicy.model.windows import (
     NS_PER_S,
     Elapsed,
     collector_windows,
     learner_elapsed,
     of_iterations,
 )
+from offpolicy.timing.histogram import spreads_of
+from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.types import Account, EvalResult, Snapshot
 
 WARMUP, WHOLE = "warmup", "whole"  # names in the account besides the phases

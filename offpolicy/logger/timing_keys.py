@@ -19,9 +19,7 @@ from offpolicy.logger.metrics import (
     share_key,
     spread_key,
 )
-from offpolicy.timing.histogram import spreads_of
-from offpolicy.timing.phases import CollectorPhase, CoreClass, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
-from offpolicy.timing.windows import (
+from offpolicy.model.windows import (
     NS_PER_MS,
     NS_PER_S,
     Elapsed,
@@ -33,6 +31,8 @@ from offpolicy.timing.windows import (
     packer_elapsed,
     tagged_excess_ns,
 )
+from offpolicy.timing.histogram import spreads_of
+from offpolicy.timing.phases import CollectorPhase, CoreClass, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
 from offpolicy.types import NO_ACCOUNT, CoreTotals, DeviceTotals, SchedulerStats, Snapshot, TaggedTime
 
 MS_PER_S = 1000.0

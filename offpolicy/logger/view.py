@@ -14,8 +14,8 @@ from rich.console import RenderableType
 from offpolicy.logger.console import UNKNOWN, duration, fixed, mean_return, number, plain_text, rate
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import disabled
+from offpolicy.model.bottleneck import Verdict
 from offpolicy.output import drain, silence
-from offpolicy.timing.bottleneck import Verdict
 from offpolicy.types import EvalResult
 
 TABLE_WIDTH = 100  # characters of the final table of a run

@@ -3,7 +3,7 @@
 Each thread has a track: a file of fixed size, mapped into memory, in which the newest records replace the oldest. A
 record is two integers and a name, so that writing one takes a few hundred nanoseconds; nothing is flushed, and the file
 holds everything that a killed process wrote. All tracks of a machine share its monotonic clock.
-`offpolicy/timing/chrome_trace.py` converts them to the format of trace viewers.
+`offpolicy/analysis/chrome_trace.py` converts them to the format of trace viewers.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ RECORD = struct.Struct("<qqHHI")  # at, value, name, kind, unused: `RECORD_TYPE`
 JSON_NBYTES = 96  # bytes of a record in trace.json, its part of an arrow included; rounded up
 SHORTEST_NS = 1_000  # shortest span that is written: shorter ones are many and cannot be seen
 SUFFIX = ".lane"  # file names: part of the format
+PROFILE = "profile.json"  # of torch.profiler, beside the tracks
+PROFILER_CLOCK = "offpolicy clock "  # start of the name of a mark in it, which ends with our clock at the mark's start
 TRACES = "trace"  # directory, inside that of the run, with one directory for each traced start
 
 

@@ -23,8 +23,8 @@ from offpolicy.machine import num_usable_cores
 from offpolicy.onednn import BLAS, chosen_library, missing_library
 from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay.replay_source import RateLimitedSource
-from offpolicy.timing.chrome_trace import Profiler
 from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.profiler import Profiler
 from offpolicy.training.batch_sources import Replay, source_identity
 from offpolicy.training.bound_learner import BoundLearner
 from offpolicy.training.checkpointer import Checkpointer

@@ -8,7 +8,7 @@ import numpy as np
 
 from offpolicy.processes.child import name_threads
 from offpolicy.processes.control_page import RankWord
-from offpolicy.timing.chrome_trace import Profiler
+from offpolicy.timing.profiler import Profiler
 from offpolicy.training.health import NUM_FACTS, HealthCheck
 from offpolicy.training.resume import RankState
 from offpolicy.training.run_memory import learner_reports

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from offpolicy.analysis.trace_reader import read_tracks
 from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
@@ -26,7 +27,6 @@ from offpolicy.replay.sampler import UniformSampler
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase
-from offpolicy.timing.trace_reader import read_tracks
 from offpolicy.types import Batches
 from tests.processes.conftest import RUN_ID_VARIABLE, launch
 

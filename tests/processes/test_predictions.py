@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.timing.throughput import bound_steps_per_sec
+from offpolicy.model.throughput import bound_steps_per_sec
 from tests.conftest import RunCli
 from tests.processes.delay_plan import Plan, Stretch, run_plan
 from tests.processes.test_delays import POINT

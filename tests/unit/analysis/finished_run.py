@@ -9,8 +9,8 @@ from typing import Any
 
 from offpolicy.config.overrides import load_config
 from offpolicy.config.run_files import write_config
+from offpolicy.model.what_if import Capacities, pipeline_of
 from offpolicy.timing.phases import LearnerPhase
-from offpolicy.timing.what_if import Capacities, pipeline_of
 from offpolicy.types import SpaceSpec
 
 SPEC = SpaceSpec(3, 1, (-1.0,), (1.0,))

@@ -9,8 +9,8 @@ import pytest
 
 from offpolicy.analysis import plots
 from offpolicy.analysis.plots import aligned, typical_window
+from offpolicy.analysis.trace_reader import RECORD_TYPE, ThreadTrack
 from offpolicy.errors import ConfigError
-from offpolicy.timing.trace_reader import RECORD_TYPE, ThreadTrack
 from offpolicy.timing.trace_writer import Kind, Mark
 
 MS = 1_000_000

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from offpolicy.analysis.chrome_trace import TRACE_JSON
 from offpolicy.commands.trace import chosen_start, trace
 from offpolicy.errors import ConfigError
-from offpolicy.timing.chrome_trace import TRACE_JSON
 from offpolicy.timing.trace_writer import SUFFIX, Mark, TraceTrack, create_tracks
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from offpolicy.logger.predictions import judge_window
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
+from offpolicy.model.rates import compute_rates
 from offpolicy.timing.histogram import bins_of
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.rates import compute_rates
 from offpolicy.types import (
     HISTOGRAM_BINS,
     NO_ACCOUNT,

@@ -21,7 +21,7 @@ from offpolicy.logger.sinks import JsonlSink, SafeSink, Summary
 from offpolicy.logger.step_logger import open_step_logger
 from offpolicy.logger.summary import RunResult, build_summary
 from offpolicy.logger.view import PlainLines
-from offpolicy.timing.bottleneck import LEARNER_ADVICE, Bottleneck, Verdict
+from offpolicy.model.bottleneck import LEARNER_ADVICE, Bottleneck, Verdict
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import (
     NO_ACCOUNT,

@@ -15,7 +15,7 @@ from rich.text import Text
 from offpolicy.logger.panel import Panel, open_view
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.view import PlainLines, SafeView
-from offpolicy.timing.bottleneck import Bottleneck, Verdict
+from offpolicy.model.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.phases import LearnerPhase
 from tests.full_pipe import FullPipe
 from tests.unit.logger.terminal import Terminal

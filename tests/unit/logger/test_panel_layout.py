@@ -12,7 +12,7 @@ from offpolicy.logger.metrics import METRICS, MetricClass, learner_key
 from offpolicy.logger.panel_layout import COLLECTOR, LEARNER, Row, Side, account_rows, render
 from offpolicy.logger.panel_lines import LEGEND, Shown
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.timing.bottleneck import Advice, Bottleneck, Detail, Verdict
+from offpolicy.model.bottleneck import Advice, Bottleneck, Detail, Verdict
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 
 SIZES = [(80, 24), (160, 50), (100, 30), (60, 20), (80, 20), (60, 40), (100, 40), (140, 40), (120, 30), (250, 70)]

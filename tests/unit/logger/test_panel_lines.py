@@ -19,7 +19,7 @@ from offpolicy.logger.panel_lines import (
     verdict_lines,
 )
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.timing.bottleneck import WARMING_UP, Advice, Bottleneck, Detail, Verdict
+from offpolicy.model.bottleneck import WARMING_UP, Advice, Bottleneck, Detail, Verdict
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 
 VERDICT = Verdict(

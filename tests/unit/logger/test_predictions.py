@@ -15,9 +15,9 @@ from offpolicy.logger.predictions import (
     possible_advice,
 )
 from offpolicy.logger.record import RunHeader
-from offpolicy.timing.bottleneck import PACK_BESIDE, PACK_IN_THREAD, Advice, Bottleneck, Verdict
+from offpolicy.model.bottleneck import PACK_BESIDE, PACK_IN_THREAD, Advice, Bottleneck, Verdict
+from offpolicy.model.rates import Rates, compute_rates
 from offpolicy.timing.phases import CoreClass, LearnerPhase
-from offpolicy.timing.rates import Rates, compute_rates
 from offpolicy.types import Account, CoreTotals, DeviceTotals, SchedulerStats, Snapshot, TaggedTime
 from tests.unit.logger.conftest import MakeSnapshot
 

@@ -23,10 +23,10 @@ from offpolicy.logger.record import (
     rollout_keys,
     rollout_ms,
 )
-from offpolicy.timing.bottleneck import Verdict
+from offpolicy.model.bottleneck import Verdict
+from offpolicy.model.rates import compute_rates
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.rates import compute_rates
 from offpolicy.types import (
     NO_ACCOUNT,
     NUM_LAGS,

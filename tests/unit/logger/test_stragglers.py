@@ -13,9 +13,9 @@ from offpolicy.distributed.world import with_iteration
 from offpolicy.logger.predictions import judge_window
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
 from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_keys, straggler
+from offpolicy.model.rates import compute_rates
+from offpolicy.model.windows import Elapsed
 from offpolicy.timing.phases import LearnerPhase, PackerPhase
-from offpolicy.timing.rates import compute_rates
-from offpolicy.timing.windows import Elapsed
 from offpolicy.types import NO_ACCOUNT, Account, LateTotals, LearnerTotals, MetricTotals, Snapshot
 
 MS = 1_000_000

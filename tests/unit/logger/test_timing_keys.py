@@ -16,8 +16,8 @@ from offpolicy.logger.timing_keys import (
     evaluator_keys,
     phase_keys,
 )
+from offpolicy.model.windows import elapsed
 from offpolicy.timing.phases import CoreClass, EvaluatorPhase, LearnerPhase
-from offpolicy.timing.windows import elapsed
 from offpolicy.types import (
     NO_ACCOUNT,
     Account,

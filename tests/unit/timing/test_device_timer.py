@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from offpolicy.analysis.trace_reader import read_tracks
 from offpolicy.timing.device_events import (
     ANCHOR_NS,
     DEVICE_SPANS,
@@ -25,7 +26,6 @@ from offpolicy.timing.device_timer import (
 )
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import DeviceSpan, LearnerPhase
-from offpolicy.timing.trace_reader import read_tracks
 from offpolicy.timing.trace_writer import TraceTrack, create_tracks, open_track
 from offpolicy.types import DeviceTotals
 from tests.simulated_device import CUDA, MS, SimulatedDevice

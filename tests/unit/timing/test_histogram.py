@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from offpolicy.model.windows import elapsed
 from offpolicy.timing.histogram import (
     BIN_MIDDLES_NS,
     SLICE,
@@ -15,7 +16,6 @@ from offpolicy.timing.histogram import (
 )
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase as Phase
-from offpolicy.timing.windows import elapsed
 from tests.fakes import FakeClock
 
 MS = 1_000_000

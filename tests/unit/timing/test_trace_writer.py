@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from offpolicy.analysis.trace_reader import ThreadTrack, read_tracks, shrink_tracks
 from offpolicy.errors import ConfigError
 from offpolicy.timing import trace_writer as trace
 from offpolicy.timing.ledger import Ledger, trace_names
 from offpolicy.timing.phases import LearnerPhase as Phase
-from offpolicy.timing.trace_reader import ThreadTrack, read_tracks, shrink_tracks
 from offpolicy.timing.trace_writer import Mark, TraceTrack, create_tracks, open_track
 from tests.fakes import FakeClock
 

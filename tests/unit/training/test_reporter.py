@@ -13,9 +13,9 @@ import torch
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import NumericsError
 from offpolicy.processes.control_page import RankWord
-from offpolicy.timing.chrome_trace import Profiler
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.profiler import Profiler
 from offpolicy.training.health import HealthCheck
 from offpolicy.training.rank import Rank
 from offpolicy.training.reporter import Reporter

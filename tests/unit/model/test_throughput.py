@@ -5,10 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from offpolicy.timing.histogram import NUM_BINS, bins_of
-from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.rates import compute_rates
-from offpolicy.timing.throughput import (
+from offpolicy.model.rates import compute_rates
+from offpolicy.model.throughput import (
     NUM_SLICES,
     bound_steps_per_sec,
     later,
@@ -17,9 +15,11 @@ from offpolicy.timing.throughput import (
     seconds_per_step,
     spread_of,
 )
-from offpolicy.timing.windows import CollectorWindow, Elapsed
+from offpolicy.model.windows import CollectorWindow, Elapsed
+from offpolicy.timing.histogram import NUM_BINS, bins_of
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.types import Account
-from tests.unit.timing.readings import S, collector, snapshot
+from tests.unit.model.readings import S, collector, snapshot
 
 MS = 1_000_000
 

@@ -4,10 +4,10 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from offpolicy.timing.rates import compute_rates
-from offpolicy.timing.windows import of_iterations
+from offpolicy.model.rates import compute_rates
+from offpolicy.model.windows import of_iterations
 from offpolicy.types import NO_ACCOUNT, CollectorTotals
-from tests.unit.timing.readings import account, collector, cooled, snapshot
+from tests.unit.model.readings import account, collector, cooled, snapshot
 
 
 @pytest.mark.promise("rates-from-counters")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from offpolicy.timing.ledger import trace_names
-from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.trace_reader import (
+from offpolicy.analysis.trace_reader import (
     RECORD_TYPE,
     ThreadTrack,
     overlap_of,
     share_inside,
 )
+from offpolicy.timing.ledger import trace_names
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 
 MS = 1_000_000
 

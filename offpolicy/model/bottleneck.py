@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from offpolicy.model.rates import Rates
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.rates import Rates
 from offpolicy.types import Lateness
 
 BALANCED_RATIO = 0.95  # lowest ratio of the lesser own time to the greater at which neither side is the bottleneck

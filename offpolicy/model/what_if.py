@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from offpolicy.model.throughput import STEADY, Cost, bound_steps_per_sec, collector_pauses, seconds_per_step
 from offpolicy.timing.phases import FOR_COLLECTORS, LEARNER_PERIODIC, CollectorPhase, LearnerPhase
-from offpolicy.timing.throughput import STEADY, Cost, bound_steps_per_sec, collector_pauses, seconds_per_step
 
 # Phases that take time per update; the others take the same time however many updates an iteration holds.
 PER_UPDATE = (LearnerPhase.TRAIN, LearnerPhase.REPLAY_SAMPLE, LearnerPhase.H2D, LearnerPhase.PARAM_SYNC)

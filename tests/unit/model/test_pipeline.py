@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import pytest
 
+from offpolicy.model.rates import Rates, RateWindow
+from offpolicy.model.windows import FEW_ARRIVALS
 from offpolicy.replay.rate_limiter import LearningStart, RateLimiter
-from offpolicy.timing.rates import Rates, RateWindow
-from offpolicy.timing.windows import FEW_ARRIVALS
 from offpolicy.types import Account, Snapshot
-from tests.unit.timing.pipeline import MS, Pipeline, S
-from tests.unit.timing.readings import collector, snapshot
+from tests.unit.model.pipeline import MS, Pipeline, S
+from tests.unit.model.readings import collector, snapshot
 
 # Three environments step in 7 ms, an update takes 5 ms, publishing 2 ms.
 COLLECTOR_CAPACITY, LEARNER_CAPACITY = 3 / 0.007, 3 / 0.017

@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.what_if import (
+from offpolicy.model.what_if import (
     HALVED_UTD,
     ONE_MORE_COLLECTOR,
     TWICE_THE_BATCH,
@@ -18,6 +17,7 @@ from offpolicy.timing.what_if import (
     waterfall,
     what_ifs,
 )
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 
 # Two collectors of 8 ms per env step: I = 250. The learner takes 10 ms: T = 100.
 COLLECTOR_S = {CollectorPhase.ENV_STEP: 0.006, CollectorPhase.ACTION_SELECT: 0.002}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from offpolicy.config.schema import specs
-from offpolicy.timing.bottleneck import (
+from offpolicy.model.bottleneck import (
     COLLECTOR_ADVICE,
     DETAIL_ADVICE,
     LEARNER_ADVICE,
@@ -21,9 +21,9 @@ from offpolicy.timing.bottleneck import (
     WindowEvidence,
     find_bottleneck,
 )
+from offpolicy.model.rates import Rates
+from offpolicy.model.throughput import bound_steps_per_sec
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.rates import Rates
-from offpolicy.timing.throughput import bound_steps_per_sec
 from offpolicy.types import Lateness
 
 

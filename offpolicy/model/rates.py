@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from offpolicy.timing.throughput import collector_active_ns, learner_side_ns, predicted_steps_per_sec
-from offpolicy.timing.windows import (
+from offpolicy.model.throughput import collector_active_ns, learner_side_ns, predicted_steps_per_sec
+from offpolicy.model.windows import (
     FEW_ARRIVALS,
     NS_PER_S,
     CollectorWindow,

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from offpolicy.analysis.chrome_trace import read_profile, write_chrome_trace
+from offpolicy.analysis.trace_reader import RECORD_TYPE, ThreadTrack, read_tracks
 from offpolicy.errors import ConfigError
-from offpolicy.timing.chrome_trace import PROFILE, Profiler, read_profile, write_chrome_trace
 from offpolicy.timing.clock import MonotonicClock
 from offpolicy.timing.ledger import trace_names
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.trace_reader import RECORD_TYPE, ThreadTrack, read_tracks
-from offpolicy.timing.trace_writer import Kind, Mark, create_tracks, open_track
+from offpolicy.timing.profiler import Profiler
+from offpolicy.timing.trace_writer import PROFILE, Kind, Mark, create_tracks, open_track
 from tests.trace_format import problems_of
 
 MS = 1_000_000

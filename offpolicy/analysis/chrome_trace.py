@@ -7,27 +7,19 @@ on the same clock.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from offpolicy.analysis.trace_reader import ThreadTrack, read_tracks
 from offpolicy.errors import ConfigError
 from offpolicy.files import atomic_file
-from offpolicy.timing.clock import MonotonicClock
-from offpolicy.timing.trace_reader import ThreadTrack, read_tracks
-from offpolicy.timing.trace_writer import ARROWS, Kind, Mark
-
-if TYPE_CHECKING:
-    import torch
+from offpolicy.timing.trace_writer import ARROWS, PROFILE, PROFILER_CLOCK, Kind, Mark
 
 TRACE_JSON = "trace.json"
-PROFILE = "profile.json"
-CLOCK = "offpolicy clock "  # start of the name of an event, which ends with the monotonic clock at the event's start
-NUM_MARKS = 10  # clock events; the first ones are late, while the profiler is cold
 NAMES_OF_PROCESSES = ("process_name", "process_labels", "process_sort_index")
 
 Event = dict[str, Any]  # Any: numbers, text, and the mapping `args`
@@ -57,11 +49,13 @@ def read_profile(path: Path, origin_ns: int, pids: set[int]) -> Iterator[Event]:
         events = json.loads(path.read_text())["traceEvents"]
     except ValueError as error:
         raise ConfigError(f"{path} is damaged ({error}); delete it") from None
-    marks = [event for event in events if str(event.get("name", "")).startswith(CLOCK) and event.get("ph") == "X"]
+    marks = [
+        event for event in events if str(event.get("name", "")).startswith(PROFILER_CLOCK) and event.get("ph") == "X"
+    ]
     if not marks:
         return
     # A mark starts a little after the clock was read for it; the one with the least delay gives the shift.
-    shift_us = max((int(mark["name"].removeprefix(CLOCK)) - origin_ns) / 1000.0 - mark["ts"] for mark in marks)
+    shift_us = max((int(mark["name"].removeprefix(PROFILER_CLOCK)) - origin_ns) / 1000.0 - mark["ts"] for mark in marks)
     for event in events:
         if event.get("ph") == "M" and event.get("name") in NAMES_OF_PROCESSES and event.get("pid") in pids:
             continue
@@ -150,60 +144,3 @@ def _arrows(numbered: Sequence[tuple[int, ThreadTrack]], start_ns: int) -> Itera
                 arrow = f'"cat":"{what}","name":"{what} {number}","id":{arrow_id}'
                 yield f'{{"ph":"s",{place},"ts":{us(started_at - start_ns)},{arrow}}}'
                 yield f'{{"ph":"f","bp":"e","pid":{track.pid},"tid":{tid},"ts":{us(at - start_ns)},{arrow}}}'
-
-
-class Profiler:
-    """Profiles the `count` iterations after iteration `at` and writes the result into `directory`; with 0 none.
-
-    A profile that cannot be made or written is a warning, and nothing is profiled from there on.
-    """
-
-    def __init__(self, directory: Path, at: int, count: int, warn: Callable[[str], None]) -> None:
-        self._path, self._at, self._last, self._warn = directory / PROFILE, at, at + count, warn
-        self._iteration = 0
-        self._running: torch.profiler.profile | None = None
-
-    def step(self) -> None:
-        """Counts an iteration that has ended; begins before the first one of the window and writes after its last."""
-        self._iteration += 1
-        if self._iteration == self._at:
-            with self._warned_of():
-                self._start()
-        elif self._iteration == self._last:
-            self.close()
-
-    def close(self) -> None:
-        """Writes the profile, if there is one; a second call does nothing."""
-        if self._running is not None:
-            running, self._running = self._running, None
-            with self._warned_of():
-                self._write(running)
-
-    def _start(self) -> None:
-        import torch  # noqa: PLC0415  # torch-free processes import this package too
-
-        running = torch.profiler.profile()
-        running.start()
-        self._running = running
-        for _ in range(NUM_MARKS):
-            with torch.profiler.record_function(f"{CLOCK}{MonotonicClock.now_ns()}"):
-                pass
-
-    def _write(self, running: torch.profiler.profile) -> None:
-        """Raises OSError or RuntimeError. Of a full disk torch only logs; what it has begun is removed."""
-        unfinished = self._path.with_name(f"unfinished-{PROFILE}")
-        try:
-            running.stop()
-            running.export_chrome_trace(str(unfinished))
-            unfinished.replace(self._path)
-        finally:
-            with contextlib.suppress(OSError):
-                for left in self._path.parent.glob(f"{unfinished.name}*"):
-                    left.unlink()
-
-    @contextlib.contextmanager
-    def _warned_of(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, RuntimeError) as error:  # of the disk, and of torch: the run does not depend on its profile
-            self._warn(f"timing.profile_at: there is no {PROFILE}: {type(error).__name__}: {error}")

@@ -14,6 +14,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from offpolicy.model.windows import NS_PER_S, CollectorWindow, Elapsed
 from offpolicy.timing.histogram import BIN_MIDDLES_NS, Counts
 from offpolicy.timing.phases import (
     COLLECTOR_PAUSES,
@@ -22,7 +23,6 @@ from offpolicy.timing.phases import (
     LEARNER_WAITS,
     CollectorPhase,
 )
-from offpolicy.timing.windows import NS_PER_S, CollectorWindow, Elapsed
 from offpolicy.types import Float64
 
 NUM_SLICES = 20

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from offpolicy.model.windows import Elapsed, elapsed, tagged_excess_ns
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.timing.windows import Elapsed, elapsed, tagged_excess_ns
 from offpolicy.types import Account, SchedulerStats, TaggedTime
-from tests.unit.timing.readings import S, account
+from tests.unit.model.readings import S, account
 
 MS = 1_000_000
 
