@@ -15,6 +15,7 @@ from offpolicy import fault
 
 STANDARD = {0: "r", 1: "w", 2: "w"}  # descriptors and their modes
 MOST_BYTES = 1 << 20  # that wait to be written; beyond them the oldest texts are left out
+UNKNOWN = "-"  # in place of a number
 PATIENCE_S = 5.0  # without a byte that is read, after which the end of a run waits no longer
 
 
@@ -166,17 +167,19 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def three_digits(value: float) -> str:
-    """Returns three significant digits: `0.0123`, `-812`, `1.23e7`."""
+def three_digits(value: float | None) -> str:
+    """Returns three significant digits: `0.0123`, `-812`, `1.23e7`; `-` for None."""
+    if value is None:
+        return UNKNOWN
     mantissa, _, exponent = f"{value:z#.3g}".partition("e")
     return mantissa.rstrip(".") + (f"e{int(exponent)}" if exponent else "")
 
 
-def return_text(value: float, thousands: str = "") -> str:
-    """Returns a return with one decimal, a small or huge one with three significant digits.
+def return_text(value: float | None, thousands: str = "") -> str:
+    """Returns a return or the spread of returns: one decimal, three significant digits of a small or huge one.
 
     `thousands` separates groups of three digits.
     """
-    if value == 0.0 or 9.995 <= abs(value) < 999_999.95:  # noqa: PLR2004  # rounds to 10.0, and to 999,999.9
+    if value is not None and (value == 0.0 or 9.995 <= abs(value) < 999_999.95):  # noqa: PLR2004  # rounds to 10.0, and to 999,999.9
         return f"{value:z{thousands}.1f}"
     return three_digits(value)

@@ -25,8 +25,8 @@ from offpolicy.commands.trust import check_trust
 from offpolicy.config.run_files import env_differences
 from offpolicy.errors import ConfigError
 from offpolicy.files import JsonlFile
-from offpolicy.logger.console import UNKNOWN, plain_console, text_table
-from offpolicy.output import counted, three_digits
+from offpolicy.logger.console import plain_console, text_table
+from offpolicy.output import UNKNOWN, counted, three_digits
 from offpolicy.runs import LATEST, existing_run
 from offpolicy.types import Episodes, Float64
 

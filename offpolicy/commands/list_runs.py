@@ -13,17 +13,8 @@ from rich.text import Text
 from offpolicy.commands.options import positive
 from offpolicy.errors import ConfigError
 from offpolicy.launch.run_lock import is_running
-from offpolicy.logger.console import (
-    STATUS_STYLES,
-    UNKNOWN,
-    count,
-    mean_return,
-    plain_console,
-    rate,
-    shown_path,
-    text_table,
-)
-from offpolicy.output import counted
+from offpolicy.logger.console import STATUS_STYLES, count, plain_console, rate, shown_path, text_table
+from offpolicy.output import UNKNOWN, counted, return_text
 from offpolicy.runs import ROOT, SUMMARY, is_of_earlier_start, known_summary, read_lines, runs_in, short_name
 
 TAIL_BYTES = 65_536  # end of metrics.jsonl in which the last record is looked for
@@ -100,8 +91,8 @@ def row(run: Path) -> tuple[str, str, str, str]:
 def _return_text(evaluated: float | None, trained: float | None) -> str:
     """Returns the return of the last evaluation; without one that of training, which is marked."""
     if evaluated is not None or trained is None:
-        return mean_return(evaluated)
-    return mean_return(trained) + OF_TRAINING
+        return return_text(evaluated)
+    return return_text(trained) + OF_TRAINING
 
 
 def _number(tree: Mapping[str, Any], *path: str) -> float | None:

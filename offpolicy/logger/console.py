@@ -15,9 +15,8 @@ from rich.table import Table
 
 from offpolicy.logger.metrics import METRICS, core_key
 from offpolicy.logger.summary import RunStatus
-from offpolicy.output import return_text, three_digits
+from offpolicy.output import UNKNOWN, three_digits
 
-UNKNOWN = "-"
 STATUS_STYLES = {
     RunStatus.COMPLETED.value: "bold green",
     RunStatus.INTERRUPTED.value: "bold yellow",
@@ -57,16 +56,6 @@ def rate(value: float | None) -> str:
 def fixed(value: float | None, decimals: int) -> str:
     """Returns the value with `decimals` decimals."""
     return UNKNOWN if value is None else f"{value:z.{decimals}f}"
-
-
-def significant(value: float | None) -> str:
-    """Returns three significant digits, for losses and values of any size."""
-    return UNKNOWN if value is None else three_digits(value)
-
-
-def mean_return(value: float | None) -> str:
-    """Returns a mean return, or the spread of returns."""
-    return UNKNOWN if value is None else return_text(value)
 
 
 def milliseconds(value: float | None) -> str:

@@ -1,15 +1,27 @@
-"""What all pictures have in common: colours of runs and phases, the frame, and the file. Needs matplotlib to draw."""
+"""Pictures: colours, frame and file of all of them, and the learner's account. Drawing needs matplotlib."""
 
 from __future__ import annotations
 
+import importlib.util
 import io
+from concurrent.futures import Future
+from threading import Thread
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from offpolicy.logger.metrics import LEARNER_ROWS, share_key
+from offpolicy.logger.record import Record
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
+from offpolicy.types import Float64
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+EVERY_S = 60.0  # wall seconds between two pictures of the account, at least: one takes a few tenths of a second
+MOST_RECORDS = 500  # in a picture: beyond, every second one of them is dropped
+SHOWN_PERCENT = 1.0  # of the wall in some record: the legend does not name phases below
 
 # Okabe and Ito (2008): colour-blind readers can tell them apart. Lines: without the yellow, which is faint on white.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
@@ -44,20 +56,70 @@ def picture_file(figure: Figure, *, is_svg: bool) -> bytes:
     out = io.BytesIO()
     with rc_context({"svg.hashsalt": "offpolicy", "svg.fonttype": "none"}):  # text stays text
         if is_svg:
-            _settle(figure)
+            if figure.get_layout_engine() is not None:
+                figure.draw_without_rendering()
+                figure.set_layout_engine("none")
+                for axes in figure.axes:  # rounded: the last bits differ between processes, and with them random ids
+                    axes.set_position([round(bound, 6) for bound in axes.get_position().bounds])  # type: ignore[arg-type]
             figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
         else:
             figure.savefig(out, format="png", metadata={"Software": None})
     return out.getvalue()
 
 
-def _settle(figure: Figure) -> None:
-    """Fixes the places of the axes, rounded: the last bits of a layout differ between processes, and with them ids."""
-    from matplotlib.transforms import Bbox
+class AccountPictures:
+    """The shares of the learner's wall in the records so far, over env steps, and the picture that is being drawn.
 
-    if figure.get_layout_engine() is None:
-        return
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    for axes in figure.axes:
-        axes.set_position(Bbox.from_bounds(*(round(bound, 6) for bound in axes.get_position().bounds)))
+    A thread draws it: the import of matplotlib may search the machine for fonts, and the supervisor must answer.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[float, ...]] = []  # env steps, then the percent of each phase
+        self._next_s = EVERY_S
+        self._drawing: Future[tuple[int, bytes]] | None = None
+
+    def add(self, record: Record) -> None:
+        """Keeps the shares of a record, if it has all of them."""
+        row = [record.get(key) for key in ("env_steps", *(share_key("learner", phase) for phase in LearnerPhase))]
+        numbers = tuple(value for value in row if isinstance(value, int | float))
+        if len(numbers) == len(row):
+            self._rows = [*(self._rows if len(self._rows) < MOST_RECORDS else self._rows[::2]), numbers]
+
+    def draw_if_due(self, wall_s: float) -> None:
+        """Begins a picture; none before the next one is due, with too few records, or without matplotlib."""
+        is_due = wall_s >= self._next_s and len(self._rows) >= 2 and self._drawing is None
+        if is_due and importlib.util.find_spec("matplotlib") is not None:
+            self._next_s, self._drawing = wall_s + EVERY_S, Future()
+            # A daemon: a search for fonts must not hold up the end of the program for longer than `take` waits.
+            Thread(target=_draw, args=(np.array(self._rows), self._drawing), name="picture", daemon=True).start()
+
+    def take(self, timeout_s: float = 0.0) -> tuple[int, bytes] | None:
+        """Returns the last env steps and the PNG of a picture once it is ready. Raises its error."""
+        drawing = self._drawing
+        try:
+            picture = None if drawing is None else drawing.result(timeout_s)
+        except TimeoutError:
+            return None
+        self._drawing = None
+        return picture
+
+
+def _draw(rows: Float64, drawing: Future[tuple[int, bytes]]) -> None:
+    """Draws the phases as layers up to 100 %, in a thread. rows: [n, 1 + phases], env steps and percents."""
+    try:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7.0, 3.2), dpi=100, layout="constrained")
+        axes = figure.add_subplot()
+        percents = np.maximum(rows[:, 1:], 0.0).T
+        names = [
+            LEARNER_ROWS[phase] if percent.max() >= SHOWN_PERCENT else f"_{phase}"  # _: not in the legend
+            for phase, percent in zip(LearnerPhase, percents, strict=True)
+        ]
+        axes.stackplot(rows[:, 0], percents, labels=names, colors=[COLORS[phase] for phase in LearnerPhase])
+        axes.set(xlim=(rows[0, 0], rows[-1, 0]), ylim=(0, 100), xlabel="env steps", ylabel="% of the learner's wall")
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
+        frame(axes)
+        drawing.set_result((int(rows[-1, 0]), picture_file(figure, is_svg=False)))
+    except Exception as error:  # of matplotlib, or of another version of it: whoever takes the picture deals with it
+        drawing.set_exception(error)

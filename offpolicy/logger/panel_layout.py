@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from offpolicy.logger.console import UNKNOWN, milliseconds, number
+from offpolicy.logger.console import milliseconds, number
 from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, METRICS, collector_key, learner_key
 from offpolicy.logger.panel_lines import (
     LEGEND,
@@ -34,6 +34,7 @@ from offpolicy.logger.panel_lines import (
 )
 from offpolicy.logger.record import PLAIN_RUNNER, RunHeader
 from offpolicy.logger.view import plain_line
+from offpolicy.output import UNKNOWN
 from offpolicy.timing.phases import LEARNER_WAITS, CollectorPhase, LearnerPhase
 
 LEAST_WIDTH, LEAST_HEIGHT = 60, 20  # terminal columns and lines below which there is one plain line
@@ -52,16 +53,15 @@ class Side(NamedTuple):
     unit: str
     kind: type[LearnerPhase] | type[CollectorPhase]
     standing: Sequence[str]  # in every panel, in this order
-    optional: Sequence[str]  # those first that keep theirs where lines are scarce
     rows: Mapping[str, str]  # names by phase
     phase_key: Callable[[str], str]
     wall_key: str
     cpu_key: str
 
     def possible(self, shown: Shown) -> list[str]:
-        """Returns the optional phases that have held time in this run, or the verdict names; all in a full panel."""
-        named = self.named(shown)
-        return [key for key in self.optional if shown.is_full or key == named or self.phase_key(key) in shown.seen]
+        """Returns the other phases that have held time in this run, or the verdict names; all in a full panel."""
+        others, named = [phase for phase in self.rows if phase not in self.standing], self.named(shown)
+        return [key for key in others if shown.is_full or key == named or self.phase_key(key) in shown.seen]
 
     def named(self, shown: Shown) -> str | None:
         """Returns the phase of this side that the verdict names: both sides have phases such as `other`."""
@@ -81,10 +81,6 @@ LEARNER = Side(
         LearnerPhase.COLLECTOR_WAIT, LearnerPhase.REPLAY_BATCH_WAIT, LearnerPhase.H2D, LearnerPhase.RANK_BARRIER,
         LearnerPhase.SYNC_COORDINATION, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC,
     ),
-    (
-        LearnerPhase.REPLAY_SAMPLE, LearnerPhase.EVALUATION, LearnerPhase.CHECKPOINT, LearnerPhase.WEIGHT_PUBLISH,
-        LearnerPhase.OTHER, LearnerPhase.LOG,
-    ),
     LEARNER_ROWS,
     learner_key,
     "perf/iter_ms",
@@ -95,10 +91,6 @@ COLLECTOR = Side(
     "ms/vector step",
     CollectorPhase,
     (CollectorPhase.LEARNER_WAIT, CollectorPhase.ENV_STEP, CollectorPhase.ACTION_SELECT),
-    (
-        CollectorPhase.REPLAY_WRITE, CollectorPhase.WEIGHT_APPLY, CollectorPhase.HANDSHAKE, CollectorPhase.OTHER,
-        CollectorPhase.SNAPSHOT,
-    ),
     COLLECTOR_ROWS,
     collector_key,
     "perf/collector_cycle_ms",

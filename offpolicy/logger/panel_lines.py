@@ -12,17 +12,14 @@ from rich.text import Text
 
 from offpolicy.config.sections import algorithm_info
 from offpolicy.logger.console import (
-    UNKNOWN,
     cores_text,
     count,
     duration,
     fixed,
-    mean_return,
     milliseconds,
     number,
     percent,
     rate,
-    significant,
 )
 from offpolicy.logger.metrics import (
     COLLECTOR_ROWS,
@@ -40,6 +37,7 @@ from offpolicy.logger.metrics import (
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.timing_keys import MS_PER_S
 from offpolicy.model.bottleneck import Bottleneck, Detail, Verdict
+from offpolicy.output import UNKNOWN, return_text, three_digits
 from offpolicy.timing.phases import CoreClass, DeviceSpan, LearnerPhase, PackerPhase
 
 NAME_WIDTH = 11  # of the first lines
@@ -157,15 +155,15 @@ def progress_text(record: Record, header: RunHeader, *, is_narrow: bool = False)
 def return_line(shown: Shown, width: int) -> Text:
     """Returns the mean return with its course, the newest and the best evaluation."""
     record = shown.record
-    parts = [_named("return", (f"{mean_return(number(record, 'rollout/ep_rew_mean')):>8}", "bold"))]
+    parts = [_named("return", (f"{return_text(number(record, 'rollout/ep_rew_mean')):>8}", "bold"))]
     parts.append(Text(sparkline(shown.returns, width // 8), "green"))
     mean = number(record, "eval/mean_reward")
     if mean is not None:
-        parts.append(Text(f"eval {mean_return(mean)} ±{mean_return(number(record, 'eval/std_reward'))}", "bold"))
+        parts.append(Text(f"eval {return_text(mean)} ±{return_text(number(record, 'eval/std_reward'))}", "bold"))
     if shown.best is not None:
-        parts.append(Text(f"best {mean_return(shown.best[0])} at {count(shown.best[1])}"))
+        parts.append(Text(f"best {return_text(shown.best[0])} at {count(shown.best[1])}"))
     if shown.returns and not shown.header.is_resumed:
-        parts.append(Text(f"first {mean_return(shown.returns[0])}"))
+        parts.append(Text(f"first {return_text(shown.returns[0])}"))
     return fitting(parts, width)
 
 
@@ -318,7 +316,7 @@ def learning_pairs(shown: Shown) -> list[tuple[str, str]]:
     """Returns names and values of episodes and losses: those that this run has, or all of the algorithm."""
     record, header = shown.record, shown.header
     curves = [f"train/{name}" for name in algorithm_info(header.algo, header.stage).curves]
-    pairs = [(METRICS[key].row, significant(number(record, key)), key) for key in curves]
+    pairs = [(METRICS[key].row, three_digits(number(record, key)), key) for key in curves]
     pairs += [
         ("Ep Length", fixed(number(record, "rollout/ep_len_mean"), 1), "rollout/ep_len_mean"),
         ("Success", percent(number(record, "rollout/success_rate"), 1.0), "rollout/success_rate"),

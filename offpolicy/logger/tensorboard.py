@@ -30,10 +30,9 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from offpolicy import fault
 from offpolicy.config.parsing import plain
 from offpolicy.files import AppendFile
-from offpolicy.logger.account_picture import AccountHistory
-from offpolicy.logger.charts import ChartSelection
+from offpolicy.logger.drawing import AccountPictures
 from offpolicy.logger.hparams import FINAL_METRICS, FIRST, final_values, used_options
-from offpolicy.logger.metrics import METRICS, RANK_IN_KEY
+from offpolicy.logger.metrics import CHARTS, METRICS, ONCE_USED, RANK_IN_KEY, WITH_RANKS
 from offpolicy.logger.provenance import Provenance, utf8
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import NewEvaluations, Sink, Summary
@@ -43,6 +42,8 @@ from offpolicy.timing.clock import unix_s
 
 PATIENCE_S = 2.0  # at the end of a run, for a picture that is being drawn
 PICTURE = "timing/account"  # in the group of the phases, so that the page still opens on evaluations
+AXIS = ("env_steps", "iteration", "wall_s")
+SHOWN = frozenset(key for charts in CHARTS.values() for keys in charts.values() for key in keys)
 Charts = Mapping[str, Mapping[str, Sequence[str]]]
 
 
@@ -63,10 +64,10 @@ class TensorBoardSink(Sink):
         self._started_s = header.started_unix_s
         self._wall_s = 0.0
         self._evaluations = NewEvaluations(header.last_eval_step)
-        self._selection = ChartSelection(is_full=is_full, num_ranks=header.world_size)
-        self._described: set[str] = set()
+        self._is_full, self._has_ranks = is_full, header.world_size > 1
+        self._seen: set[str] = set()  # keys that have been written
         self._charts: Charts = {}
-        self._history: AccountHistory | None = AccountHistory()  # None: the pictures have failed
+        self._pictures: AccountPictures | None = AccountPictures()  # None: they have failed
         self._file = AppendFile(_event_path(run_dir, int(header.started_unix_s)))
         self._pending = BytesIO()
         self._writer = RecordWriter(self._pending)
@@ -83,15 +84,20 @@ class TensorBoardSink(Sink):
     def write(self, record: Record) -> None:
         """Writes scalars at the record's env steps; those of a new evaluation at the step of its policy."""
         self._wall_s = _number(record.get("wall_s"))
-        if self._history is not None:
-            self._history.add(record)
+        if self._pictures is not None:
+            self._pictures.add(record)
         rest, evaluation = self._evaluations.take(record)
         step = int(_number(record.get("env_steps")))
-        self._scalars(step, self._selection.select(rest))
+        self._scalars(step, self._selected(rest))
         if evaluation:
-            self._scalars(int(_number(evaluation["eval/env_steps"])), self._selection.select(evaluation))
+            self._scalars(int(_number(evaluation["eval/env_steps"])), self._selected(evaluation))
         self._picture(step, is_wanted=bool(evaluation))
-        if (charts := self._selection.charts()) != self._charts:  # a reader takes the newest layout
+        charts: dict[str, dict[str, list[str]]] = {}
+        for category, of_category in CHARTS.items():
+            for title, keys in of_category.items():
+                if seen := [key for key in keys if key in self._seen]:
+                    charts.setdefault(category, {})[title] = seen
+        if charts != self._charts:  # a reader takes the newest layout
             self._charts = charts
             self._event(step, summary=_layout_summary(charts))
         self._flush()
@@ -120,10 +126,20 @@ class TensorBoardSink(Sink):
         self._flush()
 
     def close(self) -> None:
-        """Closes the event file, in which nothing is pending, and ends the thread that draws."""
+        """Closes the event file, in which nothing is pending."""
         self._file.close()
-        if self._history is not None:
-            self._history.close(PATIENCE_S)
+
+    def _selected(self, record: Record) -> dict[str, float]:
+        """Returns the numbers of a record to write: those of the charts, or all of them with `log.tensorboard=full`."""
+        numbers = {key: float(value) for key, value in record.items() if isinstance(value, int | float)}
+        return {key: value for key, value in numbers.items() if key not in AXIS and self._is_shown(key, value)}
+
+    def _is_shown(self, key: str, value: float) -> bool:
+        if self._is_full or key not in METRICS:  # a key of one rank, or UniLab's name of another key
+            return True
+        if key not in SHOWN or (key in WITH_RANKS and not self._has_ranks):
+            return False
+        return value != 0.0 or key in self._seen or key not in ONCE_USED
 
     def _flush(self) -> None:
         """Appends what is pending, whole or not at all: readers stop at a torn event."""
@@ -136,8 +152,8 @@ class TensorBoardSink(Sink):
         """Writes numbers; the first of a key with its description, which readers keep."""
         values = [summary_pb2.Summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
         for value in values:
-            if value.tag not in self._described:
-                self._described.add(value.tag)
+            if value.tag not in self._seen:
+                self._seen.add(value.tag)
                 value.metadata.summary_description = _description(value.tag)
                 # TensorBoard's fast loader drops a description without these two.
                 value.metadata.data_class = summary_pb2.DATA_CLASS_SCALAR
@@ -149,23 +165,22 @@ class TensorBoardSink(Sink):
 
         After a failed one it writes a text, and no more pictures.
         """
-        if self._history is None:
+        if self._pictures is None:
             return
         try:
             if is_wanted:
-                self._history.draw_if_due(self._wall_s)
-            picture = self._history.take(patience_s)
+                self._pictures.draw_if_due(self._wall_s)
+            picture = self._pictures.take(patience_s)
         except Exception as error:  # of matplotlib, or of another version of it: the scalars do not depend on it
-            self._history = None
+            self._pictures = None
             self.text(PICTURE, f"no pictures from here on: {type(error).__name__}: {error}", step)
             return
         if picture is not None:
-            width, height = struct.unpack_from(">II", picture.png, 16)  # of the PNG's header
-            image = summary_pb2.Summary.Image(
-                width=width, height=height, colorspace=4, encoded_image_string=picture.png
-            )
+            env_steps, png = picture
+            width, height = struct.unpack_from(">II", png, 16)  # of the PNG's header
+            image = summary_pb2.Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)
             value = summary_pb2.Summary.Value(tag=PICTURE, image=image)
-            self._event(picture.env_steps, summary=summary_pb2.Summary(value=[value]))
+            self._event(env_steps, summary=summary_pb2.Summary(value=[value]))
 
     def _event(self, step: int = 0, **content: Any) -> None:  # Any: the one-of of the event's kinds
         event = event_pb2.Event(wall_time=self._started_s + self._wall_s, step=step, **content)

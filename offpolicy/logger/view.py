@@ -11,11 +11,11 @@ from typing import Any, TextIO
 
 from rich.console import RenderableType
 
-from offpolicy.logger.console import UNKNOWN, duration, fixed, mean_return, number, plain_text, rate
+from offpolicy.logger.console import duration, fixed, number, plain_text, rate
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import disabled
 from offpolicy.model.bottleneck import Verdict
-from offpolicy.output import drain, silence
+from offpolicy.output import UNKNOWN, drain, return_text, silence
 from offpolicy.types import EvalResult
 
 TABLE_WIDTH = 100  # characters of the final table of a run
@@ -87,7 +87,7 @@ def plain_line(record: Record, total_timesteps: int) -> str:
     """Returns one interval in one line of ASCII; what is not known, as at the end of a run, is left out."""
     steps = int(number(record, "env_steps") or 0)
     parts = [
-        ("ret", mean_return(number(record, "rollout/ep_rew_mean")), ""),
+        ("ret", return_text(number(record, "rollout/ep_rew_mean")), ""),
         ("thru", rate(number(record, "perf/steps_per_sec")), "/s"),
         ("I", rate(number(record, "perf/collector_capacity")), "/s"),
         ("T", rate(number(record, "perf/learner_capacity")), "/s"),
@@ -102,7 +102,7 @@ def plain_line(record: Record, total_timesteps: int) -> str:
 
 def evaluation_line(result: EvalResult) -> str:
     """Returns an evaluation in one line of ASCII."""
-    reward, spread = mean_return(result.mean_reward), mean_return(result.std_reward)
+    reward, spread = return_text(result.mean_reward), return_text(result.std_reward)
     return f"evaluation step={result.env_steps} ret={reward} std={spread} episodes={result.episodes}"
 
 

@@ -15,7 +15,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, metadata
 
 from offpolicy.config.overrides import load_config
-from offpolicy.logger.account_picture import EVERY_S, AccountHistory, Picture
+from offpolicy.logger.drawing import EVERY_S, AccountPictures
 from offpolicy.logger.hparams import used_options
 from offpolicy.logger.metrics import share_key
 from offpolicy.logger.record import Record, RunHeader
@@ -262,14 +262,14 @@ def timed(env_steps: int, train: float = 80.0) -> Record:
     }
 
 
-def history(*records: Record) -> AccountHistory:
-    made = AccountHistory()
+def history(*records: Record) -> AccountPictures:
+    made = AccountPictures()
     for record in records:
         made.add(record)
     return made
 
 
-def picture(made: AccountHistory, wall_s: float) -> Picture | None:
+def picture(made: AccountPictures, wall_s: float) -> tuple[int, bytes] | None:
     made.draw_if_due(wall_s)
     return made.take(timeout_s=60.0)
 
@@ -280,6 +280,6 @@ def test_a_picture_is_drawn_when_it_is_due() -> None:
     assert picture(made, EVERY_S - 1.0) is None
     first = picture(made, EVERY_S)
     assert first is not None
-    assert (first.env_steps, first.png[:8]) == (200, PNG)
+    assert (first[0], first[1][:8]) == (200, PNG)
     assert picture(made, 2 * EVERY_S - 1.0) is None
     assert picture(made, 2 * EVERY_S) is not None
