@@ -9,11 +9,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from offpolicy.api.acting import LoadedPolicy, load
-    from offpolicy.api.arguments import algorithms, environments
+    from offpolicy.api.acting import LoadedPolicy
     from offpolicy.api.evaluation import Comparison, Evaluation, compare, evaluate
-    from offpolicy.api.runs import TrainedRun
+    from offpolicy.api.runs import TrainedRun, load
     from offpolicy.api.training import configure, train
+    from offpolicy.config.overrides import algorithms, environments
     from offpolicy.config.schema import RunConfig
     from offpolicy.errors import ConfigError, Interrupted, OffPolicyError
     from offpolicy.logger.callbacks import Callback
@@ -39,10 +39,10 @@ __all__ = [
     "train",
 ]
 _MODULES = {
-    **dict.fromkeys(("LoadedPolicy", "load"), "api.acting"),
-    **dict.fromkeys(("algorithms", "environments"), "api.arguments"),
+    "LoadedPolicy": "api.acting",
+    **dict.fromkeys(("algorithms", "environments"), "config.overrides"),
     **dict.fromkeys(("Comparison", "Evaluation", "compare", "evaluate"), "api.evaluation"),
-    "TrainedRun": "api.runs",
+    **dict.fromkeys(("TrainedRun", "load"), "api.runs"),
     **dict.fromkeys(("configure", "train"), "api.training"),
     "RunConfig": "config.schema",
     "Callback": "logger.callbacks",

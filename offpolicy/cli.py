@@ -10,23 +10,30 @@ import errno
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 
-from offpolicy import __version__
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE_CLOSED, ConfigError, OffPolicyError, SaveError
 from offpolicy.output import counted, drop_refused, open_streams, silence
 from offpolicy.processes.signals import interrupts_exit
 
-# Name of a command: its module in offpolicy.commands, with add_arguments(parser) and run(arguments); a line of help.
+# Name of a command: its module in offpolicy.commands, with add_arguments(parser) and run(arguments); a line of help. Of
+# a module with several commands: module:function, in place of add_arguments, which says what runs.
 COMMANDS = {
     "train": (
         "train",
         "train a policy: offpolicy train algo=td3 env=halfcheetah seed=3 (train --help shows the keys)",
     ),
-    "resume": ("resume", "continue a run from its newest checkpoint: offpolicy resume RUN total_timesteps=50000"),
+    "resume": (
+        "train:add_resume",
+        "continue a run from its newest checkpoint: offpolicy resume RUN total_timesteps=50000",
+    ),
     "list": ("list_runs", "list the runs, the newest first: offpolicy list"),
     "eval": ("evaluate", "evaluate policies on the same episodes: offpolicy eval RUN [LABEL=RUN ...] --episodes 20"),
     "play": ("play", "show a run's policy in a window, or film it: offpolicy play RUN --video turning.gif"),
-    "record": ("record", "write episodes of a run's policy as demonstrations: offpolicy record RUN --out demos.npz"),
+    "record": (
+        "play:add_record",
+        "write episodes of a run's policy as demonstrations: offpolicy record RUN --out demos.npz",
+    ),
     "export": (
         "export",
         "write a run's policy as a file that needs no offpolicy: offpolicy export RUN --onnx policy.onnx",
@@ -51,11 +58,15 @@ COMMANDS = {
         "run a finished run again and compare the results: offpolicy reproduce RUN [key=value ...]",
     ),
     "doctor": ("doctor", "check the installation and this machine, and say what will be slow: offpolicy doctor"),
-    "help": ("help", "say what the keys of a run mean: offpolicy help algo.lr"),
+    "help": ("train:add_help", "say what the keys of a run mean: offpolicy help algo.lr"),
 }
 OF_WORDS = ("train", "resume")  # commands that read their options as words: `--seed 3` gets an answer of its own
 NO_PREFIX = "\0"
-REFUSALS = {errno.EPIPE: EXIT_PIPE_CLOSED, errno.ENOSPC: SaveError.exit_code}  # mostly of stdout
+REFUSALS = {  # what an operating system says to a command, mostly to its stdout
+    errno.EPIPE: EXIT_PIPE_CLOSED,
+    errno.ENOSPC: SaveError.exit_code,
+    errno.ENAMETOOLONG: ConfigError.exit_code,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,18 +99,11 @@ def _run(words: Sequence[str]) -> int:
         return int(arguments.run_command(arguments))
     except SystemExit as leaving:  # of argparse, after the help or what is wrong
         return int(leaving.code or EXIT_OK)
-    except ConfigError as error:
-        header = f"offpolicy: {counted(len(error.problems), 'configuration problem')}"
-        sys.stderr.write("\n".join([header, *(f"  {problem}" for problem in error.problems)]) + "\n")
-        return error.exit_code
     except OffPolicyError as error:
-        sys.stderr.write(f"offpolicy: {error}\n")
+        problems = error.problems if isinstance(error, ConfigError) else ()
+        header = counted(len(problems), "configuration problem") if problems else str(error)
+        sys.stderr.write("".join(f"{line}\n" for line in (f"offpolicy: {header}", *(f"  {each}" for each in problems))))
         return error.exit_code
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise
-        sys.stderr.write(f"offpolicy: {str(error.filename):.40}...: {error.strerror}\n")
-        return ConfigError.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("offpolicy: interrupted\n")
         return EXIT_INTERRUPTED
@@ -110,14 +114,15 @@ def parser_of(words: Sequence[str]) -> argparse.ArgumentParser:
     if not words or words[0] not in COMMANDS:
         whole_parser().parse_args(words or ["--help"])  # prints the help or the version, or what is wrong
     name = words[0]
-    module, text = COMMANDS[name]
+    target, text = COMMANDS[name]
     is_of_words = name in OF_WORDS
     parser = argparse.ArgumentParser(
         f"offpolicy {name}", description=text, add_help=not is_of_words, prefix_chars=NO_PREFIX if is_of_words else "-"
     )
+    module, _, function = target.partition(":")
     command = importlib.import_module(f"offpolicy.commands.{module}")
-    command.add_arguments(parser)
     parser.set_defaults(run_command=command.run)
+    getattr(command, function or "add_arguments")(parser)
     return parser
 
 
@@ -128,7 +133,7 @@ def whole_parser() -> argparse.ArgumentParser:
         description="Train policies with SAC, TD3, FlashSAC, APPO or HORA, and see where the wall time went.",
         epilog="RUN is a run's directory, `latest`, or the beginning of its name. Begin with: offpolicy train algo=sac",
     )
-    parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
+    parser.add_argument("--version", action="version", version=f"offpolicy {metadata.version('offpolicy')}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
     for name, (_, text) in COMMANDS.items():
         commands.add_parser(name, help=text)

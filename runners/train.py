@@ -16,7 +16,7 @@ from offpolicy import fault
 from offpolicy.analysis.chrome_trace import TRACE_JSON, export_trace
 from offpolicy.analysis.trace_reader import shrink_tracks
 from offpolicy.checkpoint import Checkpoint, SharedState, run_store
-from offpolicy.commands.runners import run_server
+from offpolicy.commands.train import run_server
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.run_files import read_config, write_config
 from offpolicy.config.schema import RESUMABLE, RunConfig, plugins_of

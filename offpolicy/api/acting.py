@@ -1,4 +1,4 @@
-"""`offpolicy.load`: the policy of a run as a function of observations, in this process."""
+"""The policy of a run as a function of observations, in this process."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from offpolicy.api.arguments import AnyRun, path_of, whole_number
 from offpolicy.collect.policy import require_sound
-from offpolicy.commands.saved_run import PolicyChoice, SavedRun
-from offpolicy.commands.trust import check_trust
+from offpolicy.commands.saved_run import SavedRun
 from offpolicy.envs.spaces import Codec, action_map
 from offpolicy.errors import ConfigError, NumericsError
 from offpolicy.export.env_policy import names_read
@@ -21,27 +19,6 @@ from offpolicy.seeding import torch_seed
 from offpolicy.types import Float32, SpaceSpec
 
 Observation = ArrayLike | Mapping[str, Any]  # Any: arrays, or mappings of arrays where Dict spaces are nested
-
-
-def load(
-    run: AnyRun,
-    *,
-    step: int | None = None,
-    device: str = "cpu",
-    seed: int = 0,
-    trust: bool = False,
-) -> LoadedPolicy:
-    """Returns the policy of a run's newest checkpoint, or of the one at env step `step`. No process is started.
-
-    `run` is a directory, the beginning of a run's name, `latest`, or a `TrainedRun`. `seed` is that of actions with
-    exploration. Raises `ConfigError`, also for a run whose configuration names code that may not be the caller's own
-    (`trust=True` allows it, as `--trust` does), and `CheckpointError` where there is no usable checkpoint.
-    """
-    step = None if step is None else whole_number("step", step, 0)
-    seed = whole_number("seed", seed, 0)
-    path = path_of(run)
-    check_trust(path, is_trusted=trust)
-    return LoadedPolicy(SavedRun.find(path, PolicyChoice(seed, step, device, {})), device, seed)
 
 
 class LoadedPolicy:
@@ -108,25 +85,21 @@ class LoadedPolicy:
 
 
 def _rows(name: str, given: Any, shape: tuple[int, ...]) -> tuple[Float32, bool]:  # Any: not checked yet
-    """Returns arrays of `shape`, flattened, as rows [N, size], and whether there was one without N.
-
-    Of a Box of runs before `SpaceSpec.box_shape` only the number of its values is known: one of shape (2, 3) has 6.
-    """
+    """Returns arrays of `shape`, flattened or not, as rows [N, size], and whether there was one without N."""
     size = math.prod(shape)
     try:
         array = np.asarray(given, np.float32)
-    except (TypeError, ValueError):
-        array = np.empty((0,), np.float32)  # texts, ragged lists: of no allowed shape
-        size = size or 1
-    has_rows = array.ndim > (1 if shape else 0) and array.shape != shape
-    is_many = has_rows and math.prod(array.shape[1:]) == size
-    is_other = not is_many and array.size != size
-    if len(shape) > 1:  # known: transposed, as many values would be another observation
-        is_other |= (array.shape[1:] if is_many else array.shape) not in (shape, (size,))
-    if is_other:
-        got = f"a {type(given).__name__}" if not array.size else f"an array of the shape {array.shape}"
-        raise ConfigError(f"{name}: got {got}, allowed {list(shape)} or [N, {', '.join(map(str, shape))}]")
-    return array.reshape(len(array) if is_many else 1, size), not is_many
+    except (TypeError, ValueError):  # texts, ragged lists
+        raise ConfigError(f"{name}: got a {type(given).__name__}, allowed {_allowed(shape)}") from None
+    forms = (shape, (size,)) if shape else (shape,)
+    is_one = array.shape in forms
+    if not is_one and (not array.ndim or array.shape[1:] not in forms):
+        raise ConfigError(f"{name}: got an array of the shape {array.shape}, allowed {_allowed(shape)}")
+    return array.reshape(1 if is_one else len(array), size), is_one
+
+
+def _allowed(shape: tuple[int, ...]) -> str:
+    return f"{list(shape)} or [N, {', '.join(map(str, shape))}]"
 
 
 def _part(obs: Any, name: str) -> Any:  # Any: not checked yet

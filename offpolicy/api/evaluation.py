@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypedDict, Unpack, overload
 
 from offpolicy.analysis import report as pages
 from offpolicy.analysis.report import Report
 from offpolicy.analysis.runs import read_labelled, read_runs
-from offpolicy.api.arguments import AnyRun, finite_number, kind, path_of, whole_number
-from offpolicy.api.runs import TrainedRun, plain_value
+from offpolicy.api.runs import AnyRun, TrainedRun, finite_number, kind, path_of, plain_value, whole_number
 from offpolicy.commands.compare import report_of
+from offpolicy.commands.options import PolicyChoice
 from offpolicy.commands.trust import check_trust
 from offpolicy.errors import ConfigError
 from offpolicy.logger.console import plain_text
@@ -21,6 +22,7 @@ from offpolicy.output import open_descriptors
 from offpolicy.types import Float64
 
 TEXT_WIDTH = 120  # characters of a comparison as text
+NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,63 +72,61 @@ def evaluate(
 ) -> dict[str, Evaluation]: ...
 
 
-def evaluate(
-    run: AnyRun | Sequence[AnyRun] | Mapping[str, AnyRun], **options: Unpack[EvaluateOptions]
+def evaluate(  # noqa: PLR0913  # the options of the command
+    run: AnyRun | Sequence[AnyRun] | Mapping[str, AnyRun],
+    *,
+    episodes: int = 10,
+    seed: int | None = None,
+    step: int | None = None,
+    device: str = "auto",
+    trust: bool = False,
+    random: bool = False,
+    changes: Mapping[str, Any] = NO_CHANGES,
 ) -> Evaluation | dict[str, Evaluation]:
     """Returns the evaluation of one run, or those of several by label: fresh environments, the same episodes for all.
 
     Labels are the keys of a mapping, else the names of the directories. Each result is added to its run's
-    `eval.jsonl`. Raises `ConfigError`, `CheckpointError` and `EnvFailure`.
+    `eval.jsonl`. The options are those of `EvaluateOptions`. Raises `ConfigError`, `CheckpointError` and `EnvFailure`.
     """
-    if isinstance(run, Iterable) and not isinstance(run, str):
-        return _evaluations(dict(_labelled(run)), options)
-    if options.get("random"):
-        raise ConfigError(
-            "random: got True with one run, allowed with a list or a mapping: evaluate([run], random=True)"
-        )
-    (found,) = _evaluations(dict(_labelled([run])), options).values()
-    return found
-
-
-def _evaluations(paths: Mapping[str, Path], options: EvaluateOptions) -> dict[str, Evaluation]:
-    from offpolicy.commands.evaluate import evaluated  # these import torch
-    from offpolicy.commands.saved_run import PolicyChoice
+    from offpolicy.commands.evaluate import evaluated  # imports torch
 
     open_descriptors()
+    is_one = isinstance(run, str) or not isinstance(run, Iterable)
+    if is_one and random:
+        got = "got True with one run, allowed with a list or a mapping"
+        raise ConfigError(f"random: {got}: evaluate([run], random=True)")
+    paths = _labelled([run] if isinstance(run, str) or not isinstance(run, Iterable) else run)
     if not paths:
         raise ConfigError("run: got none, allowed one or more")
-    if unknown := sorted(options.keys() - EvaluateOptions.__annotations__.keys()):
-        raise TypeError(f"evaluate: got {', '.join(unknown)}, allowed {', '.join(EvaluateOptions.__annotations__)}")
-    episodes = whole_number("episodes", options.get("episodes", 10), 1)
-    numbers = {
-        name: whole_number(name, given, 0) for name in ("seed", "step") if (given := options.get(name)) is not None
-    }
-    if not isinstance(changes := plain_value(options.get("changes", {})), Mapping):
-        allowed = 'a mapping such as {"env": {"kwargs": {"g": 9.0}}}'
-        raise ConfigError(f"changes: got a {type(changes).__name__}, allowed {allowed}")
+    episodes = whole_number("episodes", episodes, 1)
+    seed, step = (
+        None if given is None else whole_number(name, given, 0) for name, given in (("seed", seed), ("step", step))
+    )
+    if not isinstance(changes := plain_value(changes), Mapping):
+        raise ConfigError(
+            f'changes: got {kind(changes)}, allowed a mapping such as {{"env": {{"kwargs": {{"g": 9.0}}}}}}'
+        )
     for path in paths.values():
-        check_trust(path, is_trusted=options.get("trust", False))
-    choice = PolicyChoice(numbers.get("seed"), numbers.get("step"), options.get("device", "auto"), changes)
-    is_random = options.get("random", False)
-    found = evaluated(paths, choice, episodes=episodes, with_random=is_random)
-    return {
+        check_trust(path, is_trusted=trust)
+    choice = PolicyChoice(seed, step, device, changes)
+    found = evaluated(paths, choice, episodes=episodes, with_random=random)
+    evaluations = {
         label: Evaluation(label, one.ep_return, one.length, one.measure, found.seed)
         for label, one in found.episodes.items()
     }
+    return next(iter(evaluations.values())) if is_one else evaluations
 
 
-def _labelled(runs: Sequence[AnyRun] | Mapping[str, AnyRun]) -> Iterator[tuple[str, Path]]:
+def _labelled(runs: Sequence[AnyRun] | Mapping[str, AnyRun]) -> dict[str, Path]:
+    """Returns the directories of runs by label; directories of one name are numbered."""
     if isinstance(runs, Mapping):
-        yield from ((label, path_of(one)) for label, one in runs.items())
-        return
-    paths = [path_of(run) for run in runs]
-    taken, labels = {path.name for path in paths}, set[str]()
+        return {label: path_of(one) for label, one in runs.items()}
+    paths, named = [path_of(run) for run in runs], dict[str, Path]()
     for path in paths:
         numbered = (f"{path.name}-{number}" for number in itertools.count(2))
-        label = path.name if path.name not in labels else next(name for name in numbered if name not in taken)
-        labels.add(label)
-        taken.add(label)
-        yield label, path
+        taken = {*named, *(other.name for other in paths)}
+        named[path.name if path.name not in named else next(name for name in numbered if name not in taken)] = path
+    return named
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,18 +160,12 @@ def compare(
     reference = None if reference is None else finite_number("reference", reference)
     if not isinstance(runs, Mapping):
         return Comparison(report_of(read_runs([str(path_of(run)) for run in runs]), reference))
-    return Comparison(report_of(read_labelled(_seeds(runs)), reference))
-
-
-def _seeds(runs: Mapping[str, AnyRun | Sequence[AnyRun]]) -> dict[str, list[Path]]:
-    """Returns the runs of each label. A label that is no text, such as a number, becomes one. Raises `ConfigError`."""
     named: dict[str, list[Path]] = {}
     for label, given in runs.items():
         several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-        paths = [path_of(run) for run in several]
-        if not paths:
-            raise ConfigError(f"run: got none with the label {label!r}, allowed one or more")
-        if str(label) in named:
+        if str(label) in named:  # a label that is no text, such as a number, becomes one
             raise ConfigError(f"run: the label {str(label)!r} is given twice; write another one")
-        named[str(label)] = paths
-    return named
+        named[str(label)] = [path_of(run) for run in several]
+        if not named[str(label)]:
+            raise ConfigError(f"run: got none with the label {label!r}, allowed one or more")
+    return Comparison(report_of(read_labelled(named), reference))

@@ -1,9 +1,10 @@
-"""A run as an object: its summary, its curves and its policy."""
+"""A run as an object: its summary, its curves and its policy; and what Python programs give, checked."""
 
 from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offpolicy.api.arguments import AnyRun, path_of
+from offpolicy.commands.options import PolicyChoice
+from offpolicy.commands.trust import check_trust
 from offpolicy.config.run_files import read_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-from offpolicy.runs import SUMMARY, existing_run, is_of_earlier_start, known_summary, read_lines
+from offpolicy.runs import SUMMARY, existing_run, find_run, is_of_earlier_start, known_summary, read_lines
 from offpolicy.types import Float64
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ class TrainedRun:
     run_dir: Path
 
     @classmethod
-    def read(cls, run: AnyRun) -> TrainedRun:
+    def read(cls, run: str | Path | TrainedRun) -> TrainedRun:
         """Returns the run of a directory, of the beginning of its name, or `latest`. Raises `ConfigError`."""
         return cls(existing_run(path_of(run)).absolute())
 
@@ -82,22 +84,72 @@ class TrainedRun:
         try:
             pandas = importlib.import_module("pandas")
         except ImportError as error:
-            raise ConfigError(
-                "frame: needs pandas: pip install pandas; .curves has the same as numpy arrays"
-            ) from error
+            instead = ".curves has the same as numpy arrays"
+            raise ConfigError(f"frame: needs pandas: pip install pandas; {instead}") from error
         return pandas.DataFrame(dict(self.curves))
 
     def policy(self, *, step: int | None = None, device: str = "cpu", trust: bool = False) -> LoadedPolicy:
         """Returns the policy of the newest checkpoint, or of the one at env step `step`, as `offpolicy.load` does."""
-        acting = importlib.import_module("offpolicy.api.acting")  # it imports torch
-        loaded: LoadedPolicy = acting.load(self.run_dir, step=step, device=device, trust=trust)
-        return loaded
+        return load(self, step=step, device=device, trust=trust)
 
     def __repr__(self) -> str:
         known = [f"{name}={self.summary[name]!r}" for name in SHOWN if name in self.summary]
         evaluation = self.summary.get("eval") or {}
         known += [f"mean_reward={evaluation['mean_reward']!r}"] if "mean_reward" in evaluation else []
         return f"TrainedRun({', '.join([repr(str(self.run_dir)), *known])})"
+
+
+AnyRun = str | Path | TrainedRun
+
+
+def load(
+    run: AnyRun, *, step: int | None = None, device: str = "cpu", seed: int = 0, trust: bool = False
+) -> LoadedPolicy:
+    """Returns the policy of a run's newest checkpoint, or of the one at env step `step`. No process is started.
+
+    `run` is a directory, the beginning of a run's name, `latest`, or a `TrainedRun`. `seed` is that of actions with
+    exploration. Raises `ConfigError`, also for a run whose configuration names code that may not be the caller's own
+    (`trust=True` allows it, as `--trust` does), and `CheckpointError` where there is no usable checkpoint.
+    """
+    step = None if step is None else whole_number("step", step, 0)
+    seed = whole_number("seed", seed, 0)
+    path = path_of(run)
+    check_trust(path, is_trusted=trust)
+    from offpolicy.api.acting import LoadedPolicy  # these import torch
+    from offpolicy.commands.saved_run import SavedRun
+
+    return LoadedPolicy(SavedRun.find(path, PolicyChoice(seed, step, device)), device, seed)
+
+
+def path_of(run: object) -> Path:
+    """Returns the directory of a run that a program names. Raises `ConfigError` where it names none, or several."""
+    if isinstance(run, TrainedRun):
+        return run.run_dir
+    if isinstance(run, str | Path):
+        return find_run(run)
+    allowed = "a directory, latest, the beginning of a run's name, or a TrainedRun"
+    raise ConfigError(f"run: got {kind(run)}, allowed {allowed}")
+
+
+def kind(given: object) -> str:
+    """Returns what a program has given in place of something else: None, or its type."""
+    return "None" if given is None else f"a {type(given).__name__}"
+
+
+def whole_number(name: str, given: object, least: int) -> int:
+    """Returns a whole number, also one of NumPy's. Raises `ConfigError` for anything else and below `least`."""
+    number = plain_value(given)
+    if type(number) is int and number >= least:  # not a bool
+        return number
+    raise ConfigError(f"{name}: got {number!r}, allowed a whole number in [{least}, inf)")
+
+
+def finite_number(name: str, given: object) -> float:
+    """Returns a number, also one of NumPy's. Raises `ConfigError` for anything else, NaN and Inf."""
+    number = plain_value(given)
+    if type(number) in (int, float) and abs(number) <= sys.float_info.max:
+        return float(number)  # not math.isfinite: it raises for 10**400
+    raise ConfigError(f"{name}: got {number!r}, allowed a finite number")
 
 
 def plain_value(value: Any) -> Any:  # Any: a value of a Python program, and one of the configuration
@@ -116,10 +168,8 @@ def plain_value(value: Any) -> Any:  # Any: a value of a Python program, and one
 def _columns(records: list[dict[str, Any]]) -> dict[str, Float64]:
     """Returns the numbers of records by key; keys of texts are left out."""
     is_number = {key: isinstance(value, int | float) for record in records for key, value in record.items()}
+    columns = {key: [record.get(key) for record in records] for key, is_kept in is_number.items() if is_kept}
     return {
-        key: np.array(
-            [record[key] if isinstance(record.get(key), int | float) else np.nan for record in records], np.float64
-        )
-        for key, is_kept in is_number.items()
-        if is_kept
+        key: np.array([value if isinstance(value, int | float) else np.nan for value in values], np.float64)
+        for key, values in columns.items()
     }

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from offpolicy.api.runs import TrainedRun, plain_value
-from offpolicy.commands.runners import train_module
+from offpolicy.api.runs import TrainedRun, kind, plain_value
+from offpolicy.commands.train import train_module
 from offpolicy.commands.trust import check_source
 from offpolicy.config.overrides import as_override, group_options, load_config
 from offpolicy.config.parsing import nested
@@ -39,16 +39,12 @@ def configure(*overrides: str, trust: bool = False, **values: Any) -> RunConfig:
     words = [*overrides, *(f"{key}={as_override(value)}" for key, value in values.items() if is_choice[key])]
     given = nested({key: value for key, value in values.items() if not is_choice[key]})
     if "config" in given:
-        words.append(f"config={as_override(_source(given.pop('config')))}")
+        source = given.pop("config")
+        if isinstance(source, bool) or not isinstance(source, str | int):  # as text, None would be a run called so
+            raise ConfigError(f"config: got {source!r}, allowed a run or its config.yaml, such as config='latest'")
+        words.append(f"config={as_override(str(source))}")
     check_source(words, is_trusted=trust)
     return load_config(words, given)
-
-
-def _source(value: Any) -> str:  # Any: not checked yet
-    """Returns the run that `config` names. Raises `ConfigError`: as text, None would be a run that is called so."""
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ConfigError(f"config: got {value!r}, allowed a run or its config.yaml, such as config='latest'")
-    return str(value)
 
 
 def _refuse(call: str, odd: Sequence[object], allowed: str) -> None:
@@ -78,24 +74,16 @@ def train(
     configs = [word for word in overrides if isinstance(word, RunConfig)]
     if configs and (len(overrides) > 1 or values):
         raise ConfigError("train: got a configuration and overrides, allowed one of both; configure takes overrides")
+    if callbacks is not None and (isinstance(callbacks, str) or not isinstance(callbacks, Sequence)):
+        raise ConfigError(f"callbacks: got {kind(callbacks)}, allowed a list, callbacks=[...]")
     open_descriptors()
     with _signals_of_caller():
         words = [word for word in overrides if isinstance(word, str)]
         config = configs[0] if configs else configure(*words, trust=trust, **values)
-        own = [load_callback(one) if isinstance(one, str) else checked(one) for one in _several(callbacks)]
+        own = [load_callback(one) if isinstance(one, str) else checked(one) for one in callbacks or ()]
         ended = train_module().train_run(config, own)
     require_completed(ended.code, ended.path, ended.failure)
     return TrainedRun(ended.path.absolute())
-
-
-def _several(callbacks: object) -> Sequence[Any]:  # Any: checked one by one
-    """Returns what was given as a sequence; None is an empty one. Raises `ConfigError` for a single callback."""
-    if callbacks is None:
-        return ()
-    if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
-        given = repr(callbacks) if isinstance(callbacks, str) else f"a {type(callbacks).__name__}"
-        raise ConfigError(f"callbacks: got {given}, allowed a list, callbacks=[...]")
-    return callbacks
 
 
 @contextlib.contextmanager

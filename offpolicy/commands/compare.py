@@ -13,12 +13,12 @@ from rich.text import Text
 
 from offpolicy.analysis import report as pages
 from offpolicy.analysis.bootstrap import LEVEL, block_length
-from offpolicy.analysis.compare import LEAST_CHANGE, LEAST_OF_WALL, UNLIKE, ComparedSection, sections
-from offpolicy.analysis.conditions import Answer, Judgement, judge, parse_conditions
+from offpolicy.analysis.compare import LEAST_CHANGE, LEAST_OF_WALL, UNLIKE, sections
+from offpolicy.analysis.conditions import Answer, judge, parse_conditions
 from offpolicy.analysis.learning_curves import FINAL_FRACTION, LEAST_OF_RANGE, common_end, reach_key
 from offpolicy.analysis.runs import MAX_DESCHEDULED, LabelledRuns, read_runs, warnings
 from offpolicy.commands.options import finite
-from offpolicy.errors import EXIT_UNJUDGED, ConfigError
+from offpolicy.errors import EXIT_OK, EXIT_UNJUDGED, ConfigError
 from offpolicy.files import write_output
 from offpolicy.logger.console import plain_console
 from offpolicy.output import counted
@@ -45,33 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compares the runs."""
-    files = {"png": arguments.png, "markdown": arguments.markdown, "html": arguments.html}
-    return compare(arguments.runs, arguments.reference, **files, fail_on=arguments.fail_on)
-
-
-def compare(
-    words: Sequence[str],
-    reference: float | None = None,
-    *,
-    png: Path | None = None,
-    markdown: Path | None = None,
-    html: Path | None = None,
-    fail_on: Sequence[str] = (),
-) -> int:
     """Prints the comparison of `[label=]RUN ...` and writes the files asked for. Raises `ConfigError`.
 
-    `reference`: the score to reach, None: chosen from the curves. Returns 1 if a condition of `fail_on` holds, else
-    `EXIT_UNJUDGED` if one cannot be judged, else 0.
+    Returns 1 if a condition of `--fail-on` holds, else `EXIT_UNJUDGED` if one cannot be judged, else 0.
     """
-    conditions = parse_conditions(fail_on)
-    for option, path in (("png", png), ("markdown", markdown), ("html", html)):
+    conditions = parse_conditions(arguments.fail_on)
+    png, markdown, html = paths = arguments.png, arguments.markdown, arguments.html
+    for option, path in zip(("--png", "--markdown", "--html"), paths, strict=True):
         if path is not None:
-            check_output(f"--{option}", path)
+            check_output(option, path)
     if png or html:
         import offpolicy.analysis.plots  # noqa: F401  # refuses a missing matplotlib before anything is read
-    compared = read_runs(words)
-    report = report_of(compared, reference)
+    compared = read_runs(arguments.runs)
+    report = report_of(compared, arguments.reference)
     console = plain_console()
     console.print(Text(report.title, "bold"))
     console.print(pages.terminal(report, console.width))
@@ -89,42 +75,31 @@ def compare(
     if html:
         write_output("--html", html, pages.html(report, picture))
     judgements = judge(conditions, compared)
-    lines = [f"written: {path}" for path in (png, markdown, html) if path and str(path) != STDOUT] + [
-        each.line for each in judgements
-    ]
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    return _exit_code(judgements)
+    lines = [f"written: {path}" for path in paths if path and str(path) != STDOUT]
+    sys.stdout.write("".join(f"{line}\n" for line in (*lines, *(each.line for each in judgements))))
+    answers = {each.answer for each in judgements}
+    return 1 if Answer.FAILED in answers else EXIT_UNJUDGED if Answer.REFUSED in answers else EXIT_OK
 
 
 def report_of(compared: Sequence[LabelledRuns], reference: float | None = None) -> pages.Report:
-    """Returns the tables and notes of runs, the first the baseline. Raises `ConfigError` where there is nothing."""
+    """Returns the tables and notes of runs, the first the baseline. Raises `ConfigError` where there is nothing.
+
+    `reference`: the score to reach, None: chosen from the curves.
+    """
     labels, found = tuple(labelled.label for labelled in compared), sections(compared, reference)
-    notes = (*_notes(compared), *_refusals(compared, found), *warnings(compared))
     if not found:
         raise ConfigError(f"run: {', '.join(labels)} have recorded nothing that could be compared")
-    return pages.Report(labels, tuple(found), notes)
-
-
-def _exit_code(judgements: Sequence[Judgement]) -> int:
-    """Returns 1 for a failure, `EXIT_UNJUDGED` where something was not judged, else 0."""
-    answers = {each.answer for each in judgements}
-    if Answer.FAILED in answers:
-        return 1
-    return EXIT_UNJUDGED if Answer.REFUSED in answers else 0
-
-
-def _refusals(compared: Sequence[LabelledRuns], found: Sequence[ComparedSection]) -> Iterator[str]:
-    """Yields why rows have no verdict, where some have none."""
-    busy = [labelled for labelled in compared if labelled.is_contended]
-    for labelled in busy:
-        yield f"busy: {labelled.label} was without a core for {labelled.descheduled_text} of its wall"
+    notes, busy = list(_notes(compared)), [labelled for labelled in compared if labelled.is_contended]
+    notes += [f"busy: {each.label} was without a core for {each.descheduled_text} of its wall" for each in busy]
     if busy:
-        yield (
+        notes.append(
             f"no verdict on time where a side was without a core for more than {MAX_DESCHEDULED:.0%} of the wall: that"
             " alone may lengthen a phase by more than a change does. Run again on idle cores, or with fewer threads"
         )
     if any(cell.verdict == UNLIKE for section in found for row in section.rows for cell in row.cells):
-        yield f"{UNLIKE}: the two hold different work under one name, as the notes on their keys say; no verdict"
+        what = "the two hold different work under one name, as the notes on their keys say; no verdict"
+        notes.append(f"{UNLIKE}: {what}")
+    return pages.Report(labels, tuple(found), (*notes, *warnings(compared)))
 
 
 def _notes(compared: Sequence[LabelledRuns]) -> Iterator[str]:

@@ -20,18 +20,18 @@ from rich.table import Table
 from offpolicy.analysis.bootstrap import Interval, mean_interval, ratio_interval
 from offpolicy.analysis.runs import path_by_label
 from offpolicy.checkpoint import BestPolicy
-from offpolicy.commands.options import add_policy_options, positive
+from offpolicy.commands.options import PolicyChoice, add_policy_options, at_least
 from offpolicy.commands.trust import check_trust
 from offpolicy.config.run_files import env_differences
-from offpolicy.errors import ConfigError
+from offpolicy.errors import EXIT_OK, ConfigError
 from offpolicy.files import JsonlFile
 from offpolicy.logger.console import plain_console, text_table
 from offpolicy.output import UNKNOWN, counted, three_digits
 from offpolicy.runs import LATEST, existing_run
-from offpolicy.types import Episodes, Float64
+from offpolicy.types import Episodes
 
 if TYPE_CHECKING:
-    from offpolicy.commands.saved_run import PolicyChoice, SavedRun
+    from offpolicy.commands.saved_run import SavedRun
 
 RANDOM = "random"
 LARGE = 1000.0  # value from which a table shows no decimals
@@ -43,35 +43,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs", nargs="*", metavar="[label=]run", help="runs; all are compared with the first (default: latest)"
     )
-    parser.add_argument("--episodes", type=positive, default=10, help="complete episodes of each (default: 10)")
+    parser.add_argument("--episodes", type=at_least(1), default=10, help="complete episodes of each (default: 10)")
     parser.add_argument("--random", action="store_true", help="random actions as one more policy")
     add_policy_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluates the runs."""
+    """Evaluates the runs and prints the results."""
     paths = {label: existing_run(path) for label, path in path_by_label(arguments.runs or [LATEST]).items()}
     for path in paths.values():
         check_trust(path, is_trusted=arguments.trust)
-    from offpolicy.commands.saved_run import PolicyChoice  # imports torch
-
     choice = PolicyChoice.of(arguments)
-    return evaluate(paths, choice, episodes=arguments.episodes, with_random=arguments.random)
-
-
-def evaluate(paths: Mapping[str, Path], choice: PolicyChoice, *, episodes: int, with_random: bool = False) -> int:
-    """Evaluates as `evaluated`, and prints the results."""
-    found = evaluated(paths, choice, episodes=episodes, with_random=with_random)
+    found = evaluated(paths, choice, episodes=arguments.episodes, with_random=arguments.random)
     console, (first, *others) = plain_console(), found.runs
     if len(found.episodes) == 1:
         console.print(f"evaluation of {first.path}", soft_wrap=True)
-        console.print(_summary(found.records[0]))
+        table = Table(show_header=False)
+        for name, value in found.records[0].items():
+            table.add_row(name, str(value) if name == "seed" else _value_text(value))  # a seed is to be typed again
+        console.print(table)
     else:
         console.print(comparison(found.episodes, first.env.measure))
-    for run in others:
-        for difference in env_differences(first.env, run.env):
-            console.print(f"the environments differ: {difference} ({first.path}, {run.path})", soft_wrap=True)
-    return 0
+    for other in others:
+        for difference in env_differences(first.env, other.env):
+            console.print(f"the environments differ: {difference} ({first.path}, {other.path})", soft_wrap=True)
+    return EXIT_OK
 
 
 class Evaluated(NamedTuple):
@@ -89,34 +85,29 @@ def evaluated(
     """Evaluates every run on the same episodes and appends each result to its run's `eval.jsonl` as it is found.
 
     `paths`: the runs' directories by label; `with_random`: uniformly random actions as one more policy. Raises
-    `ConfigError` where the policies cannot be held side by side, and where no episode of any has the measure.
+    `ConfigError` where the policies cannot be compared, and where no episode of any has the measure.
     """
     from offpolicy.collect.evaluation import EpisodeCallbacks, random_actor, run_episodes  # these import torch
     from offpolicy.commands.saved_run import SavedRun
 
-    names = list(paths)
-    if with_random and RANDOM in names:
+    if with_random and RANDOM in paths:
         raise ConfigError(f"run: the label {RANDOM!r} is that of the random actions; write another one")
     runs = [SavedRun.find(path, choice) for path in paths.values()]
-    reference = runs[0].env
-    ids = sorted({run.env.id for run in runs})
-    if len(ids) > 1:
+    env, seed = runs[0].env, runs[0].seed_of(choice)
+    if len(ids := sorted({run.env.id for run in runs})) > 1:
         raise ConfigError(f"run: policies of several environments cannot be compared: {', '.join(ids)}")
-    envs = [dataclasses.replace(run.env, measure=reference.measure) for run in runs]
-    seed = runs[0].seed_of(choice)
-    actors = [run.actor(choice.device) for run in runs]
-    if with_random:
-        names, envs, actors = [*names, RANDOM], [*envs, reference], [*actors, random_actor(runs[0].spec, seed)]
+    scenes = [(run.actor(choice.device), dataclasses.replace(run.env, measure=env.measure)) for run in runs]
+    scenes += [(random_actor(runs[0].spec, seed), env)] if with_random else []
     found, records = list[Episodes](), list[Mapping[str, Any]]()
-    for act, env, run in itertools.zip_longest(actors, envs, runs):
+    for (act, where), run in itertools.zip_longest(scenes, runs):
         callbacks = EpisodeCallbacks(on_spaces=(run or runs[0]).require_spaces)
-        found.append(run_episodes(act, env, episodes=episodes, seed=seed, callbacks=callbacks))
+        found.append(run_episodes(act, where, episodes=episodes, seed=seed, callbacks=callbacks))
         if run is not None:  # random actions have no run to be recorded in
-            records.append(_record(run, found[-1], seed, reference.measure, choice.overrides))
-    if reference.measure is not None and all(np.isnan(one.measure).all() for one in found):
+            records.append(_record(run, found[-1], seed, env.measure, choice.overrides))
+    if env.measure is not None and all(np.isnan(one.measure).all() for one in found):
         problem = "which the info of no episode's end holds; eval.jsonl has the returns"
-        raise ConfigError(f"env.measure: got {reference.measure!r}, {problem}")
-    return Evaluated(dict(zip(names, found, strict=True)), runs, records, seed)
+        raise ConfigError(f"env.measure: got {env.measure!r}, {problem}")
+    return Evaluated(dict(zip([*paths, RANDOM], found, strict=False)), runs, records, seed)
 
 
 def _record(
@@ -150,13 +141,6 @@ def _record(
     return record
 
 
-def _summary(result: Mapping[str, Any]) -> Table:
-    table = Table(show_header=False)
-    for name, value in result.items():
-        table.add_row(name, str(value) if name == "seed" else _value_text(value))  # a seed is to be typed again
-    return table
-
-
 def _value_text(value: Any) -> str:  # Any: a value of the record
     if isinstance(value, float):
         return three_digits(value) if 0.0 < abs(value) < SMALL else f"{value:z,.2f}"
@@ -164,11 +148,14 @@ def _value_text(value: Any) -> str:  # Any: a value of the record
 
 
 def comparison(labelled: Mapping[str, Episodes], measure: str | None) -> RenderableType:
-    """Returns tables of policies by label, whose episodes i began alike: their results, and those against the first."""
+    """Returns tables of policies by label, whose episodes i began alike: results, and those compared with the first."""
     names = ["return", *([measure] if measure else [])]
     columns = {label: (one.ep_return, one.measure)[: len(names)] for label, one in labelled.items()}
     (first, references), *others = columns.items()
-    digits = [_digits(column) for column in zip(*columns.values(), strict=True)]
+    digits = list[int]()  # decimals of a quantity: one, and more where even the largest value is small
+    for values in zip(*columns.values(), strict=True):
+        largest = np.nan_to_num(np.abs(np.concatenate(values))).max()
+        digits.append(2 - math.floor(math.log10(largest)) if 0.0 < largest < SMALL else 1)
     results = text_table("policy", *names, "length")
     for label, values in columns.items():
         known = zip([column[~np.isnan(column)] for column in values], digits, strict=True)
@@ -186,14 +173,7 @@ def comparison(labelled: Mapping[str, Episodes], measure: str | None) -> Rendera
             against.add_row(label, name, _interval_text(difference, each), _interval_text(ratio, 2))
     count = len(references[0])
     bounds = "[95 % bootstrap interval over episodes]" if count > 1 else "one says nothing of their spread"
-    note = f"{counted(count, 'episode')} each, begun alike for all; {bounds}"
-    return Group(results, against, note)
-
-
-def _digits(columns: Sequence[Float64]) -> int:
-    """Returns the decimals of a quantity of some policies: one, and more where even the largest value is small."""
-    largest = max((float(np.nanmax(np.abs(column))) for column in columns if not np.isnan(column).all()), default=0.0)
-    return 2 - math.floor(math.log10(largest)) if 0.0 < largest < SMALL else 1
+    return Group(results, against, f"{counted(count, 'episode')} each, begun alike for all; {bounds}")
 
 
 def _interval_text(interval: Interval, digits: int) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 
 from offpolicy.analysis.explain import FinishedRun, what_if_between
 from offpolicy.commands.options import add_run
+from offpolicy.errors import EXIT_OK
 from offpolicy.logger.console import plain_console, text_table
 from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, WHOLE, RunStatus
 from offpolicy.model.what_if import Pipeline, flip_delay_s
@@ -30,17 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Explains the run."""
-    return explain(arguments.run, arguments.before)
-
-
-def explain(path: Path, before_path: Path | None = None) -> int:
-    """Prints the account, the verdict and the what-ifs of a run, and how well the one at `before_path` predicted it."""
-    run = FinishedRun.read(path)
-    console = plain_console()
-    _say_of_which_start(console, run)
+    """Prints the account, the verdict and the what-ifs of a run, and how well the one before predicted it."""
+    run, console = FinishedRun.read(arguments.run), plain_console()
+    before = FinishedRun.read(arguments.before) if arguments.before else None
+    for each in (run, before):
+        if each is not None and each.restart_note:
+            whose = "the account is of the start that ended, the configuration of the last start"
+            console.print(f"{each.restart_note}: {whose}")
     if run.summary["status"] != RunStatus.COMPLETED:
-        console.print(f"{path}: {run.summary['status']}, {run.summary['reason']}", soft_wrap=True)
+        console.print(f"{arguments.run}: {run.summary['status']}, {run.summary['reason']}", soft_wrap=True)
     console.print(Group(_costs(run.pipeline), _waterfall(run), _spread(run.summary["timing"])))
     bottleneck = run.summary["bottleneck"]
     console.print(f"bottleneck  {bottleneck['verdict']} ({bottleneck['phase']}): {bottleneck['reason']}")
@@ -51,26 +49,19 @@ def explain(path: Path, before_path: Path | None = None) -> int:
         predicted = run.with_pauses(run.predicted(then))
         numbers = (then.collector_capacity, then.learner_capacity, predicted)
         predictions.add_row(change, *(f"{number:,.0f}" for number in numbers), run.gain_text(predicted))
-    console.print(Group("", predictions, _error(run), _flip(run.pipeline)))
-    if before_path is not None:
-        before = FinishedRun.read(before_path)
-        _say_of_which_start(console, before)
+    error = "how far these are off is not known: the run made too few records"
+    if run.prediction_error is not None:
+        error = f"the run's own predictions were off by {run.prediction_error:.1%} (median of the newest records)"
+    console.print(Group("", predictions, error, _flip(run.pipeline)))
+    if before is not None:
         change = what_if_between(before, run)
         predicted, done = before.predicted(before.what_ifs[change]), run.between_pauses
         console.print(
-            f"{before_path} did {before.between_pauses:,.0f} env steps/s between evaluations and checkpoints and"
+            f"{arguments.before} did {before.between_pauses:,.0f} env steps/s between evaluations and checkpoints and"
             f" predicted {predicted:,.0f} for '{change}';"
             f" this run did {done:,.0f}: off by {predicted / done - 1.0:+.1%}"
         )
-    return 0
-
-
-def _say_of_which_start(console: Console, run: FinishedRun) -> None:
-    """Warns of an account that is not of the run's last start, which may have another configuration."""
-    if run.restart_note:
-        console.print(
-            f"{run.restart_note}: the account is of the start that ended, the configuration of the last start"
-        )
+    return EXIT_OK
 
 
 def _costs(pipeline: Pipeline) -> Table:
@@ -114,12 +105,6 @@ def _spread(timing: Mapping[str, Any]) -> RenderableType:
                 name = f"{side.capitalize()} {'in all' if phase == WHOLE else names[phase]}"
                 table.add_row(name, *(f"{spread[key]:,.2f}" for key in ("p50", "p95", "p99", "max")))
     return table
-
-
-def _error(run: FinishedRun) -> str:
-    if run.prediction_error is None:
-        return "how far these are off is not known: the run made too few records"
-    return f"the run's own predictions were off by {run.prediction_error:.1%} (median of the newest records)"
 
 
 def _flip(now: Pipeline) -> str:

@@ -1,12 +1,50 @@
-"""`offpolicy export RUN --onnx policy.onnx [--torch policy.pt2]`: a saved policy as files that need no `offpolicy`."""
+"""`offpolicy export RUN --onnx policy.onnx [--torch policy.pt2]`: a saved policy as files that need no `offpolicy`.
+
+Each file is compared with the run's own policy before it is kept.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
-from offpolicy.commands.options import add_policy_options, add_run
+from rich.console import Console
+
+from offpolicy.checkpoint import Checkpoint
+from offpolicy.commands.options import PolicyChoice, add_policy_options, add_run
+from offpolicy.commands.saved_run import SavedRun
 from offpolicy.commands.trust import check_trust
+from offpolicy.envs.env_adapter import codec_of
+from offpolicy.envs.make import make_env
+from offpolicy.envs.spaces import Codec
+from offpolicy.errors import EXIT_OK, ConfigError, SaveError
+from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, json_value, versions
+from offpolicy.export.env_policy import EnvPolicy
+from offpolicy.export.formats import Runner, check_names, require_onnx, write_onnx, write_torch
+from offpolicy.export.parity import LIMIT, ROWS, difference, random_observations, visited_observations
+from offpolicy.files import atomic_file, write_output
+from offpolicy.logger.console import plain_console
+from offpolicy.nets.policy import Policy
+from offpolicy.runs import check_output
+from offpolicy.types import Float32
+
+SUFFIXES = {"--onnx": ".onnx", "--torch": ".pt2"}
+WRITERS: Mapping[str, Callable[[EnvPolicy, IO[bytes]], Runner]] = {"--onnx": write_onnx, "--torch": write_torch}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a file is made from, and checked with."""
+
+    policy: Policy
+    codec: Codec
+    module: EnvPolicy
+    observations: Mapping[str, Float32]  # random and visited, each [ROWS, O]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,10 +56,86 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exports the policy."""
-    check_trust(arguments.run, is_trusted=arguments.trust)
-    from offpolicy.commands.policy_files import export  # these import torch
-    from offpolicy.commands.saved_run import PolicyChoice
+    """Writes the files, each with its contract, and prints how far they are from the run's own policy.
 
-    files = {"--onnx": arguments.onnx, "--torch": arguments.torch}
-    return export(arguments.run, PolicyChoice.of(arguments), {option: file for option, file in files.items() if file})
+    Raises `ConfigError`, `CheckpointError`, `EnvFailure` or `SaveError`; a file that decides otherwise than the run is
+    not kept.
+    """
+    given: dict[str, Path | None] = {"--onnx": arguments.onnx, "--torch": arguments.torch}
+    files = {option: file for option, file in given.items() if file is not None}
+    if not files:
+        raise ConfigError("--onnx: got nothing, allowed a new file: offpolicy export RUN --onnx policy.onnx")
+    for option, file in files.items():
+        check_output(option, file, SUFFIXES[option], is_new=True)
+        check_output(f"{option}: the contract beside it", contract_path(file), is_new=True)
+    if "--onnx" in files:
+        require_onnx()
+    check_trust(arguments.run, is_trusted=arguments.trust)
+    choice = PolicyChoice.of(arguments)
+    saved, console = SavedRun.find(arguments.run, choice), plain_console()
+    policy, seed = saved.policy(), saved.seed_of(choice)
+    with contextlib.closing(make_env(saved.env)) as env:
+        codec = codec_of(env)
+        saved.require_spaces(codec.spec)
+        module = EnvPolicy(policy, codec)
+        if "--onnx" in files:
+            check_names("--onnx", module)
+        contract = describe_ports(module, codec, env, saved.env.id) | _origin(saved)
+    with Console(stderr=True).status("visiting observations, writing, checking"), contextlib.ExitStack() as undo:
+        visited = visited_observations(saved.actor("cpu"), saved.env, seed=seed)
+        observations = {"random": random_observations(visited, seed=seed), "visited": visited}
+        source, made = Source(policy, codec, module, observations), dict[Path, dict[str, Any]]()
+        for option, file in files.items():
+            made[file] = _write(source, option, file)
+            undo.callback(file.unlink)
+        contracts = {contract_path(file): option for option, file in files.items()}
+        for path, option in contracts.items():
+            own = {file.name: entry for file, entry in made.items() if contract_path(file) == path}
+            content = json.dumps({"format": FORMAT, "files": own, **contract}, indent=1, allow_nan=False)
+            write_output(option, path, f"{content}\n")
+            undo.callback(path.unlink)
+        undo.pop_all()
+    for file, entry in made.items():
+        far = entry["parity"]
+        text = f"{far['random']:.1e} on {far['rows']:,} random, {far['visited']:.1e} on as many visited observations"
+        console.print(f"{file}: env step {saved.checkpoint.env_steps:,}; differs by at most {text}", soft_wrap=True)
+    for path in contracts:
+        console.print(f"{path}: its inputs, outputs and digests", soft_wrap=True)
+    return EXIT_OK
+
+
+def _write(source: Source, option: str, file: Path) -> dict[str, Any]:
+    """Writes one file and returns what its contract says of it. Raises `SaveError`, and then there is no file."""
+    try:
+        with atomic_file(file, durable=True) as stream:
+            run = WRITERS[option](source.module, stream)
+            far = {
+                name: difference(run, source.module, source.codec, source.policy, obs)
+                for name, obs in source.observations.items()
+            }
+            if max(far.values()) > LIMIT:
+                by = " and ".join(f"{value:.3g} on {name}" for name, value in far.items())
+                why = f"it differs from the run's policy by {by} observations, allowed {LIMIT:g}"
+                raise SaveError(f"{option}: {file} is not kept: {why}")
+        content = file.read_bytes()
+    except OSError as error:
+        raise SaveError(f"{option}: {file}: {error.strerror}") from error
+    return {"format": option.removeprefix("--"), "bytes": len(content), "sha256": digest(content),
+            "parity": {**far, "rows": ROWS}}  # fmt: skip
+
+
+def _origin(run: SavedRun) -> dict[str, Any]:
+    """Returns what the contract says of the run: which weights these are, of what environment."""
+    saved = run.checkpoint
+    if isinstance(saved, Checkpoint):
+        name, file, sha256 = saved.path.name, "learner.safetensors", saved.files["learner.safetensors"].sha256
+    else:
+        name, file, sha256 = "best", saved.path.name, saved.sha256
+    return {
+        "algorithm": {"name": run.cfg.algo.name, "stage": run.cfg.algo.info.stage},
+        "env": {"id": run.env.id, "kwargs": json_value(run.env.kwargs)},
+        "checkpoint": {
+            "run": run.path.name, "kind": name, "env_steps": saved.env_steps, "file": file, "sha256": sha256
+        },
+        "versions": versions(),
+    }  # fmt: skip

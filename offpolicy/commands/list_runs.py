@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.text import Text
 
-from offpolicy.commands.options import positive
-from offpolicy.errors import ConfigError
+from offpolicy.commands.options import at_least
+from offpolicy.config.parsing import flatten
+from offpolicy.errors import EXIT_OK, ConfigError
 from offpolicy.launch.run_lock import is_running
-from offpolicy.logger.console import STATUS_STYLES, count, plain_console, rate, shown_path, text_table
+from offpolicy.logger.console import STATUS_STYLES, count, number, plain_console, rate, shown_path, text_table
 from offpolicy.output import UNKNOWN, counted, return_text
 from offpolicy.runs import ROOT, SUMMARY, is_of_earlier_start, known_summary, read_lines, runs_in, short_name
 
@@ -23,30 +21,25 @@ LEAST_NAME, LEAST_KIND = 24, 8  # the fewest characters of the first two columns
 NARROW = LEAST_NAME + LEAST_KIND + OTHER_COLUMNS  # below it there is no room for what a user needs least
 NARROWEST_NAME = 6
 RUNNING, KILLED, ELSEWHERE = "running", "killed", "unknown"  # ELSEWHERE: another host started it, and knows
+OF_SUMMARY = ("eval.mean_reward", "rollout.ep_rew_mean", "rates.steps_per_sec")
+OF_RECORDS = ("eval/mean_reward", "rollout/ep_rew_mean", "perf/steps_per_sec")  # the same numbers
 OF_TRAINING = "*"  # marks a return that no evaluation has measured
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the directory and the number of runs."""
     parser.add_argument("directory", type=Path, nargs="?", default=ROOT, help=f"where to look (default: {ROOT})")
-    parser.add_argument("--most", type=positive, default=15, help="runs to show (default: 15)")
+    parser.add_argument("--most", type=at_least(1), default=15, help="runs to show (default: 15)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the runs."""
-    return list_runs(arguments.directory, arguments.most)
-
-
-def list_runs(root: Path, most: int) -> int:
-    """Prints the newest `most` runs below `root`. Raises `ConfigError` where there is none."""
-    runs = runs_in(root)
+    """Prints the newest runs below a directory. Raises `ConfigError` where there is none."""
+    root, runs, console = arguments.directory, runs_in(arguments.directory), plain_console()
     if not runs:
         raise ConfigError(f"directory: got {str(root)!r}, which holds no run; offpolicy train starts one")
-    console = plain_console()
-    known = set(found := runs_in(ROOT))
-    names = {run: short_name(run, found) if run in known else str(run) for run in runs[:most]}
+    found = runs_in(ROOT)
+    names = {run: short_name(run, found) if run in found else str(run) for run in runs[: arguments.most]}
     most_name = max(LEAST_NAME, console.width - OTHER_COLUMNS - LEAST_KIND)
-    room = console.width - min(most_name, max(map(len, names.values()))) - OTHER_COLUMNS
     is_narrow = console.width < NARROW
     titles = ["status", "env steps", "return"] if is_narrow else ["of", "status", "env steps", "return", "steps/s"]
     table = text_table("run", *titles, left=("of", "status"))
@@ -55,49 +48,30 @@ def list_runs(root: Path, most: int) -> int:
     for column in table.columns[1:]:
         column.no_wrap = True
     if not is_narrow:
+        room = console.width - min(most_name, max(map(len, names.values()))) - OTHER_COLUMNS
         table.columns[1].overflow, table.columns[1].max_width = "ellipsis", max(LEAST_KIND, room)
     rows = {run: row(run) for run in names}
     for run, name in names.items():
         status, *numbers, speed = rows[run]
-        kind = str(run.relative_to(ROOT)).removesuffix(name).rstrip("/") if run in known else ""
-        shown = Text(status, STATUS_STYLES.get(status, "bold"))
-        middle, last = ([], []) if is_narrow else ([Text(kind)], [speed])
-        table.add_row(Text(name), *middle, shown, *numbers, *last)
+        kind = str(run.relative_to(ROOT)).removesuffix(name).rstrip("/") if run in found else ""
+        cells: list[Text | str] = [Text(status, STATUS_STYLES.get(status, "bold")), *numbers]
+        table.add_row(Text(name), *(cells if is_narrow else [Text(kind), *cells, speed]))
     console.print(table)
     if any(reward.endswith(OF_TRAINING) for _, _, reward, _ in rows.values()):
         console.print(f"{OF_TRAINING} mean of the last training episodes; there is no evaluation", soft_wrap=True)
-    if len(runs) > most:
-        older = counted(len(runs) - most, "older run")
+    if len(runs) > len(names):
+        older = counted(len(runs) - len(names), "older run")
         console.print(f"{older}: offpolicy list {shown_path(root)} --most {len(runs)}", soft_wrap=True)
-    return 0
+    return EXIT_OK
 
 
 def row(run: Path) -> tuple[str, str, str, str]:
     """Returns status, env steps, return and env steps/s of a run; of one without an end from its last record."""
-    summary = known_summary(run)
-    running = is_running(run)
-    if running is not False or not summary or is_of_earlier_start(run / SUMMARY):
-        last = (read_lines(run / "metrics.jsonl", TAIL_BYTES) or [{}])[-1]
-        reward = _return_text(_number(last, "eval/mean_reward"), _number(last, "rollout/ep_rew_mean"))
+    found, running, keys = flatten(known_summary(run)), is_running(run), OF_SUMMARY
+    status = str(found.get("status", UNKNOWN))
+    if running is not False or not found or is_of_earlier_start(run / SUMMARY):
+        found, keys = (read_lines(run / "metrics.jsonl", TAIL_BYTES) or [{}])[-1], OF_RECORDS
         status = ELSEWHERE if running is None else RUNNING if running else KILLED
-        return status, count(_number(last, "env_steps")), reward, rate(_number(last, "perf/steps_per_sec"))
-    reward = _return_text(_number(summary, "eval", "mean_reward"), _number(summary, "rollout", "ep_rew_mean"))
-    speed = _number(summary, "rates", "steps_per_sec")
-    ended = summary.get("status")
-    status = ended if isinstance(ended, str) else UNKNOWN
-    return status, count(_number(summary, "env_steps")), reward, rate(speed)
-
-
-def _return_text(evaluated: float | None, trained: float | None) -> str:
-    """Returns the return of the last evaluation; without one that of training, which is marked."""
-    if evaluated is not None or trained is None:
-        return return_text(evaluated)
-    return return_text(trained) + OF_TRAINING
-
-
-def _number(tree: Mapping[str, Any], *path: str) -> float | None:
-    """Returns a number of a nested mapping; None where a file of another shape has none there."""
-    found: Any = tree  # Any: a value of a JSON file
-    for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if isinstance(found, int | float) and math.isfinite(found) else None
+    evaluated, trained, speed = (number(found, key) for key in keys)
+    reward = return_text(evaluated) if evaluated is not None or trained is None else return_text(trained) + OF_TRAINING
+    return status, count(number(found, "env_steps")), reward, rate(speed)

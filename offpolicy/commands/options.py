@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+from offpolicy.config.overrides import load_values
 from offpolicy.runs import LATEST, existing_run
 
 TRUST = "--trust"
 RUN_HELP = "a run: its directory, the beginning of its name, or latest (default)"
 
 
-def positive(text: str) -> int:
-    """Returns a whole number from 1 on."""
-    return _whole_number(text, 1)
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """The policy of a run, and where it acts."""
+
+    seed: int | None = None  # seed of the environments; None: that of the run
+    step: int | None = None  # checkpoint in env steps; None: the newest
+    device: str = "cpu"
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # of the environment, such as other physics
+    is_best: bool = False  # the policy of the best evaluation, in place of a checkpoint's
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> PolicyChoice:
+        """Returns what the options say that `add_policy_options` adds. Raises `ConfigError`."""
+        overrides = load_values(arguments.set)
+        return cls(arguments.seed, arguments.step, getattr(arguments, "device", "cpu"), overrides, arguments.best)
 
 
-def not_negative(text: str) -> int:
-    """Returns a whole number from 0 on."""
-    return _whole_number(text, 0)
+def at_least(least: int) -> Callable[[str], int]:
+    """Returns the reader of whole numbers from `least` on."""
 
-
-def _whole_number(text: str, least: int) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
+    def read(text: str) -> int:
+        with contextlib.suppress(ValueError):
+            if int(text) >= least:
+                return int(text)
         raise argparse.ArgumentTypeError(f"got {text}, allowed a whole number in [{least}, inf)")
-    return number
+
+    return read
 
 
 def finite(text: str) -> float:
@@ -48,10 +62,10 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def add_policy_options(parser: argparse.ArgumentParser, *, has_device: bool = True) -> None:
-    """Adds the options that say which policy of a run acts where: those of `PolicyChoice`."""
-    parser.add_argument("--seed", type=not_negative, help="seed of the environments (default: that of the first run)")
+    """Adds the options that say which policy of a run acts where: those of `PolicyChoice`, and `--trust`."""
+    parser.add_argument("--seed", type=at_least(0), help="seed of the environments (default: that of the first run)")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--step", type=not_negative, help="checkpoint to load, in env steps (default: the newest)")
+    which.add_argument("--step", type=at_least(0), help="checkpoint to load, in env steps (default: the newest)")
     which.add_argument("--best", action="store_true", help="the policy of the run's best evaluation")
     parser.add_argument(TRUST, action="store_true", help="import code that lies in the run's or this directory")
     parser.add_argument(

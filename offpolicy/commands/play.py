@@ -1,28 +1,33 @@
-"""`offpolicy play RUN`: a saved policy in a window, or on a film that ends with whole episodes."""
+"""`offpolicy play RUN` shows or films a saved policy; `offpolicy record RUN` writes its steps as demonstrations."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.text import Text
 
-from offpolicy.commands.options import add_policy_options, add_run, positive
+from offpolicy.commands.options import PolicyChoice, add_policy_options, add_run, at_least
 from offpolicy.commands.trust import check_trust
-from offpolicy.errors import ConfigError, SaveError
+from offpolicy.config.sections import FROM_REPLAY
+from offpolicy.errors import EXIT_OK, ConfigError, SaveError
 from offpolicy.files import output_path
 from offpolicy.logger.console import plain_console, shown_path
 from offpolicy.output import counted, return_text
+from offpolicy.replay.demonstrations import to_env
 from offpolicy.runs import check_output
+from offpolicy.types import SpaceSpec
 
 if TYPE_CHECKING:
+    from offpolicy.collect.evaluation import Episode
     from offpolicy.collect.video import Picture
-    from offpolicy.commands.saved_run import PolicyChoice
 
 WITH_FFMPEG = (".mp4", ".mkv", ".webm")
 
@@ -33,45 +38,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--video", type=Path, help="file to write: .gif, or .mp4; without it, a window where there is a display"
     )
-    parser.add_argument("--episodes", type=positive, default=1, help="complete episodes (default: 1)")
+    parser.add_argument("--episodes", type=at_least(1), default=1, help="complete episodes (default: 1)")
     add_policy_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plays the policy."""
-    check_trust(arguments.run, is_trusted=arguments.trust)
-    from offpolicy.commands.saved_run import PolicyChoice  # imports torch
-
-    return play(arguments.run, PolicyChoice.of(arguments), video=arguments.video, episodes=arguments.episodes)
-
-
-def play(path: Path, choice: PolicyChoice, *, video: Path | None, episodes: int) -> int:
     """Shows the policy, or writes the video, and prints its returns. Raises `ConfigError`, `EnvFailure`, `SaveError`.
 
     What is missing is said before the policy is loaded.
     """
-    from offpolicy.collect.video import FILE, WINDOW, Film, check_drawing, draw_without_window, has_display
-    from offpolicy.commands.saved_run import SavedRun
-
+    video, choice = arguments.video, PolicyChoice.of(arguments)
     if video is not None:
         check_output("--video", video, ".gif", *WITH_FFMPEG)
         if video.suffix.lower() in WITH_FFMPEG and importlib.util.find_spec("imageio_ffmpeg") is None:
             raise ConfigError("--video: needs imageio-ffmpeg: pip install 'offpolicy[video]', or write a .gif")
+    check_trust(arguments.run, is_trusted=arguments.trust)
+    from offpolicy.collect.video import FILE, WINDOW, Film, check_drawing, draw_without_window, has_display
+    from offpolicy.commands.saved_run import SavedRun
+
     draw_without_window()
-    run = SavedRun.find(path, choice)
-    check_drawing(run.env.id)
+    saved = SavedRun.find(arguments.run, choice)
+    check_drawing(saved.env.id)
     if video is None and not has_display():
-        instead = f"offpolicy play {shown_path(path)} --video run.gif"
+        instead = f"offpolicy play {shown_path(arguments.run)} --video run.gif"
         raise ConfigError(f"--video: got none, and no window can be opened here; write {instead}")
     mode, doing = (FILE, "filming") if video else (WINDOW, "showing")
-    film = Film(run.actor(choice.device), run.env, episodes=episodes, seed=run.seed_of(choice), mode=mode)
-    with contextlib.closing(film), Console(stderr=True).status(Text(f"{doing} {run.env.id}")):
-        run.require_spaces(film.spec)
+    act, seed = saved.actor(choice.device), saved.seed_of(choice)
+    film = Film(act, saved.env, episodes=arguments.episodes, seed=seed, mode=mode)
+    with contextlib.closing(film), Console(stderr=True).status(Text(f"{doing} {saved.env.id}")):
+        saved.require_spaces(film.spec)
         drawn, count = write_video(film, film.fps, video) if video else (pictures := sum(1 for _ in film), pictures)
     returns = ", ".join(return_text(value, ",") for value in film.returns)
-    what = f"{video or run.env.id}: {counted(count, 'picture')}, {drawn / film.fps:.1f} s"
+    what = f"{video or saved.env.id}: {counted(count, 'picture')}, {drawn / film.fps:.1f} s"
     plain_console().print(f"{what}; returns {returns}", soft_wrap=True)
-    return 0
+    return EXIT_OK
 
 
 def write_video(pictures: Iterable[Picture], fps: float, path: Path) -> tuple[int, int]:
@@ -87,12 +87,83 @@ def write_video(pictures: Iterable[Picture], fps: float, path: Path) -> tuple[in
     stride = gif.stride if is_gif else 1
     timing: dict[str, Any] = {"duration": gif.delays_ms, "loop": 0} if is_gif else {"fps": fps}
     drawn = count = 0
+    with _saved(path) as new, contextlib.closing(imageio.get_writer(new, **timing)) as writer:
+        for drawn, picture in enumerate(pictures, 1):
+            if (drawn - 1) % stride == 0:
+                writer.append_data(picture)
+                count += 1
+    return drawn, count
+
+
+def add_record(parser: argparse.ArgumentParser) -> None:
+    """Adds the run and the file of `record`."""
+    add_run(parser)
+    parser.add_argument("--out", type=Path, required=True, help="file to write: .npz, for replay.demos")
+    parser.add_argument("--episodes", type=at_least(1), default=10, help="complete episodes (default: 10)")
+    add_policy_options(parser)
+    parser.set_defaults(run_command=run_record)
+
+
+def run_record(arguments: argparse.Namespace) -> int:
+    """Runs the deterministic policy, writes its transitions and prints what is in the file.
+
+    Raises `ConfigError`, `EnvFailure` or `SaveError`.
+    """
+    check_output("--out", arguments.out, ".npz", is_new=True)
+    check_trust(arguments.run, is_trusted=arguments.trust)
+    from offpolicy.collect.evaluation import EpisodeCallbacks, run_episodes
+    from offpolicy.commands.saved_run import SavedRun
+
+    choice = PolicyChoice.of(arguments)
+    saved = SavedRun.find(arguments.run, choice)
+    space = saved.spec.action_space
+    if not any(space in info.action_spaces for info in FROM_REPLAY):
+        learners = ", ".join(info.name for info in FROM_REPLAY)
+        why = f"{learners}, which learn from files, do not take them"
+        raise ConfigError(f"run: {saved.path} has {space} actions; {why}")
+    recorder = Recorder(saved.spec)
+    callbacks = EpisodeCallbacks(on_spaces=saved.require_spaces, on_end=recorder, keeps_steps=True)
+    act, seed = saved.actor(choice.device), saved.seed_of(choice)
+    found = run_episodes(act, saved.env, episodes=arguments.episodes, seed=seed, callbacks=callbacks)
+    size = f"{counted(recorder.save(arguments.out), 'transition')} of {counted(len(found.ep_return), 'episode')}"
+    mean = return_text(float(found.ep_return.mean()), ",")
+    plain_console().print(f"{arguments.out}: {size}, mean return {mean}", soft_wrap=True)
+    return EXIT_OK
+
+
+class Recorder:
+    """Collects the transitions of whole episodes, each at its end."""
+
+    def __init__(self, spec: SpaceSpec) -> None:
+        self._spec = spec
+        self._episodes: dict[int, dict[str, NDArray[Any]]] = {}  # Any: floats, integers and booleans
+
+    def __call__(self, episode: Episode) -> None:
+        """Keeps the transitions of an episode."""
+        is_last = np.arange(episode.length) == episode.length - 1
+        self._episodes[episode.index] = {
+            "obs": episode.obs[:-1],
+            "action": to_env(episode.action, self._spec),
+            "reward": episode.reward,
+            "next_obs": episode.obs[1:],
+            "terminated": is_last & episode.terminated,
+            "truncated": is_last & episode.truncated,
+            "episode": np.full(episode.length, episode.index, np.int64),
+        }
+
+    def save(self, path: Path) -> int:
+        """Writes an `.npz` of demonstrations, episode after episode; returns their number. Raises `SaveError`."""
+        in_order = [self._episodes[index] for index in sorted(self._episodes)]
+        arrays = {name: np.concatenate([episode[name] for episode in in_order]) for name in in_order[0]}
+        with _saved(path) as new:
+            np.savez_compressed(new, allow_pickle=False, **arrays)
+        return len(arrays["episode"])
+
+
+@contextlib.contextmanager
+def _saved(path: Path) -> Iterator[Path]:
     try:
-        with output_path(path) as new, contextlib.closing(imageio.get_writer(new, **timing)) as writer:
-            for drawn, picture in enumerate(pictures, 1):
-                if (drawn - 1) % stride == 0:
-                    writer.append_data(picture)
-                    count += 1
+        with output_path(path) as new:
+            yield new
     except OSError as error:
         raise SaveError(f"{path}: {error.strerror or error}") from error
-    return drawn, count

@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from offpolicy.checkpoint import run_store
 from offpolicy.commands.options import TRUST
-from offpolicy.commands.runners import train_module
+from offpolicy.commands.train import train_module
 from offpolicy.commands.trust import check_source
 from offpolicy.config.overrides import as_override, load_config
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.run_files import read_config
-from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_OK, ConfigError
 from offpolicy.launch.run_dir import default_run_dir
 from offpolicy.logger.console import shown_path
@@ -36,24 +35,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trains again and compares."""
-    check_source([f"config={as_override(str(arguments.run))}", *arguments.overrides], is_trusted=arguments.trust)
-    return reproduce(arguments.run, arguments.overrides, lambda cfg: int(train_module().train(cfg)))
-
-
-def reproduce(run: Path, words: Sequence[str], train: Callable[[RunConfig], int]) -> int:
-    """Trains with the configuration of a run, and `words` changed; prints the results beside those of the run.
+    """Trains with the configuration of a run, and keys changed; prints the results beside those of the run.
 
     Returns the exit code of the training, and `DIFFERS` if equal bits are promised and are not there. Raises
     `ConfigError` before anything is started.
     """
-    cfg = load_config([f"config={as_override(str(run))}", *words])
+    run, words = arguments.run, [f"config={as_override(str(arguments.run))}", *arguments.overrides]
+    check_source(words, is_trusted=arguments.trust)
+    cfg = load_config(words)
     again = Path(cfg.run_dir or default_run_dir(ROOT, cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed))
     if again.exists() or not last_summary(run):
         raise ConfigError(f"reproduce: got {run} in {again}, allowed a run that has ended, in a new directory")
     sys.stdout.write(f"reproduce   {shown_path(run)} in {again}\n")
     sys.stdout.flush()
-    if (code := train(replace(cfg, run_dir=str(again)))) != EXIT_OK:
+    if (code := int(train_module().train(replace(cfg, run_dir=str(again))))) != EXIT_OK:
         return code
     reasons, before, after = changes(circumstances(run), circumstances(again)), results(run), results(again)
     if not cfg.takes_turns or cfg.threads.learner == "auto" or last_summary(again)["hardware"]["gpu"]:
@@ -61,14 +56,12 @@ def reproduce(run: Path, words: Sequence[str], train: Callable[[RunConfig], int]
     lines = [f"not bitwise {reason}" for reason in reasons]
     lines += [f"equal       {name}: {value}" for name, value in before.items() if value == after[name]]
     lines += [f"differs     {change}" for change in changes(before, after)]
+    result = "NOT reproduced, though equal bits are promised: please report it"
     if before == after:
-        lines.append("result      reproduced, bit for bit")
+        result = "reproduced, bit for bit"
     elif reasons:
-        both = f"{shown_path(run)} {shown_path(again)}"
-        lines.append(f"result      other numbers; offpolicy compare {both} says if they matter")
-    else:
-        lines.append("result      NOT reproduced, though equal bits are promised: please report it")
-    sys.stdout.write("\n".join(lines) + "\n")
+        result = f"other numbers; offpolicy compare {shown_path(run)} {shown_path(again)} says if they matter"
+    sys.stdout.write("\n".join([*lines, f"result      {result}\n"]))
     return EXIT_OK if before == after or reasons else DIFFERS
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from offpolicy.algos.registry import make_policy
 from offpolicy.checkpoint import CHECKPOINTS, BestPolicy, Checkpoint, CheckpointStore, read_best, run_store
 from offpolicy.collect.evaluation import Actor, deterministic_actor
-from offpolicy.config.overrides import load_values
+from offpolicy.commands.options import PolicyChoice
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.run_files import read_config, read_spec
 from offpolicy.config.schema import RunConfig
@@ -27,23 +25,6 @@ from offpolicy.training.resume import learner_tensors
 from offpolicy.types import SpaceSpec
 
 CHANGEABLE = ("env.kwargs", "env.measure", "env.step_timeout_s")
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyChoice:
-    """The policy of a run, and where it acts."""
-
-    seed: int | None  # seed of the environments; None: that of the run
-    step: int | None  # checkpoint in env steps; None: the newest
-    device: str
-    overrides: Mapping[str, Any]  # changes of the environment, such as other physics
-    is_best: bool = False  # the policy of the best evaluation, in place of a checkpoint's
-
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> PolicyChoice:
-        """Returns what the options say that `add_policy_options` adds. Raises `ConfigError`."""
-        overrides = load_values(arguments.set)
-        return cls(arguments.seed, arguments.step, getattr(arguments, "device", "cpu"), overrides, arguments.best)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +42,26 @@ class SavedRun:
     def find(cls, path: Path, choice: PolicyChoice) -> SavedRun:
         """Reads the run of a directory. Raises `ConfigError` or `CheckpointError`."""
         cfg, spec = read_config(path), read_spec(path)
-        env = _changed_env(cfg, choice.overrides)
+        if refused := [key for key in flatten(choice.overrides) if not is_within(key, CHANGEABLE)]:
+            raise ConfigError([f"{key}: cannot change here, allowed {', '.join(CHANGEABLE)}" for key in refused])
+        env = RunConfig.from_mapping(merge(cfg.to_mapping(), choice.overrides)).env
         if choice.is_best:
             best = read_best(path)
             return cls(path, cfg, spec, best, env, _policy_tensors(best))
         store = run_store(path)
         if choice.step is None:
-            checkpoint, tensors = _newest(store)
+            found = _newest(store)
         else:
             checkpoint = store.at(choice.step, reads_rows=False)
-            tensors = _policy_tensors(checkpoint)
+            found = checkpoint, _policy_tensors(checkpoint)
         for problem in store.rejected:
             sys.stderr.write(f"offpolicy: {problem}\n")
-        if checkpoint is None:
+        if found is None:
             raise CheckpointError(_why_none(path, cfg))
         if choice.step is None and is_running(path):
-            saved = f"{checkpoint.env_steps:,} of {cfg.total_timesteps:,} env steps"
+            saved = f"{found[0].env_steps:,} of {cfg.total_timesteps:,} env steps"
             sys.stderr.write(f"offpolicy: {path} is in progress; this is its newest checkpoint, of {saved}\n")
-        return cls(path, cfg, spec, checkpoint, env, tensors)
+        return cls(path, cfg, spec, found[0], env, found[1])
 
     def require_spaces(self, now: SpaceSpec) -> None:
         """Raises `ConfigError` where an environment with these spaces is not what the policy was made for."""
@@ -94,10 +77,7 @@ class SavedRun:
         return deterministic_actor(self.policy(device))
 
     def policy(self, device: str = "cpu") -> Policy:
-        """Returns the policy with the weights, and the exploration, of the checkpoint.
-
-        Raises `CheckpointError`.
-        """
+        """Returns the policy with the weights, and the exploration, of the checkpoint. Raises `CheckpointError`."""
         policy = make_policy(self.cfg.algo, self.spec).eval()
         try:
             policy.load_state_dict(self.tensors)
@@ -107,7 +87,7 @@ class SavedRun:
         return policy.to(pick_device(device, 0))
 
 
-def _newest(store: CheckpointStore) -> tuple[Checkpoint | None, Mapping[str, Tensor]]:
+def _newest(store: CheckpointStore) -> tuple[Checkpoint, Mapping[str, Tensor]] | None:
     """Returns the newest checkpoint with its policy; a newer one where its run has removed it meanwhile."""
     while (checkpoint := store.newest_valid(reads_rows=False)) is not None:
         try:
@@ -115,7 +95,7 @@ def _newest(store: CheckpointStore) -> tuple[Checkpoint | None, Mapping[str, Ten
         except CheckpointError:
             if checkpoint.path.exists():
                 raise
-    return None, {}
+    return None
 
 
 def _policy_tensors(checkpoint: Checkpoint | BestPolicy) -> Mapping[str, Tensor]:
@@ -126,24 +106,10 @@ def _policy_tensors(checkpoint: Checkpoint | BestPolicy) -> Mapping[str, Tensor]
 
 def _why_none(path: Path, cfg: RunConfig) -> str:
     """Returns why a run has no checkpoint, and what helps."""
-    running = is_running(path)
-    if running is not False:
-        state = "is in progress" if running else "is in progress, or was killed, on another host"
-        return f"run: {path} {state}, and its first checkpoint comes {_first(cfg)}; Ctrl-C there saves one now"
-    return f"run: {path / CHECKPOINTS} holds no usable checkpoint: the run ended before it saved one; train again"
-
-
-def _first(cfg: RunConfig) -> str:
-    """Returns when a run saves its first checkpoint."""
-    every, minutes = cfg.checkpoint.every, cfg.checkpoint.every_min
-    at_step = f"at env step {every:,} (checkpoint.every)" if 0 < every < cfg.total_timesteps else "at its end"
-    unit = "minute" if minutes == 1 else "minutes"
-    return f"{at_step}, or after {minutes:g} {unit} (checkpoint.every_min)" if minutes else at_step
-
-
-def _changed_env(cfg: RunConfig, overrides: Mapping[str, Any]) -> EnvConfig:
-    """Returns the run's environment with `overrides`. Raises `ConfigError` for other keys."""
-    refused = [key for key in flatten(overrides) if not is_within(key, CHANGEABLE)]
-    if refused:
-        raise ConfigError([f"{key}: cannot change here, allowed {', '.join(CHANGEABLE)}" for key in refused])
-    return RunConfig.from_mapping(merge(cfg.to_mapping(), overrides)).env
+    running, every, minutes = is_running(path), cfg.checkpoint.every, cfg.checkpoint.every_min
+    if running is False:
+        return f"run: {path / CHECKPOINTS} holds no usable checkpoint: the run ended before it saved one; train again"
+    state = "is in progress" if running else "is in progress, or was killed, on another host"
+    first = f"at env step {every:,} (checkpoint.every)" if 0 < every < cfg.total_timesteps else "at its end"
+    first += f", or after {minutes:g} min (checkpoint.every_min)" if minutes else ""
+    return f"run: {path} {state}, and its first checkpoint comes {first}; Ctrl-C there saves one now"

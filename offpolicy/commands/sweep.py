@@ -30,8 +30,8 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from offpolicy.collect.evaluations import read_scores
-from offpolicy.commands.options import TRUST, positive
-from offpolicy.commands.runners import train_module
+from offpolicy.commands.options import TRUST, at_least
+from offpolicy.commands.train import train_module
 from offpolicy.commands.trust import check_source
 from offpolicy.config.overrides import as_override, load_config, load_values
 from offpolicy.config.parsing import NO_CLASSES, Parser, flatten, merge, nested
@@ -57,8 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the space, the words of all trials and the options of the sweep."""
     parser.add_argument("space", type=Path, help="a YAML file of keys, each with what it may be (docs/compare.md)")
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="what all trials have in common")
-    parser.add_argument("--trials", type=positive, default=20, help="settings to try, over all processes (default: 20)")
-    parser.add_argument("--seeds", type=positive, default=1, help="runs of each, with seeds 1, 2, ... (default: 1)")
+    trials = "settings to try, over all processes (default: 20)"
+    parser.add_argument("--trials", type=at_least(1), default=20, help=trials)
+    parser.add_argument("--seeds", type=at_least(1), default=1, help="runs of each, with seeds 1, 2, ... (default: 1)")
     parser.add_argument("--out", type=Path, help="directory of the sweep, to go on with too (default: sweeps/<space>)")
     parser.add_argument("--no-prune", action="store_true", help="train every trial to its end")
     parser.add_argument(TRUST, action="store_true", help="import code that lies in the directory of config=RUN")

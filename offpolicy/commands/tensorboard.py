@@ -6,20 +6,21 @@ TensorBoard shows a directory of links: `--logdir runs` would show the newest ru
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import filter as matching
 from pathlib import Path
 
 from offpolicy.analysis.records import EVENT_FILES, event_paths
 from offpolicy.analysis.runs import paths_by_label
-from offpolicy.commands.options import positive
-from offpolicy.errors import ConfigError
+from offpolicy.commands.options import at_least
+from offpolicy.errors import EXIT_OK, ConfigError
 from offpolicy.launch.run_dir import ATTEMPT
 from offpolicy.processes.signals import handle_signals
 from offpolicy.runs import ROOT
@@ -35,43 +36,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--logdir", type=Path, default=ROOT, help=f"where all runs are (default: {ROOT})")
     parser.add_argument("--port", type=int, help="port to serve at (default: 6006, or the next free one)")
     parser.add_argument("--host", help="address to serve at, such as 0.0.0.0 for other machines")
-    parser.add_argument("--reload_interval", type=positive, help="seconds between two looks for new records")
+    parser.add_argument("--reload_interval", type=at_least(1), help="seconds between two looks for new records")
     parser.add_argument("--samples_per_plugin", help="points kept per chart, such as scalars=5000")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves the runs, or all below `--logdir`, until TensorBoard is stopped. Returns its exit code."""
-    with tempfile.TemporaryDirectory(prefix="offpolicy-tensorboard-") as name:
-        directory, root = Path(name), arguments.logdir
-        if arguments.runs:
-            link(arguments.runs, directory)
-        elif not link_all(root, directory):
-            raise ConfigError(f"run: {root} holds no run with event files ({EVENT_FILES}): offpolicy train writes one")
-        given = {option: getattr(arguments, option) for option in OPTIONS}
-        words = [f"--{option}={value}" for option, value in given.items() if value is not None]
-        page = "the page #custom_scalars of the address below"  # without a port TensorBoard takes the next free one
-        if arguments.port is not None:
-            host = arguments.host or "localhost"
-            host = socket.gethostname() if host in EVERY_ADDRESS else host
-            page = f"http://{host}:{arguments.port}/#custom_scalars"
-        sys.stderr.write(f"one chart per phase: {page}\n")
-        command = [sys.executable, "-m", "tensorboard.main", "--logdir", name, *words]
+    root, given = arguments.logdir, arguments.runs
+    if not given and not runs_below(root):
+        raise ConfigError(f"run: {root} holds no run with event files ({EVENT_FILES}): offpolicy train writes one")
+    named = labelled(given)
+    options = {option: getattr(arguments, option) for option in OPTIONS}
+    words = [f"--{option}={value}" for option, value in options.items() if value is not None]
+    page = "the page #custom_scalars of the address below"  # without a port TensorBoard takes the next free one
+    if arguments.port is not None:
+        host = socket.gethostname() if arguments.host in EVERY_ADDRESS else arguments.host or "localhost"
+        page = f"http://{host}:{arguments.port}/#custom_scalars"
+    sys.stderr.write(f"one chart per phase: {page}\n")
+    with tempfile.TemporaryDirectory(prefix="offpolicy-tensorboard-") as directory:
+        link(named or runs_below(root), Path(directory))
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", directory, *words]
         handle_signals((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler)  # they must not leave TensorBoard
         with subprocess.Popen(command) as server:
             try:
                 while True:
-                    try:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
                         return server.wait(LINK_AGAIN_S)
-                    except subprocess.TimeoutExpired:
-                        link_all(root, directory) if not arguments.runs else None
+                    link(named or runs_below(root), Path(directory))
             except KeyboardInterrupt:
-                return 0
+                return EXIT_OK
             finally:
                 server.terminate()
 
 
-def link(words: Sequence[str], directory: Path) -> list[Path]:
-    """Links the runs of `[label=]RUN ...` in `directory`; seeds of a label are numbered. Raises `ConfigError`."""
+def labelled(words: Sequence[str]) -> dict[str, Path]:
+    """Returns the runs of `[label=]RUN ...` by the name of their link; seeds are numbered. Raises `ConfigError`."""
     named = paths_by_label(words)
     bare = [path for paths in named.values() for path in paths if not event_paths(path)]
     if bare:
@@ -79,35 +78,33 @@ def link(words: Sequence[str], directory: Path) -> list[Path]:
         raise ConfigError([f"run: got {str(path)!r}, {allowed}" for path in bare])
     # A slash would lead into the run of another label; this one looks like it, and is part of a name.
     names = {label: label.replace("/", "\u2215") for label in named}
-    links = [
-        (directory / (f"{names[label]}/{index}" if len(paths) > 1 else names[label]), path)
+    return {
+        f"{names[label]}/{index}" if len(paths) > 1 else names[label]: path
         for label, paths in named.items()
         for index, path in enumerate(paths, 1)
-    ]
-    return [_link(place, path) for place, path in links]
+    }
 
 
-def link_all(root: Path, directory: Path) -> list[Path]:
-    """Links in `directory`, under their paths below `root`, the runs that are not there yet, and returns the links."""
-    names = [(path.relative_to(root) if path != root else root.resolve().name, path) for path in _with_events(root)]
-    places = [(directory / name, path) for name, path in names]
-    return [_link(place, path) for place, path in places if not place.exists()]
-
-
-def _with_events(root: Path) -> Iterator[Path]:
-    """Yields directories below `root` with event files, of whatever trainer; links are not followed.
+def runs_below(root: Path) -> dict[str, Path]:
+    """Returns directories with event files by their path below `root`, of whatever trainer; links are not followed.
 
     An attempt that was set aside in a run is left out: linked before the run has event files, it stood in its place.
     """
+    found = dict[str, Path]()
     for name, children, files in os.walk(root):
+        path = Path(name)
         if matching(files, EVENT_FILES):
             children.clear()
-            yield Path(name)
+            found[str(path.relative_to(root)) if path != root else root.resolve().name] = path
         elif "config.yaml" in files:
             children[:] = [child for child in children if not child.startswith(ATTEMPT)]
+    return found
 
 
-def _link(place: Path, path: Path) -> Path:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(path.resolve(), target_is_directory=True)
-    return place
+def link(named: Mapping[str, Path], directory: Path) -> None:
+    """Links in `directory` the runs that are not there yet."""
+    for name, path in named.items():
+        place = directory / name
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(path.resolve(), target_is_directory=True)

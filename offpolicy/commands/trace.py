@@ -12,9 +12,9 @@ from rich.table import Table
 
 from offpolicy.analysis.chrome_trace import TRACE_JSON, export_trace
 from offpolicy.analysis.trace_reader import ThreadTrack, overlap_of, read_tracks, share_inside
-from offpolicy.commands.options import add_run, not_negative, positive
+from offpolicy.commands.options import add_run, at_least
 from offpolicy.config.run_files import read_config
-from offpolicy.errors import ConfigError
+from offpolicy.errors import EXIT_OK, ConfigError
 from offpolicy.files import write_output
 from offpolicy.logger.console import plain_console, text_table
 from offpolicy.runs import check_output
@@ -28,33 +28,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the run and the picture."""
     add_run(parser)
     parser.add_argument("--svg", type=Path, help="file for a picture of a few typical iterations")
-    parser.add_argument("--iterations", type=positive, default=3, help="how many in the picture (default: 3)")
-    parser.add_argument("--start", type=not_negative, help="of a resumed run: which start (default: the last)")
+    parser.add_argument("--iterations", type=at_least(1), default=3, help="how many in the picture (default: 3)")
+    parser.add_argument("--start", type=at_least(0), help="of a resumed run: which start (default: the last)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Reads the trace."""
-    return trace(arguments.run, svg=arguments.svg, iterations=arguments.iterations, start=arguments.start)
-
-
-def trace(run: Path, *, svg: Path | None = None, iterations: int = 3, start: int | None = None) -> int:
     """Prints how long the phases were and how the sides overlapped; the run may be training meanwhile.
 
-    `svg`: file for a picture of so many typical `iterations`; `start`: see `chosen_start`. Raises `ConfigError`.
+    Raises `ConfigError`.
     """
+    run, svg, console = arguments.run, arguments.svg, plain_console()
     if svg is not None:
         import offpolicy.analysis.plots  # noqa: F401  # refuses a missing matplotlib before anything is read
 
         check_output("--svg", svg)
-    directory = chosen_start(run, start)
+    directory = chosen_start(run, arguments.start)
     tracks = read_tracks(directory)
-    console = plain_console()
-    for track in tracks:
-        if track.has_spans:
-            console.print(_phase_table(track))
-    for line in _overlaps(tracks):
+    for table in (_phase_table(track) for track in tracks if track.has_spans):
+        console.print(table)
+    for line in (*_overlaps(tracks), "spans below a microsecond are not in a trace"):
         console.print(line)
-    console.print("spans below a microsecond are not in a trace")
     try:
         is_written = export_trace(directory, run)
         viewers = "for https://ui.perfetto.dev (it stays on this machine), chrome://tracing"
@@ -67,9 +60,9 @@ def trace(run: Path, *, svg: Path | None = None, iterations: int = 3, start: int
 
         cfg = read_config(run)
         title = f"{cfg.runner.name}, collect.mode={cfg.collect_mode}"
-        write_output("--svg", svg, timeline_svg(tracks, iterations, title))
+        write_output("--svg", svg, timeline_svg(tracks, arguments.iterations, title))
         console.print(f"written: {svg}", soft_wrap=True)
-    return 0
+    return EXIT_OK
 
 
 def chosen_start(run: Path, start: int | None) -> Path:
@@ -91,22 +84,17 @@ def _phase_table(track: ThreadTrack) -> Table:
     title = f"{track.process}, {track.thread}: {(end - begin) / 1e9:,.1f} s"
     if track.num_lost:
         title += f", the {track.num_lost:,} records before them replaced: raise timing.trace_mb"
-    table = text_table(
-        "ms per span", "spans", *(f"p{percent}" for percent in PERCENTILES), "max", "of wall", title=title
-    )
+    columns = [f"p{percent}" for percent in PERCENTILES]
+    table = text_table("ms per span", "spans", *columns, "max", "of wall", title=title)
     table.title_justify = "left"
     for name in track.names:
         starts, stops = track.spans(name)
         if len(starts):
             lengths_ms = (stops - starts) / 1e6
-            cells = [_ms(value) for value in (*np.percentile(lengths_ms, PERCENTILES), lengths_ms.max())]
-            table.add_row(name, f"{len(starts):,}", *cells, f"{(stops - starts).sum() / (end - begin):.1%}")
+            values = (*np.percentile(lengths_ms, PERCENTILES), lengths_ms.max())
+            cells = [f"{value:.3f}" if value < 999.9995 else f"{value:,.0f}" for value in values]
+            table.add_row(name, f"{len(starts):,}", *cells, f"{lengths_ms.sum() * 1e6 / (end - begin):.1%}")
     return table
-
-
-def _ms(value: float) -> str:
-    """Returns three decimals below 1000 ms, none from there on: a name beside such columns fits into 80 characters."""
-    return f"{value:.3f}" if value < 999.9995 else f"{value:,.0f}"
 
 
 def _overlaps(tracks: Sequence[ThreadTrack]) -> Iterator[str]:

@@ -11,67 +11,40 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import NamedTuple
 
+from offpolicy.config.overrides import config_file
 from offpolicy.config.parsing import flatten
 from offpolicy.config.run_files import read_values
 from offpolicy.errors import ConfigError
 
-KEYS = (
-    "env.id",
-    "env.wrappers",
-    "callbacks",
-)  # their values may be `module:name`, or many
+KEYS = ("env.id", "env.wrappers", "callbacks")  # their values may be `module:name`, or many
 
 
-class NamedModule(NamedTuple):
-    """A module that a run's configuration names, and the files that its import would execute, itself last."""
-
-    key: str
-    module: str
-    places: tuple[Path, ...]
-
-
-def check_trust(run: Path, *, is_trusted: bool, overridden: tuple[str, ...] = ()) -> None:
+def check_trust(run: Path, *, is_trusted: bool, overridden: Sequence[str] = ()) -> None:
     """Prints which modules the run of a directory imports. Raises `ConfigError` for those that need `--trust`.
 
     `run` may also be the file of its configuration. Keys that are `overridden` on the command line are the user's own.
     Nothing is imported here.
     """
     problems, file = [], run if run.is_file() else run / "config.yaml"
-    for named in named_modules(file, overridden):
-        where = named.places[-1] if named.places else "no directory of sys.path"
-        sys.stderr.write(f"offpolicy: {file}: {named.key} imports {named.module}, found in {where}\n")
-        reasons = ((place, why_not_trusted(file, place)) for place in named.places)
-        place, why = next(((place, why) for place, why in reasons if why is not None), (None, None))
-        if why is not None and not is_trusted:
-            problems.append(f"{named.key}: {named.module} would run {place}, which {why}; read it, then add --trust")
+    for key, module in _named_modules(file):
+        if key in overridden:
+            continue
+        places = list(_executed(module))
+        where = places[-1] if places else "no directory of sys.path"
+        sys.stderr.write(f"offpolicy: {file}: {key} imports {module}, found in {where}\n")
+        reasons = [f"{place}, which {why}" for place in places if (why := why_not_trusted(file, place))]
+        if reasons and not is_trusted:
+            problems.append(f"{key}: {module} would run {reasons[0]}; read it, then add --trust")
     if problems:
         raise ConfigError(problems)
 
 
 def check_source(words: Sequence[str], *, is_trusted: bool) -> None:
     """Does the same for the run of `config=RUN` among overrides, whose modules a new run would import."""
-    from offpolicy.config.overrides import config_file
-
     file, overridden = config_file(words)
     if file is not None:
         check_trust(file, is_trusted=is_trusted, overridden=overridden)
-
-
-def named_modules(file: Path, overridden: tuple[str, ...] = ()) -> list[NamedModule]:
-    """Returns the modules that a run's configuration names, but for our own."""
-    try:
-        values = flatten(read_values(file))
-    except ConfigError:  # the command, which reads it in the same way, refuses it
-        return []
-    found = []
-    named = [(key, given if isinstance(given, list) else [given]) for key in KEYS if (given := values.get(key))]
-    for key, target in ((key, target) for key, targets in named for target in targets):
-        module, colon, _ = str(target).rpartition(":")
-        if colon and module.partition(".")[0] != __name__.partition(".")[0] and key not in overridden:
-            found.append(NamedModule(key, module, tuple(_executed(module))))
-    return found
 
 
 def why_not_trusted(file: Path, place: Path) -> str | None:
@@ -90,8 +63,22 @@ def why_not_trusted(file: Path, place: Path) -> str | None:
     return None
 
 
+def _named_modules(file: Path) -> Iterator[tuple[str, str]]:
+    """Yields the modules that a run's configuration names, with their keys, but for our own."""
+    try:
+        values = flatten(read_values(file))
+    except ConfigError:  # the command, which reads it in the same way, refuses it
+        return
+    for key in KEYS:
+        given = values.get(key) or []
+        for target in given if isinstance(given, list) else [given]:
+            module, colon, _ = str(target).rpartition(":")
+            if colon and module.partition(".")[0] != "offpolicy":
+                yield key, module
+
+
 def _executed(module: str) -> Iterator[Path]:
-    """Returns the files that importing `module` would execute, as `make_env` would, without importing any of them.
+    """Yields the files that importing `module` would execute, as `make_env` would, without importing any of them.
 
     Of `a.b` that is what `a` executes, and `b`, which may lie in any directory of a namespace package `a`.
     """

@@ -65,13 +65,18 @@ def group_options() -> dict[str, tuple[str, ...]]:
     return {group: tuple(sorted({*names, *theirs.get(group, ())})) for group, names in ours.items()}
 
 
-def environment_ids() -> dict[str, str]:
+def algorithms() -> tuple[str, ...]:
+    """Returns the names of the algorithms, as `algo=` takes them."""
+    return group_options()["algo"]
+
+
+def environments() -> dict[str, str]:
     """Returns the Gymnasium ids of the environments that `env=` takes, by name; of a plug-in's, its entry point.
 
-    `gym`, which takes any, has none.
+    Any other Gymnasium id is given as `env.id=...`, also as `module:EnvId-v0`.
     """
     found = {path.stem: read_values(path)["env"]["id"] for path in sorted((conf_dir() / "env").glob("*.yaml"))}
-    own = {name: env_id for name, env_id in found.items() if name != "gym"}
+    own = {name: env_id for name, env_id in found.items() if name != "gym"}  # which takes any, and has none
     return {**{plugin.name: plugin.target for plugin in plugins.installed(plugins.ENVS)}, **own}
 
 

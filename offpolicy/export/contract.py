@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import math
 from collections.abc import Mapping
@@ -12,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from offpolicy import __version__
 from offpolicy.envs.make import Env
 from offpolicy.envs.spaces import Codec
-from offpolicy.export.env_policy import ACTION, BATCH, PROBABILITY, EnvPolicy
+from offpolicy.export.env_policy import ACTION, BATCH, PROBABILITY, EnvPolicy, name_of
 
 FORMAT = 1  # version of the contract
-PACKAGES = ("torch", "gymnasium", "mujoco", "numpy", "onnx", "onnxscript", "onnxruntime")
+PACKAGES = ("offpolicy", "torch", "gymnasium", "mujoco", "numpy", "onnx", "onnxscript", "onnxruntime")
 # Units of Gymnasium's own tasks, from their documentation; an environment may say its own in `metadata["units"]`.
 UNITS: Mapping[str, Mapping[str, list[str]]] = {
     "Pendulum-v1": {"obs": ["1 (cosine)", "1 (sine)", "rad/s"], "action": ["N m"]},
@@ -33,21 +33,16 @@ def contract_path(file: Path) -> Path:
 
 
 def describe_ports(module: EnvPolicy, codec: Codec, env: Env, env_id: str) -> dict[str, Any]:
-    """Returns inputs, outputs and what the policy does not read, as JSON data."""
+    """Returns inputs, their bounds row-major, outputs and what the policy does not read, as JSON data."""
     own = env.metadata.get("units")
     units = {**UNITS.get(env_id, {}), **(json_value(own) if isinstance(own, Mapping) else {})}
-    by_name = {leaf.name or "obs": leaf for leaf in codec.leaves}
-    inputs = [
-        {
-            "name": part.name,
-            "dtype": "float32",
-            "shape": [BATCH, *part.shape],
-            "env_dtype": by_name[part.name].dtype,
-            **_bounds_of(env, by_name[part.name].path),
-            "units": units.get(part.name),
-        }
-        for part in module.parts
-    ]
+    inputs = []
+    for name, part in zip(module.input_names, module.parts, strict=True):
+        space: Any = env.observation_space  # Any: a Box, or a Dict of them
+        for key in part.path:
+            space = space[key]
+        port = {"name": name, "dtype": "float32", "shape": [BATCH, *part.shape], "env_dtype": part.dtype}
+        inputs.append({**port, "low": _finite(space.low), "high": _finite(space.high), "units": units.get(name)})
     spec = codec.spec
     action = {
         "name": ACTION,
@@ -66,7 +61,7 @@ def describe_ports(module: EnvPolicy, codec: Codec, env: Env, env_id: str) -> di
     return {
         "inputs": inputs,
         "outputs": outputs,
-        "unread": list(module.unread),
+        "unread": [name for leaf in codec.leaves if (name := name_of(leaf)) not in module.input_names],
         "step_s": float(step_s) if isinstance(step_s, int | float) and math.isfinite(step_s) else None,
     }
 
@@ -84,13 +79,7 @@ def json_value(value: Any) -> Any:  # Any: an argument of the environment, and J
 
 def versions() -> dict[str, str]:
     """Returns the versions of the packages that made the file."""
-    found = {"offpolicy": __version__}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return {name: importlib.metadata.version(name) for name in PACKAGES if importlib.util.find_spec(name)}
 
 
 def digest(content: bytes) -> str:
@@ -98,13 +87,6 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _bounds_of(env: Env, path: tuple[Any, ...]) -> dict[str, Any]:
-    """Returns the bounds of a part of the observation, row-major; null where there is none."""
-    space: Any = env.observation_space  # Any: a Box, or a Dict of them
-    for key in path:
-        space = space[key]
-    return {name: _finite(getattr(space, name)) for name in ("low", "high")}
-
-
 def _finite(bounds: Any) -> list[float | None]:
+    """Returns bounds, null where there is none."""
     return [float(bound) if math.isfinite(bound) else None for bound in np.ravel(bounds).tolist()]

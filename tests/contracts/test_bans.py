@@ -104,7 +104,7 @@ def test_commands_print_to_the_console_on_which_a_path_is_no_markup() -> None:
     """One of rich's own takes `[x]` in a path or label for a style and `:x:` for an emoji."""
     files = [path for folder in ("commands", "api") for path in (REPOSITORY / "offpolicy" / folder).glob("*.py")]
     found = {path.name: own for path in files if (own := consoles(path.read_text()))}
-    assert found == {"policy_files.py": ["Console(stderr=True)"], "play.py": ["Console(stderr=True)"]}
+    assert found == {"export.py": ["Console(stderr=True)"], "play.py": ["Console(stderr=True)"]}
 
 
 def test_no_file_holds_the_marks_of_an_unfinished_merge() -> None:

@@ -18,7 +18,7 @@ from typing import IO, Any
 import pytest
 
 from offpolicy.collect.evaluation import EpisodeCallbacks, random_actor, run_episodes
-from offpolicy.commands.record import Recorder
+from offpolicy.commands.play import Recorder
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.probe import probe
 from tests import faults

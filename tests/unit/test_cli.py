@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from offpolicy import cli
-from offpolicy.commands.saved_run import PolicyChoice
+from offpolicy.commands.options import PolicyChoice
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import specs
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 
 
 class Runners:
-    """Records what it is asked to do, in place of the runners, and answers as told."""
+    """Records what it is asked to do, in place of the runners, and answers so."""
 
     def __init__(self, answer: int | BaseException = 0) -> None:
         self.asked: list[Any] = []
@@ -34,10 +34,9 @@ class Runners:
         return SimpleNamespace(train=self._record, resume=self._record)
 
     def replace(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("offpolicy.commands.runners.train_module", lambda: self.train_module)
-        monkeypatch.setattr("offpolicy.commands.runners.run_server", lambda: contextlib.nullcontext("server"))
-        for name in ("evaluate", "play", "compare"):
-            monkeypatch.setattr(f"offpolicy.commands.{name}.{name}", self._record)
+        monkeypatch.setattr("offpolicy.commands.train.train_module", lambda: self.train_module)
+        monkeypatch.setattr("offpolicy.commands.train.run_server", lambda: contextlib.nullcontext("server"))
+        monkeypatch.setattr("offpolicy.commands.evaluate.evaluated", self._record)
 
     def _record(self, *args: Any, **options: Any) -> int:
         self.asked.append((*args, options) if options else args)
@@ -87,81 +86,45 @@ def test_resume_finds_the_run_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert runners.asked == [(run, {"total_timesteps": 9}, "server", {"ends_process": True})]
 
 
-@pytest.mark.parametrize(
-    ("argv", "rest"),
-    [
+def test_what_no_command_takes_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, rest in (
         (["sweep", "space.yaml", "algo=td3", "--trials", "1", "--tirals", "2"], "--tirals 2"),
         (["list", "runs", "others"], "others"),
-    ],
-)
-def test_what_no_command_takes_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argv: list[str], rest: str
-) -> None:
-    assert run_with(monkeypatch, Runners(), *argv) == 2
-    assert f"unrecognized arguments: {rest}\n" in capsys.readouterr().err
+    ):
+        assert cli.main(argv) == 2
+        assert f"unrecognized arguments: {rest}\n" in capsys.readouterr().err
 
 
 def test_eval_hands_its_options_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").touch()
-    runners = Runners()
+    runners = Runners(ConfigError("asked"))
     words = ("--episodes", "3", "--device", "cpu", "--random", "--set", "env.kwargs.x=1", "--set", "env.kwargs.y=[2]")
-    assert run_with(monkeypatch, runners, "eval", f"mine={tmp_path}", str(tmp_path), *words) == 0
-    choice = PolicyChoice(None, None, "cpu", {"env": {"kwargs": {"x": 1, "y": [2]}}})
+    assert run_with(monkeypatch, runners, "eval", f"mine={tmp_path}", str(tmp_path), *words) == 2
+    choice = PolicyChoice(overrides={"env": {"kwargs": {"x": 1, "y": [2]}}})
     runs = {"mine": tmp_path, tmp_path.name: tmp_path}
     assert runners.asked == [(runs, choice, {"episodes": 3, "with_random": True})]
 
 
-@pytest.mark.parametrize("text", ["-1", "x", "1.5"])
-@pytest.mark.parametrize("option", ["--seed", "--step", "--episodes"])
-def test_what_is_no_number_from_0_on_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str, text: str
-) -> None:
-    assert run_with(monkeypatch, Runners(), "eval", str(tmp_path), option, text) == 2
-    assert f"argument {option}: got {text}, allowed a whole number in [" in capsys.readouterr().err
+def test_numbers_out_of_their_range_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--seed", "--step", "--episodes"):
+        for text in ("-1", "x", "1.5"):
+            assert cli.main(["eval", "x", option, text]) == 2
+            assert f"argument {option}: got {text}, allowed a whole number in [" in capsys.readouterr().err
+    for score in ("nan", "inf", "1e999"):
+        assert cli.main(["compare", "a", "b", "--reference", score]) == 2
+        assert f"argument --reference: got {score}, allowed a finite number" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("score", ["nan", "inf", "1e999"])
-def test_a_score_that_no_curve_can_reach_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], score: str
-) -> None:
-    assert run_with(monkeypatch, Runners(), "compare", "a", "b", "--reference", score) == 2
-    assert f"argument --reference: got {score}, allowed a finite number" in capsys.readouterr().err
-
-
-def test_compare_hands_over_runs_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    runners = Runners()
-    argv = [
-        "compare",
-        "a=x",
-        "a=y",
-        "z",
-        "--reference",
-        "-200",
-        "--html",
-        "c.html",
-        "--fail-on",
-        "x<1",
-        "--fail-on=y>2",
-    ]
-    assert run_with(monkeypatch, runners, *argv) == 0
-    files = {"png": None, "markdown": None, "html": Path("c.html"), "fail_on": ["x<1", "y>2"]}
-    assert runners.asked == [(["a=x", "a=y", "z"], -200.0, files)]
-
-
-def test_two_runs_under_one_label_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_two_runs_under_one_label_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "config.yaml").touch()
-    assert run_with(monkeypatch, Runners(), "eval", f"a={tmp_path}", f"a={tmp_path}") == 2
+    assert cli.main(["eval", f"a={tmp_path}", f"a={tmp_path}"]) == 2
     assert "run: the label 'a' is given twice" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["resume", "eval"])
-def test_a_directory_that_is_no_run_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
-) -> None:
-    assert run_with(monkeypatch, Runners(), command, str(tmp_path)) == 2
-    assert f"run: got '{tmp_path}'" in capsys.readouterr().err
+def test_a_directory_that_is_no_run_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for command in ("resume", "eval"):
+        assert cli.main([command, str(tmp_path)]) == 2
+        assert f"run: got '{tmp_path}'" in capsys.readouterr().err
 
 
 @pytest.mark.promise("exit-codes")
@@ -209,15 +172,11 @@ def test_help_explains_every_command_in_a_line_and_train_help_every_key(run_cli:
         for name in (*commands, "tensorboard", "sweep", "reproduce", "doctor", "help")
         if not re.search(rf"\n    {name}\s+\w", text)
     ] == []
+    assert run_cli([]).stdout == text
     text = run_cli(["help", "all"]).stdout
     assert [key for key in specs() if f"\n  {key}=" not in text] == []
     assert "algo.gamma=0.99" in text
     assert "a number in [0.0, 1.0]" in text
-
-
-def test_the_command_alone_shows_its_help(run_cli: Any) -> None:
-    result = run_cli([])
-    assert (result.returncode, result.stdout) == (0, run_cli(["--help"]).stdout)
 
 
 @pytest.mark.alone
@@ -241,19 +200,14 @@ def test_a_wrong_command_exits_2(run_cli: Any, argv: list[str]) -> None:
     ("sink", "code", "said"),
     [("> /dev/full", 74, "offpolicy: No space left on device\n"), ("| exit 0", 141, "")],
 )
-def test_an_output_that_nobody_takes_is_told_in_a_line_or_the_exit_code(
+def test_an_output_that_is_not_read_has_a_line_or_an_exit_code(
     command: str, sink: str, code: int, said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "runs" / "one" / "config.yaml").touch()
     script = f'set -o pipefail; (sleep 0.2; "$PY" -m offpolicy {command}) {sink}'
-    environment = {
-        **os.environ,
-        "PY": sys.executable,
-        "PYTHONUNBUFFERED": "",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
+    own = {"PY": sys.executable, "PYTHONUNBUFFERED": "", "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
+        ["bash", "-c", script], capture_output=True, text=True, check=False, env={**os.environ, **own}, cwd=tmp_path
     )
     assert (done.returncode, done.stderr) == (code, said)

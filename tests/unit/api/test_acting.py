@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from offpolicy.algos.registry import make_policy
-from offpolicy.api import acting
-from offpolicy.api.acting import LoadedPolicy, load
+from offpolicy.api.acting import LoadedPolicy
+from offpolicy.api.runs import load
 from offpolicy.commands.saved_run import SavedRun
 from offpolicy.config.run_files import write_config
 from offpolicy.config.schema import RunConfig
@@ -161,7 +161,7 @@ def test_a_run_that_names_code_in_its_own_directory_needs_trust(
     monkeypatch.syspath_prepend(str(run))
     with pytest.raises(ConfigError, match=r"evil would run .*evil.py, which lies inside the run's directory"):
         load(run)
-    monkeypatch.setattr(acting.SavedRun, "find", lambda path, choice: pytest.fail("trusted"))
+    monkeypatch.setattr(SavedRun, "find", lambda path, choice: pytest.fail("trusted"))
     with pytest.raises(pytest.fail.Exception, match="trusted"):
         load(run, trust=True)
 
@@ -172,25 +172,19 @@ def test_other_seeds_and_steps_than_whole_numbers_are_refused(tmp_path: Path, op
         load(tmp_path, **options)
 
 
-def test_an_observation_of_a_box_with_a_first_dimension_of_one_is_one() -> None:
-    """A frame stack of 1. Runs of before do not know the shape: there a first dimension is that of many."""
-    frames = replace(BOX, box_shape=(1, 3))
-    assert loaded(frames)(np.ones((1, 3))).shape == (2,)
-    assert loaded(frames)(np.ones((4, 1, 3))).shape == (4, 2)
-    assert loaded(frames)(np.ones((4, 3))).shape == (4, 2)
-    with pytest.raises(ConfigError, match=r"allowed \[1, 3\] or \[N, 1, 3\]"):
-        loaded(frames)(np.ones((4, 2)))
-
-
-@pytest.mark.parametrize("given", [(3, 2), (4, 3, 2), (6, 1), (4, 2, 3, 1)])
-def test_an_observation_that_is_transposed_is_refused(given: tuple[int, ...]) -> None:
-    """It has as many values, and was taken for another observation."""
-    grid = loaded(replace(BOX, obs_dim=6, box_shape=(2, 3)))
-    for flat in ((2, 3), (6,)):
-        assert grid(np.ones(flat)).shape == (2,)
-        assert grid(np.ones((4, *flat))).shape == (4, 2)
-    with pytest.raises(ConfigError, match=r"obs: got an array of the shape .*, allowed \[2, 3\] or \[N, 2, 3\]"):
-        grid(np.ones(given))
+def test_observations_of_a_box_of_a_higher_rank_have_its_shape_or_are_flat() -> None:
+    """A transposed one has as many values, and was taken for another observation; a frame stack of 1 is one."""
+    for shape, others in (((1, 3), [(4, 2)]), ((2, 3), [(3, 2), (4, 3, 2), (6, 1), (4, 2, 3, 1)])):
+        size = shape[0] * shape[1]
+        policy = loaded(replace(BOX, obs_dim=size, box_shape=shape))
+        for one in (shape, (size,)):
+            assert policy(np.ones(one)).shape == (2,)
+            assert policy(np.ones((4, *one))).shape == (4, 2)
+        for other in others:
+            with pytest.raises(
+                ConfigError, match=r"obs: got an array of the shape .*, allowed \[\d, 3\] or \[N, \d, 3\]"
+            ):
+                policy(np.ones(other))
 
 
 def test_actions_have_the_shape_of_their_space() -> None:

@@ -60,30 +60,25 @@ def test_what_is_no_run_is_not_evaluated(asked: list[Any], run: Any, got: str) -
     assert (caught.value.problems, asked) == ((f"run: got {got}, allowed {ONE_RUN}",), [])
 
 
-@pytest.mark.parametrize("episodes", [0, -1])
-def test_bad_input_is_refused_before_anything_is_read(asked: list[Any], episodes: int) -> None:
-    with pytest.raises(ConfigError, match=rf"episodes: got {episodes}, allowed a whole number in \[1, inf\)"):
-        evaluate("y", episodes=episodes)
-    with pytest.raises(ConfigError, match="run: got none, allowed one or more"):
-        evaluate([])
-    with pytest.raises(TypeError, match="got episode, allowed episodes, seed, step"):
-        evaluate("y", **{"episode": 3})  # type: ignore[arg-type]  # misspelt
-    assert asked == []
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"seed": -1}, "seed: got -1, allowed a whole number in [0, inf)"),
-        ({"step": "300"}, "step: got '300', allowed a whole number in [0, inf)"),
-        ({"episodes": 1.5}, "episodes: got 1.5, allowed a whole number in [1, inf)"),
-        ({"changes": "x"}, 'changes: got a str, allowed a mapping such as {"env": {"kwargs": {"g": 9.0}}}'),
-    ],
-)
-def test_options_are_checked_as_those_of_the_command(asked: list[Any], options: Any, problem: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        evaluate("y", **options)
-    assert caught.value.problems == (problem,)
+def test_options_are_checked_as_those_of_the_command_before_anything_is_read(asked: list[Any]) -> None:
+    number = "allowed a whole number in"
+    given: list[tuple[Any, dict[str, Any], str]] = [
+        ("y", {"episodes": 0}, f"episodes: got 0, {number} [1, inf)"),
+        ("y", {"episodes": 1.5}, f"episodes: got 1.5, {number} [1, inf)"),
+        ("y", {"seed": -1}, f"seed: got -1, {number} [0, inf)"),
+        ("y", {"step": "300"}, f"step: got '300', {number} [0, inf)"),
+        ("y", {"changes": "x"}, 'changes: got a str, allowed a mapping such as {"env": {"kwargs": {"g": 9.0}}}'),
+        (
+            "y",
+            {"random": True},
+            "random: got True with one run, allowed with a list or a mapping: evaluate([run], random=True)",
+        ),
+        ([], {}, "run: got none, allowed one or more"),
+    ]
+    for run, options, problem in given:
+        with pytest.raises(ConfigError) as caught:
+            evaluate(run, **options)
+        assert caught.value.problems == (problem,)
     assert asked == []
 
 

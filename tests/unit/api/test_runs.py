@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.api.acting import load
-from offpolicy.api.runs import TrainedRun
+from offpolicy.api.runs import TrainedRun, load
 from offpolicy.config.overrides import load_config
 from offpolicy.config.run_files import write_config
 from offpolicy.config.schema import RunConfig

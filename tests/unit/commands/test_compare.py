@@ -13,42 +13,31 @@ import pytest
 from PIL import Image
 
 from offpolicy.cli import main
-from offpolicy.commands.compare import compare
-from offpolicy.errors import EXIT_UNJUDGED, ConfigError
+from offpolicy.errors import EXIT_UNJUDGED
+from tests.unit.commands.conftest import Typed
 
 MakeRun = Callable[..., Path]
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[str]:
-    assert compare([str(word) for word in words]) == 0
-    return capsys.readouterr().out.splitlines()
-
-
-def test_each_row_has_both_values_the_change_with_its_interval_and_a_verdict(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = printed(capsys, make_run("one"), make_run("two", train=20.0))
+def test_each_row_has_both_values_the_change_with_its_interval_and_a_verdict(make_run: MakeRun, printed: Typed) -> None:
+    lines = printed("compare", make_run("one"), make_run("two", train=20.0)).splitlines()
     (train,) = [line for line in lines if line.startswith("Train ")]
     assert re.fullmatch(r"Train +(9|10)\.\d+ +(19|20)\.\d+ +\+\d+% \[\+\d+, \+\d+\] +slower ?", train)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 6])
-def test_the_tables_fit_80_columns_however_many_runs(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str], count: int
-) -> None:
+def test_the_tables_fit_80_columns_however_many_runs(make_run: MakeRun, printed: Typed, count: int) -> None:
     runs = [make_run(f"a-rather-long-name-{index}", train=10.0 + index) for index in range(count)]
-    lines = printed(capsys, *runs)
+    lines = printed("compare", *runs).splitlines()
     assert max(map(len, lines)) <= 80
     verdicts = [word for line in lines if line.startswith("Train ") for word in line.split() if word == "slower"]
     assert len(verdicts) == count - 1
 
 
-def test_a_run_without_its_cores_is_named_with_its_shares(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_its_cores_is_named_with_its_shares(make_run: MakeRun, printed: Typed) -> None:
     busy = {"cpu/learner_descheduled_pct": 87.12, "cpu/collector_descheduled_pct": 2.3}
-    lines = printed(capsys, make_run("one"), make_run("two", train=20.0, extra=busy))
+    lines = printed("compare", make_run("one"), make_run("two", train=20.0, extra=busy)).splitlines()
     (train,) = [line for line in lines if line.startswith("Train ")]
     assert train.split()[-1] == "busy"
     text = " ".join(" ".join(lines).split())
@@ -85,15 +74,16 @@ def test_conditions_decide_the_exit_code(  # noqa: PLR0913  # the columns of the
     assert [line.split(":")[:2] for line in lines] == [[o, f" {c}"] for o, c in zip(outcomes, conditions, strict=True)]
 
 
-def test_a_condition_that_is_none_is_refused_before_a_run_is_read(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "no-such-run", "nor-this", "--fail-on", "perf/steps_per_sec=-5%"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()[1:]
+def test_a_condition_that_is_none_is_refused_before_a_run_is_read(refused: Typed) -> None:
+    problem = refused("compare", "no-such-run", "nor-this", "--fail-on", "perf/steps_per_sec=-5%")
+    (line,) = problem.splitlines()[1:]
     assert line.startswith("  --fail-on: got 'perf/steps_per_sec=-5%', allowed KEY<CHANGE or KEY>CHANGE")
 
 
-def test_the_files_hold_the_tables_and_the_picture(make_run: MakeRun, tmp_path: Path) -> None:
+def test_the_files_hold_the_tables_and_the_picture(make_run: MakeRun, tmp_path: Path, printed: Typed) -> None:
     files = {"png": tmp_path / "c.png", "markdown": tmp_path / "c.md", "html": tmp_path / "c.html"}
-    compare([str(make_run("one")), str(make_run("a|b<i>", train=20.0))], None, **files)
+    options = [word for name, file in files.items() for word in (f"--{name}", file)]
+    printed("compare", make_run("one"), make_run("a|b<i>", train=20.0), *options)
     with Image.open(files["png"]) as image:
         assert (image.format, image.size > (500, 500)) == ("PNG", True)
     assert "![time per iteration and learning curves](c.png)" in files["markdown"].read_text()
@@ -105,9 +95,8 @@ def test_the_files_hold_the_tables_and_the_picture(make_run: MakeRun, tmp_path: 
     assert not re.search(r'(src|href)="(?!data:)', page), "a page that needs something else"
 
 
-def test_a_file_that_cannot_be_written_is_refused_first(make_run: MakeRun, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--png: got"):
-        compare([str(make_run("one")), str(make_run("two"))], png=tmp_path / "nowhere" / "x.png")
+def test_a_file_that_cannot_be_written_is_refused_first(tmp_path: Path, refused: Typed) -> None:
+    assert "--png: got" in refused("compare", "no-such-run", "nor-this", "--png", tmp_path / "nowhere" / "x.png")
 
 
 def test_a_picture_without_matplotlib_is_refused_first_with_the_extra(make_run: MakeRun, tmp_path: Path) -> None:

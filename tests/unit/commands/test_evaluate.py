@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from offpolicy.commands.evaluate import comparison, evaluate
-from offpolicy.commands.saved_run import PolicyChoice
+from offpolicy.cli import main
+from offpolicy.commands.evaluate import comparison
 from offpolicy.config.sections import EnvConfig
-from offpolicy.errors import ConfigError, EnvFailure
+from offpolicy.errors import EnvFailure
 from offpolicy.types import Episodes
+from tests.unit.commands.conftest import Typed
 
 
 def shown(labelled: dict[str, Episodes], measure: str | None = None, width: int = 80) -> list[str]:
@@ -54,18 +55,17 @@ def test_the_table_fits_80_columns_with_large_numbers() -> None:
     assert all(row.count("[") == row.count("]") == 2 for row in rows), "an interval is broken over two lines"
 
 
-CHOICE = PolicyChoice(seed=None, step=None, device="cpu", overrides={})
-
-
-def test_the_label_of_the_random_actions_is_taken() -> None:
-    with pytest.raises(ConfigError, match="the label 'random' is that of the random actions"):
-        evaluate({"random": Path("missing")}, CHOICE, episodes=1, with_random=True)
+def test_the_label_of_the_random_actions_is_taken(tmp_path: Path, refused: Typed) -> None:
+    (tmp_path / "config.yaml").touch()
+    assert "the label 'random' is that of the random actions" in refused("eval", f"random={tmp_path}", "--random")
 
 
 def saved_run(
     path: Path, monkeypatch: pytest.MonkeyPatch, *found: Episodes | EnvFailure, measure: str | None = None
 ) -> None:
-    """A run whose evaluations, one after another, find these."""
+    """Runs whose evaluations, one after another, find these."""
+    path.mkdir(exist_ok=True)
+    (path / "config.yaml").touch()
     run = SimpleNamespace(
         path=path, env=EnvConfig(measure=measure), cfg=SimpleNamespace(seed=3),
         checkpoint=SimpleNamespace(env_steps=50), actor=lambda device: None, require_spaces=lambda spec: None,
@@ -94,28 +94,26 @@ def test_a_policy_without_the_measure_has_a_dash_beside_one_that_has_it() -> Non
 
 
 def test_a_measure_that_no_policy_has_is_refused_and_the_returns_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Typed
 ) -> None:
     saved_run(tmp_path, monkeypatch, WITHOUT, measure="typo")
-    with pytest.raises(ConfigError, match=r"env\.measure: got 'typo', which the info of no episode's end holds"):
-        evaluate({"a": tmp_path}, CHOICE, episodes=2)
+    assert "env.measure: got 'typo', which the info of no episode's end holds" in refused("eval", tmp_path)
     assert json.loads((tmp_path / "eval.jsonl").read_text())["mean_reward"] == 1.5
 
 
 def test_the_results_of_the_runs_before_one_that_fails_are_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Typed
 ) -> None:
     saved_run(tmp_path, monkeypatch, episodes(1.0), EnvFailure("it broke"))
-    with pytest.raises(EnvFailure, match="it broke"):
-        evaluate({"a": tmp_path, "b": tmp_path}, CHOICE, episodes=1)
+    assert "it broke" in refused("eval", f"a={tmp_path}", f"b={tmp_path}", code=1)
     assert json.loads((tmp_path / "eval.jsonl").read_text())["mean_reward"] == 1.0
 
 
-def test_a_record_is_never_glued_to_a_torn_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_is_never_glued_to_a_torn_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Typed) -> None:
     """A disk that was full took a part of a line; the next record was lost with it."""
     saved_run(tmp_path, monkeypatch, episodes(1.0, math.nan))
     (tmp_path / "eval.jsonl").write_text('{"env_steps": 40, "mean_reward": 7.0}\n{"env_steps": 45, "mean')
-    assert evaluate({"a": tmp_path}, CHOICE, episodes=2) == 0
+    printed("eval", tmp_path)
     records = [json.loads(line) for line in (tmp_path / "eval.jsonl").read_text().splitlines()]
     assert [(one["env_steps"], one["mean_reward"]) for one in records] == [(40, 7.0), (50, None)]
 
@@ -124,11 +122,9 @@ def test_the_evaluation_of_a_run_that_cannot_be_written_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It may be somebody else's, or on a full disk."""
-    (tmp_path / "eval.jsonl").mkdir()
     saved_run(tmp_path, monkeypatch, episodes(1.0, 3.0))
-    assert evaluate({"a": tmp_path}, CHOICE, episodes=2) == 0
+    (tmp_path / "eval.jsonl").mkdir()
+    assert main(["eval", str(tmp_path)]) == 0
     captured = capsys.readouterr()
     assert "2.00" in captured.out
-    assert (
-        f"{tmp_path / 'eval.jsonl'} cannot be written: Is a directory; the evaluation is not recorded" in captured.err
-    )
+    assert "eval.jsonl cannot be written: Is a directory; the evaluation is not recorded" in captured.err

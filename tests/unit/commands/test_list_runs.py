@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.commands.list_runs import list_runs, row
-from offpolicy.errors import ConfigError
+from offpolicy.commands.list_runs import row
 from offpolicy.runs import find_run
+from tests.unit.commands.conftest import Typed
 
 SUMMARY = {
     "status": "completed",
@@ -42,18 +42,14 @@ def test_a_run_in_progress_is_read_from_its_last_record(tmp_path: Path) -> None:
     assert row(run) == ("running", "200", "-9.00*", "50.0")
 
 
-def test_a_run_that_ended_without_an_evaluation_keeps_its_return_of_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_ended_without_an_evaluation_keeps_its_return_of_training(tmp_path: Path, printed: Typed) -> None:
     """It had one while it ran, and none once it had ended; which of the two a column shows was not said."""
     evaluated = SUMMARY | {"rollout": {"ep_rew_mean": -9.0}}
     trained = evaluated | {"eval": {"mean_reward": None, "episodes": 0}}
     assert row(make(tmp_path / "evaluated", summary=evaluated))[2] == "-151.3"
-    list_runs(tmp_path, 1)
-    assert "*" not in capsys.readouterr().out
+    assert "*" not in printed("list", tmp_path)
     assert row(make(tmp_path / "trained", summary=trained))[2] == "-9.00*"
-    list_runs(tmp_path, 2)
-    assert capsys.readouterr().out.splitlines()[-1].startswith("* mean of the last training episodes")
+    assert printed("list", tmp_path).splitlines()[-1].startswith("* mean of the last training episodes")
 
 
 def test_whether_a_run_of_another_host_goes_on_is_unknown(tmp_path: Path) -> None:
@@ -75,49 +71,32 @@ def test_a_run_that_was_resumed_and_killed_was_killed(tmp_path: Path) -> None:
     assert row(run)[0] == "completed"
 
 
-def test_the_newest_are_shown_and_the_others_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_newest_are_shown_and_the_others_counted(tmp_path: Path, printed: Typed) -> None:
     for age in range(3):
         run = make(tmp_path / f"sac/Pendulum-v1/run-{age}", summary=SUMMARY)
         os.utime(run / "config.yaml", (1e9 - age, 1e9 - age))
-    assert list_runs(tmp_path, 2) == 0
-    shown = capsys.readouterr().out
+    shown = printed("list", tmp_path, "--most", "2")
     assert shown.index("run-0") < shown.index("run-1")
     assert "run-2" not in shown
     assert f"1 older run: offpolicy list {tmp_path} --most 3" in shown
 
 
 def test_the_name_of_a_run_is_whole_and_is_one_that_commands_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Typed
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
     names = ["sac/a_very_long_module_name:Env-v0/20261122-143042-s1", "sac/Env-v1/20261122-143042-s12", "td3/X/b", "b"]
     for name in names:
         make(Path("runs") / name, summary=SUMMARY)
-    list_runs(Path("runs"), 5)
-    lines = [line for line in capsys.readouterr().out.splitlines()[3:] if line.split()]
-    assert all(line.split()[-4:] == ["completed", "20,000", "-151.3", "99.7"] for line in lines)
-    shown = {line.split()[0] for line in lines}
-    assert {str(find_run(name).relative_to("runs")) for name in shown} == set(names)
-    assert "20261122-143042-s1" in shown
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [line.split() for line in printed("list").splitlines()[3:] if line.split()]
+    assert all(words[-4:] == ["completed", "20,000", "-151.3", "99.7"] for words in lines)
+    assert {str(find_run(words[0]).relative_to("runs")) for words in lines} == set(names)
+    monkeypatch.setenv("COLUMNS", "40")  # names and numbers stay whole
+    lines = [line.split() for line in printed("list").splitlines()[3:] if line.split()]
+    assert [words[1:] for words in lines if len(words) > 1] == [["completed", "20,000", "-151.3"]] * 4
+    assert "20261122-143042-s12" in "".join(words[0] for words in lines)
 
 
-def rows_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    return [line for line in capsys.readouterr().out.splitlines()[3:] if line.split()]
-
-
-def test_a_narrow_terminal_shows_names_and_numbers_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "40")
-    make(Path("runs/sac/Env-v1/20261122-143042-s1"), summary=SUMMARY)
-    list_runs(Path("runs"), 5)
-    first, *rest = rows_of(capsys)
-    assert first.split()[1:] == ["completed", "20,000", "-151.3"]
-    assert "".join(line.split()[0] for line in (first, *rest)) == "20261122-143042-s1"
-
-
-def test_a_directory_without_runs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="directory: got .* holds no run"):
-        list_runs(tmp_path, 5)
+def test_a_directory_without_runs_is_refused(tmp_path: Path, refused: Typed) -> None:
+    assert "which holds no run; offpolicy train starts one" in refused("list", tmp_path)

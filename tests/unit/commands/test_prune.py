@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from offpolicy.checkpoint import BestStore, CheckpointStore
-from offpolicy.commands.prune import freed_bytes, prune
-from offpolicy.errors import RunDirBusyError
+from offpolicy.commands.prune import freed_bytes
 from offpolicy.launch.run_lock import RunLock
 from offpolicy.types import EvalResult
+from tests.unit.commands.conftest import Typed
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run with checkpoints at 10, 20 and 30 env steps and a best policy; that of 30 links the rows of 20."""
+    (tmp_path / "config.yaml").touch()
     store = CheckpointStore(tmp_path / "checkpoints", keep=9)
     for env_steps in (10, 20, 30):
         with store.begin(env_steps) as draft:
@@ -36,57 +38,44 @@ def names(run: Path) -> list[str]:
     return sorted(path.name for path in (run / "checkpoints").iterdir() if not path.name.startswith("latest"))
 
 
-def test_the_newest_good_one_and_the_best_stay(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    prune([run], keep=1, is_dry=False)
-    assert names(run) == ["best", "step-000000000030"]
-    assert "2 checkpoints removed, 0.0 MB; env step 30 stays" in capsys.readouterr().out
-
-
-def test_rows_that_a_kept_checkpoint_shares_stay_with_it_and_free_nothing(run: Path) -> None:
+def test_the_newest_good_one_and_the_best_stay(run: Path, printed: Typed) -> None:
+    """Rows that the kept checkpoint shares stay with it, and free nothing."""
     directories = [run / "checkpoints" / f"step-{step:012d}" for step in (20, 10)]
     own = sum(path.stat().st_size for path in directories[1].iterdir())
     with_links = sum(path.stat().st_size for path in directories[0].iterdir() if path.suffix != ".f32")
     assert freed_bytes(directories) == own + with_links
-    prune([run], keep=1, is_dry=False)
+    before = names(run)
+    assert "1 checkpoint would be removed" in printed("prune", run, "--keep", "2", "--dry-run")
+    assert names(run) == before
+    assert not (run / ".lock").exists()
+    assert "2 checkpoints removed, 0.0 MB; env step 30 stays" in printed("prune", run)
+    assert names(run) == ["best", "step-000000000030"]
     (left,) = CheckpointStore(run / "checkpoints").usable()
     assert left.rows("replay-0-000000000000000", 4).shape == (50, 4)
 
 
-def test_a_dry_run_removes_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = names(run)
-    prune([run], keep=2, is_dry=True)
-    assert names(run) == before
-    assert "1 checkpoint would be removed" in capsys.readouterr().out
-    assert not (run / ".lock").exists()
-
-
-def test_a_damaged_newer_checkpoint_is_no_reason_to_remove_the_newest_good_one(run: Path) -> None:
-    manifest = run / "checkpoints" / "step-000000000030" / "MANIFEST.json"
-    manifest.write_text(json.dumps({"format": 0}))
-    prune([run], keep=1, is_dry=False)
+def test_a_damaged_newer_checkpoint_is_no_reason_to_remove_the_newest_good_one(run: Path, printed: Typed) -> None:
+    (run / "checkpoints" / "step-000000000030" / "MANIFEST.json").write_text(json.dumps({"format": 0}))
+    printed("prune", run)
     assert names(run) == ["best", "step-000000000020", "step-000000000030"]
 
 
-def test_a_run_without_a_good_checkpoint_keeps_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def damage_states(run: Path) -> None:
     for path in (run / "checkpoints").glob("step-*"):
         os.truncate(path / "state.json", 3)
-    prune([run], keep=1, is_dry=False)
-    assert len(names(run)) == 4
-    assert "no good checkpoint, so nothing is removed" in capsys.readouterr().out
 
 
-def test_a_run_in_progress_that_has_not_saved_yet_is_refused(tmp_path: Path) -> None:
-    lock = RunLock(tmp_path)
-    with pytest.raises(RunDirBusyError, match="is in use by pid"):
-        prune([tmp_path], keep=1, is_dry=False)
-    lock.release()
+def damage_rows(run: Path) -> None:
+    """A start goes on without those rows. To prune for their sake would remove what may be mended."""
+    for rows in (run / "checkpoints").glob("step-*/replay-0-*.f32"):
+        with rows.open("r+b") as file:
+            file.write(b"????")
 
 
-def test_a_run_in_progress_is_refused(run: Path) -> None:
-    lock = RunLock(run)
-    with pytest.raises(RunDirBusyError, match="is in use by pid"):
-        prune([run], keep=1, is_dry=False)
-    lock.release()
+@pytest.mark.parametrize("damage", [damage_states, damage_rows])
+def test_a_run_without_a_good_checkpoint_keeps_all(run: Path, damage: Callable[[Path], None], printed: Typed) -> None:
+    damage(run)
+    assert "no good checkpoint, so nothing is removed" in printed("prune", run)
     assert len(names(run)) == 4
 
 
@@ -98,38 +87,26 @@ def save(path: Path, *steps: int) -> None:
             draft.add_json("state", {"env_steps": env_steps})
 
 
-def test_of_several_hosts_the_newest_that_all_have_stays(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Host 1 was killed after its save of 40, which host 0 lacks: a start needs what both have."""
-    save(run / "host-1", 10, 20, 30, 40)
-    save(run / "host-2")  # replaced, and without a checkpoint
-    prune([run], keep=1, is_dry=False)
-    assert names(run) == ["best", "step-000000000030"]
-    assert names(run / "host-1") == ["step-000000000030", "step-000000000040"]
-    assert "host-1: 2 checkpoints removed, 0.0 MB; env step 40, 30 stays" in capsys.readouterr().out
-
-
-def test_hosts_without_a_common_checkpoint_keep_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save(run / "host-1", 40, 50)
-    prune([run], keep=1, is_dry=False)
-    assert (len(names(run)), len(names(run / "host-1"))) == (4, 2)
-    assert capsys.readouterr().out.count("no good checkpoint that all hosts have, so nothing is removed") == 2
-
-
-def test_a_host_in_progress_is_refused_before_anything_goes(run: Path) -> None:
+def test_a_run_in_progress_is_refused_before_anything_goes(run: Path, refused: Typed) -> None:
     save(run / "host-1", 10, 20, 30)
-    lock = RunLock(run / "host-1")
-    with pytest.raises(RunDirBusyError, match="is in use by pid"):
-        prune([run], keep=1, is_dry=False)
-    lock.release()
+    for busy in (run, run / "host-1"):
+        lock = RunLock(busy)
+        assert "is in use by pid" in refused("prune", run, code=73)
+        lock.release()
     assert (len(names(run)), len(names(run / "host-1"))) == (4, 3)
 
 
-def test_checkpoints_whose_rows_are_damaged_are_not_good(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A start goes on without those rows. To prune for their sake would remove what may be mended."""
-    for rows in (run / "checkpoints").glob("step-*/replay-0-*.f32"):
-        with rows.open("r+b") as file:
-            file.write(b"????")
-    before = names(run)
-    prune([run], keep=1, is_dry=False)
-    assert names(run) == before
-    assert "no good checkpoint, so nothing is removed" in capsys.readouterr().out
+def test_of_several_hosts_the_newest_that_all_have_stays(run: Path, printed: Typed) -> None:
+    """Host 1 was killed after its save of 40, which host 0 lacks: a start needs what both have."""
+    save(run / "host-1", 10, 20, 30, 40)
+    save(run / "host-2")  # replaced, and without a checkpoint
+    assert "host-1: 2 checkpoints removed, 0.0 MB; env step 40, 30 stays" in printed("prune", run)
+    assert names(run) == ["best", "step-000000000030"]
+    assert names(run / "host-1") == ["step-000000000030", "step-000000000040"]
+
+
+def test_hosts_without_a_common_checkpoint_keep_all(run: Path, printed: Typed) -> None:
+    save(run / "host-1", 40, 50)
+    missing = "no good checkpoint that all hosts have, so nothing is removed"
+    assert printed("prune", run).count(missing) == 2
+    assert (len(names(run)), len(names(run / "host-1"))) == (4, 2)

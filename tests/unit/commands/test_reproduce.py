@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from offpolicy.commands.reproduce import reproduce
+from offpolicy.cli import main
+from offpolicy.commands import reproduce as module
 from offpolicy.config.overrides import load_config
 from offpolicy.config.run_files import write_config
 from offpolicy.config.schema import RunConfig
-from offpolicy.errors import ConfigError
 from offpolicy.types import SpaceSpec
+from tests.unit.commands.conftest import Typed
 
 SPEC = SpaceSpec(3, 1, (-2.0,), (2.0,))
 SUMMARY: dict[str, Any] = {
@@ -35,19 +36,24 @@ def end(cfg: RunConfig, **changes: Any) -> int:
     return 0
 
 
+Train = Callable[[RunConfig], int]
+Start = Callable[[Train], None]
+
+
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """`start(train)` trains in place of the runners; `first` is a run that has ended."""
     monkeypatch.chdir(tmp_path)
     end(load_config(["threads.learner=1", "collect.mode=alternate", "run_dir=first", "device=cpu"]))
-    return Path("first")
+    return lambda train: monkeypatch.setattr(module, "train_module", lambda: SimpleNamespace(train=train))
 
 
-def test_the_same_configuration_runs_in_another_directory(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_configuration_runs_in_another_directory(start: Start, printed: Typed) -> None:
     started: list[RunConfig] = []
-    assert reproduce(run, [], lambda cfg: started.append(cfg) or end(cfg)) == 0
+    start(lambda cfg: started.append(cfg) or end(cfg))
+    assert "result      reproduced, bit for bit" in printed("reproduce", "first")
     (cfg,) = started
     assert str(cfg.run_dir).startswith("runs/sac/Pendulum-v1/")
-    assert "result      reproduced, bit for bit" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -62,25 +68,23 @@ def test_the_same_configuration_runs_in_another_directory(run: Path, capsys: pyt
         (["collect.mode=overlap"], {"updates": 499}, 0, "not bitwise equal bits need collect.mode=alternate"),
     ],
 )  # fmt: skip
-def test_a_broken_promise_alone_fails(
-    run: Path, capsys: pytest.CaptureFixture[str], words: list[str], changes: dict[str, Any], code: int, line: str
+def test_a_broken_promise_alone_fails(  # noqa: PLR0913  # the columns of the table
+    start: Start, capsys: pytest.CaptureFixture[str], words: list[str], changes: dict[str, Any], code: int, line: str
 ) -> None:
-    assert reproduce(run, words, lambda cfg: end(cfg, **changes)) == code
+    start(lambda cfg: end(cfg, **changes))
+    assert main(["reproduce", "first", *words]) == code
     assert line in capsys.readouterr().out
 
 
-def test_a_repetition_that_fails_is_not_compared(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert reproduce(run, [], lambda cfg: 65) == 65
+def test_a_repetition_that_fails_is_not_compared(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    start(lambda cfg: 65)
+    assert main(["reproduce", "first"]) == 65
     assert "result" not in capsys.readouterr().out
 
 
-def delete_summary(run: Path) -> list[str]:
-    (run / "summary.json").unlink()
-    return []
-
-
-@pytest.mark.parametrize("prepare", [lambda run: [f"run_dir={run}"], delete_summary, lambda run: ["algo=td3"]])
-def test_what_cannot_be_repeated_is_refused_before_the_start(run: Path, prepare: Callable[[Path], list[str]]) -> None:
-    with pytest.raises(ConfigError):
-        reproduce(run, prepare(run), lambda cfg: pytest.fail("started"))
-    shutil.rmtree(run)
+def test_what_cannot_be_repeated_is_refused_before_the_start(start: Start, refused: Typed) -> None:
+    start(lambda cfg: pytest.fail("started"))
+    refused("reproduce", "first", "run_dir=first")
+    refused("reproduce", "first", "algo=td3")
+    Path("first/summary.json").unlink()
+    assert "allowed a run that has ended, in a new directory" in refused("reproduce", "first")

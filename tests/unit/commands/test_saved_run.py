@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,20 @@ from torch import Tensor
 from offpolicy.algos.registry import make_policy
 from offpolicy.checkpoint import BestPolicy, BestStore, Checkpoint, CheckpointStore
 from offpolicy.commands import saved_run
-from offpolicy.commands.evaluate import evaluate
-from offpolicy.commands.play import play
-from offpolicy.commands.policy_files import export
-from offpolicy.commands.record import record
-from offpolicy.commands.saved_run import PolicyChoice, SavedRun
+from offpolicy.commands.options import PolicyChoice
+from offpolicy.commands.saved_run import SavedRun
 from offpolicy.config.overrides import load_config
 from offpolicy.config.run_files import write_config
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.types import EvalResult, SpaceSpec
 from tests.fakes import shared_state
+from tests.unit.commands.conftest import Typed
 
 SPEC = SpaceSpec(3, 1, (-2.0,), (2.0,))  # Pendulum's
 
 
 def choice(**env: Any) -> PolicyChoice:
-    return PolicyChoice(seed=None, step=None, device="cpu", overrides={"env": env} if env else {})
+    return PolicyChoice(overrides={"env": env} if env else {})
 
 
 def test_the_newest_checkpoint_is_taken_and_damaged_ones_are_named(
@@ -54,19 +51,10 @@ def test_the_physics_of_the_environment_may_change_and_other_keys_may_not(runnin
         SavedRun.find(running, choice(id="Other-v0"))
 
 
-COMMANDS: dict[str, Callable[[Path, PolicyChoice, Path], int]] = {
-    "eval": lambda run, choice, out: evaluate({"run": run}, choice, episodes=1),
-    "play": lambda run, choice, out: play(run, choice, video=out / "run.gif", episodes=1),
-    "record": lambda run, choice, out: record(run, choice, out=out / "demos.npz", episodes=1),
-    "export": lambda run, choice, out: export(run, choice, {"--torch": out / "policy.pt2"}),
-}
-
-
-@pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_acts_in_an_environment_whose_spaces_have_changed_since_training(
-    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Typed
 ) -> None:
-    """Other bounds gave other returns, demonstrations and contracts, and nobody was told."""
+    """Other bounds gave other returns, demonstrations and contracts, without a word."""
     monkeypatch.setattr("offpolicy.collect.video.check_drawing", lambda env_id: None)  # ends before a picture
     run, out = tmp_path / "run", tmp_path / "out"
     run.mkdir()
@@ -76,9 +64,10 @@ def test_no_command_acts_in_an_environment_whose_spaces_have_changed_since_train
     numbers = make_policy(cfg.algo, SPEC).state_dict()
     best = {f"policy.{name}": tensor.numpy() for name, tensor in numbers.items()}
     BestStore(run).save(best, EvalResult(70, 1.0, 0.0, 5.0, 1))
-    chosen = PolicyChoice(seed=None, step=None, device="cpu", overrides={}, is_best=True)
-    with pytest.raises(ConfigError, match=r"cannot act there: action_low was \(-1\.0,\), is \(-2\.0,\)"):
-        COMMANDS[command](run, chosen, out)
+    files = {"eval": (), "play": ("--video", out / "run.gif"), "record": ("--out", out / "demos.npz")}
+    for command, options in {**files, "export": ("--torch", out / "policy.pt2")}.items():
+        problem = refused(command, run, "--best", *options)
+        assert "cannot act there: action_low was (-1.0,), is (-2.0,)" in problem
     assert list(out.iterdir()) == []
     assert not (run / "eval.jsonl").exists()
 
@@ -105,7 +94,7 @@ def running(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("step", [None, 20])
 def test_a_policy_stays_when_the_run_goes_on_and_removes_its_checkpoint(running: Path, step: int | None) -> None:
     """It was read when it was wanted, after other runs were found or the environment was made."""
-    found = SavedRun.find(running, PolicyChoice(seed=None, step=step, device="cpu", overrides={}))
+    found = SavedRun.find(running, PolicyChoice(step=step))
     shutil.rmtree(running / "checkpoints")
     assert next(found.policy().parameters()).unique().tolist() == [20.0]
 

@@ -7,11 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
-from offpolicy.cli import main
-from offpolicy.commands.tensorboard import link, link_all
-from offpolicy.errors import ConfigError
+from offpolicy.commands.tensorboard import labelled, link, runs_below
+from tests.unit.commands.conftest import Typed
 
 
 def run_at(path: Path) -> Path:
@@ -20,47 +17,41 @@ def run_at(path: Path) -> Path:
     return path
 
 
-def test_a_run_is_linked_under_its_label_and_seeds_are_numbered(tmp_path: Path) -> None:
-    runs = [run_at(tmp_path / name) for name in ("one", "two", "three")]
-    (tmp_path / "links").mkdir()
-    places = link([f"a={runs[0]}", f"a={runs[1]}", str(runs[2])], tmp_path / "links")
-    assert [str(place.relative_to(tmp_path / "links")) for place in places] == ["a/1", "a/2", "three"]
-    assert [place.resolve() for place in places] == runs
+def linked(directory: Path) -> dict[str, Path]:
+    links = (path for path in directory.rglob("*") if path.is_symlink())
+    return {str(path.relative_to(directory)): path.resolve() for path in links}
 
 
-def test_a_label_with_a_slash_is_linked_flat_and_never_into_a_run(tmp_path: Path) -> None:
-    runs = [run_at(tmp_path / name) for name in ("one", "two", "three")]
-    (tmp_path / "links").mkdir()
-    places = link([f"a={runs[0]}", f"a/b={runs[1]}", f"/abs={runs[2]}"], tmp_path / "links")
-    assert [str(place.relative_to(tmp_path / "links")) for place in places] == ["a", "a\u2215b", "\u2215abs"]
-    assert [path.name for path in runs[0].iterdir()] == ["events.out.tfevents.1.host"]
-
-
-def test_a_directory_without_event_files_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="allowed a directory with event files"):
-        link([str(tmp_path / "empty")], tmp_path)
-    assert main(["tensorboard", str(tmp_path / "empty")]) == 2
-    assert "allowed a directory with event files" in capsys.readouterr().err
+def test_runs_are_linked_under_their_labels_and_seeds_are_numbered(tmp_path: Path) -> None:
+    """A label with a slash is linked flat, never into a run."""
+    one, two, three = (run_at(tmp_path / name) for name in ("one", "two", "three"))
+    for number, (words, links) in enumerate(
+        [
+            ([f"a={one}", f"a={two}", str(three)], {"a/1": one, "a/2": two, "three": three}),
+            ([f"a={one}", f"a/b={two}", f"/abs={three}"], {"a": one, "a\u2215b": two, "\u2215abs": three}),
+        ]
+    ):
+        link(labelled(words), tmp_path / f"links-{number}")
+        assert linked(tmp_path / f"links-{number}") == links
+    assert [path.name for path in one.iterdir()] == ["events.out.tfevents.1.host"]
 
 
 def test_all_runs_are_linked_once_and_those_that_begin_later(tmp_path: Path) -> None:
     root, links = tmp_path / "runs", tmp_path / "links"
-    runs = [run_at(root / "sac/Pendulum-v1/a"), run_at(root / "b")]
-    (root / "latest").symlink_to(runs[0], target_is_directory=True)
-    assert sorted(str(place.relative_to(links)) for place in link_all(root, links)) == ["b", "sac/Pendulum-v1/a"]
-    assert link_all(root, links) == []
-    later = run_at(root / "td3/c")
-    assert [place.resolve() for place in link_all(root, links)] == [later]
+    runs = {name: run_at(root / name) for name in ("sac/Pendulum-v1/a", "b")}
+    (root / "latest").symlink_to(runs["b"], target_is_directory=True)
+    link(runs_below(root), links)
+    assert linked(links) == runs
+    runs["td3/c"] = run_at(root / "td3/c")
+    link(runs_below(root), links)
+    assert linked(links) == runs
 
 
-def test_without_any_run_the_command_says_what_writes_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tensorboard", "--logdir", str(tmp_path)]) == 2
-    assert "holds no run with event files" in capsys.readouterr().err
-
-
-def test_an_option_that_is_not_known_is_refused(tmp_path: Path) -> None:
-    assert main(["tensorboard", "--logdir_spec", "x", f"a={run_at(tmp_path / 'run')}"]) == 2
+def test_what_cannot_be_shown_is_refused(tmp_path: Path, refused: Typed) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "allowed a directory with event files" in refused("tensorboard", tmp_path / "empty")
+    assert "holds no run with event files" in refused("tensorboard", "--logdir", tmp_path)
+    refused("tensorboard", "--logdir_spec", "x", f"a={run_at(tmp_path / 'run')}")
 
 
 def test_a_terminated_command_takes_its_server_with_it(tmp_path: Path) -> None:

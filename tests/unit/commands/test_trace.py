@@ -8,31 +8,31 @@ from pathlib import Path
 import pytest
 
 from offpolicy.analysis.chrome_trace import TRACE_JSON
-from offpolicy.commands.trace import chosen_start, trace
-from offpolicy.errors import ConfigError
+from offpolicy.commands.trace import chosen_start
 from offpolicy.timing.trace_writer import SUFFIX, Mark, TraceTrack, create_tracks
+from tests.unit.commands.conftest import Typed
 
 
-def test_a_run_that_was_not_traced_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"was not traced; train with timing\.trace=true"):
-        trace(tmp_path)
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "config.yaml").touch()
+    return tmp_path
 
 
-def test_a_start_that_was_not_traced_is_refused_with_those_that_were(tmp_path: Path) -> None:
+def test_what_was_not_traced_is_refused(run: Path, refused: Typed) -> None:
+    assert "was not traced; train with timing.trace=true" in refused("trace", run)
     for name in ("0", "2", "notes"):
-        (tmp_path / "trace" / name).mkdir(parents=True)
-    with pytest.raises(ConfigError, match="--start: got 1, allowed 0, 2"):
-        trace(tmp_path, start=1)
+        (run / "trace" / name).mkdir(parents=True)
+    assert "--start: got 1, allowed 0, 2" in refused("trace", run, "--start", "1")
 
 
 def test_a_picture_without_matplotlib_is_refused_first_with_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, monkeypatch: pytest.MonkeyPatch, refused: Typed
 ) -> None:
     for name in ("matplotlib", *(name for name in sys.modules if name.startswith("matplotlib."))):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "offpolicy.analysis.plots", raising=False)
-    with pytest.raises(ConfigError, match=r"pip install 'offpolicy\[plot\]'"):
-        trace(tmp_path / "missing", svg=tmp_path / "x.svg")
+    assert "pip install 'offpolicy[plot]'" in refused("trace", run, "--svg", run / "x.svg")
 
 
 def test_the_last_start_with_an_iteration_is_chosen(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_the_last_start_with_an_iteration_is_chosen(tmp_path: Path) -> None:
     assert chosen_start(tmp_path, 2) == tmp_path / "trace" / "2"
 
 
-def traced_run(run: Path) -> Path:
+def traced_run(run: Path) -> None:
     """A run with two traced starts, of one iteration and of two."""
     for start in (0, 1):
         create_tracks(run / "trace" / str(start), ["learner-0"], 1)
@@ -55,13 +55,13 @@ def traced_run(run: Path) -> Path:
         track = TraceTrack(run / "trace" / str(start) / f"learner-0{SUFFIX}", names, "learner 0", "learner 0")
         for number in range(start + 1):
             track.mark(Mark.ITERATION, 1_000_000 * number + 1_000, number)
-    return run
 
 
-def test_the_file_holds_the_start_that_is_shown(tmp_path: Path) -> None:
+def test_the_file_holds_the_start_that_is_shown(run: Path, printed: Typed) -> None:
     """That of a start before, or of a moment before in a run that goes on, would be another one."""
-    run, contents = traced_run(tmp_path), []
-    for start in (None, 0, None):
-        assert trace(run, start=start) == 0
+    traced_run(run)
+    contents = []
+    for options in ((), ("--start", "0"), ()):
+        printed("trace", run, *options)
         contents.append((run / TRACE_JSON).read_bytes())
     assert contents[0] == contents[2] != contents[1]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.config.overrides import environment_ids, group_options, load_config
+from offpolicy.config.overrides import environments, group_options, load_config
 from offpolicy.config.run_files import read_config, write_config
 from offpolicy.config.schema import RunConfig, plugins_of
 from offpolicy.errors import ConfigError
@@ -104,5 +104,5 @@ def test_an_environment_of_a_plugin_is_an_option_like_ours() -> None:
     assert (config.env.id, config.total_timesteps) == ("Hopper-v5", 77000)
     assert config.algo == load_config(["env=hopper", "algo=appo"]).algo, "its family has tuned values"
     assert load_config(["env=hop", "total_timesteps=5000"]).total_timesteps == 5000
-    assert environment_ids()["hop"] == "plugs:PRESET"
+    assert environments()["hop"] == "plugs:PRESET"
     assert "hop" in group_options()["env"]

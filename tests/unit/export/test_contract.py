@@ -39,6 +39,7 @@ def test_it_says_what_goes_in_and_out(make_scene: MakeScene) -> None:
     assert (action["dtype"], action["shape"], action["low"], action["high"]) == ("int64", ["batch"], [4.0], [6.0])
     assert (chances["name"], chances["shape"], chances["choices"]) == ("probability", ["batch", 3], [3])
     assert ports["step_s"] == 0.02
+    assert ports["unread"] == []
     json.dumps(ports, allow_nan=False)
 
 

@@ -24,7 +24,7 @@ def test_the_actions_are_those_that_the_environment_gets_in_training(kind: str, 
     policy, codec, module = make_scene(kind)
     obs = observed(500, codec.spec.obs_dim)
     with torch.inference_mode():
-        outputs = module(*map(torch.from_numpy, inputs_of(module.parts, obs).values()))
+        outputs = module(*map(torch.from_numpy, inputs_of(module, obs).values()))
         decided = policy.act(torch.from_numpy(obs)).numpy()
     expected = codec.env_actions(action_map(codec)(decided))
     np.testing.assert_array_equal(outputs[0].numpy(), expected)
@@ -46,18 +46,13 @@ def test_batch_norm_of_an_exported_policy_does_not_depend_on_the_other_rows() ->
     assert not together.requires_grad
 
 
-@pytest.mark.parametrize(
-    ("kind", "names", "unread"),
-    [
-        ("sac", ["obs"], ()),
-        ("hora_teacher", ["obs", "privileged"], ("proprio_hist",)),
-        ("hora_student", ["obs", "proprio_hist"], ("privileged",)),
-        ("appo_group", ["proprio_hist"], ("obs", "privileged")),
-    ],
-)
-def test_a_part_that_the_actor_reads_is_an_input_by_name(
-    kind: str, names: list[str], unread: tuple[str, ...], make_scene: MakeScene
-) -> None:
-    module = make_scene(kind).module
-    assert (module.input_names, module.unread) == (names, unread)
-    assert [tuple(tensor.shape[1:]) for tensor in module.example(2)] == [part.shape for part in module.parts]
+def test_a_part_that_the_actor_reads_is_an_input_by_name(make_scene: MakeScene) -> None:
+    for kind, names in (
+        ("sac", ["obs"]),
+        ("hora_teacher", ["obs", "privileged"]),
+        ("hora_student", ["obs", "proprio_hist"]),
+        ("appo_group", ["proprio_hist"]),
+    ):
+        module = make_scene(kind).module
+        assert module.input_names == names
+        assert [tuple(tensor.shape[1:]) for tensor in module.example(2)] == [part.shape for part in module.parts]

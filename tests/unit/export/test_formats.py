@@ -51,7 +51,7 @@ def test_a_program_of_torch_decides_as_the_policy(kind: str, make_scene: MakeSce
     file.seek(0)
     program = torch.export.load(file).module()
     obs = np.zeros((3, scene.codec.spec.obs_dim), np.float32)
-    found = program(*map(torch.from_numpy, inputs_of(scene.module.parts, obs).values()))
+    found = program(*map(torch.from_numpy, inputs_of(scene.module, obs).values()))
     assert len(found[0]) == 3
 
 

@@ -14,9 +14,7 @@ from offpolicy.config.sections import EnvConfig
 from offpolicy.export.formats import Runner
 from offpolicy.export.parity import (
     LIMIT,
-    Parity,
     difference,
-    limit_of,
     random_observations,
     visited_observations,
 )
@@ -69,20 +67,6 @@ def test_another_choice_counts_by_how_much_less_likely_it_is(make_scene: MakeSce
 )
 def test_what_is_no_action_is_infinitely_far(kind: str, name: str, value: float, make_scene: MakeScene) -> None:
     assert math.isinf(far(make_scene(kind), lambda outputs: outputs | {name: np.full_like(outputs[name], value)}))
-
-
-def test_a_policy_is_refused_from_the_limit_on() -> None:
-    assert Parity(LIMIT, 0.0, 10).is_fine
-    assert not Parity(0.0, 1.1 * LIMIT, 10).is_fine
-    assert not Parity(math.inf, 0.0, 10).is_fine
-    assert not Parity(2.0 * LIMIT, 2.0 * LIMIT, 10, random_limit=3.0 * LIMIT).is_fine
-    assert Parity(math.inf, 0.0, 10).to_json()["random"] > 1e300
-
-
-@pytest.mark.parametrize("kind", ["sac", "sac_discrete", "appo", "hora_student", "appo_multidiscrete", "td3"])
-def test_the_limit_of_ordinary_observations_is_the_usual_one(kind: str, make_scene: MakeScene) -> None:
-    scene = make_scene(kind)
-    assert limit_of(scene.codec, scene.policy, observed(scene)) == LIMIT
 
 
 def test_visited_observations_are_those_of_an_evaluation() -> None:

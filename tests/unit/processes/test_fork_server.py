@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from offpolicy.commands.runners import run_server
+from offpolicy.commands.train import run_server
 from offpolicy.errors import StartError
 from offpolicy.processes.children import Process, adopting
 from offpolicy.processes.fork_server import ForkServer
