@@ -15,16 +15,7 @@ from rich.text import Text
 
 from offpolicy.config.run_files import read_config, read_spec
 from offpolicy.errors import ConfigError
-from offpolicy.logger.console import (
-    STATUS_STYLES,
-    cores_text,
-    count,
-    duration,
-    fixed,
-    plain_text,
-    rate,
-    shown_path,
-)
+from offpolicy.logger.console import STATUS_STYLES, cores_text, count, duration, fixed, plain_text, rate, shown_path
 from offpolicy.logger.metrics import METRICS
 from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, RunStatus, Section
 from offpolicy.output import return_text, three_digits
@@ -185,7 +176,7 @@ def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
         yield f"offpolicy eval {run} --episodes 20"
         if _draws(run_dir):
             yield f"offpolicy play {run} --video x.gif"
-    env_id = _env_id(run_dir)
+    env_id = _env_id(run_dir)  # None of a loop that calls `log_step`: its `config.yaml` may be any
     if summary["updates"] and summary["timing"]["learner"] and env_id is not None:
         yield f"offpolicy explain {run}"
     both = [] if other is None or len({env_id, _env_id(other)} - {None}) > 1 else [other, run_dir]
@@ -201,19 +192,16 @@ def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
 
 
 def _env_id(run_dir: Path) -> str | None:
-    """Returns the environment; None where `config.yaml` is none of ours: a loop that calls `log_step` may write any."""
-    try:
+    with contextlib.suppress(ConfigError):
         return read_config(run_dir).env.id
-    except ConfigError:
-        return None
+    return None
 
 
 def _draws(run_dir: Path) -> bool:
     """True unless the run has recorded that its environment makes no pictures."""
-    try:
+    with contextlib.suppress(ConfigError):
         return read_spec(run_dir).draws is not False
-    except ConfigError:
-        return True
+    return True
 
 
 def _newest_beside(run_dir: Path) -> Path | None:

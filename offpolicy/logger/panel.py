@@ -78,7 +78,7 @@ class Panel(View):
 
     def tick(self) -> None:
         """Answers Ctrl-Z, the keys pressed, and a terminal that has another size, or has come back."""
-        if self._terminal.is_noted:
+        if self._terminal.noted:
             self._leave()
             drain(self._console.file)  # before this process stops
             self._terminal.stop()
@@ -118,8 +118,7 @@ class Panel(View):
             return
         if not self._is_on_screen:
             self._is_on_screen = True
-            self._terminal.take()
-            shown.has_help = self._terminal.has_keys
+            shown.has_help = self._terminal.take()
             self._console.show_cursor(False)
             self._console.set_alt_screen(True)
         self._drawn_size = width, height = self._console.size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offpolicy.logger.console import milliseconds, number
-from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, METRICS, collector_key, learner_key
+from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, METRICS
 from offpolicy.logger.panel_lines import (
     LEGEND,
     Shown,
@@ -47,55 +47,42 @@ WAITS = frozenset({*map(str, LEARNER_WAITS), str(CollectorPhase.LEARNER_WAIT)})
 
 
 class Side(NamedTuple):
-    """One clock: its phases with rows, the keys of its phases and wall, and the key of its process's CPU time."""
+    """One clock, its phases, and those that have a row in every panel, in this order."""
 
     name: str
     unit: str
     kind: type[LearnerPhase] | type[CollectorPhase]
-    standing: Sequence[str]  # in every panel, in this order
     rows: Mapping[str, str]  # names by phase
-    phase_key: Callable[[str], str]
     wall_key: str
-    cpu_key: str
+    standing: Sequence[str]
 
-    def possible(self, shown: Shown) -> list[str]:
-        """Returns the other phases that have held time in this run, or the verdict names; all in a full panel."""
-        others, named = [phase for phase in self.rows if phase not in self.standing], self.named(shown)
-        return [key for key in others if shown.is_full or key == named or self.phase_key(key) in shown.seen]
+    def key(self, phase: str) -> str:
+        """Returns the key of a phase."""
+        return f"timing/{self.name.lower()}_{phase}_ms"
 
     def named(self, shown: Shown) -> str | None:
         """Returns the phase of this side that the verdict names: both sides have phases such as `other`."""
         phase = shown.verdict.phase if shown.verdict is not None else None
         return str(phase) if isinstance(phase, self.kind) else None
 
-    def num_lines(self, shown: Shown) -> int:
-        """Returns the lines of heading, phases and wall where there is room for all."""
-        return 2 + len(self.standing) + len(self.possible(shown))
+    def others(self, shown: Shown) -> list[str]:
+        """Returns the other phases that have held time in this run, or the verdict names; all in a full panel."""
+        others, named = [phase for phase in self.rows if phase not in self.standing], self.named(shown)
+        return [phase for phase in others if shown.is_full or phase == named or self.key(phase) in shown.seen]
 
 
 LEARNER = Side(
-    "Learner",
-    "ms/iteration",
-    LearnerPhase,
+    "Learner", "ms/iteration", LearnerPhase, LEARNER_ROWS, "perf/iter_ms",
     (
         LearnerPhase.COLLECTOR_WAIT, LearnerPhase.REPLAY_BATCH_WAIT, LearnerPhase.H2D, LearnerPhase.RANK_BARRIER,
         LearnerPhase.SYNC_COORDINATION, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC,
     ),
-    LEARNER_ROWS,
-    learner_key,
-    "perf/iter_ms",
-    "cpu/learner_pct",
 )  # fmt: skip
 COLLECTOR = Side(
-    "Collector",
-    "ms/vector step",
-    CollectorPhase,
+    "Collector", "ms/vector step", CollectorPhase, COLLECTOR_ROWS, "perf/collector_cycle_ms",
     (CollectorPhase.LEARNER_WAIT, CollectorPhase.ENV_STEP, CollectorPhase.ACTION_SELECT),
-    COLLECTOR_ROWS,
-    collector_key,
-    "perf/collector_cycle_ms",
-    "cpu/collector_pct",
 )  # fmt: skip
+LEAST_LINES = len(LEARNER.standing) + 3  # of the learner: heading, the rest in one row, and wall
 
 
 class Row(NamedTuple):
@@ -185,9 +172,9 @@ def _account(shown: Shown, width: int, most: int) -> list[Text]:
     """
     inner, pairs = width - 4, learning_pairs(shown)
     if width < TWO_COLUMNS:
-        below = [_summary(shown, inner)]
-        if LEARNER.num_lines(shown) + COLLECTOR.num_lines(shown) <= most:
-            below = _side(COLLECTOR, shown, most, inner)
+        below = _side(COLLECTOR, shown, most, inner)
+        if LEAST_LINES + len(LEARNER.others(shown)) - 1 + len(below) > most:
+            below = [_summary(shown, inner)]
         # Of the least terminal one of the lines below is the account's: the rows of the contract stand.
         return [*_side(LEARNER, shown, max(most, LEAST_LINES + 1) - len(below), inner), *below]
     most = max(most, LEAST_LINES)
@@ -214,21 +201,18 @@ def _account(shown: Shown, width: int, most: int) -> list[Text]:
     return lines
 
 
-LEAST_LINES = len(LEARNER.standing) + 3  # of the learner: heading, the rest in one row, and wall
-
-
 def account_rows(side: Side, shown: Shown, room: int) -> list[Row]:
     """Returns the rows of a side: the standing ones, others while there is room, the rest in one, and the wall.
 
     room: at least two rows more than always stand, so that the rows sum to the wall.
     """
     record, wall_ms = shown.record, number(shown.record, side.wall_key)
-    named, possible = side.named(shown), side.possible(shown)
+    named, possible = side.named(shown), side.others(shown)
     left = room - len(side.standing) - 1
     kept = possible if len(possible) <= left else sorted(possible, key=lambda phase: phase != named)[: left - 1]
 
     def row(name: str, phases: Sequence[str], **looks: str) -> Row:
-        known = [ms for phase in phases if (ms := number(record, side.phase_key(phase))) is not None]
+        known = [ms for phase in phases if (ms := number(record, side.key(phase))) is not None]
         total = sum(known) if known else None
         return Row(name, total, total / wall_ms if total is not None and wall_ms else None, **looks)
 
@@ -251,7 +235,7 @@ def _why_none(side: Side, phase: str, header: RunHeader) -> str:
 def _side(side: Side, shown: Shown, most: int, width: int) -> list[Text]:
     """Returns a heading and the rows of one side, `most` lines in all."""
     heading = f"{side.name:<{NAME + 1 + MS - len(side.unit)}}{side.unit}{'%':>{SHARE + 1}}"
-    cpu_pct = number(shown.record, side.cpu_key)
+    cpu_pct = number(shown.record, f"cpu/{side.name.lower()}_pct")
     cpu = "" if cpu_pct is None else f" {cpu_pct:.0f}% of a core"
     lines = [Text(heading + (cpu if len(heading) + len(cpu) <= width else ""), "bold cyan")]
     for row in account_rows(side, shown, most - 1):

@@ -21,10 +21,10 @@ class Terminal:
         self._output, self._keys = output, keys
         self._saved: list[int | list[bytes | int]] | None = None  # settings, while keys are read
         self._handled: list[int] = []
-        self._noted: set[int] = set()
+        self.noted: set[int] = set()  # signals for which the terminal is to be given back: `stop` comes next
 
-    def take(self) -> None:
-        """Begins to read keys, and to note the signals."""
+    def take(self) -> bool:
+        """Begins to note the signals, and to read keys: returns whether there are any."""
         if not self._handled and _foreground_group(self._output) is not None:
             for number in (signal.SIGTSTP, signal.SIGCONT):
                 if signal.getsignal(number) == signal.SIG_DFL:
@@ -37,10 +37,6 @@ class Terminal:
             self._saved, quiet = termios.tcgetattr(self._keys), termios.tcgetattr(self._keys)
             quiet[3] &= ~(termios.ICANON | termios.ECHO)  # Ctrl-C stays a signal
             termios.tcsetattr(self._keys, termios.TCSANOW, quiet)
-
-    @property
-    def has_keys(self) -> bool:
-        """True if keys are read."""
         return self._saved is not None
 
     def read(self) -> str:
@@ -59,17 +55,12 @@ class Terminal:
             termios.tcsetattr(self._keys, termios.TCSANOW, saved)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._noted.add(number)
-
-    @property
-    def is_noted(self) -> bool:
-        """True if the terminal is to be given back, or was away: `stop` comes next."""
-        return bool(self._noted)
+        self.noted.add(number)
 
     def stop(self) -> None:
         """Stops this process after Ctrl-Z; returns when it is continued. The terminal itself stops the children."""
-        is_stopping = signal.SIGTSTP in self._noted
-        self._noted.clear()
+        is_stopping = signal.SIGTSTP in self.noted
+        self.noted.clear()
         if is_stopping:
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTSTP)  # does nothing where no shell could continue it

@@ -161,17 +161,15 @@ def notebook_display() -> Callable[..., Any] | None:  # Any: IPython is no depen
     return display
 
 
-class NotebookView(View):
+class NotebookView(PlainLines):
     """Shows the newest record with a bar of progress, the newest messages, and at the end the final table."""
 
     def __init__(self, display: Callable[..., Any], header: RunHeader) -> None:  # Any: as in `notebook_display`
-        self._display, self._header = display, header
+        super().__init__(None, header)
+        self._display = display
         self._handle: Any = None  # Any: of the output that is shown again and again
         self._line, self._activity, self._steps = "starting", "", 0.0
         self._messages: list[str] = []
-
-    def set_header(self, header: RunHeader) -> None:
-        self._header = header
 
     def record(self, record: Record, verdict: Verdict | None = None, *, is_last: bool = False) -> None:
         self._steps = number(record, "env_steps") or 0.0
@@ -181,9 +179,6 @@ class NotebookView(View):
         """Shows the status in place of the line of the record."""
         self._line = status
         self._show()
-
-    def evaluation(self, result: EvalResult) -> None:
-        self.message(evaluation_line(result))
 
     def activity(self, activity: str) -> None:
         """Shows what the run does beside the line."""

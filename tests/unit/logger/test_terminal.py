@@ -171,8 +171,7 @@ import sys, termios
 from offpolicy.logger.terminal import Terminal
 before = termios.tcgetattr(0)
 keys = Terminal(sys.stdout, sys.stdin)
-keys.take()
-assert keys.has_keys and keys.read() == ""
+assert keys.take() and keys.read() == ""
 print("ready", bool(termios.tcgetattr(0)[3] & termios.ECHO), bool(termios.tcgetattr(0)[3] & termios.ISIG), flush=True)
 found = ""
 while not found:
@@ -206,8 +205,7 @@ def test_there_are_no_keys_without_a_terminal_and_that_of_others_is_left_alone()
         before = termios.tcgetattr(stream.fileno())
         for keys in (None, io.StringIO("?"), stream):
             terminal = Terminal(io.StringIO(), keys)  # type: ignore[arg-type]  # a stream
-            terminal.take()
-            assert (terminal.has_keys, terminal.read()) == (False, "")
+            assert (terminal.take(), terminal.read()) == (False, "")
             terminal.close()
         assert termios.tcgetattr(stream.fileno()) == before
     os.close(master)
