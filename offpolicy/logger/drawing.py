@@ -85,19 +85,18 @@ class AccountPictures:
         if len(numbers) == len(row):
             self._rows = [*(self._rows if len(self._rows) < MOST_RECORDS else self._rows[::2]), numbers]
 
-    def draw_if_due(self, wall_s: float) -> None:
-        """Begins a picture; none before the next one is due, with too few records, or without matplotlib."""
-        is_due = wall_s >= self._next_s and len(self._rows) >= 2 and self._drawing is None
-        if is_due and importlib.util.find_spec("matplotlib") is not None:
-            self._next_s, self._drawing = wall_s + EVERY_S, Future()
-            # A daemon: a search for fonts must not hold up the end of the program for longer than `take` waits.
-            Thread(target=_draw, args=(np.array(self._rows), self._drawing), name="picture", daemon=True).start()
+    def take(self, wall_s: float | None, timeout_s: float = 0.0) -> tuple[int, bytes] | None:
+        """Returns the last env steps and the PNG of a picture, once it is ready. Raises its error.
 
-    def take(self, timeout_s: float = 0.0) -> tuple[int, bytes] | None:
-        """Returns the last env steps and the PNG of a picture once it is ready. Raises its error."""
-        drawing = self._drawing
+        Begins one at `wall_s`, if that is given and one is due, there are records enough, and matplotlib.
+        """
+        is_due = wall_s is not None and wall_s >= self._next_s and len(self._rows) >= 2 and self._drawing is None
+        if is_due and importlib.util.find_spec("matplotlib") is not None:
+            self._next_s, self._drawing = (wall_s or 0.0) + EVERY_S, Future()
+            # A daemon: a search for fonts must not hold up the end of the program for longer than `timeout_s`.
+            Thread(target=_draw, args=(np.array(self._rows), self._drawing), name="picture", daemon=True).start()
         try:
-            picture = None if drawing is None else drawing.result(timeout_s)
+            picture = None if self._drawing is None else self._drawing.result(timeout_s)
         except TimeoutError:
             return None
         self._drawing = None

@@ -167,14 +167,16 @@ def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
     """Yields what to type next, most wanted first: only what this run has the files for."""
     run, status = shown_path(run_dir), summary["status"]
     saved = [int(path.name.removeprefix("step-")) for path in run_dir.glob(f"checkpoints/step-{12 * '[0-9]'}")]
-    other = _newest_beside(run_dir)
+    other, draws = _newest_beside(run_dir), None
+    with contextlib.suppress(ConfigError):
+        draws = read_spec(run_dir).draws  # None: the run has not recorded whether its environment makes pictures
     if status == RunStatus.FAILED and (run_dir / "train.log").is_file():
         yield f"less {shown_path(run_dir / 'train.log')}"
     if saved and status != RunStatus.COMPLETED:
         yield f"offpolicy resume {run}"
     if any(saved):
         yield f"offpolicy eval {run} --episodes 20"
-        if _draws(run_dir):
+        if draws is not False:
             yield f"offpolicy play {run} --video x.gif"
     env_id = _env_id(run_dir)  # None of a loop that calls `log_step`: its `config.yaml` may be any
     if summary["updates"] and summary["timing"]["learner"] and env_id is not None:
@@ -195,13 +197,6 @@ def _env_id(run_dir: Path) -> str | None:
     with contextlib.suppress(ConfigError):
         return read_config(run_dir).env.id
     return None
-
-
-def _draws(run_dir: Path) -> bool:
-    """True unless the run has recorded that its environment makes no pictures."""
-    with contextlib.suppress(ConfigError):
-        return read_spec(run_dir).draws is not False
-    return True
 
 
 def _newest_beside(run_dir: Path) -> Path | None:

@@ -18,6 +18,7 @@ from offpolicy.logger.view import NotebookView, PlainLines, SafeView, View, note
 from offpolicy.model.bottleneck import Verdict
 from offpolicy.output import drain, is_behind, nonblocking
 
+MESSAGE_RECORDS = 3  # records for which a message stands in the panel
 REFRESH_S = 0.25  # least seconds between two drawings of records: each costs milliseconds
 
 
@@ -73,7 +74,8 @@ class Panel(View):
 
     def message(self, message: str) -> None:
         """Shows a line for a while; it is printed again at the end."""
-        self._shown.add_message(message)
+        self._shown.messages.append(message)
+        self._shown.message_until = self._shown.num_records + MESSAGE_RECORDS
         self._draw()
 
     def tick(self) -> None:
@@ -148,11 +150,7 @@ def open_view(panel: str, stream: TextIO | None, header: RunHeader) -> View:
     elif panel != "off" and stream is not None:
         with contextlib.suppress(Exception):  # of a stream that a program has put in place of stdout, or that is closed
             console = OwnConsole(file=stream, force_terminal=True if panel == "on" else None)
-            if panel == "on" or _can_draw(console, stream):
+            can_draw = console.is_terminal and not console.is_dumb_terminal and not console.options.ascii_only
+            if panel == "on" or (can_draw and stream.isatty() and is_foreground(stream)):
                 view = Panel(console, header, sys.stdin, is_full=panel == "full")
     return plain if view is None else cast("View", SafeView(view, plain))
-
-
-def _can_draw(console: Console, stream: TextIO) -> bool:
-    can_draw = console.is_terminal and not console.is_dumb_terminal  # as the user's environment says
-    return stream.isatty() and is_foreground(stream) and can_draw and not console.options.ascii_only

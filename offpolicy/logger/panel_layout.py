@@ -9,8 +9,6 @@ from typing import NamedTuple
 from rich import box
 from rich.console import Group, RenderableType
 from rich.panel import Panel as Box
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from offpolicy.logger.console import milliseconds, number
@@ -24,7 +22,7 @@ from offpolicy.logger.panel_lines import (
     learning_pairs,
     machine_line,
     packer_line,
-    progress_text,
+    progress_line,
     rank_lines,
     rate_lines,
     return_line,
@@ -101,9 +99,15 @@ def render(shown: Shown, width: int, height: int) -> RenderableType:
     if is_small and shown.num_records:
         return Text(plain_line(shown.record, shown.header.total_timesteps), overflow="fold")
     if shown.is_helping and not is_small:
-        lines = _help_lines()
+        lines = [
+            *(Text.assemble((f"{name:<8}", "cyan"), meaning) for name, meaning in LEGEND.items()),
+            Text.assemble(("yellow  ", "bold yellow"), "the bottleneck; red: a side got no core"),
+            Text.assemble(("blue    ", "blue"), "a side waits for the other one, a rank or the packer"),
+            Text.assemble(("ms, %   ", "cyan"), "a side's times sum to its last row; two sides are never added"),
+            Text.assemble(("keys    ", "cyan"), "? help and back   Ctrl-C saves and ends, twice: ends now"),
+        ]
     elif shown.num_records:
-        lines = _run_lines(shown, width, height - 3)
+        lines = _run_lines(shown, width, height - 2)
     else:
         said = [line for message in shown.messages for line in message.splitlines()]
         status = " ".join((shown.activity or shown.status).splitlines())
@@ -114,20 +118,7 @@ def render(shown: Shown, width: int, height: int) -> RenderableType:
         return lines[0]
     title = Text(_title(shown.header), "bold")
     title.truncate(width - 6)
-    progress = [_progress(shown, width)] if shown.num_records and not shown.is_helping else []
-    content = Group(*progress, *lines)
-    return Box(content, box=box.ROUNDED, title=title, title_align="left", border_style="blue", width=width)
-
-
-def _help_lines() -> list[Text]:
-    """Returns what the short names and colours mean, and the keys."""
-    return [
-        *(Text.assemble((f"{name:<8}", "cyan"), meaning) for name, meaning in LEGEND.items()),
-        Text.assemble(("yellow  ", "bold yellow"), "the bottleneck; red: a side got no core"),
-        Text.assemble(("blue    ", "blue"), "a side waits for the other one, a rank or the packer"),
-        Text.assemble(("ms, %   ", "cyan"), "a side's times sum to its last row; two sides are never added"),
-        Text.assemble(("keys    ", "cyan"), "? help and back   Ctrl-C saves and ends, twice: ends now"),
-    ]
+    return Box(Group(*lines), box=box.ROUNDED, title=title, title_align="left", border_style="blue", width=width)
 
 
 def _title(header: RunHeader) -> str:
@@ -140,25 +131,15 @@ def _title(header: RunHeader) -> str:
     return " | ".join(part for part in parts if part)
 
 
-def _progress(shown: Shown, width: int) -> Table:
-    done = min(1.0, (number(shown.record, "env_steps") or 0.0) / shown.header.total_timesteps)
-    grid = Table.grid(padding=(0, 0, 0, 1), expand=True)
-    grid.add_column(ratio=1)
-    grid.add_column(no_wrap=True, overflow="ellipsis")
-    text = progress_text(shown.record, shown.header, is_narrow=width < TWO_COLUMNS)
-    grid.add_row(ProgressBar(1.0, done, complete_style="green", finished_style="green"), text)
-    return grid
-
-
 def _run_lines(shown: Shown, width: int, num: int) -> list[Text]:
     """Returns `num` lines at most: what people look at, the account, the lines below it, and the status."""
     record, header, inner = shown.record, shown.header, width - 4
     bottleneck, advice, *reasons = verdict_lines(shown.verdict)
-    top = [return_line(shown, inner), speed_line(shown, inner), bottleneck, advice]
+    top = [progress_line(shown, inner), return_line(shown, inner), speed_line(shown, inner), bottleneck, advice]
     rank, *ranks = rank_lines(record, header) or [Text()]
     machine = [line for line in (rank, *device_line(record), *machine_line(record, inner)) if line]
     below = [*rate_lines(record, header, inner), *machine, *reasons]
-    if width >= BROAD and num + 3 >= ROOMY:
+    if width >= BROAD and num + 2 >= ROOMY:
         below += [*ranks, *packer_line(record)]
     below += core_line(record) if width >= THREE_COLUMNS else []
     account = _account(shown, width, num - len(top) - min(MUST, len(below)) - 1)
@@ -217,19 +198,14 @@ def account_rows(side: Side, shown: Shown, room: int) -> list[Row]:
         return Row(name, total, total / wall_ms if total is not None and wall_ms else None, **looks)
 
     rows = []
+    notes = {"h2d": "CPU"} if shown.header.device.startswith("cpu") else {}  # why there is hardly any time
+    notes |= {"rank_barrier": "one rank", "param_sync": "one rank"} if shown.header.world_size == 1 else {}
     for phase in [*side.standing, *(phase for phase in possible if phase in kept)]:
         color = "yellow" if phase == named else "blue" if phase in WAITS else "green"
-        rows.append(row(side.rows[phase], [phase], color=color, note=_why_none(side, phase, shown.header)))
+        rows.append(row(side.rows[phase], [phase], color=color, note=notes.get(phase, "")))
     if rest := [phase for phase in possible if phase not in kept]:
         rows.append(row(f"{len(rest)} more", rest, color="green"))
     return [*rows, Row(METRICS[side.wall_key].row, wall_ms, 1.0 if wall_ms else None)]
-
-
-def _why_none(side: Side, phase: str, header: RunHeader) -> str:
-    """Returns why this run spends hardly any time in a phase of the learner; '' where it may."""
-    if side is LEARNER and phase in (LearnerPhase.RANK_BARRIER, LearnerPhase.PARAM_SYNC) and header.world_size == 1:
-        return "one rank"
-    return "CPU" if side is LEARNER and phase == LearnerPhase.H2D and header.device.startswith("cpu") else ""
 
 
 def _side(side: Side, shown: Shown, most: int, width: int) -> list[Text]:

@@ -33,7 +33,7 @@ from offpolicy.timing.phases import CoreClass, DeviceSpan, LearnerPhase, PackerP
 
 NAME_WIDTH = 11  # of the first lines
 BLOCKS = "▁▂▃▄▅▆▇█"
-MESSAGE_RECORDS = 3  # records for which a message stands in the panel
+NARROW = 76  # columns within the frame: below, the elapsed time gives way to the time left
 # What the short names mean, one after another in the last line, all at once with `?`.
 LEGEND: Mapping[str, str] = {
     "thru": "env steps per second of wall time, as measured",
@@ -102,11 +102,6 @@ class Shown:
         if mean is not None and (self.best is None or mean > self.best[0]):
             self.best = (mean, number(record, "eval/env_steps") or 0.0)
 
-    def add_message(self, message: str) -> None:
-        """Takes over a message, which stands for the next `MESSAGE_RECORDS` records."""
-        self.messages.append(message)
-        self.message_until = self.num_records + MESSAGE_RECORDS
-
 
 def sparkline(points: Sequence[float], width: int) -> str:
     """Returns the points in at most `width` characters, from the lowest to the highest; '' for fewer than two."""
@@ -133,14 +128,15 @@ def _pairs(pairs: Sequence[tuple[str, str]], width: int) -> Text:
     return fitting([Text.assemble((name + " ", "cyan"), text) for name, text in pairs], width)
 
 
-def progress_text(record: Record, header: RunHeader, *, is_narrow: bool = False) -> str:
-    """Returns share, steps, the elapsed time unless it is narrow, and the time left, if that is known."""
-    steps = number(record, "env_steps") or 0.0
-    eta = number(record, "time/eta_s")
-    share = min(100, int(100 * steps // header.total_timesteps))
-    done = f"{share:3}%  {count(steps)} / {count(header.total_timesteps)} steps"
-    elapsed = "" if is_narrow and eta else f"   elapsed {duration(number(record, 'time/elapsed_s'))}"
-    return done + elapsed + (f"   ETA {duration(eta)}" if eta else "")
+def progress_line(shown: Shown, width: int) -> Text:
+    """Returns a bar, share, steps, the elapsed time, unless there is little room, and the time left, if it is known."""
+    record, total = shown.record, shown.header.total_timesteps
+    steps, eta = number(record, "env_steps") or 0.0, number(record, "time/eta_s")
+    text = f" {min(100, int(100 * steps // total)):3}%  {count(steps)} / {count(total)} steps"
+    text += "" if eta and width < NARROW else f"   elapsed {duration(number(record, 'time/elapsed_s'))}"
+    text += f"   ETA {duration(eta)}" if eta else ""
+    done = int(min(1.0, steps / total) * max(0, width - len(text)))
+    return Text.assemble(("━" * done, "green"), ("─" * (width - len(text) - done), "bright_black"), text)
 
 
 def return_line(shown: Shown, width: int) -> Text:

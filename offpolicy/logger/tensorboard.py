@@ -168,9 +168,7 @@ class TensorBoardSink(Sink):
         if self._pictures is None:
             return
         try:
-            if is_wanted:
-                self._pictures.draw_if_due(self._wall_s)
-            picture = self._pictures.take(patience_s)
+            picture = self._pictures.take(self._wall_s if is_wanted else None, patience_s)
         except Exception as error:  # of matplotlib, or of another version of it: the scalars do not depend on it
             self._pictures = None
             self.text(PICTURE, f"no pictures from here on: {type(error).__name__}: {error}", step)

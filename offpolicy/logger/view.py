@@ -100,12 +100,6 @@ def plain_line(record: Record, total_timesteps: int) -> str:
     return f"{min(100, 100 * steps // total_timesteps)}% step={steps}/{total_timesteps}{known}"
 
 
-def evaluation_line(result: EvalResult) -> str:
-    """Returns an evaluation in one line of ASCII."""
-    reward, spread = return_text(result.mean_reward), return_text(result.std_reward)
-    return f"evaluation step={result.env_steps} ret={reward} std={spread} episodes={result.episodes}"
-
-
 class PlainLines(View):
     """Writes one flushed line per interval, for pipes and files, and whatever else a program has as its stdout.
 
@@ -122,7 +116,8 @@ class PlainLines(View):
         self.message(plain_line(record, self._header.total_timesteps))
 
     def evaluation(self, result: EvalResult) -> None:
-        self.message(evaluation_line(result))
+        reward, spread = return_text(result.mean_reward), return_text(result.std_reward)
+        self.message(f"evaluation step={result.env_steps} ret={reward} std={spread} episodes={result.episodes}")
 
     def status(self, status: str) -> None:
         """Writes the status as a line, once."""

@@ -10,7 +10,7 @@ from offpolicy.logger.panel_lines import (
     Shown,
     bottleneck_sentence,
     machine_line,
-    progress_text,
+    progress_line,
     rate_lines,
     return_line,
     sparkline,
@@ -57,12 +57,13 @@ def test_the_speed_stands_with_its_course_and_what_it_could_be(header: RunHeader
     assert line == "thru           80.0 env steps/s  ▁█  pred 78.1 +-3%  75.0 updates/s"
 
 
-def test_the_time_left_is_shown_where_it_is_known(header: RunHeader) -> None:
+def test_the_progress_says_the_time_left_where_it_is_known(header: RunHeader) -> None:
     known: Record = {"env_steps": 10_000, "time/elapsed_s": 60.0, "time/eta_s": 65.0}
-    assert progress_text(known, header) == " 50%  10,000 / 20,000 steps   elapsed 1:00   ETA 1:05"
-    assert "ETA" not in progress_text({"env_steps": 0}, header)
-    assert progress_text({"env_steps": 19_999}, header).startswith(" 99%")  # 100% is the end
-    assert progress_text(known, header, is_narrow=True) == " 50%  10,000 / 20,000 steps   ETA 1:05"
+    shown, end = shown_after(header, known), shown_after(header, {"env_steps": 19_999, "time/elapsed_s": 9.0})
+    bar = 16 * "━" + 16 * "─"
+    assert progress_line(shown, 86).plain == f"{bar}  50%  10,000 / 20,000 steps   elapsed 1:00   ETA 1:05"
+    assert progress_line(shown, 56).plain.endswith("─  50%  10,000 / 20,000 steps   ETA 1:05")
+    assert progress_line(end, 86).plain.endswith("━─  99%  19,999 / 20,000 steps   elapsed 0:09")  # 100% is the end
 
 
 def test_the_bottleneck_is_a_plain_sentence() -> None:
@@ -123,7 +124,7 @@ def test_the_last_line_goes_through_the_legend_and_gives_way_to_what_happens(hea
         shown.add({}, None)
     assert {line.partition(":")[0] for line in said} == set(LEGEND)
     assert said[0].endswith("? help   Ctrl-C saves and ends")
-    shown.add_message("warning: look\nhere")
+    shown.messages, shown.message_until = ["warning: look\nhere"], 1000
     assert status_line(shown, 80).plain == "warning: look"
     shown.activity = "evaluating"
     assert status_line(shown, 80).plain == "evaluating"

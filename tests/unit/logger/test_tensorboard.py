@@ -269,17 +269,12 @@ def history(*records: Record) -> AccountPictures:
     return made
 
 
-def picture(made: AccountPictures, wall_s: float) -> tuple[int, bytes] | None:
-    made.draw_if_due(wall_s)
-    return made.take(timeout_s=60.0)
-
-
 def test_a_picture_is_drawn_when_it_is_due() -> None:
     pytest.importorskip("matplotlib")
     made = history(timed(100), timed(200, 60.0))
-    assert picture(made, EVERY_S - 1.0) is None
-    first = picture(made, EVERY_S)
+    assert made.take(EVERY_S - 1.0, timeout_s=60.0) is None
+    first = made.take(EVERY_S, timeout_s=60.0)
     assert first is not None
     assert (first[0], first[1][:8]) == (200, PNG)
-    assert picture(made, 2 * EVERY_S - 1.0) is None
-    assert picture(made, 2 * EVERY_S) is not None
+    assert made.take(2 * EVERY_S - 1.0, timeout_s=60.0) is None
+    assert made.take(2 * EVERY_S, timeout_s=60.0) is not None
