@@ -1,7 +1,7 @@
 """Counts the code: how much there is to read, and how much of it serves one caller.
 
 `python -m tests.contracts.counts` counts this tree, `python -m tests.contracts.counts REVISION` a revision of it.
-The limits of `counts.toml` hold these numbers; `test_counts.py` compares.
+The limits of `counts.toml` hold these numbers; `test_limits.py` compares.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tarfile
 import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,10 +60,58 @@ def counts_of(sources: Mapping[str, str]) -> dict[str, float]:
         "private_helpers_used_once_per_1000_lines": round(
             1000 * sum(is_private(node.name) for node in functions) / lines, 1
         ),
+        "longest_file": max(text.count("\n") for text in python),
+        "modules": len(imports_of(product)),
+        "longest_import_chain": longest_chain(imports_of(product)),
         "benchmark_lines": sum(text.count("\n") for path, text in sources.items() if is_benchmark(path)),
         "result_lines": sum(text.count("\n") for path, text in sources.items() if is_result(path)),
         "changelog_lines": sources.get("CHANGELOG.md", "").count("\n"),
     } | counts_of_tests([text for path, text in sources.items() if path.startswith("tests/") and path.endswith(".py")])
+
+
+def package_lines(sources: Mapping[str, str]) -> dict[str, int]:
+    """Returns the lines of Python of each package, those of the modules beside the packages together as `top`."""
+    lines = Counter[str]()
+    for path, text in sources.items():
+        if path.startswith(PRODUCT) and path.endswith(".py"):
+            top, *below, _ = path.split("/")
+            lines[top if top == "runners" else below[0] if below else "top"] += text.count("\n")
+    return dict(lines)
+
+
+def imports_of(product: Mapping[str, str]) -> dict[str, set[str]]:
+    """Returns which packages and top-level modules import which others, without what is imported for types only."""
+    modules = {path: package_of(path.removesuffix(".py").replace("/", ".")) for path in product if path.endswith(".py")}
+    graph: dict[str, set[str]] = {module: set() for module in modules.values() if module}
+    for path, module in modules.items():
+        for node in nodes_that_run(ast.parse(product[path])) if module else ():
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            graph[module] |= {package_of(name) for name in names} & graph.keys() - {module}
+    return graph
+
+
+def nodes_that_run(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yields the nodes of a tree, but for what is below `if TYPE_CHECKING`."""
+    yield tree
+    for child in ast.iter_child_nodes(tree):
+        if not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
+            yield from nodes_that_run(child)
+
+
+def package_of(name: str) -> str:
+    """Returns the package or top-level module of a module; '' for the package `offpolicy` itself."""
+    top, *below = name.removesuffix(".__init__").split(".")
+    return "runners" if top == "runners" else below[0] if top == "offpolicy" and below else ""
+
+
+def longest_chain(graph: Mapping[str, set[str]]) -> int:
+    """Returns how many modules import each other one after the other, at most. Raises `CycleError` for a circle."""
+    depths: dict[str, int] = {}
+    for module in TopologicalSorter(graph).static_order():
+        depths[module] = 1 + max((depths[imported] for imported in graph[module]), default=0)
+    return max(depths.values())
 
 
 def counts_of_tests(sources: Sequence[str]) -> dict[str, float]:
