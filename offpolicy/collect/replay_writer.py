@@ -104,7 +104,8 @@ class ReplayWriter:
         tails = self._tails
         with np.errstate(over="ignore"):  # a reward beyond float32 is infinite, and a bad row
             tails[:, :-3], tails[:, -3], self._codes[:] = output.action, outcome.reward, 0
-        goes_on = self._has_obs and _are_equal(self._ring.newest_obs(), obs)
+        # Compared with what was stored; NaN is never equal.
+        goes_on = self._has_obs and bool(np.count_nonzero(self._ring.newest_obs() == obs) == obs.size)
         was_sound, self._is_sound = self._is_sound and goes_on, _is_finite(outcome.next_obs)
         is_sound = self._is_sound and _is_finite(tails) and (was_sound or _is_finite(obs))
         columns = {"obs": obs, "next_obs": outcome.next_obs, "action": output.action, "reward": tails[:, -3]}
@@ -181,11 +182,6 @@ def _bad_envs(columns: Mapping[str, NDArray[Any]], outcome: StepOutcome) -> NDAr
 def _is_finite(block: Float32) -> bool:
     """False if a number is NaN or Inf."""
     return bool(np.count_nonzero(np.isfinite(block)) == block.size)
-
-
-def _are_equal(stored: NDArray[Any], obs: Float32) -> bool:
-    """True if the observations are those that were stored; NaN is never equal."""
-    return bool(np.count_nonzero(stored == obs) == obs.size)
 
 
 def require_bytes(obs: Float32) -> None:

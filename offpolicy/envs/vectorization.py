@@ -6,7 +6,6 @@ Nothing is constructed, and neither MuJoCo nor a module of the user's is importe
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,25 +56,11 @@ def why_not_batched(spec: EnvSpec, kwargs: Mapping[str, Any] = MappingProxyType(
         return f"{spec.id} has a vector environment of its own, which env.vectorization=mujoco starts"
     if kwargs.get("render_mode") == "human":
         return "a batch opens no windows (env.kwargs.render_mode=human)"
-    if importlib.util.find_spec("mujoco") is None:
-        return "mujoco is not installed"
-    if not has_batch():
-        return f"{_mujoco_version()} has no mujoco.batch; pip install 'mujoco>={FIRST_MUJOCO}'"
+    found = importlib.util.find_spec("mujoco")  # nothing is imported
+    folders = (found and found.submodule_search_locations) or ()
+    if not any((Path(folder) / "batch.py").is_file() for folder in folders):
+        return f"mujoco.batch is not installed; pip install 'mujoco>={FIRST_MUJOCO}'"
     return None
-
-
-def _mujoco_version() -> str:
-    """Returns the name of the installed MuJoCo, with its version where pip or conda has noted it."""
-    try:
-        return f"mujoco {importlib.metadata.version('mujoco')}"
-    except importlib.metadata.PackageNotFoundError:
-        return "mujoco"
-
-
-def has_batch() -> bool:
-    """True if the installed MuJoCo has `mujoco.batch`; nothing is imported."""
-    found = importlib.util.find_spec("mujoco")
-    return any((Path(folder) / "batch.py").is_file() for folder in (found and found.submodule_search_locations) or ())
 
 
 def resolve_vectorization(cfg: EnvConfig) -> EnvConfig:
