@@ -92,32 +92,22 @@ def test_the_last_frame_is_the_last_of_learning(screen: Screen, record: Record) 
     assert "Evaluation" not in shown
 
 
-def test_stopping_is_shown_at_once_and_stays(screen: Screen) -> None:
-    screen.panel.record(RECORD)
-    screen.panel.stopping("stopping, saving")
-    assert "stopping, saving" in screen.text
-    screen.panel.activity("saving a checkpoint")
-    screen.panel.activity("")
-    assert "stopping, saving" in screen.text
-
-
-def test_a_message_of_two_lines_leaves_the_frame_its_height(screen: Screen) -> None:
+def test_what_goes_on_is_shown_at_once_within_the_frame(screen: Screen) -> None:
     for number in range(30):
         screen.panel.message(f"first {number}\nsecond {number}")
-    screen.panel.status("starting\nand more")
-    assert screen.terminal.frame[0].startswith("╭")
-    assert screen.terminal.frame[23].startswith("╰")
+    screen.panel.status("random steps\n10/1000")
+    assert (screen.terminal.frame[0][0], screen.terminal.frame[23][0]) == ("╭", "╰")
     assert "second 29" in screen.text
-    assert "starting and more" in screen.text
-
-
-def test_a_status_is_shown_until_there_is_a_record(screen: Screen) -> None:
-    screen.panel.status("collecting random steps 10/1000")
-    assert "collecting random steps 10/1000" in screen.text
+    assert "random steps 10/1000" in screen.text
     screen.panel.record(RECORD)
     screen.panel.status("too late")
     assert "10/1000" not in screen.text
     assert "too late" not in screen.text
+    screen.panel.stopping("stopping, saving")
+    for activity in ("saving a checkpoint", ""):
+        assert "stopping, saving" in screen.text
+        screen.panel.activity(activity)
+    assert "stopping, saving" in screen.text
 
 
 def test_neither_a_closed_terminal_nor_a_reader_that_has_left_ends_the_run(header: RunHeader, record: Record) -> None:
@@ -138,31 +128,19 @@ def test_neither_a_closed_terminal_nor_a_reader_that_has_left_ends_the_run(heade
 
 
 @pytest.mark.promise("plain-line")
-def test_a_file_gets_plain_lines_and_a_terminal_a_panel(header: RunHeader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm-256color")
-    for option in ("auto", "off", "full"):
-        assert isinstance(open_view(option, io.StringIO(), header), PlainLines)
-    assert isinstance(open_view("on", io.StringIO(), header), SafeView)
-    assert isinstance(open_view("auto", Terminal(), header), SafeView)
-    assert isinstance(open_view("full", Terminal(), header), SafeView)
-    assert isinstance(open_view("off", Terminal(), header), PlainLines)
-
-
-def test_a_stream_that_can_only_be_written_and_a_terminal_of_ascii_get_plain_lines(
-    header: RunHeader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_gets_a_panel_and_all_else_plain_lines(header: RunHeader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     written: list[str] = []
-    stream = SimpleNamespace(write=written.append, flush=lambda: None)
+    only_written, ascii_only = SimpleNamespace(write=written.append, flush=lambda: None), Terminal()
+    ascii_only.encoding = "ascii"
     for option in ("auto", "off", "full"):
-        assert isinstance(view := open_view(option, stream, header), PlainLines)  # type: ignore[arg-type]  # a stream
-        view.message("hello")
+        for stream in (io.StringIO(), only_written, ascii_only):
+            view = open_view(option, stream, header)  # type: ignore[arg-type]  # a stream
+            assert isinstance(view, PlainLines)
+            view.message("hello")
+        assert isinstance(open_view(option, Terminal(), header), PlainLines if option == "off" else SafeView)
     assert written == 3 * ["hello\n"]
-
-    class OfAscii(Terminal):
-        encoding = "ascii"  # type: ignore[assignment]  # of the stream
-
-    assert isinstance(open_view("auto", OfAscii(), header), PlainLines)
+    assert isinstance(open_view("on", io.StringIO(), header), SafeView)
 
 
 def test_a_terminal_that_takes_nothing_stops_nobody_and_shows_the_newest_frame_once_it_does(header: RunHeader) -> None:

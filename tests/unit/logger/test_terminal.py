@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.logger.terminal import Terminal
+from offpolicy.logger.panel import Terminal
 
 LIMIT_S = 30.0
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -168,7 +168,7 @@ def test_a_terminal_that_ctrl_s_has_stopped_keeps_no_run_from_its_end(shell: She
 
 CHILD = """
 import sys, termios
-from offpolicy.logger.terminal import Terminal
+from offpolicy.logger.panel import Terminal
 before = termios.tcgetattr(0)
 keys = Terminal(sys.stdout, sys.stdin)
 assert keys.take() and keys.read() == ""
