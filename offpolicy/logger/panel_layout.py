@@ -172,7 +172,7 @@ def _account(shown: Shown, width: int, most: int) -> list[Text]:
         third = (inner - 6) * 9 // 25
         widths = [third, third, inner - 6 - 2 * third]
         sides = [_side(side, shown, most, third) for side in (LEARNER, COLLECTOR)]
-        columns = [*sides, [*heading, *(_pair(*pair, widths[2]) for pair in pairs)][:most]]
+        columns = [*sides, [*heading, *(_pair(*pair, widths[2]) for pair in pairs[: most - 1])]]
     lines = []
     for row in zip_longest(*columns):
         cells = [cell or Text() for cell in row]

@@ -69,8 +69,6 @@ class SafeView:
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         def call(*values: Any, **options: Any) -> None:  # Any: what the method of that name takes
-            if name == "set_header":
-                self._plain.set_header(*values)
             try:
                 getattr(self._view, name)(*values, **options)
             except Exception as error:  # the run does not depend on its panel
@@ -108,9 +106,6 @@ class PlainLines(View):
 
     def __init__(self, stream: TextIO | None, header: RunHeader) -> None:
         self._stream, self._header, self._status = stream, header, ""
-
-    def set_header(self, header: RunHeader) -> None:
-        self._header = header
 
     def record(self, record: Record, verdict: Verdict | None = None, *, is_last: bool = False) -> None:
         self.message(plain_line(record, self._header.total_timesteps))
