@@ -15,7 +15,7 @@ from offpolicy.logger.record import Record, RunHeader
 from offpolicy.model.bottleneck import Advice, Bottleneck, Detail, Verdict
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 
-SIZES = [(80, 24), (160, 50), (100, 30), (60, 20), (80, 20), (60, 40), (100, 40), (140, 40), (120, 30), (250, 70)]
+SIZES = [(80, 24), (160, 50), (100, 30), (60, 20), (80, 20), (60, 40), (100, 40), (140, 40), (120, 20), (250, 70)]
 SEVEN = ("Collector Wait", "Replay Batch Wait", "H2D Copy", "Rank Barrier", "Sync Coordination", "Train", "Param Sync")
 FIRST = ("return", "thru", "bottleneck", "try")
 
