@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from offpolicy import fault
 from offpolicy.checkpoint import SharedState
-from offpolicy.replay.ring import COMMITTED, FLOOR, RESERVED, Ring
 from tests.faults import plan_of
 
 
@@ -31,17 +28,6 @@ def shared_state(env_steps: int = 0, **other: Any) -> dict[str, Any]:
         has_replay=False,
     )
     return vars(state) | other
-
-
-def fill_from(ring: Ring, first: int, *blocks: np.ndarray[Any, Any]) -> None:
-    """Fills an unused ring with blocks [n, W], as one that goes on from a checkpoint: its first row has index `first`.
-
-    All of them must fit.
-    """
-    for word in (FLOOR, RESERVED, COMMITTED):
-        ring._words[word] = first
-    for rows in blocks:
-        ring.append(rows)
 
 
 @contextmanager

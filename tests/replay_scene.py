@@ -30,6 +30,42 @@ def make_ring(most: int, *, num_envs: int = 1, n_step: int = 1, dtype: str = "fl
     return ReplayRing(memory, layout_of(dtype), most, num_envs=num_envs, n_step=n_step)
 
 
+NUMBERED = RowLayout(obs_dim=2, action_dim=1)  # of rings whose rows encode their index
+
+
+def numbered_slots(start: int, count: int, layout: RowLayout = NUMBERED) -> np.ndarray:
+    """Slots of one environment that hold their index in every column, and whose episode never ends."""
+    slots = np.arange(start, start + count, dtype=np.float32)[:, None].repeat(layout.slot_width, axis=1)
+    slots.view(np.uint32)[:, -1] = 1 << OFFSET_SHIFT
+    return slots
+
+
+def numbered_ring(capacity: int, count: int = 0, kind: type[ReplayRing] = ReplayRing) -> ReplayRing:
+    """A ring that keeps `capacity` rows of `NUMBERED`, after `count` of them were written."""
+    memory = memoryview(bytearray(ReplayRing.nbytes_for(capacity, NUMBERED, 1, 1)))
+    ring = kind(memory, NUMBERED, capacity, num_envs=1)
+    append(ring, count)
+    return ring
+
+
+def append(ring: ReplayRing, count: int) -> None:
+    """Writes the next rows; each ends in the observation of the one after it."""
+    slots = numbered_slots(ring.committed, count + 1)
+    ring.begin()
+    ring.write(slots[:0, 2:], slots[:1, :2])
+    for index in range(count):
+        ring.write(slots[index : index + 1, 2:], slots[index + 1 : index + 2, :2])
+
+
+def numbers_of(rows: np.ndarray) -> np.ndarray:
+    """The indices of rows of a batch [..., W]; each row must be whole."""
+    index = rows[..., 0]
+    next_obs = rows[..., NUMBERED.next_obs]
+    assert (rows[..., : NUMBERED.terminated] == index[..., None]).all()
+    assert ((next_obs == index[..., None] + 1) & (rows[..., NUMBERED.terminated, None] == 0)).all()
+    return index.astype(np.int64)
+
+
 def rows_in(ring: ReplayRing) -> np.ndarray:
     """All that can be drawn, as rows of a batch without the columns that mean nothing."""
     out = np.empty((ring.committed - ring.oldest, ring.layout.width), np.float32)
@@ -144,7 +180,7 @@ class Scene:
         """Rows and open windows are saved and restored, exactly or with new episodes."""
         before, windows = self.ring, self.writer.open_windows()
         first, committed = before.oldest, before.committed
-        slots, ahead = before.read_range(first, committed), before.copy_open(committed)
+        slots, ahead = before.read_range(first, committed), before.copy_open()
         self.ring = self.new_ring()
         self.ring.restore_slots(first, np.array_split(slots, [len(slots) // 2 // self.num_envs * self.num_envs]), ahead)
         self.writer = self.new_writer()

@@ -17,7 +17,7 @@ from benchmarks.parts.measurement import Measurement, interleaved_us
 from offpolicy.processes.shared_memory import SharedBlock
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_layout import IS_TRUNCATED, OFFSET_SHIFT
-from offpolicy.replay.sampler import UniformSampler
+from offpolicy.replay.sampler import Sampler
 from offpolicy.types import Float32
 
 SIZES = {1_000_000: 25.0, 10_000_000: 40.0}  # rows, and the microseconds that 256 of them may take
@@ -58,7 +58,7 @@ def _of_size(capacity: int, limit: float, rounds: int) -> Iterator[Measurement]:
     ring_bytes, start = _resident() - start, _resident()
     control = NumpyBuffer(capacity)
     control_bytes = _resident() - start
-    sampler = UniformSampler([ring], np.random.default_rng(1), guard=8)
+    sampler = Sampler([ring], np.random.default_rng(1), guard=8)
     batch = np.empty((halfcheetah.BATCH_SIZE, LAYOUT.width), np.float32)
     functions = {
         "ours": lambda: sampler.fill(batch),

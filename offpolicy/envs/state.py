@@ -118,7 +118,7 @@ def _layers(vector: VectorAdapter) -> list[Any]:
         raise NotPlainError("env.vectorization=async keeps the environments in other processes; use sync")
     layers: list[Any] = []
     for env in _envs(vector.stepper):
-        layers.append(env.open())
+        layers.append(env.env)  # the first reset has made it
         while isinstance(layers[-1], gymnasium.Wrapper):
             layers.append(layers[-1].env)
     return layers

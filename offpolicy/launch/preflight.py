@@ -62,7 +62,7 @@ def preflight(cfg: RunConfig, server: ForkServer | None = None) -> SpaceSpec:
     if cfg.replay.demos is not None:
         found = read_demos(cfg.replay.demos, spec)
         if cfg.algo.n_step > 1:
-            found.require_sequences("algo.n_step")
+            found.require_sequences()
     return spec
 
 

@@ -1,4 +1,4 @@
-"""Demonstrations from a file: transitions collected elsewhere, checked against the environment's spaces.
+"""Demonstrations: transitions collected elsewhere, checked against the environment's spaces and mixed into the batches.
 
 An `.npz` holds `obs` [M, O], `action` [M, A], `reward` [M], `next_obs` [M, O], `terminated` [M], `truncated` [M] and
 perhaps `episode` [M], all in the environment's own units; a Dict observation is flattened in the order of
@@ -8,11 +8,12 @@ perhaps `episode` [M], all in the environment's own units; a Dict observation is
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from offpolicy.errors import ConfigError
 from offpolicy.output import counted
 from offpolicy.replay.row_layout import RowLayout
+from offpolicy.seeding import generator
 from offpolicy.types import Bool, Float32, Float64, SpaceSpec
 
 KEY = "replay.demos"
@@ -30,6 +32,63 @@ FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 EPISODE = "episode"  # the number of the episode of each row, if the file has it
 Int64 = NDArray[np.int64]
 Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(slots=True)
+class Demonstrations:
+    """Hands out `per_batch` of `rows` for each batch, each row once per cycle over all ranks.
+
+    Every cycle has another order, a function of seed, path and cycle, so it is not saved; `path` tells one start of a
+    run from another. Rank r of R takes every R-th row of the order, from number r on: ranks never take the same row in
+    a cycle.
+    """
+
+    rows: Float32  # [M, W], M > 0
+    per_batch: int
+    batch_size: int
+    source: str  # for the run's header
+    seed: int
+    rank: int = 0
+    num_ranks: int = 1
+    path: tuple[int, ...] = ()
+    taken: int = 0  # rows handed out by this rank
+    orders: dict[int, Int64] = field(default_factory=dict)  # by cycle, of those that the newest rows were of
+
+    @property
+    def identity(self) -> list[str | int]:
+        """Values that must be equal for a saved state to continue with the same rows."""
+        return [hashlib.sha256(self.rows.tobytes()).hexdigest()[:16], self.per_batch]
+
+    @property
+    def description(self) -> str:
+        """The end of a source's line in the run's header."""
+        return f"; {self.per_batch} of {self.batch_size} rows of every batch from {self.source}"
+
+    def take(self, num_batches: int) -> Int64:
+        """Returns the indices of the next rows. [num_batches * per_batch]."""
+        count = num_batches * self.per_batch
+        place = np.arange(self.taken, self.taken + count) * self.num_ranks + self.rank
+        cycle, offset = np.divmod(place, len(self.rows))
+        self.orders = {number: self._order(number) for number in np.unique(cycle).tolist()}
+        index = np.empty(count, np.int64)
+        for number, order in self.orders.items():
+            here = cycle == number
+            index[here] = order[offset[here]]
+        self.taken += count
+        return index
+
+    def _order(self, cycle: int) -> Int64:
+        if cycle in self.orders:
+            return self.orders[cycle]
+        return generator(self.seed, "demos", cycle, *self.path).permutation(len(self.rows))
+
+    def state(self) -> dict[str, Any]:
+        """Returns JSON data from which another object continues."""
+        return {"taken": self.taken, "path": list(self.path)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continues from what `state` returned."""
+        self.taken, self.path, self.orders = state["taken"], tuple(state["path"]), {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +116,7 @@ class Transitions:
         """Raw return of each episode. [E]."""
         return np.add.reduceat(self.reward, self.first)
 
-    def require_sequences(self, key: str) -> None:
+    def require_sequences(self) -> None:
         """Raises `ConfigError` unless each row begins where the one before it in its episode ended: sums need that."""
         is_next = np.ones(len(self), np.bool_)
         is_next[self.first] = False
@@ -66,13 +125,14 @@ class Transitions:
         if wrong.any():
             raise ConfigError(
                 f"{KEY}: row {rows[wrong][0]} does not begin where the row before it in its episode has ended;"
-                f" {key} > 1 sums over consecutive rows: keep them in order and give `episode`, or use algo.n_step=1"
+                " algo.n_step > 1 sums over consecutive rows: keep them in order with `episode`, or use algo.n_step=1"
             )
 
 
 def read_demos(source: str, spec: SpaceSpec) -> Transitions:
     """Returns the demonstrations of a file or a data set. Raises `ConfigError` naming what is wrong with them."""
-    arrays = read_minari(source, spec) if is_minari(source) else _read_npz(source)
+    is_minari = source.startswith(MINARI_PREFIX) or (Path(source) / "data").is_dir()
+    arrays = read_minari(source, spec) if is_minari else _read_npz(source)
     return _ordered(_checked(source, arrays, spec), arrays.get(EPISODE))
 
 
@@ -82,7 +142,7 @@ def demonstration_rows(found: Transitions, layout: RowLayout, *, gamma: float, n
     Raises `ConfigError` if sums over steps are asked for and the rows of an episode do not follow each other.
     """
     if n_step > 1:
-        found.require_sequences("algo.n_step")
+        found.require_sequences()
     row = np.arange(len(found))
     end = np.repeat(found.first + found.length, found.length)  # of the row's episode
     one_step = found.reward.astype(np.float32).astype(np.float64)
@@ -124,12 +184,11 @@ def _read_npz(source: str) -> Arrays:
     try:
         with open(source, "rb") as opened:  # np.load leaves a broken file open
             file: Any = np.load(opened, allow_pickle=False)  # Any: an array, or a mapping of them
-            if isinstance(file, np.ndarray):
-                raise ConfigError(f"{KEY}: {source} is a single array, allowed an .npz of {', '.join(FIELDS)}")
             return {name: file[name] for name in file.files if name in (*FIELDS, EPISODE)}  # others may be anything
     except OSError as error:
         raise ConfigError(f"{KEY}: got {source!r}, which cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # the last: a wrong header
+    # RuntimeError: a wrong header; AttributeError: a single array.
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, AttributeError) as error:
         raise ConfigError(f"{KEY}: {source} is no .npz of plain numbers: {error}") from None
 
 
@@ -141,24 +200,16 @@ def _checked(source: str, arrays: Arrays, spec: SpaceSpec) -> Transitions:
     count = len(arrays["reward"]) if arrays["reward"].ndim else 0
     if not count:
         raise ConfigError(f"{KEY}: {source} holds no transition: its reward has shape {arrays['reward'].shape}")
-    widths = {"obs": spec.obs_dim, "next_obs": spec.obs_dim, "action": spec.action_dim}
-    shapes = {name: (count, widths[name]) if name in widths else (count,) for name in FIELDS}
-    expected = {**shapes, **({EPISODE: shapes["reward"]} if EPISODE in arrays else {})}
-    problems = [
-        f"{KEY}: {source}: {name} has shape {array.shape} and type {array.dtype}, needed {shape} of numbers"
-        for name, shape in expected.items()
-        if (array := arrays[name]).dtype.kind not in "fiub"
-        or array.shape[:1] != shape[:1]
-        or array.size != np.prod(shape)
-    ]
-    if problems:
-        raise ConfigError(problems)
-    fields = {name: arrays[name].reshape(shape).astype(np.float64) for name, shape in shapes.items()}
-    problems = _unsound(source, fields, spec)
-    if EPISODE in arrays:
-        problems += _not_finite(source, EPISODE, arrays[EPISODE].reshape(-1).astype(np.float64))
-    if problems:
-        raise ConfigError(problems)
+    widths = {"obs": (spec.obs_dim,), "next_obs": (spec.obs_dim,), "action": (spec.action_dim,)}
+    fields, problems = dict[str, Float64](), list[str]()
+    for name in (*FIELDS, EPISODE) if EPISODE in arrays else FIELDS:
+        array, shape = arrays[name], (count, *widths.get(name, ()))
+        if array.dtype.kind not in "fiub" or array.shape[:1] != shape[:1] or array.size != np.prod(shape):
+            problems.append(f"{name} has shape {array.shape} and type {array.dtype}, needed {shape} of numbers")
+        else:
+            fields[name] = array.reshape(shape).astype(np.float64)
+    if problems := problems or _unsound(fields, spec):
+        raise ConfigError([f"{KEY}: {source}: {problem}" for problem in problems])
     return Transitions(
         obs=fields["obs"].astype(np.float32),
         action=from_env(fields["action"], spec),
@@ -170,40 +221,31 @@ def _checked(source: str, arrays: Arrays, spec: SpaceSpec) -> Transitions:
     )
 
 
-def _unsound(source: str, fields: Mapping[str, Float64], spec: SpaceSpec) -> list[str]:
+def _unsound(fields: Mapping[str, Float64], spec: SpaceSpec) -> list[str]:
     """Returns what no environment could have given: NaN, actions that it does not have, flags that are none."""
     problems: list[str] = []
     for name, values in fields.items():
         with np.errstate(over="ignore"):  # a number beyond float32 counts as infinite
-            problems += _not_finite(source, name, values.astype(np.float32))
-    for name in ("terminated", "truncated"):
-        if not np.isin(fields[name], (0.0, 1.0)).all():
-            problems.append(f"{KEY}: {source}: {name} holds other values than true and false")
-    low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
+            bad = ~np.isfinite(values.astype(np.float32)).reshape(len(values), -1).all(axis=1)
+        if bad.any():
+            problems.append(f"{name} is NaN or Inf in {counted(bad.sum(), 'row')}, first in row {bad.argmax()}")
+        if name in ("terminated", "truncated") and not np.isin(values, (0.0, 1.0)).all():
+            problems.append(f"{name} holds other values than true and false")
+    action, low, high = fields["action"], np.asarray(spec.action_low), np.asarray(spec.action_high)
     slack = np.zeros_like(low) if spec.choices else 1e-4 * (high - low) + 1e-6  # allowance for rounding to float32
-    outside = ((fields["action"] < low - slack) | (fields["action"] > high + slack)).any(axis=1)
+    outside = ((action < low - slack) | (action > high + slack)).any(axis=1)
     if outside.any():
-        row = int(outside.argmax())
         problems.append(
-            f"{KEY}: {source}: {counted(outside.sum(), 'action')} beyond the environment's bounds, first in row {row}:"
-            f" {fields['action'][row].tolist()}, allowed {low.tolist()} to {high.tolist()}, its own units"
+            f"{counted(outside.sum(), 'action')} beyond the environment's bounds, first in row {outside.argmax()}:"
+            f" {action[outside.argmax()].tolist()}, allowed {low.tolist()} to {high.tolist()}, its own units"
         )
-    between = (np.isfinite(fields["action"]) & (fields["action"] != np.rint(fields["action"]))).any(axis=1)
+    between = (np.isfinite(action) & (action != np.rint(action))).any(axis=1)
     if spec.choices and between.any():
-        row = int(between.argmax())
         problems.append(
-            f"{KEY}: {source}: {counted(between.sum(), 'action')} of no whole numbers, first in row {row}:"
-            f" {fields['action'][row].tolist()}, allowed the numbers of the environment's actions"
+            f"{counted(between.sum(), 'action')} of no whole numbers, first in row {between.argmax()}:"
+            f" {action[between.argmax()].tolist()}, allowed the numbers of the environment's actions"
         )
     return problems
-
-
-def _not_finite(source: str, name: str, values: NDArray[Any]) -> list[str]:
-    """Returns what is wrong with numbers [M] or [M, W] that hold NaN or Inf."""
-    bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
-    if not bad.any():
-        return []
-    return [f"{KEY}: {source}: {name} is NaN or Inf in {counted(bad.sum(), 'row')}, first in row {bad.argmax()}"]
 
 
 def _ordered(found: Transitions, episode: NDArray[Any] | None) -> Transitions:
@@ -219,11 +261,6 @@ def _ordered(found: Transitions, episode: NDArray[Any] | None) -> Transitions:
     last = np.append(first[1:], len(found)) - 1
     truncated[last] |= ~sorted_rows.terminated[last]
     return replace(sorted_rows, truncated=truncated, first=first)
-
-
-def is_minari(source: str) -> bool:
-    """True if a name means a Minari data set: `minari:<id>`, or the directory of one."""
-    return source.startswith(MINARI_PREFIX) or (Path(source) / "data").is_dir()
 
 
 def read_minari(source: str, spec: SpaceSpec) -> Arrays:
@@ -246,37 +283,31 @@ def read_minari(source: str, spec: SpaceSpec) -> Arrays:
 
 
 def _episode(source: str, number: int, found: Any, spec: SpaceSpec) -> dict[str, NDArray[Any]]:
-    """Returns one episode of T transitions, from T + 1 observations. Raises `ConfigError` as `_flat`."""
-    obs, length = _flat(source, found.observations, spec), len(found.rewards)
+    """Returns one episode of T transitions, from T + 1 observations.
+
+    Raises `ConfigError` if a part of a Dict that the environment observes is missing.
+    """
+    length, parts = len(found.rewards), dict(_parts(found.observations))
+    keys = spec.obs_keys if isinstance(found.observations, Mapping) else ("",)
+    if not keys or not set(keys) <= parts.keys():
+        needed = f"a Dict of {', '.join(spec.obs_keys)}" if spec.obs_keys else "a Box"
+        raise ConfigError(f"{KEY}: {source} observes a Dict of {', '.join(parts)}, the environment {needed}")
+    obs = np.concatenate([np.asarray(parts[key]).reshape(length + 1, -1) for key in keys], axis=1)
     return {
-        "obs": obs[:length],
+        "obs": obs[:-1],
         "action": np.asarray(found.actions).reshape(length, -1),
         "reward": np.asarray(found.rewards),
-        "next_obs": obs[1 : length + 1],
+        "next_obs": obs[1:],
         "terminated": np.asarray(found.terminations),
         "truncated": np.asarray(found.truncations),
         "episode": np.full(length, number),
     }
 
 
-def _flat(source: str, observations: Any, spec: SpaceSpec) -> NDArray[Any]:
-    """Returns observations [T + 1, O]; parts of a Dict in the order of the environment.
-
-    Raises `ConfigError` if a part that the environment observes is missing.
-    """
-    if not isinstance(observations, Mapping):
-        return np.asarray(observations).reshape(len(observations), -1)
-    parts = dict(_named_parts(observations))
-    if not spec.obs_keys or not set(spec.obs_keys) <= parts.keys():
-        needed = f"a Dict of {', '.join(spec.obs_keys)}" if spec.obs_keys else "a Box"
-        raise ConfigError(f"{KEY}: {source} observes a Dict of {', '.join(parts)}, the environment {needed}")
-    return np.concatenate([np.asarray(parts[key]).reshape(len(parts[key]), -1) for key in spec.obs_keys], axis=1)
-
-
-def _named_parts(part: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the parts of a Dict with their names, nested keys joined by `/`."""
+def _parts(part: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the parts of a Dict with their names, nested keys joined by `/`; of anything else itself, without one."""
     if not isinstance(part, Mapping):
         yield name, part
         return
     for key, child in part.items():
-        yield from _named_parts(child, f"{name}/{key}" if name else str(key))
+        yield from _parts(child, f"{name}/{key}" if name else str(key))

@@ -24,13 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offpolicy import fault
-from offpolicy.errors import CheckpointError
 from offpolicy.replay.ring import COMMITTED, DROPPED, FLOOR, HEADER_BYTES, RESERVED, WRITTEN, Ring
-from offpolicy.replay.row_layout import IS_TERMINATED, MOST_OFFSET, OFFSET_SHIFT, RowLayout
+from offpolicy.replay.row_layout import IS_TERMINATED, OFFSET_SHIFT, RowLayout
 from offpolicy.types import Float32
 
 PAGE_BYTES = mmap.PAGESIZE
-RESTORED_ROWS = 65_536  # slots that a restored ring is given at once
 RELEASED_BYTES = 4 << 20  # of memory that is given back at once
 TERMINATED = np.array(IS_TERMINATED, np.uint32)  # an array, as NumPy takes longer for a number
 SPARE = 64  # one slot more for so many transitions: room for the ends of episodes
@@ -43,7 +41,7 @@ class ReplayRing(Ring):
         self, buffer: memoryview, layout: RowLayout, max_transitions: int, *, num_envs: int, n_step: int = 1
     ) -> None:
         super().__init__(buffer, layout.slot_width, np.float32)
-        self.layout, self.num_envs, self._n_step, self._most = layout, num_envs, n_step, max_transitions
+        self.layout, self.num_envs, self.max_transitions, self._n_step = layout, num_envs, max_transitions, n_step
         self.capacity -= self.capacity % num_envs
         self._rows = self._rows[: self.capacity]
         self._obs: NDArray[Any] = self._rows[:, : layout.obs_words]
@@ -57,6 +55,8 @@ class ReplayRing(Ring):
         self._release_every = max(RELEASED_BYTES // layout.nbytes, 1)
         self._released = self._words[FLOOR]  # the writer's: memory below was given back
         self._head = self._words[COMMITTED]  # the writer's: where the next observation goes
+        # Rows of a copy of the ring, as many as it holds where episodes are not short.
+        self.copied_rows = min(self.num_slots(max_transitions, num_envs, n_step), self.capacity)
 
     @staticmethod
     def num_slots(max_transitions: int, num_envs: int, n_step: int) -> int:
@@ -77,28 +77,22 @@ class ReplayRing(Ring):
 
     @property
     def num_transitions(self) -> int:
+        """Number of transitions that are readable now."""
         return max(self._words[WRITTEN] - self._words[DROPPED], 0)
 
     @property
-    def max_transitions(self) -> int:
-        return self._most
-
-    @property
     def num_written(self) -> int:
+        """Number of transitions ever written."""
         return self._words[WRITTEN]
 
     @property
     def kept_from(self) -> int:
+        """The first slot that the writer keeps, beside what it recycles."""
         return self._words[FLOOR]
 
     @property
-    def copied_rows(self) -> int:
-        """Rows of a copy of the ring, as many as it holds where episodes are not short."""
-        return min(self.num_slots(self._most, self.num_envs, self._n_step), self.capacity)
-
-    @property
     def end(self) -> int:
-        """The end of the observations that were written, or are being written."""
+        """The end of the observations that were written, or are being written: at least `committed`."""
         return max(self._words[RESERVED], self._words[COMMITTED])
 
     # -- the writer ---------------------------------------------------------------------------------------------------
@@ -151,13 +145,13 @@ class ReplayRing(Ring):
         """Raises the floor to `lowest` at least: the slots below are about to be recycled."""
         floor = self._words[FLOOR]
         if floor < lowest:
-            self._words[DROPPED] += sum(int(np.count_nonzero(codes)) for codes in self._code_spans(floor, lowest))
+            self._words[DROPPED] += sum(map(_num_transitions, self.spans(floor, lowest)))
             self._words[FLOOR] = lowest
 
     def _keep_most(self) -> None:
         """Raises the floor as long as there are enough transitions above it."""
         words = self._words
-        spare = words[WRITTEN] - words[DROPPED] - self._most
+        spare = words[WRITTEN] - words[DROPPED] - self.max_transitions
         while spare > 0:
             floor = words[FLOOR]
             slot = floor % self.capacity
@@ -193,77 +187,42 @@ class ReplayRing(Ring):
                 self._memory = None
                 return
 
-    def _code_spans(self, start: int, stop: int) -> list[NDArray[np.uint32]]:
-        return [rows.view(np.uint32)[:, -1] for rows in self.spans(start, stop)]
-
     def restore_slots(self, first: int, blocks: Sequence[Float32], ahead: Float32, num_written: int = 0) -> None:
-        """Fills a ring with saved slots [n, slot_width] from `first` on, and `ahead`, the open ones.
+        """Fills an unused ring with saved slots [n, slot_width] from `first` on, and `ahead`, the open ones.
 
-        Nobody has read the ring yet. Keeps the newest that fit, and never uses more memory than it does while it is
-        written. `num_written`: transitions ever written. Raises `CheckpointError` for slots that no writer leaves; then
-        the ring is unused again.
+        Keeps the newest that fit, in no more memory than while they were written. `num_written`: transitions ever
+        written.
         """
-        committed = first + sum(map(len, blocks))
-        end = committed + len(ahead)
-        limits = first, committed, end
-        if any(number % self.num_envs for number in limits) or len(ahead) >= self.capacity:
-            raise CheckpointError(f"replay rows {first} to {end} are not those of {self.num_envs} environments")
-        try:
-            self._fill(limits, (*blocks, ahead))
-            if num_written and not self._words[WRITTEN]:
-                raise CheckpointError(f"replay rows {first} to {committed} hold no transition")
-        except CheckpointError:
-            self._forget_rows()
-            raise
-        before = max(num_written - self._words[WRITTEN], 0)
-        self._words[WRITTEN] += before
-        self._words[DROPPED] += before
-
-    def _forget_rows(self) -> None:
-        for word in (FLOOR, RESERVED, COMMITTED, WRITTEN, DROPPED):
-            self._words[word] = 0
-
-    def _fill(self, limits: tuple[int, int, int], blocks: Sequence[Float32]) -> None:
-        """Writes saved slots as a writer does: the floor rises, and the memory below it is given back on the way."""
-        first, committed, end = limits
-        words, index, start = self._words, first, max(first, end - self.capacity)
+        words, committed = self._words, first + sum(map(len, blocks))
+        start, end = max(first, committed + len(ahead) - self.capacity), committed + len(ahead)
+        # As the writer drops vector steps: not more transitions than are too many, and none once enough are gone.
+        codes = np.concatenate([rows.view(np.uint32)[:, -1] for rows in blocks])
+        gone = np.count_nonzero(codes[start - first :].reshape(-1, self.num_envs), axis=1).cumsum()
+        spare = int(gone[-1]) - self.max_transitions if len(gone) else 0
+        num_steps = min(int(gone.searchsorted(spare)) + 1, int(gone.searchsorted(spare, "right"))) if spare > 0 else 0
+        floor = start + num_steps * self.num_envs
         # What was allocated elsewhere than where the slots go.
-        self._give_back(start - self.capacity + self.num_slots(self._most, self.num_envs, self._n_step), start)
-        self._released = words[FLOOR] = start
-        for rows in blocks:
-            for begin in range(min(max(start - index, 0), len(rows)), len(rows), RESTORED_ROWS):
-                chunk = rows[begin : begin + RESTORED_ROWS]
-                self._place(index + begin, chunk, end)
-                self._reveal(max(words[COMMITTED], start), min(index + begin + len(chunk), committed))
+        self._give_back(floor - self.capacity + self.copied_rows, floor)
+        index = first
+        for rows in (*blocks, ahead):
+            kept = rows[max(floor - index, 0) :]
             index += len(rows)
+            for place in self.spans(index - len(kept), index):
+                place[:] = kept[: len(place)]
+                kept = kept[len(place) :]
+        num_kept = int(np.count_nonzero(codes[floor - first :]))
+        self._released = words[FLOOR] = floor
         words[RESERVED], words[COMMITTED] = end, committed
-        self._release()
-
-    def _reveal(self, start: int, stop: int) -> None:
-        """Commits the restored slots [start, stop), and drops the oldest transitions that are too many by now."""
-        self._words[RESERVED] = self._words[COMMITTED] = stop
-        self._words[WRITTEN] += sum(int(np.count_nonzero(codes)) for codes in self._code_spans(start, stop))
-        self._keep_most()
-        if self._words[FLOOR] - self._released >= self._release_every:
-            self._release()
-
-    def _place(self, index: int, rows: Float32, end: int) -> None:
-        """Copies saved slots to their places. Raises `CheckpointError` for one that refers to another beyond `end`."""
-        codes = rows.view(np.uint32)[:, -1]
-        offset = np.minimum(codes >> OFFSET_SHIFT, MOST_OFFSET).astype(np.int64)
-        if (np.arange(index, index + len(rows)) + offset * self.num_envs >= end).any():
-            raise CheckpointError(f"replay rows from {index} on end in an observation beyond row {end}")
-        filled = 0
-        for place in self.spans(index, index + len(rows)):
-            place[:] = rows[filled : filled + len(place)]
-            filled += len(place)
+        words[WRITTEN] = max(num_written, num_kept)
+        words[DROPPED] = words[WRITTEN] - num_kept
 
     # -- readers ------------------------------------------------------------------------------------------------------
 
     def read(self, index: NDArray[np.int64], out: Float32, lowest: int = -1) -> NDArray[np.bool_]:
         """Copies the rows `index` [n] as rows of a batch into `out` [n, W], contiguous.
 
-        Returns a mask [n] of those that are transitions and were intact throughout. `lowest` is as in `Ring`.
+        Returns a mask [n] of those that are transitions and were intact throughout. `lowest`: no index is below it. If
+        it was not recycled they need not be looked at one by one.
         """
         # Counted from where the ring last began anew: `take` brings what lies beyond its end round.
         begun = self.oldest // self.capacity * self.capacity
@@ -279,6 +238,7 @@ class ReplayRing(Ring):
         return intact
 
     def read_row(self, index: int, out: Float32) -> bool:
+        """Copies a row into `out` [W]; returns whether it was intact throughout. One row takes less time so."""
         layout, slot = self.layout, index % self.capacity
         code = self._codes.item(slot)
         following = (index + (code >> OFFSET_SHIFT) * self.num_envs) % self.capacity
@@ -307,12 +267,18 @@ class ReplayRing(Ring):
         out[:, layout.obs_dim : layout.half] = halves[:, 0, layout.obs_words :]
         return halves[:, 0, -1].view(np.uint32)
 
-    def copy_open(self, committed: int) -> Float32:
-        slots: Float32 = np.concatenate(self.spans(committed, self.end))
-        slots[:, self.layout.obs_words :] = 0.0  # what an older slot has left there
+    def copy_open(self) -> Float32:
+        """Returns a copy of the slots [m, slot_width] from `committed` to `end`. The writer must stand still."""
+        slots: Float32 = np.concatenate(self.spans(self.committed, self.end))
+        slots[:, -self._tails.shape[1] :] = 0.0  # what an older slot has left there
         return slots
 
-    def read_obs(self, start: int, stop: int, obs_dim: int) -> Float32:
+    def read_obs(self, start: int, stop: int) -> Float32:
+        """Returns the observations [m, O] that were acted on in the slots [start, stop) that are not recycled yet."""
         slots = self.read_range(start, stop)
-        obs = slots.view(self.layout.obs_dtype)[:, :obs_dim].astype(np.float32, copy=False)
+        obs = slots.view(self.layout.obs_dtype)[:, : self.layout.obs_dim].astype(np.float32, copy=False)
         return np.ascontiguousarray(obs[slots.view(np.uint32)[:, -1] != 0])
+
+
+def _num_transitions(slots: Float32) -> int:
+    return int(np.count_nonzero(slots.view(np.uint32)[:, -1]))

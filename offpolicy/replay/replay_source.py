@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from offpolicy.protocols import StepCount, StepGate
-from offpolicy.replay.demonstration_sampler import Sampler
 from offpolicy.replay.rate_limiter import RateLimiter
-from offpolicy.replay.ring import Ring
+from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.running_returns import RunningReturns
-from offpolicy.replay.sampler import SampleAges
+from offpolicy.replay.sampler import SampleAges, Sampler
 from offpolicy.replay.staging import CopyStream, StagingBlock, host_block, nbytes_text
 from offpolicy.timing.device_timer import StreamSync
 from offpolicy.types import NO_ACCOUNT, Account, Batch, Batches, Float32
@@ -47,7 +46,12 @@ class RateLimitedSource:
     Decisions depend on `steps`, which all ranks agree on; `gate` only waits for the collectors and grants them steps.
     """
 
-    def __init__(self, spec: SourceSpec, rings: Sequence[Ring], gate: StepGate, steps: StepCount, updates: int) -> None:
+    rollouts = None  # the rows come from a replay
+    has_batch_wait = False
+
+    def __init__(
+        self, spec: SourceSpec, rings: Sequence[ReplayRing], gate: StepGate, steps: StepCount, updates: int
+    ) -> None:
         self._spec, self._rings, self._gate, self._steps = spec, tuple(rings), gate, steps
         self.updates = updates
         self.first_unseen_row = [0] * len(self._rings)
@@ -56,24 +60,13 @@ class RateLimitedSource:
         self._returns = None if discount is None else RunningReturns(rings, spec.layout, discount)
 
     @property
-    def rollouts(self) -> None:
-        """None: the rows come from a replay."""
-        return
-
-    @property
     def num_due(self) -> int:
         """Updates of the iteration that begins now, at least one."""
         return max(self._spec.rate_limiter.due(self._steps.env_steps, self.updates), 1)
 
-    @property
-    def next_needed(self) -> int:
-        """Transitions that the next iteration waits for."""
-        return min(self._spec.rate_limiter.earliest(self.updates), self._spec.rate_limiter.total)
-
     def wait_ready(self) -> None:
-        self._gate.wait_for(self.next_needed)
-
-    has_batch_wait = False
+        limiter = self._spec.rate_limiter
+        self._gate.wait_for(min(limiter.earliest(self.updates), limiter.total))
 
     def wait_batch(self) -> None:
         """Nothing is packed ahead."""
@@ -83,19 +76,19 @@ class RateLimitedSource:
 
     def to_device(self, rows: Tensor) -> Batches:
         """Copies the batches, and the observations the normaliser has not seen yet, to the learner's device."""
-        device = self._spec.device
         updates = self._fields_of(rows)
-        fresh = None if self._fresh is None else self._fresh_on(device, torch.from_numpy(self._fresh))
-        moments = None if self._returns is None else self._fresh_on(device, self._returns.take_moments())
+        fresh = None if self._fresh is None else self._to_device(torch.from_numpy(self._fresh))
+        moments = None if self._returns is None else self._to_device(self._returns.take_moments())
         return Batches(updates, fresh, self._steps.env_steps, moments)
 
     def _fields_of(self, rows: Tensor) -> tuple[Batch, ...]:
         """Returns the batches [U, B, W] as their fields on the learner's device."""
         on_device = rows.to(self._spec.device, non_blocking=True)
-        return tuple(self._spec.layout.split(batch) for batch in on_device)
+        return tuple(map(self._spec.layout.split, on_device))
 
-    def _fresh_on(self, device: torch.device, fresh: Tensor) -> Tensor:
-        """Queues the copy of the fresh observations: from pageable memory the host would wait for the stream."""
+    def _to_device(self, fresh: Tensor) -> Tensor:
+        """Queues a copy: from pageable memory the host would wait for the stream."""
+        device = self._spec.device
         return fresh.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else fresh
 
     def release(self) -> None:
@@ -111,15 +104,13 @@ class RateLimitedSource:
         """Reads what was written since the last time, of the rings that this rank passes to the normalisers."""
         if not self._spec.normalize_obs and self._returns is None:
             return
-        obs_dim = self._spec.layout.obs_dim
-        blocks = [np.empty((0, obs_dim), dtype=np.float32)]
+        blocks = [np.empty((0, self._spec.layout.obs_dim), dtype=np.float32)]
         for number in self._spec.fresh_rings:
-            ring = self._rings[number]
-            stop = ring.committed
+            start, stop = self.first_unseen_row[number], self._rings[number].committed
             if self._spec.normalize_obs:
-                blocks.append(ring.read_obs(self.first_unseen_row[number], stop, obs_dim))
+                blocks.append(self._rings[number].read_obs(start, stop))
             if self._returns is not None:
-                self._returns.add_rows(number, self.first_unseen_row[number], stop)
+                self._returns.add_rows(number, start, stop)
             self.first_unseen_row[number] = stop
         if self._spec.normalize_obs:
             self._fresh = np.concatenate(blocks)
@@ -149,20 +140,20 @@ class ReplaySource(RateLimitedSource):
     def __init__(
         self,
         spec: SourceSpec,
-        rings: Sequence[Ring],
         sampler: Sampler,
         gate: StepGate,
         steps: StepCount,
         updates: int,
     ) -> None:
-        super().__init__(spec, rings, gate, steps, updates)
-        self._sampler, self._ages = sampler, SampleAges(rings)
+        super().__init__(spec, sampler.rings, gate, steps, updates)
+        self._sampler, self._ages = sampler, SampleAges(sampler.rings)
         values = host_block(
             spec.block_shape, torch.float32, spec.device, "replay.source=direct", "lower algo.batch_size"
         )
         self._staging, self._copy_stream = StagingBlock(values), CopyStream(spec.device, StreamSync(spec.device))
-        self._staged = tuple(map(spec.layout.split, values)) if spec.device.type == "cpu" else ()
-        self._views: dict[int, tuple[Tensor, Float32]] = {}  # of the rows of so many updates, for torch and for NumPy
+        numbers = range(1, len(values) + 1)  # of updates: views for torch and for NumPy are made once
+        self._blocks = [(values[:n], values[:n].numpy().reshape(-1, spec.layout.width)) for n in numbers]
+        self._fields = tuple(map(spec.layout.split, values)) if spec.device.type == "cpu" else ()
 
     @property
     def samples(self) -> int:
@@ -176,10 +167,7 @@ class ReplaySource(RateLimitedSource):
         """Returns rows [U, B, W] for the updates that are due now."""
         self._copy_stream.block_until(self._staging.copied)  # it was, where the loop waits behind every update
         num_due = self.num_due
-        if num_due not in self._views:
-            block = self._staging.values[:num_due]
-            self._views[num_due] = block, block.numpy().reshape(-1, self._spec.layout.width)
-        rows, array = self._views[num_due]
+        rows, array = self._blocks[num_due - 1]
         self._ages.add(self._sampler.fill(array))
         self.updates += num_due
         self.gather_fresh()
@@ -192,10 +180,8 @@ class ReplaySource(RateLimitedSource):
         return batches
 
     def _fields_of(self, rows: Tensor) -> tuple[Batch, ...]:
-        """Those of the staging block are the same views in every iteration: on a CPU they are made once."""
-        if not self._staged or rows.data_ptr() != self._staging.values.data_ptr():
-            return super()._fields_of(rows)
-        return self._staged[: len(rows)]
+        """On a CPU they are the same views in every iteration, made once."""
+        return self._fields[: len(rows)] or super()._fields_of(rows)
 
     def random_state(self) -> dict[str, Any]:
         return self._sampler.state() | self.returns_state()
@@ -206,4 +192,4 @@ class ReplaySource(RateLimitedSource):
 
     def describe(self) -> str:
         size = nbytes_text(self._staging.values.nbytes)
-        return f"replay source: direct, {size} of staging on the host{self._sampler.describe()}"
+        return f"replay source: direct, {size} of staging on the host{self._sampler.description}"

@@ -9,7 +9,7 @@ again, and for the age of the samples only when that is read.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import CheckpointError, ConfigError
-from offpolicy.protocols import StepCount, StepGate
-from offpolicy.replay.demonstration_sampler import ResidentDemos
-from offpolicy.replay.device_rows import are_transitions, batch_rows
+from offpolicy.protocols import DeviceSync, StepCount, StepGate
+from offpolicy.replay.demonstrations import Demonstrations
+from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
-from offpolicy.replay.ring import Ring, row_spans
+from offpolicy.replay.ring import row_spans
+from offpolicy.replay.row_layout import IS_TERMINATED, OFFSET_SHIFT
 from offpolicy.replay.sampler import share_of_transitions
-from offpolicy.replay.staging import CopyStream, StagingBlock, nbytes_text, staging_blocks
+from offpolicy.replay.staging import CopyStream, StagingBlock, host_block, nbytes_text
 from offpolicy.timing.device_timer import DeviceTimer
 from offpolicy.timing.phases import DeviceSpan
 
@@ -40,7 +41,7 @@ def resident_nbytes(num_rings: int, capacity: int, width: int) -> int:
 class Mirror:
     """The rows [first, last) of one ring on the device; row i is at `i % capacity` of the store."""
 
-    def __init__(self, ring: Ring, store: Tensor) -> None:
+    def __init__(self, ring: ReplayRing, store: Tensor) -> None:
         self._ring, self._store = ring, store  # [capacity, W]
         self.first = self.last = 0
         self.copied = 0  # rows below are copied, and are what they will be
@@ -72,13 +73,7 @@ class ResidentSampler:
     out. `timer` is that of the learner's device. Raises `ConfigError` if the device or the host has no room.
     """
 
-    def __init__(
-        self,
-        rings: Sequence[Ring],
-        device: torch.device,
-        seed: int,
-        timer: DeviceTimer,
-    ) -> None:
+    def __init__(self, rings: Sequence[ReplayRing], device: torch.device, seed: int, timer: DeviceTimer) -> None:
         self.rings, self._device, self.draw_timer = tuple(rings), device, timer.span(DeviceSpan.SAMPLE)
         shape = len(rings), rings[0].copied_rows, rings[0].width
         try:
@@ -91,9 +86,9 @@ class ResidentSampler:
         self._share = 1.0  # of the rows that are transitions; nearly, while they are written
         self._mirrors = [Mirror(ring, rows) for ring, rows in zip(rings, self._store, strict=True)]
         self._copy_stream = CopyStream(device, timer, timer.span(DeviceSpan.H2D))
-        self._blocks = cycle(_staging(2 * len(rings), (STAGING_ROWS, rings[0].width), torch.float32, device))
+        self._blocks = staging_blocks(2 * len(rings), (STAGING_ROWS, rings[0].width), torch.float32, device)
         # What a draw needs of the rings: see `_describe_rings` for the rows.
-        self._host_tables = cycle(_staging(2, (3, len(rings)), torch.int64, device))
+        self._host_tables = staging_blocks(2, (3, len(rings)), torch.int64, device)
         self._table = torch.zeros((3, len(rings)), dtype=torch.int64, device=device)
         # When the store and the table are free to be written: first when they are made, then after the last gather.
         self._gathered = self._copy_stream.learner_mark()
@@ -121,30 +116,38 @@ class ResidentSampler:
 
     def draw(self, count: int) -> Tensor:
         """Returns rows [count, W] on the device."""
-        ring, index = self._transitions(count) if self.rings[0].num_envs else self._positions(count)
-        rows = batch_rows(self.rings[0], self._store, ring, index)
-        newest = self._table[2]
+        # Rows are drawn without the host looking at them, so many that enough of them are transitions: were they ever
+        # fewer (8 standard deviations), some would come twice.
+        num_drawn = math.ceil((count + 8 * math.sqrt(count) + 32) / self._share)
+        ends, shifts, newest = self._table
+        position = torch.randint(self.num_rows, (num_drawn,), generator=self.generator, device=self._device)
+        ring = torch.bucketize(position, ends, right=True)
+        index = position + shifts[ring]
+        codes = self._store.view(torch.int32)[ring, index % self._store.shape[1], -1]
+        num_found = (codes != 0).cumsum(0)
+        wanted = torch.arange(count, device=self._device) % num_found[-1].clamp(min=1) + 1
+        chosen = torch.searchsorted(num_found, wanted).clamp(max=num_drawn - 1)
+        ring, index, codes = ring[chosen], index[chosen], codes[chosen]
         self.age_sum += len(self.rings) * self._share * (newest[ring] - index).sum()
+        rows = self._batch_rows(ring, index, codes)
         self._gathered = self._copy_stream.learner_mark()
         return rows
 
-    def _positions(self, count: int) -> tuple[Tensor, Tensor]:
-        """Draws rows: the number of the ring and the index there, [count] each."""
-        ends, shifts, _ = self._table
-        position = torch.randint(self.num_rows, (count,), generator=self.generator, device=self._device)
-        ring = torch.bucketize(position, ends, right=True)
-        return ring, position + shifts[ring]
-
-    def _transitions(self, count: int) -> tuple[Tensor, Tensor]:
-        """Draws rows until enough of them are transitions, without the host looking: so many that they always are.
-
-        Were they ever fewer (8 standard deviations), some would come twice.
-        """
-        ring, index = self._positions(math.ceil((count + 8 * math.sqrt(count) + 32) / self._share))
-        is_one = are_transitions(self._store, ring, index)
-        chosen = torch.argsort(is_one.logical_not().to(torch.uint8), stable=True)
-        chosen = chosen[torch.arange(count, device=self._device) % is_one.sum().clamp(min=1)]
-        return ring[chosen], index[chosen]
+    def _batch_rows(self, ring: Tensor, index: Tensor, codes: Tensor) -> Tensor:
+        """Returns the rows `index` [n] of the rings `ring` [n] as `ReplayRing.read` does. [n, W]."""
+        layout, capacity = self.rings[0].layout, self._store.shape[1]
+        following = index + torch.bitwise_right_shift(codes, OFFSET_SHIFT) * self.rings[0].num_envs
+        pairs = torch.stack([index, following], dim=1) % capacity + (ring * capacity)[:, None]
+        slots = self._store.flatten(0, 1).index_select(0, pairs.flatten()).view(len(index), 2, -1)
+        if layout.obs_dtype == "float32":
+            rows = slots.flatten(1)
+        else:
+            rows = slots.new_zeros((len(slots), layout.width))
+            obs = slots.view(getattr(torch, layout.obs_dtype))[:, :, : layout.obs_dim]
+            rows[:, layout.obs], rows[:, layout.next_obs] = obs[:, 0], obs[:, 1]
+            rows[:, layout.obs_dim : layout.terminated] = slots[:, 0, layout.obs_words : -1]
+        rows[:, layout.terminated] = (codes & IS_TERMINATED).to(torch.float32)
+        return rows
 
     def _load_new(self) -> None:
         for mirror, ring in zip(self._mirrors, self.rings, strict=True):
@@ -170,8 +173,43 @@ class ResidentSampler:
         self._copy_stream.stall_learner_stream(block.copied)
 
 
-def _staging(count: int, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> list[StagingBlock]:
-    return staging_blocks(count, shape, dtype, device, KEY, INSTEAD)
+class ResidentDemonstrations:
+    """The demonstrations on the device: their rows are copied there once, and the indices of each batch.
+
+    Raises `ConfigError` if the device or the host has no room.
+    """
+
+    def __init__(self, demos: Demonstrations, max_batches: int, device: torch.device, device_sync: DeviceSync) -> None:
+        self.demos = demos
+        try:
+            self._rows = torch.from_numpy(demos.rows).to(device)
+        except RuntimeError as error:  # torch.OutOfMemoryError is one
+            size = nbytes_text(demos.rows.nbytes)
+            raise ConfigError(f"replay.demos: {size} of demonstrations do not fit on {device} ({error})") from error
+        self._copy_stream = CopyStream(device, device_sync)
+        shape = (max_batches * demos.per_batch,)
+        self._blocks = staging_blocks(2, shape, torch.int64, device)
+        self._index = torch.zeros(shape, dtype=torch.int64, device=device)
+        self._gathered = self._copy_stream.learner_mark()
+
+    def draw(self, num_batches: int) -> Tensor:
+        """Returns the next rows [U, D, W] on the device."""
+        taken, block = torch.from_numpy(self.demos.take(num_batches)), next(self._blocks)
+        self._copy_stream.block_until(block.copied)
+        block.values[: len(taken)] = taken
+        index = self._index[: len(taken)]
+        block.copied = self._copy_stream.copy(index, block.values[: len(taken)], after=self._gathered)
+        self._copy_stream.stall_learner_stream(block.copied)
+        rows = self._rows.index_select(0, index)
+        self._gathered = self._copy_stream.learner_mark()
+        return rows.view(num_batches, self.demos.per_batch, -1)
+
+
+def staging_blocks(
+    count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Iterator[StagingBlock]:
+    """Returns blocks of a shape, to be used in turn. Raises as `host_block`."""
+    return cycle(map(StagingBlock, host_block((count, *shape), dtype, device, KEY, INSTEAD)))
 
 
 class ResidentSource(RateLimitedSource):
@@ -186,11 +224,11 @@ class ResidentSource(RateLimitedSource):
         gate: StepGate,
         steps: StepCount,
         updates: int,
-        demos: ResidentDemos | None = None,
+        demos: ResidentDemonstrations | None = None,
     ) -> None:
         super().__init__(spec, sampler.rings, gate, steps, updates)
         self._sampler, self._demos = sampler, demos
-        self._num_fresh = spec.batch_size - (demos.share.per_batch if demos else 0)  # rows that are the replay's
+        self._num_fresh = spec.batch_size - (demos.demos.per_batch if demos else 0)  # rows that are the replay's
         self.samples = 0  # rows of the replay handed out
 
     @property
@@ -214,7 +252,7 @@ class ResidentSource(RateLimitedSource):
     def random_state(self) -> dict[str, Any]:
         """Returns the state of the device's random stream."""
         state = self._sampler.generator.get_state().numpy().tobytes().hex()
-        demos = {"demos": self._demos.share.rows.state()} if self._demos else {}
+        demos = {"demos": self._demos.demos.state()} if self._demos else {}
         return {"device": self._spec.device.type, "generator": state, **demos, **self.returns_state()}
 
     def set_random_state(self, state: dict[str, Any]) -> None:
@@ -225,9 +263,9 @@ class ResidentSource(RateLimitedSource):
         values = bytearray.fromhex(state["generator"])
         self._sampler.generator.set_state(torch.frombuffer(values, dtype=torch.uint8))
         if self._demos:
-            self._demos.share.rows.set_state(state["demos"])
+            self._demos.demos.set_state(state["demos"])
         self.set_returns_state(state)
 
     def describe(self) -> str:
-        demos = self._demos.share.describe() if self._demos else ""
+        demos = self._demos.demos.description if self._demos else ""
         return f"replay source: resident, {nbytes_text(self._sampler.nbytes)} on {self._spec.device}{demos}"

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offpolicy import fault
-from offpolicy.types import Float32
 
 HEADER_BYTES = 128
 RESERVED, COMMITTED, FLOOR, WRITTEN, DROPPED = range(5)  # words of the header; the last two are of `replay_ring.py`
@@ -28,8 +27,6 @@ class Ring:
 
     Every row is complete by itself; `ReplayRing` is one whose rows share observations.
     """
-
-    num_envs = 0  # rows of a vector step; 0: rows do not refer to each other
 
     def __init__(self, buffer: memoryview, width: int, dtype: type[np.floating[Any]]) -> None:
         self._words = buffer[:HEADER_BYTES].cast("Q")
@@ -53,70 +50,18 @@ class Ring:
         """The lowest index that is certainly intact now."""
         return max(self._words[FLOOR], self._words[RESERVED] - self.capacity)  # no word is negative
 
-    @property
-    def num_transitions(self) -> int:
-        """Number of transitions that are readable now."""
-        return self.committed - self.oldest
-
-    @property
-    def max_transitions(self) -> int:
-        """Number of transitions that the ring keeps."""
-        return self.capacity
-
-    @property
-    def num_written(self) -> int:
-        """Number of transitions ever written."""
-        return self.committed
-
-    @property
-    def kept_from(self) -> int:
-        """The first row that the writer keeps, beside what it recycles."""
-        return 0
-
-    @property
-    def copied_rows(self) -> int:
-        """Rows of a copy of the ring."""
-        return self.capacity
-
-    @property
-    def end(self) -> int:
-        """The end of what the committed rows refer to: `committed`, or beyond it."""
-        return self.committed
-
     def append(self, rows: NDArray[Any]) -> None:
         """Writes rows [n, W], n <= capacity, and reveals them."""
         start = self._words[COMMITTED]
         self._words[RESERVED] = start + len(rows)
         fault.hit("ring.reserved")
-        slot = start % self.capacity
-        head = min(len(rows), self.capacity - slot)
-        self._rows[slot : slot + head] = rows[:head]
-        if head < len(rows):
-            self._rows[: len(rows) - head] = rows[head:]
+        filled = 0
+        for place in self.spans(start, start + len(rows)):
+            place[:] = rows[filled : filled + len(place)]
+            filled += len(place)
         fault.hit("ring.copied")
         self._words[COMMITTED] = start + len(rows)
         fault.hit("ring.committed")
-
-    def read(self, index: NDArray[np.int64], out: NDArray[Any], lowest: int = -1) -> NDArray[np.bool_]:
-        """Copies the rows `index` [n] into `out` [n, W]; returns a mask [n] of those that were intact throughout.
-
-        `lowest`: no index is below it. If it was not recycled they need not be looked at one by one.
-        """
-        np.take(self._rows, index % self.capacity, axis=0, out=out, mode="clip")
-        return index >= self.oldest
-
-    def read_row(self, index: int, out: NDArray[Any]) -> bool:
-        """Copies a row into `out` [W]; returns whether it was intact throughout. One row takes less time so."""
-        return bool(self.read(np.array([index]), out[None])[0])
-
-    def read_obs(self, start: int, stop: int, obs_dim: int) -> Float32:
-        """Returns the observations [m, O] that were acted on in the rows [start, stop) that are not recycled yet."""
-        obs: Float32 = self.read_range(start, stop)[:, :obs_dim]
-        return obs
-
-    def copy_open(self, committed: int) -> NDArray[Any]:
-        """Returns a copy of the rows [m, W] from `committed` to `end`. The writer must stand still."""
-        return self._rows[:0].copy()
 
     def spans(self, start: int, stop: int) -> list[NDArray[Any]]:
         """Returns views of the rows [start, stop) in order: one, or two where they wrap. Not safe from a writer."""

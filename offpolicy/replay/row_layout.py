@@ -18,7 +18,6 @@ WORD_BYTES = 4
 # The last word of a slot, a uint32: flags, and in the bits above them the vector steps to the slot with the next
 # observation. It is zero where the slot is no transition: it only holds an observation.
 IS_TERMINATED, IS_TRUNCATED, OFFSET_SHIFT = 1, 2, 2
-MOST_OFFSET = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)

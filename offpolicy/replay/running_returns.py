@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offpolicy.replay.ring import Ring
+from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, RowLayout
 from offpolicy.types import Float64
 
@@ -22,11 +22,11 @@ from offpolicy.types import Float64
 class RunningReturns:
     """G of every environment, by ring, and the moments of those that have not been taken yet."""
 
-    def __init__(self, rings: Sequence[Ring], layout: RowLayout, discount: float) -> None:
+    def __init__(self, rings: Sequence[ReplayRing], layout: RowLayout, discount: float) -> None:
         """`rings` hold rows of one step each."""
         self._rings, self._discount = tuple(rings), discount
         self._reward = layout.obs_words + layout.action_dim  # a column of a slot
-        self._returns = [np.zeros(max(ring.num_envs, 1)) for ring in self._rings]
+        self._returns = [np.zeros(ring.num_envs) for ring in self._rings]
         self._fresh: list[Float64] = []
 
     def add_rows(self, number: int, start: int, stop: int) -> None:

@@ -1,4 +1,4 @@
-"""Sampling from the union of several rings, on the CPU, while they are written."""
+"""Sampling from the union of several rings, on the CPU, while they are written; demonstrations are mixed in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from offpolicy.replay.ring import Ring
+from offpolicy.replay.demonstrations import Demonstrations
+from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.seeding import generator_state, set_generator_state
 from offpolicy.types import Bool, Float32
 
@@ -24,11 +25,6 @@ class Bounds(NamedTuple):
     first: tuple[int, ...]  # one per ring
     last: tuple[int, ...]
 
-    @property
-    def num_rows(self) -> int:
-        """Rows of all rings."""
-        return sum(self.last) - sum(self.first)
-
 
 class Draw(NamedTuple):
     """The rows of a batch: for each, its ring and its logical index there."""
@@ -41,24 +37,32 @@ class Draw(NamedTuple):
         return Draw(self.ring[start:stop], self.position[start:stop])
 
 
-class UniformSampler:
+class Sampler:
     """Draws rows of the union of `rings` uniformly, with replacement, from the random stream `rng`.
 
     `guard` is the number of rows per ring that a writer may recycle before a batch is copied: those are not drawn.
     `capacity` is from how many transitions on a ring recycles, if that is more than this one holds: a ring of a short
     run has room for that run only, and never recycles. What is drawn does not depend on how long the run is to be.
+    In every batch `demos` come last. They have no age, so they are in no `Draw`, and take no number from `rng`.
     """
 
     def __init__(
-        self, rings: Sequence[Ring], rng: np.random.Generator, guard: int, *, capacity: int | None = None
+        self,
+        rings: Sequence[ReplayRing],
+        rng: np.random.Generator,
+        guard: int,
+        *,
+        capacity: int | None = None,
+        demos: Demonstrations | None = None,
     ) -> None:
-        self._rings, self.rng, self._guard = tuple(rings), rng, guard
-        self._capacities = [ring.max_transitions if capacity is None else capacity for ring in self._rings]
+        self.rings, self._rng, self._guard, self._demos = tuple(rings), rng, guard, demos
+        self.description = "" if demos is None else demos.description  # the end of a source's line in the run's header
+        self._capacities = [ring.max_transitions if capacity is None else capacity for ring in self.rings]
 
     def bounds(self) -> Bounds:
         """Returns the rows of the replay that are readable now. Raises RuntimeError if there are none."""
         first, last = [], []
-        for ring, capacity in zip(self._rings, self._capacities, strict=True):
+        for ring, capacity in zip(self.rings, self._capacities, strict=True):
             # `oldest` before `committed`: then first <= last, however far the writer gets in between.
             oldest, newest = ring.oldest, ring.committed
             # Rows about to be recycled are not drawn while there are plenty of others: a redraw would be likely.
@@ -72,22 +76,33 @@ class UniformSampler:
         return Bounds(tuple(first), tuple(last))
 
     def fill(self, out: Float32, bounds: Bounds | None = None) -> Draw:
-        """Fills `out` [n, W] with rows of `bounds` (None: as of now) that were intact throughout the copy.
+        """Fills `out` [U * B, W] with batches of rows of `bounds`, None: as of now; returns those of the replay."""
+        if self._demos is None:
+            return self._fill(out, bounds or self.bounds())
+        demos, width = self._demos, out.shape[1]
+        num_fresh = demos.batch_size - demos.per_batch
+        batches = out.reshape(-1, demos.batch_size, width)
+        fresh = np.empty((len(batches) * num_fresh, width), np.float32)
+        draw = self._fill(fresh, bounds or self.bounds())
+        batches[:, :num_fresh] = fresh.reshape(len(batches), num_fresh, width)
+        batches[:, num_fresh:] = demos.rows[demos.take(len(batches))].reshape(len(batches), demos.per_batch, width)
+        return draw
+
+    def _fill(self, out: Float32, given: Bounds) -> Draw:
+        """Fills `out` [n, W] with rows of `given` that were intact throughout the copy.
 
         Rows that are no transitions are drawn again, and those that the writers recycled before or during the copy,
         from those of the bounds that are not recycled, or from all that are readable by then if there are none. A few
         spare rows are drawn at once, as most often they are enough. Every transition has the same probability.
         """
-        given = bounds or self.bounds()
         count = len(out)
-        spare = count // ROWS_PER_SPARE if self._rings[0].num_envs else 0
-        drawn = self._draw(given, count + spare)
-        draw = drawn.part(0, count) if spare else drawn
+        drawn = self._draw(given, count + count // ROWS_PER_SPARE)
+        draw = drawn.part(0, count)
         intact = self._read(draw, out, given)
         if np.count_nonzero(intact) < count:
             stale = (~intact).nonzero()[0]
-            if len(stale) <= spare:
-                stale = self._replace(stale, draw, drawn.part(count, count + spare), out)
+            if len(stale) <= count // ROWS_PER_SPARE:
+                stale = self._replace(stale, draw, drawn.part(count, len(drawn.position)), out)
             if len(stale):
                 self._draw_again(stale, draw, out, given)
         return draw
@@ -102,18 +117,14 @@ class UniformSampler:
             if not left:
                 break
             row = left[-1]
-            if self._rings[ring].read_row(index, out[row]):
+            if self.rings[ring].read_row(index, out[row]):
                 draw.ring[row], draw.position[row] = ring, index
                 left.pop()
         return np.array(left, np.int64)
 
     def _draw_again(self, stale: Int64, draw: Draw, out: Float32, given: Bounds) -> None:
         """Replaces the rows `stale` [m] of a batch by others that are transitions and intact."""
-        tries = 0
-        while len(stale):
-            tries += 1
-            if tries > MOST_TRIES:
-                raise RuntimeError("no row of the replay is a transition, or all are recycled while they are read")
+        for _ in range(MOST_TRIES):
             left = self._left_of(given)
             again = self._draw(left, len(stale))
             rows = np.empty((len(stale), out.shape[1]), dtype=out.dtype)
@@ -122,38 +133,30 @@ class UniformSampler:
             out[filled] = rows[intact]
             draw.ring[filled], draw.position[filled] = again.ring[intact], again.position[intact]
             stale = stale[~intact]
+            if not len(stale):
+                return
+        raise RuntimeError("no row of the replay is a transition, or all are recycled while they are read")
 
     def _left_of(self, given: Bounds) -> Bounds:
         """Returns the bounds without the rows that were recycled since; those of now if that leaves none."""
-        if all(ring.oldest <= first for ring, first in zip(self._rings, given.first, strict=True)):
+        if all(ring.oldest <= first for ring, first in zip(self.rings, given.first, strict=True)):
             return given
         now = self.bounds()
         later = map(max, given.first, now.first)
         left = Bounds(tuple(map(min, later, given.last)), given.last)
-        return left if left.num_rows else now
-
-    def state(self) -> dict[str, Any]:
-        """Returns JSON data from which another sampler fills the same batches."""
-        return generator_state(self.rng)
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restores what `state` returned."""
-        set_generator_state(self.rng, state)
-
-    def describe(self) -> str:
-        """Returns the end of a source's line in the run's header."""
-        return ""
+        return now if left.first == left.last else left
 
     def _draw(self, bounds: Bounds, count: int) -> Draw:
         """Draws positions in the rings laid end to end: every row has the same probability, but for 2^-53 of them all.
 
         A double in [0, 1) times their number is drawn in half the time of a bounded integer.
         """
-        share = self.rng.random(count)
-        np.multiply(share, np.array(float(bounds.num_rows)), out=share)  # arrays: NumPy takes longer for a number
+        share = self._rng.random(count)
+        num_rows = sum(bounds.last) - sum(bounds.first)
+        np.multiply(share, np.array(float(num_rows)), out=share)  # arrays: NumPy takes longer for a number
         position = np.empty(count, np.int64)
         position[:] = share  # rounds down
-        if len(self._rings) == 1:
+        if len(self.rings) == 1:
             if bounds.first[0]:
                 np.add(position, np.array(bounds.first[0]), out=position)
             return Draw(np.zeros(count, np.int64), position)
@@ -164,15 +167,26 @@ class UniformSampler:
 
     def _read(self, draw: Draw, out: Float32, bounds: Bounds) -> Bool:
         """Copies rows of `bounds` into `out` [n, W]; returns a mask [n] of those that were intact throughout."""
-        if len(self._rings) == 1:
-            return self._rings[0].read(draw.position, out, bounds.first[0])
+        if len(self.rings) == 1:
+            return self.rings[0].read(draw.position, out, bounds.first[0])
         intact = np.empty(len(out), dtype=np.bool_)
-        for number, ring in enumerate(self._rings):
+        for number, ring in enumerate(self.rings):
             here = np.flatnonzero(draw.ring == number)
             rows = np.empty((len(here), out.shape[1]), dtype=out.dtype)
             intact[here] = ring.read(draw.position[here], rows, bounds.first[number])
             out[here] = rows
         return intact
+
+    def state(self) -> dict[str, Any]:
+        """Returns JSON data from which another sampler fills the same batches."""
+        state = generator_state(self._rng)
+        return state if self._demos is None else {**state, "demos": self._demos.state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restores what `state` returned."""
+        set_generator_state(self._rng, state)
+        if self._demos is not None:
+            self._demos.set_state(state["demos"])
 
 
 class SampleAges:
@@ -182,7 +196,7 @@ class SampleAges:
     it is the age in the row's own ring times the number of rings.
     """
 
-    def __init__(self, rings: Sequence[Ring]) -> None:
+    def __init__(self, rings: Sequence[ReplayRing]) -> None:
         self._rings = tuple(rings)
         self.samples = 0
         self._age_sum = 0.0  # in transitions, of those that were converted
@@ -207,10 +221,8 @@ class SampleAges:
         self._rows += newest - int(draw.position.sum())
 
 
-def share_of_transitions(rings: Sequence[Ring]) -> float:
+def share_of_transitions(rings: Sequence[ReplayRing]) -> float:
     """Returns the share of the rows of `rings` that are transitions; nearly, while they are written."""
-    if not rings[0].num_envs:
-        return 1.0
     num_rows = sum(ring.committed - ring.kept_from for ring in rings)
     num_transitions = sum(ring.num_transitions for ring in rings)
     return min(max(num_transitions / num_rows, LEAST_SHARE), 1.0) if num_rows > 0 else 1.0

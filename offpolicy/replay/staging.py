@@ -35,13 +35,6 @@ class StagingBlock:
         self.copied: torch.Event | None = None
 
 
-def staging_blocks(
-    count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, key: str, instead: str
-) -> list[StagingBlock]:
-    """Returns blocks of a shape, to be used in turn. Raises as `host_block`."""
-    return [StagingBlock(values) for values in host_block((count, *shape), dtype, device, key, instead)]
-
-
 def nbytes_text(nbytes: int) -> str:
     """Returns a number of bytes as text: 880 KB."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):

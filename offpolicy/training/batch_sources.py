@@ -12,15 +12,19 @@ from offpolicy.distributed.world import World
 from offpolicy.machine import available_memory
 from offpolicy.output import counted
 from offpolicy.processes.control_page import RankWord
-from offpolicy.replay.demonstration_sampler import DemoShare, EndlessRows, MixedSampler, ResidentDemos, Sampler
-from offpolicy.replay.demonstrations import demonstration_rows, read_demos
-from offpolicy.replay.prefetch_source import Packer, PrefetchSource, rows_recycled_while_open
+from offpolicy.replay.demonstrations import Demonstrations, demonstration_rows, read_demos
+from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource, rows_recycled_while_open
 from offpolicy.replay.rate_limiter import make_rate_limiter
+from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, resident_nbytes
-from offpolicy.replay.ring import Ring
+from offpolicy.replay.resident_source import (
+    ResidentDemonstrations,
+    ResidentSampler,
+    ResidentSource,
+    resident_nbytes,
+)
 from offpolicy.replay.rollout_source import RolloutSource, RolloutSpec
-from offpolicy.replay.sampler import UniformSampler
+from offpolicy.replay.sampler import Sampler
 from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.phases import PackerPhase
 from offpolicy.training.rank import Rank
@@ -42,8 +46,8 @@ class Replay:
 
     rank: Rank
     world: World
-    rings: Sequence[Ring]
-    demos: DemoShare | None
+    rings: Sequence[ReplayRing]
+    demos: Demonstrations | None
     source_spec: SourceSpec
     updates: int  # done before this process
 
@@ -68,11 +72,10 @@ class Replay:
         """Returns a sampler on the host, which keeps `more_guard` rows more away from the write head."""
         cfg, rng = self.rank.cfg, self.rank.replay_generator()
         guard = GUARD_ROWS * cfg.env.num_envs + more_guard
-        replay = UniformSampler(self.rings, rng, guard, capacity=cfg.ring_capacity)
-        return replay if self.demos is None else MixedSampler(replay, self.demos)
+        return Sampler(self.rings, rng, guard, capacity=cfg.ring_capacity, demos=self.demos)
 
 
-def demonstrations(rank: Rank) -> DemoShare | None:
+def demonstrations(rank: Rank) -> Demonstrations | None:
     """Returns the demonstrations of `replay.demos` as this rank uses them. Raises `ConfigError`."""
     cfg, spec, source = rank.cfg, rank.spec, rank.cfg.replay.demos
     if source is None:
@@ -81,11 +84,15 @@ def demonstrations(rank: Rank) -> DemoShare | None:
     rows = demonstration_rows(found, row_layout(spec), gamma=cfg.algo.gamma, n_step=cfg.algo.n_step)
     batch_size, returns = cfg.algo.batch_size // rank.num_ranks, found.ep_return
     size = f"{counted(len(rows), 'transition')}, {counted(len(returns), 'episode')}"
-    return DemoShare(
-        EndlessRows(rows, cfg.seed, rank.rank, rank.num_ranks, rank.start_path),
+    return Demonstrations(
+        rows,
         per_batch=round(cfg.replay.demo_share * batch_size),
         batch_size=batch_size,
-        description=f"{source} ({size}, mean return {returns.mean():z,.1f})",
+        source=f"{source} ({size}, mean return {returns.mean():z,.1f})",
+        seed=cfg.seed,
+        rank=rank.rank,
+        num_ranks=rank.num_ranks,
+        path=rank.start_path,
     )
 
 
@@ -105,8 +112,7 @@ def configured_source(replay: Replay) -> ReplaySource | PrefetchSource | Residen
 
 def direct_source(replay: Replay) -> ReplaySource:
     """Returns a source that samples on the learner's thread and copies to the device."""
-    rank = replay.rank
-    return ReplaySource(replay.source_spec, replay.rings, replay.sampler(), rank.gate, replay.world, replay.updates)
+    return ReplaySource(replay.source_spec, replay.sampler(), replay.rank.gate, replay.world, replay.updates)
 
 
 def prefetch_source(replay: Replay) -> PrefetchSource:
@@ -114,13 +120,12 @@ def prefetch_source(replay: Replay) -> PrefetchSource:
     rank, spec, index = replay.rank, replay.source_spec, replay.rank.child.index
     track = rank.open_track("packer", trace_names(PackerPhase), f"packer {index}")
     ledger = make_ledger(PackerPhase, is_enabled=rank.cfg.timing.enabled, trace=track, has_histogram=False)
-    copies, device_sync = rank.device_timer.background_copies(), rank.new_device_sync()
+    timers = PackerTimers(ledger, rank.device_timer.background_copies(), rank.new_device_sync())
     num_rings = len(replay.rings) * rank.job.host.num_hosts
     # An episode's end recycles as many vector steps as an n-step row spans.
     more_guard = rank.cfg.algo.n_step * rank.cfg.env.num_envs
     more_guard += rows_recycled_while_open(spec.rate_limiter, num_rings, spec.num_slots)
-    packer = Packer(replay.sampler(more_guard), rank.device, ledger, copies=copies, device_sync=device_sync)
-    return PrefetchSource(spec, replay.rings, packer, rank.gate, replay.world, replay.updates)
+    return PrefetchSource(spec, replay.sampler(more_guard), rank.gate, replay.world, replay.updates, timers)
 
 
 def resident_source(replay: Replay) -> ResidentSource:
@@ -128,10 +133,9 @@ def resident_source(replay: Replay) -> ResidentSource:
     rank, spec = replay.rank, replay.source_spec
     if rank.cfg.replay.source == "resident":  # asked for: it is refused now that the device is known, never replaced
         check_share(rank.cfg, rank.spec, str(rank.device), _free_memory(rank))
-    share = replay.demos
-    demos = (
-        None if share is None else ResidentDemos(share, spec.rate_limiter.max_updates, rank.device, rank.device_sync)
-    )
+    demos = None
+    if replay.demos is not None:
+        demos = ResidentDemonstrations(replay.demos, spec.rate_limiter.max_updates, rank.device, rank.device_sync)
     sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_timer)
     return ResidentSource(spec, sampler, rank.gate, replay.world, replay.updates, demos)
 

@@ -30,23 +30,6 @@ class Save:
     parts: list[Path]  # directories that the collectors and the other ranks have written
     signals: int  # number of signals so far that have asked for a checkpoint, for which this one is the answer
 
-    @property
-    def must_be_written_soon(self) -> bool:
-        """True if the collectors must wait until it is written."""
-        return self.state.rows is not None and self.state.rows.must_be_written_soon
-
-    def commit(self, store: CheckpointStore, rows: RowSaver) -> None:
-        """Writes the checkpoint; the next one takes over its rows. Raises `SaveError`."""
-        try:
-            with store.begin(self.env_steps, retires=False) as draft:
-                for part in self.parts:
-                    adopt(draft, part)
-                self.state.write(draft)
-        except SaveError:
-            rows.forget_lost_base()
-            raise
-        rows.continue_after(draft.saved)
-
 
 class Checkpointer:
     """Saves every `checkpoint.every` env steps, when the supervisor asks, and at the end; all ranks do, together.
@@ -70,7 +53,8 @@ class Checkpointer:
         self._saved: tuple[int, int, int] | None = None  # progress of the newest checkpoint that this process has saved
         self._saved_step = state.rank.job.start_step  # of the newest checkpoint that this rank knows of
         # Env steps of checkpoints of this host that some other one lacks: an earlier start may have left them.
-        has_peers = self._rank.is_leader and not self._rank.job.host.is_alone
+        self._is_alone = state.rank.job.host.is_alone
+        has_peers = self._rank.is_leader and not self._is_alone
         self._uncommon = {step for step in self._store.steps() if step > self._saved_step} if has_peers else set[int]()
         self.last_step = state.rank.job.start_step  # of the last save, also of one that failed
 
@@ -88,7 +72,7 @@ class Checkpointer:
         is_last = env_steps >= self._rank.cfg.total_timesteps
         has_passed = every > 0 and not is_last and env_steps // every > self.last_step // every
         self._must_save = has_passed or (self._is_requested and is_free)
-        return self._must_save or (self._writing is not None and self._writing[0].must_be_written_soon)
+        return self._must_save or (self._writing is not None and self._must_be_written_soon(self._writing[0]))
 
     def run(self) -> None:
         """Saves; a full disk does not end the training."""
@@ -98,7 +82,7 @@ class Checkpointer:
         self._is_requested = False
         try:
             save = self._capture()
-            if not self._rank.job.host.is_alone:
+            if not self._is_alone:
                 self._commit_in_turn(save)
             elif save is not None:
                 self._writing = save, self._thread.submit(self._write, save)
@@ -175,9 +159,13 @@ class Checkpointer:
             self._store.retire(save.env_steps)  # now that every host has it
             self._report(save)
 
+    def _must_be_written_soon(self, save: Save) -> bool:
+        """True if the collectors must wait until it is written."""
+        return save.state.rows is not None and self._rows.must_be_written_soon(save.state.rows)
+
     def _commit(self, save: Save | None) -> None:
         if save is not None:
-            save.commit(self._store, self._rows)
+            self._save(save)
             for env_steps in self._uncommon - {save.env_steps}:
                 self._store.discard(env_steps)  # the new one has links to its rows
             self._uncommon = {save.env_steps} - {self._saved_step}  # of which it may have replaced one that all have
@@ -185,8 +173,20 @@ class Checkpointer:
     def _write(self, save: Save) -> None:
         """Runs in the thread beside training."""
         name_threads()
-        save.commit(self._store, self._rows)
+        self._save(save)
         self._store.retire(save.env_steps)
+
+    def _save(self, save: Save) -> None:
+        """Writes the checkpoint; the next one takes over its rows. Raises `SaveError`."""
+        try:
+            with self._store.begin(save.env_steps, retires=False) as draft:
+                for part in save.parts:
+                    adopt(draft, part)
+                self._state.write(save.state, draft, self._rows)
+        except SaveError:
+            self._rows.forget_lost_base()
+            raise
+        self._rows.continue_after(draft.saved)
 
     def _end_writing(self) -> None:
         """Waits for what is being written, if anything, and reports it."""

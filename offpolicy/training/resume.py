@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,8 @@ from offpolicy.errors import CheckpointError
 from offpolicy.processes.control_page import RankWord
 from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay.rate_limiter import LearningStart, first_learning_step
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_saver import CapturedRows
+from offpolicy.replay.replay_ring import ReplayRing
+from offpolicy.replay.row_saver import CapturedRing, RowSaver
 from offpolicy.training.rank import Rank
 from offpolicy.training.speed_tuner import Setting
 from offpolicy.types import MetricTotals
@@ -131,20 +131,10 @@ def load_learner(learner: Learner, checkpoint: Checkpoint, state: SharedState) -
 class CapturedState:
     """A copy of the leader's part of a checkpoint as of one instant, to be written while training goes on."""
 
-    rank: int
     tensors: dict[str, NDArray[Any]] | None  # of the learner, on rank 0
     shared: SharedState
     streams: RankStreams
-    rows: CapturedRows | None
-
-    def write(self, draft: Draft) -> None:
-        """Writes it. Raises `SaveError`."""
-        draft.add_json(f"rank-{self.rank}", vars(self.streams))
-        if self.tensors is not None:
-            draft.add_tensors("learner", self.tensors)
-        draft.add_json("state", vars(self.shared))
-        if self.rows is not None:
-            self.rows.write(draft)
+    rows: Sequence[CapturedRing] | None  # of the replay; None: they are not saved
 
 
 @dataclass(slots=True)
@@ -156,9 +146,13 @@ class RankState:
     learner: Learner
     source: StatefulBatchSource[Any]
     source_identity: list[Any]  # JSON: what must be equal for the random state of one batch source to fit another
-    rings: Sequence[Ring]  # none where the algorithm learns from rollouts
+    rings: Sequence[ReplayRing]  # none where the algorithm learns from rollouts
     start: TrainingStart
     setting: Setting | None = None  # that the trial of threads and mode has chosen
+    fingerprint: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fingerprint = fingerprint(self.rank.job.cfg, self.rank.job.spec)
 
     def write_streams(self, directory: Path) -> None:
         """Writes the state of this rank alone."""
@@ -175,7 +169,7 @@ class RankState:
             kernels=self.learner.kernels,
         )
 
-    def capture(self, last_eval_step: int, rows: CapturedRows | None) -> CapturedState:
+    def capture(self, last_eval_step: int, rows: Sequence[CapturedRing] | None) -> CapturedState:
         """Copies what all ranks share, on rank 0 with the networks, and this rank's streams. `rows`: of the replay."""
         state = self.learner.state()
         tensors = {name: tensor.numpy() for name, tensor in state.tensors.items()} if self.rank.rank == 0 else None
@@ -191,10 +185,19 @@ class RankState:
             replay_written=[ring.num_written for ring in self.rings],
             last_eval_step=last_eval_step,
             teacher=self.start.teacher,
-            fingerprint=fingerprint(job.cfg, job.spec),
+            fingerprint=self.fingerprint,
             has_replay=rows is not None,
         )
-        return CapturedState(self.rank.rank, tensors, shared, self._streams(), rows)
+        return CapturedState(tensors, shared, self._streams(), rows)
+
+    def write(self, captured: CapturedState, draft: Draft, rows: RowSaver) -> None:
+        """Writes what was captured, the replay with `rows`. Raises `SaveError`."""
+        draft.add_json(f"rank-{self.rank.rank}", vars(captured.streams))
+        if captured.tensors is not None:
+            draft.add_tensors("learner", captured.tensors)
+        draft.add_json("state", vars(captured.shared))
+        if captured.rows is not None:
+            rows.write(captured.rows, draft)
 
     def resume_streams(self) -> None:
         """Continues the random streams of the checkpoint on all ranks, or on none: they must draw as many batches."""

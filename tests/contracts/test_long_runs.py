@@ -11,12 +11,12 @@ import numpy as np
 from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.replay.rate_limiter import RateLimiter
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.sampler import UniformSampler
+from offpolicy.replay.sampler import Sampler
 from offpolicy.timing.clock import Every, Stopwatch
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
-from tests.fakes import FakeClock, fill_from
+from tests.fakes import FakeClock
+from tests.replay_scene import NUMBERED, numbered_ring, numbered_slots, numbers_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FAR = 2**53 + 1  # the first integer that float64 does not have
@@ -41,15 +41,17 @@ def test_updates_that_are_due_are_exact_past_2_to_the_53() -> None:
 
 
 def test_a_ring_reads_and_samples_the_rows_it_was_asked_for_past_2_to_the_53() -> None:
-    ring = Ring(memoryview(bytearray(Ring.nbytes(100, 3, 4))), 3, np.float32)
-    first = FAR - 50
-    fill_from(ring, first, np.repeat(np.arange(80, dtype=np.float32)[:, None], 3, axis=1))
-    ring.append(np.repeat(np.arange(80, 130, dtype=np.float32)[:, None], 3, axis=1))
+    ring, first = numbered_ring(100), FAR - 50
+    slots = numbered_slots(0, 132)
+    ring.restore_slots(first, [slots[:80]], slots[80:81])
+    ring.begin()
+    for number in range(80, 131):
+        ring.write(slots[max(number - 1, 80) : number, 2:], slots[number : number + 1, :2])
     assert (ring.oldest, ring.committed) == (first + 30, first + 130)
     assert ring.read_range(FAR, FAR + 3)[:, 0].tolist() == [50.0, 51.0, 52.0]
-    out = np.empty((2000, 3), np.float32)
-    draw = UniformSampler([ring], np.random.default_rng(0), 0).fill(out)
-    assert (out[:, 0] == draw.position - first).all()
+    out = np.empty((2000, NUMBERED.width), np.float32)
+    draw = Sampler([ring], np.random.default_rng(0), 0).fill(out)
+    assert (numbers_of(out) == draw.position - first).all()
     assert set(out[:, 0].astype(int)) == set(range(30, 130))
 
 

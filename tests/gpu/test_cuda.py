@@ -22,9 +22,7 @@ from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.policy import flat_size, flatten_into, load_flat
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_layout import RowLayout
-from offpolicy.replay.sampler import UniformSampler
+from offpolicy.replay.sampler import Sampler
 from offpolicy.replay.staging import CopyStream
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync, make_device_timer
 from offpolicy.timing.ledger import Ledger, NullLedger
@@ -33,6 +31,7 @@ from offpolicy.training.flops import attainable_flops_per_sec
 from offpolicy.types import Batch, Batches, SpaceSpec
 from tests.first_updates import work_of_algo
 from tests.on_device import waits_refused
+from tests.replay_scene import NUMBERED, append, numbered_ring
 
 pytestmark = [
     pytest.mark.gpu,
@@ -130,16 +129,15 @@ def test_a_wait_that_gives_its_core_away_does_not_spin() -> None:
 
 def test_rows_on_their_way_to_the_device_make_the_host_wait_for_nothing() -> None:
     """Batches from page-locked memory, and fresh observations, behind work that is queued before them."""
-    device, layout = torch.device("cuda", 0), RowLayout(17, 6)
-    ring = Ring(memoryview(bytearray(Ring.nbytes(4096, layout.width, 4))), layout.width, np.float32)
-    ring.append(np.random.default_rng(0).normal(size=(2000, layout.width)).astype(np.float32))
+    device, layout = torch.device("cuda", 0), NUMBERED
+    ring = numbered_ring(4096, 2000)
     limiter = RateLimiter(Fraction(1), start=1, start_updates=0, lead=0, credit=0, max_updates=1, total=10**6)
     spec = SourceSpec(layout, limiter, 256, device, normalize_obs=True, fresh_rings=(0,))
     gate = AlwaysAhead()
-    source = ReplaySource(spec, [ring], UniformSampler([ring], np.random.default_rng(0), guard=0), gate, gate, 0)
+    source = ReplaySource(spec, Sampler([ring], np.random.default_rng(0), guard=0), gate, gate, 0)
     source.to_device(source.sample())  # page-locks its memory
     torch.cuda.synchronize(device)
-    ring.append(np.ones((3, layout.width), np.float32))
+    append(ring, 3)
     rows = source.sample()
     busy(device)
     with waits_refused():
@@ -148,7 +146,7 @@ def test_rows_on_their_way_to_the_device_make_the_host_wait_for_nothing() -> Non
     source.sample()  # waits: the block is still to be read
     assert torch.equal(batches.updates[0].obs.cpu(), before[0][:, layout.obs])
     assert batches.fresh_obs is not None
-    assert batches.fresh_obs.shape == (3, 17)
+    assert batches.fresh_obs.shape == (3, 2)
 
 
 class AlwaysAhead:

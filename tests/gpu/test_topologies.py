@@ -17,22 +17,21 @@ import torch
 
 from offpolicy.analysis.trace_reader import read_tracks
 from offpolicy.protocols import StatefulBatchSource
-from offpolicy.replay.prefetch_source import Packer, PrefetchSource
+from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
+from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.replay_source import SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_layout import RowLayout
-from offpolicy.replay.sampler import UniformSampler
+from offpolicy.replay.sampler import Sampler
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase
 from offpolicy.types import Batches
 from tests.processes.conftest import RUN_ID_VARIABLE, launch
+from tests.replay_scene import NUMBERED, append, numbered_ring
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 REPOSITORY = Path(__file__).resolve().parents[2]
-LAYOUT = RowLayout(obs_dim=17, action_dim=6)
 CUDA = torch.device("cuda", 0)
 
 
@@ -169,36 +168,29 @@ class Gate:
         """It needs no leave."""
 
 
-def numbered(start: int, count: int) -> np.ndarray:
-    """Rows whose every column is a function of their index."""
-    return (np.arange(start, start + count)[:, None] % 8192 + np.arange(LAYOUT.width) / 64).astype(np.float32)
-
-
-def make_source(kind: str, ring: Ring) -> StatefulBatchSource[Batches]:
+def make_source(kind: str, ring: ReplayRing) -> StatefulBatchSource[Batches]:
     limiter = RateLimiter(Fraction(1), start=0, start_updates=0, lead=0, credit=0, max_updates=1, total=10**9)
     gate = Gate()
-    spec = SourceSpec(LAYOUT, limiter, 256, CUDA, normalize_obs=False)
+    spec = SourceSpec(NUMBERED, limiter, 256, CUDA, normalize_obs=False)
     if kind == "resident":
         sampler = ResidentSampler([ring], CUDA, 7, DeviceTimer(StreamSync(CUDA)))
         return ResidentSource(spec, sampler, gate, gate, 0)
-    packer = Packer(UniformSampler([ring], np.random.default_rng(7), guard=64), CUDA, Ledger(PackerPhase))
-    return PrefetchSource(spec, [ring], packer, gate, gate, 0)
+    sampler = Sampler([ring], np.random.default_rng(7), guard=64)
+    return PrefetchSource(spec, sampler, gate, gate, 0, PackerTimers(Ledger(PackerPhase)))
 
 
 @pytest.mark.parametrize("kind", ["prefetch", "resident"])
 def test_ten_thousand_batches_hold_whole_rows_while_the_ring_is_overwritten(kind: str) -> None:
-    ring = Ring(memoryview(bytearray(Ring.nbytes(4096, LAYOUT.width, 4))), LAYOUT.width, np.float32)
-    ring.append(numbered(0, 4096))
+    ring = numbered_ring(4096, 4096)
     source = make_source(kind, ring)
-    columns = torch.arange(LAYOUT.width, device=CUDA) / 64
     num_bad = torch.zeros((), dtype=torch.int64, device=CUDA)
     try:
-        for batch in range(10_000):
-            ring.append(numbered(4096 + 8 * batch, 8))
+        for _ in range(10_000):
+            append(ring, 8)
             source.wait_ready()
             source.wait_batch()
-            rows = source.to_device(source.sample()).updates[0].obs
-            num_bad += (rows - rows[:, :1] != columns[: rows.shape[1]]).any(dim=1).sum()
+            batch = source.to_device(source.sample()).updates[0]
+            num_bad += ((batch.obs != batch.reward[:, None]) | (batch.next_obs != batch.obs + 1)).sum()
             source.release()
     finally:
         source.close()

@@ -47,17 +47,17 @@ def unpack_batches(times: int) -> None:
 
     The rows themselves are the same.
     """
-    from offpolicy.replay.sampler import UniformSampler
+    from offpolicy.replay.sampler import Sampler
 
     blob = zlib.compress(os.urandom(1 << 16) * 16, 1)  # a megabyte
-    fill = UniformSampler.fill
+    fill = Sampler.fill
 
     def fill_and_unpack(*args: Any) -> Any:
         for _ in range(times):
             zlib.decompress(blob)
         return fill(*args)
 
-    UniformSampler.fill = fill_and_unpack  # type: ignore[method-assign]
+    Sampler.fill = fill_and_unpack  # type: ignore[method-assign]
 
 
 def slow_down_updates(delay_s: float) -> None:

@@ -1,8 +1,8 @@
-"""Ten million rows through each source while a process per ring writes flat out: none torn, stale or foreign.
+"""Millions of rows through each source while a process per ring writes flat out: none torn, stale or foreign.
 
-Every float of a row is a function of its ring and of its index there (modulo `PERIOD`), so a row that is not what was
-asked for shows. A round of a ring takes milliseconds, and there may be more processes than cores: readers are overtaken
-all the time, now and then by several rounds.
+Every number of a slot is a function of its ring and of its index there (modulo `PERIOD` vector steps), so a row that is
+not what was asked for shows, and whether its two halves belong together. A round of a ring takes milliseconds, and
+there may be more processes than cores: readers are overtaken all the time, now and then by several rounds.
 """
 
 from __future__ import annotations
@@ -22,22 +22,20 @@ import pytest
 import torch
 
 from offpolicy.processes.shared_memory import SharedBlock
-from offpolicy.replay.prefetch_source import Packer, PrefetchSource
+from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
+from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.replay_source import SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
-from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
-from offpolicy.replay.sampler import UniformSampler
+from offpolicy.replay.sampler import Sampler
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase
 
 pytestmark = pytest.mark.mp
 REPOSITORY = Path(__file__).resolve().parents[2]
-LAYOUT = RowLayout(obs_dim=4, action_dim=1)
-WIDTH, CAPACITY, CHUNK, PERIOD, NUM_RINGS = LAYOUT.width, 200_000, 512, 2**18, 2
-GUARD = 8 * CHUNK
+LAYOUT, MOST, NUM_ENVS, PERIOD, EPISODE, NUM_RINGS = RowLayout(obs_dim=4, action_dim=1), 40_000, 256, 1024, 50, 2
 CPU = torch.device("cpu")
 PACE = RateLimiter(Fraction(1), start=0, start_updates=0, lead=0, credit=0, max_updates=2, total=2**60)
 SPEC = SourceSpec(LAYOUT, PACE, batch_size=2048, device=CPU, normalize_obs=False)
@@ -45,31 +43,40 @@ SPEC = SourceSpec(LAYOUT, PACE, batch_size=2048, device=CPU, normalize_obs=False
 WRITER = """
 import sys
 import numpy as np
-from offpolicy.replay.ring import Ring
 from offpolicy.processes.shared_memory import SharedBlock
+from offpolicy.replay.replay_ring import ReplayRing
+from tests.processes.test_row_integrity import EPISODE, LAYOUT, MOST, NUM_ENVS, PERIOD, numbers
 
-fd, table_fd, number, num_rings, width, chunk = map(int, sys.argv[1:])
-table = np.frombuffer(SharedBlock.attach(table_fd).buffer, dtype=np.float32).reshape(num_rings, -1, width)[number]
-ring = Ring(SharedBlock.attach(fd).buffer, width, np.float32)
+fd, number = map(int, sys.argv[1:])
+ring = ReplayRing(SharedBlock.attach(fd).buffer, LAYOUT, MOST, num_envs=NUM_ENVS)
+steps = [numbers(np.arange(step * NUM_ENVS, (step + 1) * NUM_ENVS), number) for step in range(PERIOD)]
+tails = [np.concatenate([rows[:, 4:7], rows[:, :1]], axis=1) for rows in steps]
+for step, tail in enumerate(tails):
+    tail.view(np.uint32)[:, -1] = 0 if step % EPISODE == 0 else 4
+ring.begin()
+ring.write(tails[0][:0], steps[0][:, :4])
+step = 0
 while True:
-    start = ring.committed % len(table)
-    ring.append(table[start : start + chunk])
+    tail, step = tails[step], (step + 1) % PERIOD
+    ring.write(tail, steps[step][:, :4])
 """
 
 
+def numbers(index: np.ndarray, ring: np.ndarray | int) -> np.ndarray:
+    """Seven numbers for each slot [n, 7]; the first is its index, modulo `PERIOD` vector steps, the second its ring."""
+    place, ring = index[:, None] % (PERIOD * NUM_ENVS), np.broadcast_to(ring, len(index))[:, None]
+    column = np.arange(7)
+    hashed = (place * (7 * column + 3) + 5 * column + ring) % 65_521
+    return np.where(column == 0, place, np.where(column == 1, ring, hashed)).astype(np.float32)
+
+
 class Field:
-    """Two rings, and what must be in them: row i of ring r is `table[r, i % PERIOD]`."""
+    """Rings, each written by a process as fast as it can, with 1.1 slots per row that is kept."""
 
     def __init__(self) -> None:
-        self.table_block = SharedBlock.create("rows-table", 4 * NUM_RINGS * PERIOD * WIDTH)
-        self.blocks = [SharedBlock.create("rows-ring", Ring.nbytes(CAPACITY, WIDTH, 4)) for _ in range(NUM_RINGS)]
-        self.rings = [Ring(block.buffer, WIDTH, np.float32) for block in self.blocks]
-        table = np.frombuffer(self.table_block.buffer, dtype=np.float32).reshape(NUM_RINGS, PERIOD, WIDTH)
-        index, column = np.arange(PERIOD)[:, None], np.arange(WIDTH)
-        for number in range(NUM_RINGS):
-            table[number] = (index * (7 * column + 3) + 5 * column + number) % 65_521
-            table[number, :, :2] = np.stack([np.full(PERIOD, number), np.arange(PERIOD)], axis=1)
-        self.table = table
+        size = int(1.1 * MOST * LAYOUT.nbytes)
+        self.blocks = [SharedBlock.create("rows-ring", size) for _ in range(NUM_RINGS)]
+        self.rings = [ReplayRing(block.buffer, LAYOUT, MOST, num_envs=NUM_ENVS) for block in self.blocks]
 
     @property
     def env_steps(self) -> int:
@@ -81,35 +88,38 @@ class Field:
 
     def grant(self, env_steps: int) -> None: ...
 
-    @contextmanager
-    def written(self) -> Iterator[Field]:
-        """While a process per ring writes as fast as it can."""
-        writers = [self._start_writer(number) for number in range(NUM_RINGS)]
-        try:
-            while any(ring.committed < 2 * CAPACITY for ring in self.rings):
-                assert all(writer.poll() is None for writer in writers)
-                time.sleep(0.001)
-            yield self
-        finally:
-            for writer in writers:
-                writer.kill()
-                writer.wait()
+    def sampler(self) -> Sampler:
+        return Sampler(self.rings, np.random.default_rng(0), 8 * NUM_ENVS)
 
-    def _start_writer(self, number: int) -> subprocess.Popen[bytes]:
-        fds = (self.blocks[number].fd, self.table_block.fd)
-        words = [*fds, number, NUM_RINGS, WIDTH, CHUNK]
-        command = [sys.executable, "-c", WRITER, *map(str, words)]
-        return subprocess.Popen(command, pass_fds=fds, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
 
-    def sampler(self) -> UniformSampler:
-        return UniformSampler(self.rings, np.random.default_rng(0), GUARD)
+@contextmanager
+def written() -> Iterator[Field]:
+    field, environment = Field(), {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(block.fd), str(number)],
+            pass_fds=(block.fd,), env=environment, cwd=REPOSITORY,
+        )
+        for number, block in enumerate(field.blocks)
+    ]  # fmt: skip
+    try:
+        while any(ring.committed < 3 * ring.capacity for ring in field.rings):
+            assert all(writer.poll() is None for writer in writers)
+            time.sleep(0.001)
+        yield field
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait()
 
-    def torn_rows(self, rows: np.ndarray) -> int:
-        """How many of `rows` [n, W] are not one row of one ring: the first two numbers say which one it would be."""
-        ring, code = rows[:, 0].astype(np.int64), rows[:, 1].astype(np.int64)
-        known = np.isin(rows[:, 0], range(NUM_RINGS)) & (code >= 0) & (code < PERIOD)
-        expected = self.table[np.where(known, ring, 0), np.where(known, code, 0)]
-        return int((~known | (rows != expected).any(axis=1)).sum())
+
+def bad_rows(rows: np.ndarray) -> int:
+    """How many of `rows` [n, W] are not a slot's, with the observation of the slot after it; holes are none, too."""
+    index, ring = rows[:, 0].astype(np.int64), rows[:, 1].astype(np.int64)
+    own, following = numbers(index, ring), numbers(index + NUM_ENVS, ring)
+    is_right = (rows[:, :7] == own).all(axis=1) & (rows[:, LAYOUT.next_obs] == following[:, :4]).all(axis=1)
+    is_right &= (index // NUM_ENVS) % EPISODE != 0
+    return int((~is_right).sum())
 
 
 counts = pytest.mark.parametrize(
@@ -120,28 +130,28 @@ counts = pytest.mark.parametrize(
 @pytest.mark.promise("no-torn-row")
 @counts
 def test_the_sampler_hands_out_what_it_drew(count: int) -> None:
-    with Field().written() as field:
-        sampler, out = field.sampler(), np.empty((4096, WIDTH), dtype=np.float32)
+    with written() as field:
+        sampler, out = field.sampler(), np.empty((2048, LAYOUT.width), dtype=np.float32)
         for _ in range(0, count, len(out)):
             first = [ring.oldest for ring in field.rings]
             draw = sampler.fill(out)
             assert (draw.position >= np.array(first)[draw.ring]).all()
-            assert (out == field.table[draw.ring, draw.position % PERIOD]).all()
+            assert (out[:, :7] == numbers(draw.position, draw.ring)).all()
+            assert bad_rows(out) == 0
 
 
 @pytest.mark.promise("no-torn-row")
 @counts
 def test_the_prefetching_source_hands_out_whole_rows(count: int) -> None:
-    """Also while they are in use: the packer is busy meanwhile."""
-    with Field().written() as field:
-        packer = Packer(field.sampler(), CPU, Ledger(PackerPhase))
-        source = PrefetchSource(SPEC, field.rings, packer, field, field, updates=0)
+    """Also while they are in use: the packing thread is busy meanwhile."""
+    with written() as field:
+        source = PrefetchSource(SPEC, field.sampler(), field, field, 0, PackerTimers(Ledger(PackerPhase)))
         try:
             while source.samples < count:
                 source.wait_ready()
                 source.wait_batch()
                 rows = source.sample().flatten(0, 1).numpy()
-                assert [field.torn_rows(rows) for _ in range(2)] == [0, 0]
+                assert [bad_rows(rows) for _ in range(2)] == [0, 0]
         finally:
             source.close()
 
@@ -149,8 +159,8 @@ def test_the_prefetching_source_hands_out_whole_rows(count: int) -> None:
 @pytest.mark.promise("no-torn-row")
 @counts
 def test_the_resident_source_hands_out_whole_rows(count: int) -> None:
-    with Field().written() as field:
+    with written() as field:
         sampler = ResidentSampler(field.rings, CPU, 0, DeviceTimer(StreamSync(CPU)))
         source = ResidentSource(replace(SPEC, batch_size=8192), sampler, field, field, updates=0)
         while source.samples < count:
-            assert field.torn_rows(source.sample().flatten(0, 1).numpy()) == 0
+            assert bad_rows(source.sample().flatten(0, 1).numpy()) == 0

@@ -95,7 +95,7 @@ def test_what_was_recorded_is_what_happened(tmp_path: Path) -> None:
     )
     assert recorder.save(tmp_path / "demos.npz") == 21 * 7
     read = read_demos(str(tmp_path / "demos.npz"), spec)
-    read.require_sequences("algo.n_step")
+    read.require_sequences()
     assert read.length.tolist() == [7] * 21
     np.testing.assert_allclose(read.ep_return, found.ep_return)
     np.testing.assert_allclose(read.action, swing(read.obs), atol=1e-6)

@@ -149,10 +149,10 @@ def test_a_file_that_is_not_there_is_named() -> None:
 
 
 def test_rows_that_do_not_follow_each_other_cannot_be_summed(tmp_path: Path) -> None:
-    read(tmp_path).require_sequences("algo.n_step")
+    read(tmp_path).require_sequences()
     shuffled = read(tmp_path, next_obs=np.zeros((4, 2)))
     with pytest.raises(ConfigError, match=r"row 1 does not begin where the row before it.*algo\.n_step"):
-        shuffled.require_sequences("algo.n_step")
+        shuffled.require_sequences()
 
 
 REACH = SpaceSpec(2, 1, (-2.0,), (2.0,))

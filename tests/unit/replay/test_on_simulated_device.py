@@ -15,20 +15,19 @@ import torch
 from torch import Tensor
 
 from offpolicy.protocols import StatefulBatchSource
-from offpolicy.replay.demonstration_sampler import DemoShare, EndlessRows, ResidentDemos
-from offpolicy.replay.prefetch_source import Packer, PrefetchSource
+from offpolicy.replay.demonstrations import Demonstrations
+from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_layout import RowLayout
-from offpolicy.replay.sampler import UniformSampler
+from offpolicy.replay.resident_source import ResidentDemonstrations, ResidentSampler, ResidentSource
+from offpolicy.replay.sampler import Sampler
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import NullLedger
 from offpolicy.types import Batches
+from tests.replay_scene import NUMBERED, append, numbered_ring
 from tests.simulated_device import CUDA, MS, SimulatedDevice
 
-LAYOUT = RowLayout(obs_dim=2, action_dim=1)
+LAYOUT = NUMBERED
 BATCH = 16
 CAPACITY = 32  # the ring wraps every few iterations
 STEPS = 3  # rows that the collector appends per iteration
@@ -41,8 +40,7 @@ class World:
     """Rings whose rows hold their index in every column, and a collector that is always ahead."""
 
     def __init__(self, num_rings: int = 1) -> None:
-        nbytes = Ring.nbytes(CAPACITY, LAYOUT.width, 4)
-        self.rings = [Ring(memoryview(bytearray(nbytes)), LAYOUT.width, np.float32) for _ in range(num_rings)]
+        self.rings = [numbered_ring(CAPACITY) for _ in range(num_rings)]
         self.collect(20)
 
     @property
@@ -51,26 +49,24 @@ class World:
 
     def collect(self, count: int) -> None:
         for ring in self.rings:
-            for index in range(ring.committed, ring.committed + count):
-                ring.append(np.full((1, LAYOUT.width), index, np.float32))
+            append(ring, count)
 
     def wait_for(self, env_steps: int) -> None: ...
     def grant(self, env_steps: int) -> None: ...
 
-    def sampler(self) -> UniformSampler:
-        return UniformSampler(self.rings, np.random.default_rng(0), guard=0)
+    def sampler(self) -> Sampler:
+        return Sampler(self.rings, np.random.default_rng(0), guard=0)
 
 
 def direct(world: World) -> Source:
-    return ReplaySource(SPEC, world.rings, world.sampler(), world, world, updates=0)
+    return ReplaySource(SPEC, world.sampler(), world, world, updates=0)
 
 
 def prefetched(world: World) -> Source:
-    packer = Packer(world.sampler(), CUDA, NullLedger())
-    return PrefetchSource(SPEC, world.rings, packer, world, world, updates=0)
+    return PrefetchSource(SPEC, world.sampler(), world, world, 0, PackerTimers(NullLedger()))
 
 
-def on_device(world: World, demos: ResidentDemos | None = None) -> Source:
+def on_device(world: World, demos: ResidentDemonstrations | None = None) -> Source:
     sampler = ResidentSampler(world.rings, CUDA, 7, DeviceTimer(StreamSync(CUDA)))
     return ResidentSource(SPEC, sampler, world, world, 0, demos)
 
@@ -78,8 +74,9 @@ def on_device(world: World, demos: ResidentDemos | None = None) -> Source:
 def mixed(world: World) -> Source:
     """Half of each batch are demonstrations, whose rows are negative."""
     rows = -1.0 - np.arange(10, dtype=np.float32)[:, None].repeat(LAYOUT.width, axis=1)
-    share = DemoShare(EndlessRows(rows, 0, 0, 1), per_batch=BATCH // 2, batch_size=BATCH, description="tens")
-    return on_device(world, ResidentDemos(share, LIMITER.max_updates, CUDA, StreamSync(CUDA)))
+    rows[:, LAYOUT.next_obs] += 1
+    demos = Demonstrations(rows, BATCH // 2, BATCH, "tens", seed=0)
+    return on_device(world, ResidentDemonstrations(demos, LIMITER.max_updates, CUDA, StreamSync(CUDA)))
 
 
 class Consumer:
@@ -98,7 +95,7 @@ class Consumer:
     def _check(self, oldest: int, newest: int, *read: Tensor) -> None:
         obs, action, reward, next_obs, fresh = read
         index = reward[:, None]
-        for column in (obs, action, next_obs):
+        for column in (obs, action, next_obs - 1):
             assert torch.equal(column, index.expand_as(column)), "a row is not whole"
         is_demo = reward < 0
         assert (is_demo | ((reward >= oldest) & (reward < newest))).all(), "a row is of another time"

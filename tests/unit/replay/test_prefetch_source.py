@@ -15,19 +15,17 @@ import torch
 
 from offpolicy.errors import HangError
 from offpolicy.replay import prefetch_source as prefetch
-from offpolicy.replay.prefetch_source import Packer, PrefetchSource, rows_recycled_while_open
+from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource, rows_recycled_while_open
 from offpolicy.replay.rate_limiter import LearningStart, RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_layout import RowLayout
-from offpolicy.replay.sampler import UniformSampler
+from offpolicy.replay.sampler import Sampler
 from offpolicy.replay.staging import CopyStream
 from offpolicy.timing.device_timer import StreamSync
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase
-from tests.fakes import fill_from
+from tests.replay_scene import NUMBERED, append, numbered_ring
 
-LAYOUT = RowLayout(obs_dim=2, action_dim=1)
+LAYOUT = NUMBERED
 CPU = torch.device("cpu")
 LIMITER = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=1, total=1000)
 SOURCE = SourceSpec(LAYOUT, LIMITER, batch_size=64, device=CPU, normalize_obs=True, fresh_rings=(0,))
@@ -50,8 +48,7 @@ class World:
     """A ring per collector, the gate and the agreed env steps; each row encodes its index."""
 
     def __init__(self, num_rings: int = 1, capacity: int = 4096) -> None:
-        nbytes = Ring.nbytes(capacity, LAYOUT.width, 4)
-        self.rings = [Ring(memoryview(bytearray(nbytes)), LAYOUT.width, np.float32) for _ in range(num_rings)]
+        self.rings = [numbered_ring(capacity) for _ in range(num_rings)]
         self.landed = threading.Condition()
         self.collect(11)
 
@@ -62,8 +59,7 @@ class World:
     def collect(self, count: int) -> None:
         with self.landed:
             for ring in self.rings:
-                rows = np.arange(ring.committed, ring.committed + count, dtype=np.float32)
-                ring.append(rows[:, None].repeat(LAYOUT.width, axis=1))
+                append(ring, count)
             self.landed.notify_all()
 
     def wait_for(self, env_steps: int) -> None:
@@ -72,8 +68,8 @@ class World:
 
     def grant(self, env_steps: int) -> None: ...
 
-    def sampler(self, guard: int = 0) -> UniformSampler:
-        return UniformSampler(self.rings, np.random.default_rng(0), guard)
+    def sampler(self, guard: int = 0) -> Sampler:
+        return Sampler(self.rings, np.random.default_rng(0), guard)
 
 
 MakeSource = Callable[..., PrefetchSource]
@@ -83,10 +79,10 @@ MakeSource = Callable[..., PrefetchSource]
 def make_source() -> Iterator[MakeSource]:
     made: list[PrefetchSource] = []
 
-    def make(world: World, *, sampler: UniformSampler | None = None, **spec: Any) -> PrefetchSource:
+    def make(world: World, *, sampler: Sampler | None = None, **spec: Any) -> PrefetchSource:
         plan = replace(SOURCE, **spec)
-        packer = Packer(sampler or world.sampler(), plan.device, Ledger(PackerPhase))
-        source = PrefetchSource(plan, world.rings, packer, world, world, updates=0)
+        timers = PackerTimers(Ledger(PackerPhase))
+        source = PrefetchSource(plan, sampler or world.sampler(), world, world, 0, timers)
         made.append(source)
         return source
 
@@ -96,11 +92,11 @@ def make_source() -> Iterator[MakeSource]:
 
 
 def take(source: PrefetchSource) -> torch.Tensor:
-    """A copy of one iteration's rows [U, B, W]."""
+    """A copy of the columns with a meaning of one iteration's rows [U, B, ...]."""
     source.wait_batch()
     rows = source.sample()
     torch.stack([batch.reward for batch in source.to_device(rows).updates])  # what the learner would touch
-    return rows.cpu().clone()
+    return rows.cpu()[..., : LAYOUT.next_obs.stop].clone()
 
 
 def packers() -> list[threading.Thread]:
@@ -111,7 +107,7 @@ def packers() -> list[threading.Thread]:
 def test_with_one_slot_it_equals_the_direct_source_bit_for_bit(make_source: MakeSource, device: torch.device) -> None:
     world = World(num_rings=2, capacity=64)
     ahead = make_source(world, num_slots=1, device=device)
-    direct = ReplaySource(replace(SOURCE, device=device), world.rings, world.sampler(), world, world, updates=0)
+    direct = ReplaySource(replace(SOURCE, device=device), world.sampler(), world, world, updates=0)
     for _ in range(50):
         ahead.wait_batch()
         got, expected = ahead.to_device(ahead.sample()), direct.to_device(direct.sample())
@@ -138,7 +134,7 @@ def test_a_prefetched_batch_holds_the_rows_of_the_instant_it_was_asked_for(
     newest_seen = 0
     for _ in range(50):
         world.collect(40)
-        newest = int(take(source).max())
+        newest = int(take(source)[..., 0].max())
         assert newest < asked_at
         newest_seen += newest == asked_at - 1
         asked_at = world.rings[0].committed
@@ -148,7 +144,7 @@ def test_a_prefetched_batch_holds_the_rows_of_the_instant_it_was_asked_for(
 def test_a_slot_is_not_touched_while_the_learner_uses_it(make_source: MakeSource) -> None:
     world, drawn = World(), threading.Semaphore(0)
 
-    class Counting(UniformSampler):
+    class Counting(Sampler):
         def fill(self, *args: Any, **options: Any) -> Any:
             draw = super().fill(*args, **options)
             drawn.release()
@@ -183,8 +179,10 @@ def test_every_batch_is_handed_out_once_and_in_the_order_of_the_draws(make_sourc
     source = make_source(world, num_slots=num_slots)
     got = torch.cat([take(source) for _ in range(20)])
     out = np.empty((20 * 64, LAYOUT.width), dtype=np.float32)
-    World(capacity=16).sampler().fill(out)
-    assert torch.equal(got, torch.from_numpy(out).reshape(20, 64, -1))
+    again = World(capacity=16).sampler()
+    for batch in np.split(out, 20):
+        again.fill(batch)
+    assert torch.equal(got, torch.from_numpy(out).reshape(20, 64, -1)[..., : LAYOUT.next_obs.stop])
 
 
 def test_the_age_is_measured_when_a_batch_is_handed_out(make_source: MakeSource) -> None:
@@ -198,7 +196,7 @@ def test_the_age_is_measured_when_a_batch_is_handed_out(make_source: MakeSource)
     assert source.samples == 128
 
 
-class BrokenSampler(UniformSampler):
+class BrokenSampler(Sampler):
     calls = 0
 
     def fill(self, *args: Any, **options: Any) -> Any:
@@ -232,7 +230,7 @@ def test_a_thread_that_hangs_is_named(make_source: MakeSource, monkeypatch: pyte
     monkeypatch.setattr(prefetch, "CLOSE_S", 0.05)
     world, begun, go_on = World(), threading.Event(), threading.Event()
 
-    class Hanging(UniformSampler):
+    class Hanging(Sampler):
         calls = 0
 
         def fill(self, *args: Any, **options: Any) -> Any:
@@ -282,7 +280,7 @@ def test_a_resumed_source_hands_out_the_batches_the_interrupted_one_would_have(
         world.collect(1)
     take(source)
     state = json.loads(json.dumps(source.random_state()))  # saved before the collectors are let go
-    rows, updates = world.rings[0].read_range(0, 17), source.updates
+    written, updates = world.rings[0].committed, source.updates
     source.release()
     world.collect(1)
     expected = []
@@ -292,7 +290,7 @@ def test_a_resumed_source_hands_out_the_batches_the_interrupted_one_would_have(
         world.collect(1)
 
     again = World()
-    fill_from(again.rings[0], 0, rows[:17])
+    again.collect(written - 11)
     resumed = make_source(again, sampler=again.sampler(), **options)
     resumed.set_random_state(state)
     resumed.updates = updates

@@ -12,31 +12,19 @@ import pytest
 import torch
 
 from offpolicy.errors import ConfigError
-from offpolicy.replay.prefetch_source import Packer, PrefetchSource
+from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
+from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_layout import RowLayout
-from offpolicy.replay.sampler import UniformSampler
+from offpolicy.replay.sampler import Sampler
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import NullLedger
-from tests.replay_scene import Scene, layout_of
+from tests.replay_scene import NUMBERED, Scene, append, layout_of, numbered_ring
 
-LAYOUT = RowLayout(obs_dim=2, action_dim=1)
+LAYOUT = NUMBERED
 LIMITER = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=4, total=1000)
 SPEC = SourceSpec(LAYOUT, LIMITER, batch_size=8, device=torch.device("cpu"), normalize_obs=False)
-
-
-def make_ring(capacity: int, count: int, base: int = 0) -> Ring:
-    ring = Ring(memoryview(bytearray(Ring.nbytes(capacity, LAYOUT.width, 4))), LAYOUT.width, np.float32)
-    append(ring, count, base)
-    return ring
-
-
-def append(ring: Ring, count: int, base: int = 0) -> None:
-    for _ in range(count):
-        ring.append(np.full((1, LAYOUT.width), base + ring.committed, dtype=np.float32))
 
 
 class Clock:
@@ -54,9 +42,9 @@ class Clock:
         self.granted.append(env_steps)
 
 
-def make_source(*rings: Ring, gate: Clock, steps: Clock | None = None, **spec: Any) -> ReplaySource:
-    sampler = UniformSampler(rings, np.random.default_rng(0), guard=0)
-    return ReplaySource(replace(SPEC, **spec), rings, sampler, gate, steps or gate, updates=0)
+def make_source(*rings: ReplayRing, gate: Clock, steps: Clock | None = None, **spec: Any) -> ReplaySource:
+    sampler = Sampler(rings, np.random.default_rng(0), guard=0)
+    return ReplaySource(replace(SPEC, **spec), sampler, gate, steps or gate, updates=0)
 
 
 def fresh(source: ReplaySource) -> list[list[float]] | None:
@@ -65,7 +53,7 @@ def fresh(source: ReplaySource) -> list[list[float]] | None:
 
 
 def test_an_iteration_takes_the_updates_that_are_due_and_counts_them() -> None:
-    source = make_source(make_ring(64, 20), gate=(gate := Clock(13)))
+    source = make_source(numbered_ring(64, 20), gate=(gate := Clock(13)))
     assert source.sample().shape == (3, 8, LAYOUT.width)
     assert (source.updates, source.samples) == (3, 24)
     source.release()
@@ -76,7 +64,7 @@ def test_an_iteration_takes_the_updates_that_are_due_and_counts_them() -> None:
 
 def test_decisions_go_by_the_agreed_steps_and_not_by_the_gate() -> None:
     agreed = Clock(12)
-    source = make_source(make_ring(64, 20), gate=Clock(1000), steps=agreed)
+    source = make_source(numbered_ring(64, 20), gate=Clock(1000), steps=agreed)
     assert len(source.sample()) == 2
     source.updates = 990  # all that 1000 env steps call for
     assert not source.is_exhausted()
@@ -85,9 +73,9 @@ def test_decisions_go_by_the_agreed_steps_and_not_by_the_gate() -> None:
 
 
 def test_the_normaliser_sees_each_observation_of_its_rings_exactly_once() -> None:
-    rings = [make_ring(64, 3), make_ring(64, 20, base=100), make_ring(64, 2, base=200)]
+    rings = [numbered_ring(64, 3), numbered_ring(64, 20), numbered_ring(64, 2)]
     source = make_source(*rings, gate=Clock(11), normalize_obs=True, fresh_rings=(0, 2))
-    assert fresh(source) == [[0, 0], [1, 1], [2, 2], [200, 200], [201, 201]]
+    assert fresh(source) == [[0, 0], [1, 1], [2, 2], [0, 0], [1, 1]]
     append(rings[0], 1)
     append(rings[1], 5)
     assert fresh(source) == [[3, 3]]
@@ -95,7 +83,7 @@ def test_the_normaliser_sees_each_observation_of_its_rings_exactly_once() -> Non
 
 
 def test_a_rank_without_rings_still_takes_part_in_the_normaliser() -> None:
-    source = make_source(make_ring(64, 20), gate=Clock(11), normalize_obs=True, fresh_rings=())
+    source = make_source(numbered_ring(64, 20), gate=Clock(11), normalize_obs=True, fresh_rings=())
     fresh_obs = source.to_device(source.sample()).fresh_obs
     assert fresh_obs is not None
     assert (fresh_obs.shape, fresh_obs.dtype) == ((0, 2), torch.float32)
@@ -105,12 +93,11 @@ def scaling_source(kind: str, scene: Scene) -> ReplaySource | PrefetchSource | R
     """A source of each kind whose rewards are scaled, over the ring of a scene."""
     rings, gate = [scene.ring], Clock(12)
     spec = replace(SPEC, layout=layout_of("float32"), fresh_rings=(0,), return_discount=0.5)
-    sampler = UniformSampler(rings, np.random.default_rng(0), guard=0)
+    sampler = Sampler(rings, np.random.default_rng(0), guard=0)
     if kind == "direct":
-        return ReplaySource(spec, rings, sampler, gate, gate, updates=0)
+        return ReplaySource(spec, sampler, gate, gate, updates=0)
     if kind == "prefetch":
-        packer = Packer(sampler, spec.device, NullLedger())
-        return PrefetchSource(spec, rings, packer, gate, gate, updates=0)
+        return PrefetchSource(spec, sampler, gate, gate, 0, PackerTimers(NullLedger()))
     resident = ResidentSampler(rings, spec.device, 0, DeviceTimer(StreamSync(spec.device)))
     return ResidentSource(spec, resident, gate, gate, updates=0)
 
@@ -135,7 +122,7 @@ def test_running_returns_take_every_new_row_once_and_go_on_after_a_resume(kind: 
 
 
 def test_a_resumed_source_goes_on_with_the_same_draws() -> None:
-    ring = make_ring(64, 60)
+    ring = numbered_ring(64, 60)
     first = make_source(ring, gate=Clock(11))
     first.sample()
     second = make_source(ring, gate=Clock(11))
@@ -152,13 +139,13 @@ def test_refused_page_locked_memory_is_named_with_its_size(monkeypatch: pytest.M
     with pytest.raises(
         ConfigError, match=r"replay\.source=direct: the host refuses 1\.54 KB of page-locked memory; lower"
     ):
-        make_source(make_ring(64, 20), gate=Clock(11), device=torch.device("cuda"))
+        make_source(numbered_ring(64, 20), gate=Clock(11), device=torch.device("cuda"))
 
 
 def test_the_fields_are_those_of_the_batches_sampled_last_however_many_are_due() -> None:
     """Their views are kept; rows of before, or of another batch, would be learnt from unnoticed."""
     steps = Clock(12)
-    source = make_source(make_ring(64, 20), gate=steps)
+    source = make_source(numbered_ring(64, 20), gate=steps)
     for env_steps, num_due in ((12, 2), (13, 1), (17, 4), (18, 1)):
         steps.env_steps = env_steps
         rows = source.sample()

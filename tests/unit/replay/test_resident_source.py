@@ -13,16 +13,14 @@ import torch
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.replay import resident_source as resident
 from offpolicy.replay.rate_limiter import RateLimiter
+from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.replay_source import SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_layout import RowLayout
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from tests.on_device import waits_refused
-from tests.replay_scene import Scene, rows_in
+from tests.replay_scene import NUMBERED, Scene, append, numbered_ring, numbers_of, rows_in
 
-LAYOUT = RowLayout(obs_dim=2, action_dim=1)
-WIDTH = LAYOUT.width
+LAYOUT, WIDTH = NUMBERED, NUMBERED.width
 CPU = torch.device("cpu")
 LIMITER = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=4, total=1000)
 gpu = pytest.param(
@@ -32,37 +30,19 @@ gpu = pytest.param(
 )
 
 
-def rows(start: int, count: int) -> np.ndarray:
-    """Rows that encode their index in every column."""
-    return np.arange(start, start + count, dtype=np.float32)[:, None].repeat(WIDTH, axis=1)
-
-
-def make_ring(capacity: int, count: int = 0, kind: type[Ring] = Ring) -> Ring:
-    ring = kind(memoryview(bytearray(Ring.nbytes(capacity, WIDTH, 4))), WIDTH, np.float32)
-    append(ring, count)
-    return ring
-
-
-def append(ring: Ring, count: int) -> None:
-    for _ in range(count):
-        ring.append(rows(ring.committed, 1))
-
-
-def make_sampler(*rings: Ring, device: torch.device = CPU, seed: int = 0) -> ResidentSampler:
+def make_sampler(*rings: ReplayRing, device: torch.device = CPU, seed: int = 0) -> ResidentSampler:
     return ResidentSampler(rings, device, seed, DeviceTimer(StreamSync(device)))
 
 
 def refreshed(sampler: ResidentSampler, count: int = 2000) -> list[int]:
     """The rows that are drawn after a refresh; each must be whole."""
     sampler.refresh()
-    drawn = sampler.draw(count).cpu()
-    assert (drawn == drawn[:, :1]).all()
-    return drawn[:, 0].int().tolist()
+    return numbers_of(sampler.draw(count).cpu().numpy()).tolist()
 
 
 @pytest.mark.parametrize("device", [CPU, gpu])
 def test_it_shows_exactly_what_the_ring_holds_before_and_after_the_wrap(device: torch.device) -> None:
-    ring = make_ring(16, 3)
+    ring = numbered_ring(16, 3)
     sampler = make_sampler(ring, device=device)
     assert set(refreshed(sampler)) == set(range(3))
     for count in (7, 1, 0, 12, 40):
@@ -72,7 +52,7 @@ def test_it_shows_exactly_what_the_ring_holds_before_and_after_the_wrap(device: 
 
 
 def test_rows_of_unequally_filled_rings_are_equally_likely() -> None:
-    sampler = make_sampler(make_ring(64, 10), make_ring(64), make_ring(64, 90), make_ring(64, 30))
+    sampler = make_sampler(numbered_ring(64, 10), numbered_ring(64), numbered_ring(64, 90), numbered_ring(64, 30))
     drawn = np.array(refreshed(sampler, 104_000))
     hits = np.bincount(drawn, minlength=90)
     expected = np.zeros(90)
@@ -84,7 +64,7 @@ def test_rows_of_unequally_filled_rings_are_equally_likely() -> None:
 
 
 def test_a_row_recycled_while_it_was_staged_is_left_out() -> None:
-    class LateWriter(Ring):
+    class LateWriter(ReplayRing):
         pending = 0
 
         def spans(self, start: int, stop: int) -> list[np.ndarray]:
@@ -93,7 +73,7 @@ def test_a_row_recycled_while_it_was_staged_is_left_out() -> None:
             append(self, pending)
             return views
 
-    ring = make_ring(16, 16, LateWriter)
+    ring = numbered_ring(16, 16, LateWriter)
     sampler = make_sampler(ring)
     ring.pending = 6  # rows 0 to 5 are overwritten between the look at the ring and the copy
     assert set(refreshed(sampler)) == set(range(6, 16))
@@ -101,7 +81,7 @@ def test_a_row_recycled_while_it_was_staged_is_left_out() -> None:
 
 
 def test_when_the_learner_slept_through_a_whole_round_only_the_present_rows_are_shown() -> None:
-    ring = make_ring(16, 10)
+    ring = numbered_ring(16, 10)
     sampler = make_sampler(ring)
     sampler.refresh()
     append(ring, 50)
@@ -109,7 +89,7 @@ def test_when_the_learner_slept_through_a_whole_round_only_the_present_rows_are_
 
 
 def test_the_age_is_what_was_written_to_all_rings_since() -> None:
-    sampler = make_sampler(make_ring(16, 5), make_ring(16, 5))
+    sampler = make_sampler(numbered_ring(16, 5), numbered_ring(16, 5))
     drawn = np.array(refreshed(sampler, 100))
     assert int(sampler.age_sum) == 2 * (5 - drawn).sum()
 
@@ -121,14 +101,14 @@ class Clock:
     def grant(self, env_steps: int) -> None: ...
 
 
-def make_source(*rings: Ring, device: torch.device = CPU, **options: Any) -> ResidentSource:
+def make_source(*rings: ReplayRing, device: torch.device = CPU, **options: Any) -> ResidentSource:
     spec = SourceSpec(LAYOUT, LIMITER, 8, device, normalize_obs=True, fresh_rings=(0,))
     return ResidentSource(spec, make_sampler(*rings, device=device, **options), Clock(), Clock(), updates=0)
 
 
 @pytest.mark.parametrize("device", [CPU, gpu])
 def test_an_iteration_takes_the_updates_that_are_due_and_counts_them(device: torch.device) -> None:
-    ring = make_ring(16, 12)
+    ring = numbered_ring(16, 12)
     source = make_source(ring, device=device)
     sampled = source.sample()
     batches = source.to_device(sampled)
@@ -143,7 +123,7 @@ def test_an_iteration_takes_the_updates_that_are_due_and_counts_them(device: tor
 
 @pytest.mark.parametrize("device", [CPU, gpu])
 def test_a_resumed_source_goes_on_with_the_same_draws(device: torch.device) -> None:
-    ring = make_ring(16, 40)
+    ring = numbered_ring(16, 40)
     first = make_source(ring, device=device)
     first.sample()
     second = make_source(ring, device=device, seed=99)
@@ -154,12 +134,12 @@ def test_a_resumed_source_goes_on_with_the_same_draws(device: torch.device) -> N
 
 def test_random_numbers_of_another_source_are_refused() -> None:
     with pytest.raises(CheckpointError, match=r"no random numbers of replay\.source=resident on cpu"):
-        make_source(make_ring(16, 12)).set_random_state({"state": "1", "inc": "2"})
+        make_source(numbered_ring(16, 12)).set_random_state({"state": "1", "inc": "2"})
 
 
 def test_a_copy_that_does_not_fit_is_refused_with_its_size() -> None:
     class Huge:
-        capacity, copied_rows, width = 10**14, 10**14, WIDTH
+        copied_rows, width = 10**14, WIDTH
 
     with pytest.raises(ConfigError, match=r"replay\.source=resident: the copy .* needs 4800000 GB on cpu; lower"):
         make_sampler(Huge())  # type: ignore[arg-type]
@@ -170,7 +150,7 @@ def test_a_copy_that_does_not_fit_is_refused_with_its_size() -> None:
 @pytest.mark.parametrize("num_rings", [1, 4])
 def test_sampling_on_the_device_never_makes_the_host_wait(num_rings: int) -> None:
     device = torch.device("cuda", 0)
-    rings = [make_ring(1000, 500) for _ in range(num_rings)]
+    rings = [numbered_ring(1000, 500) for _ in range(num_rings)]
     sampler = make_sampler(*rings, device=device)
     refreshed(sampler)
     for ring in rings:

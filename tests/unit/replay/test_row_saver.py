@@ -9,39 +9,30 @@ import pytest
 
 from offpolicy.checkpoint import Checkpoint, CheckpointStore, read_replay
 from offpolicy.errors import SaveError
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_saver import CapturedRows, RowSaver
-from tests.fakes import fill_from, shared_state
+from offpolicy.replay.replay_ring import ReplayRing
+from offpolicy.replay.row_saver import CapturedRing, RowSaver
+from tests.fakes import shared_state
+from tests.replay_scene import NUMBERED, append, numbered_ring
 
-WIDTH = 2
-
-
-def make_ring(capacity: int) -> Ring:
-    return Ring(memoryview(bytearray(Ring.nbytes(capacity, WIDTH, 4))), WIDTH, np.float32)
-
-
-def append(ring: Ring, count: int) -> None:
-    """Rows that carry their index."""
-    for index in range(ring.committed, ring.committed + count):
-        ring.append(np.full((1, WIDTH), index, np.float32))
+WIDTH = NUMBERED.slot_width
 
 
 class Saved:
     """A store, a ring and their saver; each save is of the number of rows written so far."""
 
-    def __init__(self, root: Path, ring: Ring, copied_rows: int = 100, small_rows: int = 0) -> None:
+    def __init__(self, root: Path, ring: ReplayRing, copied_rows: int = 100, small_rows: int = 0) -> None:
         self.ring, self.store = ring, CheckpointStore(root)
         self.saver = RowSaver([ring], copied_rows * 4 * WIDTH, small_rows * 4 * WIDTH)
 
-    def capture(self) -> tuple[CapturedRows, dict[str, object]]:
+    def capture(self) -> tuple[list[CapturedRing], dict[str, object]]:
         first, end = [self.ring.oldest], [self.ring.committed]
         return self.saver.capture(), shared_state(replay_first=first, replay_end=end, replay_written=end)
 
-    def commit(self, captured: tuple[CapturedRows, dict[str, object]], env_steps: int) -> Checkpoint:
+    def commit(self, captured: tuple[list[CapturedRing], dict[str, object]], env_steps: int) -> Checkpoint:
         rows, state = captured
         with self.store.begin(env_steps) as draft:
             draft.add_json("state", state)
-            rows.write(draft)
+            self.saver.write(rows, draft)
         assert draft.saved is not None
         self.saver.continue_after(draft.saved)
         return draft.saved
@@ -59,7 +50,7 @@ class Saved:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Saved:
-    return Saved(tmp_path / "checkpoints", make_ring(10))
+    return Saved(tmp_path / "checkpoints", numbered_ring(10))
 
 
 def segments(checkpoint: Checkpoint) -> list[str]:
@@ -87,7 +78,7 @@ def test_segments_whose_rows_are_all_recycled_are_left_behind(saved: Saved) -> N
 
 
 def test_the_newest_file_grows_until_it_is_no_longer_small(tmp_path: Path) -> None:
-    saved, held, written = Saved(tmp_path, make_ring(100), small_rows=5), list[list[str]](), list[int]()
+    saved, held, written = Saved(tmp_path, numbered_ring(100), small_rows=5), list[list[str]](), list[int]()
     for _ in range(6):
         append(saved.ring, 2)
         newest = saved.save()
@@ -100,7 +91,7 @@ def test_the_newest_file_grows_until_it_is_no_longer_small(tmp_path: Path) -> No
 
 
 def test_the_files_of_a_ring_are_few_however_often_it_is_saved(tmp_path: Path) -> None:
-    saved = Saved(tmp_path, make_ring(100), small_rows=20)
+    saved = Saved(tmp_path, numbered_ring(100), small_rows=20)
     for _ in range(150):
         append(saved.ring, 1)
         newest = saved.save()
@@ -120,7 +111,7 @@ def test_a_checkpoint_outlives_the_one_whose_rows_it_took_over(saved: Saved) -> 
 
 
 def test_rows_of_the_instant_are_saved_while_the_ring_is_filled(tmp_path: Path) -> None:
-    saved = Saved(tmp_path, make_ring(10), copied_rows=4)
+    saved = Saved(tmp_path, numbered_ring(10), copied_rows=4)
     append(saved.ring, 8)
     captured = saved.capture()
     append(saved.ring, 6)  # recycles the rows 0 to 3, which were copied
@@ -128,18 +119,18 @@ def test_rows_of_the_instant_are_saved_while_the_ring_is_filled(tmp_path: Path) 
 
 
 def test_it_says_when_a_row_is_about_to_be_lost_and_refuses_a_save_that_lost_one(tmp_path: Path) -> None:
-    saved = Saved(tmp_path, make_ring(10), copied_rows=4)
+    saved = Saved(tmp_path, numbered_ring(10), copied_rows=4)
     append(saved.ring, 8)
     captured = saved.capture()
     append(saved.ring, 3)
-    assert not captured[0].must_be_written_soon
+    assert not saved.saver.must_be_written_soon(captured[0])
     append(saved.ring, 1)  # two more and row 4 would be recycled
-    assert captured[0].must_be_written_soon
+    assert saved.saver.must_be_written_soon(captured[0])
     append(saved.ring, 3)
     with pytest.raises(SaveError, match="replay rows from 4 on were recycled before the disk had taken them"):
         saved.commit(captured, 8)
     assert saved.indices(saved.save()) == list(range(5, 15))
-    assert not saved.saver.capture().must_be_written_soon
+    assert not saved.saver.must_be_written_soon(saved.saver.capture())
 
 
 def test_without_the_files_it_would_take_over_it_writes_all_rows(saved: Saved) -> None:
@@ -167,9 +158,9 @@ def test_rows_that_were_recycled_meanwhile_are_missed_only_where_the_files_of_th
 def test_a_run_that_goes_on_takes_over_the_rows_it_restored(saved: Saved) -> None:
     append(saved.ring, 7)
     first = saved.save()
-    ring, rows = make_ring(10), read_replay(first, 0, WIDTH)
+    ring, rows = numbered_ring(10), read_replay(first, 0, WIDTH)
     assert rows is not None
-    fill_from(ring, rows.first, *rows.blocks)
+    ring.restore_slots(*rows)
     again = Saved(first.path.parent, ring)
     again.saver.continue_after(first)
     append(ring, 5)
@@ -186,7 +177,7 @@ def test_a_run_whose_rows_were_damaged_writes_all_of_them(saved: Saved) -> None:
     base = saved.store.newest_valid()
     assert base is not None
     assert base.has_lost_rows
-    again = Saved(first.path.parent, make_ring(10))
+    again = Saved(first.path.parent, numbered_ring(10))
     again.saver.continue_after(base)
     append(again.ring, 9)
     second = again.save()

@@ -9,55 +9,38 @@ import numpy as np
 import pytest
 
 from offpolicy.replay.replay_ring import ReplayRing
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.sampler import Draw, SampleAges, UniformSampler
+from offpolicy.replay.sampler import Draw, SampleAges, Sampler
 from tests.interleaving import interruptions
-from tests.replay_scene import Scene
-
-WIDTH = 3
+from tests.replay_scene import NUMBERED, Scene, append, numbered_ring, numbers_of
 
 
-def rows(start: int, count: int) -> np.ndarray:
-    """Rows that encode their index in every column."""
-    return np.arange(start, start + count, dtype=np.float32)[:, None].repeat(WIDTH, axis=1)
-
-
-def make_ring(capacity: int, count: int, kind: type[Ring] = Ring) -> Ring:
-    ring = kind(memoryview(bytearray(Ring.nbytes(capacity, WIDTH, 4))), WIDTH, np.float32)
-    for index in range(count):
-        ring.append(rows(index, 1))
-    return ring
-
-
-class LateWriter(Ring):
+class LateWriter(ReplayRing):
     """A ring whose writer adds `pending` rows between a draw and the copy."""
 
     pending = 0
 
     def read(self, index: Any, out: Any, lowest: int = -1) -> Any:
         pending, self.pending = self.pending, 0
-        for _ in range(pending):
-            self.append(rows(self.committed, 1))
+        append(self, pending)
         return super().read(index, out, lowest)
 
 
-def sampler(*rings: Ring, seed: int = 0, guard: int = 0) -> UniformSampler:
-    return UniformSampler(rings, np.random.default_rng(seed), guard)
+def sampler(*rings: ReplayRing, seed: int = 0, guard: int = 0) -> Sampler:
+    return Sampler(rings, np.random.default_rng(seed), guard)
 
 
-def drawn(source: UniformSampler, count: int, **options: Any) -> list[int]:
-    out = np.empty((count, WIDTH), dtype=np.float32)
+def drawn(source: Sampler, count: int, **options: Any) -> list[int]:
+    out = np.empty((count, NUMBERED.width), dtype=np.float32)
     source.fill(out, **options)
-    assert (out == out[:, :1]).all()
-    return out[:, 0].astype(int).tolist()
+    return numbers_of(out).tolist()
 
 
 def test_every_committed_row_is_drawn_and_no_other() -> None:
-    assert set(drawn(sampler(make_ring(16, 40)), 4000)) == set(range(24, 40))
+    assert set(drawn(sampler(numbered_ring(16, 40)), 4000)) == set(range(24, 40))
 
 
 def test_rows_about_to_be_recycled_are_left_out() -> None:
-    assert min(drawn(sampler(make_ring(64, 100), guard=8), 4000)) == 36 + 8
+    assert min(drawn(sampler(numbered_ring(64, 100), guard=8), 4000)) == 36 + 8
 
 
 @pytest.mark.parametrize("num_transitions", [80, 95, 100])
@@ -66,18 +49,18 @@ def test_of_a_replay_that_is_nearly_full_the_rows_about_to_be_recycled_are_left_
     scene = Scene(np.random.default_rng(0), 1, 1, 100, "float32")
     while scene.ring.num_written < num_transitions:
         scene.step(0.05, 0.0)
-    bounds = UniformSampler([scene.ring], np.random.default_rng(1), guard=20).bounds()
+    bounds = Sampler([scene.ring], np.random.default_rng(1), guard=20).bounds()
     for _ in range(20):
         scene.step(0.05, 0.0)
     assert scene.ring.oldest <= bounds.first[0] <= 25
 
 
 def test_rows_of_unequally_filled_rings_are_equally_likely() -> None:
-    rings = [make_ring(64, 10), make_ring(64, 0), make_ring(64, 90), make_ring(64, 30)]  # one empty, one wrapped
+    rings = [numbered_ring(64, count) for count in (10, 0, 90, 30)]  # one empty, one wrapped
     source, count = sampler(*rings), 104_000
-    out = np.empty((count, WIDTH), dtype=np.float32)
+    out = np.empty((count, NUMBERED.width), dtype=np.float32)
     draw = source.fill(out)
-    assert np.array_equal(out[:, 0], draw.position)
+    assert np.array_equal(numbers_of(out), draw.position)
     seen = {(ring, index) for ring, index in zip(draw.ring.tolist(), draw.position.tolist(), strict=True)}
     expected = {(0, i) for i in range(10)} | {(2, i) for i in range(26, 90)} | {(3, i) for i in range(30)}
     assert seen == expected
@@ -87,49 +70,49 @@ def test_rows_of_unequally_filled_rings_are_equally_likely() -> None:
 
 
 def test_recycled_rows_are_drawn_again() -> None:
-    ring = make_ring(16, 16, LateWriter)
+    ring = numbered_ring(16, 16, LateWriter)
     ring.pending = 8  # half of the ring
     assert set(drawn(sampler(ring), 512)) == set(range(8, 16))
 
 
 def test_a_draw_from_a_snapshot_is_the_same_whatever_is_written_meanwhile() -> None:
-    ring = make_ring(64, 100)
-    calm, busy = sampler(make_ring(64, 100), guard=8), sampler(ring, guard=8)
+    ring = numbered_ring(64, 100)
+    calm, busy = sampler(numbered_ring(64, 100), guard=8), sampler(ring, guard=8)
     at_request = busy.bounds()
-    ring.append(rows(100, 8))  # as many as the guard allows for
+    append(ring, 8)  # as many as the guard allows for
     assert drawn(busy, 100, bounds=at_request) == drawn(calm, 100)
 
 
 def test_rows_recycled_since_the_snapshot_are_replaced_by_others_of_it() -> None:
-    ring = make_ring(16, 16)
+    ring = numbered_ring(16, 16)
     source = sampler(ring)
     at_request = source.bounds()
-    ring.append(rows(16, 10))
+    append(ring, 10)
     assert set(drawn(source, 512, bounds=at_request)) == set(range(10, 16))
 
 
 def test_when_all_of_the_snapshot_is_recycled_present_rows_are_drawn() -> None:
-    ring = make_ring(16, 16)
+    ring = numbered_ring(16, 16)
     source = sampler(ring)
     at_request = source.bounds()
-    ring.append(rows(16, 16))
-    ring.append(rows(32, 3))
+    append(ring, 16)
+    append(ring, 3)
     assert set(drawn(source, 512, bounds=at_request)) == set(range(19, 35))
 
 
 def test_sampling_before_anything_was_written_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="no ring holds a row"):
-        drawn(sampler(make_ring(16, 0), make_ring(16, 0)), 1)
+        drawn(sampler(numbered_ring(16, 0), numbered_ring(16, 0)), 1)
 
 
 def test_an_age_is_what_was_written_to_all_rings_up_to_the_hand_out() -> None:
-    rings = [make_ring(16, 5), make_ring(16, 5)]
+    rings = [numbered_ring(16, 5), numbered_ring(16, 5)]
     ages = SampleAges(rings)
     draw = Draw(np.array([0, 1, 1]), np.array([4, 4, 0]))
     ages.add(draw)
     assert (ages.samples, ages.convert()) == (3, 2.0 * (1 + 1 + 5))
     for ring in rings:
-        ring.append(rows(5, 1))
+        append(ring, 1)
     ages.add(draw)
     assert (ages.samples, ages.convert()) == (6, 2.0 * (1 + 1 + 5) + 2.0 * (2 + 2 + 6))
 
@@ -174,9 +157,9 @@ def test_rows_that_the_writer_recycles_during_the_copy_are_not_intact(n_step: in
 
 def test_a_batch_holds_no_row_that_was_recycled_while_it_was_filled() -> None:
     for run in interruptions():
-        ring, out = make_ring(16, 16), np.empty((64, WIDTH), np.float32)
-        draw = run(partial(ring.append, rows(16, 12)), partial(sampler(ring).fill, out))
-        assert (out == draw.position[:, None]).all()
+        ring, out = numbered_ring(16, 16), np.empty((64, NUMBERED.width), np.float32)
+        draw = run(partial(append, ring, 12), partial(sampler(ring).fill, out))
+        assert (numbers_of(out) == draw.position).all()
 
 
 @pytest.mark.parametrize(
@@ -186,7 +169,7 @@ def test_transitions_are_equally_likely_whatever_lies_between_them(
     num_rings: int, chance_of_end: float, batch_size: int
 ) -> None:
     rings = [ring_of_short_episodes(seed, chance_of_end) for seed in range(num_rings)]
-    source = UniformSampler(rings, np.random.default_rng(1), guard=0)
+    source = Sampler(rings, np.random.default_rng(1), guard=0)
     out = np.empty((batch_size, rings[0].layout.width), np.float32)
     most, num_batches = max(ring.committed for ring in rings), 60_000 // batch_size
     hits = np.zeros(num_rings * most, np.int64)
@@ -205,7 +188,7 @@ def test_a_batch_holds_the_rows_that_were_drawn_in_place_of_others_too(
     chance_of_end: float, dtype: str, n_step: int
 ) -> None:
     rings = [ring_of_short_episodes(seed, chance_of_end, n_step, dtype) for seed in range(2)]
-    layout, source = rings[0].layout, UniformSampler(rings, np.random.default_rng(1), guard=0)
+    layout, source = rings[0].layout, Sampler(rings, np.random.default_rng(1), guard=0)
     out = np.empty((256, layout.width), np.float32)
     for _ in range(20):
         draw = source.fill(out)
@@ -218,10 +201,10 @@ def test_a_batch_holds_the_rows_that_were_drawn_in_place_of_others_too(
 
 def test_a_restored_sampler_draws_the_same_transitions() -> None:
     ring = ring_of_short_episodes(0, 0.1)
-    source = UniformSampler([ring], np.random.default_rng(1), guard=4)
+    source = Sampler([ring], np.random.default_rng(1), guard=4)
     out, again = (np.empty((256, ring.layout.width), np.float32) for _ in range(2))
     source.fill(out)
-    other = UniformSampler([ring], np.random.default_rng(2), guard=4)
+    other = Sampler([ring], np.random.default_rng(2), guard=4)
     other.set_state(source.state())
     for _ in range(5):
         source.fill(out)
@@ -236,7 +219,7 @@ def test_rows_that_one_of_several_writers_recycles_meanwhile_are_drawn_again() -
         for _ in range(steps):
             scene.step(0.0, 0.0)
     still, written = scenes
-    source = UniformSampler([still.ring, written.ring], np.random.default_rng(0), guard=0)
+    source = Sampler([still.ring, written.ring], np.random.default_rng(0), guard=0)
     given = source.bounds()
     for _ in range(10):
         written.step(0.0, 0.0)

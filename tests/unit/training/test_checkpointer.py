@@ -48,12 +48,12 @@ class FakeState:
     def capture(self, last_eval_step: int, rows: Any) -> Any:
         self.eval_steps.append(last_eval_step)
 
-        def write(draft: Any) -> None:
-            assert self.may_write.wait(10.0)
-            self.write_streams(draft.path)
-            draft.add_json("state", {"has_replay": rows is not None})
+        return SimpleNamespace(rows=rows)
 
-        return SimpleNamespace(rows=rows, write=write)
+    def write(self, captured: Any, draft: Any, _: object) -> None:
+        assert self.may_write.wait(10.0)
+        self.write_streams(draft.path)
+        draft.add_json("state", {"has_replay": captured.rows is not None})
 
 
 def checkpointer(
@@ -393,7 +393,8 @@ def test_the_loop_waits_for_a_save_whose_rows_the_collectors_would_overwrite(mak
     object.__setattr__(rank.cfg.checkpoint, "every", 100)
     saver, state = checkpointer(rank, world)
     capture = state.capture
-    state.capture = lambda step, rows: capture(step, SimpleNamespace(must_be_written_soon=True))  # type: ignore[method-assign]
+    nearly_recycled = SimpleNamespace(ring=SimpleNamespace(oldest=2), oldest=1, next=2, stop=3, spare=0)
+    state.capture = lambda step, _: capture(step, [nearly_recycled])  # type: ignore[method-assign]
     state.may_write.clear()
     world.env_steps = 100
     run_if_due(saver)

@@ -14,13 +14,13 @@ from offpolicy.algos import fast
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.errors import CheckpointError
 from offpolicy.replay.rate_limiter import LearningStart
-from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_saver import RowSaver
 from offpolicy.training.learner_process import build_learner
 from offpolicy.training.rank import Rank
 from offpolicy.training.resume import RankState, TrainingStart, load_start
 from offpolicy.training.speed_tuner import Setting
 from offpolicy.types import Float64
+from tests.replay_scene import numbered_ring
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, tiny_learner
 
 
@@ -41,8 +41,7 @@ class FakeSource:
 def state_of(
     rank: Rank, learner: Any, start: TrainingStart, *, drawn: int = 0, world: FakeWorld | None = None
 ) -> RankState:
-    ring = Ring(memoryview(bytearray(Ring.nbytes(16, 2, 4))), 2, np.float32)
-    ring.append(np.zeros((8, 2), np.float32))
+    ring = numbered_ring(16, 8)
     return RankState(rank, world or FakeWorld(), learner, FakeSource(drawn), ["fake"], [ring], start)
 
 
@@ -56,7 +55,8 @@ def save(
     state = replace(state_of(rank, learner, start, drawn=drawn), setting=setting)
     state.world.env_steps = env_steps  # type: ignore[misc]  # a fake world
     with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps) as draft:
-        state.capture(20, RowSaver(state.rings).capture() if has_rows else None).write(draft)
+        rows = RowSaver(state.rings)
+        state.write(state.capture(20, rows.capture() if has_rows else None), draft, rows)
     return learner
 
 
@@ -214,6 +214,7 @@ def test_networks_with_nan_in_them_are_refused_by_name(make_rank: MakeRank) -> N
     state = state_of(rank, learner, start)
     state.world.env_steps = 40  # type: ignore[misc]  # a fake world
     with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(40) as draft:
-        state.capture(20, RowSaver(state.rings).capture()).write(draft)
+        rows = RowSaver(state.rings)
+        state.write(state.capture(20, rows.capture()), draft, rows)
     with pytest.raises(CheckpointError, match=f"learner.safetensors: learner state: {name} holds NaN or Inf"):
         load_start(rank, FakeWorld(), tiny_learner(rank))
