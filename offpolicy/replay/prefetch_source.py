@@ -86,7 +86,7 @@ class PrefetchSource(RateLimitedSource):
         updates: int,
         timers: PackerTimers,
     ) -> None:
-        super().__init__(spec, sampler.rings, gate, steps, updates)
+        super().__init__(spec, sampler, gate, steps, updates)
         self._sampler, self._ages = sampler, SampleAges(sampler.rings)
         self._ledger, self._copies, device_sync = timers
         self._copy_stream = CopyStream(spec.device, device_sync or StreamSync(spec.device), self._copies or NULL_SPAN)
@@ -204,12 +204,11 @@ class PrefetchSource(RateLimitedSource):
         stream = is_open[0].random_before if is_open else self._sampler.state()
         requests = [*((slot.bounds, slot.taken) for slot in is_open), *self._resumed]
         saved = [{**bounds._asdict(), "taken": taken} for bounds, taken in requests]
-        return {**stream, "requests": saved, **self.returns_state()}
+        return {**super().random_state(), **stream, "requests": saved}
 
     def set_random_state(self, state: dict[str, Any]) -> None:
         """Continues the sampler's stream and the open slots."""
-        self._sampler.set_state(state)
-        self.set_returns_state(state)
+        super().set_random_state(state)
         for saved in state["requests"]:
             self._resumed.append((Bounds(tuple(saved["first"]), tuple(saved["last"])), saved["taken"]))
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -40,6 +39,20 @@ class SourceSpec:
         return self.rate_limiter.max_updates, self.batch_size, self.layout.width
 
 
+class AnySampler(Protocol):
+    """A sampler as far as all sources know it: the rings and the random streams that it draws from."""
+
+    rings: tuple[ReplayRing, ...]
+
+    def state(self) -> dict[str, Any]:
+        """Returns JSON data from which another sampler draws the same rows."""
+        ...
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restores what `state` returned."""
+        ...
+
+
 class RateLimitedSource:
     """The part that replay sources share: rate limiter, handshake, observations for the normaliser, copy to the device.
 
@@ -49,15 +62,14 @@ class RateLimitedSource:
     rollouts = None  # the rows come from a replay
     has_batch_wait = False
 
-    def __init__(
-        self, spec: SourceSpec, rings: Sequence[ReplayRing], gate: StepGate, steps: StepCount, updates: int
-    ) -> None:
-        self._spec, self._rings, self._gate, self._steps = spec, tuple(rings), gate, steps
+    def __init__(self, spec: SourceSpec, sampler: AnySampler, gate: StepGate, steps: StepCount, updates: int) -> None:
+        self._spec, self._rings, self._gate, self._steps = spec, sampler.rings, gate, steps
+        self._streams = sampler
         self.updates = updates
         self.first_unseen_row = [0] * len(self._rings)
         self._fresh: Float32 | None = None
         discount = spec.return_discount
-        self._returns = None if discount is None else RunningReturns(rings, spec.layout, discount)
+        self._returns = None if discount is None else RunningReturns(self._rings, spec.layout, discount)
 
     @property
     def num_due(self) -> int:
@@ -115,12 +127,12 @@ class RateLimitedSource:
         if self._spec.normalize_obs:
             self._fresh = np.concatenate(blocks)
 
-    def returns_state(self) -> dict[str, Any]:
-        """Returns the running returns as JSON data; nothing where rewards are not scaled."""
-        return {} if self._returns is None else {"returns": self._returns.state()}
+    def random_state(self) -> dict[str, Any]:
+        returns = {} if self._returns is None else {"returns": self._returns.state()}
+        return self._streams.state() | returns
 
-    def set_returns_state(self, state: dict[str, Any]) -> None:
-        """Continues from what `returns_state` returned."""
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        self._streams.set_state(state)
         if self._returns is not None:
             self._returns.set_state(state["returns"])
 
@@ -145,7 +157,7 @@ class ReplaySource(RateLimitedSource):
         steps: StepCount,
         updates: int,
     ) -> None:
-        super().__init__(spec, sampler.rings, gate, steps, updates)
+        super().__init__(spec, sampler, gate, steps, updates)
         self._sampler, self._ages = sampler, SampleAges(sampler.rings)
         values = host_block(
             spec.block_shape, torch.float32, spec.device, "replay.source=direct", "lower algo.batch_size"
@@ -182,13 +194,6 @@ class ReplaySource(RateLimitedSource):
     def _fields_of(self, rows: Tensor) -> tuple[Batch, ...]:
         """On a CPU they are the same views in every iteration, made once."""
         return self._fields[: len(rows)] or super()._fields_of(rows)
-
-    def random_state(self) -> dict[str, Any]:
-        return self._sampler.state() | self.returns_state()
-
-    def set_random_state(self, state: dict[str, Any]) -> None:
-        self._sampler.set_state(state)
-        self.set_returns_state(state)
 
     def describe(self) -> str:
         size = nbytes_text(self._staging.values.nbytes)

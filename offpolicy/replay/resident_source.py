@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offpolicy.errors import CheckpointError, ConfigError
+from offpolicy.errors import ConfigError
 from offpolicy.protocols import DeviceSync, StepCount, StepGate
 from offpolicy.replay.demonstrations import Demonstrations
 from offpolicy.replay.replay_ring import ReplayRing
@@ -66,6 +66,45 @@ class Mirror:
         self.first = min(max(self.first, self._ring.kept_from), last)
 
 
+class ResidentDemonstrations:
+    """The demonstrations on the device: their rows are copied there once, and the indices of each batch.
+
+    Raises `ConfigError` if the device or the host has no room.
+    """
+
+    def __init__(self, demos: Demonstrations, max_batches: int, device: torch.device, device_sync: DeviceSync) -> None:
+        self.demos = demos
+        try:
+            self._rows = torch.from_numpy(demos.rows).to(device)
+        except RuntimeError as error:  # torch.OutOfMemoryError is one
+            size = nbytes_text(demos.rows.nbytes)
+            raise ConfigError(f"replay.demos: {size} of demonstrations do not fit on {device} ({error})") from error
+        self._copy_stream = CopyStream(device, device_sync)
+        shape = (max_batches * demos.per_batch,)
+        self._blocks = staging_blocks(2, shape, torch.int64, device)
+        self._index = torch.zeros(shape, dtype=torch.int64, device=device)
+        self._gathered = self._copy_stream.learner_mark()
+
+    def draw(self, num_batches: int) -> Tensor:
+        """Returns the next rows [U, D, W] on the device."""
+        taken, block = torch.from_numpy(self.demos.take(num_batches)), next(self._blocks)
+        self._copy_stream.block_until(block.copied)
+        block.values[: len(taken)] = taken
+        index = self._index[: len(taken)]
+        block.copied = self._copy_stream.copy(index, block.values[: len(taken)], after=self._gathered)
+        self._copy_stream.stall_learner_stream(block.copied)
+        rows = self._rows.index_select(0, index)
+        self._gathered = self._copy_stream.learner_mark()
+        return rows.view(num_batches, self.demos.per_batch, -1)
+
+
+def staging_blocks(
+    count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Iterator[StagingBlock]:
+    """Returns blocks of a shape, to be used in turn. Raises as `host_block`."""
+    return cycle(map(StagingBlock, host_block((count, *shape), dtype, device, KEY, INSTEAD)))
+
+
 class ResidentSampler:
     """Draws rows, with replacement and equally likely, from the copies of `rings` (of one capacity) on `device`.
 
@@ -73,8 +112,16 @@ class ResidentSampler:
     out. `timer` is that of the learner's device. Raises `ConfigError` if the device or the host has no room.
     """
 
-    def __init__(self, rings: Sequence[ReplayRing], device: torch.device, seed: int, timer: DeviceTimer) -> None:
-        self.rings, self._device, self.draw_timer = tuple(rings), device, timer.span(DeviceSpan.SAMPLE)
+    def __init__(
+        self,
+        rings: Sequence[ReplayRing],
+        device: torch.device,
+        seed: int,
+        timer: DeviceTimer,
+        demos: ResidentDemonstrations | None = None,
+    ) -> None:
+        self.rings, self._device, self._demos = tuple(rings), device, demos
+        self._draw_timer = timer.span(DeviceSpan.SAMPLE)
         shape = len(rings), rings[0].copied_rows, rings[0].width
         try:
             self._store = torch.empty(shape, dtype=torch.float32, device=device)
@@ -92,13 +139,11 @@ class ResidentSampler:
         self._table = torch.zeros((3, len(rings)), dtype=torch.int64, device=device)
         # When the store and the table are free to be written: first when they are made, then after the last gather.
         self._gathered = self._copy_stream.learner_mark()
-        self.generator = torch.Generator(device).manual_seed(seed)
-        self.age_sum = torch.zeros((), dtype=torch.float64, device=device)  # in transitions, over all rows drawn
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the copies on the device."""
-        return self._store.nbytes
+        self._generator = torch.Generator(device).manual_seed(seed)
+        self.age_sum = torch.zeros((), dtype=torch.float64, device=device)  # in transitions, over `samples`
+        self.samples = 0  # rows of the replay drawn
+        source = "" if demos is None else demos.demos.description
+        self.description = f"{nbytes_text(self._store.nbytes)} on {device}{source}"
 
     @property
     def num_rows(self) -> int:
@@ -114,13 +159,20 @@ class ResidentSampler:
             self._load_new()
         self._describe_rings()
 
-    def draw(self, count: int) -> Tensor:
-        """Returns rows [count, W] on the device."""
+    def draw(self, num_batches: int, batch_size: int) -> Tensor:
+        """Returns batches [U, B, W] on the device; in each of them the demonstrations come last."""
+        num_fresh = batch_size - (self._demos.demos.per_batch if self._demos else 0)
+        with self._draw_timer:  # behind the copies, so that the wait for them is not in it
+            rows = self._draw_rows(num_batches * num_fresh).view(num_batches, num_fresh, -1)
+            return torch.cat([rows, self._demos.draw(num_batches)], dim=1) if self._demos else rows
+
+    def _draw_rows(self, count: int) -> Tensor:
+        """Returns rows [count, W] of the replay."""
         # Rows are drawn without the host looking at them, so many that enough of them are transitions: were they ever
         # fewer (8 standard deviations), some would come twice.
         num_drawn = math.ceil((count + 8 * math.sqrt(count) + 32) / self._share)
         ends, shifts, newest = self._table
-        position = torch.randint(self.num_rows, (num_drawn,), generator=self.generator, device=self._device)
+        position = torch.randint(self.num_rows, (num_drawn,), generator=self._generator, device=self._device)
         ring = torch.bucketize(position, ends, right=True)
         index = position + shifts[ring]
         codes = self._store.view(torch.int32)[ring, index % self._store.shape[1], -1]
@@ -128,6 +180,7 @@ class ResidentSampler:
         wanted = torch.arange(count, device=self._device) % num_found[-1].clamp(min=1) + 1
         chosen = torch.searchsorted(num_found, wanted).clamp(max=num_drawn - 1)
         ring, index, codes = ring[chosen], index[chosen], codes[chosen]
+        self.samples += count
         self.age_sum += len(self.rings) * self._share * (newest[ring] - index).sum()
         rows = self._batch_rows(ring, index, codes)
         self._gathered = self._copy_stream.learner_mark()
@@ -172,100 +225,47 @@ class ResidentSampler:
         # Copies are in order: those of the rows come before this one.
         self._copy_stream.stall_learner_stream(block.copied)
 
+    def state(self) -> dict[str, Any]:
+        """Returns JSON data from which another sampler draws the same rows."""
+        demos = {"demos": self._demos.demos.state()} if self._demos else {}
+        state = self._generator.get_state().numpy().tobytes().hex()
+        return {"device": self._device.type, "generator": state, **demos}
 
-class ResidentDemonstrations:
-    """The demonstrations on the device: their rows are copied there once, and the indices of each batch.
-
-    Raises `ConfigError` if the device or the host has no room.
-    """
-
-    def __init__(self, demos: Demonstrations, max_batches: int, device: torch.device, device_sync: DeviceSync) -> None:
-        self.demos = demos
-        try:
-            self._rows = torch.from_numpy(demos.rows).to(device)
-        except RuntimeError as error:  # torch.OutOfMemoryError is one
-            size = nbytes_text(demos.rows.nbytes)
-            raise ConfigError(f"replay.demos: {size} of demonstrations do not fit on {device} ({error})") from error
-        self._copy_stream = CopyStream(device, device_sync)
-        shape = (max_batches * demos.per_batch,)
-        self._blocks = staging_blocks(2, shape, torch.int64, device)
-        self._index = torch.zeros(shape, dtype=torch.int64, device=device)
-        self._gathered = self._copy_stream.learner_mark()
-
-    def draw(self, num_batches: int) -> Tensor:
-        """Returns the next rows [U, D, W] on the device."""
-        taken, block = torch.from_numpy(self.demos.take(num_batches)), next(self._blocks)
-        self._copy_stream.block_until(block.copied)
-        block.values[: len(taken)] = taken
-        index = self._index[: len(taken)]
-        block.copied = self._copy_stream.copy(index, block.values[: len(taken)], after=self._gathered)
-        self._copy_stream.stall_learner_stream(block.copied)
-        rows = self._rows.index_select(0, index)
-        self._gathered = self._copy_stream.learner_mark()
-        return rows.view(num_batches, self.demos.per_batch, -1)
-
-
-def staging_blocks(
-    count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> Iterator[StagingBlock]:
-    """Returns blocks of a shape, to be used in turn. Raises as `host_block`."""
-    return cycle(map(StagingBlock, host_block((count, *shape), dtype, device, KEY, INSTEAD)))
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restores what `state` returned."""
+        values = bytearray.fromhex(state["generator"])
+        self._generator.set_state(torch.frombuffer(values, dtype=torch.uint8))
+        if self._demos:
+            self._demos.demos.set_state(state["demos"])
 
 
 class ResidentSource(RateLimitedSource):
-    """Samples on the learner's device, from its copy of the rings; `demos` are mixed into the batches."""
+    """Samples on the learner's device, from its copy of the rings."""
 
     kind = "resident"
 
     def __init__(
-        self,
-        spec: SourceSpec,
-        sampler: ResidentSampler,
-        gate: StepGate,
-        steps: StepCount,
-        updates: int,
-        demos: ResidentDemonstrations | None = None,
+        self, spec: SourceSpec, sampler: ResidentSampler, gate: StepGate, steps: StepCount, updates: int
     ) -> None:
-        super().__init__(spec, sampler.rings, gate, steps, updates)
-        self._sampler, self._demos = sampler, demos
-        self._num_fresh = spec.batch_size - (demos.demos.per_batch if demos else 0)  # rows that are the replay's
-        self.samples = 0  # rows of the replay handed out
+        super().__init__(spec, sampler, gate, steps, updates)
+        self._sampler = sampler
+
+    @property
+    def samples(self) -> int:
+        return self._sampler.samples
 
     @property
     def sample_age_sum(self) -> float:
-        """Sum over `samples` of the row's age in env steps of this host. Waits for the device."""
         return float(self._sampler.age_sum)
 
     def sample(self) -> Tensor:
         """Returns rows [U, B, W], already on the device, for the updates that are due now."""
-        shape = (self.num_due, self._num_fresh, self._spec.layout.width)
+        num_due = self.num_due
         self._sampler.refresh()
-        with self._sampler.draw_timer:  # behind the copies, so that the wait for them is not in it
-            rows = self._sampler.draw(shape[0] * shape[1]).view(shape)
-            if self._demos:
-                rows = torch.cat([rows, self._demos.draw(shape[0])], dim=1)
-        self.updates += shape[0]
-        self.samples += shape[0] * shape[1]
+        rows = self._sampler.draw(num_due, self._spec.batch_size)
+        self.updates += num_due
         self.gather_fresh()
         return rows
 
-    def random_state(self) -> dict[str, Any]:
-        """Returns the state of the device's random stream."""
-        state = self._sampler.generator.get_state().numpy().tobytes().hex()
-        demos = {"demos": self._demos.demos.state()} if self._demos else {}
-        return {"device": self._spec.device.type, "generator": state, **demos, **self.returns_state()}
-
-    def set_random_state(self, state: dict[str, Any]) -> None:
-        """Continues the random stream. Raises `CheckpointError` for that of another kind of device or source."""
-        kind = self._spec.device.type
-        if state.get("device") != kind:
-            raise CheckpointError(f"the checkpoint has no random numbers of {KEY} on {kind}")
-        values = bytearray.fromhex(state["generator"])
-        self._sampler.generator.set_state(torch.frombuffer(values, dtype=torch.uint8))
-        if self._demos:
-            self._demos.demos.set_state(state["demos"])
-        self.set_returns_state(state)
-
     def describe(self) -> str:
-        demos = self._demos.demos.description if self._demos else ""
-        return f"replay source: resident, {nbytes_text(self._sampler.nbytes)} on {self._spec.device}{demos}"
+        return f"replay source: resident, {self._sampler.description}"

@@ -11,7 +11,8 @@ fills that one while no slot is free, and drops it if there is still none at the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ HEADER_BYTES = 64
 _COMMITTED, _TAKEN, _DROPPED, _SKIPPED = range(4)  # words of the header
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RolloutLayout:
     """One float32 row per environment and time step: obs, action, log_prob, reward, terminated, truncated, is_valid."""
 
@@ -35,6 +36,12 @@ class RolloutLayout:
     action_dim: int
     length: int  # T
     num_envs: int  # N, of one collector
+    obs: slice = field(init=False)  # the observation that was acted on
+    action: slice = field(init=False)
+    width: int = field(init=False)  # W, the columns of a row
+    # A slot [T + 1, N, W]: the last step holds only the observation that the rollout ended in.
+    shape: tuple[int, int, int] = field(init=False)
+    slot_nbytes: int = field(init=False)
 
     LOG_PROB: ClassVar[int] = -5
     REWARD: ClassVar[int] = -4
@@ -42,30 +49,11 @@ class RolloutLayout:
     TRUNCATED: ClassVar[int] = -2
     IS_VALID: ClassVar[int] = -1
 
-    @property
-    def obs(self) -> slice:
-        """The observation that was acted on."""
-        return slice(0, self.obs_dim)
-
-    @property
-    def action(self) -> slice:
-        """The action."""
-        return slice(self.obs_dim, self.obs_dim + self.action_dim)
-
-    @property
-    def width(self) -> int:
-        """W, the columns of a row."""
-        return self.obs_dim + self.action_dim + 5
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """A slot [T + 1, N, W]: the last step holds only the observation that the rollout ended in."""
-        return self.length + 1, self.num_envs, self.width
-
-    @property
-    def slot_nbytes(self) -> int:
-        """Bytes of a slot's rows."""
-        return 4 * (self.length + 1) * self.num_envs * self.width
+    def __post_init__(self) -> None:
+        first_action, self.width = self.obs_dim, self.obs_dim + self.action_dim + 5
+        self.obs, self.action = slice(0, first_action), slice(first_action, first_action + self.action_dim)
+        self.shape = self.length + 1, self.num_envs, self.width
+        self.slot_nbytes = 4 * math.prod(self.shape)
 
     def split(self, rows: Tensor, progress: float, env_steps: int = 0) -> Rollouts:
         """Returns views of `rows` [T + 1, B, W] as the fields of a batch."""

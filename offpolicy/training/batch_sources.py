@@ -136,8 +136,8 @@ def resident_source(replay: Replay) -> ResidentSource:
     demos = None
     if replay.demos is not None:
         demos = ResidentDemonstrations(replay.demos, spec.rate_limiter.max_updates, rank.device, rank.device_sync)
-    sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_timer)
-    return ResidentSource(spec, sampler, rank.gate, replay.world, replay.updates, demos)
+    sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_timer, demos)
+    return ResidentSource(spec, sampler, rank.gate, replay.world, replay.updates)
 
 
 def rollout_source(rank: Rank, world: World) -> RolloutSource:

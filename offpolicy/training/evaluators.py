@@ -23,7 +23,7 @@ class Evaluator(Protocol):
 
     @property
     def last_result_step(self) -> int:
-        """Env steps of the last evaluation whose result is known."""
+        """Env steps of the last evaluation whose result is known: a resumed run repeats the others."""
         ...
 
     def evaluate(self, env_steps: int) -> None:
@@ -57,18 +57,13 @@ class PeriodicEvaluation:
         evaluator: Evaluator | None,
         last_step: int,
     ) -> None:
-        self._rank, self._world, self._evaluator = rank, world, evaluator
-        self._last_step, self._evaluated_step, self._every = last_step, -1, rank.cfg.eval.every
-
-    @property
-    def last_result_step(self) -> int:
-        """Env steps of the last evaluation whose result is known: a resumed run repeats the others."""
-        return self._evaluator.last_result_step if self._evaluator is not None else self._last_step
+        self._rank, self._world, self.evaluator = rank, world, evaluator
+        self.last_step, self._evaluated_step, self._every = last_step, -1, rank.cfg.eval.every
 
     @property
     def stops_early(self) -> bool:
         """True on rank 0 once the results so far end the run (`stop.*`); the other ranks agree with it."""
-        return self._evaluator is not None and self._evaluator.stops_early
+        return self.evaluator is not None and self.evaluator.stops_early
 
     def is_due(self) -> bool:
         """True if a multiple of `eval.every` env steps was passed since the last time.
@@ -78,7 +73,7 @@ class PeriodicEvaluation:
         """
         every, steps = self._every, self._world.env_steps
         is_last = steps >= self._rank.cfg.total_timesteps
-        return every > 0 and not is_last and steps // every > self._last_step // every
+        return every > 0 and not is_last and steps // every > self.last_step // every
 
     def run(self) -> None:
         """Evaluates."""
@@ -101,21 +96,21 @@ class PeriodicEvaluation:
 
     def close(self) -> None:
         """Ends what the evaluator has started."""
-        if self._evaluator is not None:
-            self._evaluator.close()
+        if self.evaluator is not None:
+            self.evaluator.close()
 
     def _is_result_missing(self) -> bool:
-        return self._world.any(self._evaluator is not None and not self._evaluator.wait_result())
+        return self._world.any(self.evaluator is not None and not self.evaluator.wait_result())
 
     def _evaluate(self, env_steps: int) -> None:
         """Raises `EnvFailure` on every rank if the environment fails on rank 0, `NumericsError` if the policy does."""
-        self._last_step = self._evaluated_step = env_steps
+        self.last_step = self._evaluated_step = env_steps
         if self._rank.cfg.eval.episodes == 0:
             return
         failure: EnvFailure | NumericsError | None = None
-        if self._evaluator is not None:
+        if self.evaluator is not None:
             try:
-                self._evaluator.evaluate(env_steps)
+                self.evaluator.evaluate(env_steps)
             except (EnvFailure, NumericsError) as error:
                 failure = error
         if self._world.any(isinstance(failure, EnvFailure)):

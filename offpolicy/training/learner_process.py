@@ -98,8 +98,11 @@ def train_rank(
     evaluation = periodic_evaluation(rank, world, publisher, start)
     with contextlib.closing(source), contextlib.closing(evaluation), contextlib.ExitStack() as exits:
         health = HealthCheck(rank.cfg, learner, world)
+        evaluator = evaluation.evaluator
         checkpointer = exits.enter_context(
-            contextlib.closing(Checkpointer(state, health, lambda: evaluation.last_result_step))
+            contextlib.closing(
+                Checkpointer(state, health, lambda: evaluator.last_result_step if evaluator else evaluation.last_step)
+            )
         )
         profiler = make_profiler(rank)
         with rank.ledger.phase(LearnerPhase.WEIGHT_PUBLISH):

@@ -85,8 +85,8 @@ def make_source() -> Iterator[MakeSource]:
             source = PrefetchSource(spec, sampler, world, world, 0, PackerTimers(NullLedger()))
         else:
             mixed = ResidentDemonstrations(demos(), LIMITER.max_updates, device, StreamSync(device))
-            resident = ResidentSampler(rings, device, 0, DeviceTimer(StreamSync(device)))
-            source = ResidentSource(spec, resident, world, world, 0, mixed)
+            resident = ResidentSampler(rings, device, 0, DeviceTimer(StreamSync(device)), mixed)
+            source = ResidentSource(spec, resident, world, world, 0)
         made.append(source)
         return source
 

@@ -67,8 +67,8 @@ def prefetched(world: World) -> Source:
 
 
 def on_device(world: World, demos: ResidentDemonstrations | None = None) -> Source:
-    sampler = ResidentSampler(world.rings, CUDA, 7, DeviceTimer(StreamSync(CUDA)))
-    return ResidentSource(SPEC, sampler, world, world, 0, demos)
+    sampler = ResidentSampler(world.rings, CUDA, 7, DeviceTimer(StreamSync(CUDA)), demos)
+    return ResidentSource(SPEC, sampler, world, world, 0)
 
 
 def mixed(world: World) -> Source:

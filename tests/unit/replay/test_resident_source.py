@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.errors import CheckpointError, ConfigError
+from offpolicy.errors import ConfigError
 from offpolicy.replay import resident_source as resident
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_ring import ReplayRing
@@ -37,7 +37,7 @@ def make_sampler(*rings: ReplayRing, device: torch.device = CPU, seed: int = 0) 
 def refreshed(sampler: ResidentSampler, count: int = 2000) -> list[int]:
     """The rows that are drawn after a refresh; each must be whole."""
     sampler.refresh()
-    return numbers_of(sampler.draw(count).cpu().numpy()).tolist()
+    return numbers_of(sampler.draw(1, count)[0].cpu().numpy()).tolist()
 
 
 @pytest.mark.parametrize("device", [CPU, gpu])
@@ -132,11 +132,6 @@ def test_a_resumed_source_goes_on_with_the_same_draws(device: torch.device) -> N
     assert torch.equal(first.sample(), second.sample())
 
 
-def test_random_numbers_of_another_source_are_refused() -> None:
-    with pytest.raises(CheckpointError, match=r"no random numbers of replay\.source=resident on cpu"):
-        make_source(numbered_ring(16, 12)).set_random_state({"state": "1", "inc": "2"})
-
-
 def test_a_copy_that_does_not_fit_is_refused_with_its_size() -> None:
     class Huge:
         copied_rows, width = 10**14, WIDTH
@@ -158,7 +153,7 @@ def test_sampling_on_the_device_never_makes_the_host_wait(num_rings: int) -> Non
     torch.cuda.synchronize(device)
     with waits_refused():
         sampler.refresh()
-        sampler.draw(256)
+        sampler.draw(1, 256)
 
 
 def scenes(n_step: int, dtype: str, num_rings: int = 2) -> list[Scene]:
@@ -182,7 +177,7 @@ def test_every_transition_is_drawn_as_often_as_any_other(
                 scene.step(0.01, 0.0)
         rows = expected(many)
         sampler.refresh()
-        drawn = sampler.draw(20_000).numpy()
+        drawn = sampler.draw(1, 20_000)[0].numpy()
         found, hits = np.unique(drawn[:, : many[0].ring.layout.next_obs.stop], axis=0, return_counts=True)
         assert found.tolist() == rows
         mean = 20_000 / len(rows)
@@ -196,6 +191,6 @@ def test_where_episodes_are_short_a_copy_holds_the_newest_transitions() -> None:
         scene.step(0.5, 0.0)
     sampler.refresh()
     rows = rows_in(scene.ring)
-    found = np.unique(sampler.draw(20_000).numpy()[:, : rows.shape[1]], axis=0)
+    found = np.unique(sampler.draw(1, 20_000)[0].numpy()[:, : rows.shape[1]], axis=0)
     assert 30 <= len(found) < len(rows)
     assert found.tolist() == sorted(rows[-len(found) :].tolist())

@@ -115,5 +115,5 @@ def test_a_resume_that_lost_its_place_in_the_demonstrations_takes_another_order(
     for start_step in (0, 300, 400):
         share = demonstrations(make_rank(start_step=start_step, replay={"demos": demos}))
         assert share is not None
-        heads.add(tuple(share.rows.take(10).tolist()))
+        heads.add(tuple(share.take(10).tolist()))
     assert len(heads) == 3

@@ -59,7 +59,7 @@ def test_an_evaluation_is_due_at_every_multiple_passed(make_rank: MakeRank) -> N
     for world.env_steps in (150, 199, 205, 299, 460):
         run_if_due(periodic)
     assert evaluator.asked == [205, 460]
-    assert periodic.last_result_step == 460
+    assert periodic.last_step == 460
 
 
 def test_the_end_is_not_evaluated_twice(make_rank: MakeRank) -> None:
