@@ -95,14 +95,9 @@ def test_only_the_row_of_the_bottleneck_is_highlighted(record: Record, header: R
 
 
 LATE: Record = {
-    "rank/num": 2,
-    "rank/straggler": 1,
-    "rank/late_ms": 40.4,
-    "rank/late_share": 0.98,
-    "rank/rank_barrier_min_ms": 0.1,
-    "rank/rank_barrier_mean_ms": 20.26,
-    "rank/rank_barrier_max_ms": 40.5,
-}
+    "rank/num": 2, "rank/straggler": 1, "rank/late_ms": 40.4, "rank/late_share": 0.98,
+    "rank/rank_barrier_min_ms": 0.1, "rank/rank_barrier_mean_ms": 20.26, "rank/rank_barrier_max_ms": 40.5,
+}  # fmt: skip
 OF_RANKS = "ranks 2: barrier 0.1/20.3/40.5 ms (min/mean/max), rank 1 late 40.4 ms (98%)"
 
 
@@ -117,12 +112,9 @@ EACH_RANK: Record = {
 
 
 ON_DEVICE: Record = {
-    "device/train_ms": 5.25,
-    "device/h2d_ms": 0.02,
-    "device/h2d_hidden_ms": 0.5,
-    "device/busy_share": 0.8125,
+    "device/train_ms": 5.25, "device/h2d_ms": 0.02, "device/h2d_hidden_ms": 0.5, "device/busy_share": 0.8125,
     "device/launch_bound": 0.03,
-}
+}  # fmt: skip
 OF_DEVICE = "device train 5.25 ms   h2d 0.02+0.50 hidden   busy 81.2%   launch-bound 3.0%"
 
 
