@@ -139,12 +139,12 @@ def run_cli(traces: Traces, tmp_path: Path) -> RunCli:
 def _own_plugins() -> Iterator[None]:
     """Leaves no plug-in of a test to the next; `make_package` makes them known. To look for them is slow."""
     yield
-    plugins, sections = sys.modules.get("offpolicy.plugins"), sys.modules.get("offpolicy.config.sections")
+    plugins, algorithms = sys.modules.get("offpolicy.plugins"), sys.modules.get("offpolicy.config.algorithms")
     if plugins is not None:
         groups = (plugins.ALGOS, plugins.NETWORKS, plugins.ENVS, plugins.SINKS)
         if any(map(plugins.installed, groups)):
             plugins.installed.cache_clear()
-    if sections is not None:
-        sections.algorithm_info.cache_clear()
+    if algorithms is not None:
+        algorithms.algorithm_info.cache_clear()
     for name in ("plugs", "encs", "encs_modules"):
         sys.modules.pop(name, None)

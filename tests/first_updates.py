@@ -6,7 +6,7 @@ import torch
 
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.training.flops import CountedLearner, Work
 from offpolicy.types import Batch, Batches, Rollouts, SpaceSpec
 

@@ -16,7 +16,7 @@ from offpolicy.algos.appo import Appo, minibatches
 from offpolicy.algos.learner import Absorb, MetricSums, Seeds
 from offpolicy.algos.losses import masked_mean
 from offpolicy.algos.optim import GuardedAdam, LearningRate, Loss, OptimizerStep
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.hora import PrivilegedEncoder, StudentActor, TeacherActor
 from offpolicy.nets.normalizer import weighted_moments
 from offpolicy.nets.policy import Policy, make_policy

@@ -18,7 +18,7 @@ from offpolicy.algos.learner import Absorb, MetricSums, Seeds
 from offpolicy.algos.losses import bounds_loss, clipped_surrogate, clipped_value_loss, masked_mean, value_loss
 from offpolicy.algos.optim import GuardedAdam, LearningRate, Loss, OptimizerStep
 from offpolicy.algos.vtrace import RatioBounds, Steps, Targets, gae, vtrace
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actor_critic import ActorCritic, make_actor_critic, stochastic_actor
 from offpolicy.nets.distributions import DiagonalGaussian, PolicyDistribution, kl_divergence
 from offpolicy.nets.normalizer import weighted_moments

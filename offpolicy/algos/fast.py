@@ -24,7 +24,7 @@ from offpolicy.algos.losses import alpha_loss, sac_actor_loss, smoothed_target_a
 from offpolicy.algos.optim import GuardedAdam, Loss
 from offpolicy.algos.sac import Sac
 from offpolicy.algos.td3 import Td3
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actors import LOG_STD_MAX, LOG_STD_MIN, SquashedGaussianActor
 from offpolicy.nets.distributions import LOG_SQRT_2PI
 from offpolicy.onednn import ONEDNN, chosen_library, multiply

@@ -12,7 +12,7 @@ from offpolicy.algos.losses import cross_entropy, projected, sac_actor_loss
 from offpolicy.algos.optim import Loss
 from offpolicy.algos.sac import METRICS as SAC_METRICS
 from offpolicy.algos.sac import Sac
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.normalizer import ReturnScale
 from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.nets.residual import CategoricalTwinCritic, ResidualActor, categorical_critic, residual_actor

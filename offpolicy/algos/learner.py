@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.algos.optim import GuardedAdam, OptimizerStep
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.errors import CheckpointError
 from offpolicy.nets.normalizer import block_moments
 from offpolicy.nets.policy import Policy, has_statistics

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.algos.losses import polyak_update
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.config.schedules import Ramp, ramp
-from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.flat import join, views
 from offpolicy.protocols import Exchange
 

@@ -15,7 +15,7 @@ from offpolicy.algos.learner import Learner, ReplayRule, RolloutRule
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.sac import Sac
 from offpolicy.algos.td3 import Td3
-from offpolicy.config.sections import (
+from offpolicy.config.algorithms import (
     APPO,
     FLASHSAC,
     HORA_ADAPT,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from offpolicy.algos.learner import TEMPERATURE, Measured, MetricSums, Seeds
 from offpolicy.algos.losses import alpha_loss, critic_loss, expected_soft_value, sac_actor_loss, soft_value, td_target
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, TargetNetwork
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actors import SoftmaxActor, SquashedGaussianActor, soft_actor
 from offpolicy.nets.critics import DiscreteTwinCritic, TwinCritic, make_critic
 from offpolicy.nets.policy import Policy, make_policy

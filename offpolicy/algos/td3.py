@@ -8,7 +8,7 @@ from torch import Tensor
 from offpolicy.algos.learner import Measured, MetricSums, Seeds
 from offpolicy.algos.losses import critic_loss, smoothed_target_action, td_target
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, TargetNetwork
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actors import DeterministicActor, deterministic_actor
 from offpolicy.nets.critics import make_critic
 from offpolicy.nets.policy import make_policy

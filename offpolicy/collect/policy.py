@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from offpolicy.collect.repeated_noise import RepeatedNoise
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.errors import NumericsError
 from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size
 from offpolicy.output import counted

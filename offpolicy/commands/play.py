@@ -16,7 +16,7 @@ from rich.text import Text
 
 from offpolicy.commands.options import PolicyChoice, add_policy_options, add_run, at_least
 from offpolicy.commands.trust import check_trust
-from offpolicy.config.sections import FROM_REPLAY
+from offpolicy.config.algorithms import FROM_REPLAY
 from offpolicy.errors import EXIT_OK, ConfigError, SaveError
 from offpolicy.files import output_path
 from offpolicy.logger.console import plain_console, shown_path

@@ -20,11 +20,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from offpolicy import plugins
+from offpolicy.config.algorithms import AlgoConfig, algorithm_info
 from offpolicy.config.extensions import EnvPreset
 from offpolicy.config.parsing import flatten, merge, nested
 from offpolicy.config.run_files import read_values
 from offpolicy.config.schema import RunConfig
-from offpolicy.config.sections import AlgoConfig, algorithm_info
 from offpolicy.errors import ConfigError
 from offpolicy.runs import find_run
 from offpolicy.types import Json

@@ -1,6 +1,6 @@
 """Turns a nested mapping into checked frozen dataclasses: every problem is found at once, with what is allowed.
 
-A field of `option` carries its meaning and limits; which options there are is in `offpolicy/config/sections.py`.
+A field of `option` carries its meaning and limits; which options there are is in `sections.py` and `algorithms.py`.
 """
 
 from __future__ import annotations

@@ -15,16 +15,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from offpolicy import plugins
+from offpolicy.config.algorithms import (
+    ADAPTING,
+    REPLAY,
+    ROLLOUTS,
+    AlgoConfig,
+    algorithm_info,
+    algorithm_plugin,
+    exact_utd,
+)
 from offpolicy.config.extensions import NetworkInfo, SinkInfo, network_plugin, options_of, sink_plugin
 from offpolicy.config.parsing import NO_CLASSES, Classes, Parser, Spec, flatten, option, plain, section, specs_of
 from offpolicy.config.sections import (
-    ADAPTING,
     MODE_RUNNERS,
     RANK_RUNNERS,
-    REPLAY,
-    ROLLOUTS,
     RUNNER_DEFAULT_MODE,
-    AlgoConfig,
     CheckpointConfig,
     CollectConfig,
     EnvConfig,
@@ -36,9 +41,6 @@ from offpolicy.config.sections import (
     StopConfig,
     ThreadsConfig,
     TimingConfig,
-    algorithm_info,
-    algorithm_plugin,
-    exact_utd,
 )
 from offpolicy.errors import ConfigError
 from offpolicy.types import Json

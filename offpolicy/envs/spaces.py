@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from offpolicy.config.sections import algorithms_for
+from offpolicy.config.algorithms import algorithms_for
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Float32, SpaceSpec
 

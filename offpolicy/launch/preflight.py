@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from offpolicy.checkpoint import Checkpoint, SharedState, run_store
 from offpolicy.checkpoint.content import PLUGINS_KEY, fingerprint
+from offpolicy.config.algorithms import algorithms_for
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.run_files import read_config, read_spec
 from offpolicy.config.schema import RESUMABLE, RunConfig
-from offpolicy.config.sections import algorithms_for
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
 from offpolicy.launch.hosts import LaunchPlan

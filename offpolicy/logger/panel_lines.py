@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from rich.text import Text
 
-from offpolicy.config.sections import algorithm_info
+from offpolicy.config.algorithms import algorithm_info
 from offpolicy.logger.console import cores_text, count, duration, fixed, milliseconds, number, percent, rate
 from offpolicy.logger.metrics import (
     COLLECTOR_ROWS,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from offpolicy.config.algorithms import algorithm_info
 from offpolicy.config.schedules import Ramp
-from offpolicy.config.sections import algorithm_info
 from offpolicy.logger.stragglers import rank_keys
 from offpolicy.logger.timing_keys import (
     collectors_elapsed,

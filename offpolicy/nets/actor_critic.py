@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actors import Actor, Explored
 from offpolicy.nets.distributions import Categorical, DiagonalGaussian, PolicyDistribution, drawn
 from offpolicy.nets.encoders import with_encoder

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.distributions import LOG_SQRT_2PI, Categorical
 from offpolicy.nets.mlp import Mlp, mlp
 from offpolicy.types import SpaceSpec

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.encoders import with_encoder
 from offpolicy.nets.mlp import Mlp, mlp
 from offpolicy.types import SpaceSpec

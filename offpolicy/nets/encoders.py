@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy import plugins
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.config.extensions import NetworkInfo, network_plugin
-from offpolicy.config.sections import AlgoConfig
 from offpolicy.errors import ConfigError
 from offpolicy.nets.mlp import Mlp
 from offpolicy.types import SpaceSpec

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actor_critic import StochasticActor, TrunkActor, trunk_actor
 from offpolicy.nets.actors import Explored
 from offpolicy.nets.mlp import mlp

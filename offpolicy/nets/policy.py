@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actors import Actor, DeterministicActor, Explored, SquashedGaussianActor
 from offpolicy.nets.encoders import with_encoder
 from offpolicy.nets.flat import joined, offsets, views

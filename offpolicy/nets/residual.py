@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actors import LOG_STD_MAX, SquashedGaussianActor
 from offpolicy.nets.critics import TwinCritic
 from offpolicy.nets.mlp import Mlp

@@ -17,8 +17,8 @@ import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from offpolicy.config.algorithms import exact_utd
 from offpolicy.config.schema import RunConfig
-from offpolicy.config.sections import exact_utd
 
 MAX_UPDATES_PER_ITERATION = 64  # bounds the rows gathered at once and the time until a stop request is seen
 

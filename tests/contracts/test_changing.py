@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.types import Batch, Batches, SpaceSpec
 from tests.documents import REPOSITORY, blocks
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.config.overrides import conf_dir, group_options, load_config
 from offpolicy.config.schema import RunConfig
-from offpolicy.config.sections import RUNNER_DEFAULT_MODE, AlgoConfig, CollectConfig, RunnerConfig
+from offpolicy.config.sections import RUNNER_DEFAULT_MODE, CollectConfig, RunnerConfig
 from offpolicy.envs.make import find_spec
 
 ENVIRONMENTS = [name for name in group_options()["env"] if name != "gym"]

@@ -49,7 +49,7 @@ EDITS = (  # file, what is replaced, which occurs once, and by what
         ("TD3: Td3, ", "TD3: Td3, DDPG: Ddpg, "),
     ),
     (
-        "offpolicy/config/sections.py",
+        "offpolicy/config/algorithms.py",
         (
             "\nALGORITHMS = (",
             '\nDDPG = AlgorithmInfo("ddpg", PolicyKind.DETERMINISTIC, ("saturation",))\nALGORITHMS = (DDPG, ',

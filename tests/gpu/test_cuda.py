@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from offpolicy.algos.registry import make_learner, make_policy
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.policy import flat_size, flatten_into, load_flat
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec

@@ -13,8 +13,8 @@ import torch
 from offpolicy.algos.graph import GraphUpdate
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.config.schedules import Ramp
-from offpolicy.config.sections import AlgoConfig
 from offpolicy.errors import ConfigError
 from offpolicy.types import Batch, Batches, SpaceSpec
 from tests.on_device import waits_refused

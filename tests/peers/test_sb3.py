@@ -24,7 +24,7 @@ from torch import Tensor
 
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 REPOSITORY = Path(__file__).resolve().parents[2]

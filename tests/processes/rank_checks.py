@@ -21,7 +21,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # exported wi
 
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.distributed.arrivals import Arrivals
 from offpolicy.distributed.exchange import GroupExchange, checksum
 from offpolicy.distributed.host_info import HostInfo

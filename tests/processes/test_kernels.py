@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.training.learner_process import describe
 from offpolicy.types import SpaceSpec
 from tests.processes.conftest import TINY, LiveRun, StartRun

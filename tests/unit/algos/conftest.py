@@ -11,7 +11,7 @@ from torch import Tensor
 
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.policy import Policy
 from offpolicy.types import Batch, Rollouts, SpaceSpec
 

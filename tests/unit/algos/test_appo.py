@@ -14,7 +14,7 @@ from torch import Tensor
 from offpolicy.algos.appo import Appo
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.optim import SoloExchange
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actor_critic import CategoricalActor, GaussianActor
 from offpolicy.nets.distributions import PolicyDistribution, kl_divergence
 from offpolicy.nets.policy import Policy

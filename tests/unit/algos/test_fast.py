@@ -22,8 +22,8 @@ from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.registry import make_learner
 from offpolicy.algos.sac import Sac
 from offpolicy.algos.td3 import Td3
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.config.schema import RunConfig
-from offpolicy.config.sections import AlgoConfig
 from offpolicy.errors import ConfigError
 from offpolicy.onednn import has_onednn
 from offpolicy.plugins import ALGOS
@@ -128,7 +128,7 @@ def test_a_loss_that_a_subclass_overrides_is_trained() -> None:
 PLUGIN = """
 from dataclasses import dataclass
 from offpolicy.algos.sac import Sac
-from offpolicy.config.sections import SAC, AlgoConfig, AlgorithmInfo, PolicyKind
+from offpolicy.config.algorithms import SAC, AlgoConfig, AlgorithmInfo, PolicyKind
 from offpolicy.config.parsing import option
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(AlgoConfig):
@@ -177,7 +177,7 @@ def test_the_standard_case_is_fast_unless_it_is_asked_for_the_textbook(name: str
 UPDATES = """
 import json, torch
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.types import Batch, Batches, SpaceSpec
 spec, found = SpaceSpec(3, 2, (-1.0,) * 2, (1.0,) * 2), {}
 for name in ("sac", "td3"):

@@ -16,7 +16,7 @@ from offpolicy.algos.learner import Learner
 from offpolicy.algos.losses import cross_entropy, projected
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.residual import categorical_critic
 from offpolicy.types import Batch, Batches, SpaceSpec
 from tests.first_updates import work_of_algo

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from offpolicy.algos import adaptation, appo, flashsac, sac, td3
 from offpolicy.algos.learner import Learner, LearnerState, MetricSums
 from offpolicy.algos.registry import RULES, make_learner, make_policy
-from offpolicy.config.sections import ALGORITHMS, AlgoConfig, AlgorithmInfo
+from offpolicy.config.algorithms import ALGORITHMS, AlgoConfig, AlgorithmInfo
 from offpolicy.errors import CheckpointError
 from offpolicy.nets.policy import flat_size, flatten_into
 from offpolicy.types import Batch, Batches, SpaceSpec

@@ -17,7 +17,7 @@ from offpolicy.algos.optim import (
     squared_norms_of,
 )
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 CPU = torch.device("cpu")

@@ -13,7 +13,8 @@ from torch import Tensor
 from offpolicy.algos.appo import Appo
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.optim import SoloExchange
-from offpolicy.config.sections import AlgoConfig, EnvConfig
+from offpolicy.config.algorithms import AlgoConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.vector import VectorAdapter, make_vector
 from offpolicy.nets.actor_critic import ValueCritic
 from offpolicy.nets.normalizer import block_moments

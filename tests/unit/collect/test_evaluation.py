@@ -20,7 +20,8 @@ from offpolicy.collect.evaluation import (
     step_episodes,
 )
 from offpolicy.collect.policy import BadEpisodeError
-from offpolicy.config.sections import AlgoConfig, EnvConfig
+from offpolicy.config.algorithms import AlgoConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import NumericsError
 from offpolicy.nets.policy import Policy
 from offpolicy.timing.ledger import Ledger

@@ -12,8 +12,8 @@ import torch
 from offpolicy.algos.registry import make_policy
 from offpolicy.collect.policy import CollectorPolicy, Exploration, noise_schedule, random_actions
 from offpolicy.collect.repeated_noise import RepeatedNoise
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.config.schedules import Ramp
-from offpolicy.config.sections import AlgoConfig
 from offpolicy.errors import NumericsError
 from offpolicy.nets.normalizer import block_moments
 from offpolicy.nets.policy import flat_size, flatten_into

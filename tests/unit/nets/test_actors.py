@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.algos.registry import make_policy
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actor_critic import make_actor_critic
 from offpolicy.nets.actors import (
     DeterministicActor,

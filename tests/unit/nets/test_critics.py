@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.algos.registry import make_policy
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actor_critic import CategoricalActor, GaussianActor, ValueCritic
 from offpolicy.nets.critics import DiscreteTwinCritic, TwinCritic, make_critic
 from offpolicy.nets.mlp import mlp, orthogonal_

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.algos.registry import make_policy
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.hora import AdaptationModule, StudentActor
 from offpolicy.nets.policy import Policy
 from offpolicy.types import SpaceSpec

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from offpolicy.algos.registry import make_policy
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.normalizer import block_moments
 from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size, flatten_into, load_flat
 from offpolicy.types import SpaceSpec

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from offpolicy.algos.registry import make_policy
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size, flat_view, flatten_into, load_flat
 from offpolicy.nets.residual import BatchNorm, ResidualNet
 from offpolicy.types import SpaceSpec

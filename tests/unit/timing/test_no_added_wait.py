@@ -13,7 +13,7 @@ from torch import Tensor
 from benchmarks.parts import overhead
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.loop import Parts, train
 from offpolicy.timing.device_timer import DeviceTimer, DeviceTraces, EventTimer
 from offpolicy.timing.ledger import make_ledger

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.onednn import has_onednn
 from offpolicy.timing.device_timer import StreamSync
 from offpolicy.training.flops import BUDGET_NS, Product, Work, attainable_flops_per_sec, counted
