@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import faulthandler
 import importlib
 import json
@@ -99,9 +98,9 @@ def main(fds: list[int]) -> int:
 
 
 def _call(context: ChildContext, target: str) -> int:
-    """Calls the main function of a child and sends how it has ended; returns the exit code."""
+    """Calls the main function of a child, or answers a call, and sends how it has ended; returns the exit code."""
     try:
-        resolve(target)(context)
+        result = resolve(target)(context.payload if context.role == "call" else context)
     except BaseException as error:  # the last frame of the process: everything is reported
         kind = type(error) if isinstance(error, OffPolicyError) else OffPolicyError
         traceback.print_exc()  # into train.log, also that of an error whose text says all that a user needs
@@ -109,12 +108,13 @@ def _call(context: ChildContext, target: str) -> int:
             "error",
             text=str(error),
             error=type(error).__name__,
+            problems=error.problems if isinstance(error, ConfigError) else None,
             traceback="" if isinstance(error, OffPolicyError) else traceback.format_exc(),
             code=kind.exit_code,
             is_consequence=kind.is_consequence,
         )
         return kind.exit_code
-    context.send("finished")
+    context.send("finished", result=result)
     return 0
 
 
@@ -126,28 +126,6 @@ def resolve(target: str) -> Callable[..., Any]:
 
 
 # -- calls ------------------------------------------------------------------------------------------------------------
-
-
-def answer(fds: list[int]) -> int:
-    """Entry of a process of `call_in_child`: reads the request from stdin, writes the answer to the descriptor."""
-    os.setsid()
-    os.set_inheritable(fds[0], False)
-    request = json.load(sys.stdin)
-    leave_signals()
-    die_with_parent(request["parent_pid"])
-    sys.path.append(os.getcwd())  # last, so that it shadows nothing
-    result: dict[str, Any]
-    try:
-        result = {"result": resolve(request["target"])(request["payload"])}
-    except BaseException as error:  # the last frame of the process: everything is reported
-        traceback.print_exc()
-        text = list(error.problems) if isinstance(error, ConfigError) else str(error)
-        result = {"error": type(error).__name__, "is_ours": isinstance(error, OffPolicyError), "text": text}
-    with os.fdopen(fds[0], "w") as stream:
-        json.dump(result, stream)
-    if "error" in result or is_held(GRACE_S):
-        leave_now(0)
-    return 0
 
 
 def call_within(timeout_s: float, call: Callable[[], T]) -> T:
@@ -164,10 +142,7 @@ def call_within(timeout_s: float, call: Callable[[], T]) -> T:
         except BaseException as error:
             future.set_exception(error)
 
-    try:
-        threading.Thread(target=work, name=CALL_THREAD, daemon=True).start()
-    except RuntimeError as error:
-        raise OSError(errno.ENOMEM, f"no thread for a call: {error}") from error
+    threading.Thread(target=work, name=CALL_THREAD, daemon=True).start()
     try:
         return future.result(timeout_s)
     except TimeoutError as error:

@@ -8,17 +8,16 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from offpolicy import fault
-from offpolicy.errors import EnvWorkerKilled, StartError
+from offpolicy.errors import EnvWorkerKilled
 
 if TYPE_CHECKING:
-    from offpolicy.processes.fork_server import ForkServer
+    pass
 
 KILL_TIMEOUT_S = 5.0  # from a kill to the end of the process, unless the kernel holds it (a disk that does not answer)
 HELD_S = 30.0  # the same outside of a stop: a process with gigabytes, or on a GPU, takes seconds to end
@@ -29,15 +28,29 @@ _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _WNOTHREAD = 0x20000000  # of the kernel: only children of the calling thread; the adopted ones are the main thread's
 _STARTED = 19  # index of the instant of a process's start, of those in `_stat`
 
-Stdio: TypeAlias = tuple[int, int, int]  # descriptors of stdin, stdout and stderr
 
+class Child:
+    """A fork of the fork server, which is a child of this process: a process of the run, or one that answers a call."""
 
-class Process:
-    """A fork of the server, which is a child of this process; it is used as a `subprocess.Popen`."""
+    def __init__(self, role: str, index: int, pid: int, pidfd: int, messages: int) -> None:
+        """`role`: learner, collector, evaluator or call. `messages`: the read end of its pipe of messages."""
+        self.role, self.index, self.pid, self.pidfd, self.messages = role, index, pid, pidfd, messages
+        self.key = (role, index)
+        self.returncode: int | None = None  # as that of `subprocess.Popen`: minus the signal that killed it
+        self.error: dict[str, Any] = {}  # its error message, JSON
+        self.result: Any = None  # of its main function, JSON
+        self.has_finished = False  # its main function has returned; exit code 0 may be an environment's `os._exit`
+        self.is_killed = False  # by the supervisor, so its end is no failure
+        self.killed_s: float | None = None  # when it was sent SIGKILL first
+        self.progress, self.progress_s = -1, 0.0  # its word on the control page, and since when it has it
+        self.reaction_s: float | None = None  # when it was last known to react
+        self._buffered = b""
+        os.set_blocking(messages, False)
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None  # minus the signal that killed it
+    def close(self) -> None:
+        """Closes the descriptors."""
+        os.close(self.pidfd)
+        os.close(self.messages)
 
     def poll(self) -> int | None:
         """Returns the exit code, None while it runs."""
@@ -47,17 +60,11 @@ class Process:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
-    def wait(self, timeout_s: float | None = None) -> int:
-        """Waits for its end; returns the exit code. Raises `subprocess.TimeoutExpired`."""
+    def wait(self, timeout_s: float) -> int | None:
+        """Waits for its end; returns the exit code, None if it runs on."""
         if self.poll() is None:
-            pidfd = os.pidfd_open(self.pid)
-            try:
-                wait_readable(pidfd, timeout_s)
-            finally:
-                os.close(pidfd)
-        if (code := self.poll()) is None:
-            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout_s or 0.0)
-        return code
+            wait_readable(timeout_s, self.pidfd)
+        return self.poll()
 
     def send_signal(self, number: int) -> None:
         """Sends a signal, unless it has ended."""
@@ -67,24 +74,6 @@ class Process:
     def kill(self) -> None:
         """Sends SIGKILL, unless it has ended."""
         self.send_signal(signal.SIGKILL)
-
-
-class Child(Process):
-    """A process of the run: how it ends, and what the supervisor has seen of it."""
-
-    def __init__(self, role: str, index: int, pid: int, pidfd: int, messages: int) -> None:
-        """`role`: learner, collector or evaluator. `messages`: the read end of its pipe of messages."""
-        super().__init__(pid)
-        self.role, self.index, self.pidfd, self.messages = role, index, pidfd, messages
-        self.key = (role, index)
-        self.error: dict[str, Any] = {}  # its error message, JSON
-        self.has_finished = False  # its main function has returned; exit code 0 may be an environment's `os._exit`
-        self.is_killed = False  # by the supervisor, so its end is no failure
-        self.killed_s: float | None = None  # when it was sent SIGKILL first
-        self.progress, self.progress_s = -1, 0.0  # its word on the control page, and since when it has it
-        self.reaction_s: float | None = None  # when it was last known to react
-        self._buffered = b""
-        os.set_blocking(messages, False)
 
     @property
     def name(self) -> str:
@@ -114,42 +103,16 @@ class Child(Process):
         with contextlib.suppress(BlockingIOError):
             if data := os.read(self.messages, 65_536):
                 *lines, self._buffered = (self._buffered + data).split(b"\n")
-                messages = [json.loads(line) for line in lines]
-                self.has_finished |= any(message["kind"] == "finished" for message in messages)
-                for message in messages:
-                    self.error = message if message["kind"] == "error" else self.error
-                return [message for message in messages if message["kind"] not in ("error", "finished")]
+                others = []
+                for message in map(json.loads, lines):
+                    if message["kind"] == "error":
+                        self.error = message
+                    elif message["kind"] == "finished":
+                        self.has_finished, self.result = True, message["result"]
+                    else:
+                        others.append(message)
+                return others
         return None
-
-
-def start_child(  # noqa: PLR0913  # what a process of the run is given
-    server: ForkServer, role: str, index: int, target: str, payload: Mapping[str, Any], fds: Mapping[str, int],
-    log_fd: int, lifeline_fd: int,
-) -> Child:  # fmt: skip
-    """Starts the main function `module:function` of a process of the run. Raises `StartError` if the machine refuses.
-
-    `payload`: JSON values. `fds`: descriptors that it inherits, by name. `log_fd`: file of its stdout and stderr.
-    """
-    spec = {
-        "role": role, "index": index, "target": target, "payload": payload, "fds": list(fds),
-        "supervisor_pid": os.getpid(),
-    }  # fmt: skip
-    messages, theirs = os.pipe()
-    try:
-        fault.hit("spawn")
-        with scratch_file() as file, open(os.devnull, "rb") as stdin:
-            file.write(json.dumps(spec).encode())
-            file.seek(0)
-            given = [file.fileno(), theirs, lifeline_fd, *fds.values()]
-            pid = server.fork("offpolicy.processes.child:main", (stdin.fileno(), log_fd, log_fd), given)
-        return Child(role, index, pid, os.pidfd_open(pid), messages)
-    except (OSError, StartError) as error:
-        os.close(messages)
-        if isinstance(error, OSError):
-            raise StartError(f"{role} {index} cannot be started: {error.strerror}") from error
-        raise
-    finally:
-        os.close(theirs)
 
 
 # -- what children leave behind ---------------------------------------------------------------------------------------
@@ -228,11 +191,12 @@ def _stat(pid: int) -> list[bytes]:
     return []
 
 
-def wait_readable(fd: int, timeout_s: float | None) -> bool:
-    """Waits until a descriptor can be read, for `timeout_s` at most; True if it can."""
+def wait_readable(timeout_s: float, *fds: int) -> bool:
+    """Waits until one of some descriptors can be read, for `timeout_s` at most; True if it can."""
     poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def describe_exit(code: int | None) -> str:

@@ -24,13 +24,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from offpolicy import errors
+from offpolicy import errors, fault
 from offpolicy.errors import StartError
-from offpolicy.processes.child import die_with_parent, resolve, show_name
+from offpolicy.processes.child import die_with_parent, main, show_name
 from offpolicy.processes.children import (
     KILL_TIMEOUT_S,
-    Process,
-    Stdio,
+    Child,
     adopting,
     describe_exit,
     end_adopted,
@@ -50,7 +49,7 @@ SPIN_ROUNDS = 3_000
 LONG_SPIN_ROUNDS = 60_000
 MESSAGE_BYTES = 65_536  # of a request or an answer, at most
 MOST_FDS = 200  # descriptors in one message; the kernel takes 253
-TIMEOUT_S = 120.0  # of an answer, unless another one is set
+TIMEOUT_S = 120.0  # of an answer of the server, or to a call, unless another one is set
 ADOPTION_POLL_S = 0.0002
 _SERVE = "from offpolicy.processes.fork_server import serve; serve()"
 
@@ -92,26 +91,53 @@ class ForkServer:
 
         Raises `StartError` if the server has ended.
         """
-        while not self._is_ready and wait_readable(self._socket.fileno(), timeout_s):
+        while not self._is_ready and wait_readable(timeout_s, self._socket.fileno()):
             try:
                 self._receive()
             except OSError as error:
                 raise self._ended() from error
         return self._is_ready
 
-    def fork(self, entry: str, stdio: Stdio, fds: Sequence[int]) -> int:
-        """Starts a child that calls `module:function` with its own numbers of `fds`; returns its pid.
+    def start(  # noqa: PLR0913  # what a process is given
+        self, role: str, index: int, target: str, payload: Any, fds: Mapping[str, int], log_fd: int, lifeline_fd: int
+    ) -> Child:
+        """Starts a child of this process, which must be `adopting`, that calls `module:function`.
 
-        This process must be `adopting`. A server that was killed is started again, once. Raises `StartError` if the
-        server cannot be used, and `OSError` if the machine refuses.
+        `payload`: JSON values. `fds`: descriptors that it inherits, by name. `log_fd`: file of its stdout and stderr.
+        It ends when the other end of `lifeline_fd` is closed. Raises `StartError`.
         """
-        request = {"entry": entry, "num_fds": len(fds) + len(stdio)}
+        spec = {
+            "role": role, "index": index, "target": target, "payload": payload, "fds": list(fds),
+            "supervisor_pid": os.getpid(),
+        }  # fmt: skip
+        with contextlib.ExitStack() as opened:
+            messages, theirs = os.pipe()
+            opened.callback(os.close, messages)
+            with scratch_file() as file, open(os.devnull, "rb") as stdin, open(theirs, "wb"):
+                file.write(json.dumps(spec).encode())
+                file.seek(0)
+                given = [stdin.fileno(), log_fd, log_fd, file.fileno(), theirs, lifeline_fd, *fds.values()]
+                try:
+                    fault.hit("spawn")
+                    pid = self._fork(given)
+                except OSError as error:
+                    raise StartError(f"{role} {index} cannot be started: {error.strerror}") from error
+            child = Child(role, index, pid, os.pidfd_open(pid), messages)
+            opened.pop_all()
+        return child
+
+    def _fork(self, fds: Sequence[int]) -> int:
+        """Returns the pid of a fork with these descriptors. A server that was killed is started again, once.
+
+        Raises `StartError` if the server cannot be used, and `OSError` if the machine refuses.
+        """
+        request = {"num_fds": len(fds)}
         try:
-            self._send(request, [*stdio, *fds])
+            self._send(request, fds)
         except (ConnectionError, ProcessLookupError):  # it is gone, and has not begun with this request
             self.close()
             self._start()
-            self._send(request, [*stdio, *fds])
+            self._send(request, fds)
         try:
             while "ready" in (answer := self._receive()):
                 pass
@@ -189,7 +215,7 @@ class ChildRaised(ChildError):
 
 
 def call_in_child(
-    target: str, payload: Any = None, *, timeout_s: float | None = None, server: ForkServer | None = None
+    target: str, payload: Any = None, *, timeout_s: float = TIMEOUT_S, server: ForkServer | None = None
 ) -> Any:  # Any: JSON values
     """Returns the JSON result of the function `module:function`, called with `payload` in a process of its own.
 
@@ -198,41 +224,42 @@ def call_in_child(
     `OffPolicyError` of the function is raised here with its type and text, any other error as `ChildRaised`. Raises
     `ChildTimeout` after `timeout_s` and `ChildError` if the child died.
     """
-    request = {"target": target, "payload": payload, "parent_pid": os.getpid()}
     known = own_children()
-    # Files, not pipes: a program that the function started may hold them open long after the answer.
     with contextlib.ExitStack() as opened:
-        source, result, output = (opened.enter_context(scratch_file()) for _ in range(3))
-        source.write(json.dumps(request).encode())
-        source.seek(0)
+        output = opened.enter_context(scratch_file())
         opened.enter_context(adopting())
         parent = server or opened.enter_context(ForkServer([], os.environ))
+        lifeline = os.pipe()
+        for fd in lifeline:
+            opened.callback(os.close, fd)
 
         def end_left() -> None:
             end_adopted({*known, parent.pid})
 
         opened.enter_context(cleaned_up(end_left))
-        stdio = (source.fileno(), output.fileno(), output.fileno())
-        child = Process(parent.fork("offpolicy.processes.child:answer", stdio, [result.fileno()]))
+        child = parent.start("call", 0, target, payload, {}, output.fileno(), lifeline[0])
+        opened.callback(child.close)
         try:
-            code = child.wait(timeout_s)
-        except subprocess.TimeoutExpired as error:
-            raise ChildTimeout(f"gave no answer within {timeout_s:g} s", tail_of(output)) from error
+            while child.poll() is None:
+                if not wait_readable(timeout_s, child.pidfd, child.messages):
+                    raise ChildTimeout(f"gave no answer within {timeout_s:g} s", tail_of(output))
+                child.read()
         finally:
             child.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
-                child.wait(KILL_TIMEOUT_S)
+            child.wait(KILL_TIMEOUT_S)
             end_left()
-        result.seek(0)
-        text, printed = result.read(), tail_of(output)
-    if code != 0 or not text:
-        raise ChildError(describe_exit(code), printed)
-    answer = json.loads(text)
-    if "result" in answer:
-        return answer["result"]
-    if answer["is_ours"] and (kind := getattr(errors, answer["error"], None)):
-        raise kind(answer["text"])
-    raise ChildRaised(f"{answer['error']}: {answer['text']}", printed)
+        while child.read() is not None:
+            pass
+        printed = tail_of(output)
+    if child.has_finished and child.returncode == 0:
+        return child.result
+    if not child.error:
+        raise ChildError(describe_exit(child.returncode), printed)
+    error = child.error
+    kind = None if error["traceback"] else getattr(errors, error["error"], None)
+    if kind is None:
+        raise ChildRaised(f"{error['error']}: {error['text']}", printed)
+    raise kind(error["problems"] or error["text"])
 
 
 # -- the server -------------------------------------------------------------------------------------------------------
@@ -259,7 +286,7 @@ def _serve_until_forked(sock: socket.socket, modules: Sequence[str], parent_pid:
         importlib.import_module(name)
         sys.stdout.flush()  # or each fork would print it again
         gc.freeze()  # the collector of a fork never looks at it, and so copies none of its pages
-        while wait_readable(sock.fileno(), 0.0):
+        while wait_readable(0.0, sock.fileno()):
             if child := _answer(sock, parent_pid):
                 return child
     sock.send(b'{"ready": true}')
@@ -285,7 +312,7 @@ def _answer(sock: socket.socket, parent_pid: int) -> Callable[[], int] | None:
         _fork_and_end(write)
         for fd in (read, write, sock.detach()):
             os.close(fd)
-        return _begin(request["entry"], fds, parent_pid)
+        return _begin(fds, parent_pid)
     os.close(write)
     if between > 0:
         os.waitpid(between, 0)
@@ -315,8 +342,8 @@ def _refusal(error: OSError) -> bytes:
     return json.dumps({"errno": error.errno}).encode()
 
 
-def _begin(target: str, fds: list[int], parent_pid: int) -> Callable[[], int]:
-    """Gives this fork its own descriptors and random numbers; returns the call of its entry."""
+def _begin(fds: list[int], parent_pid: int) -> Callable[[], int]:
+    """Gives this fork its own descriptors and random numbers; returns the call of its main function."""
     die_with_parent(parent_pid)
     for number in range(3):
         os.dup2(fds[number], number)
@@ -324,5 +351,4 @@ def _begin(target: str, fds: list[int], parent_pid: int) -> Callable[[], int]:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # the global generator, which every fork has inherited
     gc.enable()
-    entry = resolve(target)
-    return lambda: entry(fds[3:])
+    return lambda: main(fds[3:])

@@ -12,7 +12,6 @@ import os
 import select
 import selectors
 import signal
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FrameType
@@ -31,7 +30,6 @@ from offpolicy.processes.children import (
     is_stopped,
     own_children,
     reap_adopted,
-    start_child,
 )
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Stop
 from offpolicy.processes.fork_server import ForkServer
@@ -135,9 +133,9 @@ class Supervisor:
         return self._has_lost_one and self.failure is None and not self.signal_code
 
     def spawn(self, role: str, index: int, target: str, payload: Mapping[str, Any], fds: Mapping[str, int]) -> int:
-        """Starts a child, see `start_child`; returns its pid. Raises `StartError` if the machine refuses."""
+        """Starts a child, see `ForkServer.start`; returns its pid. Raises `StartError` if the machine refuses."""
         config = self._config
-        child = start_child(config.server, role, index, target, payload, fds, config.log_fd, self._lifeline[0])
+        child = config.server.start(role, index, target, payload, fds, config.log_fd, self._lifeline[0])
         self.add(child)
         return child.pid
 
@@ -235,7 +233,7 @@ class Supervisor:
         for fd in (child.pidfd, child.messages):
             with contextlib.suppress(KeyError):
                 self._selector.unregister(fd)
-            os.close(fd)
+        child.close()
         if child.role == "collector":
             self._control.collectors[child.index][CollectorWord.IS_GONE] = 1
 
@@ -325,8 +323,7 @@ class Supervisor:
             self._kill_all()
         finally:
             for child in list(self.children.values()):
-                with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
-                    child.wait(KILL_TIMEOUT_S)
+                child.wait(KILL_TIMEOUT_S)
                 self._remove(child)
             end_adopted({*self._known, self._config.server.pid})
 

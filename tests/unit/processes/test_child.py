@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from offpolicy.processes.child import ORPHANED, ChildContext
-from offpolicy.processes.children import Child, adopting, start_child
+from offpolicy.processes.children import Child, adopting
 from offpolicy.processes.fork_server import ForkServer
 from offpolicy.processes.shared_memory import SharedBlock
 from tests.unit.processes.conftest import wait_until
@@ -73,9 +73,8 @@ class Starter:
         self, function: str, payload: Any = None, fds: dict[str, int] | None = None, output: str = os.devnull
     ) -> Child:
         with open(output, "wb") as log:
-            child = start_child(
-                self.server, "collector", 3, f"role:{function}", payload, fds or {}, log.fileno(), self.lifeline[0]
-            )
+            target, lifeline = f"role:{function}", self.lifeline[0]
+            child = self.server.start("collector", 3, target, payload, fds or {}, log.fileno(), lifeline)
         self.started.append(child)
         return child
 
@@ -98,7 +97,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starter]:
         yield starter
     for child in starter.started:
         child.kill()
-        child.wait()
+        child.wait(20.0)
 
 
 def test_child_runs_its_target_with_its_payload_under_its_name(start: Starter) -> None:
@@ -132,6 +131,7 @@ def test_an_error_is_reported_and_decides_the_exit_code(
     assert traceback.startswith("Traceback (") if error == "IndexError" else traceback == ""
     assert child.error == {
         "kind": "error", "text": text, "error": error, "code": code, "is_consequence": is_consequence,
+        "problems": text.split("\n") if error == "ConfigError" else None,
     }  # fmt: skip
 
 

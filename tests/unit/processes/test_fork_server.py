@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import select
@@ -10,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +17,30 @@ import pytest
 
 from offpolicy.commands.train import run_server
 from offpolicy.errors import StartError
-from offpolicy.processes.children import Process, adopting
+from offpolicy.processes.children import Child, adopting
 from offpolicy.processes.fork_server import ForkServer
 from offpolicy.processes.signals import RUN_SIGNALS
+from tests.unit.processes.conftest import wait_until
 
 MODULE = """
-import json, os, signal, sys, threading
+import os, signal, sys
 
-def tell(fds):
-    files = {}
+def describe(context):
+    files = []
     for fd in map(int, os.listdir("/proc/self/fd")):
         try:
-            files[fd] = os.readlink(f"/proc/self/fd/{fd}")
+            files.append(os.readlink(f"/proc/self/fd/{fd}").split(":")[0])
         except OSError:  # that of the directory
             pass
-    state = {
-        "parent": os.getppid(), "threads": len(os.listdir("/proc/self/task")),
-        "files": [path for fd, path in files.items() if fd != fds[0]],
-        "spin_rounds": os.environ.get("GOMP_SPINCOUNT"),
-        "modules": [name for name in ("torch", "gymnasium", "colorsys") if name in sys.modules],
-    }
-    if "numpy" in sys.modules:
-        state["random"] = sys.modules["numpy"].random.random()
-    os.write(fds[0], json.dumps(state).encode())
-    return 3
+    context.send(
+        "state", parent=os.getppid(), threads=len(os.listdir("/proc/self/task")), files=sorted(files),
+        spin_rounds=os.environ.get("GOMP_SPINCOUNT"),
+        modules=[name for name in ("torch", "gymnasium", "colorsys") if name in sys.modules],
+        random=sys.modules["numpy"].random.random() if "numpy" in sys.modules else None,
+    )
 
-def hold(fds):
-    os.write(fds[0], b"0")
+def hold(context):
+    context.send("holding")
     signal.pause()
 """
 
@@ -63,82 +60,71 @@ def server() -> Iterator[ForkServer]:
         yield started
 
 
-def fork(server: ForkServer, entry: str, num_copies: int = 1) -> tuple[Process, int]:
-    """Returns a fork that runs `entry` of MODULE, and the read end of its pipe."""
+@contextmanager
+def forked(server: ForkServer, function: str, num_fds: int = 0) -> Iterator[Child]:
+    """A fork that runs a function of MODULE."""
     read, write = os.pipe()
-    null = os.open(os.devnull, os.O_RDWR)
-    process = Process(server.fork(f"entries:{entry}", (null, null, null), [write] * num_copies))
-    os.close(write)
-    os.close(null)
-    return process, read
+    with open(read, "rb"), open(write, "wb"), open(os.devnull, "wb") as log:
+        fds = {f"fd-{number}": write for number in range(num_fds)}
+        child = server.start("collector", 0, f"entries:{function}", None, fds, log.fileno(), read)
+        yield child
+        child.kill()
+        child.wait(20.0)
+        child.close()
 
 
-def told(server: ForkServer) -> dict[str, Any]:
-    process, read = fork(server, "tell")
-    state: dict[str, Any] = json.loads(os.read(read, 65_536))
-    os.close(read)
-    assert process.wait(20.0) == 3
-    return state
+def described(server: ForkServer, num_fds: int = 0) -> dict[str, Any]:
+    with forked(server, "describe", num_fds) as child:
+        assert child.wait(60.0) == 0
+        (state,) = child.read() or ()
+    return dict(state)
 
 
-def test_a_fork_is_a_child_of_this_process_with_one_thread_and_the_given_descriptors(server: ForkServer) -> None:
-    state = told(server)
-    assert (state["parent"], state["threads"]) == (os.getpid(), 1)
-    assert state["files"] == [os.devnull] * 3
+def test_a_fork_is_a_child_of_this_process_with_nothing_but_what_it_was_given(server: ForkServer) -> None:
+    state = described(server)
+    assert (state["parent"], state["threads"]) == (os.getpid(), 2)  # its own and that of the lifeline
+    assert state["files"] == [os.devnull] * 3 + ["pipe"] * 2
 
 
 def test_two_forks_draw_different_numbers_from_the_global_generator_of_numpy(server: ForkServer) -> None:
-    assert told(server)["random"] != told(server)["random"]
-
-
-def test_the_exit_of_a_fork_is_that_of_any_child(server: ForkServer) -> None:
-    process, read = fork(server, "hold")
-    assert process.poll() is None
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.01)
-    process.kill()
-    assert process.wait(20.0) == -signal.SIGKILL
-    os.close(read)
+    assert described(server)["random"] != described(server)["random"]
 
 
 def test_a_fork_gets_as_many_descriptors_as_this_process_may_have_now(server: ForkServer) -> None:
     """The limit is raised once the configuration says how many a run needs; the server is older."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (64, hard))
-    process, read = fork(server, "tell", num_copies=250)
-    assert json.loads(os.read(read, 65_536))["parent"] == os.getpid()
-    assert process.wait(20.0) == 3
-    os.close(read)
+    assert described(server, num_fds=250)["files"].count("pipe") == 252
 
 
-def test_a_stop_of_the_whole_group_kills_no_fork_before_its_entry(server: ForkServer) -> None:
-    """The entry of a run's process reads what it is to do, and leaves the signals to the supervisor then."""
-    process, read = fork(server, "hold")
-    for number in RUN_SIGNALS:
-        process.send_signal(number)
-    assert os.read(read, 1) == b"0"
-    assert process.poll() is None
-    process.kill()
-    process.wait(20.0)
-    os.close(read)
+def test_a_stop_of_the_whole_group_kills_no_fork(server: ForkServer) -> None:
+    """Its entry leaves the signals to the supervisor; before that they are blocked."""
+    with forked(server, "hold") as child:
+        for number in RUN_SIGNALS:
+            child.send_signal(number)
+        assert child.wait(0.01) is None
+        wait_until(lambda: child.read() is not None)
+        assert child.poll() is None
+        child.kill()
+        assert child.wait(20.0) == -signal.SIGKILL
 
 
 def test_a_server_that_was_killed_is_started_again(server: ForkServer) -> None:
-    told(server)
+    described(server)
     pidfd = os.pidfd_open(server.pid)
     os.kill(server.pid, signal.SIGKILL)
     assert select.select([pidfd], [], [], 20.0)[0]
     os.close(pidfd)
-    assert told(server)["parent"] == os.getpid()
+    assert described(server)["parent"] == os.getpid()
     server.close()
-    assert told(server)["parent"] == os.getpid()
+    assert described(server)["parent"] == os.getpid()
 
 
 def test_a_fork_does_not_wait_for_all_imports(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "last.fifo")
     (tmp_path / "last.py").write_text(f"open({str(tmp_path / 'last.fifo')!r}).close()")
     with ForkServer(["colorsys", "last"], os.environ, spin_rounds=7) as server:
-        state = told(server)
+        state = described(server)
         assert (state["modules"], state["spin_rounds"]) == (["colorsys"], "7")
         assert not server.is_ready(0.0)
         (tmp_path / "last.fifo").write_text("")
@@ -174,4 +160,4 @@ def test_what_a_run_imports_starts_no_thread(monkeypatch: pytest.MonkeyPatch) ->
     with run_server() as server:
         assert server.is_ready(120.0)
         assert len(os.listdir(f"/proc/{server.pid}/task")) == 1
-        assert told(server)["modules"] == ["torch", "gymnasium"]
+        assert described(server)["modules"] == ["torch", "gymnasium"]
