@@ -20,9 +20,9 @@ from offpolicy.errors import EnvFailure, EnvWorkerKilled, SaveError
 from offpolicy.nets.policy import flat_size
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
+from offpolicy.processes.deaths import Restarts
 from offpolicy.processes.handshake import CollectorGate, steps_per_collector
 from offpolicy.processes.reports import ProcessReports
-from offpolicy.processes.restarts import Restarts
 from offpolicy.replay.ring import Ring
 from offpolicy.seeding import env_seed
 from offpolicy.timing.clock import Stopwatch

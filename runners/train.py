@@ -53,8 +53,8 @@ from offpolicy.logger.console import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.summary import RunStatus
+from offpolicy.processes.deaths import Restarts
 from offpolicy.processes.fork_server import ForkServer
-from offpolicy.processes.restarts import Restarts
 from offpolicy.processes.signals import SAVE_SIGNAL, handle_signals, interrupts_exit, signals_blocked, signals_queued
 from offpolicy.processes.supervisor import TICK_S, Failure, Supervisor, SupervisorConfig
 from offpolicy.runs import mark_latest

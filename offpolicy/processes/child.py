@@ -25,7 +25,7 @@ from typing import Any, NoReturn, TypeVar
 from offpolicy import fault
 from offpolicy.errors import ConfigError, OffPolicyError
 from offpolicy.output import drop_refused
-from offpolicy.processes.oom import be_killed_first
+from offpolicy.processes.deaths import be_killed_first
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 from offpolicy.processes.signals import leave_signals
 

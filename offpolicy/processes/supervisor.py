@@ -32,9 +32,8 @@ from offpolicy.processes.children import (
     reap_adopted,
 )
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Stop
+from offpolicy.processes.deaths import OomWatch, Restarts
 from offpolicy.processes.fork_server import ForkServer
-from offpolicy.processes.oom import OomWatch
-from offpolicy.processes.restarts import Restarts
 from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.processes.signals import SAVE_SIGNAL, signals_handled, stop_code
 

@@ -14,7 +14,7 @@ import pytest
 
 from offpolicy.processes.children import Child
 from offpolicy.processes.control_page import ControlPage, HostWord, Stop
-from offpolicy.processes.restarts import Restarts
+from offpolicy.processes.deaths import Restarts
 from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig
 

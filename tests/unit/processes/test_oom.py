@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from offpolicy.machine import MemoryLimit
-from offpolicy.processes import oom
-from offpolicy.processes.oom import RECENT_S, OomWatch
+from offpolicy.processes import deaths
+from offpolicy.processes.deaths import RECENT_S, OomWatch
 
 
 class Clock:
@@ -21,9 +21,9 @@ def _machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine with one cgroup of 200 MiB inside of one without a limit."""
     job = tmp_path / "pod" / "job"
     job.mkdir(parents=True)
-    monkeypatch.setattr(oom, "VMSTAT", tmp_path / "vmstat")
-    monkeypatch.setattr(oom, "memory_cgroups", lambda: [job, job.parent])
-    monkeypatch.setattr(oom, "memory_limits", lambda: [MemoryLimit(200 * 2**20, 150 * 2**20, job)])
+    monkeypatch.setattr(deaths, "VMSTAT", tmp_path / "vmstat")
+    monkeypatch.setattr(deaths, "memory_cgroups", lambda: [job, job.parent])
+    monkeypatch.setattr(deaths, "memory_limits", lambda: [MemoryLimit(200 * 2**20, 150 * 2**20, job)])
     (tmp_path / "vmstat").write_text("nr_free 1\noom_kill 7\n")
     (job / "memory.events").write_text("max 3\noom 2\noom_kill 1\noom_group_kill 0\n")
 

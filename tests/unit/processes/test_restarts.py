@@ -10,7 +10,7 @@ import pytest
 
 from offpolicy.errors import CrashLoopError
 from offpolicy.processes.control_page import CollectorWord, Stop
-from offpolicy.processes.restarts import Restarts
+from offpolicy.processes.deaths import Restarts
 from tests.unit.processes.conftest import CRASH, KILLED, LOST, Stage, exit_of
 
 WORKER = {"kind": "error", "text": "a worker was killed by SIGSEGV", "error": "EnvWorkerKilled", "code": 1}

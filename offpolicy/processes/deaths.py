@@ -1,4 +1,4 @@
-"""Tells a process that the kernel killed because memory ran out from one that was killed by a signal of somebody."""
+"""Deaths of processes: how many a run survives, and whether the kernel has killed one because memory ran out."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
+from offpolicy.errors import CrashLoopError
 from offpolicy.machine import memory_cgroups, memory_limits
 
+WINDOW_S = 600.0  # in which more than `runner.max_restarts` deaths are a crash loop
 VMSTAT = Path("/proc/vmstat")  # counts the kills on the whole machine
 SCORE = Path("/proc/self/oom_score_adj")  # how willingly the kernel kills this process
 COUNTERS = ("memory.events", "memory.oom_control")  # of a cgroup, by version
@@ -15,6 +17,29 @@ RECENT_S = 5.0  # from a kill to the end of a process with much memory, at most
 # How willingly the kernel kills a process of the run when memory runs out, in thousandths of that memory: first one
 # without which the learner can still save. The supervisor, which reports it, comes last.
 KILL_FIRST = {"collector": 500, "evaluator": 500, "learner": 200}
+
+
+class Restarts:
+    """Counts the restarts of a run, or of the environments of a collector."""
+
+    def __init__(self, limit: int, elapsed_s: Callable[[], float]) -> None:
+        """`limit`: `runner.max_restarts`; 0 where no death is survived."""
+        self.limit, self._elapsed_s = limit, elapsed_s
+        self._deaths: list[tuple[float, str]] = []  # within the window: when, and what has happened
+        self.total = 0
+
+    def add(self, death: str) -> str:
+        """Counts a death; returns the number of its restart in words. Raises `CrashLoopError` if there are too many."""
+        now_s = self._elapsed_s()
+        self._deaths = [(at_s, text) for at_s, text in self._deaths if at_s >= now_s - WINDOW_S] + [(now_s, death)]
+        if len(self._deaths) > self.limit:
+            causes = "; ".join(text for _, text in self._deaths)
+            raise CrashLoopError(
+                f"crash loop: {len(self._deaths)} deaths within {WINDOW_S / 60:g} minutes, more than"
+                f" runner.max_restarts={self.limit}: {causes}"
+            )
+        self.total += 1
+        return f"restart {len(self._deaths)} of at most {self.limit}"
 
 
 def be_killed_first(role: str) -> None:
