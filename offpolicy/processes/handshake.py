@@ -41,11 +41,7 @@ class CollectorGate:
         self._announced = -1  # rows or rollouts handed over when the others were last woken
 
     def announce(self, env_steps: int, handed_over: int) -> None:
-        """Announces the collected `env_steps`.
-
-        The processes that wait for rows are woken when `handed_over`, the count of what the learner was given, has
-        changed.
-        """
+        """Announces the `env_steps`; wakes the others if `handed_over`, the count of what the learner got, has changed."""
         self._own[CollectorWord.ENV_STEPS] = env_steps
         self._own[CollectorWord.PROGRESS] += 1
         if self._announced != handed_over:
@@ -148,13 +144,9 @@ class LearnerGate:
         """
         fault.hit("snapshot.request")
         self._own[RankWord.SNAPSHOT_REQUEST] += 1
-        number, collectors = self._own[RankWord.SNAPSHOT_REQUEST], self._control.collectors
+        number = self._own[RankWord.SNAPSHOT_REQUEST]
         self.wake_collectors()
-        self._block_until(
-            lambda: all(
-                words[CollectorWord.SNAPSHOT_DONE] >= number or words[CollectorWord.IS_GONE] for words in collectors
-            )
-        )
+        self._block_until(lambda: self._have_all(CollectorWord.SNAPSHOT_DONE, number, but_gone=True))
         return self._have_all(CollectorWord.SNAPSHOT_DONE, number)
 
     def release_snapshot(self) -> None:
@@ -163,8 +155,9 @@ class LearnerGate:
         self._own[RankWord.SNAPSHOT_RELEASE] = self._own[RankWord.SNAPSHOT_REQUEST]
         self.wake_collectors()
 
-    def _have_all(self, word: CollectorWord, value: int) -> bool:
-        return all(words[word] >= value for words in self._control.collectors)
+    def _have_all(self, word: CollectorWord, value: int, *, but_gone: bool = False) -> bool:
+        collectors = self._control.collectors
+        return all(words[word] >= value or (but_gone and words[CollectorWord.IS_GONE]) for words in collectors)
 
     def _block_until(self, is_true: Callable[[], bool]) -> None:
         if is_true():
