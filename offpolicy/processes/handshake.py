@@ -41,7 +41,7 @@ class CollectorGate:
         self._announced = -1  # rows or rollouts handed over when the others were last woken
 
     def announce(self, env_steps: int, handed_over: int) -> None:
-        """Announces the `env_steps`; wakes the others if `handed_over`, the count of what the learner got, has changed."""
+        """Announces `env_steps`; wakes the others if `handed_over`, the count of what the learner got, has changed."""
         self._own[CollectorWord.ENV_STEPS] = env_steps
         self._own[CollectorWord.PROGRESS] += 1
         if self._announced != handed_over:

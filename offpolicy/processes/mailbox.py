@@ -25,8 +25,6 @@ class Mailbox:
     """A mailbox for payloads of `payload_nbytes` bytes, over a block of at least `nbytes(payload_nbytes)` bytes."""
 
     def __init__(self, buffer: memoryview, payload_nbytes: int) -> None:
-        if len(buffer) < self.nbytes(payload_nbytes):
-            raise ValueError(f"a mailbox of {payload_nbytes} byte payloads does not fit into {len(buffer)} bytes")
         self._words = buffer[:_HEADER_BYTES].cast("Q")  # [newest, version of slot 0, 1, 2]
         payload = np.frombuffer(buffer, dtype=np.uint8, offset=_HEADER_BYTES, count=_SLOTS * payload_nbytes)
         self._slots = payload.reshape(_SLOTS, payload_nbytes)
