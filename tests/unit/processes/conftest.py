@@ -96,7 +96,7 @@ class Stage:
 
     def finish(self, name: str) -> None:
         """The main function of a child returns."""
-        self.send(name, kind="finished")
+        self.send(name, kind="finished", result=None)
         self.processes[name].exit(0)
 
     def crash(self, name: str, message: dict[str, Any], code: int = 1) -> None:

@@ -20,6 +20,7 @@ from offpolicy.errors import StartError
 from offpolicy.processes.children import Child, adopting
 from offpolicy.processes.fork_server import ForkServer
 from offpolicy.processes.signals import RUN_SIGNALS
+from tests.fakes import refused
 from tests.unit.processes.conftest import wait_until
 
 MODULE = """
@@ -107,6 +108,14 @@ def test_a_stop_of_the_whole_group_kills_no_fork(server: ForkServer) -> None:
         assert child.poll() is None
         child.kill()
         assert child.wait(20.0) == -signal.SIGKILL
+
+
+def test_a_refusal_of_the_machine_leaves_no_descriptor(server: ForkServer) -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    said = "collector 3 cannot be started: Resource temporarily unavailable"
+    with refused("spawn:EAGAIN"), pytest.raises(StartError, match=said):
+        server.start("collector", 3, "entries:hold", None, {}, 2, 0)
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_server_that_was_killed_is_started_again(server: ForkServer) -> None:
