@@ -55,7 +55,7 @@ from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.summary import RunStatus
 from offpolicy.processes.deaths import Restarts
 from offpolicy.processes.fork_server import ForkServer
-from offpolicy.processes.signals import SAVE_SIGNAL, handle_signals, interrupts_exit, signals_blocked, signals_queued
+from offpolicy.processes.signals import drop_save_requests, interrupts_exit, signals_blocked, signals_queued
 from offpolicy.processes.supervisor import TICK_S, Failure, Supervisor, SupervisorConfig
 from offpolicy.runs import mark_latest
 from offpolicy.timing.clock import Stopwatch, unix_s
@@ -126,7 +126,7 @@ def train_run(
     """
     watch = Stopwatch()
     fault.arm("supervisor")
-    handle_signals([SAVE_SIGNAL], lambda *_: None)  # there is nothing to save before the processes have started
+    drop_save_requests()
     with contextlib.ExitStack() as opened:
         with interrupts_exit():  # nothing is made yet that would stay
             host = follow_launcher(cfg)

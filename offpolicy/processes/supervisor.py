@@ -97,8 +97,6 @@ class Supervisor:
         self._control, self._wake_events, self._config, self._on_message = control, wake_events, config, on_message
         self._oom = OomWatch(config.elapsed_s)
         self._selector = selectors.DefaultSelector()  # data: the child that has written, None for all else
-        self._entered = contextlib.ExitStack()
-        self._known = set[int]()  # children of this process before the run
         self._first_signal_s: float | None = None
         self._is_signal_shown = False
         self._has_lost_one = False  # True after a death that the run survives: all processes begin again
@@ -112,7 +110,7 @@ class Supervisor:
     def __enter__(self) -> Supervisor:
         with contextlib.ExitStack() as steps:  # of `__exit__`, which takes each, the last one first
             steps.enter_context(adopting())
-            self._known = own_children()
+            self._known = own_children()  # before the run
             steps.callback(self._selector.close)
             self._lifeline = os.pipe()
             for fd in self._lifeline:
