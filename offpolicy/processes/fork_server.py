@@ -118,7 +118,8 @@ class ForkServer:
                 file.seek(0)
                 given = [stdin.fileno(), log_fd, log_fd, file.fileno(), theirs, lifeline_fd, *fds.values()]
                 try:
-                    fault.hit("spawn")
+                    if role != "call":
+                        fault.hit("spawn")
                     pid = self._fork(given)
                 except OSError as error:
                     raise StartError(f"{role} {index} cannot be started: {error.strerror}") from error

@@ -101,8 +101,7 @@ class Supervisor:
         self._is_signal_shown = False
         self._has_lost_one = False  # True after a death that the run survives: all processes begin again
         self._deadline_s: float | None = None  # of the stop
-        self._is_hastened = False  # a learner is lost, so nothing will be saved
-        self._is_killing = False  # all children were killed for good
+        self._is_hastened = self._is_killing = False  # a learner is lost, so nothing will be saved; all were killed
         self._ticked_s = config.elapsed_s()
         self._now_s = 0.0  # this clock stands still while nothing runs, so that no pause counts against a child
         self._counts, self._counts_s = (-1, -1), 0.0  # of env steps and updates, and since when they stand
@@ -131,13 +130,13 @@ class Supervisor:
 
     def spawn(self, role: str, index: int, target: str, payload: Mapping[str, Any], fds: Mapping[str, int]) -> int:
         """Starts a child, see `ForkServer.start`; returns its pid. Raises `StartError` if the machine refuses."""
-        config = self._config
-        child = config.server.start(role, index, target, payload, fds, config.log_fd, self._lifeline[0])
+        log_fd, lifeline_fd = self._config.log_fd, self._lifeline[0]
+        child = self._config.server.start(role, index, target, payload, fds, log_fd, lifeline_fd)
         self.add(child)
         return child.pid
 
     def add(self, child: Child) -> None:
-        """Takes a process that was started into the children."""
+        """Adds a process that was started."""
         self.children[child.key] = child
         self._selector.register(child.messages, selectors.EVENT_READ, child)
         self._selector.register(child.pidfd, selectors.EVENT_READ)
@@ -162,8 +161,8 @@ class Supervisor:
 
     def tick(self) -> None:
         """Reaps the children that have ended, and kills those that hang or outlive the deadline of the stop."""
-        now_s = self._config.elapsed_s()
-        gap_s, self._ticked_s = now_s - self._ticked_s, now_s
+        before_s, self._ticked_s = self._ticked_s, self._config.elapsed_s()
+        gap_s = self._ticked_s - before_s
         self._now_s += gap_s if gap_s <= PAUSE_S else 0.0
         self._oom.look()
         self._reap()
@@ -353,8 +352,8 @@ class Supervisor:
         is_waiting = all(self._control.is_waiting(*key) for key in self.children)
         if counts != self._counts or not is_waiting or not self.children:
             self._counts, self._counts_s = counts, self._now_s
-        is_deadlocked = self._now_s - self._counts_s > self._config.step_timeout_s
-        if is_deadlocked and self._deadline_s is None and self.failure is None:
+        is_running = self._deadline_s is None and self.failure is None
+        if is_running and self._now_s - self._counts_s > self._config.step_timeout_s:
             self._end_deadlock()
 
     def _hung_for(self, child: Child) -> str | None:
