@@ -1,9 +1,8 @@
-"""`make bench-check`: fails if an update of today is slower, beside its GEMM floor, than in the best committed result.
+"""`make bench-check`: fails if an update is slower, beside its GEMM floor, than in the best committed result.
 
-Update and floor are measured in one process in turns, so that the ratio is of the code and not of the day. The best
-result of each case is the least of all entries of benchmarks/results of a machine of the same kind (processor, cores,
-architecture, torch) with at least three quiet rounds. Exit codes: 0 as fast, or nothing to compare with; 1 slower; 75
-the machine was never quiet.
+Update and floor are measured in turns in one process. The best result of a case is the least of benchmarks/results on a
+machine of the same kind (processor, cores, architecture, torch) with at least three quiet rounds. Exit codes: 0 as
+fast, or nothing to compare with; 1 slower; 75 the machine was never quiet.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from benchmarks.children import stop_at_sigterm, use_cores
-from benchmarks.journal import MORE_LEFT, is_marked
+from benchmarks.journal import MORE_LEFT, NOISY, Usage, is_marked, look, wait_until_quiet
+from benchmarks.measurement import Measurement, measurements_of
 from benchmarks.parts import updates
-from benchmarks.parts.measurement import Measurement, measurements_of
-from benchmarks.quiet import NOISY, Usage, look, wait_until_quiet
 from benchmarks.results import Entry, all_entries, facts_now, machine_kind
 
 ALLOWED = 0.10  # fraction by which a ratio may be worse
@@ -49,18 +47,13 @@ def best_results(entries: Iterable[Mapping[str, Any]], kind: tuple[str, ...]) ->
     """The best result of every case on machines of this kind, of entries with enough quiet rounds."""
     best: dict[str, Best] = {}
     for entry in entries:
-        if entry["benchmark"] != "parts" or machine_kind(entry) != kind or num_quiet_rounds(entry) < QUIET_ROUNDS:
-            continue
-        for case, ratio in ratios_of(measurements_of(entry["tasks"])).items():
-            if case not in best or ratio < best[case].ratio:
-                best[case] = Best(ratio, str(entry["commit"]), str(entry["started"])[:10])
+        own = [outcome for key, outcome in entry["tasks"].items() if key.startswith("updates/")]
+        quiet = [outcome for outcome in own if not is_marked(outcome) and not outcome.get("failure")]
+        if entry["benchmark"] == "parts" and machine_kind(entry) == kind and len(quiet) >= QUIET_ROUNDS:
+            for case, ratio in ratios_of(measurements_of(entry["tasks"])).items():
+                if case not in best or ratio < best[case].ratio:
+                    best[case] = Best(ratio, str(entry["commit"]), str(entry["started"])[:10])
     return best
-
-
-def num_quiet_rounds(entry: Mapping[str, Any]) -> int:
-    """Returns the number of rounds of the part `updates` that others left alone."""
-    own = [outcome for key, outcome in entry["tasks"].items() if key.startswith("updates/")]
-    return sum(not is_marked(outcome) and not outcome.get("failure") for outcome in own)
 
 
 def verdicts(best: Mapping[str, Best], now: Ratios) -> list[str]:
@@ -84,11 +77,10 @@ def measure_quietly(cores: Sequence[int]) -> list[Measurement]:
     for number in range(MOST_ROUNDS):
         wait_until_quiet(partial(look, cores))
         before = Usage.now(cores)
-        found = list(updates.measure_beside_floors(1))
+        data = [one.to_mapping() for one in updates.measure_beside_floors(1)]
         share = Usage.now(cores).since(before).others_share(len(cores))
         print(f"round {number + 1}: others took {share:.0%} of the cores{' (left out)' if share > NOISY else ''}")
         if share <= NOISY:
-            data = [one.to_mapping() for one in found]
             tasks[str(number)] = {"others_share": share, "data": data}
         if len(tasks) == QUIET_ROUNDS:
             return measurements_of(tasks)
@@ -101,8 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     here = facts_now("parts")
     best = best_results(all_entries(), machine_kind(here))
     if not best:
-        print(f"bench-check: no result of a machine of this kind ({', '.join(machine_kind(here))}): nothing to compare")
-        print("with. `make bench args='--only updates --rounds 3'` measures one; commit its file.")
+        print(f"bench-check: no result of a machine of this kind ({', '.join(machine_kind(here))}) to compare with")
         return 0
     now = ratios_of(measure_quietly(cores))
     if not now:
@@ -112,9 +103,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         spread = f"was {best[case].ratio:.2f} at {best[case].commit}" if case in best else "new"
         print(f"{case}: update / GEMM floor {ratio:.2f}, {spread}")
     worse = verdicts(best, now)
-    if worse:  # a second series, and the better of both: something may have disturbed the first
-        again = ratios_of(measure_quietly(cores))
-        worse = verdicts(best, {case: min(ratio, again.get(case, ratio)) for case, ratio in now.items()})
     for sentence in worse:
         print(f"bench-check: {sentence}", file=sys.stderr)
     return int(bool(worse))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -79,29 +78,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     code = journal.run(tasks, console, lambda data: f"thru {data['thru']:.1f}")
     table = Table(title="|pred / thru - 1| in %")
-    for heading in ("condition", "env/update", "mode", "thru", "mean", "worst", "summary", "threads"):
+    for heading in ("condition", "env/update", "mode", "thru", "mean", "worst", "threads"):
         table.add_column(heading)
     for key, outcome in journal.done.items():
         if data := outcome.get("data"):
             errors = [100.0 * abs(error) for error in data["errors"]]
-            summary = "-" if data["summary"] is None else f"{100.0 * data['summary']:+.1f}"
-            numbers = (f"{data['thru']:.1f}", f"{statistics.fmean(errors):.1f}", f"{max(errors):.1f}", summary)
+            numbers = (f"{data['thru']:.1f}", f"{statistics.fmean(errors):.1f}", f"{max(errors):.1f}")
             table.add_row(*key.split("|"), *numbers, str(sorted(set(data["threads"]))))
     console.print(table)
     return code
 
 
 def measure(cores: Sequence[int], seconds: float, condition: str, ratio: str, mode: str) -> dict[str, Any]:
-    """Trains for that long. Returns how far predictions were, as fractions: of each record, and of the summary."""
+    """Trains for that long. Returns how far the prediction of each record was, as a fraction."""
     given = CONDITIONS[condition]
     words = (*COMMON, *RATIOS[ratio], *given.overrides, f"collect.mode={mode}")
-    with (
-        burning(given.num_burners),
-        confined(set(cores[: given.num_cores])),
-        tempfile.TemporaryDirectory(prefix="offpolicy-bench-") as scratch,
-    ):
+    with burning(given.num_burners), tempfile.TemporaryDirectory(prefix="offpolicy-bench-") as scratch:
         path = Path(scratch) / "run" / "metrics.jsonl"
-        command = offpolicy_train(path.parent, *words)
+        own = ",".join(map(str, cores[: given.num_cores]))
+        command = ["taskset", "-c", own, *offpolicy_train(path.parent, *words)]
         process = subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stdout=subprocess.DEVNULL)
         try:
             while process.poll() is None and not (path.is_file() and PREDICTED in path.read_text()):
@@ -110,17 +105,14 @@ def measure(cores: Sequence[int], seconds: float, condition: str, ratio: str, mo
         finally:
             stop(process, STOP_TIMEOUT_S)
         records = [json.loads(line) for line in path.read_text().splitlines()]
-        rates = json.loads(path.with_name("summary.json").read_text())["rates"]
     learning = [record for record in records if record.get(PREDICTED)]
     begun_s = learning[0]["wall_s"] + min(SKIPPED_S, seconds / 2)
     steady = [record for record in learning if record["wall_s"] >= begun_s][:-1]  # the end is in the last
     steady = [record for record in steady if record.get("perf/steps_per_sec")]
     thru = statistics.median(record["perf/steps_per_sec"] for record in steady)
     errors = [record[PREDICTED] / record["perf/steps_per_sec"] - 1.0 for record in steady]
-    predicted = rates["predicted_steps_per_sec"]
-    summary = predicted / rates["steps_per_sec"] - 1.0 if predicted else None
     threads = [record["perf/learner_threads"] for record in steady]
-    return {"thru": thru, "errors": errors, "summary": summary, "threads": threads}
+    return {"thru": thru, "errors": errors, "threads": threads}
 
 
 @contextmanager
@@ -133,17 +125,6 @@ def burning(count: int) -> Iterator[None]:
         for burner in burners:
             burner.kill()
             burner.wait()
-
-
-@contextmanager
-def confined(cores: set[int]) -> Iterator[None]:
-    """Children started meanwhile run on these cores."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,10 +1,8 @@
 """`make learning-curves [only=sac-pendulum,...] [seeds=3] [jobs=2] [budget=480] [again=runs/again]`: runs of studies.
 
-It makes the runs that benchmarks/results/learning lacks, in the order of the studies, and shows what each study has
-reached beside its bar. With `again` it makes those anew that are there: runs and results lie in that directory. Runs
-stand beside each other, each with one thread. When the budget is spent, or at Ctrl-C or SIGTERM, they save a checkpoint
-and stop: exit code 75 says that more is left, and the same command goes on. A run that failed is tried again where
-`only` names its study.
+It makes the runs that benchmarks/results/learning lacks, and shows what each study has reached beside its bar. With
+`again` it repeats those that are there, in that directory. When the budget is spent, or at Ctrl-C or SIGTERM, runs save
+a checkpoint and stop; exit code 75: more is left. A run that failed is tried again where `only` names its study.
 """
 
 from __future__ import annotations
@@ -21,9 +19,7 @@ from rich.console import Console
 
 from benchmarks.children import stop_at_sigterm, wide_console
 from benchmarks.journal import MORE_LEFT, add_budget, names_of
-from benchmarks.learning.nothing_learnt import POLICIES, policies
-from benchmarks.learning.results import policies_of, runs_of, save_policies, save_run
-from benchmarks.learning.runs import FAILED, FINISHED, UNFINISHED, StudyRun
+from benchmarks.learning.runs import FAILED, FINISHED, UNFINISHED, StudyRun, policies_of, runs_of, save_run
 from benchmarks.learning.studies import BY_KEY, STUDIES, Study
 from offpolicy.errors import EXIT_INTERRUPTED
 from offpolicy.types import Float64
@@ -40,9 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop_at_sigterm()
     waiting = list[StudyRun]()
     for study in studies:
-        env = study.final_env()
-        if not policies_of(env.id).keys() >= set(POLICIES):
-            save_policies(env.id, policies(env))
         known, seeds = runs_of(study, directory), range(1, min(study.seeds, arguments.seeds) + 1)
         left = [seed for seed in seeds if known.get(seed, {}).get("status", UNFINISHED) in due]
         waiting += [StudyRun(study, seed, known.get(seed), directory) for seed in left]
@@ -115,7 +108,7 @@ def summary(study: Study, directory: Path | None) -> str:
         kept = [f"{run['final']['mean']:,.1f}" for run in runs_of(study).values() if run["status"] == FINISHED]
         words.append(f"kept results {' '.join(kept)}")
     words += [f"{one.mean:,.0f} at {one.env_steps:,} ({one.source})" for one in study.published]
-    nothing = policies_of(study.final_env().id).items()
+    nothing = policies_of(study.resolved().env.id).items()
     return ", ".join(words + [f"{name} {one['mean']:,.0f}" for name, one in nothing])
 
 
@@ -139,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     cores, most = len(os.sched_getaffinity(0)), max(study.seeds for study in STUDIES)
     parser.add_argument("--seeds", type=int, default=most, help="of each study, at most (default: all)")
     parser.add_argument("--jobs", type=int, default=cores, help="runs at a time (default: the number of cores)")
-    again = "make runs anew, with their results in this directory, such as runs/again"
+    again = "repeat runs, with their results in this directory, such as runs/again"
     parser.add_argument("--again", type=lambda text: Path(text).resolve(), help=again)
     add_budget(parser)
     return parser

@@ -1,4 +1,7 @@
-"""One run of a study in a process of its own: begun, stopped with a checkpoint, resumed, evaluated and written down."""
+"""The runs of studies: each is begun, stopped with a checkpoint, resumed, evaluated and written down.
+
+`benchmarks/results/learning/<study>.json` holds the raw curve of every seed.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,53 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import results
 from benchmarks.children import environment, offpolicy
-from benchmarks.learning.results import Raw, save_run
-from benchmarks.learning.studies import Study, agree, decisive
+from benchmarks.learning.studies import Study, agree
 from benchmarks.results import REPOSITORY, facts_now
 from offpolicy.analysis.learning_curves import EVAL
 from offpolicy.analysis.records import read_run
-from offpolicy.config.run_files import read_config
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError
 from offpolicy.runs import SUMMARY
 
+Raw = dict[str, Any]  # Any: the JSON data of one run
+NOTHING_LEARNT = "nothing-learnt"
 DIRECTORY = REPOSITORY / "runs" / "learning-curves"
 FINISHED, UNFINISHED, FAILED = "finished", "unfinished", "failed"
 STOP_S = 120.0  # until a run that was asked to stop is killed: its last checkpoint remains
+
+
+def path_of(name: str, directory: Path | None = None) -> Path:
+    """Returns where the data of a study are: in `directory`, or with the published results."""
+    return (directory or results.RESULTS / "learning") / f"{name}.json"
+
+
+def read_file(name: str, directory: Path | None = None) -> Raw:
+    """Returns the data of a file; empty where there is none."""
+    path = path_of(name, directory)
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def runs_of(study: Study, directory: Path | None = None) -> dict[int, Raw]:
+    """Returns the runs of a study by seed; none of another configuration than the study has today."""
+    found = read_file(study.key, directory)
+    if not agree(found.get("configuration", {}), study.configuration()):
+        return {}
+    return {int(seed): run for seed, run in found.get("runs", {}).items()}
+
+
+def save_run(study: Study, seed: int, run: Raw, directory: Path | None = None) -> None:
+    """Writes the file of a study with this run in place of what it had of the seed."""
+    runs = {**runs_of(study, directory), seed: run}
+    by_seed = {str(number): runs[number] for number in sorted(runs)}
+    content = {"command": study.command, "configuration": study.configuration(), "runs": by_seed}
+    results.write_text(path_of(study.key, directory), results.one_per_line(content, "runs") + "\n")
+
+
+def policies_of(env_id: str) -> dict[str, Raw]:
+    """Returns what policies that learn nothing earn in an environment, random and constant; empty if not measured."""
+    found: dict[str, Raw] = read_file(NOTHING_LEARNT).get(env_id, {})
+    return found
 
 
 class StudyRun:
@@ -44,7 +81,8 @@ class StudyRun:
 
     def start(self) -> None:
         """Begins the run, or resumes it from its newest checkpoint; nothing where only its evaluation is left."""
-        words = ["resume", str(self.path)] if self._can_resume() else self._beginning()
+        can_resume = self.raw["calls"] and any((self.path / "checkpoints").glob("step-*"))
+        words = ["resume", str(self.path)] if can_resume else self._beginning()
         if _summary(self.path).get("status") == "completed":
             return
         (self.path / SUMMARY).unlink(missing_ok=True)  # of the start before, whose end it holds
@@ -100,16 +138,6 @@ class StudyRun:
         found = json.loads((self.path / "eval.jsonl").read_text().splitlines()[-1])
         measured = {"net_rotation": found["mean_net_rotation"]} if "mean_net_rotation" in found else {}
         return {"episodes": found["episodes"], "mean": found["mean_reward"], "std": found["std_reward"], **measured}
-
-    def _can_resume(self) -> bool:
-        """True if there is a checkpoint of this configuration, and its commit is written down."""
-        if not self.raw["calls"]:
-            return False
-        try:
-            is_same = agree(decisive(read_config(self.path)), self.study.configuration())
-        except ConfigError:
-            return False
-        return is_same and any((self.path / "checkpoints").glob("step-*"))
 
     def _beginning(self) -> list[str]:
         shutil.rmtree(self.path, ignore_errors=True)

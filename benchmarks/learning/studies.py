@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from offpolicy.config.overrides import load_config
 from offpolicy.config.parsing import flatten
 from offpolicy.config.schema import RunConfig
-from offpolicy.config.sections import EnvConfig
 
 EVALUATIONS = 20  # of a curve
 CURVE_EPISODES, FINAL_EPISODES = 10, 100
@@ -74,10 +73,6 @@ class Study(NamedTuple):
         """The configuration of the first seed, without the directories that only a run has."""
         teacher = ["teacher=unused"] if self.teacher else []
         return load_config([*self.arguments(1), *teacher, "run_dir=unused", *overrides])
-
-    def final_env(self) -> EnvConfig:
-        """The environment of the last evaluation."""
-        return self.resolved(*([HELD_OUT] if self.is_held_out else [])).env
 
 
 def decisive(config: RunConfig) -> dict[str, Any]:  # Any: values of a configuration

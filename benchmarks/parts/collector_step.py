@@ -1,8 +1,7 @@
 """One step of the collector on HalfCheetah-v5, phase by phase, in runs of SAC.
 
-With one environment, after an update of each step, as `alternate` has it, and with an update of every 64th step alone:
-what an update leaves in the caches is the difference. With 64 environments in one batch of MuJoCo, on one thread and
-on two.
+With one environment, behind an update of each step and of every 64th step: what an update leaves in the caches is the
+difference. With 64 environments in one batch of MuJoCo, on one thread and on two.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.children import environment, offpolicy_train
-from benchmarks.parts.measurement import Measurement
+from benchmarks.measurement import Measurement
 from benchmarks.results import REPOSITORY
 
 COMMON = (

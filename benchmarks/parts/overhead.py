@@ -1,8 +1,6 @@
 """What timing costs: the learner loop of every run, with the ledger and with the null object, in turns.
 
-The work of an iteration is nothing (the bare cost in microseconds), a spin of 5 ms (the cost in percent, without the
-noise of real work) or a SAC update (the cost in percent as a run has it). The parts are those of one rank that samples
-on its own thread.
+The work of an iteration is nothing (microseconds), a spin of 5 ms (percent) or a SAC update (percent).
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from types import SimpleNamespace as Seam
 
 import torch
 
-from benchmarks.parts import halfcheetah
-from benchmarks.parts.measurement import Measurement
+from benchmarks.measurement import Measurement
+from benchmarks.parts import updates
 from offpolicy.loop import Parts, train
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import make_ledger
@@ -29,7 +27,7 @@ LIMIT_PERCENT = 1.0
 PAIRS = 20  # of blocks per sample, the order swapped from pair to pair
 ITERATIONS, MANY_ITERATIONS = 6, 200  # of a block: short, so that other programs disturb both of a pair alike
 SAMPLES_PER_ROUND = 3
-ROWS, BATCHES = torch.zeros(0), halfcheetah.batches()
+ROWS, BATCHES = torch.zeros(0), updates.batch_of()
 Work = Callable[[Batches], object]  # of an iteration
 
 
@@ -39,7 +37,7 @@ def measure(rounds: int) -> Iterator[Measurement]:
     count = SAMPLES_PER_ROUND * rounds
     bare_us = [median((on - off) / 1000 for on, off in _pairs(_nothing, MANY_ITERATIONS)) for _ in range(count)]
     yield Measurement("timing", "ledger per iteration", "us", bare_us)
-    works: dict[str, Work] = {"spin of 5 ms": _spin, "SAC update": halfcheetah.learner("sac").update}
+    works: dict[str, Work] = {"spin of 5 ms": _spin, "SAC update": updates.learner_of("sac").update}
     for name, work in works.items():
         percents = [median(100 * (on / off - 1) for on, off in _pairs(work, ITERATIONS)) for _ in range(count)]
         yield Measurement("timing", f"ledger around a {name}", "%", percents, LIMIT_PERCENT)

@@ -1,19 +1,14 @@
-"""Sampling a batch, and bytes per row: our ring beside NumPy arrays as a control.
-
-The control is written here in the style of Stable-Baselines3: one array per field, `next_obs` stored in full, fancy
-indexing into new arrays. Both hold HalfCheetah's transitions, of one environment with episodes of 1000 steps.
-"""
+"""Sampling a batch: our ring beside NumPy arrays, one per field, as Stable-Baselines3 has them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from benchmarks.parts import halfcheetah
-from benchmarks.parts.measurement import Measurement, interleaved_us
+from benchmarks.measurement import Measurement, call_us
+from benchmarks.parts import updates
 from offpolicy.processes.shared_memory import SharedBlock
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_layout import IS_TRUNCATED, OFFSET_SHIFT
@@ -22,10 +17,8 @@ from offpolicy.types import Float32
 
 SIZES = {1_000_000: 25.0, 10_000_000: 40.0}  # rows, and the microseconds that 256 of them may take
 EPISODE = 1000  # steps
-BYTES_BEFORE = 176.0  # of a row that held its next observation, too
-MOST_SHARE = 0.6
 CALLS = 300
-SPEC, LAYOUT = halfcheetah.SPEC, halfcheetah.LAYOUT
+SPEC, LAYOUT = updates.SPEC, updates.LAYOUT
 
 
 class NumpyBuffer:
@@ -46,30 +39,24 @@ class NumpyBuffer:
 
 
 def measure(rounds: int) -> Iterator[Measurement]:
-    """Microseconds for a batch of 256, and bytes per row, on one thread."""
+    """Microseconds for a batch of 256, on one thread."""
     torch.set_num_threads(1)
     for capacity, limit in SIZES.items():
         yield from _of_size(capacity, limit, rounds)
 
 
 def _of_size(capacity: int, limit: float, rounds: int) -> Iterator[Measurement]:
-    start = _resident()
-    ring = _full_ring(capacity)
-    ring_bytes, start = _resident() - start, _resident()
-    control = NumpyBuffer(capacity)
-    control_bytes = _resident() - start
+    ring, control = _full_ring(capacity), NumpyBuffer(capacity)
     sampler = Sampler([ring], np.random.default_rng(1), guard=8)
-    batch = np.empty((halfcheetah.BATCH_SIZE, LAYOUT.width), np.float32)
+    batch = np.empty((updates.BATCH_SIZE, LAYOUT.width), np.float32)
     functions = {
         "ours": lambda: sampler.fill(batch),
-        "NumPy arrays": lambda: control.sample(halfcheetah.BATCH_SIZE),
+        "NumPy arrays": lambda: control.sample(updates.BATCH_SIZE),
     }
-    limits = {"ours": limit}
-    for name, samples in interleaved_us(functions, CALLS, 10 * rounds).items():
-        yield Measurement("replay", f"sample 256 of {capacity:,} rows, {name}", "us", samples, limits.get(name))
-    name = f"resident bytes per row of {capacity:,}"
-    yield Measurement("replay", f"{name}, ours", "B", [ring_bytes / capacity], MOST_SHARE * BYTES_BEFORE)
-    yield Measurement("replay", f"{name}, NumPy arrays", "B", [control_bytes / capacity])
+    each = [[call_us(function, CALLS) for function in functions.values()] for _ in range(10 * rounds + 1)]  # in turns
+    for name, (_, *samples) in zip(functions, zip(*each, strict=True), strict=True):  # the first round warms up
+        most = limit if name == "ours" else None
+        yield Measurement("replay", f"sample 256 of {capacity:,} rows, {name}", "us", samples, most)
 
 
 def _full_ring(capacity: int) -> ReplayRing:
@@ -84,9 +71,3 @@ def _full_ring(capacity: int) -> ReplayRing:
     codes[-1] = 0
     ring.restore_slots(0, [slots] * -(-capacity // EPISODE), slots[-1:])
     return ring
-
-
-def _resident() -> int:
-    """Returns the bytes of the process's resident set."""
-    fields = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
-    return 1024 * int(fields["VmRSS"].split()[0])

@@ -1,8 +1,6 @@
 """How the speed grows: with environments, with rows of a batch, with units of a layer, with learner ranks.
 
-Environments and ranks are whole runs (SAC, HalfCheetah-v5): one update per vector step of all environments, and one
-update per env step shared by all ranks. Batch and width are an update of SAC beside the floor of its products. Every
-point is bounded in time: all of them take about five minutes.
+Environments and ranks are whole runs (SAC, HalfCheetah-v5). Batch and width are an update beside its floor.
 """
 
 from __future__ import annotations
@@ -13,11 +11,10 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from benchmarks.children import use_cores
-from benchmarks.parts.measurement import Measurement
+from benchmarks.measurement import Measurement
 from benchmarks.parts.updates import Case, as_in_a_learner
-from benchmarks.peers.contenders import Ours
+from benchmarks.peers.contenders import Ours, Settings
 from benchmarks.peers.race import run
-from benchmarks.peers.workloads import Settings
 
 PART = "scaling"
 POINTS: Mapping[str, tuple[int, ...]] = {
@@ -26,7 +23,6 @@ POINTS: Mapping[str, tuple[int, ...]] = {
     "width": (64, 128, 256, 512, 1024),
     "ranks": (1, 2, 3, 4),
 }
-EXPECTED_S = {"environments": 35.0, "batch": 5.0, "width": 5.0, "ranks": 30.0}  # of a point
 RUN_S = 6.0  # measured of a run, after it has settled
 THREADS = 2
 SAMPLES = 5
@@ -45,9 +41,8 @@ def point(axis: str, value: int) -> Iterator[Measurement]:
         torch.set_num_threads(THREADS)
         case = Case.of("sac", rows=value) if axis == "batch" else Case.of("sac", width=value)
         case.sample(1, 1)  # warms up
-        update_ms, floor_ms = case.sample(1, 1)
-        calls, floor_calls = _that_fill(update_ms), _that_fill(2 * floor_ms / sum(case.products))
-        samples = [case.sample(calls, floor_calls) for _ in range(SAMPLES)]
+        calls = max(1, min(MOST_CALLS, int(1000 * SAMPLE_S / case.sample(1, 1)[0])))
+        samples = [case.sample(calls, 2 * calls) for _ in range(SAMPLES)]
     yield from case.measurements(PART, f"{axis}={value}", samples)
 
 
@@ -58,8 +53,3 @@ def runs_at(axis: str, value: int) -> tuple[Ours, Settings]:
     settings = Settings.of("sac")
     settings = dataclasses.replace(settings, batch_size=settings.batch_size // value * value)
     return Ours("offpolicy", ("runner=multi_gpu", f"runner.world_size={value}")), settings
-
-
-def _that_fill(call_ms: float) -> int:
-    """Returns how many calls fill a sample; at least one."""
-    return max(1, min(MOST_CALLS, int(1000 * SAMPLE_S / call_ms)))

@@ -1,15 +1,11 @@
 """One gradient update of SAC and of TD3 beside the floor of its matrix products, and one of FlashSAC.
 
-Update and floor are measured in turns in one process, with one and two threads of torch: their ratio is what two days,
-or two machines of one kind, share. The floor is the time of nothing but the products between hidden layers. Of an MLP
-with two hidden layers of W units and a batch of B rows, each network that is applied makes one product
-[B, W] x [W, W], its backward pass one of the same shape for the inputs and one [W, B] x [B, W] for the weights. SAC
-makes 16 of them per update (arXiv:1812.05905, two critics), TD3 11.5 on average with a policy delay of 2
-(arXiv:1802.09477). Two of SAC's are made as one of 2 B rows. The narrow products of the first and the last layer are
-not in the floor, and FlashSAC's have many shapes: it has no floor here.
-
-The floor is always that of the BLAS (`torch.mm`): an update whose products oneDNN makes may be below it. Where that is
-what `algo.products=auto` takes, the update with the BLAS is measured beside it. So is the textbook's, by autograd.
+Update and floor are measured in turns in one process, with one and two threads of torch. The floor is the time of
+nothing but the products between hidden layers by the BLAS (`torch.mm`): with two hidden layers of W units and a batch
+of B rows, each network that is applied makes one product [B, W] x [W, W], its backward pass one of that shape for the
+inputs and one [W, B] x [B, W] for the weights. SAC makes 16 per update (arXiv:1812.05905), TD3 11.5 with a policy delay
+of 2 (arXiv:1802.09477). FlashSAC's have many shapes. Where oneDNN makes the products, the update with the BLAS is
+measured too, and so is the textbook's.
 """
 
 from __future__ import annotations
@@ -21,13 +17,20 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.parts import halfcheetah
-from benchmarks.parts.measurement import Measurement, call_us
+from benchmarks.measurement import Measurement, call_us
 from offpolicy.algos.learner import Learner
+from offpolicy.algos.registry import make_learner
+from offpolicy.config.overrides import load_config
+from offpolicy.config.schema import RunConfig
 from offpolicy.machine import keep_freed_memory
 from offpolicy.onednn import AUTO, BLAS, chosen_library
-from offpolicy.types import Batches
+from offpolicy.replay.row_layout import RowLayout
+from offpolicy.types import Batches, SpaceSpec
 
+# HalfCheetah-v5: 17 observations, 6 actions.
+SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6, max_episode_steps=1000)
+LAYOUT = RowLayout(SPEC.obs_dim, SPEC.action_dim)
+BATCH_SIZE = 256
 PART = "update"
 RATIO = "update / floor"
 ALGOS = ("sac", "td3")
@@ -37,6 +40,25 @@ FLOOR_CALLS = 40  # of each product
 SAMPLES = 20  # per round
 WITH_THE_BLAS = " with the BLAS"
 VARIANTS = {"": (), WITH_THE_BLAS: ("algo.products=blas",), " of the textbook": ("algo.kernels=textbook",)}
+
+
+def config_of(algo: str, *overrides: str) -> RunConfig:
+    """The configuration of `offpolicy train algo=<algo> env=halfcheetah device=cpu`."""
+    return load_config([f"algo={algo}", "env=halfcheetah", "device=cpu", *overrides])
+
+
+def learner_of(algo: str, *overrides: str) -> Learner:
+    """A fresh learner on the CPU."""
+    return make_learner(config_of(algo, *overrides).algo, SPEC, torch.device("cpu"), seed=1)
+
+
+def batch_of(num_rows: int = BATCH_SIZE) -> Batches:
+    """One batch of plausible rows."""
+    rows = torch.randn((num_rows, LAYOUT.width), generator=torch.Generator().manual_seed(1))
+    rows[:, LAYOUT.action] = rows[:, LAYOUT.action].tanh()
+    rows[:, LAYOUT.terminated] = 0.0
+    rows[:, LAYOUT.discount] = 0.99
+    return Batches((LAYOUT.split(rows),), None)
 
 
 class Products(NamedTuple):
@@ -72,12 +94,12 @@ class Case(NamedTuple):
     width: int
 
     @classmethod
-    def of(cls, algo: str, rows: int = halfcheetah.BATCH_SIZE, width: int = 256, variant: str = "") -> Case:
+    def of(cls, algo: str, rows: int = BATCH_SIZE, width: int = 256, variant: str = "") -> Case:
         """Returns the update of an algorithm on HalfCheetah-v5 with so many rows and two hidden layers."""
         overrides = (f"algo.batch_size={rows}", f"algo.hidden_dims=[{width},{width}]", *VARIANTS[variant])
-        hidden = hidden_products(algo, halfcheetah.config(algo, *overrides).algo.policy_delay)
-        learner = halfcheetah.learner(algo, *overrides)
-        return cls(f"{algo.upper()}{variant}", learner, halfcheetah.batches(rows), hidden, rows, width)
+        hidden = hidden_products(algo, config_of(algo, *overrides).algo.policy_delay)
+        learner = learner_of(algo, *overrides)
+        return cls(f"{algo.upper()}{variant}", learner, batch_of(rows), hidden, rows, width)
 
     def sample(self, calls: int, floor_calls: int) -> tuple[float, float]:
         """Returns the milliseconds of an update, and of its floor, on the threads that torch has now."""
@@ -102,7 +124,7 @@ class Case(NamedTuple):
 def measure(rounds: int) -> Iterator[Measurement]:
     """Milliseconds per update, those of its floor, and their ratio, the cases in turns; then FlashSAC's."""
     yield from measure_beside_floors(rounds)
-    update = partial(halfcheetah.learner("flashsac").update, halfcheetah.batches())
+    update = partial(learner_of("flashsac").update, batch_of())
     samples: dict[int, list[float]] = {threads: [] for threads in THREADS}
     with as_in_a_learner():
         for number in range(-1, SAMPLES * rounds):
@@ -134,10 +156,7 @@ def measure_beside_floors(rounds: int) -> Iterator[Measurement]:
 
 @contextmanager
 def as_in_a_learner() -> Iterator[None]:
-    """Flushes denormals, as a learner's process does; restores that and the number of threads afterwards.
-
-    Freed memory is kept, as there, and goes on being kept.
-    """
+    """Flushes denormals and keeps freed memory, as a learner's process does; restores the number of threads."""
     num_threads = torch.get_num_threads()
     keep_freed_memory()
     torch.set_flush_denormal(True)

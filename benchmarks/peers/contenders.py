@@ -1,4 +1,4 @@
-"""Who competes: how each is started, and where its env-step counter can be read."""
+"""The races: what every contender does, how each is started, and where its env-step counter can be read."""
 
 from __future__ import annotations
 
@@ -6,23 +6,83 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 from benchmarks.children import environment, offpolicy_train
-from benchmarks.peers.workloads import Settings
 from benchmarks.results import REPOSITORY
 from offpolicy.machine import num_usable_cores
 
+UPDATES_SLACK = 0.05  # fraction by which the updates of a run may differ from those asked for
+# Updates by which those of every run may differ, one at either end of its learning: the random steps end within a
+# vector step, and the last vector step may have no update yet.
+FEWEST_SLACK = 2.0
 PEERS = REPOSITORY / ".bench"  # one virtual environment per peer, made by the Makefile
-TUNED = "fastest: "  # begins the line in which a run says which threads or mode it has chosen
 OUTPUT = "output"  # of a repeat, in its scratch directory
 CHOICE = "fastest: "  # begins the line in which a run of ours reports which threads or mode it has chosen
 UPDATE = ("replay_sample", "h2d", "train")  # phases of ours that are one update with the sampling of its batch
 ENDLESS = 1_000_000_000  # env steps: the time ends a repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """SAC or TD3 on HalfCheetah-v5 with one gradient update per vector step of all environments."""
+
+    algo: str
+    num_envs: int
+    env_id: str = "HalfCheetah-v5"
+    batch_size: int = 256
+    hidden_dims: tuple[int, ...] = (256, 256)  # of the actor and of each of two critics
+    actor_lr: float = 3e-4
+    critic_lr: float = 3e-4
+    gamma: float = 0.99
+    tau: float = 0.005
+    learning_starts: int = 1000  # env steps
+    capacity: int = 1_000_000  # rows of the replay
+    policy_delay: int = 1  # critic updates per actor update
+
+    @classmethod
+    def of(cls, algo: str, num_envs: int = 1) -> Settings:
+        """Returns the settings of an algorithm; TD3 delays its actor as its paper does."""
+        return cls(algo, num_envs, policy_delay=2 if algo == "td3" else 1)
+
+    @property
+    def utd(self) -> float:
+        """Gradient updates per env step."""
+        return 1.0 / self.num_envs
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the settings as JSON data."""
+        return asdict(self) | {"hidden_dims": list(self.hidden_dims)}
+
+
+RACES = (("sac", 1), ("td3", 1), ("sac", 16), ("sac", 64))  # algorithm, environments
+WORKLOADS: Mapping[str, Settings] = {f"{algo}-{num_envs}": Settings.of(algo, num_envs) for algo, num_envs in RACES}
+
+
+class UnequalSettings(ValueError):
+    """A contender did other work than the others."""
+
+
+def check_equal(wanted: Settings, found: Mapping[str, Any], env_steps: int, updates: int) -> None:
+    """Raises `UnequalSettings` that names every setting that a contender had otherwise, and a wrong number of updates.
+
+    `found` must hold every setting: what a contender does not report is not equal.
+    """
+    problems = [
+        f"{name}: got {found.get(name)!r}, allowed {value!r}"
+        for name, value in wanted.to_mapping().items()
+        if found.get(name) != value
+    ]
+    due = (env_steps - wanted.learning_starts) * wanted.utd
+    slack = max(UPDATES_SLACK * due, FEWEST_SLACK)
+    if abs(updates - due) > slack:
+        problems.append(f"updates: got {updates}, allowed {due:.0f} +- {slack:.0f} after {env_steps} env steps")
+    if problems:
+        raise UnequalSettings("unequal settings: " + "; ".join(problems))
 
 
 class Job(NamedTuple):
@@ -79,10 +139,7 @@ class Ours:
         return not tries or CHOICE in (job.scratch / OUTPUT).read_text(errors="replace")
 
     def ticks(self, job: Job) -> list[Tick]:
-        """Returns its counter over time, as far as it is written.
-
-        The last record is left out: of a run that has ended it is written once every process has exited.
-        """
+        """Returns its counter over time. The last record is left out: it may be written after every process's exit."""
         path = job.scratch / "run" / "metrics.jsonl"
         records = [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.is_file() else []
         if not records:
@@ -134,10 +191,7 @@ def settings_of_run(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of this directory under an interpreter; `threads` of torch, 0 for what the library chooses itself.
-
-    Under this interpreter it is a module of the package; others do not have it.
-    """
+    """A program of this directory under an interpreter; `threads` of torch, 0 for what the library chooses itself."""
 
     name: str
     home: str  # below PEERS; '' for this interpreter
@@ -179,11 +233,7 @@ Contender = Ours | Program
 CONTENDERS: Mapping[str, Contender] = {
     "ours": Ours("offpolicy", ("collect.mode=alternate",)),
     "overlap": Ours("offpolicy, overlap", ("collect.mode=overlap",)),
-    "auto": Ours("offpolicy, auto", ("collect.mode=auto",)),
-    "sb3-1": Program("Stable-Baselines3, 1 thread", "sb3", "peer_models", ("stable_baselines3",), 1),
     "sb3-2": Program("Stable-Baselines3, 2 threads", "sb3", "peer_models", ("stable_baselines3",), 2),
     "sbx": Program("SBX", "sbx", "peer_models", ("sbx",), 0),
-    "control-1": Program("single file in torch, 1 thread", "", "control", (), 1),
     "control-2": Program("single file in torch, 2 threads", "", "control", (), 2),
-    "by-hand-2": Program("single file without autograd, 2 threads", "", "by_hand", (), 2),
 }

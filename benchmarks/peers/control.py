@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -36,11 +36,6 @@ class Trainer(NamedTuple):
 
     act: Act  # with noise
     update: Update  # of a batch, with the number of the update, from 1
-    found: dict[str, Any]  # the settings as its objects have them
-
-
-TrainerOf = Callable[[dict[str, Any], int, int], Trainer]  # of the settings and the sizes of obs and actions
-EnvsOf = Callable[[dict[str, Any]], VectorEnv[Any, Any, Any]]  # of the settings; a masked reset starts episodes
 
 
 def mlp(inputs: int, hidden: list[int], outputs: int) -> nn.Sequential:
@@ -61,6 +56,12 @@ class Critics(nn.Module):
         return self.q1(both).view(-1), self.q2(both).view(-1)
 
 
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
 def polyak(target: nn.Module, online: nn.Module, tau: float) -> None:
     for slow, fast in zip(target.parameters(), online.parameters(), strict=True):
         slow.data.copy_(tau * fast.data + (1 - tau) * slow.data)
@@ -68,10 +69,8 @@ def polyak(target: nn.Module, online: nn.Module, tau: float) -> None:
 
 def sac(args: dict[str, Any], obs_dim: int, action_dim: int) -> Trainer:
     """Soft actor-critic (arXiv:1812.05905) with a tuned temperature."""
-    actor, critics = (
-        mlp(obs_dim, args["hidden_dims"], 2 * action_dim),
-        Critics(obs_dim, action_dim, args["hidden_dims"]),
-    )
+    actor = mlp(obs_dim, args["hidden_dims"], 2 * action_dim)
+    critics = Critics(obs_dim, action_dim, args["hidden_dims"])
     targets = copy.deepcopy(critics)
     actor_optimizer = torch.optim.Adam(actor.parameters(), lr=args["actor_lr"])
     q_optimizer = torch.optim.Adam(critics.parameters(), lr=args["critic_lr"])
@@ -95,21 +94,15 @@ def sac(args: dict[str, Any], obs_dim: int, action_dim: int) -> Trainer:
             target_q = reward + (1 - terminated) * args["gamma"] * next_q
         q1, q2 = critics(obs, action)
         q_loss = F.mse_loss(q1, target_q) + F.mse_loss(q2, target_q)
-        q_optimizer.zero_grad()
-        q_loss.backward()
-        q_optimizer.step()
+        descend(q_optimizer, q_loss)
         new_action, log_prob = sample(obs)
         actor_loss = (alpha * log_prob - torch.min(*critics(obs, new_action))).mean()
-        actor_optimizer.zero_grad()
-        actor_loss.backward()
-        actor_optimizer.step()
+        descend(actor_optimizer, actor_loss)
         alpha_loss = (-log_alpha.exp() * (log_prob.detach() - action_dim)).mean()
-        alpha_optimizer.zero_grad()
-        alpha_loss.backward()
-        alpha_optimizer.step()
+        descend(alpha_optimizer, alpha_loss)
         polyak(targets, critics, args["tau"])
 
-    return Trainer(lambda obs: sample(obs)[0], update, settings_of(actor, critics, actor_optimizer, q_optimizer))
+    return Trainer(lambda obs: sample(obs)[0], update)
 
 
 def td3(args: dict[str, Any], obs_dim: int, action_dim: int) -> Trainer:
@@ -132,44 +125,25 @@ def td3(args: dict[str, Any], obs_dim: int, action_dim: int) -> Trainer:
             target_q = reward + (1 - terminated) * args["gamma"] * torch.min(*targets(next_obs, next_action))
         q1, q2 = critics(obs, action)
         q_loss = F.mse_loss(q1, target_q) + F.mse_loss(q2, target_q)
-        q_optimizer.zero_grad()
-        q_loss.backward()
-        q_optimizer.step()
+        descend(q_optimizer, q_loss)
         if number % args["policy_delay"] == 0:
             actor_loss = -critics.q1(torch.cat([obs, actor(obs)], 1)).mean()
-            actor_optimizer.zero_grad()
-            actor_loss.backward()
-            actor_optimizer.step()
+            descend(actor_optimizer, actor_loss)
             polyak(target_actor, actor, args["tau"])
             polyak(targets, critics, args["tau"])
 
-    return Trainer(act, update, settings_of(actor, critics, actor_optimizer, q_optimizer))
+    return Trainer(act, update)
 
 
-def trainer_of(args: dict[str, Any], obs_dim: int, action_dim: int) -> Trainer:
-    return (sac if args["algo"] == "sac" else td3)(args, obs_dim, action_dim)
-
-
-def separate_envs(args: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
-    """Environments as Gymnasium makes them, one after the other in this process."""
-    makers = [lambda: gym.make(args["env_id"])] * args["num_envs"]
-    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
-
-
-def train(  # noqa: PLR0913  # what a repeat is
-    trainer_of: TrainerOf, envs_of: EnvsOf, args: dict[str, Any], seconds: float, seed: int, threads: int
-) -> dict[str, Any]:
+def train(args: dict[str, Any], seconds: float, seed: int, threads: int) -> dict[str, Any]:
     """Trains for `seconds` after the random steps; returns the report."""
     torch.manual_seed(seed)
     torch.set_num_threads(threads)
     rng = np.random.default_rng(seed)
-    envs = envs_of(args)
-    num, (obs_dim,), (action_dim,) = (
-        envs.num_envs,
-        envs.single_observation_space.shape or (),
-        envs.single_action_space.shape or (),
-    )
-    trainer = trainer_of(args, obs_dim, action_dim)
+    makers = [lambda: gym.make(args["env_id"])] * args["num_envs"]
+    envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
+    num, (obs_dim,), (action_dim,) = envs.num_envs, envs.single_observation_space.shape, envs.single_action_space.shape
+    trainer = (sac if args["algo"] == "sac" else td3)(args, obs_dim, action_dim)
     rows = args["capacity"]
     obs_rows, next_rows = (np.zeros((rows, obs_dim), np.float32) for _ in range(2))
     action_rows = np.zeros((rows, action_dim), np.float32)
@@ -202,31 +176,12 @@ def train(  # noqa: PLR0913  # what a repeat is
             updates += 1
             trainer.update(tuple(torch.from_numpy(field[chosen]) for field in fields), updates)  # type: ignore[arg-type]
             in_updates_s += time.monotonic() - begun_s
-    found = args | trainer.found | {"num_envs": num, "capacity": len(obs_rows), "batch_size": len(chosen)}
+    found = args | {"num_envs": num, "capacity": len(obs_rows), "batch_size": len(chosen)}
     report = {"ticks": ticks, "env_steps": steps, "updates": updates, "threads": str(torch.get_num_threads())}
     installed = {package: metadata.version(package) for package in PACKAGES}
     return report | {"settings": found, "versions": installed}
 
 
-def settings_of(actor: nn.Module, critics: nn.Module, actor_optimizer: Any, q_optimizer: Any) -> dict[str, Any]:
-    lrs = {"actor_lr": actor_optimizer.param_groups[0]["lr"], "critic_lr": q_optimizer.param_groups[0]["lr"]}
-    return {"hidden_dims": widths(actor, critics), **lrs}
-
-
-def widths(*modules: nn.Module) -> list[Any]:
-    """The hidden widths that all networks share; those of each where they differ."""
-    networks = [part for module in modules for part in module.modules() if isinstance(part, nn.Sequential)]
-    flat = [[layer.out_features for layer in one if isinstance(layer, nn.Linear)][:-1] for one in networks]
-    hidden = [one for one in flat if one]
-    return hidden[0] if all(one == hidden[0] for one in hidden) else hidden
-
-
-def run_program(trainer_of: TrainerOf, envs_of: EnvsOf) -> None:
-    """Trains as the command line says, and writes the report."""
-    settings, seconds, seed, threads, out = sys.argv[1:]
-    report = train(trainer_of, envs_of, json.loads(settings), float(seconds), int(seed), int(threads))
-    Path(out).write_text(json.dumps(report))
-
-
 if __name__ == "__main__":
-    run_program(trainer_of, separate_envs)
+    settings, seconds, seed, threads, out = sys.argv[1:]
+    Path(out).write_text(json.dumps(train(json.loads(settings), float(seconds), int(seed), int(threads))))

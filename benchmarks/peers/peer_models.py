@@ -1,9 +1,7 @@
 """SAC or TD3 by Stable-Baselines3 or SBX, which share their interface. Run by the peer's own interpreter.
 
 Usage: peer_models.py MODULE SETTINGS SECONDS SEED THREADS OUT, with MODULE stable_baselines3 or sbx, SETTINGS as JSON,
-SECONDS of learning, and THREADS 0 for the default. OUT becomes {"ticks": [[env_steps, seconds, updates, seconds in
-them], ...], "env_steps": n, "updates": n, "threads": "...", "settings": {...}, "versions": {...}}; the settings are
-read back from the model.
+SECONDS of learning, and THREADS 0 for the default. OUT becomes the report: `contenders.Report` and the ticks.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ def main(module: str, settings: dict[str, Any], seconds: float, seed: int, threa
         "env_steps": model.num_timesteps,
         "updates": int(model._n_updates),
         "threads": words,
-        "settings": settings_of(model, module, settings["algo"]),
+        "settings": settings_of(model, settings["algo"]),
         "versions": versions(),
     }
     out.write_text(json.dumps(report))
@@ -65,10 +63,8 @@ def make_model(module: str, settings: dict[str, Any], seed: int) -> Any:  # Any:
     size = env.action_space.shape[0]
     own: dict[str, Any] = {"ent_coef": "auto"}
     if settings["algo"] == "td3":
-        own = {
-            "policy_delay": settings["policy_delay"],
-            "action_noise": NormalActionNoise(np.zeros(size), 0.1 * np.ones(size)),
-        }
+        noise = NormalActionNoise(np.zeros(size), 0.1 * np.ones(size))
+        own = {"policy_delay": settings["policy_delay"], "action_noise": noise}
     return getattr(importlib.import_module(module), settings["algo"].upper())(
         "MlpPolicy",
         env,
@@ -88,10 +84,7 @@ def make_model(module: str, settings: dict[str, Any], seed: int) -> Any:  # Any:
 
 
 def timed_updates(model: Any, clock: Callable[[], float] = time.monotonic) -> list[Any]:
-    """Has the model count its updates and the seconds in them, with the sampling of their batches; returns both.
-
-    Both libraries read losses at the end of an update: it is computed when `train` returns.
-    """
+    """Counts the model's updates and the seconds in them; both libraries read losses at their end. Returns both."""
     train, in_updates = model.train, [0, 0.0]
 
     def timed(*args: Any, **kwargs: Any) -> None:
@@ -104,9 +97,9 @@ def timed_updates(model: Any, clock: Callable[[], float] = time.monotonic) -> li
     return in_updates
 
 
-def settings_of(model: Any, module: str, algo: str) -> dict[str, Any]:
+def settings_of(model: Any, algo: str) -> dict[str, Any]:
     """The settings that the model's own objects have."""
-    networks = torch_networks(model) if module == "stable_baselines3" else jax_networks(model)
+    step_size = float(model.lr_schedule(1.0))  # of actor and critics
     return {
         "algo": type(model).__name__.lower(),
         "num_envs": model.n_envs,
@@ -117,45 +110,10 @@ def settings_of(model: Any, module: str, algo: str) -> dict[str, Any]:
         "learning_starts": model.learning_starts,
         "capacity": model.replay_buffer.buffer_size * model.n_envs,
         "policy_delay": int(getattr(model, "policy_delay", 1)) if algo == "td3" else 1,
-        **networks,
+        "hidden_dims": list(model.policy_kwargs["net_arch"]),
+        "actor_lr": step_size,
+        "critic_lr": step_size,
     }
-
-
-def torch_networks(model: Any) -> dict[str, Any]:
-    """Widths and step sizes of Stable-Baselines3's modules and optimisers; the widths of all networks must agree."""
-    actor = [width for name, width in torch_widths(model.actor)]
-    critics = [torch_widths(critic) for critic in model.critic.q_networks]
-    # The last product of an actor and of a critic is its output; SAC's actor has two of them.
-    outputs = 2 if hasattr(model.actor, "log_std") else 1
-    hidden = [actor[:-outputs], *([width for _, width in critic][:-1] for critic in critics)]
-    return {
-        "hidden_dims": hidden[0] if len(critics) == 2 and all(one == hidden[0] for one in hidden) else hidden,
-        "actor_lr": model.actor.optimizer.param_groups[0]["lr"],
-        "critic_lr": model.critic.optimizer.param_groups[0]["lr"],
-    }
-
-
-def torch_widths(module: Any) -> list[tuple[str, int]]:
-    return [(name, layer.out_features) for name, layer in module.named_modules() if hasattr(layer, "out_features")]
-
-
-def jax_networks(model: Any) -> dict[str, Any]:
-    """Widths of SBX's layers from the shapes of its parameters, and the step sizes of its schedules."""
-    actor = model.policy.actor_state.params["params"]
-    (critics,) = model.policy.qf_state.params["params"].values()
-    outputs = 2 if type(model).__name__ == "SAC" else 1  # mean and log of std
-    hidden = [jax_widths(actor)[:-outputs], jax_widths(critics)[:-1]]
-    num_critics = critics["Dense_0"]["kernel"].shape[0]
-    return {
-        "hidden_dims": hidden[0] if num_critics == 2 and hidden[0] == hidden[1] else hidden,
-        "actor_lr": float(model.lr_schedule(1.0)),
-        "critic_lr": float(model.initial_qf_learning_rate or model.lr_schedule(1.0)),
-    }
-
-
-def jax_widths(layers: Any) -> list[int]:
-    ordered = sorted(layers, key=lambda name: int(name.rpartition("_")[2]))
-    return [int(layers[name]["kernel"].shape[-1]) for name in ordered]
 
 
 def versions() -> dict[str, str]:

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.children import stop
-from benchmarks.peers.contenders import OUTPUT, Contender, Job, Tick
-from benchmarks.peers.workloads import Settings, check_equal
-from benchmarks.quiet import Usage
+from benchmarks.journal import Usage
+from benchmarks.peers.contenders import OUTPUT, Contender, Job, Settings, Tick, check_equal
 from offpolicy.errors import EXIT_TERMINATED
 
 SETTLE_S = 8.0  # of learning, at least: compilation and caches; our trials of threads and modes may take longer
@@ -63,7 +62,7 @@ def _raced(contender: Contender, job: Job, cores: Sequence[int]) -> tuple[float,
     Returns when that choice was seen, and the cores' clocks all along.
     """
     started_s = settled_s = time.monotonic()
-    samples, has_chosen = [Usage.of_tree(cores)], False
+    samples, has_chosen = [Usage.now(cores)], False
     with open(job.scratch / OUTPUT, "wb") as output:
         process = subprocess.Popen(
             contender.command(job), env=contender.environment(), stdout=output, stderr=subprocess.STDOUT
@@ -71,7 +70,7 @@ def _raced(contender: Contender, job: Job, cores: Sequence[int]) -> tuple[float,
         try:
             while process.poll() is None:
                 time.sleep(POLL_S)
-                samples.append(Usage.of_tree(cores))
+                samples.append(Usage.now(cores))
                 now_s = time.monotonic()
                 if not has_chosen:
                     settled_s, has_chosen = now_s, contender.has_chosen(job)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from benchmarks.learning.results import runs_of
-from benchmarks.learning.runs import FINISHED
+from benchmarks.learning.runs import FINISHED, runs_of
 from benchmarks.learning.studies import BY_KEY
 from tests.conftest import REPOSITORY
 

@@ -46,11 +46,3 @@ def test_every_point_of_runs_is_a_configuration_that_a_run_takes(tmp_path: Path)
         config = load_config(command[command.index("train") + 1 :])
         assert config.runner.world_size * config.env.num_envs == value
         assert config.algo.utd == 1 / config.env.num_envs
-
-
-@pytest.mark.slow
-def test_a_point_is_measured_in_a_process_of_its_own() -> None:
-    found = bench.in_child("scaling/width=64")
-    assert [one["name"] for one in found][0] == "width=64"
-    with pytest.raises(RuntimeError, match=r"^no_such_part: exit code 1\n"):
-        bench.in_child("no_such_part")

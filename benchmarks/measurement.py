@@ -1,14 +1,27 @@
-"""One measured quantity, and the ways to measure a time."""
+"""A measured quantity with its median and range, and the ways to measure a time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 from benchmarks.journal import is_marked
-from benchmarks.stats import Spread
+
+
+class Spread(NamedTuple):
+    """Median and range of repeats."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Spread:
+        """The spread of at least one sample."""
+        return cls(median(samples), min(samples), max(samples))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +72,3 @@ def call_us(function: Callable[[], object], calls: int) -> float:
     for _ in range(calls):
         function()
     return (time.perf_counter_ns() - start_ns) / calls / 1000
-
-
-def interleaved_us(functions: Mapping[str, Callable[[], object]], calls: int, rounds: int) -> dict[str, list[float]]:
-    """Microseconds per call of each function in every round: A B C, A B C, so that other programs disturb all alike."""
-    samples: dict[str, list[float]] = {name: [] for name in functions}
-    for number in range(-1, rounds):
-        for name, function in functions.items():
-            sample = call_us(function, calls)
-            if number >= 0:  # the first round warms up
-                samples[name].append(sample)
-    return samples
