@@ -22,6 +22,7 @@ NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP)
 COPY_BYTES = 8 << 20
 _TEMPORARY = re.compile(r"\..+\.([0-9]+)\.tmp")  # of `atomic_file`, with the pid of the writer
 UPDATES = "train/n_updates"  # of a record
+Line = Mapping[str, float | str | None]  # of a file of JSON lines
 
 
 @contextlib.contextmanager
@@ -99,38 +100,23 @@ def write_output(option: str, path: Path, content: bytes | str) -> None:
 
 
 class AppendFile:
-    """Unbuffered, so nothing is left to fail at exit: a piece is in the file when `append` returns, or not at all."""
+    """Unbuffered, so nothing is left to fail at exit: a piece is in the file when `append` returns, or not at all.
+
+    Nobody else writes the file.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
-    def append(self, piece: bytes) -> None:
-        """Writes `piece` in one call. Raises OSError; a piece that fits only in part is removed."""
+    def append(self, piece: bytes, instead: bytes = b"") -> None:
+        """Writes `piece` in one call, in place of the end of the file, `instead`. Raises OSError: all is as it was."""
         fault.hit("record.write")
-        written = os.write(self._descriptor, piece)
+        begin = os.fstat(self._descriptor).st_size - len(instead)
+        written = os.pwrite(self._descriptor, piece, begin)
         if written < len(piece):
-            os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
+            os.pwrite(self._descriptor, instead, begin)  # takes no room: the blocks are there
+            os.ftruncate(self._descriptor, begin + len(instead))
             raise OSError(f"only {written} of {len(piece)} bytes could be written")
-
-    @property
-    def size(self) -> int:
-        """Bytes in the file."""
-        return os.fstat(self._descriptor).st_size
-
-    def replace(self, old: bytes, new: bytes) -> None:
-        """Writes `new` over `old`, the end of the file and no longer, in one call. Raises OSError; then `old` stays."""
-        fault.hit("record.replace")
-        begin = self.size - len(old)
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)  # appending, a file has no place to write at
-        try:
-            written = os.pwrite(descriptor, new, begin)
-            if written < len(new):
-                os.pwrite(descriptor, old, begin)  # takes no room: the blocks are there
-                os.ftruncate(descriptor, begin + len(old))
-                raise OSError(f"only {written} of {len(new)} bytes could be written")
-        finally:
-            os.close(descriptor)
 
     def close(self) -> None:
         """Closes the file; a second call does nothing."""
@@ -148,14 +134,10 @@ class JsonlFile:
 
     def __init__(self, path: Path, resume_step: int | None, resume_updates: int | None = None) -> None:
         if path.is_file():
-            _mend(
-                path,
-                math.inf if resume_step is None else resume_step,
-                math.inf if resume_updates is None else resume_updates,
-            )
+            _mend(path, *(math.inf if last is None else last for last in (resume_step, resume_updates)))
         self._file = AppendFile(path)
 
-    def append(self, mapping: Mapping[str, float | str | None]) -> None:
+    def append(self, mapping: Line) -> None:
         """Writes one line, whole or not at all. Raises OSError."""
         self._file.append(_line(mapping))
 
@@ -175,37 +157,36 @@ class UniqueJsonlFile(JsonlFile):
         super().__init__(path, resume_step, resume_updates)
         content = path.read_bytes() if path.is_file() else b""
         self._last_line = content[content.rfind(b"\n", 0, -1) + 1 :]
-        self._last: Mapping[str, float | str | None] = json.loads(self._last_line or b"{}")
+        self._last: Line = json.loads(self._last_line or b"{}")
         self._is_of_before = True  # the last line is of another process
 
-    def append(self, mapping: Mapping[str, float | str | None]) -> None:
+    def append(self, mapping: Line) -> None:
         """Writes one line, whole or not at all, after those of other env steps. Raises OSError; the last one stays."""
+        before, is_repeated = b"", False
         if self._last.get("env_steps") == mapping.get("env_steps", -1):
+            before = self._last_line
             is_repeated = self._is_of_before and self._last.get(UPDATES) == mapping.get(UPDATES)
             mapping = {**mapping, **self._last} if is_repeated else {**self._last, **mapping}
-            line = _line(mapping, len(self._last_line))
-            self._file.replace(self._last_line, line)
-        else:
-            line, is_repeated = _line(mapping), False
-            self._file.append(line)
+        line = _line(mapping, len(before))
+        self._file.append(line, before)
         self._last_line, self._last, self._is_of_before = line, mapping, is_repeated
 
 
-def _line(mapping: Mapping[str, float | str | None], length: int = 0) -> bytes:
+def _line(mapping: Line, length: int = 0) -> bytes:
     """Returns a line of at least so many bytes: over a longer one, nothing of that one is left."""
     return json.dumps(mapping, allow_nan=False).encode().ljust(length - 1) + b"\n"
 
 
 def _mend(path: Path, last_step: float, last_updates: float) -> None:
     """Keeps the whole lines up to `last_step` and `last_updates`; moves later ones out and drops torn ones."""
-    kept: list[bytes] = []
-    superseded: list[bytes] = []
-    lines = path.read_bytes().split(b"\n")
+    lines, kept, superseded = path.read_bytes().split(b"\n"), list[bytes](), list[bytes]()
     for line in lines:
-        progress = _progress(line)
-        if progress is not None:
-            is_kept = progress[0] <= last_step and progress[1] <= last_updates
-            (kept if is_kept else superseded).append(line + b"\n")
+        try:
+            record: Any = json.loads(line)  # Any: whatever the file holds
+            is_kept = float(record["env_steps"]) <= last_step and float(record.get(UPDATES, 0.0)) <= last_updates
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            continue
+        (kept if is_kept else superseded).append(line + b"\n")
     if superseded:
         fault.hit("record.mend")
         with path.with_name(f"{path.stem}.superseded{path.suffix}").open("a+b") as file:
@@ -216,15 +197,6 @@ def _mend(path: Path, last_step: float, last_updates: float) -> None:
                 os.fsync(file.fileno())
     if b"".join(kept) != b"\n".join(lines):
         atomic_write(path, b"".join(kept), durable=True)
-
-
-def _progress(line: bytes) -> tuple[float, float] | None:
-    """Returns the line's env steps and updates, 0 where it has none, or None if it is not a whole record."""
-    try:
-        record: Any = json.loads(line)  # Any: whatever the file holds
-        return float(record["env_steps"]), float(record.get(UPDATES, 0.0))
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return None
 
 
 class Disk:
@@ -259,12 +231,17 @@ class Disk:
 
     def fsync(self, path: Path) -> None:
         """Makes the content of a file durable, whichever process wrote it."""
-        self._fsync(path, os.O_RDONLY)
+        fault.hit("disk.fsync")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def fsync_dir(self, path: Path) -> None:
         """Makes the names inside a directory durable: new, renamed and removed ones."""
         try:
-            self._fsync(path, os.O_RDONLY | os.O_DIRECTORY)
+            self.fsync(path)
         except OSError as error:
             # Some network and FUSE filesystems have no fsync for directories: nothing more can be done.
             if error.errno not in (errno.EINVAL, errno.ENOTSUP):
@@ -282,11 +259,3 @@ class Disk:
             shutil.rmtree(path)
         else:
             path.unlink()
-
-    def _fsync(self, path: Path, flags: int) -> None:
-        fault.hit("disk.fsync")
-        descriptor = os.open(path, flags | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

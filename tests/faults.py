@@ -21,7 +21,7 @@ VARIABLE, ONCE_VARIABLE = "OFFPOLICY_FAULT", "OFFPOLICY_FAULT_ONCE"
 # The operating system may refuse what comes next there, so that an errno is a fault.
 REFUSABLE = (
     *("disk.mkdir", "disk.write", "disk.link", "disk.fsync", "disk.rename", "disk.remove", "file.write"),
-    *("file.fsync", "file.rename", "record.write", "record.replace", "record.mend", "tensorboard.write"),
+    *("file.fsync", "file.rename", "record.write", "record.mend", "tensorboard.write"),
     *("wandb.write", "console.write", "trace.write", "run_dir.create", "run_dir.lock", "run_dir.aside"),
     *("run_dir.latest", "train_log.trim", "snapshot.mkdir", "snapshot.adopt", "memory.allocate", "memory.release"),
     *("spawn", "video.spawn", "video.mkdir", "video.remove"),

@@ -24,7 +24,6 @@ PASSED_BY = {
     "file.fsync": (("supervisor",), 2),
     "file.rename": (("supervisor",), 3),
     "record.write": (("supervisor",), 6),
-    "record.replace": (("supervisor",), 0),
     "record.mend": (("supervisor",), 0),
     "tensorboard.write": (("supervisor",), 5),
     "console.write": (("supervisor",), 5),
