@@ -370,3 +370,6 @@ class Snapshot:
     system: SystemLoad | None = None  # of this host
     restarts: int = 0  # times that collectors of this host made their environments again
     learner_restarts: int = 0  # times that all processes began again after a death
+
+
+NO_COUNTERS = Snapshot(0.0, 0, 0, (), (), 0, 0, None)  # the start of every counter and clock

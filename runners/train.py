@@ -392,10 +392,10 @@ def _store_listener(cfg: RunConfig, host: HostInfo) -> Iterator[socket.socket | 
 
 def _write_trace(trace_dir: Path, run_dir: Path, logger: OffPolicyLogger) -> None:
     """Writes `trace.json`; where it cannot be written now, `offpolicy trace` can make it later."""
-    logger.message(f"writing {run_dir / TRACE_JSON}")
+    logger.view.message(f"writing {run_dir / TRACE_JSON}")
     try:
         shrink_tracks(trace_dir)
         export_trace(trace_dir, run_dir)
     except (OSError, ConfigError) as error:
         command = f"offpolicy trace {shown_path(run_dir)}"
-        logger.message(f"{TRACE_JSON} not written: {error}; {command} makes it from {trace_dir}")
+        logger.view.message(f"{TRACE_JSON} not written: {error}; {command} makes it from {trace_dir}")

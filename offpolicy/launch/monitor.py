@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from offpolicy.checkpoint import checkpoint_path
@@ -94,11 +95,13 @@ class Monitor:
             case "eval_episode":
                 self.callbacks.episodes([{name: value for name, value in message.items() if name != "kind"}])
             case "setting":
-                self._logger.set_speed(message["threads"], message["mode"], _by_threads(message["update_s"]))
-                self._logger.message(message["text"])
+                header = replace(self._logger.header, learner_threads=message["threads"], mode=message["mode"])
+                self._logger.set_header(replace(header, tried_update_s=_by_threads(message["update_s"])))
+                self._logger.view.message(message["text"])
             case "flops":
-                attainable = message["attainable_per_sec"]
-                self._logger.set_flops(message["per_update"], message["per_decision"], attainable)
+                header, attainable = self._logger.header, message["attainable_per_sec"]
+                header = replace(header, flops_per_update=message["per_update"], attainable_flops_per_sec=attainable)
+                self._logger.set_header(replace(header, flops_per_decision=message["per_decision"]))
             case "checkpoint":
                 self.saved_steps.append(message["env_steps"])
                 self.callbacks.checkpoint(checkpoint_path(self._logger.run_dir, message["env_steps"]))
@@ -115,7 +118,7 @@ class Monitor:
         """Says that a checkpoint, begun after so many signals, is the one that the last of them has asked for."""
         if num_signals > self._num_answered:
             self._num_answered = num_signals
-            self._logger.message(f"checkpoint saved at env step {env_steps:,}: SIGUSR1 asked for it")
+            self._logger.view.message(f"checkpoint saved at env step {env_steps:,}: SIGUSR1 asked for it")
 
     def _on_hello(self, child: Child, message: Mapping[str, Any]) -> None:
         self._hellos.add(child.name, message)
@@ -126,32 +129,33 @@ class Monitor:
 
     def _show(self, kind: str, text: str) -> None:
         if kind == "activity":
-            self._logger.activity(text)
+            self._logger.view.activity(text)
             return
         if kind == "early_stop":
             self.early_stop = text
-        self._logger.message(f"warning: {text}" if kind == "warning" else text)
+        self._logger.view.message(f"warning: {text}" if kind == "warning" else text)
 
     def _on_learner_hello(self, child: Child, message: Mapping[str, Any]) -> None:
         """Raises `UnknownMetricError` if a plug-in's update rule has metrics of its own: no record could hold them."""
         require_known(f"train/{name}" for name in message["metrics"])
         backend = f", {message['backend']}" if message["backend"] else ""
         products = f", products by {message['products']}" if message["products"] else ""
-        self._logger.message(
+        self._logger.view.message(
             f"{child.name}: {message['device']}{backend}, {counted(message['threads'], 'thread')}{products},"
             f" pid {child.pid}"
         )
         if child.index == 0:
-            self._logger.set_speed(message["threads"], message["mode"])
+            header = replace(self._logger.header, learner_threads=message["threads"], mode=message["mode"])
+            self._logger.set_header(header)
             self._logger.set_device(message["device"], message["products"], message["kernels"])
-            self._logger.message(f"updates: {message['kernels_text']}")
+            self._logger.view.message(f"updates: {message['kernels_text']}")
             if message["source_kind"] != "rollouts":
                 self._logger.set_in_force("replay.source", message["source_kind"])
             self._system = SystemMonitor(message["device"])
             self._learner = self._shared.learner_reports(message["metrics"])
             self._rate_limiter = make_rate_limiter(self._cfg, LearningStart(*message["start"]), self._num_hosts)
             self.gpu = message["gpu"]
-            self._logger.message(message["source"])
+            self._logger.view.message(message["source"])
 
     @property
     def _capacity(self) -> int:
@@ -177,7 +181,7 @@ class Monitor:
 
     def on_tick(self) -> None:
         """Logs the finished episodes, and a record when the requested reports have come."""
-        self._logger.tick()
+        self._logger.view.tick()
         self.drain_episodes()
         self._show_warnings()
         if self._trace is not None:
@@ -254,13 +258,13 @@ class Monitor:
 
     def _show_warnings(self) -> None:
         for warning in self.callbacks.take_warnings():
-            self._logger.message(warning)
+            self._logger.view.message(warning)
 
     def _has_logged(self, snapshot: Snapshot) -> bool:
         """True if a record of this very state was written: same steps, same updates, no evaluation since."""
         last = self._logger.last_snapshot
         has_record = self._num_logged > 0 or self._start_step > 0  # the one of the checkpoint
-        if last is None or not has_record or not last.learners or not snapshot.learners:
+        if not has_record or not last.learners or not snapshot.learners:
             return False
         is_same = (last.env_steps, last.learners[0].updates) == (snapshot.env_steps, snapshot.learners[0].updates)
         return is_same and self._logged_eval == self.last_eval
@@ -271,7 +275,7 @@ class Monitor:
             read, stop = self._episodes_read[index], ring.committed
             if ring.oldest > read:
                 lost = counted(ring.oldest - read, "episode")
-                self._logger.message(f"warning: not recorded, as too many ended at once: {lost}")
+                self._logger.view.message(f"warning: not recorded, as too many ended at once: {lost}")
             if stop > read:
                 finished = list(unpack_episodes(ring.read_range(read, stop)))
                 for episode in finished:

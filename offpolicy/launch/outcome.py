@@ -147,7 +147,7 @@ def record_end(
     try:
         write_summary(path / SUMMARY, summary)
     except OSError as error:
-        logger.message(f"summary.json not written: {error}")
+        logger.view.message(f"summary.json not written: {error}")
         return summary, error
     return summary, None
 

@@ -77,38 +77,38 @@ def _best_before(job: WorkerSpec, run: RunDir) -> Score | None:
 def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
     """Writes the run header."""
     cfg, host = job.cfg, job.host
-    logger.message(f"run directory: {run.path}")
+    logger.view.message(f"run directory: {run.path}")
     if not host.is_alone:
         attempt = f", restart {host.attempt}" if host.attempt else ""
-        logger.message(f"host {host.index} of {host.num_hosts}, launched by torchrun as {host.job}{attempt}")
-    logger.message(memory_line(job))
+        logger.view.message(f"host {host.index} of {host.num_hosts}, launched by torchrun as {host.job}{attempt}")
+    logger.view.message(memory_line(job))
     for line in (*_workers(cfg, job.plan), *_plugin_lines(cfg, run), *_restart_lines(job)):
-        logger.message(line)
+        logger.view.message(line)
     num_ranks = host.num_hosts * cfg.runner.world_size
     if num_ranks > 1:
         if cfg.algo.learns_from_rollouts:
             parts = f"{counted(cfg.collect.num_collectors // cfg.runner.world_size, 'collector')} per rank"
         else:
             parts = f"batch {cfg.algo.batch_size // num_ranks} per rank, {cfg.algo.batch_size} together"
-        logger.message(f"{num_ranks} learner ranks average gradients: {parts}")
+        logger.view.message(f"{num_ranks} learner ranks average gradients: {parts}")
     for problem in (*_problems(job), *run.warnings):
-        logger.message(f"warning: {problem}")
+        logger.view.message(f"warning: {problem}")
     if job.restarts:
         where = "from the beginning" if job.checkpoint is None else f"at env step {job.start_step:,}, the checkpoint's"
-        logger.message(f"all processes begin again {where}")
+        logger.view.message(f"all processes begin again {where}")
     elif job.start_step:
-        logger.message(f"resuming at env step {job.start_step:,}")
+        logger.view.message(f"resuming at env step {job.start_step:,}")
     elif job.teacher_step is not None:
-        logger.message(f"teacher: {cfg.teacher}, env step {job.teacher_step:,}")
+        logger.view.message(f"teacher: {cfg.teacher}, env step {job.teacher_step:,}")
         _announce_differences(logger, cfg, cfg.teacher, "the teacher's environment")
     elif job.init_step is not None:
-        logger.message(f"networks and normalisers: of {cfg.init_from}, env step {job.init_step:,}")
+        logger.view.message(f"networks and normalisers: of {cfg.init_from}, env step {job.init_step:,}")
         _announce_differences(logger, cfg, cfg.init_from, "its environment")
 
 
 def _announce_differences(logger: OffPolicyLogger, cfg: RunConfig, other: str | None, whose: str) -> None:
     for difference in env_differences(read_config(Path(other or "")).env, cfg.env):
-        logger.message(f"warning: {whose} was another one: {difference}")
+        logger.view.message(f"warning: {whose} was another one: {difference}")
 
 
 def _plugin_lines(cfg: RunConfig, run: RunDir) -> Iterator[str]:

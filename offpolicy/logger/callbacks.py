@@ -8,13 +8,13 @@ from training, which happens in other processes.
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import os
 import queue
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,22 +46,15 @@ class Callback(Protocol):
         """Gets the directory of each checkpoint, when it is whole on the disk; old ones are removed later."""
 
 
-@dataclass(slots=True)
-class Spent:
-    """What a callback has cost, as `summary.json` has it under `callbacks`."""
-
-    name: str
-    calls: int = 0
-    wall_s: float = 0.0  # of its thread in its methods; it is no phase of any process that trains
-    dropped: int = 0  # calls that were not made: it had failed, or the queue was full
-    error: str | None = None
-
-
-class _Worker:
+class CallbackThread:
     """One callback and its thread, which ends with `None` in the queue."""
 
     def __init__(self, callback: Callback, warn: Callable[[str], None]) -> None:
-        self.spent = Spent(name_of(callback))
+        self.name = name_of(callback)
+        self.calls = 0
+        self.wall_s = 0.0  # of its thread in its methods; it is no phase of any process that trains
+        self.dropped = 0  # calls that were not made: it had failed, or the queue was full
+        self.error: str | None = None
         self._callback, self._warn = callback, warn
         # Any: the arguments of calls of one method
         self._queue: queue.Queue[tuple[str, Sequence[Any]] | None] = queue.Queue(QUEUE_CALLS)
@@ -74,16 +67,14 @@ class _Worker:
     def post(self, method: str, arguments: Sequence[Any]) -> None:  # Any: those of the method
         """Queues a call for each argument, as one entry of the queue, or counts them as dropped."""
         try:
-            if self.spent.error is None:
+            if self.error is None:
                 self._queue.put_nowait((method, arguments))
                 return
         except queue.Full:
             if not self._is_late:
                 self._is_late = True
-                self._warn(
-                    f"warning: callback {self.spent.name} is behind: {QUEUE_CALLS} calls wait, others are dropped"
-                )
-        self.spent.dropped += len(arguments)
+                self._warn(f"warning: callback {self.name} is behind: {QUEUE_CALLS} calls wait, others are dropped")
+        self.dropped += len(arguments)
 
     def settle(self, timeout_s: float) -> bool:
         """Waits until every call was made; False if it takes longer."""
@@ -104,22 +95,18 @@ class _Worker:
         while (call := self._queue.get()) is not None:
             method, arguments = call
             for argument in arguments:
-                if self.spent.error is None:
-                    self._call(method, argument)
-                else:
-                    self.spent.dropped += 1
+                if self.error is not None:
+                    self.dropped += 1
+                    continue
+                begin_ns = MonotonicClock.now_ns()
+                try:
+                    getattr(self._callback, method)(argument)
+                except BaseException as error:  # `asyncio.CancelledError` is no `Exception`: it would end the thread
+                    self.error = f"{method}: {cause_of(error)}"
+                    self._warn(f"warning: callback {self.name} is not called any more in this run: {self.error}")
+                self.calls += 1
+                self.wall_s += (MonotonicClock.now_ns() - begin_ns) / NS_PER_S
             self._queue.task_done()
-
-    def _call(self, method: str, argument: Any) -> None:
-        begin_ns = MonotonicClock.now_ns()
-        try:
-            getattr(self._callback, method)(argument)
-        except BaseException as error:  # `asyncio.CancelledError` is no `Exception`: it would end the thread silently
-            self.spent.error = f"{method}: {cause_of(error)}"
-            name = self.spent.name
-            self._warn(f"warning: callback {name} is not called any more in this run: {self.spent.error}")
-        self.spent.calls += 1
-        self.spent.wall_s += (MonotonicClock.now_ns() - begin_ns) / NS_PER_S
 
 
 class Callbacks:
@@ -127,16 +114,15 @@ class Callbacks:
 
     def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
         self._warnings: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._workers = [_Worker(callback, self._warnings.put) for callback in callbacks]
+        self._threads = [CallbackThread(callback, self._warnings.put) for callback in callbacks]
 
     def record(self, record: Record) -> None:
-        """Passes a copy of a record to each callback: it may change it, on its thread."""
-        self._post_copies("on_record", [record])
+        """Passes a record on."""
+        self._post("on_record", [record])
 
     def episodes(self, records: Sequence[Record]) -> None:
-        """Passes copies of the records of finished episodes on."""
-        if records:
-            self._post_copies("on_episode", records)
+        """Passes the records of finished episodes on."""
+        self._post("on_episode", records)
 
     def evaluation(self, result: EvalResult) -> None:
         """Passes an evaluation on."""
@@ -146,37 +132,30 @@ class Callbacks:
         """Passes the directory of a checkpoint on."""
         self._post("on_checkpoint", [path])
 
+    def _post(self, method: str, arguments: Sequence[Any]) -> None:  # Any: those of the method
+        for thread in self._threads if arguments else ():
+            thread.post(method, copy.deepcopy(arguments))  # a callback may change a record, on its thread
+
     def take_warnings(self) -> list[str]:
         """Returns the warnings since the last call: each callback has at most one of each kind."""
-        found = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                found.append(self._warnings.get_nowait())
-        return found
+        return [self._warnings.get_nowait() for _ in range(self._warnings.qsize())]
 
     def settle(self, timeout_s: float = SETTLE_S) -> None:
         """Waits for the calls that are queued, and warns of a callback that does not return."""
         end_ns = MonotonicClock.now_ns() + int(timeout_s * NS_PER_S)  # the time is that of all
-        for worker in self._workers:
-            if not worker.settle(max(0.0, (end_ns - MonotonicClock.now_ns()) / NS_PER_S)):
-                self._warnings.put(f"warning: callback {worker.spent.name} did not return within {timeout_s:g} s")
+        for thread in self._threads:
+            if not thread.settle(max(0.0, (end_ns - MonotonicClock.now_ns()) / NS_PER_S)):
+                self._warnings.put(f"warning: callback {thread.name} did not return within {timeout_s:g} s")
 
     def section(self) -> list[dict[str, Any]]:  # Any: values of summary.json
-        """Returns the section `callbacks` of `summary.json`."""
-        return [{name: getattr(worker.spent, name) for name in Spent.__slots__} for worker in self._workers]
+        """Returns the section `callbacks` of `summary.json`: what each has cost."""
+        names = ("name", "calls", "wall_s", "dropped", "error")
+        return [{name: getattr(thread, name) for name in names} for thread in self._threads]
 
     def close(self, timeout_s: float = 0.1) -> None:
         """Ends the threads."""
-        for worker in self._workers:
-            worker.close(timeout_s)
-
-    def _post(self, method: str, arguments: Sequence[Any]) -> None:
-        for worker in self._workers:
-            worker.post(method, arguments)
-
-    def _post_copies(self, method: str, records: Sequence[Record]) -> None:
-        for worker in self._workers:
-            worker.post(method, [dict(record) for record in records])
+        for thread in self._threads:
+            thread.close(timeout_s)
 
 
 def name_of(callback: object) -> str:

@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from offpolicy.logger.metrics import METRICS, core_key
+from offpolicy.logger.metrics import METRICS
 from offpolicy.logger.summary import RunStatus
 from offpolicy.output import UNKNOWN, three_digits
 
@@ -77,7 +77,11 @@ def percent(part: float | None, whole: float | None) -> str:
 
 def cores_text(used: Mapping[str, float], capacity: float) -> str:
     """Returns the classes of the core ledger in cores, without those that used none, such as `learner 0.98 of 2`."""
-    parts = [f"{METRICS[core_key(row)].row} {cores:.2f}" for row, cores in used.items() if abs(cores) >= LEAST_CORES]
+    parts = [
+        f"{METRICS[f'cores/{row}_ms_per_s'].row} {cores:.2f}"
+        for row, cores in used.items()
+        if abs(cores) >= LEAST_CORES
+    ]
     return "  ".join([*parts, f"of {capacity:g}"])
 
 

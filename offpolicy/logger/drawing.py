@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from offpolicy.logger.metrics import LEARNER_ROWS, share_key
+from offpolicy.logger.metrics import LEARNER_ROWS
 from offpolicy.logger.record import Record
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
 from offpolicy.types import Float64
@@ -80,7 +80,7 @@ class AccountPictures:
 
     def add(self, record: Record) -> None:
         """Keeps the shares of a record, if it has all of them."""
-        row = [record.get(key) for key in ("env_steps", *(share_key("learner", phase) for phase in LearnerPhase))]
+        row = [record.get(key) for key in ("env_steps", *(f"share/learner_{phase}_pct" for phase in LearnerPhase))]
         numbers = tuple(value for value in row if isinstance(value, int | float))
         if len(numbers) == len(row):
             self._rows = [*(self._rows if len(self._rows) < MOST_RECORDS else self._rows[::2]), numbers]

@@ -17,11 +17,10 @@ from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 
 PHASES = {"learner": LearnerPhase, "collector": CollectorPhase}
 ROLLOUT_KEY = "timing/collector_rollout_ms"
-RESET_KEY = "timing/collector_reset_ms"
 PIPELINE_KEY = "perf/learner_pipeline_ms"
 CORES_KEY = "cores/capacity"
-RANK_IN_KEY = re.compile(r"^rank/\d+/")
 RANK_STATISTICS = ("min", "mean", "max")
+RANK_IN_KEY = re.compile(r"^rank/\d+/")
 
 
 class UnknownMetricError(OffPolicyError):
@@ -45,7 +44,7 @@ class Metric:
 
     key: str
     section: str  # of the reference page
-    kind: MetricClass
+    kind: MetricClass  # `class` in the table
     unit: str
     window: str
     reduction: str
@@ -63,43 +62,8 @@ def collector_key(phase: str) -> str:
     return f"timing/collector_{phase}_ms"
 
 
-def rank_key(phase: str, statistic: str) -> str:
-    """Returns the key of a statistic (`min`, `mean`, `max`) of a learner phase over all ranks."""
-    return f"rank/{phase}_{statistic}_ms"
-
-
-def series_key(rank: int | str, phase: str) -> str:
-    """Returns the key of one rank's time in a learner phase; `phase` may also be `iter` or `late`."""
-    return f"rank/{rank}/{phase}_ms"
-
-
-def prefetch_key(phase: str) -> str:
-    """Returns the key of a phase of the packer."""
-    return f"prefetch/{phase}_ms"
-
-
-def device_key(span: str) -> str:
-    """Returns the key of a span of the device timer."""
-    return f"device/{span}_ms"
-
-
-def spread_key(side: str, phase: str, statistic: str) -> str:
-    """Returns the key of a percentile of one side, learner or collector; `phase` may also be `iter` or `cycle`."""
-    return f"spread/{side}_{phase}_{statistic}_ms"
-
-
-def share_key(side: str, phase: str) -> str:
-    """Returns the key of a phase in percent of the wall of its side, learner or collector."""
-    return f"share/{side}_{phase}_pct"
-
-
-def core_key(row: str) -> str:
-    """Returns the key of a class of the core ledger."""
-    return f"cores/{row}_ms_per_s"
-
-
 def read_metrics(groups: Sequence[Mapping[str, Any]]) -> Mapping[str, Metric]:  # Any: values of the table
-    """Returns the metrics of groups, by key and in their order. Raises `ValueError` for a key listed twice.
+    """Returns the metrics of groups, by key and in their order.
 
     A group with `phases` repeats its metrics for each phase, with the row of that phase from an earlier group.
     """
@@ -110,29 +74,19 @@ def read_metrics(groups: Sequence[Mapping[str, Any]]) -> Mapping[str, Metric]:  
             rows = {str(phase): metrics[f"timing/{side}_{phase}_ms"].row for phase in PHASES[side]}
             rows |= group.get("whole", {})
         for (phase, row), (name, own) in product(rows.items(), group["metrics"].items()):
-            key, fields = group["key"].format(name, phase=phase), group["defaults"] | own
-            if key in metrics:
-                raise ValueError(f"{key} is listed twice")
-            metrics[key] = Metric(
-                key=key,
-                section=group["section"],
-                kind=MetricClass(fields["class"]),
-                unit=fields["unit"],
-                window=fields["window"],
-                reduction=fields["reduction"],
-                help=" ".join(fields["help"].replace("{row}", row).split()),
-                row=fields.get("row", ""),
-            )
+            key, fields = group["key"].format(name, phase=phase), {"row": "", **group["defaults"], **own}
+            fields["kind"] = MetricClass(fields.pop("class"))
+            fields["help"] = " ".join(fields["help"].replace("{row}", row).split())
+            metrics[key] = Metric(key, group["section"], **fields)
     return metrics
 
 
-def read_charts(charts: Mapping[str, Sequence[str]], metrics: Mapping[str, Metric]) -> Mapping[str, Sequence[str]]:
+def read_charts(charts: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
     """Returns the keys of each chart by its title; a title with a place in it stands for one chart per key."""
     found: dict[str, list[str]] = {}
     for title, patterns in charts.items():
-        for pattern in patterns:
-            for key in (key for key in metrics if fnmatchcase(key, pattern)):
-                found.setdefault(title.format(key=key, row=metrics[key].row or key), []).append(key)
+        for key in (key for pattern in patterns for key in METRICS if fnmatchcase(key, pattern)):
+            found.setdefault(title.format(key=key, row=METRICS[key].row or key), []).append(key)
     return found
 
 
@@ -156,13 +110,13 @@ class Vocabulary:
 
     def notes(self, keys: Iterable[str]) -> list[str]:
         """Returns the notes of those aliases through which a run with these keys is read."""
-        held, taken, found = frozenset(keys), set[str](), list[str]()
+        recorded, first = frozenset(keys), dict[str, str]()  # of several old names for one, the first counts
         for key, alias in self.aliases.items():
-            if key in held and alias.key not in taken:
-                taken.add(alias.key)
-                name = key if key == alias.key else f"{key} as {alias.key}"
-                found += [f"{name}: {alias.note}"] if alias.note else []
-        return found
+            if key in recorded:
+                first.setdefault(alias.key, key)
+        names = {new: old if old == new else f"{old} as {new}" for new, old in first.items()}
+        noted = ((names[new], self.aliases[old].note) for new, old in first.items())
+        return [f"{name}: {note}" for name, note in noted if note]
 
 
 def read_vocabularies(tables: Sequence[Mapping[str, Any]]) -> tuple[Vocabulary, ...]:  # Any: values of the table
@@ -185,14 +139,14 @@ def read_vocabularies(tables: Sequence[Mapping[str, Any]]) -> tuple[Vocabulary, 
 
 def vocabulary_of(keys: Iterable[str]) -> Vocabulary:
     """Returns the first vocabulary with a mark that `keys` hold whole; ours where there is none."""
-    held = frozenset(keys)
-    return next((one for one in VOCABULARIES if any(held.issuperset(mark) for mark in one.marks)), VOCABULARIES[0])
+    recorded = frozenset(keys)
+    return next((each for each in VOCABULARIES if any(map(recorded.issuperset, each.marks))), VOCABULARIES[0])
 
 
 _TABLE = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text(encoding="utf-8"))
 METRICS = read_metrics(_TABLE["group"])
 # Keys by category and chart of TensorBoard's dashboard, in the order of the patterns, then of the metrics.
-CHARTS = {category: read_charts(charts, METRICS) for category, charts in _TABLE["charts"].items()}
+CHARTS = {category: read_charts(charts) for category, charts in _TABLE["charts"].items()}
 ONCE_USED, WITH_RANKS = (
     frozenset(key for key in METRICS if any(fnmatchcase(key, pattern) for pattern in _TABLE["tensorboard"][name]))
     for name in ("once_used", "with_ranks")

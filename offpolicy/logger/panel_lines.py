@@ -19,11 +19,6 @@ from offpolicy.logger.metrics import (
     METRICS,
     RANK_STATISTICS,
     ROLLOUT_KEY,
-    core_key,
-    device_key,
-    prefetch_key,
-    rank_key,
-    series_key,
 )
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.timing_keys import MS_PER_S
@@ -236,8 +231,8 @@ def machine_line(record: Record, width: int) -> list[Text]:
     parts: list[tuple[str, str]] = []
     capacity = number(record, CORES_KEY)
     if capacity is not None:
-        idle = (number(record, core_key(CoreClass.IDLE)) or 0.0) / MS_PER_S
-        others = max(0.0, (number(record, core_key(CoreClass.OTHERS)) or 0.0) / MS_PER_S)
+        idle = (number(record, "cores/idle_ms_per_s") or 0.0) / MS_PER_S
+        others = max(0.0, (number(record, "cores/others_ms_per_s") or 0.0) / MS_PER_S)
         beside = f", others {others:.1f}" if others >= 0.1 else ""  # noqa: PLR2004  # a core's tenth is shown
         parts.append(("cpu", f"{max(0.0, capacity - idle - others):.1f} of {capacity:g} cores{beside}"))
     for name, used, total in (("memory", "memory_gib", "memory_total_gib"), ("vram", "vram_gib", "vram_total_gib")):
@@ -254,7 +249,7 @@ def machine_line(record: Record, width: int) -> list[Text]:
 def device_line(record: Record) -> list[Text]:
     """Returns a line on the device's spans, where it has any."""
     train, h2d, hidden = (
-        milliseconds(number(record, device_key(span)))
+        milliseconds(number(record, f"device/{span}_ms"))
         for span in (DeviceSpan.TRAIN, DeviceSpan.H2D, DeviceSpan.H2D_HIDDEN)
     )
     busy, launch_bound = (percent(number(record, f"device/{name}"), 1.0) for name in ("busy_share", "launch_bound"))
@@ -267,7 +262,7 @@ def core_line(record: Record) -> list[Text]:
     capacity = number(record, CORES_KEY)
     if capacity is None:
         return []
-    used = {str(row): (number(record, core_key(row)) or 0.0) / MS_PER_S for row in CoreClass}
+    used = {str(row): (number(record, f"cores/{row}_ms_per_s") or 0.0) / MS_PER_S for row in CoreClass}
     return [Text.assemble(("cores ", "cyan"), cores_text(used, capacity))]
 
 
@@ -275,7 +270,7 @@ def rank_lines(record: Record, header: RunHeader) -> list[Text]:
     """Returns a line on the waits of several ranks and which one is late, then one for each of the first ranks."""
     if header.world_size == 1:
         return []
-    waits = "/".join(fixed(number(record, rank_key(LearnerPhase.RANK_BARRIER, name)), 1) for name in RANK_STATISTICS)
+    waits = "/".join(fixed(number(record, f"rank/rank_barrier_{name}_ms"), 1) for name in RANK_STATISTICS)
     working, late, late_ms = (number(record, f"rank/{name}") for name in ("num", "straggler", "late_ms"))
     of_all = "" if working in (None, header.world_size) else f"{count(working)} of "
     who = UNKNOWN if late_ms is None else "none is late"
@@ -283,9 +278,9 @@ def rank_lines(record: Record, header: RunHeader) -> list[Text]:
         who = f"rank {count(late)} late {fixed(late_ms, 1)} ms ({number(record, 'rank/late_share') or 0.0:.0%})"
     line = f"{of_all}{header.world_size}: barrier {waits} ms ({'/'.join(RANK_STATISTICS)}), {who}"
     lines = [Text.assemble(("ranks ", "cyan"), line)]
-    with_iteration = [rank for rank in range(header.world_size) if series_key(rank, "iter") in record]
+    with_iteration = [rank for rank in range(header.world_size) if f"rank/{rank}/iter_ms" in record]
     for rank in with_iteration[:MAX_RANK_LINES]:
-        times = [f"{name} {milliseconds(number(record, series_key(rank, key)))}" for key, name in RANK_TIMES.items()]
+        times = [f"{name} {milliseconds(number(record, f'rank/{rank}/{key}_ms'))}" for key, name in RANK_TIMES.items()]
         cpu = percent(number(record, f"rank/{rank}/cpu_pct"), 100.0)
         lines.append(Text.assemble((f"rank {rank} ", "cyan"), "  ".join([*times, f"cpu {cpu}"])))
     return lines
@@ -293,9 +288,11 @@ def rank_lines(record: Record, header: RunHeader) -> list[Text]:
 
 def packer_line(record: Record) -> list[Text]:
     """Returns a line with the packing thread's phases; none where nothing is packed."""
-    if not number(record, prefetch_key(PackerPhase.PACK)):
+    if not number(record, "prefetch/pack_ms"):
         return []
-    times = [f"{phase.replace('_', ' ')} {milliseconds(number(record, prefetch_key(phase)))}" for phase in PackerPhase]
+    times = [
+        f"{phase.replace('_', ' ')} {milliseconds(number(record, f'prefetch/{phase}_ms'))}" for phase in PackerPhase
+    ]
     return [Text.assemble(("packer ", "cyan"), "   ".join(times) + " ms per batch")]
 
 

@@ -74,7 +74,7 @@ class PredictionError:
 
 
 def judge_window(  # noqa: PLR0913  # what a verdict is made of, each needed
-    previous: Snapshot | None,
+    previous: Snapshot,
     current: Snapshot,
     rates: Rates,
     header: RunHeader,
@@ -94,7 +94,7 @@ def judge_window(  # noqa: PLR0913  # what a verdict is made of, each needed
         return None
     if num_updates(current) == 0 or (learner.wall_ns == 0 and learner.total_ns > 0):
         return WARMING_UP
-    if previous is not None and num_updates(current) == num_updates(previous):
+    if num_updates(current) == num_updates(previous):
         return None
     if learner.wall_ns <= 0 or collector.wall_ns <= 0 or min(learner.total_ns, collector.total_ns) < LEAST_JUDGED_NS:
         return None
@@ -135,14 +135,14 @@ def _descheduled(window: Elapsed) -> float:
     return window.scheduler.runnable_ns / window.total_ns if window.total_ns > 0 else 0.0
 
 
-def _overlap_gain(previous: Snapshot | None, current: Snapshot, rates: Rates, header: RunHeader) -> float:
+def _overlap_gain(previous: Snapshot, current: Snapshot, rates: Rates, header: RunHeader) -> float:
     """Returns the factor by which the run would be faster with both sides at work at the same time; 1 if unknown."""
     if header.mode != "alternate" or (now := window_pipeline(previous, current, rates, header)) is None:
         return 1.0
     return replace(now, mode="overlap", measured_mode=now.mode).steps_per_sec / now.steps_per_sec
 
 
-def window_pipeline(previous: Snapshot | None, current: Snapshot, rates: Rates, header: RunHeader) -> Pipeline | None:
+def window_pipeline(previous: Snapshot, current: Snapshot, rates: Rates, header: RunHeader) -> Pipeline | None:
     """Returns what both sides spent on an env step in the window; None where one of them did nothing."""
     learner, collector = learner_elapsed(previous, current), collectors_elapsed(previous, current)
     if learner is None or collector is None or not rates.collector_capacity or not rates.learner_capacity:
@@ -164,7 +164,7 @@ def window_pipeline(previous: Snapshot | None, current: Snapshot, rates: Rates, 
     )
 
 
-def _cores(previous: Snapshot | None, current: Snapshot, rates: Rates, header: RunHeader) -> Cores | None:
+def _cores(previous: Snapshot, current: Snapshot, rates: Rates, header: RunHeader) -> Cores | None:
     """Returns the cores of this host without what other programs used in the window; None with timing off."""
     window = cores_elapsed(previous, current)
     if window is None or window.wall_ns <= 0 or not header.learner_threads:

@@ -25,7 +25,6 @@ COMMIT = "# branch.oid "  # begins the line of `git status --porcelain=v2` with 
 # Without it git writes the index of the checkout, and one that is killed leaves index.lock there. `git describe
 # --dirty` writes it in any case.
 NO_LOCKS = {"GIT_OPTIONAL_LOCKS": "0"}
-Load = tuple[float, float, float]  # mean number of running processes over 1, 5 and 15 minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Provenance:
     git_commit: str | None  # of the checkout there, else of ours; with -dirty where files differ from it
     started: str  # ISO 8601, UTC
     host: str
-    load: Load | None  # before the start; None where the system does not say it
+    load_before: tuple[float, float, float]  # mean number of running processes over 1, 5 and 15 minutes
 
     @classmethod
     def of_this_process(cls, started_unix_s: float, argv: Sequence[str] | None = None) -> Provenance:
@@ -50,19 +49,15 @@ class Provenance:
             git_commit=commit or (git_commit(ours) if (ours / ".git").exists() else None),
             started=datetime.fromtimestamp(started_unix_s, UTC).isoformat(timespec="seconds"),
             host=socket.gethostname(),
-            load=_load(),
+            load_before=os.getloadavg(),
         )
 
     def section(self) -> dict[str, Any]:  # Any: the mapping `run` of summary.json
         """Returns the section `run` of `summary.json`, with the load of the machine now beside that before."""
         return {
-            "command": self.command,
-            "directory": self.directory,
-            "git_commit": self.git_commit,
-            "started": self.started,
-            "host": self.host,
-            "load_before": self.load,
-            "load_after": _load(),
+            **{name: getattr(self, name) for name in ("command", "directory", "git_commit", "started", "host")},
+            "load_before": self.load_before,
+            "load_after": os.getloadavg(),
         }
 
     def note(self, config_file: Path, plugins: Sequence[Plugin] = ()) -> None:
@@ -104,13 +99,6 @@ def _typed() -> list[str]:
 def _working_directory() -> Path | None:
     try:
         return Path.cwd()
-    except OSError:
-        return None
-
-
-def _load() -> Load | None:
-    try:
-        return os.getloadavg()
     except OSError:
         return None
 

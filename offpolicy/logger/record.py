@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import numpy as np
 
@@ -20,11 +21,8 @@ from offpolicy.logger.timing_keys import (
     evaluator_keys,
     phase_keys,
     prefetch_keys,
-    system_keys,
 )
-from offpolicy.model.bottleneck import (
-    Verdict,
-)
+from offpolicy.model.bottleneck import Verdict
 from offpolicy.model.rates import Rates, compute_rates, num_updates, policy_steps
 from offpolicy.model.throughput import collector_active_ns
 from offpolicy.model.windows import (
@@ -37,7 +35,7 @@ from offpolicy.model.windows import (
     of_iterations,
 )
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.types import NUM_LAGS, EpisodeRecord, EvalResult, Float64, Lateness, MetricTotals, Snapshot
+from offpolicy.types import NO_COUNTERS, NUM_LAGS, EpisodeRecord, EvalResult, Float64, Lateness, MetricTotals, Snapshot
 
 Record = dict[str, float | str | None]
 
@@ -112,7 +110,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     show; None: unknown. `late` is the straggler. Phases are means per iteration in ms. Keys without data in the window
     are absent, as are all timing keys with timing off.
     """
-    learning = of_iterations(current)
+    previous, learning = previous or NO_COUNTERS, of_iterations(current)
     rates = rates or compute_rates(previous, learning, header.mode, header.num_hosts)
     learner, collectors = learner_elapsed(previous, current), collectors_elapsed(previous, current)
     record: Record = {"env_steps": current.env_steps, "iteration": current.iteration, "wall_s": current.wall_s}
@@ -131,45 +129,44 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
         "perf/update_debt": current.update_debt,
         "perf/learner_threads": header.learner_threads or None,
     }
-    record |= core_keys(previous, current, header.num_hosts) | system_keys(current)
+    record |= core_keys(previous, current, header.num_hosts)
+    if current.system is not None:
+        record |= {f"system/{name}": getattr(current.system, name) for name in current.system.__dataclass_fields__}
     record |= rollout_keys(previous, current) if header.has_rollouts else _replay_keys(previous, current)
     record |= _flops_keys(rates, collectors, header)
     if verdict is not None:
         record |= {"perf/bottleneck": verdict.label, "perf/bottleneck_reason": verdict.reason}
-        if verdict.advice:
-            record["perf/bottleneck_advice"] = "; ".join(advice.text for advice in verdict.advice)
+        record |= {"perf/bottleneck_advice": "; ".join(one.text for one in verdict.advice)} if verdict.advice else {}
     record |= _episode_keys(episodes_window, last_eval)
     if current.learners:
-        before = previous.learners if previous is not None else ()
-        means = metric_means([rank.metrics for rank in before], [rank.metrics for rank in current.learners])
+        means = metric_means([rank.metrics for rank in previous.learners], [rank.metrics for rank in current.learners])
         record |= {f"train/{name}": value for name, value in means.items()} | {"train/n_updates": num_updates(current)}
     record |= {
         "time/total_timesteps": current.env_steps,
         "time/elapsed_s": current.wall_s,
         "replay/rows": current.replay_rows,
         "replay/fill": current.replay_rows / current.replay_capacity if current.replay_capacity > 0 else None,
+        "collect/restarts": current.restarts or None,
+        "train/restarts": current.learner_restarts or None,
+        "time/eta_s": eta_s(current, rates, header.total_timesteps),
     }
-    record["collect/restarts"] = current.restarts or None
-    record["train/restarts"] = current.learner_restarts or None
     # The schedules of learner and collectors; the learner reports the rate of `lr` as a metric.
     record |= {f"train/{name}": ramp.at(current.env_steps) for name, ramp in header.ramps.items() if name != "lr"}
-    record["time/eta_s"] = eta_s(current, rates, header.total_timesteps)
     known = {key: value for key, value in record.items() if value is not None}
     return {key: value for key, value in known.items() if isinstance(value, str) or math.isfinite(value)}
 
 
-def samples_per_sec(previous: Snapshot | None, current: Snapshot) -> float | None:
+def samples_per_sec(previous: Snapshot, current: Snapshot) -> float | None:
     """Returns the rows learnt from per second, summed over ranks, each on its own clock; None where there are none."""
-    before = previous.learners if previous is not None else ()
-    wall_s = current.wall_s - (previous.wall_s if previous is not None else 0.0)
     total = 0.0
     for rank, window in enumerate(learner_windows(previous, current)):
         totals = current.learners[rank]
-        then, updates = (before[rank].samples, before[rank].updates) if rank < len(before) else (0, 0)
+        before = previous.learners[rank] if rank < len(previous.learners) else None
+        then, updates = (before.samples, before.updates) if before is not None else (0, 0)
         samples: float = totals.samples - then
         if window is not None and updates < totals.warmup_updates:  # without those from before the account began
             samples *= max(totals.updates - totals.warmup_updates, 0) / max(totals.updates - updates, 1)
-        seconds = window.wall_ns / NS_PER_S if window is not None else wall_s
+        seconds = window.wall_ns / NS_PER_S if window is not None else current.wall_s - previous.wall_s
         total += samples / seconds if seconds > 0 else 0.0
     return total or None
 
@@ -180,21 +177,30 @@ def eta_s(current: Snapshot, rates: Rates, total_timesteps: int) -> float | None
     return remaining / rates.steps_per_sec if rates.steps_per_sec else None
 
 
-def _replay_keys(previous: Snapshot | None, current: Snapshot) -> Record:
+def _replay_keys(previous: Snapshot, current: Snapshot) -> Record:
     """Returns the age of the acting policy per vector step, and of the rows sampled."""
-    steps = _gain(previous, current, policy_steps)
-    lag = _gain(previous, current, lambda snapshot: sum(c.policy_lag_sum for c in snapshot.collectors))
-    samples = _gain(previous, current, lambda snapshot: sum(rank.samples for rank in snapshot.learners))
-    age = _gain(previous, current, lambda snapshot: sum(rank.sample_age_sum for rank in snapshot.learners))
+
+    def sums(snapshot: Snapshot) -> Iterator[float]:
+        yield sum(totals.policy_lag_sum for totals in snapshot.collectors)
+        yield policy_steps(snapshot)
+        yield sum(rank.sample_age_sum for rank in snapshot.learners)
+        yield sum(rank.samples for rank in snapshot.learners)
+
+    lag, steps, age, samples = (now - then for now, then in zip(sums(current), sums(previous), strict=True))
     return {
         "perf/policy_lag": lag / steps if steps > 0 else None,
         "perf/sample_age": age / samples if samples > 0 else None,
     }
 
 
-def rollout_keys(previous: Snapshot | None, current: Snapshot) -> Record:
+def rollout_keys(previous: Snapshot, current: Snapshot) -> Record:
     """Returns the age of the weights of the rollouts learnt from in the window, and the number of rollouts lost."""
-    lags = _lags(current) - (_lags(previous) if previous is not None else 0.0)
+
+    def lags_of(snapshot: Snapshot) -> Float64:  # [NUM_LAGS] rollouts of all ranks, by the lag in versions
+        found = [rank.rollouts.lags for rank in snapshot.learners if rank.rollouts is not None]
+        return sum(found, start=np.zeros(NUM_LAGS))
+
+    lags = lags_of(current) - lags_of(previous)
     has_lags = bool(lags.any())
     return {
         "perf/policy_lag": float(lags @ np.arange(NUM_LAGS) / lags.sum()) if has_lags else None,
@@ -204,23 +210,11 @@ def rollout_keys(previous: Snapshot | None, current: Snapshot) -> Record:
     }
 
 
-def rollout_ms(previous: Snapshot | None, current: Snapshot) -> float | None:
+def rollout_ms(previous: Snapshot, current: Snapshot) -> float | None:
     """Returns the mean wall of a rollout over all collectors; None where none was finished."""
     wall_ns = sum(window.elapsed.wall_ns for window in collector_windows(previous, current) if window.elapsed)
-    rollouts = _gain(previous, current, lambda snapshot: sum(totals.rollouts for totals in snapshot.collectors))
-    return wall_ns / rollouts / NS_PER_MS if rollouts > 0 else None
-
-
-def _gain(previous: Snapshot | None, current: Snapshot, total: Callable[[Snapshot], float]) -> float:
-    """Returns by how much a cumulative total has grown in the window."""
-    return total(current) - (total(previous) if previous is not None else 0)
-
-
-def _lags(snapshot: Snapshot) -> Float64:
-    """Returns the rollouts of all ranks by the lag of their weights in versions. [NUM_LAGS]."""
-    return sum(
-        (rank.rollouts.lags for rank in snapshot.learners if rank.rollouts is not None), start=np.zeros(NUM_LAGS)
-    )
+    after, before = (sum(totals.rollouts for totals in each.collectors) for each in (current, previous))
+    return wall_ns / (after - before) / NS_PER_MS if after > before else None
 
 
 def flops_per_sec(rates: Rates, header: RunHeader) -> float | None:
@@ -254,15 +248,12 @@ def _flops_keys(rates: Rates, collectors: Elapsed | None, header: RunHeader) -> 
 
 def _episode_keys(window: EpisodeWindow, result: EvalResult | None) -> Record:
     """Returns the means of the last training episodes, and the last evaluation."""
-
-    def mean(values: list[float]) -> float | None:
-        return sum(values) / len(values) if values else None
-
     record: Record = {"rollout/episodes": window.finished}
     if window.recent:
-        record["rollout/ep_rew_mean"] = mean([episode.ep_return for episode in window.recent])
-        record["rollout/ep_len_mean"] = mean([episode.ep_length for episode in window.recent])
-        record["rollout/success_rate"] = mean([e.success for e in window.recent if not math.isnan(e.success)])
+        successes = [episode.success for episode in window.recent if not math.isnan(episode.success)]
+        record["rollout/ep_rew_mean"] = fmean(episode.ep_return for episode in window.recent)
+        record["rollout/ep_len_mean"] = fmean(episode.ep_length for episode in window.recent)
+        record["rollout/success_rate"] = fmean(successes) if successes else None
     if result is not None:
         record |= {
             "eval/mean_reward": result.mean_reward,
@@ -280,18 +271,18 @@ def metric_means(previous: Sequence[MetricTotals], current: Sequence[MetricTotal
     Metrics are joined by name and weighted by count. A rank with an unknown number (NaN, or no report yet) is left
     out, or the mean would be unknown.
     """
-    sums: dict[str, float] = {}
-    counts: dict[str, float] = {}
+    sums: defaultdict[str, float] = defaultdict(float)
+    counts: defaultdict[str, float] = defaultdict(float)
     for rank, totals in enumerate(current):
         before = _by_name(previous[rank]) if rank < len(previous) else {}
         for name, (total, count) in _by_name(totals).items():
             total_before, count_before = before.get(name, (0.0, 0.0))
             is_known = count > count_before and math.isfinite(total - total_before)
-            sums[name] = sums.get(name, 0.0) + (total - total_before if is_known else 0.0)
-            counts[name] = counts.get(name, 0.0) + (count - count_before if is_known else 0.0)
+            sums[name] += total - total_before if is_known else 0.0
+            counts[name] += count - count_before if is_known else 0.0
     return {name: sums[name] / counts[name] if counts[name] > 0 else None for name in sums}
 
 
-def _by_name(totals: MetricTotals) -> dict[str, tuple[float, float]]:
-    pairs = zip(totals.sums, totals.counts, strict=True)
-    return {name: (float(total), float(count)) for name, (total, count) in zip(totals.names, pairs, strict=True)}
+def _by_name(totals: MetricTotals) -> Mapping[str, tuple[float, float]]:
+    pairs = zip(totals.sums.tolist(), totals.counts.tolist(), strict=True)
+    return dict(zip(totals.names, pairs, strict=True))

@@ -1,15 +1,14 @@
-"""Sinks of records: their base class, the guard that drops a failed one, and the JSON lines of the run directory."""
+"""Sinks of records: their base class, the guard that drops a failed one, and the JSON lines of a run."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from offpolicy import plugins
-from offpolicy.config.extensions import SinkInfo, sink_plugin
 from offpolicy.files import JsonlFile, UniqueJsonlFile
 from offpolicy.logger.record import Record
 from offpolicy.types import EpisodeRecord
@@ -47,87 +46,56 @@ class SinkContext:
     resume_step: int | None  # env step that the run goes on from: records since are superseded; None: a new run
 
 
-def open_plugins(
-    names: Sequence[str], options: Mapping[str, object], context: SinkContext, warn: Warn
-) -> list[SafeSink]:
-    """Returns the guarded sinks of plug-ins by their names, each with its section of the options."""
-    found = []
-    for name in names:
-        plugin = sink_plugin(name)
-        own = replace(context, options=options[name])
-
-        def factory(plugin: plugins.Plugin = plugin, own: SinkContext = own) -> Sink:
-            sink: Sink = plugins.resolve(plugin, plugins.load(plugin, SinkInfo).open)(own)
-            return sink
-
-        found.append(open_sink(str(plugin), factory, warn))
-    return [sink for sink in found if sink is not None]
-
-
 class SafeSink:
-    """Guards a sink: its first exception disables it, with one warning; what follows is dropped and counted."""
+    """Guards a sink: its first exception disables it, with one warning; what follows is dropped."""
 
     def __init__(self, name: str, sink: Sink, warn: Warn) -> None:
         self.name = name
-        self.num_dropped = 0
         self._sink: Sink | None = sink
         self._warn = warn
 
-    @property
-    def is_enabled(self) -> bool:
-        """True until the sink has failed or was closed."""
-        return self._sink is not None
-
     def write(self, record: Record) -> None:
-        """Writes the record, or counts it as dropped."""
+        """Writes the record."""
         self._guard(lambda sink: sink.write(dict(record)))
 
     def episode(self, episode: EpisodeRecord) -> None:
-        """Writes the episode, or counts it as dropped."""
+        """Writes the episode."""
         self._guard(lambda sink: sink.episode(episode))
 
     def text(self, tag: str, content: str, env_steps: int) -> None:
-        """Writes the text, or counts it as dropped."""
+        """Writes the text."""
         self._guard(lambda sink: sink.text(tag, content, env_steps))
 
     def finish(self, summary: Summary) -> None:
-        """Writes the summary, or counts it as dropped."""
+        """Writes the summary."""
         self._guard(lambda sink: sink.finish(copy.deepcopy(summary)))  # what it does with it is its own
 
     def close(self) -> None:
         """Closes the sink if it has not failed; later calls are dropped."""
         sink, self._sink = self._sink, None
-        if sink is None:
-            return
-        try:
-            sink.close()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # as in `_guard`; a second try would find it half closed
-            self._report(error)
+        if sink is not None and (error := error_of(sink.close)) is not None:  # a second try would find it half closed
+            self._warn(disabled(self.name, error))
 
     def _guard(self, call: Callable[[Sink], None]) -> None:
         sink = self._sink
-        if sink is None:
-            self.num_dropped += 1
-            return
-        try:
-            call(sink)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # whatever a sink raises must not end hours of training: asyncio cancels so
+        if sink is not None and (error := error_of(partial(call, sink))) is not None:
             self._sink = None
-            self._report(error)
-            try:
-                sink.close()
-            except KeyboardInterrupt:
-                raise
-            except BaseException:  # reported above; closing only frees its descriptors
-                return
+            self._warn(disabled(self.name, error))
+            error_of(sink.close)  # frees its descriptors
 
-    def _report(self, error: BaseException) -> None:
-        self.num_dropped += 1
-        self._warn(disabled(self.name, error))
+
+def error_of(call: Callable[[], object]) -> BaseException | None:
+    """Returns what a call raised: it must not end hours of training. An interrupt is raised.
+
+    `asyncio` cancels with an error that is no `Exception`.
+    """
+    try:
+        call()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return error
+    return None
 
 
 def disabled(name: str, error: BaseException) -> str:
@@ -141,17 +109,6 @@ def cause_of(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}".rstrip(": ").replace("\n", " ")
     except Exception:  # of the error's own text
         return type(error).__name__
-
-
-def open_sink(name: str, factory: Callable[[], Sink], warn: Warn) -> SafeSink | None:
-    """Returns the guarded sink that `factory` opens; None, after a warning, if that fails."""
-    try:
-        return SafeSink(name, factory(), warn)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # the run does not depend on any sink
-        warn(disabled(name, error))
-        return None
 
 
 class NewEvaluations:

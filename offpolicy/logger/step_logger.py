@@ -17,8 +17,7 @@ import yaml
 
 from offpolicy.config.sections import LogConfig
 from offpolicy.errors import ConfigError
-from offpolicy.logger.built_in_sinks import open_sinks
-from offpolicy.logger.logger import OffPolicyLogger
+from offpolicy.logger.logger import OffPolicyLogger, open_sinks
 from offpolicy.logger.panel import open_view
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.summary import RunResult, RunStatus, build_summary, write_summary
@@ -108,7 +107,7 @@ class StepLogger(OffPolicyLogger):
                 self._metrics.setdefault(key.removeprefix("train/"), np.zeros(2))[:] += (value, 1)
         if reward is not None:
             self._values["rollout/ep_rew_mean"] = float(reward)
-        self.tick()
+        self.view.tick()
         if self._due.is_due():
             self.log_interval(self._snapshot())
 

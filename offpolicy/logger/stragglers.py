@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from operator import sub
 from statistics import fmean, median_low
 
-from offpolicy.logger.metrics import rank_key, series_key
 from offpolicy.model.windows import NS_PER_MS, Elapsed, learner_windows
 from offpolicy.timing.phases import LEARNER_OWN_WORK, LearnerPhase
 from offpolicy.types import Lateness, LateTotals, Snapshot
@@ -21,7 +20,7 @@ LATE_ITERATIONS = 0.7  # least share of the iterations in which a straggler is l
 STILL_LATE = 0.6  # the same, for the rank that is named already
 ENOUGH = 50  # iterations from which on the margin is that of their work
 ALIKE = 4  # neighbouring iterations that are late together: what slows a core lasts longer than one of them
-FORGIVING = 8  # iterations from which on a straggler may be on time in one of them
+ENOUGH_TO_MISS_ONE = 8  # iterations from which on a straggler may be on time in one of them
 SIGMAS = 3.0  # standard deviations of that share by which a straggler exceeds a half
 WINDOW_S = 10.0  # seconds that are judged together, as far as they are known
 SLOW = 1.5  # factor of the median of the ranks above which a rank is slow
@@ -38,7 +37,7 @@ def own_work_ns(window: Elapsed) -> int:
     return sum(window.phases_ns.get(phase, 0) for phase in LEARNER_OWN_WORK)
 
 
-def rank_keys(previous: Snapshot | None, current: Snapshot, late: Lateness | None = None) -> dict[str, float]:
+def rank_keys(previous: Snapshot, current: Snapshot, late: Lateness | None = None) -> dict[str, float]:
     """Returns the `rank/` keys of one window per rank; none with timing off. `late` is the straggler.
 
     Ranks without an iteration in the window are left out; if no rank has one, only `rank/num` is known.
@@ -52,30 +51,28 @@ def rank_keys(previous: Snapshot | None, current: Snapshot, late: Lateness | Non
     record: dict[str, float] = {}
     for phase in LearnerPhase:
         means_ms = [window.mean_ms(phase) for window in working.values()]
-        record[rank_key(phase, "min")] = min(means_ms)
-        record[rank_key(phase, "mean")] = fmean(means_ms)
-        record[rank_key(phase, "max")] = max(means_ms)
+        for name, of in (("min", min), ("mean", fmean), ("max", max)):
+            record[f"rank/{phase}_{name}_ms"] = of(means_ms)
     latest = max(lateness(previous, current), key=lambda each: each.ms)
     record |= {"rank/late_ms": latest.ms, "rank/late_share": latest.share}
     return record | ({} if late is None else {"rank/straggler": late.rank}) | {"rank/num": len(working)}
 
 
-def rank_series(previous: Snapshot | None, current: Snapshot) -> dict[str, float]:
+def rank_series(previous: Snapshot, current: Snapshot) -> dict[str, float]:
     """Returns the window of each of several ranks: phases, wall, lateness and CPU time. Empty for one rank."""
     working, record = working_ranks(learner_windows(previous, current)), dict[str, float]()
     if len(current.learners) < 2:  # noqa: PLR2004  # what one rank does is in the record already
         return {}
     late = {each.rank: each for each in lateness(previous, current)}
     for rank, window in working.items():
-        record |= {series_key(rank, phase): window.mean_ms(phase) for phase in LearnerPhase}
-        record[series_key(rank, "iter")] = window.wall_ns / window.iterations / NS_PER_MS
-        record[series_key(rank, "late")] = late[rank].ms
-        record[f"rank/{rank}/late_share"] = late[rank].share
-        record[f"rank/{rank}/cpu_pct"] = 100.0 * window.cpu_ns / window.total_ns
+        numbers = {f"{phase}_ms": window.mean_ms(phase) for phase in LearnerPhase}
+        numbers |= {"iter_ms": window.wall_ns / window.iterations / NS_PER_MS, "late_ms": late[rank].ms}
+        numbers |= {"late_share": late[rank].share, "cpu_pct": 100.0 * window.cpu_ns / window.total_ns}
+        record |= {f"rank/{rank}/{name}": value for name, value in numbers.items()}
     return record
 
 
-def lateness(previous: Snapshot | None, current: Snapshot) -> Sequence[Lateness]:
+def lateness(previous: Snapshot, current: Snapshot) -> Sequence[Lateness]:
     """Returns by how much each rank with an iteration in the window works longer than the median rank."""
     working, counts = working_ranks(learner_windows(previous, current)), _counts(previous, current)
     late_ms = {rank: counts[rank].late_ns / window.iterations / NS_PER_MS for rank, window in working.items()}
@@ -86,7 +83,7 @@ def lateness(previous: Snapshot | None, current: Snapshot) -> Sequence[Lateness]
     ]
 
 
-def straggler(previous: Snapshot | None, current: Snapshot, named: int | None = None) -> Lateness | None:
+def straggler(previous: Snapshot, current: Snapshot, named: int | None = None) -> Lateness | None:
     """Returns the rank that the others wait for; None where none is later than equal ranks may be by chance.
 
     Its lateness, without rare pauses, is more than 2 % of its work and 1 % of its wall, and it is late in more
@@ -103,7 +100,7 @@ def straggler(previous: Snapshot | None, current: Snapshot, named: int | None = 
     num_counted = max(counts[late.rank].iterations, 1)
     few = max(1.0, (ENOUGH / num_counted) ** 0.5)
     margin_ns = max(few * LATE_OF_WORK * own_work_ns(window), LATE_OF_WALL * window.wall_ns)
-    most = 1.0 - 1.0 / num_counted if num_counted >= FORGIVING else 1.0
+    most = 1.0 - 1.0 / num_counted if num_counted >= ENOUGH_TO_MISS_ONE else 1.0
     share = max(LATE_ITERATIONS, min(0.5 + SIGMAS * 0.5 / (num_counted / ALIKE) ** 0.5, most))
     if late.rank == named:
         margin_ns, share = margin_ns / 2, STILL_LATE
@@ -120,23 +117,23 @@ class StragglerFinder:
         self._ends: deque[Snapshot] = deque()  # of the windows before this one, the newest last
         self._named: int | None = None
 
-    def observe(self, previous: Snapshot | None, current: Snapshot) -> Lateness | None:
+    def observe(self, previous: Snapshot, current: Snapshot) -> Lateness | None:
         """Returns the straggler at the end of the window from `previous` to `current`, None where there is none."""
         # A record that takes the place of the last one begins where that one began, which is known already.
-        if previous is not None and (not self._ends or previous.wall_s > self._ends[-1].wall_s):
+        if not self._ends or previous.wall_s > self._ends[-1].wall_s:
             self._ends.append(previous)
         while len(self._ends) > 1 and self._ends[1].wall_s <= current.wall_s - WINDOW_S:
             self._ends.popleft()
-        late = straggler(self._ends[0] if self._ends else None, current, self._named)
+        late = straggler(self._ends[0], current, self._named)
         self._named = None if late is None else late.rank
         return late
 
 
-def _counts(previous: Snapshot | None, current: Snapshot) -> Sequence[LateTotals]:
+def _counts(previous: Snapshot, current: Snapshot) -> Sequence[LateTotals]:
     """Returns the counts of every rank in the window; none before their first report."""
-    before = previous.learners if previous is not None else ()
+    before = [rank.late for rank in previous.learners]
     return [
-        LateTotals(*map(sub, totals.late, before[rank].late if rank < len(before) else LateTotals()))
+        LateTotals(*map(sub, totals.late, before[rank] if rank < len(before) else LateTotals()))
         for rank, totals in enumerate(current.learners)
     ]
 

@@ -19,7 +19,7 @@ from offpolicy.logger.stragglers import straggler
 from offpolicy.logger.timing_keys import cpu_ms_per_env_step
 from offpolicy.machine import cpu_model, versions
 from offpolicy.model.bottleneck import Bottleneck, Verdict
-from offpolicy.model.rates import Rates, compute_rates, num_updates
+from offpolicy.model.rates import compute_rates, num_updates
 from offpolicy.model.windows import (
     NS_PER_S,
     Elapsed,
@@ -29,7 +29,7 @@ from offpolicy.model.windows import (
 )
 from offpolicy.timing.histogram import spreads_of
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
-from offpolicy.types import Account, EvalResult, Snapshot
+from offpolicy.types import NO_COUNTERS, Account, EvalResult, Snapshot
 
 WARMUP, WHOLE = "warmup", "whole"  # names in the account besides the phases
 NO_CONFIG: Mapping[str, Any] = {}
@@ -66,15 +66,15 @@ def build_summary(
     header: RunHeader,
     result: RunResult,
     *,
-    baseline: Snapshot | None = None,
-    start: Snapshot | None = None,
+    baseline: Snapshot = NO_COUNTERS,
+    start: Snapshot = NO_COUNTERS,
     config_mapping: Mapping[str, Any] = NO_CONFIG,
 ) -> dict[str, Any]:  # Any: the nested mapping of summary.json
     """Returns the mapping of `summary.json` from the last snapshot.
 
-    Rates and verdict are measured from `baseline` (`OffPolicyLogger.baseline`) to each side's last iteration; None:
-    from zero, which is wrong after a resume. `start` is the snapshot that this start went on from. Advice that
-    `config_mapping` already follows is left out.
+    Rates and verdict are measured from `baseline` (`OffPolicyLogger.baseline`) to each side's last iteration; from zero
+    it would be wrong after a resume. `start` is the snapshot that this start went on from. Advice that `config_mapping`
+    already follows is left out.
     """
     learning = of_iterations(snapshot)
     rates = compute_rates(baseline, learning, header.mode, header.num_hosts)
@@ -92,20 +92,33 @@ def build_summary(
         "exit_code": result.exit_code,
         "reason": result.reason,
         "env_steps": snapshot.env_steps,
-        "from_env_step": 0 if start is None else start.env_steps,  # where this start went on
-        "updates": num_updates(snapshot if snapshot.learners else baseline or snapshot),
+        "from_env_step": start.env_steps,  # where this start went on
+        "updates": num_updates(snapshot if snapshot.learners else baseline),
         "restarts": snapshot.restarts,  # of environments
         "learner_restarts": snapshot.learner_restarts,  # of all processes
         "wall_s": snapshot.wall_s,
         "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
-        "eval": _evaluation_section(result.last_eval),
+        "eval": {
+            "mean_reward": _finite(result.last_eval.mean_reward) if result.last_eval is not None else None,
+            "std_reward": _finite(result.last_eval.std_reward) if result.last_eval is not None else None,
+            "episodes": result.last_eval.episodes if result.last_eval is not None else 0,
+        },
         "rollout": {"ep_rew_mean": result.training_return},
-        "timing": _timing_section(snapshot) | _straggler_section(baseline, learning),
-        "learning": _learning_section(baseline, learning),
+        "timing": _timing_section(snapshot)
+        | ({"straggler": None if late is None else late._asdict()} if len(learning.learners) > 1 else {}),
+        "learning": {
+            "learner_s": _seconds(learner_elapsed(baseline, learning)),
+            "collectors_s": [_seconds(window.elapsed) for window in collector_windows(baseline, learning)],
+        },
         "pipeline": None if pipeline is None else pipeline.to_mapping(),
         "cores": _cores_section(baseline, snapshot, header.num_hosts),
         "rates": {
-            **_rates_section(rates, result.prediction_error),
+            "steps_per_sec": rates.steps_per_sec,
+            "collector_capacity": rates.collector_capacity,
+            "learner_capacity": rates.learner_capacity,
+            "predicted_steps_per_sec": rates.predicted_steps_per_sec,
+            "prediction_error": result.prediction_error,
+            "utd": rates.utd,
             "samples_per_sec": samples_per_sec(baseline, learning),
             "flops_per_sec": flops_per_sec(rates, header),
         },
@@ -124,26 +137,8 @@ def build_summary(
     }
 
 
-def _evaluation_section(last: EvalResult | None) -> dict[str, float | None]:
-    """Returns the last evaluation; what is not finite is None."""
-    if last is None:
-        return {"mean_reward": None, "std_reward": None, "episodes": 0}
-    return {
-        "mean_reward": last.mean_reward if math.isfinite(last.mean_reward) else None,
-        "std_reward": last.std_reward if math.isfinite(last.std_reward) else None,
-        "episodes": last.episodes,
-    }
-
-
-def _rates_section(rates: Rates, prediction_error: float | None) -> dict[str, float | None]:
-    return {
-        "steps_per_sec": rates.steps_per_sec,
-        "collector_capacity": rates.collector_capacity,
-        "learner_capacity": rates.learner_capacity,
-        "predicted_steps_per_sec": rates.predicted_steps_per_sec,
-        "prediction_error": prediction_error,
-        "utd": rates.utd,
-    }
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _timing_section(snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mapping
@@ -161,24 +156,6 @@ def _timing_section(snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mappin
     if snapshot.evaluator is not None:
         section["evaluator"] = _account_section(snapshot.evaluator.account, tuple(EvaluatorPhase))
     return section
-
-
-def _straggler_section(baseline: Snapshot | None, snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mapping
-    """Returns the rank that several ranks waited for since `baseline`, None where no rank was late; empty for one."""
-    if len(snapshot.learners) <= 1:
-        return {}
-    late = straggler(baseline, snapshot)
-    return {"straggler": None if late is None else late._asdict()}
-
-
-def _learning_section(baseline: Snapshot | None, learning: Snapshot) -> dict[str, Any]:  # Any: nested mapping
-    """Returns the seconds by phase of rank 0 and of each collector in the window of the rates and the verdict."""
-    learner = learner_elapsed(baseline, learning)
-    collectors = [window.elapsed for window in collector_windows(baseline, learning)]
-    return {
-        "learner_s": _seconds(learner),
-        "collectors_s": [_seconds(window) for window in collectors],
-    }
 
 
 def _seconds(window: Elapsed | None) -> dict[str, float] | None:
@@ -202,7 +179,7 @@ def _account_section(account: Account, phases: tuple[str, ...]) -> dict[str, Any
     }
 
 
-def _cores_section(baseline: Snapshot | None, snapshot: Snapshot, num_hosts: int) -> Section | None:
+def _cores_section(baseline: Snapshot, snapshot: Snapshot, num_hosts: int) -> Section | None:
     """Returns what the cores of this host did, in seconds that sum to the capacity; None with timing off.
 
     The CPU time per env step is measured from `baseline`, as the rates are.

@@ -28,10 +28,12 @@ from tensorboard.plugins.scalar import metadata as scalar_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from offpolicy import fault
-from offpolicy.config.parsing import plain
+from offpolicy.config.parsing import flatten, is_within, plain
+from offpolicy.config.schema import RunConfig
+from offpolicy.config.unread import unread_keys
+from offpolicy.errors import ConfigError
 from offpolicy.files import AppendFile
 from offpolicy.logger.drawing import AccountPictures
-from offpolicy.logger.hparams import FINAL_METRICS, FIRST, final_values, used_options
 from offpolicy.logger.metrics import CHARTS, METRICS, ONCE_USED, RANK_IN_KEY, WITH_RANKS
 from offpolicy.logger.provenance import Provenance, utf8
 from offpolicy.logger.record import Record, RunHeader
@@ -45,6 +47,18 @@ PICTURE = "timing/account"  # in the group of the phases, so that the page still
 AXIS = ("env_steps", "iteration", "wall_s")
 SHOWN = frozenset(key for charts in CHARTS.values() for keys in charts.values() for key in keys)
 Charts = Mapping[str, Mapping[str, Sequence[str]]]
+# Options at the head of the table of hyper-parameters: as many as TensorBoard shows before the results.
+FIRST = ("algo.name", "env.id", "runner.name", "seed", "total_timesteps")
+# Options that change neither what a run learns nor how fast.
+LEFT_OUT = ("run_dir", "resume", "log", "checkpoint", "timing", "env.measure")
+# Scalars at the end of a run, for the table, and their names there. They have keys of their own: as points more of a
+# curve, values of the whole run would stand among those of windows.
+FINAL_METRICS = {
+    "final/mean_reward": "final return",
+    "final/elapsed_s": "time to it, s",
+    "final/steps_per_sec": "env steps/s",
+    "final/learner_train_pct": "train, % of the wall",
+}
 
 
 class TensorBoardSink(Sink):
@@ -112,7 +126,10 @@ class TensorBoardSink(Sink):
     def finish(self, summary: Summary) -> None:
         """Writes the final values of the hparams metrics, and the status of the session."""
         self._wall_s = summary["wall_s"]
-        self._scalars(summary["env_steps"], final_values(summary))
+        learner, values = summary["timing"]["learner"], [summary["eval"]["mean_reward"], summary["wall_s"]]
+        values += [summary["rates"]["steps_per_sec"], None if learner is None else _train_percent(learner)]
+        final = zip(FINAL_METRICS, values, strict=True)
+        self._scalars(summary["env_steps"], {key: value for key, value in final if value is not None})
         ok = summary["status"] == RunStatus.COMPLETED
         end = plugin_data_pb2.SessionEndInfo(
             status=api_pb2.STATUS_SUCCESS if ok else api_pb2.STATUS_FAILURE,
@@ -190,6 +207,23 @@ def _number(value: float | str | None) -> float:
     return value if isinstance(value, int | float) else 0.0
 
 
+def used_options(config: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of the configuration
+    """Returns the options by dotted key, `FIRST` first; without those that nothing reads and those that are null."""
+    options = {key: value for key, value in flatten(config).items() if value is not None}
+    try:
+        unread = tuple(unread_keys(RunConfig.from_mapping(config)))
+    except ConfigError:  # of another trainer
+        unread = ()
+    used = {key: value for key, value in options.items() if not is_within(key, (*LEFT_OUT, *unread))}
+    return {key: used[key] for key in FIRST if key in used} | used
+
+
+def _train_percent(account: Mapping[str, Any]) -> float | None:  # Any: a section of summary.json
+    """Returns the phase `train` in percent of the time after the warm-up."""
+    after_s = account["wall_s"] - account["phases_s"].get("warmup", 0.0)
+    return 100.0 * account["phases_s"]["train"] / after_s if after_s > 0 else None
+
+
 def _description(key: str) -> str:
     """Returns the meaning and unit of a key from the metric table; '' for a name of another trainer."""
     metric = METRICS.get(RANK_IN_KEY.sub("rank/<r>/", key))
@@ -253,8 +287,7 @@ def _hparams_summary(options: Mapping[str, Any], started_s: float) -> summary_pb
             start.hparams[key].string_value, data_type = utf8(str(value)), api_pb2.DATA_TYPE_STRING
         infos.append(api_pb2.HParamInfo(name=key, type=data_type, differs=key in FIRST))
     metrics = [
-        api_pb2.MetricInfo(name=api_pb2.MetricName(tag=metric.key), display_name=metric.name)
-        for metric in FINAL_METRICS
+        api_pb2.MetricInfo(name=api_pb2.MetricName(tag=key), display_name=name) for key, name in FINAL_METRICS.items()
     ]
     experiment = api_pb2.Experiment(hparam_infos=infos, metric_infos=metrics)
     data = plugin_data_pb2.HParamsPluginData

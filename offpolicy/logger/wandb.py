@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from offpolicy import fault
 from offpolicy.errors import ConfigError
@@ -32,7 +32,7 @@ class WandbSink(Sink):
         run_dir: Path,
         config: Mapping[str, Any],  # Any: nested configuration values
         project: str,
-        mode: Literal["offline", "online"],
+        mode: str,  # offline or online
         warn: Callable[[str], None],
         *,
         last_eval_step: int | None = None,
@@ -65,7 +65,7 @@ class WandbSink(Sink):
             id=own_id,
             group=None if is_online else run_id,
             resume="allow" if is_online else None,
-            mode=mode,
+            mode="online" if is_online else "offline",
             dir=str(run_dir),
             config=dict(config),
             settings=settings,

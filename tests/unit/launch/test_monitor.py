@@ -14,10 +14,12 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.launch.monitor import LATE_S, Monitor
 from offpolicy.logger.callbacks import Callback, Callbacks
 from offpolicy.logger.metrics import UnknownMetricError
+from offpolicy.logger.record import RunHeader
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord
 from offpolicy.replay.ring import Ring
 from offpolicy.types import (
     NO_ACCOUNT,
+    NO_COUNTERS,
     CollectorTotals,
     CoreTotals,
     EpisodeRecord,
@@ -65,7 +67,8 @@ class FakeLogger:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        self.last_snapshot: Snapshot | None = None
+        self.view, self.header = self, RunHeader(algo="sac", env_id="X-v0", seed=1, mode="overlap", total_timesteps=100)
+        self.last_snapshot = NO_COUNTERS
         self.last_eval: EvalResult | None = None
 
     def log_interval(self, snapshot: Snapshot) -> dict[str, float]:
@@ -77,11 +80,8 @@ class FakeLogger:
         self.calls.append(("start_from", origin.env_steps))
         self.last_snapshot = origin
 
-    def set_flops(self, *flops: float | None) -> None:
-        self.calls.append(("set_flops", flops))
-
-    def set_speed(self, learner_threads: int, mode: str) -> None:
-        self.calls.append(("set_speed", (learner_threads, mode)))
+    def set_header(self, header: RunHeader) -> None:
+        self.header = header
 
     def set_in_force(self, key: str, value: str) -> None:
         self.calls.append(("set_in_force", (key, value)))

@@ -35,7 +35,7 @@ def header(
     cfg = RunConfig.from_mapping(tree)
     job = WorkerSpec(cfg, spec, plan, host or HostInfo(), "runs/x", start_step, None, 0)
     lines: list[str] = []
-    logger: Any = SimpleNamespace(message=lines.append)
+    logger: Any = SimpleNamespace(view=SimpleNamespace(message=lines.append))
     run: Any = SimpleNamespace(path=Path("runs/x"), warnings=rejected, checkpoint=None)
     announce(logger, job, run)
     return lines

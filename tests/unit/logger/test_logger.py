@@ -198,7 +198,7 @@ def test_no_time_left_is_guessed_before_there_is_anything_to_guess_from(
 
 
 @pytest.mark.promise("full-disk")
-def test_dropped_calls_are_counted_by_sink(tmp_path: Path, header: RunHeader, make_snapshot: Any) -> None:
+def test_a_sink_that_fails_is_left_out_with_one_warning(tmp_path: Path, header: RunHeader, make_snapshot: Any) -> None:
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     stream = io.StringIO()
     view = PlainLines(stream, header)
@@ -207,7 +207,6 @@ def test_dropped_calls_are_counted_by_sink(tmp_path: Path, header: RunHeader, ma
     logger.log_interval(make_snapshot(100))
     logger.log_interval(make_snapshot(200))
     logger.close()
-    assert logger.num_dropped == {"metrics.jsonl": 3}  # two records and the first verdict
     assert stream.getvalue().count("warning: metrics.jsonl is disabled") == 1
     assert "step=1200/20000" in stream.getvalue()
 

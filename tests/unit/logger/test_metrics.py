@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,36 +16,11 @@ from offpolicy.logger.metrics import (
     LEARNER_ROWS,
     METRICS,
     PIPELINE_KEY,
-    collector_key,
-    device_key,
-    learner_key,
-    prefetch_key,
-    rank_key,
-    read_metrics,
-    spread_key,
     vocabulary_of,
 )
 from offpolicy.logger.record import Record
 from offpolicy.logger.unilab import our_key, with_unilab_keys
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-
-GROUP = """
-[[group]]
-section = "Some"
-key = "some/{}_ms"
-defaults = { class = "rate", unit = "ms", window = "log interval", reduction = "rank 0" }
-[group.metrics]
-"""
-
-
-def groups(table: str) -> list[dict[str, Any]]:
-    return list(tomllib.loads(table)["group"])
-
-
-def test_a_key_listed_twice_is_refused() -> None:
-    line = 'busy = { help = "A text." }'
-    with pytest.raises(ValueError, match="some/busy_ms is listed twice"):
-        read_metrics(groups(GROUP + line + GROUP + line))
 
 
 @pytest.mark.promise("metric-table")
@@ -55,11 +28,6 @@ def test_every_phase_has_a_row() -> None:
     assert list(LEARNER_ROWS) == list(LearnerPhase)
     assert list(COLLECTOR_ROWS) == list(CollectorPhase)
     assert all([*LEARNER_ROWS.values(), *COLLECTOR_ROWS.values()])
-
-
-def test_the_keys_of_phases_are_in_the_table() -> None:
-    keys = {learner_key("train"), collector_key("env_step"), rank_key("train", "min"), prefetch_key("pack")}
-    assert keys | {device_key("h2d"), spread_key("learner", "iter", "p50")} <= METRICS.keys()
 
 
 E0 = {

@@ -8,139 +8,92 @@ from pathlib import Path
 import pytest
 
 from offpolicy.config.schema import RunConfig
-from offpolicy.logger.built_in_sinks import open_sinks
+from offpolicy.logger.logger import open_sinks
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.logger.sinks import (
-    JsonlSink,
-    SafeSink,
-    Sink,
-    Summary,
-    open_sink,
-)
+from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, Summary
 from offpolicy.types import EpisodeRecord
 
 EPISODE = EpisodeRecord(10, 0, -1.0, 5, True, False, float("nan"))
 
 
-class ListSink:
-    """Keeps what it is given; raises from the call number `fails_at` on."""
+class ListSink(Sink):
+    """Keeps what it is given, and clears it; raises `error` from the second call on."""
 
-    def __init__(self, fails_at: int = 10**9) -> None:
-        self.calls: list[str] = []
-        self._fails_at = fails_at
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.calls: list[object] = []
+        self._error = error
 
-    def _call(self, name: str) -> None:
-        self.calls.append(name)
-        if len(self.calls) >= self._fails_at:
-            raise OSError(28, "No space left on device")
+    def _call(self, *given: object) -> None:
+        self.calls.append(given)
+        if self._error is not None and len(self.calls) > 1:
+            raise self._error
 
     def write(self, record: Record) -> None:
-        self._call(f"write {record['env_steps']}")
+        self._call("write", dict(record))
+        record.clear()
 
     def episode(self, episode: EpisodeRecord) -> None:
-        self._call("episode")
+        self._call("episode", episode)
 
     def text(self, tag: str, content: str, env_steps: int) -> None:
-        self._call("text")
+        self._call("text", tag, content, env_steps)
 
     def finish(self, summary: Summary) -> None:
-        self._call("finish")
+        self._call("finish", dict(summary))
+        summary["eval"].clear()
 
     def close(self) -> None:
         self._call("close")
 
 
-def test_a_working_sink_gets_every_call() -> None:
-    inner, warnings = ListSink(), []
+def test_a_working_sink_gets_every_call_with_values_of_its_own() -> None:
+    inner, warnings = ListSink(), list[str]()
     sink = SafeSink("list", inner, warnings.append)
-    sink.write({"env_steps": 1})
+    record: Record = {"env_steps": 1}
+    summary = {"status": "completed", "eval": {"episodes": 3}}
+    sink.write(record)
     sink.episode(EPISODE)
     sink.text("verdict", "x", 7)
-    sink.finish({})
+    sink.finish(summary)
     sink.close()
-    assert inner.calls == ["write 1", "episode", "text", "finish", "close"]
-    assert (warnings, sink.num_dropped) == ([], 0)
+    assert [call[0] for call in inner.calls] == ["write", "episode", "text", "finish", "close"]  # type: ignore[index]
+    assert (warnings, record, summary["eval"]) == ([], {"env_steps": 1}, {"episodes": 3})
 
 
-def test_a_failing_sink_warns_once_naming_itself_and_the_cause() -> None:
-    inner, warnings = ListSink(fails_at=2), []
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [(OSError(28, "No space\nleft"), "OSError: [Errno 28] No space left"), (SystemExit(3), "SystemExit: 3")],
+)
+def test_a_failing_sink_is_disabled_with_one_warning_that_names_the_cause(error: BaseException, cause: str) -> None:
+    inner, warnings = ListSink(error), list[str]()
     sink = SafeSink("tensorboard", inner, warnings.append)
     for steps in range(5):
         sink.write({"env_steps": steps})
     sink.close()
-    assert warnings == [
-        "warning: tensorboard is disabled for the rest of the run: OSError: [Errno 28] No space left on device"
-    ]
-
-
-def test_a_sink_that_would_end_the_process_is_disabled_like_others() -> None:
-    class Leaves(ListSink):
-        def write(self, record: Record) -> None:
-            raise SystemExit(3)
-
-    warnings: list[str] = []
-    sink = SafeSink("leaves", Leaves(), warnings.append)
-    sink.write({"env_steps": 1})
-    assert warnings == ["warning: leaves is disabled for the rest of the run: SystemExit: 3"]
-
-
-def test_a_sink_has_records_and_a_summary_of_its_own() -> None:
-    class Clears(ListSink):
-        def write(self, record: Record) -> None:
-            record.clear()  # type: ignore[attr-defined]
-
-        def finish(self, summary: Summary) -> None:
-            summary["eval"].clear()
-            summary.clear()  # type: ignore[attr-defined]
-
-    summary = {"status": "completed", "eval": {"episodes": 3}}
-    record: Record = {"env_steps": 1}
-    sink = SafeSink("clears", Clears(), print)
-    sink.write(record)
-    sink.finish(summary)
-    assert record == {"env_steps": 1}
-    assert summary == {"status": "completed", "eval": {"episodes": 3}}
+    assert [call[0] for call in inner.calls] == ["write", "write", "close"]  # type: ignore[index]
+    assert warnings == [f"warning: tensorboard is disabled for the rest of the run: {cause}"]
 
 
 def test_an_interrupt_is_not_swallowed() -> None:
-    class Interrupted(ListSink):
-        def write(self, record: Record) -> None:
-            raise KeyboardInterrupt
-
+    sink = SafeSink("list", ListSink(KeyboardInterrupt()), print)
+    sink.write({"env_steps": 1})
     with pytest.raises(KeyboardInterrupt):
-        SafeSink("list", Interrupted(), print).write({"env_steps": 1})
+        sink.write({"env_steps": 2})
 
 
-def test_a_sink_that_cannot_be_opened_is_left_out_with_a_warning() -> None:
-    def factory() -> Sink:
-        raise TimeoutError("no answer\nfor 30 s")
-
-    warnings: list[str] = []
-    assert open_sink("wandb", factory, warnings.append) is None
-    assert warnings == ["warning: wandb is disabled for the rest of the run: TimeoutError: no answer for 30 s"]
+def test_a_sink_that_cannot_be_opened_is_left_out_with_a_warning(tmp_path: Path, header: RunHeader) -> None:
+    cfg, warnings = RunConfig.from_mapping({"log": {"tensorboard": False}}), list[str]()
+    assert open_sinks(tmp_path / "none", {}, cfg.log, header, warnings.append) == []
+    (warning,) = warnings
+    assert warning.startswith("warning: metrics.jsonl is disabled for the rest of the run: FileNotFoundError")
 
 
-def test_a_record_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> None:
+def test_a_record_is_in_the_file_as_soon_as_it_is_written_and_once_per_env_step(tmp_path: Path) -> None:
     sink = JsonlSink(tmp_path, None)
+    sink.write({"env_steps": 10, "perf/bottleneck": "learner(train 90%)"})
     sink.write({"env_steps": 10, "perf/bottleneck": "learner(train 94%)"})
     assert (tmp_path / "metrics.jsonl").read_text() == '{"env_steps": 10, "perf/bottleneck": "learner(train 94%)"}\n'
     sink.close()
-
-
-def test_records_of_one_env_step_take_one_line(tmp_path: Path) -> None:
-    sink = JsonlSink(tmp_path, None)
-    sink.write({"env_steps": 0, "iteration": 1})
-    sink.write({"env_steps": 0, "iteration": 2})
-    sink.close()
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
-
-
-def test_episodes_that_a_resumed_run_makes_again_are_moved_out(tmp_path: Path) -> None:
-    lines = [f'{{"env_steps": {steps}, "ep_return": -1.0}}\n' for steps in (10, 20)]
-    (tmp_path / "episodes.jsonl").write_text("".join(lines))
-    JsonlSink(tmp_path, 15).close()
-    assert (tmp_path / "episodes.jsonl").read_text() == lines[0]
-    assert (tmp_path / "episodes.superseded.jsonl").read_text() == lines[1]
 
 
 @pytest.mark.parametrize("unknown", [float("nan"), float("inf")])
@@ -150,14 +103,8 @@ def test_an_episode_leaves_out_an_unknown_success(unknown: float, tmp_path: Path
     sink.episode(EpisodeRecord(400, 3, -1.5, 200, True, False, 1.0))
     sink.close()
     first, second = (json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines())
-    assert first == {
-        "env_steps": 200,
-        "env_index": 3,
-        "ep_return": -1.5,
-        "ep_length": 200,
-        "terminated": False,
-        "truncated": True,
-    }
+    fields = {"env_steps": 200, "env_index": 3, "ep_return": -1.5, "ep_length": 200}
+    assert first == fields | {"terminated": False, "truncated": True}
     assert second["success"] == 1.0
 
 
@@ -169,14 +116,17 @@ def test_a_full_disk_disables_the_sink_with_one_warning(tmp_path: Path) -> None:
     for steps in range(3):
         sink.write({"env_steps": steps})
     sink.close()
-    assert (len(warnings), sink.num_dropped) == (1, 3)
-    assert "No space left on device" in warnings[0]
+    (warning,) = warnings
+    assert "No space left on device" in warning
 
 
-def test_records_of_updates_that_are_made_again_are_moved_out(tmp_path: Path, header: RunHeader) -> None:
+def test_records_of_steps_and_updates_that_are_made_again_are_moved_out(tmp_path: Path, header: RunHeader) -> None:
     lines = [f'{{"env_steps": {steps}, "train/n_updates": {steps}}}\n' for steps in (10, 20, 30)]
-    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    for name in ("metrics", "episodes"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
     cfg = RunConfig.from_mapping({"log": {"tensorboard": False}})
-    open_sinks(tmp_path, {}, cfg.log, header, print, 30, 15)
+    (sink,) = open_sinks(tmp_path, {}, cfg.log, header, print, 20, 15)
+    sink.close()
     assert (tmp_path / "metrics.jsonl").read_text() == lines[0]
     assert (tmp_path / "metrics.superseded.jsonl").read_text() == "".join(lines[1:])
+    assert (tmp_path / "episodes.superseded.jsonl").read_text() == lines[2]

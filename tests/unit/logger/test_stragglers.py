@@ -16,7 +16,7 @@ from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_ke
 from offpolicy.model.rates import compute_rates
 from offpolicy.model.windows import Elapsed
 from offpolicy.timing.phases import LearnerPhase, PackerPhase
-from offpolicy.types import NO_ACCOUNT, Account, LateTotals, LearnerTotals, MetricTotals, Snapshot
+from offpolicy.types import NO_ACCOUNT, NO_COUNTERS, Account, LateTotals, LearnerTotals, MetricTotals, Snapshot
 
 MS = 1_000_000
 NO_METRICS = MetricTotals((), np.zeros(0), np.zeros(0))
@@ -110,22 +110,6 @@ def test_the_packer_is_timed_per_packed_batch(header: RunHeader) -> None:
     assert [record[f"prefetch/{phase}_ms"] for phase in PackerPhase] == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
-def losses(total: float, count: float, name: str = "critic_loss") -> MetricTotals:
-    return MetricTotals((name,), np.array([total]), np.array([count]))
-
-
-def test_losses_of_ranks_are_weighted_by_their_counts(header: RunHeader) -> None:
-    before = (rank(1, losses(100.0, 10.0)), rank(1, losses(1.0, 1.0)))
-    after = (rank(2, losses(103.0, 13.0)), rank(2, losses(8.0, 2.0)))
-    assert record_of(header, *after, before=before)["train/critic_loss"] == 2.5  # (3 + 7) / (3 + 1), not (1 + 7) / 2
-
-
-def test_a_rank_that_has_not_reported_since_a_resume_is_left_out(header: RunHeader) -> None:
-    restored = losses(1000.0, 100.0)
-    after = (rank(1, losses(1006.0, 102.0)), rank(0, losses(0.0, 0.0)))
-    assert record_of(header, *after, before=(rank(0, restored), rank(0, restored)))["train/critic_loss"] == 3.0
-
-
 def test_the_age_of_samples_is_weighted_by_their_number(header: RunHeader) -> None:
     ranks = (LearnerTotals(NO_ACCOUNT, 1, 10, 100.0, NO_METRICS), LearnerTotals(NO_ACCOUNT, 1, 30, 900.0, NO_METRICS))
     assert record_of(header, *ranks)["perf/sample_age"] == 25.0
@@ -137,8 +121,8 @@ def test_the_verdict_names_the_rank_that_rank_0_waits_for(header: RunHeader, mak
     ranks = [waiting, waiting]
     ranks[late] = late_rank(50, 40.0, 1.0)
     snapshot = dataclasses.replace(make_snapshot(50), learners=tuple(ranks))
-    rates, late_one = compute_rates(None, snapshot, header.mode), straggler(None, snapshot)
-    verdict = judge_window(None, snapshot, rates, header, late=late_one)
+    rates, late_one = compute_rates(NO_COUNTERS, snapshot, header.mode), straggler(NO_COUNTERS, snapshot)
+    verdict = judge_window(NO_COUNTERS, snapshot, rates, header, late=late_one)
     assert verdict is not None
     assert verdict.label == ("learner(rank_barrier 87%)" if late else "learner(train 80%)")
     assert ("rank 1 arrives 40.0 ms late, in 100% of the iterations" in verdict.reason) is bool(late)
@@ -163,7 +147,7 @@ def simulated_record(rng: np.random.Generator, slower: Sequence[float]) -> Recor
         for ms, each in zip(work_ms, late, strict=True)
     )
     snapshot = Snapshot(0.0, 0, 0, learners, (), 0, 1, 0.0)
-    return dict(rank_keys(None, snapshot, straggler(None, snapshot)))
+    return dict(rank_keys(NO_COUNTERS, snapshot, straggler(NO_COUNTERS, snapshot)))
 
 
 @pytest.mark.parametrize("num_ranks", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (4, 8))])
@@ -185,7 +169,7 @@ def named_by_second(*spells: tuple[float, int]) -> list[int | None]:
     """The straggler at the end of each second, of spells (share of the iterations in which rank 1 is late, seconds)."""
     finder, named = StragglerFinder(), list[int | None]()
     shares = [share for share, seconds in spells for _ in range(seconds)]
-    before: Snapshot | None = None
+    before = NO_COUNTERS
     for second in range(len(shares) + 1):
         iterations, share = 60 * second, sum(shares[:second]) / max(second, 1)
         ranks = (late_rank(iterations, 0.0, 0.0), late_rank(iterations, 3.0 * share, share))

@@ -16,6 +16,7 @@ from offpolicy.runs import known_summary, read_summary
 from offpolicy.timing.phases import CoreClass
 from offpolicy.types import (
     NO_ACCOUNT,
+    NO_COUNTERS,
     Account,
     Cooldown,
     CoreTotals,
@@ -32,7 +33,7 @@ RESULT = RunResult(status="completed", exit_code=0, reason="2,000 env steps done
 
 
 def summary_of(
-    snapshot: Snapshot, baseline: Snapshot | None = None, num_hosts: int = 1, flops: float = 0.0, **result: Any
+    snapshot: Snapshot, baseline: Snapshot = NO_COUNTERS, num_hosts: int = 1, flops: float = 0.0, **result: Any
 ) -> dict[str, Any]:
     header = dataclasses.replace(HEADER, num_hosts=num_hosts, flops_per_update=flops)
     return build_summary(snapshot, header, dataclasses.replace(RESULT, **result), baseline=baseline)
@@ -283,5 +284,5 @@ def test_a_run_that_has_not_ended_is_named_in_a_command_to_copy(tmp_path: Path) 
 def test_a_run_is_of_the_env_step_at_which_its_start_found_it(make_snapshot: Any) -> None:
     """Not of that at which it began to learn, from which its rates are."""
     last, learning, start = make_snapshot(1000), make_snapshot(500), make_snapshot(200)
-    summaries = [build_summary(last, HEADER, RESULT, baseline=learning, start=one) for one in (None, start)]
+    summaries = [build_summary(last, HEADER, RESULT, baseline=learning, start=one) for one in (NO_COUNTERS, start)]
     assert [summary["from_env_step"] for summary in summaries] == [0, start.env_steps]

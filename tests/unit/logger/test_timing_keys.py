@@ -20,6 +20,7 @@ from offpolicy.model.windows import elapsed
 from offpolicy.timing.phases import CoreClass, EvaluatorPhase, LearnerPhase
 from offpolicy.types import (
     NO_ACCOUNT,
+    NO_COUNTERS,
     Account,
     CoreTotals,
     DeviceTotals,
@@ -72,7 +73,7 @@ def test_evaluator_phases_are_ms_per_second_of_its_wall(make_snapshot: MakeSnaps
     assert (keys["evaluator/env_step_ms"], keys["evaluator/wait_request_ms"]) == (250.0, 750.0)
     assert sum(keys[f"evaluator/{phase}_ms"] for phase in EvaluatorPhase) == pytest.approx(1000.0)
     assert keys["cpu/evaluator_pct"] == 12.5
-    first = evaluator_keys(None, replace(before, evaluator=totals(1000, 550)))
+    first = evaluator_keys(NO_COUNTERS, replace(before, evaluator=totals(1000, 550)))
     assert first["cpu/evaluator_pct"] == 25.0  # 275 ms of 1.1 s: its start is part of that time, not of its steady wall
     assert sum(first[f"evaluator/{phase}_ms"] for phase in EvaluatorPhase) == pytest.approx(1000.0)
     assert (keys["evaluator/episodes"], keys["evaluator/skipped"]) == (6, 1)
@@ -109,7 +110,7 @@ def test_the_classes_of_the_cores_are_ms_per_second_and_sum_to_the_capacity(make
     }  # fmt: skip
     assert len(keys) == len(CoreClass) + 2
     assert core_keys(before, now, 3)["perf/cpu_ms_per_env_step"] == 3 * 2300 / 500
-    assert core_keys(None, before, 1)["cores/learner_ms_per_s"] == 900.0
+    assert core_keys(NO_COUNTERS, before, 1)["cores/learner_ms_per_s"] == 900.0
 
 
 def test_cpu_time_is_a_share_of_all_time_with_the_warm_up() -> None:
