@@ -32,19 +32,19 @@ from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, SpaceSpec
 
 DIGESTS: Mapping[str, str] = {
-    "offpolicy.algos.learner": "c434f63f2624d69b",
+    "offpolicy.algos.learner": "8afe3c879aa298dc",
     "offpolicy.algos.losses": "cafd66ff7ea68b71",
-    "offpolicy.algos.optim": "b17a6db29d03b52f",
-    "offpolicy.algos.sac": "d30cd947fc5dedc9",
-    "offpolicy.algos.td3": "f4146c51e55e4ce2",
-    "offpolicy.nets.actors": "c95333c787262b04",
-    "offpolicy.nets.critics": "04802675c183ad4e",
+    "offpolicy.algos.optim": "058e9bfe28776905",
+    "offpolicy.algos.sac": "67dce3bbcbc2db96",
+    "offpolicy.algos.td3": "0095fcc4dc52548b",
+    "offpolicy.nets.actors": "c21bef55f623c91e",
+    "offpolicy.nets.critics": "ff3339563c406312",
     "offpolicy.nets.distributions": "4e1dc4c544f99ae8",
-    "offpolicy.nets.encoders": "14b387ae30e6ed20",
+    "offpolicy.nets.encoders": "e9b467ffba08ad57",
     "offpolicy.nets.flat": "6670e6dee5cfe719",
     "offpolicy.nets.mlp": "a46e105a4779a1b7",
     "offpolicy.nets.normalizer": "3740313b23d9d0a1",
-    "offpolicy.nets.policy": "0ce4048939b17fbe",
+    "offpolicy.nets.policy": "2272d1e26fe8b4a4",
 }  # as `digests_of` returns them
 FEWEST_WEIGHTS = 128 * 128  # of a layer whose products oneDNN makes faster
 NARROW = 4  # from so many outputs per input on a BLAS makes the gradient of a first layer faster transposed

@@ -65,14 +65,7 @@ class Workers:
         """Ends the workers: asks, waits `CLOSE_GRACE_S`, kills. Works in any state; a second call does nothing."""
         for pipe in self._pipes:
             pipe.close()
-        grace_s, held_s = CLOSE_GRACE_S, HELD_S  # for all processes together
-        for process in self._processes:
-            process.join(grace_s)
-            if process.is_alive():
-                process.kill()
-                process.join(held_s)  # one that the kernel holds is given up
-                held_s = 0.0 if process.is_alive() else held_s  # one after the other would take minutes
-                grace_s = 0.0
+        end_processes(self._processes)
         self._pipes, self._processes = [], []
 
     @property
@@ -119,6 +112,18 @@ class Workers:
 
     def _name(self, index: int) -> str:
         return f"env {index} of {len(self._processes)} (pid {self._processes[index].pid})"
+
+
+def end_processes(processes: Sequence[BaseProcess]) -> None:
+    """Waits `CLOSE_GRACE_S` for all processes together, then kills. One that the kernel holds is given up."""
+    grace_s, held_s = CLOSE_GRACE_S, HELD_S
+    for process in processes:
+        process.join(grace_s)
+        if process.is_alive():
+            process.kill()
+            process.join(held_s)
+            held_s = 0.0 if process.is_alive() else held_s  # one after the other would take minutes
+            grace_s = 0.0  # the other processes have had the same time
 
 
 def _serve(pipe: Connection, parent_pid: int, cfg: EnvConfig, index: int, num_envs: int, codec: Codec) -> None:

@@ -16,8 +16,9 @@ import pytest
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
-from offpolicy.envs.worker_pool import Workers
+from offpolicy.envs.worker_pool import Workers, end_processes
 from offpolicy.errors import EnvFailure, HangError
+from tests.held_process import HeldProcess
 
 pytestmark = pytest.mark.mp
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -89,6 +90,14 @@ def test_a_silent_worker_ends_the_wait_and_is_gone_after_close() -> None:
         os.kill(pids[1], signal.SIGKILL)  # spares this test the grace that close gives a hanging worker
         envs.close()
         assert [is_running(pid) for pid in pids] == [False, False]
+
+
+def test_workers_that_the_kernel_holds_are_given_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offpolicy.envs.worker_pool.CLOSE_GRACE_S", 0.1)
+    held = [HeldProcess(), HeldProcess()]
+    end_processes(held)  # type: ignore[arg-type]  # fakes of processes
+    assert [each.was_killed for each in held] == [True, True]
+    assert [each.limits_s for each in held] == [[0.1, 30.0], [0.0, 0.0]]
 
 
 @pytest.mark.slow
