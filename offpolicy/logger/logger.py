@@ -16,14 +16,13 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import LogConfig
 from offpolicy.logger.console import number
 from offpolicy.logger.end_screen import end_screen
-from offpolicy.logger.metrics import require_known
+from offpolicy.logger.metrics import require_known, with_unilab_keys
 from offpolicy.logger.panel import open_view
 from offpolicy.logger.predictions import PredictionError, judge_window, possible_advice
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, SinkContext, Summary, Warn, disabled, error_of
 from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_series
-from offpolicy.logger.unilab import with_unilab_keys
 from offpolicy.logger.view import View
 from offpolicy.model.bottleneck import SteadyCause, Verdict
 from offpolicy.model.rates import Rates, RateWindow, compute_rates, num_updates, policy_steps

@@ -172,3 +172,31 @@ def require_known(keys: Iterable[str]) -> None:
     unknown = sorted(key for key in keys if RANK_IN_KEY.sub("rank/<r>/", key) not in METRICS)
     if unknown:
         raise UnknownMetricError(f"metrics not in offpolicy/logger/metrics.toml: {', '.join(unknown)}")
+
+
+UNILAB = next(vocabulary for vocabulary in VOCABULARIES if vocabulary.name == "UniLab E2 (from #639)")
+OURS_ALONE = ("timing/collector_waits_ms",)  # a sum without a name of UniLab
+
+
+def with_unilab_keys(record: Mapping[str, float | str | None]) -> dict[str, float | str | None]:
+    """Returns the record with every value also under UniLab's name, where that is another than ours.
+
+    The names are those of its contract with separate waits, and the mixed wait from before it: the inverse of what
+    `offpolicy compare` reads.
+    """
+    names = {old: (alias.key, alias.scale) for old, alias in UNILAB.aliases.items()}
+    names |= {old: (old, 1.0) for old in COMPOSITES if old not in OURS_ALONE}
+    named = dict(record)
+    for old, (key, scale) in names.items():
+        parts = COMPOSITES[key][1] if key in COMPOSITES else (key,)
+        values = [value for part in parts if isinstance(value := record.get(part), int | float)]
+        if old not in METRICS and values:
+            named[old] = sum(values) / scale
+    return named
+
+
+def our_key(key: str) -> str | None:
+    """Returns our key for one of UniLab's, the first of the sum where it is one of several; None if there is none."""
+    if (alias := UNILAB.aliases.get(key)) is None:
+        return key if key in METRICS else None
+    return COMPOSITES[alias.key][1][0] if alias.key in COMPOSITES else alias.key

@@ -16,10 +16,11 @@ from offpolicy.logger.metrics import (
     LEARNER_ROWS,
     METRICS,
     PIPELINE_KEY,
+    our_key,
     vocabulary_of,
+    with_unilab_keys,
 )
 from offpolicy.logger.record import Record
-from offpolicy.logger.unilab import our_key, with_unilab_keys
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 
 
