@@ -106,7 +106,11 @@ class ReplayRing(Ring):
         words, num_envs = self._words, self.num_envs
         start, head = words[COMMITTED], self._head
         stop, end = start + len(tails), self.end if obs is None else max(head + num_envs, self.end)
-        self._drop_below(end - self.capacity)
+        floor, lowest = words[FLOOR], end - self.capacity
+        if floor < lowest:  # the slots below are about to be recycled
+            recycled = self.spans(floor, lowest)
+            words[DROPPED] += sum(int(np.count_nonzero(slots.view(np.uint32)[:, -1])) for slots in recycled)
+            words[FLOOR] = lowest
         words[RESERVED] = end
         fault.hit("ring.reserved")
         for begin in range(0, len(tails), num_envs):
@@ -122,8 +126,10 @@ class ReplayRing(Ring):
             words[WRITTEN] += int(np.count_nonzero(tails.view(np.uint32)[:, -1]))
             self._keep_most()
         fault.hit("ring.committed")
-        if words[FLOOR] - self._released >= self._release_every:
-            self._release()
+        if words[FLOOR] - self._released >= self._release_every:  # many at once: the kernel is slow to take it
+            kept = 2 * PAGE_BYTES // self.layout.nbytes + 2  # between what is given back and the newest slots behind it
+            start, self._released = self._released, words[FLOOR]
+            self._give_back(max(start, self.end - self.capacity + kept), self._released)
 
     def newest_obs(self) -> NDArray[Any]:
         """Returns a view of the observations [N, O] that this writer wrote last."""
@@ -141,13 +147,6 @@ class ReplayRing(Ring):
         """Goes back to the first open slot: all open observations are written again."""
         self._head = self._words[COMMITTED]
 
-    def _drop_below(self, lowest: int) -> None:
-        """Raises the floor to `lowest` at least: the slots below are about to be recycled."""
-        floor = self._words[FLOOR]
-        if floor < lowest:
-            self._words[DROPPED] += sum(map(_num_transitions, self.spans(floor, lowest)))
-            self._words[FLOOR] = lowest
-
     def _keep_most(self) -> None:
         """Raises the floor as long as there are enough transitions above it."""
         words = self._words
@@ -161,12 +160,6 @@ class ReplayRing(Ring):
             words[FLOOR] = floor + self.num_envs
             words[DROPPED] += here
             spare -= here
-
-    def _release(self) -> None:
-        """Gives the memory of slots below the floor back, many at once: the kernel is slow to take it."""
-        start, self._released = self._released, self._words[FLOOR]
-        kept = 2 * PAGE_BYTES // self.layout.nbytes + 2  # between what is given back and the newest slots behind it
-        self._give_back(max(start, self.end - self.capacity + kept), self._released)
 
     def _give_back(self, start: int, stop: int) -> None:
         """Gives the memory of the slots [start, stop) back to the kernel, and of the page in which they begin.
@@ -224,13 +217,25 @@ class ReplayRing(Ring):
         Returns a mask [n] of those that are transitions and were intact throughout. `lowest`: no index is below it. If
         it was not recycled they need not be looked at one by one.
         """
-        # Counted from where the ring last began anew: `take` brings what lies beyond its end round.
+        # Counted from where the ring last began again: `take` brings what lies beyond its end round.
         begun = self.oldest // self.capacity * self.capacity
-        slot = index - begun if begun else index
+        slot, layout = index - begun if begun else index, self.layout
+        distance = self._one_step
+        if self._n_step > 1:  # slots to the next observation
+            own = self._all_words.take(slot * self.width + (self.width - 1), mode="wrap")
+            distance = (own >> OFFSET_SHIFT).astype(np.int64) * self.num_envs
         pairs = np.empty(2 * len(index), np.int64)  # each row, and the one that holds its next observation
         pairs[::2] = slot
-        np.add(slot, self._one_step if self._n_step == 1 else self._distance(slot), out=pairs[1::2])
-        codes = self._gather(pairs, out)
+        np.add(slot, distance, out=pairs[1::2])
+        if layout.obs_dtype == "float32":
+            self._rows.take(pairs, axis=0, out=out.reshape(-1, self.width), mode="wrap")
+            codes = out.view(np.uint32)[:, self._terminated].copy()
+        else:
+            halves = self._rows.take(pairs, axis=0, mode="wrap").reshape(-1, 2, self.width)
+            obs = halves.view(layout.obs_dtype)[:, :, : layout.obs_dim]
+            out[:, layout.obs], out[:, layout.next_obs] = obs[:, 0], obs[:, 1]
+            out[:, layout.obs_dim : layout.half] = halves[:, 0, layout.obs_words :]
+            codes = halves[:, 0, -1].view(np.uint32)
         out[:, self._terminated] = codes & TERMINATED
         intact = codes.astype(np.bool_)
         if lowest < self.oldest:
@@ -250,23 +255,6 @@ class ReplayRing(Ring):
         out[self._terminated] = code & IS_TERMINATED
         return code != 0 and index >= self.oldest
 
-    def _distance(self, slot: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns how many slots behind `slot` [n] the next observations are."""
-        codes = self._all_words.take(slot * self.width + (self.width - 1), mode="wrap")
-        return (codes >> OFFSET_SHIFT).astype(np.int64) * self.num_envs
-
-    def _gather(self, slots: NDArray[np.int64], out: Float32) -> NDArray[np.uint32]:
-        """Copies slots [2 n], each row's and the one it refers to, into `out` [n, W]; returns the rows' codes [n]."""
-        layout = self.layout
-        if layout.obs_dtype == "float32":
-            self._rows.take(slots, axis=0, out=out.reshape(-1, self.width), mode="wrap")
-            return out.view(np.uint32)[:, self._terminated].copy()
-        halves = self._rows.take(slots, axis=0, mode="wrap").reshape(-1, 2, self.width)
-        obs = halves.view(layout.obs_dtype)[:, :, : layout.obs_dim]
-        out[:, layout.obs], out[:, layout.next_obs] = obs[:, 0], obs[:, 1]
-        out[:, layout.obs_dim : layout.half] = halves[:, 0, layout.obs_words :]
-        return halves[:, 0, -1].view(np.uint32)
-
     def copy_open(self) -> Float32:
         """Returns a copy of the slots [m, slot_width] from `committed` to `end`. The writer must stand still."""
         slots: Float32 = np.concatenate(self.spans(self.committed, self.end))
@@ -278,7 +266,3 @@ class ReplayRing(Ring):
         slots = self.read_range(start, stop)
         obs = slots.view(self.layout.obs_dtype)[:, : self.layout.obs_dim].astype(np.float32, copy=False)
         return np.ascontiguousarray(obs[slots.view(np.uint32)[:, -1] != 0])
-
-
-def _num_transitions(slots: Float32) -> int:
-    return int(np.count_nonzero(slots.view(np.uint32)[:, -1]))

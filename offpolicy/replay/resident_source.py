@@ -60,11 +60,6 @@ class Mirror:
             self.first = intact  # the rows in between were recycled before they could be copied
         self.first, self.copied = max(self.first, end - len(self._store)), end
 
-    def show(self, last: int) -> None:
-        """Shows the rows below `last`; those beyond, to which they refer, are copied again when they are committed."""
-        self.last = self.copied = last
-        self.first = min(max(self.first, self._ring.kept_from), last)
-
 
 class ResidentDemonstrations:
     """The demonstrations on the device: their rows are copied there once, and the indices of each batch.
@@ -210,7 +205,8 @@ class ResidentSampler:
                 block = next(self._blocks)
                 self._copy_stream.block_until(block.copied)
                 mirror.load(block, end, self._copy_stream, after=self._gathered)
-            mirror.show(stop)
+            mirror.last = mirror.copied = stop  # what lies beyond is copied again when it is committed
+            mirror.first = min(max(mirror.first, ring.kept_from), stop)
         self._share = share_of_transitions(self.rings)
 
     def _describe_rings(self) -> None:

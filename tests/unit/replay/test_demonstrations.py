@@ -61,16 +61,11 @@ def test_an_episode_ends_where_its_flags_say_so(tmp_path: Path) -> None:
     assert found.ep_return.tolist() == [1.0, 5.0]
 
 
-def test_episodes_that_are_interleaved_are_put_one_after_another(tmp_path: Path) -> None:
+def test_episodes_are_put_one_after_another_and_truncated_where_their_data_end(tmp_path: Path) -> None:
     never = np.zeros(4, np.bool_)
     found = read(tmp_path, terminated=never, truncated=never, episode=np.array([7, 2, 7, 2]))
     assert found.reward.tolist() == [1.0, 3.0, 0.0, 2.0]
     assert found.first.tolist() == [0, 2]
-
-
-def test_where_the_data_of_an_episode_end_it_is_truncated_and_not_terminated(tmp_path: Path) -> None:
-    never = np.zeros(4, np.bool_)
-    found = read(tmp_path, terminated=never, truncated=never, episode=np.array([0, 0, 1, 1]))
     assert (found.truncated.tolist(), found.terminated.any()) == ([False, True, False, True], False)
 
 
@@ -114,36 +109,17 @@ def test_discrete_actions_between_two_numbers_are_refused(tmp_path: Path) -> Non
         read_demos(saved(tmp_path, arrays(action=np.array([[30_001.0], [0.0], [0.0], [0.0]]))), spec)
 
 
-def test_all_problems_of_a_file_come_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        read(tmp_path, reward=NAN, truncated=np.full(4, 3))
-    assert len(caught.value.problems) == 2
-
-
-def test_fields_that_are_missing_are_named(tmp_path: Path) -> None:
+def test_a_file_of_something_else_is_refused_and_code_in_it_is_never_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no reward, truncated; it has obs, action, next_obs, terminated"):
         read(tmp_path, reward=None, truncated=None)
-
-
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no transition"):
         read_demos(saved(tmp_path, {name: values[:0] for name, values in arrays().items()}), SPEC)
-
-
-@pytest.mark.parametrize("content", [b"", b"no numbers", b"PK\x03\x04 cut short"])
-def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "demos.npz"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"replay\.demos"):
-        read_demos(str(path), SPEC)
-
-
-def test_code_in_a_file_is_never_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no .npz of plain numbers"):
         read_demos(saved(tmp_path, arrays(episode=np.array([{}, {}, {}, {}], dtype=object))), SPEC)
-
-
-def test_a_file_that_is_not_there_is_named() -> None:
+    for content in (b"", b"no numbers", b"PK\x03\x04 cut short"):
+        (tmp_path / "demos.npz").write_bytes(content)
+        with pytest.raises(ConfigError, match=r"replay\.demos"):
+            read_demos(str(tmp_path / "demos.npz"), SPEC)
     with pytest.raises(ConfigError, match=r"got 'nowhere\.npz', which cannot be read: No such file"):
         read_demos("nowhere.npz", SPEC)
 
@@ -214,20 +190,15 @@ def test_parts_of_a_dict_observation_are_joined_in_the_order_of_the_environment(
     assert read_demos("minari:arm", DICT).obs.tolist() == [[0.0, 7.0, 7.0], [1.0, 7.0, 7.0]]
 
 
-def test_a_data_set_that_minari_cannot_open_is_a_mistake_of_the_configuration(opened: list[Any]) -> None:
+def test_a_data_set_that_cannot_be_had_is_a_mistake_of_the_configuration(
+    opened: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigError, match=r"replay\.demos: minari:no/such-v0 cannot be read by Minari: Dataset"):
         read_demos("minari:no/such-v0", REACH)
     assert opened
-
-
-def test_a_data_set_without_episodes_is_refused(opened: list[Any]) -> None:
     sys.modules["minari"].episodes.clear()
     with pytest.raises(ConfigError, match="holds no episode"):
         read_demos("minari:empty", REACH)
-    assert opened
-
-
-def test_where_minari_is_not_installed_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(ConfigError, match=r"needs Minari: pip install 'offpolicy\[minari\]'"):
         read_demos("minari:reach/expert-v1", REACH)

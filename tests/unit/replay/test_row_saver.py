@@ -90,15 +90,6 @@ def test_the_newest_file_grows_until_it_is_no_longer_small(tmp_path: Path) -> No
     assert written == [2, 4, 6, 2, 4, 6]
 
 
-def test_the_files_of_a_ring_are_few_however_often_it_is_saved(tmp_path: Path) -> None:
-    saved = Saved(tmp_path, numbered_ring(100), small_rows=20)
-    for _ in range(150):
-        append(saved.ring, 1)
-        newest = saved.save()
-    assert len(segments(newest)) <= 100 // 20 + 2
-    assert saved.indices(newest) == list(range(50, 150))
-
-
 def test_a_checkpoint_outlives_the_one_whose_rows_it_took_over(saved: Saved) -> None:
     for _ in range(4):
         append(saved.ring, 2)
