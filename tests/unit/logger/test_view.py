@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from offpolicy.logger.panel import open_view
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.view import NotebookView, PlainLines, SafeView, View, plain_line
 from offpolicy.types import EvalResult
+from tests.unit.processes.test_signals import shell
 
 EXAMPLE: Record = {
     "env_steps": 2000,
@@ -60,6 +62,24 @@ def test_an_ascii_pipe_replaces_other_characters(header: RunHeader) -> None:
         view.message("Größe")
         view.close()
         assert source.readline() == "Gr??e\n"
+
+
+WRITING = """
+import sys
+from offpolicy.logger.panel import open_view
+from offpolicy.logger.record import RunHeader
+view = open_view("auto", sys.stdout, RunHeader(algo="sac", env_id="X", seed=1, mode="free", total_timesteps=1))
+for _ in range(20000): view.message("x" * 80)
+view.close()
+view.message("the end")
+print("printed")
+sys.stderr.write("alive ")
+"""
+
+
+def test_a_pipe_to_head_changes_neither_stderr_nor_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "run.py").write_text(WRITING)
+    assert shell(f'{{ "$PY" {tmp_path}/run.py; echo $? >&2; }} | head -1').stderr == "alive 0\n"
 
 
 def test_durations_read_like_a_clock_and_no_zero_is_negative() -> None:
