@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pty
 import select
@@ -14,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from offpolicy.logger.panel import Terminal
 
 LIMIT_S = 30.0
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -112,9 +109,13 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     os.waitpid(shell.pid, 0)
 
 
-def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(shell: Shell) -> None:
+def test_keys_are_read_and_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(shell: Shell) -> None:
     shell.read_until(b"frame 3")
     assert not shell.has_echo
+    shell.type(b"?")
+    shell.read_until(b"two sides are never added")
+    shell.type(b" ")
+    shell.read_until(b"frame ")
     for _ in range(2):
         shell.type(b"\x1a")
         said = shell.read_until(b"STOPPED")
@@ -164,48 +165,3 @@ def test_a_terminal_that_ctrl_s_has_stopped_keeps_no_run_from_its_end(shell: She
     shell.type(b"\x11")
     shell.read_until(b"EXITED 0")
     assert shell.has_echo
-
-
-CHILD = """
-import sys, termios
-from offpolicy.logger.panel import Terminal
-before = termios.tcgetattr(0)
-keys = Terminal(sys.stdout, sys.stdin)
-assert keys.take() and keys.read() == ""
-print("ready", bool(termios.tcgetattr(0)[3] & termios.ECHO), bool(termios.tcgetattr(0)[3] & termios.ISIG), flush=True)
-found = ""
-while not found:
-    found = keys.read()
-keys.give_back()
-keys.give_back()
-print("read", found, termios.tcgetattr(0) == before, keys.read() == "", flush=True)
-"""
-
-
-def test_keys_are_read_without_echo_and_the_terminal_gets_its_settings_back() -> None:
-    pid, master = pty.fork()  # a session of its own: its terminal is in the foreground
-    if pid == 0:
-        root = str(Path(__file__).resolve().parents[3])
-        os.execve(sys.executable, [sys.executable, "-c", CHILD], {**os.environ, "PYTHONPATH": root})  # noqa: S606
-    with os.fdopen(master, "rb", buffering=0) as terminal:
-        said = b""
-        while b"ready" not in said or not said.endswith(b"\n"):
-            said += terminal.read(1024)
-        assert b"ready False True" in said
-        os.write(master, b"?")
-        while b"read" not in said.partition(b"ready")[2] or not said.endswith(b"\n"):
-            said += terminal.read(1024)
-        assert b"read ? True True" in said
-        assert os.waitpid(pid, 0)[1] == 0  # before the terminal is closed, which is a signal to its session
-
-
-def test_there_are_no_keys_without_a_terminal_and_that_of_others_is_left_alone() -> None:
-    master, slave = pty.openpty()  # it controls no session of ours: this process is not in its foreground
-    with os.fdopen(slave, "r+b", buffering=0) as stream:
-        before = termios.tcgetattr(stream.fileno())
-        for keys in (None, io.StringIO("?"), stream):
-            terminal = Terminal(io.StringIO(), keys)  # type: ignore[arg-type]  # a stream
-            assert (terminal.take(), terminal.read()) == (False, "")
-            terminal.close()
-        assert termios.tcgetattr(stream.fileno()) == before
-    os.close(master)

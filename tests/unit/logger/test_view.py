@@ -20,16 +20,10 @@ from offpolicy.types import EvalResult
 from tests.unit.processes.test_signals import shell
 
 EXAMPLE: Record = {
-    "env_steps": 2000,
-    "rollout/ep_rew_mean": -812.31,
-    "perf/steps_per_sec": 151.24,
-    "perf/collector_capacity": 4100.4,
-    "perf/learner_capacity": 155.0,
-    "timing/learner_collector_wait_ms": 0.1,
-    "perf/utd": 1.0,
-    "time/eta_s": 118.6,
+    "env_steps": 2000, "rollout/ep_rew_mean": -812.31, "perf/steps_per_sec": 151.24, "perf/collector_capacity": 4100.4,
+    "perf/learner_capacity": 155.0, "timing/learner_collector_wait_ms": 0.1, "perf/utd": 1.0, "time/eta_s": 118.6,
     "perf/bottleneck": "learner(train 94%)",
-}
+}  # fmt: skip
 
 
 @pytest.mark.promise("plain-line")
