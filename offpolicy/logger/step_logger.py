@@ -1,11 +1,7 @@
-"""`log_step`: the logger of another training loop, which reports the seconds of its iterations.
-
-The argument names are those of UniLab's `OffPolicyLogger.log_step` (Motphys/UniLab #633, #636, #639).
-"""
+"""`log_step`: the logger of another training loop, by the names of UniLab's (Motphys/UniLab #633, #636, #639)."""
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -86,8 +82,8 @@ class StepLogger(OffPolicyLogger):
     ) -> None:
         """Adds one iteration, its times in seconds by the names of `PHASE_OF`; records when `log.every_s` is over.
 
-        What `iteration_time` holds besides the times is `other`. `metrics` without a name in the metric table are left
-        out. Raises `KeyError` for a time of another name.
+        The rest of `iteration_time` is `other`. Metrics without a name in the metric table are left out. Raises
+        `KeyError` for a time of another name.
         """
         times_ns = Counter({str(PHASE_OF[name]): round(1e9 * value) for name, value in seconds.items()})
         if iteration_time is not None:
@@ -103,7 +99,7 @@ class StepLogger(OffPolicyLogger):
         self._collector_ns.update({phase: vector_steps * ns for phase, ns in self._vector_step_ns.items()})
         for name, value in (metrics or {}).items():
             key = our_key(name if "/" in name else f"train/{name}") or ""
-            if key.startswith("train/") and math.isfinite(value):
+            if key.startswith("train/") and np.isfinite(value):
                 self._metrics.setdefault(key.removeprefix("train/"), np.zeros(2))[:] += (value, 1)
         if reward is not None:
             self._values["rollout/ep_rew_mean"] = float(reward)
@@ -146,15 +142,14 @@ class StepLogger(OffPolicyLogger):
 
     def _snapshot(self) -> Snapshot:
         metrics = MetricTotals(tuple(self._metrics), *np.array([*self._metrics.values()]).reshape(-1, 2).T)
-        steps = self._vector_steps
         learner = Account(self._learner_ns.total(), 0, self._iterations, dict(self._learner_ns), 0)
-        collector = Account(self._collector_ns.total(), 0, steps, dict(self._collector_ns), 0)
+        collector = Account(self._collector_ns.total(), 0, self._vector_steps, dict(self._collector_ns), 0)
         return Snapshot(
             wall_s=self._elapsed_s(),
             env_steps=self._env_steps,
             iteration=self._iteration,
             learners=(LearnerTotals(learner, round(self._updates), self._samples, 0.0, metrics),),
-            collectors=(CollectorTotals(collector, self._env_steps, steps, 0.0, steps),),
+            collectors=(CollectorTotals(collector, self._env_steps, self._vector_steps, 0.0, self._vector_steps),),
             replay_rows=0,
             replay_capacity=0,
             update_debt=None,
