@@ -21,7 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from offpolicy import errors, fault
@@ -269,8 +269,8 @@ def call_in_child(
 def serve() -> NoReturn:
     """Imports what the client names, then forks on request; ends when the client closes the socket, or dies.
 
-    The signals of a run stay blocked, as the client has blocked them at the start, also in a fork until its entry calls
-    `leave_signals`: a stop is often sent to all processes of a group.
+    The signals of a run stay blocked, as the client has blocked them at the start, in a fork until `leave_signals`: a
+    stop is often sent to all processes of a group.
     """
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
@@ -278,31 +278,24 @@ def serve() -> NoReturn:
     die_with_parent(task["parent_pid"])
     show_name("op-forkserver")
     gc.disable()  # until a fork: what the imports make stays, and looking at it took 0.3 of the 2.0 s of torch's import
-    sys.exit(_serve_until_forked(sock, task["modules"], task["parent_pid"])())
-
-
-def _serve_until_forked(sock: socket.socket, modules: Sequence[str], parent_pid: int) -> Callable[[], int]:
-    """Answers requests, between the imports too; returns in a fork, and only there, what that process does."""
-    for name in modules:
+    for name in task["modules"]:
         importlib.import_module(name)
         sys.stdout.flush()  # or each fork would print it again
         gc.freeze()  # the collector of a fork never looks at it, and so copies none of its pages
         while wait_readable(0.0, sock.fileno()):
-            if child := _answer(sock, parent_pid):
-                return child
+            _answer(sock, task["parent_pid"])
     sock.send(b'{"ready": true}')
     while True:
-        if child := _answer(sock, parent_pid):
-            return child
+        _answer(sock, task["parent_pid"])
 
 
-def _answer(sock: socket.socket, parent_pid: int) -> Callable[[], int] | None:
-    """Answers one request with the pid of a new process; returns there, and only there, what that process does."""
+def _answer(sock: socket.socket, parent_pid: int) -> None:
+    """Answers one request with the pid of a new process, which runs its main function here and exits."""
     data = sock.recv(MESSAGE_BYTES)
     if not data:
         sys.exit(0)
-    request, fds = json.loads(data), list[int]()
-    while len(fds) < request["num_fds"]:
+    num_fds, fds = json.loads(data)["num_fds"], list[int]()
+    while len(fds) < num_fds:
         fds += socket.recv_fds(sock, 1, MOST_FDS)[1]
     read, write = os.pipe()
     try:
@@ -313,7 +306,14 @@ def _answer(sock: socket.socket, parent_pid: int) -> Callable[[], int] | None:
         _fork_and_end(write)
         for fd in (read, write, sock.detach()):
             os.close(fd)
-        return _begin(fds, parent_pid)
+        die_with_parent(parent_pid)
+        for number, fd in enumerate(fds[:3]):
+            os.dup2(fd, number)
+            os.close(fd)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()  # the global generator, which every fork has inherited
+        gc.enable()
+        sys.exit(main(fds[3:]))
     os.close(write)
     if between > 0:
         os.waitpid(between, 0)
@@ -321,7 +321,6 @@ def _answer(sock: socket.socket, parent_pid: int) -> Callable[[], int] | None:
     for fd in (read, *fds):
         os.close(fd)
     sock.send(answer)
-    return None
 
 
 def _fork_and_end(answer_fd: int) -> None:
@@ -341,15 +340,3 @@ def _fork_and_end(answer_fd: int) -> None:
 
 def _refusal(error: OSError) -> bytes:
     return json.dumps({"errno": error.errno}).encode()
-
-
-def _begin(fds: list[int], parent_pid: int) -> Callable[[], int]:
-    """Gives this fork its own descriptors and random numbers; returns the call of its main function."""
-    die_with_parent(parent_pid)
-    for number in range(3):
-        os.dup2(fds[number], number)
-        os.close(fds[number])
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # the global generator, which every fork has inherited
-    gc.enable()
-    return lambda: main(fds[3:])
