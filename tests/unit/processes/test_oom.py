@@ -28,13 +28,10 @@ def _machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (job / "memory.events").write_text("max 3\noom 2\noom_kill 1\noom_group_kill 0\n")
 
 
-def test_without_a_kill_there_is_no_cause() -> None:
-    assert OomWatch(Clock()).cause() is None
-
-
 def test_a_kill_in_a_cgroup_names_its_limit_once(tmp_path: Path) -> None:
     watch = OomWatch(Clock())
     job = tmp_path / "pod" / "job"
+    assert watch.cause() is None
     (job / "memory.events").write_text("max 9\noom 3\noom_kill 2\noom_group_kill 0\n")
     cause = f"was killed by the kernel: out of memory; the limit of {job} is 200 MiB, of which 150 MiB are used now"
     assert [watch.cause(), watch.cause()] == [cause, None]

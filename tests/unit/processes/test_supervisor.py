@@ -36,14 +36,6 @@ def test_a_learner_that_exits_with_0_before_it_has_finished_is_named_and_not_the
     assert failure.cause.startswith("exited with code 0 without being asked to")
 
 
-def test_learner_is_asked_to_finish_when_a_collector_fails() -> None:
-    levels: list[int] = []
-    with Stage("learner-0", "collector-0") as stage:
-        stage.crash("collector-0", CRASH)
-        stage.run({1: lambda: levels.append(stage.stop_level()), 3: exit_of(stage, "learner-0")})
-    assert levels == [Stop.FINISH]
-
-
 @pytest.mark.parametrize("role", ["collector", "evaluator"])
 def test_a_process_that_is_killed_after_everything_was_saved_is_no_failure(role: str) -> None:
     with Stage("learner-0", f"{role}-0") as stage:
@@ -63,18 +55,11 @@ def test_a_learner_that_dies_on_the_way_out_has_finished(max_restarts: int) -> N
         assert ("learner 0", {"kind": "warning", "text": text}) in stage.messages
 
 
-def test_other_ranks_have_a_short_grace_after_a_rank_died() -> None:
-    with Stage("learner-0", "learner-1") as stage:
-        stage.processes["learner-0"].exit(-9)
-        stage.run()
-        assert stage.processes["learner-1"].code == -signal.SIGKILL
-        assert stage.now_s <= 100.0 + 10.0
-
-
 def test_a_rank_that_runs_on_is_not_waited_for_where_another_one_has_lost_it() -> None:
     with Stage("learner-0", "learner-1") as stage:
         failure = stage.run_to_failure({0: lambda: stage.crash("learner-0", LOST, 70)})
         assert stage.processes["learner-1"].code == -signal.SIGKILL
+        assert stage.now_s <= 110.0  # it had a short time to notice the loss
     assert (failure.index, failure.cause) == (0, "PeerLostError: lost rank 1")
 
 
@@ -156,7 +141,9 @@ def test_failure_names_the_child_its_error_and_the_env_steps_of_all_hosts() -> N
     with Stage("learner-0", "collector-1") as stage:
         stage.control.collectors[0][CollectorWord.ENV_STEPS] = 40
         stage.crash("collector-1", CRASH)
-        failure = stage.run({3: exit_of(stage, "learner-0")})
+        levels = list[int]()
+        failure = stage.run({1: lambda: levels.append(stage.stop_level()), 3: exit_of(stage, "learner-0")})
+        assert levels == [Stop.FINISH]  # the learner can save
     assert failure == Failure("collector", 1, 1001, 80, 1, "EnvFailure: step 3", "Traceback ...")
 
 
