@@ -196,7 +196,7 @@ class ForkServer:
         return StartError(f"the process that imports torch for the run {how}\n{tail_of(self._output)}".rstrip())
 
 
-# -- a call in a process of its own -----------------------------------------------------------------------------------
+# -- a call in another process -----------------------------------------------------------------------------------------
 
 
 class ChildError(Exception):
@@ -218,7 +218,7 @@ class ChildRaised(ChildError):
 def call_in_child(
     target: str, payload: Any = None, *, timeout_s: float = TIMEOUT_S, server: ForkServer | None = None
 ) -> Any:  # Any: JSON values
-    """Returns the JSON result of the function `module:function`, called with `payload` in a process of its own.
+    """Returns the JSON result of the function `module:function`, called with `payload` in another process.
 
     That is a fork of `server`, or of one that has imported nothing. It, and whatever it started, is killed when the
     call ends and when this process dies. It finds modules of the working directory, after all others. An

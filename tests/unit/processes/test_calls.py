@@ -171,7 +171,7 @@ def root() -> str:
 
 
 def is_gone(pid: int) -> bool:
-    """True once the process has ended; one that nobody has reaped counts."""
+    """True once the process has ended; a zombie counts."""
     stat = Path(f"/proc/{pid}/stat")
     wait_until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
     return True
