@@ -11,13 +11,10 @@ import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from offpolicy import fault
 from offpolicy.errors import EnvWorkerKilled
-
-if TYPE_CHECKING:
-    pass
 
 KILL_TIMEOUT_S = 5.0  # from a kill to the end of the process, unless the kernel holds it (a disk that does not answer)
 HELD_S = 30.0  # the same outside of a stop: a process with gigabytes, or on a GPU, takes seconds to end

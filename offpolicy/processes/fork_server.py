@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from offpolicy import errors, fault
@@ -51,7 +52,12 @@ MESSAGE_BYTES = 65_536  # of a request or an answer, at most
 MOST_FDS = 200  # descriptors in one message; the kernel takes 253
 TIMEOUT_S = 120.0  # of an answer of the server, or to a call, unless another one is set
 ADOPTION_POLL_S = 0.0002
-_SERVE = "from offpolicy.processes.fork_server import serve; serve()"
+_ROOT = str(Path(__file__).resolve().parents[2])
+# The root is on the path just for this import: the server must run our code, but find nothing else there.
+_SERVE = (
+    "import sys; sys.path.insert(0, sys.argv[2]); from offpolicy.processes.fork_server import serve; sys.path.pop(0);"
+    " serve()"
+)
 
 
 class ForkServer:
@@ -160,7 +166,7 @@ class ForkServer:
             opened.callback(self._socket.close)
             with theirs, signals_blocked():
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-X", "faulthandler", "-c", _SERVE, str(theirs.fileno())],
+                    [sys.executable, "-P", "-X", "faulthandler", "-c", _SERVE, str(theirs.fileno()), _ROOT],
                     pass_fds=(theirs.fileno(),), env=self._environment,
                     stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
                 )  # fmt: skip
