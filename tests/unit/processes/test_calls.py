@@ -155,7 +155,9 @@ def test_child_dies_with_its_parent(tmp_path: Path) -> None:
     code = (
         f"from offpolicy.processes.fork_server import call_in_child; call_in_child('callee:write_pid', {str(path)!r})"
     )
-    with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root()}) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    ) as parent:
         wait_until(lambda: path.is_file() and path.read_text().endswith("\n"))
         parent.kill()
     assert is_gone(int(path.read_text()))
@@ -164,10 +166,6 @@ def test_child_dies_with_its_parent(tmp_path: Path) -> None:
 def test_exit_codes_in_words() -> None:
     words = [describe_exit(code) for code in (3, -9, -40)]
     assert words == ["exited with code 3", "was killed by SIGKILL", "was killed by signal 40"]
-
-
-def root() -> str:
-    return str(Path(__file__).parents[3])
 
 
 def is_gone(pid: int) -> bool:

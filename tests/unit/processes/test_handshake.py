@@ -47,16 +47,6 @@ def test_the_collector_steps_up_to_its_grant_and_then_waits(gates: Gates) -> Non
     timer.join()
 
 
-def test_the_learner_waits_for_the_transitions_it_needs(gates: Gates) -> None:
-    _, collector, learner = gates
-    learner.grant(6)
-    timer = threading.Timer(0.05, lambda: turn(collector, 5))
-    timer.start()
-    learner.wait_for(5)
-    assert learner.env_steps == 5
-    timer.join()
-
-
 @pytest.mark.promise("no-hang")
 def test_a_stop_request_ends_the_learners_wait(gates: Gates) -> None:
     control, _, learner = gates

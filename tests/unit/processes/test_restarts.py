@@ -56,12 +56,11 @@ def test_an_exception_or_an_exit_of_its_own_ends_the_run(code: int, error: dict[
         assert not stage.supervisor.must_begin_again
 
 
-@pytest.mark.parametrize(("death_code", "max_restarts"), [(1, 0), (70, 0)])
-def test_where_no_death_is_survived_the_run_ends_with_its_cause(death_code: int, max_restarts: int) -> None:
-    with Stage("learner-0", "collector-0", max_restarts=max_restarts, death_code=death_code) as stage:
+def test_where_no_death_is_survived_the_run_ends_with_its_cause() -> None:
+    with Stage("learner-0", "collector-0", death_code=70) as stage:
         failure = stage.run_to_failure({2: exit_of(stage, "collector-0", -9), 4: exit_of(stage, "learner-0")})
         assert not stage.supervisor.must_begin_again
-    assert (failure.exit_code, failure.cause.startswith("killed by SIGKILL")) == (death_code, True)
+    assert (failure.exit_code, failure.cause.startswith("killed by SIGKILL")) == (70, True)
 
 
 def test_of_two_ranks_the_one_that_has_lost_the_other_is_not_the_cause() -> None:
