@@ -165,7 +165,7 @@ def _steady_rows(
     """Returns the rows of phases or rates by key, without those that are less than `shown_from` in all labels."""
     rows = []
     for key, (title, words) in quantities.items():
-        row = _row(title, compared, partial(steady_values, key=key), words, least)
+        row = compared_row(title, compared, partial(steady_values, key=key), words, least)
         if any(abs(cell.value) >= shown_from for cell in row.cells):
             rows.append(row.without_verdict(UNLIKE, [is_unlike(compared[0], other, key) for other in compared]))
     return rows
@@ -205,16 +205,14 @@ def _composite(compared: Sequence[LabelledRuns], key: str) -> ComparedRow | None
             return whole
         return [Values(np.sum([part.value for part in few], axis=0), few[0].weight) for few in found]
 
-    return _row(title, compared, values_of, TIME)
+    return compared_row(title, compared, values_of, TIME)
 
 
 def _final_rows(compared: Sequence[LabelledRuns]) -> list[ComparedRow]:
     """Returns the returns at the end of the common range."""
-    if not any(labelled.has_env_steps for labelled in compared):
-        return []
     end = common_end(compared)
     rows = [
-        _row(
+        compared_row(
             f"{title}, end",
             compared,
             partial(final_values, key=key, end=end),
@@ -253,7 +251,7 @@ def _reach_row(
         found = places[labelled.label]
         return [] if np.isnan(found).any() else [Values(np.array([place]), np.ones(1)) for place in found]
 
-    row = _row(title, compared, values_of, words)
+    row = compared_row(title, compared, values_of, words)
     cells = []
     for cell, found in zip(row.cells, places.values(), strict=True):
         count = int(np.isfinite(found).sum())
@@ -262,7 +260,7 @@ def _reach_row(
     return replace(row, cells=tuple(cells))
 
 
-def _row(  # noqa: PLR0913  # what a row is made of
+def compared_row(  # noqa: PLR0913  # what a row is made of
     title: str,
     compared: Sequence[LabelledRuns],
     values_of: Callable[[LabelledRuns], list[Values]],
@@ -289,14 +287,9 @@ def _row(  # noqa: PLR0913  # what a row is made of
             # Of positive quantities, which fall by 1 at most.
             is_known = change is not None and first.mean > 0.0
             change = Interval(*(max(-1.0, part / first.mean) for part in difference)) if is_known else None
-        cells.append(Cell(drawn.mean, change, _verdict(difference, words, least)))
+        verdict = UNKNOWN  # without an interval
+        if math.isfinite(difference.low):
+            is_noise = difference.low <= 0.0 <= difference.high or abs(difference.value) < least
+            verdict = NOISE if is_noise else words.less if difference.value < 0.0 else words.more
+        cells.append(Cell(drawn.mean, change, verdict))
     return ComparedRow(title, tuple(cells), is_relative, is_of_time=words.is_of_time)
-
-
-def _verdict(difference: Interval, words: Words, least: float) -> str:
-    """Returns noise where the interval holds 0 or the difference is below `least`; nothing without an interval."""
-    if not math.isfinite(difference.low + difference.high):
-        return UNKNOWN
-    if difference.low <= 0.0 <= difference.high or abs(difference.value) < least:
-        return NOISE
-    return words.less if difference.value < 0.0 else words.more

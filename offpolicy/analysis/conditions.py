@@ -11,10 +11,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
-from offpolicy.analysis.bootstrap import LEVEL, Interval, difference_interval, draw
-from offpolicy.analysis.compare import is_unlike, steady_values
+from offpolicy.analysis.bootstrap import LEVEL, Interval
+from offpolicy.analysis.compare import AMOUNT, compared_row, is_unlike, steady_values
 from offpolicy.analysis.learning_curves import RETURNS, common_end, final_values
 from offpolicy.analysis.report import quantity
 from offpolicy.analysis.runs import MAX_DESCHEDULED, LabelledRuns
@@ -94,34 +95,27 @@ def judge(conditions: Sequence[Condition], compared: Sequence[LabelledRuns]) -> 
 
 
 def _judge(condition: Condition, compared: Sequence[LabelledRuns], index: int) -> Judgement:
-    key, both = condition.key, (compared[0], compared[index])
-    first, other = both
-    values = [steady_values(labelled, key) for labelled in both]
+    key, first, other = condition.key, compared[0], compared[index]
+    values_of = partial(steady_values, key=key)
     if key in RETURNS:
-        values = [
-            final_values(labelled, key, common_end(compared)) if labelled.has_env_steps else [] for labelled in both
-        ]
+        values_of = partial(final_values, key=key, end=common_end(compared))
+    baseline, cell = compared_row(key, (first, other), values_of, AMOUNT, is_relative=condition.is_relative).cells
     is_of_time = key not in RETURNS and METRICS[key].unit not in COUNTS
-    busy = [f"{each.label} ({each.descheduled_text})" for each in both if each.is_contended and is_of_time]
+    busy = [f"{each.label} ({each.descheduled_text})" for each in (first, other) if each.is_contended and is_of_time]
     refusal = ""
-    if missing := [labelled.label for labelled, found in zip(both, values, strict=True) if not found]:
-        refusal = f"{missing[0]} has not recorded it"
+    if math.isnan(baseline.value + cell.value):
+        refusal = f"{(first if math.isnan(baseline.value) else other).label} has not recorded it"
     elif is_unlike(first, other, key):
         refusal = f"{key} holds other work in one of {first.label}, {other.label}"
     elif busy:
         refusal = f"more than {MAX_DESCHEDULED:.0%} of the wall without a core: {', '.join(busy)}"
-    if refusal:
+    elif condition.is_relative and baseline.value <= 0.0:
+        refusal = f"{first.label} has {baseline.value:g}: no % of it; write no %"
+    elif cell.change is None:
+        refusal = f"a side has a single value, which has no {LEVEL:.0%} interval; give seeds: label=RUN label=RUN"
+    if refusal or cell.change is None:
         return Judgement(condition, Answer.REFUSED, refusal)
-    baseline, drawn = draw(values[0], 0), draw(values[1], index)
-    difference = difference_interval(drawn, baseline)
-    if not math.isfinite(difference.low):
-        reason = f"a side has a single value, which has no {LEVEL:.0%} interval; give seeds: label=RUN label=RUN"
-        return Judgement(condition, Answer.REFUSED, reason)
-    if condition.is_relative and baseline.mean <= 0.0:
-        return Judgement(condition, Answer.REFUSED, f"{first.label} has {baseline.mean:g}: no % of it; write no %")
-    scale = baseline.mean if condition.is_relative else 1.0
-    change = Interval(*(number / scale for number in difference))
-    value, low, high = (f"{number:+.1%}" if condition.is_relative else f"{number:+,.4g}" for number in change)
-    means = f"{other.label} {quantity(drawn.mean)} against {first.label} {quantity(baseline.mean)}"
-    answer = Answer.FAILED if condition.holds(change) else Answer.PASSED
+    value, low, high = (f"{part:+.1%}" if condition.is_relative else f"{part:+,.4g}" for part in cell.change)
+    means = f"{other.label} {quantity(cell.value)} against {first.label} {quantity(baseline.value)}"
+    answer = Answer.FAILED if condition.holds(cell.change) else Answer.PASSED
     return Judgement(condition, answer, f"{means}, {value} [{low}, {high}]")

@@ -24,7 +24,7 @@ REFERENCE_FRACTION = 0.9  # fraction of the way from where the curves begin to w
 
 def common_end(compared: Sequence[LabelledRuns]) -> float:
     """Returns the env steps that every label has reached: curves are compared up to there."""
-    return min(labelled.last_env_steps for labelled in compared if labelled.has_env_steps)
+    return min((labelled.last_env_steps for labelled in compared if labelled.has_env_steps), default=0.0)
 
 
 def final_values(labelled: LabelledRuns, key: str, end: float) -> list[Values]:

@@ -28,7 +28,7 @@ from offpolicy.model.throughput import LEARNER_PAUSES, collector_pauses, spread_
 from offpolicy.model.what_if import Capacities, Cores, Pipeline, pipeline_of
 from offpolicy.model.windows import Elapsed, cores_elapsed, learner_elapsed, learner_windows, tagged_excess_ns
 from offpolicy.timing.phases import CollectorPhase, CoreClass, LearnerPhase
-from offpolicy.types import CoreTotals, Lateness, Snapshot
+from offpolicy.types import Lateness, Snapshot
 
 NUM_KEPT = 20  # predictions whose errors are known
 # Shorter windows, such as the rest at the end of a run, are not judged: a clock ends with its last iteration, the
@@ -102,6 +102,13 @@ def judge_window(  # noqa: PLR0913  # what a verdict is made of, each needed
     env_step_ns = collector.phases_ns.get(CollectorPhase.ENV_STEP, 0)
     reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP) or 0.0
     waits = (window.phases_ns.get(LearnerPhase.COLLECTOR_WAIT, 0) / window.wall_ns for window in timed_ranks(windows))
+    overlap_gain = 1.0  # unknown
+    if header.mode == "alternate" and (now := window_pipeline(previous, current, rates, header)) is not None:
+        overlap_gain = replace(now, mode="overlap", measured_mode=now.mode).steps_per_sec / now.steps_per_sec
+    # Threads of this host's collectors and of its learners, beside its cores.
+    of_collectors = header.num_collectors * header.collector_threads
+    of_learners = header.learner_threads * header.world_size // header.num_hosts
+    num_cores = 0 if cores is None else round(sum(cores.classes_ns.values()) / cores.wall_ns)
     evidence = WindowEvidence(
         longest_wait=max(waits, default=0.0),
         straggler=late if late is not None and late.rank > 0 else None,  # rank 0 does not wait for itself
@@ -114,32 +121,17 @@ def judge_window(  # noqa: PLR0913  # what a verdict is made of, each needed
         and current.learners[0].device is None
         and (header.learner_threads > 1 or cores is None or cores.capacity_ns > cores.wall_ns),
         may_try_modes=header.runner in MODE_RUNNERS,
-        can_lower_collectors=cores is not None and _has_too_many_threads(header, cores),
+        can_lower_collectors=cores is not None and of_collectors > 1 and of_collectors + of_learners > num_cores,
         idle_cores=None if cores is None else cores.classes_ns[CoreClass.IDLE] / cores.wall_ns,
-        overlap_gain=_overlap_gain(previous, current, rates, header),
+        overlap_gain=overlap_gain,
         prediction_error=error or 0.0,
     )
     return find_bottleneck(learner.phases_ns, collector.phases_ns, rates, header.mode, evidence, shown)
 
 
-def _has_too_many_threads(header: RunHeader, cores: CoreTotals) -> bool:
-    """True if the threads of this host's collectors, several, and those of its learners are more than its cores."""
-    of_collectors = header.num_collectors * header.collector_threads
-    of_learners = header.learner_threads * header.world_size // header.num_hosts
-    num_cores = round(sum(cores.classes_ns.values()) / cores.wall_ns)
-    return of_collectors > 1 and of_collectors + of_learners > num_cores
-
-
 def _descheduled(window: Elapsed) -> float:
     """Returns the fraction of the time in which a side could have run while others had the core."""
     return window.scheduler.runnable_ns / window.total_ns if window.total_ns > 0 else 0.0
-
-
-def _overlap_gain(previous: Snapshot, current: Snapshot, rates: Rates, header: RunHeader) -> float:
-    """Returns the factor by which the run would be faster with both sides at work at the same time; 1 if unknown."""
-    if header.mode != "alternate" or (now := window_pipeline(previous, current, rates, header)) is None:
-        return 1.0
-    return replace(now, mode="overlap", measured_mode=now.mode).steps_per_sec / now.steps_per_sec
 
 
 def window_pipeline(previous: Snapshot, current: Snapshot, rates: Rates, header: RunHeader) -> Pipeline | None:

@@ -13,7 +13,7 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ class TensorBoardSink(Sink):
             # Readers drop what earlier files hold from this step on.
             start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
             self._event(resume_step + 1, session_log=start)
-        self._event(0, summary=_hparams_summary(used_options(config), header.started_unix_s))
+        self._values(0, *_hparams_values(used_options(config), header.started_unix_s))
         step = resume_step or 0
         self.text("configuration", f"```yaml\n{yaml.safe_dump(plain(dict(config)), sort_keys=False)}```", step)
         self.text("run", _origin(run_dir, provenance or Provenance.of_this_process(unix_s())), step)
@@ -113,21 +113,24 @@ class TensorBoardSink(Sink):
                     charts.setdefault(category, {})[title] = seen
         if charts != self._charts:  # a reader takes the newest layout
             self._charts = charts
-            self._event(step, summary=_layout_summary(charts))
+            self._values(step, _layout_value(charts))
         self._flush()
 
     def text(self, tag: str, content: str, env_steps: int) -> None:
         """Writes `content` (Markdown) for the text dashboard."""
         value = summary_pb2.Summary.Value(tag=f"{tag}/text_summary", tensor=_string_tensor(content))
         value.metadata.plugin_data.plugin_name = "text"
-        self._event(env_steps, summary=summary_pb2.Summary(value=[value]))
+        self._values(env_steps, value)
         self._flush()
 
     def finish(self, summary: Summary) -> None:
         """Writes the final values of the hparams metrics, and the status of the session."""
         self._wall_s = summary["wall_s"]
-        learner, values = summary["timing"]["learner"], [summary["eval"]["mean_reward"], summary["wall_s"]]
-        values += [summary["rates"]["steps_per_sec"], None if learner is None else _train_percent(learner)]
+        train_pct, learner = None, summary["timing"]["learner"]
+        if learner is not None:
+            steady_s = learner["wall_s"] - learner["phases_s"].get("warmup", 0.0)
+            train_pct = 100.0 * learner["phases_s"]["train"] / steady_s if steady_s > 0 else None
+        values = (summary["eval"]["mean_reward"], self._wall_s, summary["rates"]["steps_per_sec"], train_pct)
         final = zip(FINAL_METRICS, values, strict=True)
         self._scalars(summary["env_steps"], {key: value for key, value in final if value is not None})
         ok = summary["status"] == RunStatus.COMPLETED
@@ -135,9 +138,7 @@ class TensorBoardSink(Sink):
             status=api_pb2.STATUS_SUCCESS if ok else api_pb2.STATUS_FAILURE,
             end_time_secs=self._started_s + self._wall_s,
         )
-        data = plugin_data_pb2.HParamsPluginData(session_end_info=end)
-        value = _hparams_value(hparams_metadata.SESSION_END_INFO_TAG, data)
-        self._event(summary["env_steps"], summary=summary_pb2.Summary(value=[value]))
+        self._values(summary["env_steps"], _hparams_value(hparams_metadata.SESSION_END_INFO_TAG, session_end_info=end))
         self._flush()
         self._picture(summary["env_steps"], is_wanted=True, patience_s=PATIENCE_S)
         self._flush()
@@ -171,11 +172,14 @@ class TensorBoardSink(Sink):
         for value in values:
             if value.tag not in self._seen:
                 self._seen.add(value.tag)
-                value.metadata.summary_description = _description(value.tag)
+                metric = METRICS.get(RANK_IN_KEY.sub("rank/<r>/", value.tag))  # None: a name of another trainer
+                if metric is not None:
+                    over = f"Unit: {metric.unit}; over: {metric.window}; of: {metric.reduction}."
+                    value.metadata.summary_description = f"{metric.help} {over}"
                 # TensorBoard's fast loader drops a description without these two.
                 value.metadata.data_class = summary_pb2.DATA_CLASS_SCALAR
                 value.metadata.plugin_data.plugin_name = scalar_metadata.PLUGIN_NAME
-        self._event(step, summary=summary_pb2.Summary(value=values))
+        self._values(step, *values)
 
     def _picture(self, step: int, *, is_wanted: bool, patience_s: float = 0.0) -> None:
         """Writes a picture of the account that has become ready, after beginning one if it is wanted and due.
@@ -194,8 +198,10 @@ class TensorBoardSink(Sink):
             env_steps, png = picture
             width, height = struct.unpack_from(">II", png, 16)  # of the PNG's header
             image = summary_pb2.Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)
-            value = summary_pb2.Summary.Value(tag=PICTURE, image=image)
-            self._event(env_steps, summary=summary_pb2.Summary(value=[value]))
+            self._values(env_steps, summary_pb2.Summary.Value(tag=PICTURE, image=image))
+
+    def _values(self, step: int, *values: summary_pb2.Summary.Value) -> None:
+        self._event(step, summary=summary_pb2.Summary(value=values))
 
     def _event(self, step: int = 0, **content: Any) -> None:  # Any: the one-of of the event's kinds
         event = event_pb2.Event(wall_time=self._started_s + self._wall_s, step=step, **content)
@@ -216,18 +222,6 @@ def used_options(config: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of
         unread = ()
     used = {key: value for key, value in options.items() if not is_within(key, (*LEFT_OUT, *unread))}
     return {key: used[key] for key in FIRST if key in used} | used
-
-
-def _train_percent(account: Mapping[str, Any]) -> float | None:  # Any: a section of summary.json
-    """Returns the phase `train` in percent of the time after the warm-up."""
-    after_s = account["wall_s"] - account["phases_s"].get("warmup", 0.0)
-    return 100.0 * account["phases_s"]["train"] / after_s if after_s > 0 else None
-
-
-def _description(key: str) -> str:
-    """Returns the meaning and unit of a key from the metric table; '' for a name of another trainer."""
-    metric = METRICS.get(RANK_IN_KEY.sub("rank/<r>/", key))
-    return f"{metric.help} Unit: {metric.unit}; over: {metric.window}; of: {metric.reduction}." if metric else ""
 
 
 def _origin(run_dir: Path, start: Provenance) -> str:
@@ -252,7 +246,7 @@ def _string_tensor(content: str | bytes) -> tensor_pb2.TensorProto:
     return tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[raw], tensor_shape=shape)
 
 
-def _layout_summary(categories: Charts) -> summary_pb2.Summary:
+def _layout_value(categories: Charts) -> summary_pb2.Summary.Value:
     """Returns the custom-scalars dashboard: charts with a line per key and run, each key as a regular expression."""
     layout = layout_pb2.Layout()
     for category, charts in categories.items():
@@ -263,16 +257,18 @@ def _layout_summary(categories: Charts) -> summary_pb2.Summary:
             for title, keys in charts.items()
         ]
         layout.category.append(layout_pb2.Category(title=category, chart=chart_pbs))
-    value = summary_pb2.Summary.Value(
+    return summary_pb2.Summary.Value(
         tag=layout_metadata.CONFIG_SUMMARY_TAG,
         tensor=_string_tensor(layout.SerializeToString()),
         metadata=layout_metadata.create_summary_metadata(),
     )
-    return summary_pb2.Summary(value=[value])
 
 
-def _hparams_summary(options: Mapping[str, Any], started_s: float) -> summary_pb2.Summary:  # Any: values of options
-    """Returns the experiment and the start of its session in this same run, so that no extra run directory appears.
+def _hparams_values(
+    options: Mapping[str, Any],  # Any: values of options
+    started_s: float,
+) -> Iterator[summary_pb2.Summary.Value]:
+    """Yields the experiment and the start of its session in this same run, so that no extra run directory appears.
 
     TensorBoard sorts the options by name, those that it calls different first.
     """
@@ -290,16 +286,10 @@ def _hparams_summary(options: Mapping[str, Any], started_s: float) -> summary_pb
         api_pb2.MetricInfo(name=api_pb2.MetricName(tag=key), display_name=name) for key, name in FINAL_METRICS.items()
     ]
     experiment = api_pb2.Experiment(hparam_infos=infos, metric_infos=metrics)
-    data = plugin_data_pb2.HParamsPluginData
-    return summary_pb2.Summary(
-        value=[
-            _hparams_value(hparams_metadata.EXPERIMENT_TAG, data(experiment=experiment)),
-            _hparams_value(hparams_metadata.SESSION_START_INFO_TAG, data(session_start_info=start)),
-        ]
-    )
+    yield _hparams_value(hparams_metadata.EXPERIMENT_TAG, experiment=experiment)
+    yield _hparams_value(hparams_metadata.SESSION_START_INFO_TAG, session_start_info=start)
 
 
-def _hparams_value(tag: str, data: plugin_data_pb2.HParamsPluginData) -> summary_pb2.Summary.Value:
-    return summary_pb2.Summary.Value(
-        tag=tag, tensor=hparams_metadata.NULL_TENSOR, metadata=hparams_metadata.create_summary_metadata(data)
-    )
+def _hparams_value(tag: str, **data: Any) -> summary_pb2.Summary.Value:  # Any: the one-of of the plug-in's data
+    metadata = hparams_metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(**data))
+    return summary_pb2.Summary.Value(tag=tag, tensor=hparams_metadata.NULL_TENSOR, metadata=metadata)
