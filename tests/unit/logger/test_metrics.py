@@ -15,7 +15,6 @@ from offpolicy.logger.metrics import (
     COLLECTOR_ROWS,
     LEARNER_ROWS,
     METRICS,
-    PIPELINE_KEY,
     our_key,
     vocabulary_of,
     with_unilab_keys,
@@ -77,78 +76,38 @@ def recorded(directory: Path, scalars: dict[str, float]) -> RunRecords:
     return read_run(directory)
 
 
-def value(run: RunRecords, key: str) -> float:
-    return float(np.nanmean(run.columns[key]))
-
-
-@pytest.mark.parametrize(
-    ("scalars", "name"),
-    [(E0, "UniLab E0"), (E1, "UniLab E1"), (E2, "UniLab E2"), (E3, "UniLab E3"), (E4, "UniLab E4"), (E5, "UniLab E5")],
-)
-def test_a_generation_is_recognised_by_its_keys(tmp_path: Path, scalars: dict[str, float], name: str) -> None:
-    assert recorded(tmp_path, scalars).vocabulary.name.startswith(name)
-
-
-@pytest.mark.parametrize("scalars", [E0, E1])
-def test_the_mixed_wait_is_no_single_phase_of_ours(tmp_path: Path, scalars: dict[str, float]) -> None:
-    run = recorded(tmp_path, scalars)
-    assert value(run, "timing/learner_wait_ms") == 7.0
-    assert "timing/learner_collector_wait_ms" not in run.columns
-    assert any("timing/learner_wait_ms" in note and "handshake" in note for note in run.notes)
-
-
-def test_iter_ms_of_e0_is_the_pipeline_and_of_e1_the_wall(tmp_path: Path) -> None:
-    first, second = tmp_path / "e0", tmp_path / "e1"
-    first.mkdir()
-    second.mkdir()
-    run = recorded(first, E0)
-    assert value(run, PIPELINE_KEY) == 8.0
-    assert value(run, "perf/learner_capacity") == 900.0
-    assert not {"perf/iter_ms", "perf/steps_per_sec"} & run.columns.keys()
-    assert value(recorded(second, E1), "perf/iter_ms") == 15.0
-
-
-def test_the_return_is_the_mean_of_a_hundred_episodes(tmp_path: Path) -> None:
-    run = recorded(tmp_path, E0)
-    assert value(run, "rollout/ep_rew_mean") == 2.0
-    assert not any(note.startswith("reward/mean ") for note in run.notes), "it is not read"
+WAIT, WAITS, H2D = "timing/learner_collector_wait_ms", "timing/learner_wait_ms", "timing/learner_h2d_ms"
+IDLE, PUBLISH = "timing/collector_learner_wait_ms", "timing/learner_weight_publish_ms"
+READ = {
+    "E0": (E0, {WAITS: 7.0, H2D: 1.0, "timing/collector_waits_ms": 3.0, "perf/learner_pipeline_ms": 8.0,
+        "perf/learner_capacity": 900.0, "rollout/ep_rew_mean": 2.0}),
+    "E1": (E1, {WAITS: 7.0, "perf/iter_ms": 15.0}),
+    "E2": (E2, {WAIT: 6.0, PUBLISH: 2.0, "timing/learner_param_sync_ms": 0.4, "perf/collector_capacity": 700.0}),
+    "E3": (E3, {"timing/learner_sync_coordination_ms": 0.2, "timing/collector_action_select_ms": 0.6, IDLE: 3.0}),
+    "E4": (E4, {H2D: 1.0, IDLE: 3.0, "timing/learner_inference_ms": 0.7}),
+    "E5": (E5, {PUBLISH: 2.0, "timing/collector_env_step_ms": 4.0, "rollout/ep_rew_mean": 2.0, "perf/iter_ms": 15.0,
+        "timing/learner_train_ms": 5.0}),
+}  # fmt: skip
 
 
 @pytest.mark.promise("metric-names")
-@pytest.mark.parametrize(
-    ("scalars", "key", "expected"),
-    [
-        (E0, "timing/learner_h2d_ms", 1.0),
-        (E0, "timing/collector_waits_ms", 3.0),
-        (E2, "timing/learner_collector_wait_ms", 6.0),
-        (E2, "timing/learner_weight_publish_ms", 2.0),
-        (E2, "timing/learner_param_sync_ms", 0.4),
-        (E2, "perf/collector_capacity", 700.0),
-        (E3, "timing/learner_sync_coordination_ms", 0.2),
-        (E3, "timing/collector_action_select_ms", 0.6),
-        (E3, "timing/collector_learner_wait_ms", 3.0),
-        (E4, "timing/learner_h2d_ms", 1.0),
-        (E4, "timing/collector_learner_wait_ms", 3.0),
-        (E4, "timing/learner_inference_ms", 0.7),
-        (E5, "timing/learner_weight_publish_ms", 2.0),
-        (E5, "timing/collector_env_step_ms", 4.0),
-        (E5, "rollout/ep_rew_mean", 2.0),
-    ],
-)
-def test_a_key_is_read_under_our_name(tmp_path: Path, scalars: dict[str, float], key: str, expected: float) -> None:
-    assert value(recorded(tmp_path, scalars), key) == pytest.approx(expected)
+@pytest.mark.parametrize("generation", READ)
+def test_a_generation_is_recognised_by_its_keys_and_read_under_our_names(tmp_path: Path, generation: str) -> None:
+    scalars, expected = READ[generation]
+    run = recorded(tmp_path, scalars)
+    assert run.vocabulary.name.startswith(f"UniLab {generation}")
+    assert {key: float(np.nanmean(run.columns[key])) for key in expected} == pytest.approx(expected)
 
 
-def test_seconds_become_milliseconds(tmp_path: Path) -> None:
-    run = recorded(tmp_path, E5)
-    assert value(run, "perf/iter_ms") == pytest.approx(15.0)
-    assert value(run, "timing/learner_train_ms") == pytest.approx(5.0)
-
-
-def test_a_key_with_another_meaning_has_a_note(tmp_path: Path) -> None:
-    notes = recorded(tmp_path, E2).notes
-    assert any("timing/learner_collector_wait_ms" in note and "#642" in note for note in notes)
-    assert any("perf/iter_ms" in note and "logging" in note for note in notes)
+def test_what_means_something_else_is_not_read_or_has_a_note(tmp_path: Path) -> None:
+    runs = {name: recorded(tmp_path / name, scalars) for name, scalars in (("E0", E0), ("E1", E1), ("E2", E2))}
+    for name in ("E0", "E1"):  # the mixed wait is no single phase of ours
+        assert WAIT not in runs[name].columns
+        assert any(WAITS in note and "handshake" in note for note in runs[name].notes)
+    assert not {"perf/iter_ms", "perf/steps_per_sec"} & runs["E0"].columns.keys()  # of the pipeline alone
+    assert not any(note.startswith("reward/mean ") for note in runs["E0"].notes), "it is not read"
+    assert any(WAIT in note and "#642" in note for note in runs["E2"].notes)
+    assert any("perf/iter_ms" in note and "logging" in note for note in runs["E2"].notes)
 
 
 @pytest.mark.parametrize(

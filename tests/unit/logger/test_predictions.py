@@ -59,31 +59,21 @@ def turns(make_snapshot: MakeSnapshot, others_ms: int = 0) -> tuple[Snapshot, Sn
 
 @pytest.mark.promise("verdict-right")
 @pytest.mark.parametrize(
-    ("others_ms", "threads", "is_advised"),
+    ("others_ms", "threads", "error", "is_advised"),
     [
-        (0, 1, True),  # a core for each side
-        (0, 2, False),  # the learner uses both
-        (3000, 1, False),  # another program has one
+        (0, 1, None, True),  # a core for each side
+        (0, 2, None, False),  # the learner uses both
+        (3000, 1, None, False),  # another program has one
+        (0, 1, 0.1, True),
+        (0, 1, 5.0, False),  # such predictions were off by more
     ],
 )
-def test_overlapping_is_advised_where_a_core_is_free_for_it(
-    make_snapshot: MakeSnapshot, header: RunHeader, others_ms: int, threads: int, is_advised: bool
+def test_overlapping_is_advised_where_a_core_is_free_for_it_and_predictions_were_right(  # noqa: PLR0913  # a table
+    make_snapshot: MakeSnapshot, header: RunHeader, others_ms: int, threads: int, error: float | None, is_advised: bool
 ) -> None:
     before, now = turns(make_snapshot, others_ms)
-    verdict = judge_window(
-        before, now, compute_rates(before, now, "alternate"), replace(header, learner_threads=threads)
-    )
-    assert verdict is not None
-    assert ("collect.mode" in {advice.key for advice in verdict.advice}) is is_advised
-
-
-@pytest.mark.parametrize(("error", "is_advised"), [(None, True), (0.1, True), (5.0, False)])
-def test_overlapping_is_not_advised_where_predictions_were_off_by_more(
-    make_snapshot: MakeSnapshot, header: RunHeader, error: float | None, is_advised: bool
-) -> None:
-    before, now = turns(make_snapshot)
     rates = compute_rates(before, now, "alternate")
-    verdict = judge_window(before, now, rates, replace(header, learner_threads=1), error=error)
+    verdict = judge_window(before, now, rates, replace(header, learner_threads=threads), error=error)
     assert verdict is not None
     assert ("collect.mode" in {advice.key for advice in verdict.advice}) is is_advised
 
