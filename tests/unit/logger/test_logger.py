@@ -17,7 +17,7 @@ from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.metrics import UnknownMetricError
 from offpolicy.logger.predictions import possible_advice
 from offpolicy.logger.record import RunHeader
-from offpolicy.logger.sinks import JsonlSink, SafeSink, Summary
+from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, Summary
 from offpolicy.logger.step_logger import open_step_logger
 from offpolicy.logger.summary import RunResult, build_summary
 from offpolicy.logger.view import PlainLines
@@ -224,19 +224,25 @@ def test_the_configuration_chooses_the_sinks(
     assert capsys.readouterr().out.startswith("5% step=1100/20000")
 
 
-class Texts(JsonlSink):
-    """Keeps the texts that are written."""
+class Kept(Sink):
+    """Keeps texts, and how a run ended."""
 
-    def __init__(self, run_dir: Path) -> None:
-        super().__init__(run_dir, None)
+    def __init__(self) -> None:
         self.texts: list[tuple[str, str, int]] = []
+        self.ends: list[str] = []
 
     def text(self, tag: str, content: str, env_steps: int) -> None:
         self.texts.append((tag, content, env_steps))
 
+    def finish(self, summary: Summary) -> None:
+        self.ends.append(summary["status"])
+
+    def close(self) -> None:
+        self.ends.append("closed")
+
 
 def test_a_changed_verdict_is_written_as_a_text(tmp_path: Path, header: RunHeader, make_snapshot: Any) -> None:
-    view, sink = PlainLines(io.StringIO(), header), Texts(tmp_path)
+    view, sink = PlainLines(io.StringIO(), header), Kept()
     logger = OffPolicyLogger(tmp_path, {}, header, [SafeSink("texts", sink, view.message)], view)
     for updates in (0, 100, 200, 300):
         logger.log_interval(make_snapshot(updates))
@@ -321,25 +327,10 @@ HEADER = RunHeader(algo="es", env_id="X-v0", seed=0, mode="overlap", total_times
 QUIET = LogConfig(every_s=1e-9, tensorboard=False, panel="off")
 
 
-class Ends(JsonlSink):
-    """Notes how a run ended."""
-
-    def __init__(self, run_dir: Path) -> None:
-        super().__init__(run_dir, None)
-        self.ends: list[str] = []
-
-    def finish(self, summary: Summary) -> None:
-        self.ends.append(summary["status"])
-
-    def close(self) -> None:
-        super().close()
-        self.ends.append("closed")
-
-
 def test_the_end_of_a_run_reaches_every_sink_and_the_terminal(
     tmp_path: Path, header: RunHeader, make_snapshot: Any
 ) -> None:
-    stream, inner = io.StringIO(), [Ends(tmp_path), Ends(tmp_path)]
+    stream, inner = io.StringIO(), [Kept(), Kept()]
     sinks = [SafeSink("ends", one, print) for one in inner]
     logger = OffPolicyLogger(tmp_path, {}, header, sinks, PlainLines(stream, header))
     result = RunResult(status="failed", exit_code=65, reason="NaN")

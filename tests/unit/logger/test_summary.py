@@ -163,14 +163,6 @@ def test_a_rank_without_a_report_does_not_mean_untimed(make_snapshot: Any) -> No
     assert summary["timing"]["learners"][1] is None
 
 
-def test_rates_and_verdict_are_of_the_run_since_the_baseline(make_snapshot: Any) -> None:
-    summary = summary_of(make_snapshot(1000), baseline=make_snapshot(100))
-    assert summary["rates"]["steps_per_sec"] == pytest.approx(900 / 5.94)
-    assert summary["rates"]["utd"] == 1.0
-    assert (summary["bottleneck"]["verdict"], summary["bottleneck"]["phase"]) == ("learner", "train")
-    assert summary["warmup_s"] == 2.0
-
-
 def test_with_timing_off_the_account_is_null_and_the_rates_stay(make_snapshot: Any) -> None:
     summary = summary_of(make_snapshot(1000, is_timed=False), baseline=make_snapshot(100, is_timed=False))
     assert summary["timing"] == {"learner": None, "collector": None}
@@ -204,44 +196,34 @@ def test_a_return_that_is_not_a_number_is_null(make_snapshot: Any, evaluation: E
     assert summary["eval"]["mean_reward"] is None
 
 
-def test_how_the_run_ran_is_in_the_summary(make_snapshot: Any) -> None:
+def test_how_and_how_far_the_run_ran_is_in_the_summary(make_snapshot: Any) -> None:
     header = dataclasses.replace(HEADER, learner_threads=2, collector_threads=3, kernels="fast", products="oneDNN")
-    summary = build_summary(make_snapshot(10), header, RESULT)
+    snapshot = dataclasses.replace(make_snapshot(100), wall_s=12.5, restarts=3, learner_restarts=1)
+    summary = build_summary(snapshot, header, RESULT)
     assert summary["threads"] == {"learner": 2, "collector": 3}
     assert (summary["kernels"], summary["products"], summary["mode"]) == ("fast", "oneDNN", "alternate")
-
-
-def test_counts_and_times_of_the_run_are_those_of_its_last_snapshot(make_snapshot: Any) -> None:
-    snapshot = dataclasses.replace(make_snapshot(100), wall_s=12.5, restarts=3, learner_restarts=1)
-    summary = summary_of(snapshot)
     assert (summary["env_steps"], summary["updates"], summary["wall_s"]) == (1100, 100, 12.5)
     assert (summary["restarts"], summary["learner_restarts"]) == (3, 1)
 
 
-def test_capacities_and_the_prediction_are_in_the_summary(make_snapshot: Any) -> None:
+def test_rates_are_since_the_baseline_capacities_and_the_prediction_among_them(make_snapshot: Any) -> None:
     """In alternate mode the sides take turns: 240 us for a vector step, 6450 us for an update."""
-    rates = summary_of(make_snapshot(1000), make_snapshot(100), prediction_error=0.04)["rates"]
-    assert rates["collector_capacity"] == pytest.approx(1e6 / 240)
-    assert rates["learner_capacity"] == pytest.approx(1e6 / 6450)
-    assert rates["predicted_steps_per_sec"] == pytest.approx(1e6 / (240 + 6450))
-    assert rates["prediction_error"] == 0.04
+    summary = summary_of(make_snapshot(1000), make_snapshot(100), prediction_error=0.04)
+    rates = {"steps_per_sec": 900 / 5.94, "utd": 1.0, "collector_capacity": 1e6 / 240, "learner_capacity": 1e6 / 6450}
+    rates |= {"predicted_steps_per_sec": 1e6 / (240 + 6450), "prediction_error": 0.04}
+    assert {key: summary["rates"][key] for key in rates} == pytest.approx(rates)
+    assert (summary["bottleneck"]["verdict"], summary["bottleneck"]["phase"]) == ("learner", "train")
+    assert summary["warmup_s"] == 2.0
 
 
-def test_the_summary_file_is_replaced_whole(tmp_path: Path, make_snapshot: Any) -> None:
-    path = tmp_path / "summary.json"
+def test_the_summary_file_is_replaced_whole_or_stays(tmp_path: Path, make_snapshot: Any) -> None:
+    path, summary = tmp_path / "summary.json", summary_of(make_snapshot(10))
     write_summary(path, {"status": "failed"})
-    summary = summary_of(make_snapshot(10))
     write_summary(path, summary)
-    assert json.loads(path.read_text()) == summary
-    assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
-
-
-def test_a_summary_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
-    path = tmp_path / "summary.json"
-    write_summary(path, {"status": "completed"})
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_summary(path, {"wall_s": float("nan")})
-    assert json.loads(path.read_text()) == {"status": "completed"}
+    assert json.loads(path.read_text()) == summary
+    assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
 
 
 def test_the_summary_holds_the_account_of_the_evaluator_where_there_is_one(make_snapshot: Any) -> None:

@@ -72,15 +72,10 @@ def test_a_record_is_readable_before_the_sink_is_closed(tmp_path: Path, header: 
 
 
 def test_an_evaluation_is_one_point_at_the_step_of_its_policy(tmp_path: Path, header: RunHeader) -> None:
+    """Nor is one of an earlier start another one."""
     evaluation: Record = {"eval/env_steps": 100, "eval/mean_reward": -5.0}
     write(tmp_path, header, None, {"env_steps": 110, **evaluation}, {"env_steps": 120, **evaluation})
-    assert points(tmp_path, "eval/mean_reward") == [(100, -5.0)]
-
-
-def test_an_evaluation_of_an_earlier_start_is_no_second_point(tmp_path: Path, header: RunHeader) -> None:
-    evaluation: Record = {"eval/env_steps": 100, "eval/mean_reward": -5.0}
-    write(tmp_path, header, None, {"env_steps": 110, **evaluation})
-    write(tmp_path, replace(header, last_eval_step=100), 110, {"env_steps": 120, **evaluation})
+    write(tmp_path, replace(header, last_eval_step=100), 120, {"env_steps": 130, **evaluation})
     assert points(tmp_path, "eval/mean_reward") == [(100, -5.0)]
 
 
@@ -156,20 +151,16 @@ def test_hparams_are_in_the_same_run(tmp_path: Path, header: RunHeader) -> None:
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
-def test_an_option_in_other_bytes_than_utf_8_is_shown_with_escapes(tmp_path: Path, header: RunHeader) -> None:
-    """Its text ended the whole sink before the first record."""
-    TensorBoardSink(tmp_path, {"init_from": os.fsdecode(b"caf\xe9")}, header, None).close()
+def test_an_option_in_other_bytes_and_a_failure_are_shown_in_the_table(tmp_path: Path, header: RunHeader) -> None:
+    """Bytes that are no UTF-8 ended the whole sink before the first record."""
+    sink = TensorBoardSink(tmp_path, {"init_from": os.fsdecode(b"caf\xe9")}, header, None)
+    sink.finish({**SUMMARY, "status": "failed"})
+    sink.close()
     contents = read(tmp_path).PluginTagToContent("hparams")
     start = metadata.parse_session_start_info_plugin_data(contents[metadata.SESSION_START_INFO_TAG])
     assert start.hparams["init_from"].string_value == r"caf\udce9"
-
-
-def test_a_run_that_failed_is_marked_so_in_the_table(tmp_path: Path, header: RunHeader) -> None:
-    sink = TensorBoardSink(tmp_path, CONFIG, header, None)
-    sink.finish({**SUMMARY, "status": "failed"})
-    sink.close()
-    content = read(tmp_path).PluginTagToContent("hparams")[metadata.SESSION_END_INFO_TAG]
-    assert metadata.parse_session_end_info_plugin_data(content).status == api_pb2.STATUS_FAILURE
+    end = metadata.parse_session_end_info_plugin_data(contents[metadata.SESSION_END_INFO_TAG])
+    assert end.status == api_pb2.STATUS_FAILURE
 
 
 def test_a_text_is_in_the_text_dashboard(tmp_path: Path, header: RunHeader) -> None:

@@ -74,14 +74,11 @@ def test_offline_each_start_is_a_run_of_its_own_in_the_group_of_the_run(tmp_path
     assert all((each["mode"], each["resume"]) == ("offline", None) for each in wandb.inits)
 
 
-def test_wandb_gets_the_configuration_and_writes_into_the_run_directory(tmp_path: Path, wandb: SimpleNamespace) -> None:
-    WandbSink(tmp_path, {"algo": {"gamma": 0.99}}, "offpolicy", "offline", print)
-    assert wandb.inits[0]["config"] == {"algo": {"gamma": 0.99}}
-    assert wandb.inits[0]["dir"] == str(tmp_path)
-
-
-def test_env_steps_are_the_x_axis(tmp_path: Path, wandb: SimpleNamespace) -> None:
-    sink = WandbSink(tmp_path, {}, "offpolicy", "offline", print)
+def test_wandb_gets_the_configuration_the_run_directory_and_env_steps_as_x(
+    tmp_path: Path, wandb: SimpleNamespace
+) -> None:
+    sink = WandbSink(tmp_path, {"algo": {"gamma": 0.99}}, "offpolicy", "offline", print)
+    assert (wandb.inits[0]["config"], wandb.inits[0]["dir"]) == ({"algo": {"gamma": 0.99}}, str(tmp_path))
     sink.write({"env_steps": 10, "perf/utd": 1.0})
     assert wandb.run.metrics[:2] == [("env_steps", None), ("*", "env_steps")]
     assert wandb.run.logged == [{"env_steps": 10, "perf/utd": 1.0}]
