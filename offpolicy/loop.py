@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from offpolicy.protocols import BatchSource, Learner
+from offpolicy.protocols import BatchSource
 from offpolicy.timing.device_timer import DeviceTimer
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import DeviceSpan
@@ -14,26 +15,25 @@ from offpolicy.timing.phases import LearnerPhase as Phase
 if TYPE_CHECKING:
     from offpolicy.distributed.world import World
     from offpolicy.training.checkpointer import Checkpointer
-    from offpolicy.training.evaluators import EarlyStop, PeriodicEvaluation
-    from offpolicy.training.reporter import Reporter
-    from offpolicy.training.speed_tuner import SpeedTuner
-    from offpolicy.training.weight_publisher import WeightPublisher
+    from offpolicy.training.evaluators import Evaluator
+    from offpolicy.training.reporter import Reporter, WeightPublisher
+    from offpolicy.training.tuning import BoundLearner
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The parts of a learner process. A runner chooses ranks and batch source; `train_rank` adds the others."""
 
-    source: BatchSource[Any]  # Any: `Batches` or `Rollouts`; the runner pairs source and learner
-    learner: Learner
+    source: BatchSource
+    learner: BoundLearner
     device_timer: DeviceTimer
     publisher: WeightPublisher
-    evaluator: PeriodicEvaluation
+    evaluator: Evaluator
     checkpointer: Checkpointer
     reporter: Reporter
-    tuner: SpeedTuner
+    measurements: Iterator[None]  # of threads, mode and FLOPs, a step after each iteration until they are done
     world: World
-    stop: EarlyStop
+    is_stopping: Callable[[], bool]  # the supervisor asks to stop, or the evaluations so far end the run
     ledger: Ledger
 
 
@@ -53,7 +53,7 @@ def train(parts: Parts) -> bool:
         with phase(Phase.COLLECTOR_WAIT):
             parts.source.wait_ready()  # for rows, or rollouts, from the collectors
         with phase(Phase.RANK_BARRIER):
-            is_stopping = parts.world.agree(is_stopping=parts.stop.is_stopping)
+            is_stopping = parts.world.agree(is_stopping=parts.is_stopping())
         if is_stopping or parts.source.is_exhausted():
             break
         with phase(Phase.REPLAY_BATCH_WAIT):
@@ -80,7 +80,7 @@ def train(parts: Parts) -> bool:
             parts.source.release()  # grants the collectors their next steps
         with phase(Phase.LOG):
             parts.reporter.run_if_due()
-            parts.tuner.run_if_due()
+            next(parts.measurements, None)
         parts.ledger.close()
         parts.ledger.end_warmup()
     return finish(parts, is_complete=not is_stopping)

@@ -1,21 +1,22 @@
-"""The seams of the learner loop: the methods that it calls on its parts."""
+"""The seams that have several implementations: batches, collectives of ranks, and the wait for a device."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from offpolicy.types import Account, RolloutTotals
-
-Batch_co = TypeVar("Batch_co", covariant=True)  # what one iteration consumes: `Batches` of replayed rows, or `Rollouts`
+    from offpolicy.types import Account, Batches, Rollouts, RolloutTotals
 
 
-class BatchSource(Protocol[Batch_co]):
-    """Where batches come from, as the loop sees it: it calls these in this order, once per iteration."""
+class BatchSource(Protocol):
+    """Where batches come from. The loop calls the first six in this order, once per iteration."""
+
+    kind: str  # direct, prefetch or resident, as `replay.source` names them; rollouts
+    first_unseen_row: list[int]  # by ring: the first row whose observation the normaliser has not seen
 
     def wait_ready(self) -> None:
         """Blocks until the collector has produced what this iteration needs, or the run is stopping."""
@@ -36,20 +37,13 @@ class BatchSource(Protocol[Batch_co]):
         """
         ...
 
-    def to_device(self, rows: Tensor) -> Batch_co:
+    def to_device(self, rows: Tensor) -> Batches | Rollouts:
         """Copies the rows to the learner's device, and only that."""
         ...
 
     def release(self) -> None:
         """Grants the collectors their next steps."""
         ...
-
-
-class StatefulBatchSource(BatchSource[Batch_co], Protocol[Batch_co]):
-    """A batch source as the learner process sees it: with counters for the report and state for the checkpoint."""
-
-    kind: str  # direct, prefetch or resident, as `replay.source` names them; rollouts
-    first_unseen_row: list[int]  # by ring: the first row whose observation the normaliser has not seen
 
     @property
     def has_batch_wait(self) -> bool:
@@ -92,28 +86,11 @@ class StatefulBatchSource(BatchSource[Batch_co], Protocol[Batch_co]):
         ...
 
 
-class Learner(Protocol):
-    """A learner as the loop sees it."""
-
-    def update(self, batch: Any, /) -> None:  # Any: what the learner's batch source returns, Batches or Rollouts
-        """Learns from what one iteration consumes, without waiting for the device."""
-        ...
-
-
 class DeviceSync(Protocol):
     """Waits for the device."""
 
     def wait(self) -> None:
         """Returns when the work queued so far is done."""
-        ...
-
-
-class StepCount(Protocol):
-    """The number of env steps, by which a run counts its time."""
-
-    @property
-    def env_steps(self) -> int:
-        """Transitions of all collectors, as every rank knows them: the number that decisions go by."""
         ...
 
 
@@ -134,21 +111,4 @@ class Exchange(Protocol):
 
     def gather(self, vector: Tensor) -> Tensor:
         """Returns the vectors [n] of all ranks as [R, n], the same bits on every rank."""
-        ...
-
-
-class StepGate(Protocol):
-    """The learner's side of the handshake with the collectors of its host."""
-
-    @property
-    def env_steps(self) -> int:
-        """Transitions collected so far on this host."""
-        ...
-
-    def wait_for(self, env_steps: int) -> None:
-        """Blocks until the collectors have done that many together, or the run is stopping."""
-        ...
-
-    def grant(self, env_steps: int) -> None:
-        """Lets the collectors step until they have done that many together."""
         ...

@@ -7,7 +7,7 @@ import torch
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.algorithms import AlgoConfig
-from offpolicy.training.flops import CountedLearner, Work
+from offpolicy.training.flops import Work, count_first_updates
 from offpolicy.types import Batch, Batches, Rollouts, SpaceSpec
 
 CPU = torch.device("cpu")
@@ -23,10 +23,10 @@ def batches_of(spec: SpaceSpec, rows: int, device: torch.device = CPU) -> Batche
 def work_of(learner: Learner, *batches: Batches | Rollouts) -> Work:
     """What is counted in the updates of these batches, which must be just enough."""
     found: list[Work] = []
-    counted = CountedLearner(learner, found.append)
+    count_first_updates(learner, found.append)
     for batch in batches:
         assert not found
-        counted.update(batch)
+        learner.update(batch)
     (work,) = found
     return work
 

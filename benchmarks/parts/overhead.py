@@ -76,9 +76,9 @@ def _iteration_ns(work: Work, *, is_timed: bool, iterations: int) -> float:
             evaluator=Seam(**never),
             checkpointer=Seam(**never),
             reporter=Seam(run_if_due=lambda: stamps_ns.append(time.perf_counter_ns()), **never),
-            tuner=Seam(run_if_due=lambda: None),
+            measurements=iter(()),
             world=Seam(agree=lambda *, is_stopping: is_stopping),
-            stop=Seam(is_stopping=False),
+            is_stopping=lambda: False,
             ledger=ledger,
         )
     )

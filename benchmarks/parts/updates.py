@@ -23,7 +23,7 @@ from offpolicy.algos.registry import make_learner
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.machine import keep_freed_memory
-from offpolicy.onednn import AUTO, BLAS, chosen_library
+from offpolicy.nets.onednn import AUTO, BLAS, chosen_library
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.types import Batches, SpaceSpec
 

@@ -27,7 +27,7 @@ from offpolicy.algos.td3 import Td3
 from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actors import LOG_STD_MAX, LOG_STD_MIN, SquashedGaussianActor
 from offpolicy.nets.distributions import LOG_SQRT_2PI
-from offpolicy.onednn import ONEDNN, chosen_library, multiply
+from offpolicy.nets.onednn import ONEDNN, chosen_library, multiply
 from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, SpaceSpec
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from offpolicy.distributed.process_group import ProcessGroup
-from offpolicy.protocols import Exchange, StepGate
+from offpolicy.processes.handshake import LearnerGate
+from offpolicy.protocols import Exchange
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LEARNER_OWN_WORK
 from offpolicy.types import Float64, LateTotals
@@ -28,7 +29,7 @@ class World:
 
     def __init__(
         self,
-        gate: StepGate,
+        gate: LearnerGate,
         requests: Callable[[], tuple[bool, bool]],
         ledger: Ledger,
         exchange: Exchange,

@@ -58,7 +58,7 @@ def env_step_factors(cfg: RunConfig, *, has_evaluator: bool) -> dict[str, float]
 def learner_threads(cfg: RunConfig, *, has_evaluator: bool) -> int:
     """Returns the CPU threads of one learner rank: those configured, or an equal part of the cores left to learners.
 
-    A learner that is alone begins with this number and tries others (`training/speed_tuner.py`). In `alternate` mode
+    A learner that is alone begins with this number and tries others (`training/tuning.py`). In `alternate` mode
     the collector stands still while the learner trains, so the learners have all cores but the one of an evaluator.
     """
     if cfg.threads.learner != "auto":

@@ -11,13 +11,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from offpolicy.errors import HangError
-from offpolicy.protocols import DeviceSync, StepCount, StepGate
+from offpolicy.processes.handshake import LearnerGate
+from offpolicy.protocols import DeviceSync
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.sampler import Bounds, Draw, SampleAges, Sampler
@@ -26,6 +27,9 @@ from offpolicy.timing.device_timer import BackgroundCopyTimer, StreamSync
 from offpolicy.timing.ledger import NULL_SPAN, Ledger
 from offpolicy.timing.phases import PackerPhase as Phase
 from offpolicy.types import NO_ACCOUNT, Account
+
+if TYPE_CHECKING:
+    from offpolicy.distributed.world import World
 
 CLOSE_S = 5.0
 
@@ -81,8 +85,8 @@ class PrefetchSource(RateLimitedSource):
         self,
         spec: SourceSpec,
         sampler: Sampler,
-        gate: StepGate,
-        steps: StepCount,
+        gate: LearnerGate,
+        steps: World,
         updates: int,
         timers: PackerTimers,
     ) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from offpolicy.protocols import StepCount, StepGate
+from offpolicy.processes.handshake import LearnerGate
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_layout import RowLayout
@@ -18,6 +18,9 @@ from offpolicy.replay.sampler import SampleAges, Sampler
 from offpolicy.replay.staging import CopyStream, StagingBlock, host_block, nbytes_text
 from offpolicy.timing.device_timer import StreamSync
 from offpolicy.types import NO_ACCOUNT, Account, Batch, Batches, Float32
+
+if TYPE_CHECKING:
+    from offpolicy.distributed.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class RateLimitedSource:
     rollouts = None  # the rows come from a replay
     has_batch_wait = False
 
-    def __init__(self, spec: SourceSpec, sampler: AnySampler, gate: StepGate, steps: StepCount, updates: int) -> None:
+    def __init__(self, spec: SourceSpec, sampler: AnySampler, gate: LearnerGate, steps: World, updates: int) -> None:
         self._spec, self._rings, self._gate, self._steps = spec, sampler.rings, gate, steps
         self._streams = sampler
         self.updates = updates
@@ -153,8 +156,8 @@ class ReplaySource(RateLimitedSource):
         self,
         spec: SourceSpec,
         sampler: Sampler,
-        gate: StepGate,
-        steps: StepCount,
+        gate: LearnerGate,
+        steps: World,
         updates: int,
     ) -> None:
         super().__init__(spec, sampler, gate, steps, updates)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import cycle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from offpolicy.errors import ConfigError
-from offpolicy.protocols import DeviceSync, StepCount, StepGate
+from offpolicy.processes.handshake import LearnerGate
+from offpolicy.protocols import DeviceSync
 from offpolicy.replay.demonstrations import Demonstrations
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
@@ -27,6 +28,9 @@ from offpolicy.replay.sampler import share_of_transitions
 from offpolicy.replay.staging import CopyStream, StagingBlock, host_block, nbytes_text
 from offpolicy.timing.device_timer import DeviceTimer
 from offpolicy.timing.phases import DeviceSpan
+
+if TYPE_CHECKING:
+    from offpolicy.distributed.world import World
 
 KEY = "replay.source=resident"
 INSTEAD = "use replay.source=direct"
@@ -241,7 +245,7 @@ class ResidentSource(RateLimitedSource):
     kind = "resident"
 
     def __init__(
-        self, spec: SourceSpec, sampler: ResidentSampler, gate: StepGate, steps: StepCount, updates: int
+        self, spec: SourceSpec, sampler: ResidentSampler, gate: LearnerGate, steps: World, updates: int
     ) -> None:
         super().__init__(spec, sampler, gate, steps, updates)
         self._sampler = sampler

@@ -135,7 +135,7 @@ def resident_source(replay: Replay) -> ResidentSource:
         check_share(rank.cfg, rank.spec, str(rank.device), _free_memory(rank))
     demos = None
     if replay.demos is not None:
-        demos = ResidentDemonstrations(replay.demos, spec.rate_limiter.max_updates, rank.device, rank.device_sync)
+        demos = ResidentDemonstrations(replay.demos, spec.rate_limiter.max_updates, rank.device, rank.device_timer)
     sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_timer, demos)
     return ResidentSource(spec, sampler, rank.gate, replay.world, replay.updates)
 

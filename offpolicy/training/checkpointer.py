@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from offpolicy import fault
@@ -15,20 +14,9 @@ from offpolicy.errors import PeerSaveError, SaveError
 from offpolicy.processes.child import name_threads
 from offpolicy.processes.control_page import CollectorWord, HostWord
 from offpolicy.replay.row_saver import RowSaver
-from offpolicy.training.health import HealthCheck
-from offpolicy.training.resume import CapturedState, RankState
+from offpolicy.training.reporter import check_health, health_facts
+from offpolicy.training.resume import RankState, Save
 from offpolicy.training.worker import SNAPSHOT_DIR
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """A host's part of a checkpoint as of one instant, that is still to be written."""
-
-    env_steps: int
-    progress_key: tuple[int, int, int]  # env steps, updates, and env steps of the last evaluation
-    state: CapturedState
-    parts: list[Path]  # directories that the collectors and the other ranks have written
-    signals: int  # number of signals so far that have asked for a checkpoint, for which this one is the answer
 
 
 class Checkpointer:
@@ -40,8 +28,8 @@ class Checkpointer:
     other hosts do.
     """
 
-    def __init__(self, state: RankState, health: HealthCheck, last_eval_step: Callable[[], int]) -> None:
-        self._state, self._health, self._last_eval_step = state, health, last_eval_step
+    def __init__(self, state: RankState, last_eval_step: Callable[[], int]) -> None:
+        self._state, self._last_eval_step = state, last_eval_step
         self._rank, self._learner, self._world = state.rank, state.learner, state.world
         self._cfg, self._run_dir = state.rank.cfg.checkpoint, Path(state.rank.job.run_dir)
         self._store = CheckpointStore(self._run_dir / CHECKPOINTS, self._cfg.keep)
@@ -51,12 +39,10 @@ class Checkpointer:
         self._writing: tuple[Save, Future[None]] | None = None
         self._is_requested = self._must_save = self._has_failed = False
         self._saved: tuple[int, int, int] | None = None  # progress of the newest checkpoint that this process has saved
-        self._saved_step = state.rank.job.start_step  # of the newest checkpoint that this rank knows of
-        # Env steps of checkpoints of this host that some other one lacks: an earlier start may have left them.
-        self._is_alone = state.rank.job.host.is_alone
-        has_peers = self._rank.is_leader and not self._is_alone
-        self._uncommon = {step for step in self._store.steps() if step > self._saved_step} if has_peers else set[int]()
-        self.last_step = state.rank.job.start_step  # of the last save, also of one that failed
+        self.last_step = self._saved_step = state.rank.job.start_step  # of the last save, also of one that failed
+        # Env steps of checkpoints of this host that another one lacks: an earlier start may have left them.
+        has_peers = self._rank.is_leader and not self._rank.is_one_host
+        self._unshared = {step for step in self._store.steps() if step > self._saved_step} if has_peers else set[int]()
 
     def is_due(self) -> bool:
         """True if a multiple of `checkpoint.every` env steps was passed, or a save is requested, or must be waited for.
@@ -72,7 +58,8 @@ class Checkpointer:
         is_last = env_steps >= self._rank.cfg.total_timesteps
         has_passed = every > 0 and not is_last and env_steps // every > self.last_step // every
         self._must_save = has_passed or (self._is_requested and is_free)
-        return self._must_save or (self._writing is not None and self._must_be_written_soon(self._writing[0]))
+        rows = None if self._writing is None else self._writing[0].rows
+        return self._must_save or (rows is not None and self._rows.must_be_written_soon(rows))
 
     def run(self) -> None:
         """Saves; a full disk does not end the training."""
@@ -82,12 +69,12 @@ class Checkpointer:
         self._is_requested = False
         try:
             save = self._capture()
-            if not self._is_alone:
+            if not self._rank.is_one_host:
                 self._commit_in_turn(save)
             elif save is not None:
-                self._writing = save, self._thread.submit(self._write, save)
+                self._writing = save, self._thread.submit(self._write_beside, save)
             if save is None and self._rank.is_leader and self._saved is not None:
-                self._tell(self._saved_step, self._num_signals)  # there is nothing new in it: it is saved already
+                self._send(self._saved_step, self._num_signals)  # there is nothing new in it: it is saved already
         except SaveError as error:
             self._warn_unsaved(self._world.env_steps, error)
         self.last_step = self._world.env_steps
@@ -109,22 +96,20 @@ class Checkpointer:
         """Copies this host's part while everything stands still; None on ranks that lead no host.
 
         None everywhere if there is nothing new: it is saved already, or the collectors never started. Raises
-        `SaveError` or `NumericsError`, on every rank.
+        `SaveError`, `NumericsError` or `DesyncError`, on every rank.
         """
-        self._health.require_now()
+        check_health(self._rank, self._world, self._world.gather(health_facts(self._world, self._learner)))
         is_leader, found = self._rank.is_leader, list[Save]()
         has_collectors = not is_leader or self._rank.gate.request_snapshot()
         try:
-            if not has_collectors:
-                self._drop_collector_parts()  # of those that are left
             self._world.recount()  # a collector may have finished a step since the ranks agreed
-            if self._world.any(not has_collectors):
-                is_new = is_leader and self._world.env_steps > self._saved_step
-                if not self._world.any(is_new):
-                    self._drop_collector_parts()
-                    return None
-            if not self._world.any(is_leader and self._progress_key != self._saved):
-                self._drop_collector_parts()
+            is_lacking = self._world.any(not has_collectors)
+            has_new = self._world.env_steps > self._saved_step if is_lacking else self._progress != self._saved
+            is_new = self._world.any(is_leader and has_new)
+            if is_leader and not (is_new and has_collectors):  # what they have written is for no checkpoint
+                for index in range(self._rank.cfg.collect.num_collectors):
+                    shutil.rmtree(self._run_dir / f"{SNAPSHOT_DIR}-collector-{index}", ignore_errors=True)
+            if not is_new:
                 return None
             self._in_turn(self._write_streams, is_mine=not is_leader)
             self._in_turn(lambda: found.append(self._copy(has_collectors)), is_mine=is_leader)
@@ -134,20 +119,22 @@ class Checkpointer:
         return found[0] if found else None
 
     @property
-    def _progress_key(self) -> tuple[int, int, int]:
+    def _progress(self) -> tuple[int, int, int]:
         """Env steps, updates, and env steps of the last evaluation: equal ones make the same checkpoint."""
         return self._world.env_steps, self._learner.num_updates, self._last_eval_step()
 
-    def _drop_collector_parts(self) -> None:
-        """Removes what the collectors of this host have written for a checkpoint that does not hold it."""
-        for index in range(self._rank.cfg.collect.num_collectors if self._rank.is_leader else 0):
-            shutil.rmtree(self._run_dir / f"{SNAPSHOT_DIR}-collector-{index}", ignore_errors=True)
-
     def _copy(self, has_collectors: bool) -> Save:
-        parts = self._parts(has_collectors)
+        """Copies this host's part. Raises `SaveError` naming a collector that could not write its own."""
+        names = list[str]()
+        if has_collectors:
+            for index, words in enumerate(self._rank.control.collectors):
+                names.append(f"collector-{index}")
+                if refused := words[CollectorWord.SNAPSHOT_ERRNO]:
+                    raise SaveError(f"collector-{index} could not save its part: {os.strerror(refused)}")
+        names += [f"rank-{self._rank.rank + index}" for index in range(1, self._rank.cfg.runner.world_size)]
+        parts = [self._run_dir / f"{SNAPSHOT_DIR}-{name}" for name in names]
         rows = self._rows.capture() if self._cfg.replay and self._state.rings else None
-        state = self._state.capture(self._last_eval_step(), rows)
-        return Save(self._world.env_steps, self._progress_key, state, parts, self._num_signals)
+        return self._state.capture(self._progress, rows, parts, self._num_signals)
 
     def _commit_in_turn(self, save: Save | None) -> None:
         """Commits while the loop waits, on rank 0 last. Raises `SaveError`."""
@@ -155,38 +142,34 @@ class Checkpointer:
         self._in_turn(lambda: self._commit(save), is_mine=self._rank.is_leader and not is_first)
         self._in_turn(lambda: self._commit(save), is_mine=is_first)
         if save is not None:
-            self._uncommon.clear()
+            self._unshared.clear()
             self._store.retire(save.env_steps)  # now that every host has it
             self._report(save)
 
-    def _must_be_written_soon(self, save: Save) -> bool:
-        """True if the collectors must wait until it is written."""
-        return save.state.rows is not None and self._rows.must_be_written_soon(save.state.rows)
-
     def _commit(self, save: Save | None) -> None:
         if save is not None:
-            self._save(save)
-            for env_steps in self._uncommon - {save.env_steps}:
+            self._write(save)
+            for env_steps in self._unshared - {save.env_steps}:
                 self._store.discard(env_steps)  # the new one has links to its rows
-            self._uncommon = {save.env_steps} - {self._saved_step}  # of which it may have replaced one that all have
+            self._unshared = {save.env_steps} - {self._saved_step}  # it may have replaced one that all hosts have
 
     def _write(self, save: Save) -> None:
-        """Runs in the thread beside training."""
-        name_threads()
-        self._save(save)
-        self._store.retire(save.env_steps)
-
-    def _save(self, save: Save) -> None:
         """Writes the checkpoint; the next one takes over its rows. Raises `SaveError`."""
         try:
             with self._store.begin(save.env_steps, retires=False) as draft:
                 for part in save.parts:
                     adopt(draft, part)
-                self._state.write(save.state, draft, self._rows)
+                save.write(draft, self._rows)
         except SaveError:
             self._rows.forget_lost_base()
             raise
         self._rows.continue_after(draft.saved)
+
+    def _write_beside(self, save: Save) -> None:
+        """Runs in the thread beside training."""
+        name_threads()
+        self._write(save)
+        self._store.retire(save.env_steps)
 
     def _end_writing(self) -> None:
         """Waits for what is being written, if anything, and reports it."""
@@ -201,16 +184,16 @@ class Checkpointer:
             self._report(save)
 
     def _report(self, save: Save) -> None:
-        self._saved, self._saved_step = save.progress_key, save.env_steps
+        self._saved, self._saved_step = save.progress, save.env_steps
         if self._has_failed:
             self._has_failed = False
             self._rank.note(f"checkpoint at {save.env_steps} saved: the disk takes them again")
         for text in self._store.warnings:
             self._rank.warn(text)
         self._store.warnings.clear()
-        self._tell(save.env_steps, save.signals)
+        self._send(save.env_steps, save.signals)
 
-    def _tell(self, env_steps: int, signals: int) -> None:
+    def _send(self, env_steps: int, signals: int) -> None:
         self._rank.child.send("checkpoint", env_steps=env_steps, signals=signals)
 
     @property
@@ -244,20 +227,6 @@ class Checkpointer:
         except OSError as error:
             raise SaveError(f"{directory}: {error.strerror}") from error
         self._state.write_streams(directory)
-
-    def _parts(self, has_collectors: bool) -> list[Path]:
-        """Returns what the other ranks of this host, and the collectors if all are there, have written.
-
-        Raises `SaveError` naming a collector that could not.
-        """
-        cfg, first, names = self._rank.cfg, self._rank.rank, list[str]()
-        if has_collectors:
-            names = [f"collector-{index}" for index in range(cfg.collect.num_collectors)]
-            for name, words in zip(names, self._rank.control.collectors, strict=True):
-                if refused := words[CollectorWord.SNAPSHOT_ERRNO]:
-                    raise SaveError(f"{name} could not save its part: {os.strerror(refused)}")
-        names += [f"rank-{first + index}" for index in range(1, cfg.runner.world_size)]
-        return [self._run_dir / f"{SNAPSHOT_DIR}-{name}" for name in names]
 
 
 def adopt(draft: Draft, part: Path) -> None:

@@ -8,10 +8,11 @@ streams are not touched: the matrices hold fixed numbers and are thrown away.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,9 +20,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from offpolicy.algos.learner import Learner
-from offpolicy.onednn import OPERATOR, multiply
-from offpolicy.protocols import DeviceSync
+from offpolicy.nets.onednn import OPERATOR, multiply
 from offpolicy.timing.clock import MonotonicClock
+from offpolicy.timing.device_timer import StreamSync
+from offpolicy.training.rank import Rank
 from offpolicy.types import Batch, Batches, Rollouts
 
 BUDGET_NS = 300_000_000  # of the measurement
@@ -70,54 +72,42 @@ def counted(work: Callable[[], T]) -> tuple[T, Work]:
     return result, Work(counter.get_total_flops(), products)
 
 
-class CountedLearner:
-    """A learner, as the loop sees it, whose first updates are counted; `on_counted` takes the work of a mean update.
+def count_first_updates(learner: Learner, on_counted: Callable[[Work], None]) -> None:
+    """Counts the operations of the learner's first updates, and passes the work of a mean update to `on_counted`.
 
     Of replayed rows one update with an actor step is counted, and one without; of rollouts, all of the first batch.
     Updates that are captured as a CUDA graph are counted in the capture.
     """
+    kinds: dict[bool, Work] = {}  # by whether there was an actor step
 
-    def __init__(self, learner: Learner, on_counted: Callable[[Work], None]) -> None:
-        self._learner, self._on_counted = learner, on_counted
-        self._kinds: dict[bool, Work] = {}  # by whether there was an actor step
-        self._is_counted = False
-
-    def update(self, batch: Batches | Rollouts, /) -> None:
-        """Makes the learner's update."""
-        if self._is_counted:
-            self._learner.update(batch)
-        elif isinstance(batch, Rollouts):
-            before = self._learner.num_updates
-            _, work = counted(partial(self._learner.update, batch))
-            self._conclude([(1 / (self._learner.num_updates - before), work)])
-        else:
-            self._learner.update_tensors = self._counted_update  # type: ignore[method-assign]  # of this one alone
-            try:
-                self._learner.update(batch)
-            finally:
-                del self._learner.update_tensors
-            delay = self._learner.policy_delay
-            if len(self._kinds) == min(delay, 2):
-                self._conclude([((1 if kind else delay - 1) / delay, work) for kind, work in self._kinds.items()])
-
-    def _counted_update(self, raw: Batch, *, has_actor_step: bool) -> tuple[str, ...]:
-        update = partial(Learner.update_tensors, self._learner, raw, has_actor_step=has_actor_step)
-        groups, self._kinds[has_actor_step] = counted(update)
+    def update_tensors(raw: Batch, *, has_actor_step: bool) -> tuple[str, ...]:
+        update = partial(Learner.update_tensors, learner, raw, has_actor_step=has_actor_step)
+        groups, kinds[has_actor_step] = counted(update)
         return groups
 
-    def _conclude(self, parts: list[tuple[float, Work]]) -> None:
-        self._is_counted = True
+    def update(batch: Batches | Rollouts, /) -> None:
+        before, delay = learner.num_updates, learner.policy_delay
+        if isinstance(batch, Rollouts):
+            _, work = counted(partial(Learner.update, learner, batch))
+            parts = [(1 / (learner.num_updates - before), work)]
+        else:
+            Learner.update(learner, batch)
+            if len(kinds) < min(delay, 2):
+                return
+            parts = [((1 if kind else delay - 1) / delay, work) for kind, work in kinds.items()]
+        del learner.update, learner.update_tensors  # from here on those of the class
         products = Counter[Product]()
         for share, work in parts:
             products.update({product: share * number for product, number in work.products.items()})
-        self._on_counted(Work(sum(share * work.flops for share, work in parts), products))
+        on_counted(Work(sum(share * work.flops for share, work in parts), products))
+
+    learner.update, learner.update_tensors = update, update_tensors  # type: ignore[method-assign]  # of this one alone
 
 
 def attainable_flops_per_sec(
     products: Mapping[Product, float],
     dtype: torch.dtype,
-    device_sync: DeviceSync,
-    device: torch.device,
+    device_sync: StreamSync,
     now_ns: Callable[[], int] = MonotonicClock.now_ns,
 ) -> float:
     """Returns FLOP/s of an update's products by their time alone, each as often as the update makes it.
@@ -125,49 +115,70 @@ def attainable_flops_per_sec(
     Takes `BUDGET_NS`, and longer only where each product once takes longer.
     """
     start_ns = now_ns()
-    benches = [Bench(product, dtype, device_sync, device, now_ns) for product in products]
-    for bench in itertools.cycle(benches):
-        bench.read()
+    readings = {product: _readings(product, dtype, device_sync, now_ns) for product in products}
+    shortest_ns = {product: next(times) for product, times in readings.items()}
+    for product, times in itertools.cycle(readings.items()):
+        shortest_ns[product] = next(times)
         if now_ns() - start_ns > BUDGET_NS:
             break
     flops = sum(2 * math.prod(product[:3]) * number for product, number in products.items())
-    return flops * 1e9 / sum(bench.shortest_ns * products[bench.product] for bench in benches)
+    return flops * 1e9 / sum(shortest_ns[product] * number for product, number in products.items())
 
 
-class Bench:
-    """Readings of one product; `shortest_ns` is that of the shortest."""
-
-    def __init__(
-        self,
-        product: Product,
-        dtype: torch.dtype,
-        device_sync: DeviceSync,
-        device: torch.device,
-        now_ns: Callable[[], int],
-    ) -> None:
-        self.product, self._device_sync, self._now_ns = product, device_sync, now_ns
-        sizes = [min(size, CPU_ROWS) if device.type == "cpu" else size for size in product[:3]]
-        self._scale = math.prod(product[:3]) / math.prod(sizes)
-        self._left, self._right = (
-            torch.linspace(-1.0, 1.0, rows * columns, device=device).view(rows, columns).to(dtype)
-            for rows, columns in itertools.pairwise(sizes)
-        )
-        self._result = self._left.new_empty(sizes[0], sizes[2])
-        self._group_ns = GROUP_NS[device.type]
-        self.shortest_ns = self._time(1)  # the first call chooses its kernel
-
-    def read(self) -> None:
-        """Takes one more reading."""
-        num_calls = max(1, min(MAX_CALLS, int(self._scale * self._group_ns / self.shortest_ns)))
-        self.shortest_ns = min(self.shortest_ns, self._time(num_calls))
-
-    def _time(self, num_calls: int) -> float:
-        """Returns the nanoseconds of a call, of the whole product where smaller matrices stand for it."""
-        start_ns = self._now_ns()
+def _readings(
+    product: Product, dtype: torch.dtype, device_sync: StreamSync, now_ns: Callable[[], int]
+) -> Iterator[float]:
+    """Yields the nanoseconds of a product after one reading more each time: those of the shortest one."""
+    device = device_sync.device
+    sizes = [min(size, CPU_ROWS) if device.type == "cpu" else size for size in product[:3]]
+    scale = math.prod(product[:3]) / math.prod(sizes)
+    left, right = (
+        torch.linspace(-1.0, 1.0, rows * columns, device=device).view(rows, columns).to(dtype)
+        for rows, columns in itertools.pairwise(sizes)
+    )
+    result = left.new_empty(sizes[0], sizes[2])
+    shortest_ns, num_calls = math.inf, 1  # the first call chooses its kernel
+    while True:
+        start_ns = now_ns()
         for _ in range(num_calls):
-            if self.product.is_onednn:
-                self._result.copy_(multiply(self._left, self._right))
+            if product.is_onednn:
+                result.copy_(multiply(left, right))
             else:
-                torch.mm(self._left, self._right, out=self._result)
-        self._device_sync.wait()
-        return self._scale * max(1, self._now_ns() - start_ns) / num_calls
+                torch.mm(left, right, out=result)
+        device_sync.wait()
+        shortest_ns = min(shortest_ns, scale * max(1, now_ns() - start_ns) / num_calls)
+        num_calls = max(1, min(MAX_CALLS, int(scale * GROUP_NS[device.type] / shortest_ns)))
+        yield shortest_ns
+
+
+class FlopsReport:
+    """Reports the work of a mean update, and then once what the machine attains on the update's products."""
+
+    def __init__(self, rank: Rank, learner: Learner) -> None:
+        self._rank, self._policy = rank, learner.policy
+        self._update: Work | None = None
+        self._per_decision = 0.0
+        count_first_updates(learner, self._on_counted)
+
+    def _on_counted(self, update: Work) -> None:
+        """Reports FLOPs of an update and of a decision."""
+        num_envs = self._rank.cfg.env.num_envs
+        obs = torch.zeros(num_envs, self._rank.spec.obs_dim, device=self._rank.device)
+        _, decisions = counted(partial(self._policy.act, obs))
+        self._update, self._per_decision = update, decisions.flops / num_envs
+        self._send(update, None)
+
+    def measure(self) -> bool:
+        """Reports what the machine attains, if the work is known: True then."""
+        rank, update = self._rank, self._update
+        if update is None:
+            return False
+        dtype = torch.bfloat16 if rank.cfg.algo.precision == "bf16" else torch.float32
+        with contextlib.suppress(RuntimeError):  # no memory for it: the run itself may go on all the same
+            self._send(update, attainable_flops_per_sec(update.products, dtype, rank.new_device_sync()))
+        return True
+
+    def _send(self, update: Work, attainable: float | None) -> None:
+        self._rank.child.send(
+            "flops", per_update=update.flops, per_decision=self._per_decision, attainable_per_sec=attainable
+        )

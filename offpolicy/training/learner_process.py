@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -20,49 +18,42 @@ from offpolicy.distributed.world import World
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.loop import Parts, train
 from offpolicy.machine import num_usable_cores
-from offpolicy.onednn import BLAS, chosen_library, missing_library
-from offpolicy.protocols import StatefulBatchSource
+from offpolicy.nets.onednn import BLAS, chosen_library, missing_library
+from offpolicy.protocols import BatchSource
 from offpolicy.replay.replay_source import RateLimitedSource
-from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.profiler import Profiler
+from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.batch_sources import Replay, source_identity
-from offpolicy.training.bound_learner import BoundLearner
 from offpolicy.training.checkpointer import Checkpointer
-from offpolicy.training.evaluators import AsyncEvaluator, EarlyStop, Evaluator, InlineEvaluator, PeriodicEvaluation
-from offpolicy.training.flops import CountedLearner, Work, attainable_flops_per_sec, counted
-from offpolicy.training.health import HealthCheck
+from offpolicy.training.evaluators import AsyncEvaluator, Evaluator, InlineEvaluator
+from offpolicy.training.flops import FlopsReport
 from offpolicy.training.rank import Rank, unused_gpu
-from offpolicy.training.reporter import Reporter
+from offpolicy.training.reporter import Reporter, WeightPublisher
 from offpolicy.training.resume import RankState, TrainingStart
-from offpolicy.training.speed_tuner import Setting, SpeedTuner, thread_numbers
-from offpolicy.training.weight_publisher import WeightPublisher
+from offpolicy.training.tuning import BoundLearner, Setting, speed_trial, thread_numbers
 
 
 def build_learner(rank: Rank, world: World) -> Learner:
     """Returns the learner of `algo.name`, joined with the other ranks. A resumed run keeps its kernels, if it can."""
-    exchange, algo, before = world.exchange, rank.cfg.algo, kernels_before(rank)
-    if algo.precision == "bf16" and rank.device.type == "cpu":
+    algo, before = rank.cfg.algo, None
+    if rank.device.type == "cpu" and algo.precision == "bf16":
         raise ConfigError(f"algo.precision: got bf16, allowed fp32 with device={rank.device}")
-    learner = make_learner(algo, rank.spec, rank.device, rank.learner_seed, exchange)
+    if rank.device.type == "cpu" and algo.compile == "graph":
+        raise ConfigError(f"algo.compile: got graph, allowed off with device={rank.device}")
+    if rank.job.checkpoint is not None:
+        store, name = CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS), f"rank-{rank.rank}"
+        checkpoint = store.at(rank.job.checkpoint, reads_rows=False)
+        before = checkpoint.read(RankStreams, name).kernels if checkpoint.has(name) else None
+    learner = make_learner(algo, rank.spec, rank.device, rank.learner_seed, world.exchange)
     if algo.kernels == "auto" and learner.kernels == "fast" and before == "textbook":
-        learner = make_learner(replace(algo, kernels=before), rank.spec, rank.device, rank.learner_seed, exchange)
+        algo = replace(algo, kernels=before)
+        learner = make_learner(algo, rank.spec, rank.device, rank.learner_seed, world.exchange)
         learner.why_textbook = "the checkpoint, whose updates were textbook"
     if before not in (None, learner.kernels):
         rank.warn(f"the continuation is not bitwise: updates had {before} kernels before, and are {describe(learner)}")
     if algo.compile == "graph":
-        if rank.device.type == "cpu":
-            raise ConfigError(f"algo.compile: got graph, allowed off with device={rank.device}")
         learner.run_update = GraphUpdate(learner, rank.device)
     return learner
-
-
-def kernels_before(rank: Rank) -> str | None:
-    """Returns the kernels that made the updates of the checkpoint; None where there is none."""
-    if rank.job.checkpoint is None:
-        return None
-    store, name = CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS), f"rank-{rank.rank}"
-    checkpoint = store.at(rank.job.checkpoint, reads_rows=False)
-    return checkpoint.read(RankStreams, name).kernels if checkpoint.has(name) else None
 
 
 def describe(learner: Learner) -> str:
@@ -76,7 +67,7 @@ def train_rank(
     rank: Rank,
     world: World,
     learner: Learner,
-    source: StatefulBatchSource[Any],  # Any: `Batches` or `Rollouts`, as the learner takes them
+    source: BatchSource,
     start: TrainingStart,
     replay: Replay | None = None,
 ) -> None:
@@ -88,45 +79,41 @@ def train_rank(
     state = RankState(rank, world, learner, source, identity, replay.rings if replay else (), start)
     if rank.job.start_step:
         state.resume_streams()
-    missing = missing_library(rank.cfg.algo.products) if learner.kernels == "fast" and rank.is_leader else ""
-    unused = unused_gpu(rank.device, rank.cfg.device) if rank.is_leader else ""
-    for warning in (missing, unused):
-        if warning:
+    if rank.is_leader:
+        missing = missing_library(rank.cfg.algo.products) if learner.kernels == "fast" else ""
+        for warning in filter(None, (missing, unused_gpu(rank.device, rank.cfg.device))):
             rank.warn(warning)
     rank.ledger.skip(idle_phases(source, world.num_ranks))
     publisher = WeightPublisher(rank, learner)
-    evaluation = periodic_evaluation(rank, world, publisher, start)
-    with contextlib.closing(source), contextlib.closing(evaluation), contextlib.ExitStack() as exits:
-        health = HealthCheck(rank.cfg, learner, world)
-        evaluator = evaluation.evaluator
-        checkpointer = exits.enter_context(
-            contextlib.closing(
-                Checkpointer(state, health, lambda: evaluator.last_result_step if evaluator else evaluation.last_step)
-            )
-        )
-        profiler = make_profiler(rank)
+    evaluator = Evaluator(rank, world, start.last_eval_step)
+    if rank.rank == 0 and rank.cfg.eval.episodes:
+        kind = AsyncEvaluator if rank.job.plan.has_evaluator else InlineEvaluator
+        evaluator = kind(rank, world, start.last_eval_step, publisher)
+    with contextlib.closing(source), contextlib.closing(evaluator), contextlib.ExitStack() as exits:
+        checkpointer = Checkpointer(state, lambda: evaluator.last_result_step)
+        exits.callback(checkpointer.close)
+        timing, trace_dir, profiler = rank.cfg.timing, rank.job.trace_dir, None
+        if timing.profile_at and trace_dir is not None and rank.rank == 0:
+            profiler = Profiler(Path(trace_dir), timing.profile_at, timing.profile_iterations, rank.warn)
+            exits.callback(profiler.close)
         with rank.ledger.phase(LearnerPhase.WEIGHT_PUBLISH):
             publisher.publish()
-        reporter = Reporter(state, health, profiler)
-        flops = FlopsReport(rank, learner) if rank.is_leader and rank.cfg.timing.enabled else None
-        bound = BoundLearner(
-            learner if flops is None else CountedLearner(learner, flops.on_counted),
-            may_bind=rank.device.type == "cpu" and rank.num_ranks == 1,
-        )
+        reporter = Reporter(rank, world, learner, source, profiler)
+        bound = BoundLearner(learner, may_bind=rank.device.type == "cpu" and rank.num_ranks == 1)
         bound.use_threads(torch.get_num_threads())
-        tuner = make_tuner(state, bound.use_threads, (lambda: True) if flops is None else flops.measure)
+        measurements = measured_while_training(state, bound.use_threads)
         send_hello(state)
         parts = Parts(
             source=source,
             learner=bound,
             device_timer=rank.device_timer,
             publisher=publisher,
-            evaluator=evaluation,
+            evaluator=evaluator,
             checkpointer=checkpointer,
             reporter=reporter,
-            tuner=tuner,
+            measurements=measurements,
             world=world,
-            stop=EarlyStop(rank.control, evaluation),
+            is_stopping=lambda: rank.control.is_stopping or evaluator.stops_early,
             ledger=rank.ledger,
         )
         try:
@@ -136,30 +123,18 @@ def train_rank(
                 checkpointer.run_last(is_complete=False)
             raise
         finally:
-            profiler.close()
             with contextlib.suppress(RuntimeError):  # of a broken device: it must not hide what broke it
                 reporter.publish_own()
 
 
-def idle_phases(source: StatefulBatchSource[Any], num_ranks: int) -> list[LearnerPhase]:  # Any: as in `train_rank`
+def idle_phases(source: BatchSource, num_ranks: int) -> list[LearnerPhase]:
     """Returns the phases in which nothing ever happens in this run. One rank, too, looks whether to stop."""
     idle = [] if source.has_batch_wait else [LearnerPhase.REPLAY_BATCH_WAIT]
     return idle if num_ranks > 1 else [*idle, LearnerPhase.PARAM_SYNC]
 
 
-def periodic_evaluation(
-    rank: Rank, world: World, publisher: WeightPublisher, start: TrainingStart
-) -> PeriodicEvaluation:
-    """Returns the evaluation of this rank: rank 0 evaluates itself, or has the evaluator process do it."""
-    evaluator: Evaluator | None = None
-    if rank.rank == 0 and rank.cfg.eval.episodes:
-        make = AsyncEvaluator if rank.job.plan.has_evaluator else InlineEvaluator
-        evaluator = make(rank, publisher, start.last_eval_step)
-    return PeriodicEvaluation(rank, world, evaluator, start.last_eval_step)
-
-
-def make_tuner(state: RankState, use_threads: Callable[[int], None], settled: Callable[[], bool]) -> SpeedTuner:
-    """Returns the tuner of threads and mode. `use_threads` sets the number of threads, `settled` is the tuner's.
+def measured_while_training(state: RankState, use_threads: Callable[[int], None]) -> Iterator[None]:
+    """Returns what is measured while it trains, a step after each iteration: the trial of threads and mode, the FLOPs.
 
     What is configured is fixed; so are the threads on a GPU, both with several ranks, and what a checkpoint holds.
     """
@@ -182,60 +157,20 @@ def make_tuner(state: RankState, use_threads: Callable[[int], None], settled: Ca
     if state.setting in settings:
         apply(state.setting)
         settings = []
-    return SpeedTuner(settings, apply, report, lambda: learner.num_updates, settled)
+    flops = FlopsReport(rank, learner) if rank.is_leader and rank.cfg.timing.enabled else None
 
+    def steps() -> Iterator[None]:
+        yield from speed_trial(settings, apply, report, lambda: learner.num_updates)
+        while flops is not None and not flops.measure():
+            yield
 
-def make_profiler(rank: Rank) -> Profiler:
-    """Returns torch.profiler for the configured window of rank 0's iterations."""
-    timing, trace_dir = rank.cfg.timing, rank.job.trace_dir
-    at = timing.profile_at if trace_dir is not None and rank.rank == 0 else 0
-    return Profiler(Path(trace_dir or "."), at, timing.profile_iterations, rank.warn)
-
-
-class FlopsReport:
-    """Reports the work of a mean update, and then once what the machine attains on the update's products."""
-
-    def __init__(self, rank: Rank, learner: Learner) -> None:
-        self._rank, self._policy = rank, learner.policy
-        self._update: Work | None = None
-        self._decision = 0.0
-
-    def on_counted(self, update: Work) -> None:
-        """Reports FLOPs of an update and of a decision."""
-        rank, num_envs = self._rank, self._rank.cfg.env.num_envs
-        obs = torch.zeros(num_envs, rank.spec.obs_dim, device=rank.device)
-        _, decisions = counted(partial(self._policy.act, obs))
-        self._update, self._decision = update, decisions.flops / num_envs
-        self._send(None)
-
-    def measure(self) -> bool:
-        """Reports what the machine attains, if the work is known: True then."""
-        rank, update = self._rank, self._update
-        if update is None:
-            return False
-        dtype = torch.bfloat16 if rank.cfg.algo.precision == "bf16" else torch.float32
-        with contextlib.suppress(RuntimeError):  # no memory for it: the run itself may go on all the same
-            self._send(attainable_flops_per_sec(update.products, dtype, rank.new_device_sync(), rank.device))
-        return True
-
-    def _send(self, attainable: float | None) -> None:
-        if self._update is not None:
-            per_update, per_decision = self._update.flops, self._decision
-            self._rank.child.send(
-                "flops", per_update=per_update, per_decision=per_decision, attainable_per_sec=attainable
-            )
-
-
-def product_library(rank: Rank, kernels: str) -> str:
-    """Returns the library of wide matrix products of float32; '' on a GPU."""
-    if rank.device.type != "cpu":
-        return ""
-    return chosen_library(rank.cfg.algo.products) if kernels == "fast" else BLAS
+    return steps()
 
 
 def send_hello(state: RankState) -> None:
     """Sends what the supervisor needs before the first report."""
     rank, metrics, kernels = state.rank, state.start.metrics, state.learner.kernels
+    products = chosen_library(rank.cfg.algo.products) if kernels == "fast" else BLAS
     chosen = state.setting if rank.cfg.collect.mode == "auto" else None  # a checkpoint's
     rank.child.send(
         "hello",
@@ -247,7 +182,7 @@ def send_hello(state: RankState) -> None:
         device=str(rank.device),
         gpu=torch.cuda.get_device_name(rank.device) if rank.device.type == "cuda" else None,
         threads=torch.get_num_threads(),
-        products=product_library(rank, kernels),
+        products=products if rank.device.type == "cpu" else "",  # the library of wide products of float32
         start=astuple(state.start.learning_start),
         source=state.source.describe(),
         source_kind=state.source.kind,

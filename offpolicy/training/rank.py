@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,9 +17,8 @@ from offpolicy.distributed.world import World
 from offpolicy.errors import ConfigError
 from offpolicy.machine import num_usable_cores
 from offpolicy.processes.child import ChildContext
-from offpolicy.processes.control_page import ControlPage, HostWord, RankWord, Words
+from offpolicy.processes.control_page import ControlPage, HostWord, RankWord
 from offpolicy.processes.handshake import LearnerGate
-from offpolicy.protocols import DeviceSync
 from offpolicy.seeding import generator, torch_seed
 from offpolicy.timing.device_events import DEVICE_SPANS
 from offpolicy.timing.device_timer import DeviceTimer, DeviceTraces, StreamSync, make_device_timer
@@ -29,20 +27,30 @@ from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.trace_writer import TraceTrack, open_track
 from offpolicy.training.run_memory import control_page, learner_gate, peer_timeout_s
 from offpolicy.training.worker import WorkerSpec, start_worker
-from offpolicy.types import SpaceSpec
 
 
-@dataclass(frozen=True, slots=True)
 class Rank:
     """What all parts of a learner rank share; it holds no learner and no batches."""
 
-    child: ChildContext
-    job: WorkerSpec
-    ledger: Ledger
-    device: torch.device
-    device_timer: DeviceTimer
-    control: ControlPage
-    gate: LearnerGate
+    def __init__(  # noqa: PLR0913  # all that its parts share
+        self,
+        child: ChildContext,
+        job: WorkerSpec,
+        ledger: Ledger,
+        device: torch.device,
+        device_timer: DeviceTimer,
+        control: ControlPage,
+        gate: LearnerGate,
+    ) -> None:
+        self.child, self.job, self.ledger, self.device, self.device_timer = child, job, ledger, device, device_timer
+        self.control, self.gate = control, gate
+        self.cfg, self.spec, self.is_one_host = job.cfg, job.spec, job.host.is_alone
+        self.words = control.ranks[child.index]  # the control words of this rank
+        self.is_leader = child.index == 0  # of its host: steers collectors, publishes weights, saves checkpoints
+        self.rank = job.host.index * self.cfg.runner.world_size + child.index  # over all hosts
+        self.num_ranks = job.host.num_hosts * self.cfg.runner.world_size  # of all hosts
+        # The part of a random stream's name that tells a run's start from its resumptions.
+        self.start_path = (job.start_step,) if job.start_step else ()
 
     @classmethod
     def open(cls, child: ChildContext) -> Rank:
@@ -50,49 +58,24 @@ class Rank:
         job, index = WorkerSpec.of(child), child.index
         ledger = start_worker(job, "learner", index, LearnerPhase, threads=job.plan.learner_threads)
         device = pick_device(job.cfg.device, index)
-        set_up_device(device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # or torch would open the first one beside it
+            # cuDNN's default, TF32, has errors of 1e-3 beside the policies of the collectors; products are float32.
+            torch.backends.cudnn.allow_tf32 = False
         control = control_page(child.block("control"), job.cfg)
         gate = learner_gate(child, job, control)
         device_sync = StreamSync(device, yields_core=is_crowded(job.cfg))
-        device_timer = make_device_timer(
-            device_sync, ledger, is_enabled=job.cfg.timing.enabled, traces=lambda: _device_traces(child, job)
-        )
+
+        def traces() -> DeviceTraces:
+            """Opens a track for the device's main stream, and one for the copies beside it."""
+            name = f"device {index}"
+            return DeviceTraces(
+                stream=_open_track(child, job, "device", DEVICE_SPANS, f"{name}, work"),
+                copies=_open_track(child, job, "device_copies", DEVICE_SPANS, f"{name}, copies"),
+            )
+
+        device_timer = make_device_timer(device_sync, ledger, is_enabled=job.cfg.timing.enabled, traces=traces)
         return cls(child, job, ledger, device, device_timer, control, gate)
-
-    @property
-    def cfg(self) -> RunConfig:
-        """The configuration."""
-        return self.job.cfg
-
-    @property
-    def spec(self) -> SpaceSpec:
-        """The spaces of the environment."""
-        return self.job.spec
-
-    @property
-    def words(self) -> Words:
-        """The control words of this rank."""
-        return self.control.ranks[self.child.index]
-
-    @property
-    def is_leader(self) -> bool:
-        """True if this rank steers the collectors of its host, publishes the weights and saves the checkpoints."""
-        return self.child.index == 0
-
-    @property
-    def rank(self) -> int:
-        """The rank over all hosts."""
-        return self.job.host.index * self.cfg.runner.world_size + self.child.index
-
-    @property
-    def num_ranks(self) -> int:
-        """The ranks of all hosts."""
-        return self.job.host.num_hosts * self.cfg.runner.world_size
-
-    @property
-    def start_path(self) -> tuple[int, ...]:
-        """The part of a random stream's name that tells a run's start from its resumptions."""
-        return (self.job.start_step,) if self.job.start_step else ()
 
     @property
     def learner_seed(self) -> int:
@@ -121,11 +104,6 @@ class Rank:
     def note(self, text: str) -> None:
         """Sends a line for the run's log."""
         self.child.send("note", text=text)
-
-    @property
-    def device_sync(self) -> DeviceSync:
-        """The wait for the device on the learner's thread; what was waited for there is known to the timer."""
-        return self.device_timer
 
     def new_device_sync(self) -> StreamSync:
         """Returns a wait for the device that another thread of this process uses."""
@@ -221,16 +199,6 @@ def pick_device(name: str, local_rank: int) -> torch.device:
     return torch.device("cuda", number)
 
 
-def set_up_device(device: torch.device) -> None:
-    """Makes a GPU the current one, or torch would open the first one beside it; its convolutions are float32.
-
-    cuDNN's default is TF32, with errors of 1e-3 beside the policies of the collectors; products are float32 by default.
-    """
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        torch.backends.cudnn.allow_tf32 = False
-
-
 def unused_gpu(device: torch.device, name: str) -> str:
     """Returns a warning where `device=auto` has become the CPU although there is a GPU; '' where all is well.
 
@@ -245,15 +213,6 @@ def is_crowded(cfg: RunConfig) -> bool:
     """True if this host's ranks, collectors and environment processes leave no core to a thread that only spins."""
     workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
     return num_usable_cores() <= cfg.runner.world_size + cfg.collect.num_collectors * (1 + workers)
-
-
-def _device_traces(child: ChildContext, job: WorkerSpec) -> DeviceTraces:
-    """Opens a track for the device's main stream, and one for the copies beside it."""
-    device = f"device {child.index}"
-    return DeviceTraces(
-        stream=_open_track(child, job, "device", DEVICE_SPANS, f"{device}, work"),
-        copies=_open_track(child, job, "device_copies", DEVICE_SPANS, f"{device}, copies"),
-    )
 
 
 def _open_track(

@@ -1,28 +1,74 @@
-"""Reporting the cumulative counters of all ranks to the supervisor."""
+"""What a rank publishes: the policy's weights for the collectors, and its counters for the supervisor."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from offpolicy.algos.learner import Learner
+from offpolicy.distributed.exchange import checksum
+from offpolicy.distributed.world import World
+from offpolicy.errors import DesyncError, NumericsError
+from offpolicy.nets.policy import flat_size, flat_view, flatten_into
 from offpolicy.processes.child import name_threads
 from offpolicy.processes.control_page import RankWord
+from offpolicy.protocols import BatchSource
 from offpolicy.timing.profiler import Profiler
-from offpolicy.training.health import NUM_FACTS, HealthCheck
-from offpolicy.training.resume import RankState
-from offpolicy.training.run_memory import learner_reports
+from offpolicy.timing.trace_writer import Mark
+from offpolicy.training.rank import Rank
+from offpolicy.training.run_memory import learner_reports, weights_mailbox
 from offpolicy.types import Float64, LearnerTotals
+
+NUM_FACTS = 3  # numbers of one rank's health
+
+
+class WeightPublisher:
+    """Publishes the policy's weights, with the normaliser's statistics; only the leader of a host does."""
+
+    def __init__(self, rank: Rank, learner: Learner) -> None:
+        policy = learner.policy
+        self._rank, self._learner, self._policy = rank, learner, policy
+        self._mailbox = weights_mailbox(rank.child, flat_size(policy))
+        # The weights published last. Where the actor's parameters lie in such a block it is that block, and so equal to
+        # what is published only until the next update.
+        self._view = flat_view(policy) if rank.is_leader else None
+        self.flat = np.zeros(flat_size(policy), dtype=np.float32) if self._view is None else self._view
+        self.version = 0  # of the weights published last
+        self._published: int | None = None  # the learner's `policy_changes` then
+
+    def publish(self) -> None:
+        """Makes the present weights the newest. Does nothing where they are: as after an update without an actor step.
+
+        A copy of the block costs both sides: the collector reads what the learner's core has just written.
+        """
+        if self._rank.is_leader and self._published != self._learner.policy_changes:
+            self._published = self._learner.policy_changes
+            if self._view is None:
+                flatten_into(self._policy, self.flat)
+            # Marked before: a collector may take them before this thread continues.
+            self._rank.ledger.mark(Mark.PUBLISHED, self._mailbox.version + 1)
+            self.version = self._mailbox.publish(self.flat)
+            self._rank.words[RankWord.VERSION] = self.version
 
 
 class Reporter:
     """Publishes the report of all ranks when rank 0's supervisor asks; the metrics are read only then."""
 
-    def __init__(self, state: RankState, health: HealthCheck, profiler: Profiler) -> None:
-        self._rank, self._learner, self._source = state.rank, state.learner, state.source
-        self._world, self._health, self._profiler = state.world, health, profiler
+    def __init__(
+        self,
+        rank: Rank,
+        world: World,
+        learner: Learner,
+        source: BatchSource,
+        profiler: Profiler | None = None,
+    ) -> None:
+        """`profiler` is that of `timing.profile_at`; None where nothing is profiled."""
+        self._rank, self._learner, self._source = rank, learner, source
+        self._world, self._profiler = world, profiler
         self._warmup_updates = 0  # updates of the first iteration and before it: the account begins behind them
-        rank, names = state.rank, list(state.start.metrics.names)
+        names = list(learner.read_metrics().names)
         self._reports = learner_reports(rank.child.block("learner_report"), names, rank.num_ranks)
         self._matrix: Float64 = np.zeros((rank.num_ranks, len(self._own_vector())))
 
@@ -31,14 +77,15 @@ class Reporter:
         words = self._rank.words
         words[RankWord.PROGRESS] += 1
         words[RankWord.ITERATIONS] += 1
-        self._profiler.step()
+        if self._profiler is not None:
+            self._profiler.step()
         num_updates = self._learner.num_updates
         words[RankWord.UPDATES] = num_updates
         self._warmup_updates = self._warmup_updates or num_updates
         if self._world.is_reporting:
             name_threads()  # those started since; the supervisor tells threads apart by name
-            table = self._world.gather(np.concatenate((self._health.facts(), self._own_vector())))
-            self._health.require(table[:, :NUM_FACTS])
+            table = self._world.gather(np.concatenate((health_facts(self._world, self._learner), self._own_vector())))
+            check_health(self._rank, self._world, table[:, :NUM_FACTS])
             self._publish(table[:, NUM_FACTS:])
 
     def run_last(self, *, is_complete: bool) -> None:
@@ -81,3 +128,31 @@ class Reporter:
             late=self._world.late,
         )
         return self._reports.vector(totals)
+
+
+def health_facts(world: World, learner: Learner) -> tuple[float, float, float]:
+    """Returns if the learner diverged, if by this rank's numbers, and the checksum of its tensors."""
+    has_diverged = learner.has_diverged()
+    digest = checksum(list(learner.tensors().values())) if world.num_ranks > 1 else 0.0
+    return float(has_diverged), float(has_diverged and learner.is_origin()), digest
+
+
+def check_health(rank: Rank, world: World, table: Float64) -> None:
+    """Checks the facts of all ranks [R, 3]; the same on each of them. Raises `NumericsError`, `DesyncError`."""
+    if table[:, 0].any():
+        step_sizes = "algo.lr" if rank.cfg.algo.learns_from_rollouts else "algo.actor_lr or algo.critic_lr"
+        where = f" on {_names(np.flatnonzero(table[:, 1]).tolist())}" if len(table) > 1 else ""
+        raise NumericsError(
+            f"a gradient's norm or a loss became NaN or Inf{where} before env step {world.env_steps}; the parameters"
+            f" were kept from then on. Lower {step_sizes}, set algo.max_grad_norm, or check the reward's scale"
+        )
+    others = np.flatnonzero(table[:, 2] != table[0, 2]).tolist()
+    if others:
+        raise DesyncError(
+            f"{_names(others)} no longer held the parameters, targets, moments and statistics of rank 0 at env step"
+            f" {world.env_steps}: another torch, CPU or GPU model, or a bug"
+        )
+
+
+def _names(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

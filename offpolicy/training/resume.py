@@ -29,12 +29,12 @@ from offpolicy.config.run_files import read_spec
 from offpolicy.distributed.world import World
 from offpolicy.errors import CheckpointError
 from offpolicy.processes.control_page import RankWord
-from offpolicy.protocols import StatefulBatchSource
+from offpolicy.protocols import BatchSource
 from offpolicy.replay.rate_limiter import LearningStart, first_learning_step
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_saver import CapturedRing, RowSaver
 from offpolicy.training.rank import Rank
-from offpolicy.training.speed_tuner import Setting
+from offpolicy.training.tuning import Setting
 from offpolicy.types import MetricTotals
 
 
@@ -70,7 +70,10 @@ def load_start(rank: Rank, world: World, learner: Learner) -> TrainingStart:
         start = LearningStart(*state.start)
         has_rows, teacher = has_replay(checkpoint), state.teacher
         if rank.rank == 0:
-            load_learner(learner, checkpoint, state)
+            try:
+                learner.load_state(LearnerState(learner_tensors(checkpoint), dict(state.numbers)))
+            except CheckpointError as error:
+                raise CheckpointError(f"{checkpoint.path / 'learner.safetensors'}: {error}") from error
     elif job.teacher_step is not None:
         teacher = f"{job.cfg.teacher}, env step {job.teacher_step}"
         if rank.rank == 0:
@@ -119,22 +122,32 @@ def has_replay(checkpoint: Checkpoint) -> bool:
     return not checkpoint.has_lost_rows and checkpoint.read(SharedState, "state").has_replay
 
 
-def load_learner(learner: Learner, checkpoint: Checkpoint, state: SharedState) -> None:
-    """Fills the learner from a checkpoint. Raises `CheckpointError` for one that it cannot have written."""
-    try:
-        learner.load_state(LearnerState(learner_tensors(checkpoint), dict(state.numbers)))
-    except (CheckpointError, TypeError, RuntimeError) as error:  # the last two are of random numbers that are none
-        raise CheckpointError(f"{checkpoint.path / 'learner.safetensors'}: {error!s:.300}") from error
-
-
 @dataclass(frozen=True, slots=True)
-class CapturedState:
-    """A copy of the leader's part of a checkpoint as of one instant, to be written while training goes on."""
+class Save:
+    """A host's part of a checkpoint as of one instant, to be written while training goes on."""
 
+    rank: int
+    progress: tuple[int, int, int]  # env steps, updates, and env steps of the last evaluation
     tensors: dict[str, NDArray[Any]] | None  # of the learner, on rank 0
     shared: SharedState
     streams: RankStreams
     rows: Sequence[CapturedRing] | None  # of the replay; None: they are not saved
+    parts: list[Path]  # directories that the collectors and the other ranks of the host have written
+    signals: int  # number of signals so far that have asked for a checkpoint, for which this one is the answer
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps of the checkpoint."""
+        return self.progress[0]
+
+    def write(self, draft: Draft, rows: RowSaver) -> None:
+        """Writes it, but for the `parts`; the replay with `rows`. Raises `SaveError`."""
+        draft.add_json(f"rank-{self.rank}", vars(self.streams))
+        if self.tensors is not None:
+            draft.add_tensors("learner", self.tensors)
+        draft.add_json("state", vars(self.shared))
+        if self.rows is not None:
+            rows.write(self.rows, draft)
 
 
 @dataclass(slots=True)
@@ -144,7 +157,7 @@ class RankState:
     rank: Rank
     world: World
     learner: Learner
-    source: StatefulBatchSource[Any]
+    source: BatchSource
     source_identity: list[Any]  # JSON: what must be equal for the random state of one batch source to fit another
     rings: Sequence[ReplayRing]  # none where the algorithm learns from rollouts
     start: TrainingStart
@@ -169,35 +182,27 @@ class RankState:
             kernels=self.learner.kernels,
         )
 
-    def capture(self, last_eval_step: int, rows: Sequence[CapturedRing] | None) -> CapturedState:
-        """Copies what all ranks share, on rank 0 with the networks, and this rank's streams. `rows`: of the replay."""
-        state = self.learner.state()
+    def capture(
+        self, progress: tuple[int, int, int], rows: Sequence[CapturedRing] | None, parts: list[Path], signals: int
+    ) -> Save:
+        """Copies what all ranks share, on rank 0 with the networks, and this rank's streams. Else as in `Save`."""
+        state, job = self.learner.state(), self.rank.job
         tensors = {name: tensor.numpy() for name, tensor in state.tensors.items()} if self.rank.rank == 0 else None
-        job = self.rank.job
         shared = SharedState(
             numbers=state.numbers,
-            env_steps=self.world.env_steps,
+            env_steps=progress[0],
             num_collectors=job.cfg.collect.num_collectors * job.host.num_hosts,
             num_ranks=self.world.num_ranks,
             start=astuple(self.start.learning_start),
             replay_first=[ring.oldest for ring in self.rings],
             replay_end=[ring.committed for ring in self.rings],
             replay_written=[ring.num_written for ring in self.rings],
-            last_eval_step=last_eval_step,
+            last_eval_step=progress[2],
             teacher=self.start.teacher,
             fingerprint=self.fingerprint,
             has_replay=rows is not None,
         )
-        return CapturedState(tensors, shared, self._streams(), rows)
-
-    def write(self, captured: CapturedState, draft: Draft, rows: RowSaver) -> None:
-        """Writes what was captured, the replay with `rows`. Raises `SaveError`."""
-        draft.add_json(f"rank-{self.rank.rank}", vars(captured.streams))
-        if captured.tensors is not None:
-            draft.add_tensors("learner", captured.tensors)
-        draft.add_json("state", vars(captured.shared))
-        if captured.rows is not None:
-            rows.write(captured.rows, draft)
+        return Save(self.rank.rank, progress, tensors, shared, self._streams(), rows, parts, signals)
 
     def resume_streams(self) -> None:
         """Continues the random streams of the checkpoint on all ranks, or on none: they must draw as many batches."""

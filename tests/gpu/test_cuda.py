@@ -268,11 +268,11 @@ def test_timing_adds_no_wait_for_the_device_and_changes_no_parameter(monkeypatch
 def test_what_the_device_attains_is_known_within_seconds() -> None:
     device = torch.device("cuda", 0)
     products = work_of_algo(AlgoConfig(name="sac"), SPEC, device).products
-    attained = attainable_flops_per_sec(products, torch.float32, StreamSync(device), device)
+    attained = attainable_flops_per_sec(products, torch.float32, StreamSync(device))
     assert 1e10 < attained < 1e15
     busy(device, 200)  # the clocks are up now, whatever they were before
     torch.cuda.synchronize(device)  # or the time of measuring would pass in waiting for that
-    again = attainable_flops_per_sec(products, torch.float32, StreamSync(device), device)
+    again = attainable_flops_per_sec(products, torch.float32, StreamSync(device))
     assert attained == pytest.approx(again, rel=0.1)
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from offpolicy.analysis.trace_reader import read_tracks
-from offpolicy.protocols import StatefulBatchSource
+from offpolicy.protocols import BatchSource
 from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_ring import ReplayRing
@@ -168,7 +168,7 @@ class Gate:
         """It needs no leave."""
 
 
-def make_source(kind: str, ring: ReplayRing) -> StatefulBatchSource[Batches]:
+def make_source(kind: str, ring: ReplayRing) -> BatchSource:
     limiter = RateLimiter(Fraction(1), start=0, start_updates=0, lead=0, credit=0, max_updates=1, total=10**9)
     gate = Gate()
     spec = SourceSpec(NUMBERED, limiter, 256, CUDA, normalize_obs=False)

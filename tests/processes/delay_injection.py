@@ -33,6 +33,8 @@ Part = tuple[type, str]  # a class and the name of the method that is late
 def learner_parts() -> dict[str, tuple[Part, ...]]:
     """Which part each phase of a learner times: one for every source of batches and every algorithm."""
 
+    from offpolicy.training.weight_publisher import WeightPublisher
+
     from offpolicy.algos.learner import Learner
     from offpolicy.distributed.process_group import ProcessGroup
     from offpolicy.distributed.world import World
@@ -44,7 +46,6 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.training.checkpointer import Checkpointer
     from offpolicy.training.evaluators import InlineEvaluator
     from offpolicy.training.reporter import Reporter
-    from offpolicy.training.weight_publisher import WeightPublisher
 
     return {
         "collector_wait": ((LearnerGate, "wait_until"),),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from offpolicy.loop import Parts, train
@@ -17,7 +18,7 @@ class Tape:
     COST_NS = {
         "wait_ready": 1, "agree": 10, "wait_batch": 100, "sample": 1000, "to_device": 10_000, "update": 10**5,
         "device_sync": 10**6, "publish": 10**7, "release": 10**8, "eval": 10**9, "save": 10**10, "report": 10**11,
-        "tune": 10**12,
+        "measure": 10**12,
     }  # fmt: skip
 
     def __init__(self, iterations: int, stop_at: int | None = None) -> None:
@@ -61,7 +62,11 @@ class Tape:
         self.note("agree")
         return is_stopping
 
-    @property
+    def measurements(self) -> Iterator[None]:
+        while True:
+            self.note("measure")
+            yield
+
     def is_stopping(self) -> bool:
         self._polls += 1
         return self._stop_at is not None and self._polls > self._stop_at
@@ -91,21 +96,21 @@ def run(
 ) -> tuple[bool, Ledger]:
     ledger = Ledger(LearnerPhase, tape.clock)
     ledger.skip(skipped)
-    duties = {name: Duty(tape, name) for name in ("eval", "save", "report", "tune")}
+    duties = {name: Duty(tape, name) for name in ("eval", "save", "report")}
     duties["eval"].has_result = has_result
     for duty in duties.values():
         duty.is_now = is_due
     parts = Parts(
-        source=tape, learner=tape, device_timer=DeviceTimer(tape), publisher=tape, world=tape, stop=tape,
-        ledger=ledger,
-        evaluator=duties["eval"], checkpointer=duties["save"], reporter=duties["report"], tuner=duties["tune"],
+        source=tape, learner=tape, device_timer=DeviceTimer(tape), publisher=tape, world=tape,
+        is_stopping=tape.is_stopping, ledger=ledger, measurements=tape.measurements(),
+        evaluator=duties["eval"], checkpointer=duties["save"], reporter=duties["report"],
     )  # fmt: skip
     return train(parts), ledger
 
 
 ITERATION = [
     "wait_ready", "agree", "wait_batch", "sample", "to_device", "update", "device_sync", "publish", "eval", "save",
-    "release", "report", "tune",
+    "release", "report", "measure",
 ]  # fmt: skip
 
 
@@ -134,7 +139,7 @@ def test_every_call_is_charged_to_its_own_phase_and_the_account_closes() -> None
         "replay_batch_wait": 3 * cost["wait_batch"], "replay_sample": 3 * cost["sample"], "h2d": 3 * cost["to_device"],
         "train": 3 * (cost["update"] + cost["device_sync"]), "param_sync": 0, "weight_publish": 3 * cost["publish"],
         "evaluation": 10 * cost["eval"], "checkpoint": 10 * cost["save"], "sync_coordination": 3 * cost["release"],
-        "log": 10 * cost["report"] + 3 * cost["tune"], "other": 0,
+        "log": 10 * cost["report"] + 3 * cost["measure"], "other": 0,
     }  # fmt: skip
     assert sum(account.phases_ns.values()) == account.wall_ns
     assert account.warmup_ns == cost["release"] + sum(cost.values())

@@ -25,7 +25,7 @@ from offpolicy.algos.td3 import Td3
 from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-from offpolicy.onednn import has_onednn
+from offpolicy.nets.onednn import has_onednn
 from offpolicy.plugins import ALGOS
 from offpolicy.types import Batch, Batches, SpaceSpec
 from tests.packages import make_package

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.protocols import StatefulBatchSource
+from offpolicy.protocols import BatchSource
 from offpolicy.replay.demonstrations import Demonstrations
 from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
@@ -67,18 +67,18 @@ def demos(per_batch: int = PER_BATCH, seed: int = 3, rank: int = 0, num_ranks: i
     return Demonstrations(TEN, per_batch, SPEC.batch_size, "ten rows", seed, rank, num_ranks)
 
 
-MakeSource = Callable[..., StatefulBatchSource[Batches]]
+MakeSource = Callable[..., BatchSource]
 
 
 @pytest.fixture
 def make_source() -> Iterator[MakeSource]:
     """`make_source(kind, world)`: a source of that kind, with demonstrations in its batches."""
-    made: list[StatefulBatchSource[Batches]] = []
+    made: list[BatchSource] = []
 
-    def make(kind: str, world: World, device: torch.device = CPU) -> StatefulBatchSource[Batches]:
+    def make(kind: str, world: World, device: torch.device = CPU) -> BatchSource:
         rings, spec = (world.ring,), replace(SPEC, device=device)
         sampler = Sampler(rings, np.random.default_rng(0), guard=0, demos=demos())
-        source: StatefulBatchSource[Batches]
+        source: BatchSource
         if kind == "direct":
             source = ReplaySource(spec, sampler, world, world, updates=0)
         elif kind == "prefetch":
@@ -95,13 +95,13 @@ def make_source() -> Iterator[MakeSource]:
         source.close()
 
 
-def take(source: StatefulBatchSource[Batches]) -> torch.Tensor:
+def take(source: BatchSource) -> torch.Tensor:
     """A copy of the first numbers of one iteration's rows [U, B]."""
     source.wait_batch()
     return source.sample().cpu()[..., 0].clone()
 
 
-def taken(source: StatefulBatchSource[Batches], world: World, iterations: int) -> torch.Tensor:
+def taken(source: BatchSource, world: World, iterations: int) -> torch.Tensor:
     """The first numbers of all rows [n, B] of some iterations."""
     blocks = []
     for _ in range(iterations):

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from offpolicy.protocols import StatefulBatchSource
+from offpolicy.protocols import BatchSource
 from offpolicy.replay.demonstrations import Demonstrations
 from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
@@ -33,7 +33,7 @@ CAPACITY = 32  # the ring wraps every few iterations
 STEPS = 3  # rows that the collector appends per iteration
 LIMITER = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=1, total=10**6)
 SPEC = SourceSpec(LAYOUT, LIMITER, BATCH, CUDA, normalize_obs=True, fresh_rings=(0,))
-Source = StatefulBatchSource[Batches]
+Source = BatchSource
 
 
 class World:

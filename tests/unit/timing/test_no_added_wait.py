@@ -100,8 +100,8 @@ def train_on_device(algo: AlgoConfig, waits: Counter[str], *, is_timed: bool) ->
     device_timer = EventTimer(does, ledger, Event, DeviceTraces()) if is_timed else DeviceTimer(does)
     parts = Parts(
         source=does, learner=learner, device_timer=device_timer,
-        publisher=does, evaluator=does, checkpointer=does, reporter=does, tuner=does, world=does, stop=does,
-        ledger=ledger,
+        publisher=does, evaluator=does, checkpointer=does, reporter=does, measurements=iter(()), world=does,
+        is_stopping=lambda: False, ledger=ledger,
     )  # fmt: skip
     assert train(parts)
     return learner.state().tensors, device_timer

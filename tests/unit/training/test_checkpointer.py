@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.distributed.host_info import HostInfo
@@ -20,9 +20,11 @@ from offpolicy.errors import NumericsError, PeerSaveError, SaveError
 from offpolicy.processes.control_page import CollectorWord, HostWord
 from offpolicy.training.checkpointer import Checkpointer
 from offpolicy.training.rank import Rank
+from offpolicy.training.reporter import NUM_FACTS
 from offpolicy.training.worker import SNAPSHOT_DIR
-from offpolicy.types import Float64
 from tests.unit.training.conftest import FakeWorld, MakeRank, run_if_due
+
+TENSORS = {"actor": torch.zeros(1)}
 
 
 class FakeState:
@@ -33,7 +35,10 @@ class FakeState:
 
     def __init__(self, rank: Rank, world: FakeWorld) -> None:
         self.rank, self.world = rank, world
-        self.learner = SimpleNamespace(num_updates=0)
+        self.has_diverged = False
+        self.learner = SimpleNamespace(
+            num_updates=0, has_diverged=lambda: self.has_diverged, is_origin=lambda: True, tensors=lambda: TENSORS
+        )
         self.start, self.rings = SimpleNamespace(checkpoint=None), ()
         self.error: SaveError | None = None
         self.eval_steps: list[int] = []
@@ -45,24 +50,37 @@ class FakeState:
             raise self.error
         (directory / f"rank-{self.rank.rank}.json").write_text("{}")
 
-    def capture(self, last_eval_step: int, rows: Any) -> Any:
-        self.eval_steps.append(last_eval_step)
+    def capture(self, progress: tuple[int, int, int], rows: Any, parts: list[Path], signals: int) -> Any:
+        self.eval_steps.append(progress[2])
 
-        return SimpleNamespace(rows=rows)
+        def write(draft: Any, _: object) -> None:
+            assert self.may_write.wait(10.0)
+            self.write_streams(draft.path)
+            draft.add_json("state", {"has_replay": rows is not None})
 
-    def write(self, captured: Any, draft: Any, _: object) -> None:
-        assert self.may_write.wait(10.0)
-        self.write_streams(draft.path)
-        draft.add_json("state", {"has_replay": captured.rows is not None})
+        return SimpleNamespace(
+            rows=rows, write=write, progress=progress, env_steps=progress[0], parts=parts, signals=signals
+        )
 
 
-def checkpointer(
-    rank: Rank, world: FakeWorld, require_sound: Callable[[], None] = lambda: None
-) -> tuple[Checkpointer, FakeState]:
+class SaveWorld(FakeWorld):
+    """The other rank of two, by its votes: collectors are missing, something is new, it has failed in each turn."""
+
+    def __init__(self, *votes: float) -> None:
+        said = iter(votes)
+        super().__init__(2, lambda own: [own.copy() if len(own) == NUM_FACTS else np.array([next(said)])])
+
+
+def checkpointer(rank: Rank, world: FakeWorld) -> tuple[Checkpointer, FakeState]:
     state: Any = FakeState(rank, world)
-    health: Any = SimpleNamespace(require_now=require_sound)
     leave_snapshots(rank)
-    return Checkpointer(state, health, lambda: 30), state
+    return Checkpointer(state, lambda: 30), state
+
+
+def saving_every_100(make_rank: MakeRank) -> tuple[Rank, FakeWorld, Checkpointer, FakeState]:
+    rank, world = make_rank(), FakeWorld()
+    object.__setattr__(rank.cfg.checkpoint, "every", 100)
+    return rank, world, *checkpointer(rank, world)
 
 
 def go_on(saver: Checkpointer, world: FakeWorld) -> None:
@@ -74,7 +92,7 @@ def go_on(saver: Checkpointer, world: FakeWorld) -> None:
 
 def fail_to_save(rank: Rank, *votes: float) -> None:
     """The last save, at env step 50, of a rank whose `peer` fails."""
-    world = FakeWorld(2, peer(*votes))
+    world = SaveWorld(*votes)
     saver, _ = checkpointer(rank, world)
     world.env_steps = 50
     with pytest.raises(PeerSaveError):
@@ -94,12 +112,6 @@ def leave_part(rank: Rank, name: str) -> Path:
     return directory
 
 
-def peer(*votes: float) -> Callable[[Float64], list[Float64]]:
-    """The other rank of two, by its votes: collectors are missing, something is new, it has failed in each turn."""
-    said = iter(votes)
-    return lambda own: [np.array([next(said)])]
-
-
 def messages(rank: Rank) -> list[tuple[str, dict[str, Any]]]:
     """What the rank has sent, but for what the panel shows meanwhile."""
     sent: list[tuple[str, dict[str, Any]]] = rank.child.sent  # type: ignore[attr-defined]  # a fake child
@@ -111,9 +123,7 @@ def saved(rank: Rank) -> list[str]:
 
 
 def test_a_checkpoint_is_due_at_every_multiple_passed(make_rank: MakeRank) -> None:
-    rank, world = make_rank(), FakeWorld()
-    object.__setattr__(rank.cfg.checkpoint, "every", 100)
-    saver, state = checkpointer(rank, world)
+    rank, world, saver, state = saving_every_100(make_rank)
     for world.env_steps in (90, 120, 180):
         run_if_due(saver)
     saver.close()
@@ -127,13 +137,11 @@ def test_a_checkpoint_is_due_at_every_multiple_passed(make_rank: MakeRank) -> No
 def test_the_last_one_is_saved_again_only_with_something_new_in_it(
     make_rank: MakeRank, updates: int, num_saves: int
 ) -> None:
-    rank, world = make_rank(), FakeWorld()
-    object.__setattr__(rank.cfg.checkpoint, "every", 100)
-    saver, state = checkpointer(rank, world)
+    rank, world, saver, state = saving_every_100(make_rank)
     world.env_steps, state.learner.num_updates = 100, 7
     run_if_due(saver)
     go_on(saver, world)
-    leave_snapshots(rank)  # the collectors write their parts before anybody knows the env steps
+    leave_snapshots(rank)  # the collectors write their parts before the env steps are known
     state.learner.num_updates = updates
     saver.run_last(is_complete=False)
     saver.close()
@@ -143,12 +151,9 @@ def test_the_last_one_is_saved_again_only_with_something_new_in_it(
 
 @pytest.mark.promise("nan-never-trained")
 def test_networks_that_have_diverged_are_not_saved(make_rank: MakeRank) -> None:
-    def diverged() -> None:
-        raise NumericsError("a loss became NaN")
-
     rank, world = make_rank(), FakeWorld()
-    saver, _ = checkpointer(rank, world, diverged)
-    world.env_steps = 50
+    saver, state = checkpointer(rank, world)
+    world.env_steps, state.has_diverged = 50, True
     with pytest.raises(NumericsError):
         saver.run_last(is_complete=True)
     assert saved(rank) == []
@@ -176,9 +181,7 @@ def test_a_collector_that_could_not_save_is_named_with_what_the_disk_refused(mak
 
 @pytest.mark.promise("full-disk")
 def test_a_full_disk_costs_a_warning_in_between_and_the_run_at_its_end(make_rank: MakeRank) -> None:
-    rank, world = make_rank(), FakeWorld()
-    object.__setattr__(rank.cfg.checkpoint, "every", 100)
-    saver, state = checkpointer(rank, world)
+    rank, world, saver, state = saving_every_100(make_rank)
     state.error = SaveError("no space left on device")
     world.env_steps = 100
     run_if_due(saver)
@@ -192,12 +195,10 @@ def test_a_full_disk_costs_a_warning_in_between_and_the_run_at_its_end(make_rank
     assert rank.gate.num_releases == 2  # type: ignore[attr-defined]  # the collectors never stay held
 
 
-def test_saves_that_fail_one_after_the_other_are_warned_of_once_and_the_next_good_one_is_told(
+def test_saves_that_fail_one_after_the_other_are_warned_of_once_and_the_next_good_one_is_noted(
     make_rank: MakeRank,
 ) -> None:
-    rank, world = make_rank(), FakeWorld()
-    object.__setattr__(rank.cfg.checkpoint, "every", 100)
-    saver, state = checkpointer(rank, world)
+    rank, world, saver, state = saving_every_100(make_rank)
     full = SaveError("no space left on device")
     for world.env_steps, state.error in ((100, full), (200, full), (300, None), (400, full)):
         leave_snapshots(rank)
@@ -247,7 +248,7 @@ def test_a_checkpoint_that_rank_0_could_not_make_is_replaced_by_the_next_on_the_
 ) -> None:
     """They kept one more at each try, which then counted among those to keep, although no other host had it."""
     rank = make_rank(host=HostInfo(index=1, num_hosts=2))
-    world = FakeWorld(2, peer(*(vote for _, is_made in saves for vote in (0, 1, 0, 0, 0, not is_made))))
+    world = SaveWorld(*(vote for _, is_made in saves for vote in (0, 1, 0, 0, 0, not is_made)))
     saver, _ = checkpointer(rank, world)
     found = []
     for world.env_steps, _ in saves:
@@ -300,7 +301,7 @@ def test_without_a_collector_the_parts_of_the_other_ranks_are_saved_all_the_same
 
 def test_what_a_save_that_failed_has_left_of_a_rank_is_not_in_the_next_one(make_rank: MakeRank) -> None:
     rank = make_rank(index=1, host=HostInfo(), runner={"name": "multi_gpu", "world_size": 2})
-    world = FakeWorld(2, peer(0, 1, 0, 0, 0, 0))  # the leader has something new
+    world = SaveWorld(0, 1, 0, 0, 0, 0)  # the leader has something new
     saver, _ = checkpointer(rank, world)
     part = leave_part(rank, "rank-1")
     (part / "left.json").write_text("{}")
@@ -310,9 +311,7 @@ def test_what_a_save_that_failed_has_left_of_a_rank_is_not_in_the_next_one(make_
 
 
 def test_the_loop_goes_on_while_a_checkpoint_is_written_and_the_collectors_with_it(make_rank: MakeRank) -> None:
-    rank, world = make_rank(), FakeWorld()
-    object.__setattr__(rank.cfg.checkpoint, "every", 100)
-    saver, state = checkpointer(rank, world)
+    rank, world, saver, state = saving_every_100(make_rank)
     state.may_write.clear()
     world.env_steps = 100
     run_if_due(saver)  # returns, although nothing can be written
@@ -358,8 +357,8 @@ def test_a_request_with_nothing_new_since_the_last_save_is_answered_by_that_one(
     leave_snapshots(rank)
     run_if_due(saver)
     saver.close()
-    told = [("checkpoint", {"env_steps": 7, "signals": signals}) for signals in (0, 1)]
-    assert (len(state.eval_steps), messages(rank)) == (1, told)
+    answers = [("checkpoint", {"env_steps": 7, "signals": signals}) for signals in (0, 1)]
+    assert (len(state.eval_steps), messages(rank)) == (1, answers)
 
 
 def test_a_signal_that_comes_during_a_save_is_not_answered_by_it(make_rank: MakeRank) -> None:
@@ -375,9 +374,7 @@ def test_a_signal_that_comes_during_a_save_is_not_answered_by_it(make_rank: Make
 
 
 def test_after_a_save_that_failed_the_end_is_saved_without_the_collectors(make_rank: MakeRank) -> None:
-    rank, world = make_rank(), FakeWorld()
-    object.__setattr__(rank.cfg.checkpoint, "every", 100)
-    saver, state = checkpointer(rank, world)
+    rank, world, saver, state = saving_every_100(make_rank)
     state.error = SaveError("no space left on device")
     world.env_steps = 100
     run_if_due(saver)
@@ -389,12 +386,10 @@ def test_after_a_save_that_failed_the_end_is_saved_without_the_collectors(make_r
 
 
 def test_the_loop_waits_for_a_save_whose_rows_the_collectors_would_overwrite(make_rank: MakeRank) -> None:
-    rank, world = make_rank(), FakeWorld()
-    object.__setattr__(rank.cfg.checkpoint, "every", 100)
-    saver, state = checkpointer(rank, world)
+    rank, world, saver, state = saving_every_100(make_rank)
     capture = state.capture
     nearly_recycled = SimpleNamespace(ring=SimpleNamespace(oldest=2), oldest=1, next=2, stop=3, spare=0)
-    state.capture = lambda step, _: capture(step, [nearly_recycled])  # type: ignore[method-assign]
+    state.capture = lambda progress, _, *rest: capture(progress, [nearly_recycled], *rest)  # type: ignore[method-assign]
     state.may_write.clear()
     world.env_steps = 100
     run_if_due(saver)
@@ -407,9 +402,7 @@ def test_the_loop_waits_for_a_save_whose_rows_the_collectors_would_overwrite(mak
 
 
 def test_an_error_that_is_not_the_disks_ends_the_run(make_rank: MakeRank) -> None:
-    rank, world = make_rank(), FakeWorld()
-    object.__setattr__(rank.cfg.checkpoint, "every", 100)
-    saver, state = checkpointer(rank, world)
+    rank, world, saver, state = saving_every_100(make_rank)
     state.write_streams = lambda directory: 1 / 0  # type: ignore[method-assign,assignment]
     world.env_steps = 100
     run_if_due(saver)

@@ -11,105 +11,100 @@ import pytest
 
 from offpolicy.checkpoint import read_best
 from offpolicy.errors import EnvFailure, NumericsError, PeerEnvFailure
-from offpolicy.training.evaluators import InlineEvaluator, PeriodicEvaluation
+from offpolicy.training.evaluators import Evaluator, InlineEvaluator
 from offpolicy.training.rank import Rank
-from offpolicy.training.weight_publisher import WeightPublisher
+from offpolicy.training.reporter import WeightPublisher
 from offpolicy.types import Float64
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, run_if_due, tiny_learner
 
 
-class FakeEvaluator:
-    """Notes the env steps that it is asked to evaluate."""
+class FakeEvaluator(Evaluator):
+    """Notes the env steps that it is asked to evaluate, and the end as -1."""
 
-    def __init__(self, error: EnvFailure | NumericsError | None = None) -> None:
+    error: EnvFailure | NumericsError | None = None
+
+    def __init__(self, rank: Rank, world: FakeWorld, last_step: int) -> None:
+        super().__init__(rank, world, last_step)
         self.asked: list[int] = []
-        self.last_result_step, self._error = 0, error
-        self.stops_early = False
+        self.is_reached = False
+
+    @property
+    def stops_early(self) -> bool:
+        return self.is_reached
 
     def evaluate(self, env_steps: int) -> None:
         self.asked.append(env_steps)
-        if self._error is not None:
-            raise self._error
-        self.last_result_step = env_steps
-
-    def wait_result(self) -> bool:
-        return True
+        if self.error is not None:
+            raise self.error
 
     def close(self) -> None:
         self.asked.append(-1)
 
 
-def evaluation(
-    make_rank: MakeRank,
-    evaluator: Any,
-    world: Any = None,
-    *,
-    index: int = 0,
-    last_step: int = 0,
-    **tree: Any,
-) -> tuple[PeriodicEvaluation, Any]:
-    world = world or FakeWorld()
-    rank = make_rank(index=index, **tree)
-    return PeriodicEvaluation(rank, world, evaluator, last_step), world
+def on_rank_0(make_rank: MakeRank, *, last_step: int = 0, **tree: Any) -> tuple[FakeEvaluator, FakeWorld]:
+    world = FakeWorld()
+    return FakeEvaluator(make_rank(**tree), world, last_step), world
+
+
+def on_another_rank(make_rank: MakeRank, world: FakeWorld, **tree: Any) -> Evaluator:
+    return Evaluator(make_rank(**tree), world, 0)
 
 
 def test_an_evaluation_is_due_at_every_multiple_passed(make_rank: MakeRank) -> None:
-    evaluator = FakeEvaluator()
-    periodic, world = evaluation(make_rank, evaluator, last_step=100, eval={"every": 100, "episodes": 1})
+    evaluator, world = on_rank_0(make_rank, last_step=100, eval={"every": 100, "episodes": 1})
     for world.env_steps in (150, 199, 205, 299, 460):
-        run_if_due(periodic)
+        run_if_due(evaluator)
     assert evaluator.asked == [205, 460]
-    assert periodic.last_step == 460
 
 
 def test_the_end_is_not_evaluated_twice(make_rank: MakeRank) -> None:
-    evaluator = FakeEvaluator()
-    periodic, world = evaluation(make_rank, evaluator, eval={"every": 100, "episodes": 1})
+    evaluator, world = on_rank_0(make_rank, eval={"every": 100, "episodes": 1})
     world.env_steps = 200
-    run_if_due(periodic)
-    assert periodic.run_last(is_complete=True)
+    run_if_due(evaluator)
+    assert evaluator.run_last(is_complete=True)
     world.env_steps = 250
-    assert periodic.run_last(is_complete=True)
-    periodic.close()
+    assert evaluator.run_last(is_complete=True)
+    evaluator.close()
     assert evaluator.asked == [200, 250, -1]
 
 
 def test_the_evaluation_of_the_whole_budget_is_left_to_the_end(make_rank: MakeRank) -> None:
     """In the last iteration it was the time of an iteration, and of none of the rates: 73 env steps/s were "lost"."""
-    evaluator = FakeEvaluator()
-    periodic, world = evaluation(make_rank, evaluator, total_timesteps=1200, eval={"every": 600, "episodes": 1})
+    evaluator, world = on_rank_0(make_rank, total_timesteps=1200, eval={"every": 600, "episodes": 1})
     for world.env_steps in (600, 1200, 1204):
-        run_if_due(periodic)
+        run_if_due(evaluator)
     assert evaluator.asked == [600]
-    assert periodic.run_last(is_complete=True)
+    assert evaluator.run_last(is_complete=True)
     assert evaluator.asked == [600, 1204]
 
 
 @pytest.mark.promise("ranks-together")
-def test_an_environment_that_fails_on_rank_0_ends_every_rank(make_rank: MakeRank) -> None:
-    failure = EnvFailure("it broke")
-    on_rank_0, world = evaluation(make_rank, FakeEvaluator(failure), eval={"every": 100, "episodes": 1})
+@pytest.mark.parametrize(
+    ("failure", "votes", "elsewhere", "text"),
+    [
+        (EnvFailure("it broke"), [1.0], PeerEnvFailure, "failed in the evaluation on rank 0"),
+        (NumericsError("it broke"), [0.0, 1.0], NumericsError, "NaN or Inf in the evaluation on rank 0"),
+    ],
+)
+def test_what_fails_in_an_evaluation_on_rank_0_ends_every_rank(
+    make_rank: MakeRank,
+    failure: EnvFailure | NumericsError,
+    votes: list[float],
+    elsewhere: type[Exception],
+    text: str,
+) -> None:
+    evaluator, world = on_rank_0(make_rank, eval={"every": 100, "episodes": 1})
+    world.env_steps, evaluator.error = 100, failure
+    with pytest.raises(type(failure), match=r"^it broke$"):
+        run_if_due(evaluator)
+    assert [vote.tolist() for vote in world.gathered] == [
+        [vote] for vote in votes
+    ]  # before it is raised
+    said = iter(votes)
+    world = FakeWorld(2, lambda own: [np.array([next(said)])])
+    other = on_another_rank(make_rank, world, eval={"every": 100})
     world.env_steps = 100
-    with pytest.raises(EnvFailure, match="it broke"):
-        run_if_due(on_rank_0)
-    assert [vote.tolist() for vote in world.gathered] == [[1.0]]  # the others learn of it before it is raised
-    other, world = evaluation(make_rank, None, FakeWorld(2, lambda own: [np.ones(1)]), eval={"every": 100})
-    world.env_steps = 100
-    with pytest.raises(PeerEnvFailure, match="failed in the evaluation on rank 0"):
-        run_if_due(other)
-
-
-def test_a_policy_that_has_diverged_on_rank_0_ends_every_rank(make_rank: MakeRank) -> None:
-    failure = NumericsError("NaN")
-    on_rank_0, world = evaluation(make_rank, FakeEvaluator(failure), eval={"every": 100, "episodes": 1})
-    world.env_steps = 100
-    with pytest.raises(NumericsError, match=r"^NaN$"):
-        run_if_due(on_rank_0)
-    assert [vote.tolist() for vote in world.gathered] == [[0.0], [1.0]]  # no environment has failed; the policy has
-    votes = iter([np.zeros(1), np.ones(1)])
-    other, world = evaluation(make_rank, None, FakeWorld(2, lambda own: [next(votes)]), eval={"every": 100})
-    world.env_steps = 100
-    with pytest.raises(NumericsError, match="NaN or Inf in the evaluation on rank 0"):
+    with pytest.raises(elsewhere, match=text):
         run_if_due(other)
 
 
@@ -147,8 +142,7 @@ def test_every_rank_waits_for_the_last_result_or_a_stop(
     make_rank: MakeRank, missing: list[bool], stopping: list[bool], is_complete: bool
 ) -> None:
     world = OtherRanks(missing, stopping)
-    periodic, _ = evaluation(make_rank, None, world)
-    assert periodic.run_last(is_complete=True) is is_complete
+    assert on_another_rank(make_rank, world).run_last(is_complete=True) is is_complete
     assert world.is_done
 
 
@@ -156,15 +150,14 @@ def test_every_rank_waits_for_the_last_result_or_a_stop(
 def test_a_run_that_its_results_end_is_complete_and_is_not_evaluated_again(
     make_rank: MakeRank, is_reached: bool, is_complete: bool
 ) -> None:
-    evaluator = FakeEvaluator()
-    periodic, world = evaluation(make_rank, evaluator, stop={"reward": 1.0})
-    world.env_steps, evaluator.stops_early = 150, is_reached
-    assert periodic.run_last(is_complete=False) is is_complete
+    evaluator, world = on_rank_0(make_rank, stop={"reward": 1.0})
+    world.env_steps, evaluator.is_reached = 150, is_reached
+    assert evaluator.run_last(is_complete=False) is is_complete
     assert evaluator.asked == []
 
 
 def test_every_rank_agrees_with_rank_0_that_the_results_end_the_run(make_rank: MakeRank) -> None:
-    other, _ = evaluation(make_rank, None, FakeWorld(2, lambda own: [np.ones(1)]), stop={"patience": 2})
+    other = on_another_rank(make_rank, FakeWorld(2, lambda own: [np.ones(1)]), stop={"patience": 2})
     assert not other.stops_early
     assert other.run_last(is_complete=False)
 
@@ -172,10 +165,10 @@ def test_every_rank_agrees_with_rank_0_that_the_results_end_the_run(make_rank: M
 POINT_MASS = {"id": "offpolicy.envs.toy:PointMass-v0"}
 
 
-def inline_evaluator(rank: Rank, last_step: int = 0) -> InlineEvaluator:
+def inline_evaluator(rank: Rank) -> InlineEvaluator:
     publisher = WeightPublisher(rank, tiny_learner(rank))
     publisher.publish()
-    return InlineEvaluator(rank, publisher, last_step)
+    return InlineEvaluator(rank, FakeWorld(), 0, publisher)
 
 
 def test_the_inline_evaluator_sends_the_result_of_the_published_weights(make_rank: MakeRank) -> None:

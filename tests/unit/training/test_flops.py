@@ -12,7 +12,7 @@ from torch import Tensor
 
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.algorithms import AlgoConfig
-from offpolicy.onednn import has_onednn
+from offpolicy.nets.onednn import has_onednn
 from offpolicy.timing.device_timer import StreamSync
 from offpolicy.training.flops import BUDGET_NS, Product, Work, attainable_flops_per_sec, counted
 from offpolicy.types import Rollouts, SpaceSpec
@@ -107,7 +107,7 @@ class Machine:
         self.clock.advance(next(self._waits_ns) + ns * (2 if self._slow_side in size else 1))
 
     def attained(self) -> float:
-        return attainable_flops_per_sec(PRODUCTS, torch.float32, FENCE, CPU, self.clock.now_ns)
+        return attainable_flops_per_sec(PRODUCTS, torch.float32, FENCE, self.clock.now_ns)
 
 
 @pytest.fixture
@@ -138,5 +138,5 @@ def test_other_programs_that_take_the_core_now_and_then_change_nothing(make_mach
 
 def test_a_real_measurement_draws_no_random_numbers() -> None:
     before = torch.get_rng_state()
-    assert attainable_flops_per_sec(PRODUCTS, torch.float32, FENCE, CPU) > 0
+    assert attainable_flops_per_sec(PRODUCTS, torch.float32, FENCE) > 0
     assert torch.equal(torch.get_rng_state(), before)

@@ -1,8 +1,7 @@
-"""Reports are sent when all ranks have agreed to one, and once more at the end."""
+"""Reports are sent when all ranks have agreed to one; divergence is found on all at once; weights are published."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,24 +10,24 @@ import pytest
 import torch
 
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.errors import NumericsError
+from offpolicy.errors import DesyncError, NumericsError
+from offpolicy.nets.policy import flatten_into
 from offpolicy.processes.control_page import RankWord
+from offpolicy.processes.mailbox import Mailbox
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
-from offpolicy.timing.profiler import Profiler
-from offpolicy.training.health import HealthCheck
 from offpolicy.training.rank import Rank
-from offpolicy.training.reporter import Reporter
+from offpolicy.training.reporter import Reporter, WeightPublisher, check_health, health_facts
 from offpolicy.training.run_memory import learner_reports
 from offpolicy.types import NO_ACCOUNT, MetricTotals
-from tests.unit.training.conftest import FakeWorld, MakeRank
+from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, tiny_learner
 
 
 class FakeLearner:
     """A learner with one metric and a number of updates."""
 
     def __init__(self) -> None:
-        self.num_updates, self.diverged = 3, False
+        self.num_updates, self.diverged, self.is_own = 3, False, True
 
     def read_metrics(self) -> MetricTotals:
         return MetricTotals(("critic_loss",), np.array([1.5]), np.array([1.0]))
@@ -37,7 +36,7 @@ class FakeLearner:
         return self.diverged
 
     def is_origin(self) -> bool:
-        return True
+        return self.is_own
 
     def tensors(self) -> dict[str, Any]:
         return {"actor": torch.arange(3.0)}
@@ -46,9 +45,7 @@ class FakeLearner:
 def reporter(rank: Rank, world: FakeWorld) -> tuple[Reporter, FakeLearner]:
     learner: Any = FakeLearner()
     source = SimpleNamespace(samples=12, sample_age_sum=34.0, rollouts=None, packer_account=lambda: NO_ACCOUNT)
-    start = SimpleNamespace(metrics=learner.read_metrics())
-    state: Any = SimpleNamespace(rank=rank, learner=learner, source=source, world=world, start=start)
-    return Reporter(state, HealthCheck(rank.cfg, learner, world), Profiler(Path(), 0, 0, rank.warn)), learner
+    return Reporter(rank, world, learner, source), learner  # type: ignore[arg-type]  # a fake source
 
 
 def published(rank: Rank, num_ranks: int = 1) -> Any:
@@ -105,7 +102,7 @@ def test_the_last_report_says_how_the_run_ended(make_rank: MakeRank) -> None:
 def test_the_iteration_that_reports_is_counted_as_its_time_is(make_rank: MakeRank) -> None:
     rank, world = make_rank(), FakeWorld()
     ledger = Ledger(LearnerPhase)
-    object.__setattr__(rank, "ledger", ledger)
+    rank.ledger = ledger
     report, _ = reporter(rank, world)
     world.is_reporting = True
     counts = []
@@ -118,3 +115,67 @@ def test_the_iteration_that_reports_is_counted_as_its_time_is(make_rank: MakeRan
     ledger.begin_cooldown()
     report.run_last(is_complete=True)
     assert [*counts, *(totals.account.iterations for totals in published(rank).read())] == [0, 1, 2, 2]
+
+
+@pytest.mark.promise("nan-never-trained", "ranks-together")
+def test_a_diverged_loss_names_the_rank_it_began_on_and_the_step_sizes_to_lower(make_rank: MakeRank) -> None:
+    table = np.array([(1.0, 0.0, 7.0), (1.0, 1.0, 7.0)])
+    with pytest.raises(NumericsError, match=r"NaN or Inf on rank 1 before .*algo\.actor_lr or algo\.critic_lr"):
+        check_health(make_rank(), FakeWorld(2), table)
+    appo = make_rank(algo={"name": "appo"}, runner={"name": "appo"})
+    with pytest.raises(NumericsError, match=r"became NaN or Inf before .*Lower algo\.lr,"):
+        check_health(appo, FakeWorld(), table[1:])
+
+
+def test_ranks_that_differ_from_rank_0_are_named(make_rank: MakeRank) -> None:
+    table = np.array([(0.0, 0.0, 7.0), (0.0, 0.0, 8.0), (0.0, 0.0, 9.0)])
+    with pytest.raises(DesyncError, match="ranks 1, 2 no longer held"):
+        check_health(make_rank(), FakeWorld(3), table)
+    check_health(make_rank(), FakeWorld(2), np.array([table[0], table[0]]))
+
+
+def test_a_rank_says_whether_it_diverged_by_its_own_numbers_and_alone_makes_no_checksum() -> None:
+    learner: Any = FakeLearner()
+    assert health_facts(FakeWorld(1), learner) == (0.0, 0.0, 0.0)
+    assert health_facts(FakeWorld(2), learner)[2] != 0.0
+    learner.diverged = True
+    assert health_facts(FakeWorld(2), learner)[:2] == (1.0, 1.0)
+    learner.is_own = False
+    assert health_facts(FakeWorld(2), learner)[:2] == (1.0, 0.0)
+
+
+def test_a_publication_is_a_version_that_collectors_can_read(make_rank: MakeRank) -> None:
+    rank = make_rank(**TINY)
+    learner = tiny_learner(rank)
+    publisher = WeightPublisher(rank, learner)
+    publisher.publish()
+    learner.policy_changes += 1
+    publisher.publish()
+    assert (publisher.version, rank.words[RankWord.VERSION]) == (2, 2)
+    received = np.zeros_like(publisher.flat)
+    assert Mailbox(rank.child.block("weights"), received.nbytes).read(received) == 2
+    np.testing.assert_array_equal(received, publisher.flat)
+    assert np.abs(publisher.flat).sum() > 0
+
+
+def test_what_is_published_are_the_weights_and_statistics_of_the_policy(make_rank: MakeRank) -> None:
+    """With a normaliser they are written together; without one the parameters' own memory is published."""
+    for normalize_obs in (False, True):
+        rank = make_rank(**{**TINY, "algo": {**TINY["algo"], "normalize_obs": normalize_obs}})
+        learner = tiny_learner(rank)
+        policy, publisher = learner.policy, WeightPublisher(rank, learner)
+        with torch.no_grad():
+            next(policy.actor.parameters()).fill_(3.0)
+        publisher.publish()
+        received, expected = np.zeros_like(publisher.flat), np.zeros_like(publisher.flat)
+        Mailbox(rank.child.block("weights"), received.nbytes).read(received)
+        flatten_into(policy, expected)
+        np.testing.assert_array_equal(received, expected)
+        assert received[0] == 3.0
+
+
+def test_a_rank_that_is_no_leader_publishes_nothing(make_rank: MakeRank) -> None:
+    rank = make_rank(index=1, runner={"name": "multi_gpu", "world_size": 2}, **TINY)
+    publisher = WeightPublisher(rank, tiny_learner(rank))
+    publisher.publish()
+    assert (publisher.version, float(np.abs(publisher.flat).sum())) == (0, 0.0)

@@ -18,7 +18,7 @@ from offpolicy.replay.row_saver import RowSaver
 from offpolicy.training.learner_process import build_learner
 from offpolicy.training.rank import Rank
 from offpolicy.training.resume import RankState, TrainingStart, load_start
-from offpolicy.training.speed_tuner import Setting
+from offpolicy.training.tuning import Setting
 from offpolicy.types import Float64
 from tests.replay_scene import numbered_ring
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, tiny_learner
@@ -53,11 +53,17 @@ def save(
     learner.num_updates = 5
     start = TrainingStart(LearningStart(4, 0), 0, 0, learner.read_metrics(), None, "runs/teacher, env step 9")
     state = replace(state_of(rank, learner, start, drawn=drawn), setting=setting)
-    state.world.env_steps = env_steps  # type: ignore[misc]  # a fake world
+    rows = RowSaver(state.rings)
     with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps) as draft:
-        rows = RowSaver(state.rings)
-        state.write(state.capture(20, rows.capture() if has_rows else None), draft, rows)
+        state.capture((env_steps, 5, 20), rows.capture() if has_rows else None, [], 0).write(draft, rows)
     return learner
+
+
+def resumed(make_rank: MakeRank, world: FakeWorld | None = None) -> RankState:
+    """The rank that goes on from the checkpoint."""
+    rank = make_rank(start_step=40, checkpoint=40, **TINY)
+    learner = tiny_learner(rank)
+    return state_of(rank, learner, load_start(rank, FakeWorld(), learner), world=world)
 
 
 def test_a_fresh_run_starts_with_nothing(make_rank: MakeRank) -> None:
@@ -96,21 +102,17 @@ def test_without_saved_rows_on_any_host_learning_starts_again_after_new_ones(mak
 @pytest.mark.promise("exact-resume")
 def test_random_streams_continue_where_the_checkpoint_has_them(make_rank: MakeRank) -> None:
     save(make_rank(**TINY), drawn=7)
-    rank = make_rank(start_step=40, checkpoint=40, **TINY)
-    learner = tiny_learner(rank)
-    state = state_of(rank, learner, load_start(rank, FakeWorld(), learner))
+    state = resumed(make_rank)
     state.resume_streams()
     assert (state.source.drawn, state.source.first_unseen_row) == (7, [7])  # type: ignore[attr-defined]
-    assert rank.child.sent == []  # type: ignore[attr-defined]  # a fake child
+    assert state.rank.child.sent == []  # type: ignore[attr-defined]  # a fake child
 
 
 @pytest.mark.parametrize("has_rows", [True, False])
 def test_batches_that_were_asked_for_are_of_saved_rows_only(make_rank: MakeRank, has_rows: bool) -> None:
     """Each rank would see at another moment that there are rows again, and ranks must draw as many batches."""
     save(make_rank(**TINY), has_rows=has_rows)
-    rank = make_rank(start_step=40, checkpoint=40, **TINY)
-    learner = tiny_learner(rank)
-    state = state_of(rank, learner, load_start(rank, FakeWorld(), learner))
+    state = resumed(make_rank)
     state.source.requests = []  # type: ignore[attr-defined]  # a fake source
     state.resume_streams()
     assert state.source.requests == ([[2, None, 9]] if has_rows else [])  # type: ignore[attr-defined]
@@ -120,9 +122,7 @@ def test_batches_that_were_asked_for_are_of_saved_rows_only(make_rank: MakeRank,
 def test_what_the_tuner_has_chosen_goes_on(make_rank: MakeRank) -> None:
     setting = Setting(2, "overlap")
     save(make_rank(**TINY), setting=setting)
-    rank = make_rank(start_step=40, checkpoint=40, **TINY)
-    learner = tiny_learner(rank)
-    state = state_of(rank, learner, load_start(rank, FakeWorld(), learner))
+    state = resumed(make_rank)
     state.resume_streams()
     assert state.setting == setting
 
@@ -157,15 +157,12 @@ def test_updates_are_made_as_before_or_it_is_said_that_they_are_not(
 @pytest.mark.parametrize("own_flag", [0.0, 1.0])
 def test_if_one_rank_cannot_continue_its_streams_none_does(make_rank: MakeRank, own_flag: float) -> None:
     save(make_rank(**TINY), drawn=7)
-    rank = make_rank(start_step=40, checkpoint=40, **TINY)
-    learner = tiny_learner(rank)
-    start = load_start(rank, FakeWorld(), learner)
-    state = state_of(rank, learner, start, world=FakeWorld(1, lambda own: [np.ones(1)]))
+    state = resumed(make_rank, FakeWorld(1, lambda own: [np.ones(1)]))
     if own_flag:
-        object.__setattr__(state, "source_identity", ["another"])
+        state.source_identity = ["another"]
     state.resume_streams()
     assert state.source.drawn == 0  # type: ignore[attr-defined]  # a fake source
-    warnings = [fields["text"] for kind, fields in rank.child.sent if kind == "warning"]  # type: ignore[attr-defined]
+    warnings = [fields["text"] for kind, fields in state.rank.child.sent if kind == "warning"]  # type: ignore[attr-defined]
     assert len(warnings) == int(own_flag)  # only the rank that cannot says why
 
 
@@ -182,13 +179,10 @@ def test_what_keeps_a_continuation_from_being_exact_is_named(
     make_rank: MakeRank, change: dict[str, Any], why: str
 ) -> None:
     save(make_rank(**TINY))
-    rank = make_rank(start_step=40, checkpoint=40, **TINY)
-    learner = tiny_learner(rank)
-    start = load_start(rank, FakeWorld(), learner)
+    state = resumed(make_rank, FakeWorld(change.get("num_ranks", 1)))
     if "checkpoint" in change:
-        object.__setattr__(start, "checkpoint", None)
-    state = state_of(rank, learner, start, world=FakeWorld(change.get("num_ranks", 1)))
-    object.__setattr__(state, "source_identity", change.get("source_identity", ["fake"]))
+        state.start = replace(state.start, checkpoint=None)
+    state.source_identity = change.get("source_identity", ["fake"])
     assert state.why_not_exact() == why
 
 
@@ -197,7 +191,7 @@ def test_a_checkpoint_that_another_run_has_removed_since_is_replaced_by_its_newe
     rank = make_rank(**TINY)
     save(rank, env_steps=80)
     beginning = make_rank(init_from=rank.job.run_dir, **TINY)
-    object.__setattr__(beginning, "job", replace(beginning.job, init_step=40))
+    beginning.job = replace(beginning.job, init_step=40)
     load_start(beginning, FakeWorld(), tiny_learner(beginning))
     ((kind, fields),) = beginning.child.sent  # type: ignore[attr-defined]  # a fake child
     assert kind == "warning"
@@ -212,9 +206,7 @@ def test_networks_with_nan_in_them_are_refused_by_name(make_rank: MakeRank) -> N
         learner.tensors()[name].fill_(float("nan"))
     start = TrainingStart(LearningStart(4, 0), 0, 0, learner.read_metrics(), None, None)
     state = state_of(rank, learner, start)
-    state.world.env_steps = 40  # type: ignore[misc]  # a fake world
     with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(40) as draft:
-        rows = RowSaver(state.rings)
-        state.write(state.capture(20, rows.capture()), draft, rows)
+        state.capture((40, 5, 20), None, [], 0).write(draft, RowSaver(()))
     with pytest.raises(CheckpointError, match=f"learner.safetensors: learner state: {name} holds NaN or Inf"):
         load_start(rank, FakeWorld(), tiny_learner(rank))

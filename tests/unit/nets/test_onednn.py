@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from offpolicy.onednn import has_onednn, multiply
+from offpolicy.nets.onednn import has_onednn, multiply
 
 
 @pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN")
