@@ -21,8 +21,8 @@ from offpolicy.machine import num_usable_cores
 from offpolicy.nets.onednn import BLAS, chosen_library, missing_library
 from offpolicy.protocols import BatchSource
 from offpolicy.replay.replay_source import RateLimitedSource
-from offpolicy.timing.profiler import Profiler
 from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.profiler import Profiler
 from offpolicy.training.batch_sources import Replay, source_identity
 from offpolicy.training.checkpointer import Checkpointer
 from offpolicy.training.evaluators import AsyncEvaluator, Evaluator, InlineEvaluator

@@ -26,7 +26,6 @@ from offpolicy.replay.sampler import Sampler
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase
-from offpolicy.types import Batches
 from tests.processes.conftest import RUN_ID_VARIABLE, launch
 from tests.replay_scene import NUMBERED, append, numbered_ring
 

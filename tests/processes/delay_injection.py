@@ -33,8 +33,6 @@ Part = tuple[type, str]  # a class and the name of the method that is late
 def learner_parts() -> dict[str, tuple[Part, ...]]:
     """Which part each phase of a learner times: one for every source of batches and every algorithm."""
 
-    from offpolicy.training.weight_publisher import WeightPublisher
-
     from offpolicy.algos.learner import Learner
     from offpolicy.distributed.process_group import ProcessGroup
     from offpolicy.distributed.world import World
@@ -45,7 +43,7 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.replay.rollout_source import RolloutSource
     from offpolicy.training.checkpointer import Checkpointer
     from offpolicy.training.evaluators import InlineEvaluator
-    from offpolicy.training.reporter import Reporter
+    from offpolicy.training.reporter import Reporter, WeightPublisher
 
     return {
         "collector_wait": ((LearnerGate, "wait_until"),),

@@ -20,7 +20,6 @@ from offpolicy.replay.resident_source import ResidentDemonstrations, ResidentSam
 from offpolicy.replay.sampler import Sampler
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import NullLedger
-from offpolicy.types import Batches
 from tests.replay_scene import NUMBERED, append, numbered_ring
 
 LAYOUT = NUMBERED

@@ -97,9 +97,7 @@ def test_what_fails_in_an_evaluation_on_rank_0_ends_every_rank(
     world.env_steps, evaluator.error = 100, failure
     with pytest.raises(type(failure), match=r"^it broke$"):
         run_if_due(evaluator)
-    assert [vote.tolist() for vote in world.gathered] == [
-        [vote] for vote in votes
-    ]  # before it is raised
+    assert [vote.tolist() for vote in world.gathered] == [[vote] for vote in votes]  # before it is raised
     said = iter(votes)
     world = FakeWorld(2, lambda own: [np.array([next(said)])])
     other = on_another_rank(make_rank, world, eval={"every": 100})
