@@ -25,6 +25,7 @@ _V1_NAMES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_f
 KEPT_BYTES = 64 * 2**20  # half of it is the largest block that glibc keeps
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 LONGEST_WAIT_S = 2e6  # that a call can wait: poll counts milliseconds in 31 bits
+_OPEN_FILES = resource.RLIMIT_NOFILE
 X86_64 = ("x86_64", "AMD64")
 PACKAGES = ("offpolicy", "torch", "gymnasium", "mujoco")
 # One of them exists where a GPU is: NVIDIA's driver, WSL2's, ROCm's, Jetson's. Asking torch would take a second.
@@ -35,26 +36,16 @@ GIB = 2**30
 
 def cpu_model() -> str:
     """Returns the processor's name as the kernel knows it, or 'unknown'."""
-    return _cpu_fact("model name")
+    return cpu_fact("model name") or "unknown"
 
 
-def cpu_vendor() -> str:
-    """Returns the maker of the processor as it names itself, such as GenuineIntel, or 'unknown'."""
-    return _cpu_fact("vendor_id")
-
-
-def cpu_family() -> int:
-    """Returns the family of the processor as its maker counts them, or 0."""
-    family = _cpu_fact("cpu family")
-    return int(family) if family.isdigit() else 0
-
-
-def _cpu_fact(name: str) -> str:
-    try:
-        lines = CPU_INFO.read_text().splitlines()
-    except OSError:
-        return "unknown"
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "unknown")
+def cpu_fact(name: str) -> str:
+    """Returns what the kernel knows of the processor, such as `vendor_id` or `cpu family`, or ''."""
+    with contextlib.suppress(OSError):
+        for line in CPU_INFO.read_text().splitlines():
+            if line.startswith(name):
+                return line.partition(":")[2].strip()
+    return ""
 
 
 def processor() -> str:
@@ -79,11 +70,6 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def available_memory() -> int:
-    """Returns the bytes that the kernel, this process's cgroups and its own limit can still give."""
-    return memory()[0]
-
-
 def memory(process: Path = SELF) -> tuple[int, int]:
     """Returns the bytes that can still be had, and those that there are, within the limits of this process.
 
@@ -96,7 +82,8 @@ def memory(process: Path = SELF) -> tuple[int, int]:
         available, total = min(available, group.available), min(total, group.limit)
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
-        available, total = min(available, max(address_space - _mapped_bytes(process), 0)), min(total, address_space)
+        mapped = int((process / "statm").read_text().split()[0]) * resource.getpagesize()
+        available, total = min(available, max(address_space - mapped, 0)), min(total, address_space)
     return available, total
 
 
@@ -130,10 +117,6 @@ def gives_memory_back() -> bool:
     return True
 
 
-def _mapped_bytes(process: Path) -> int:
-    return int((process / "statm").read_text().split()[0]) * resource.getpagesize()
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
     """The limit of a cgroup on the memory of all its processes."""
@@ -164,9 +147,7 @@ def memory_limits(process: Path = SELF) -> list[MemoryLimit]:
 
 def memory_cgroups(process: Path = SELF) -> list[Path]:
     """Returns the directories of the cgroups that can limit this process's memory; none without cgroups."""
-    with contextlib.suppress(OSError, ValueError):
-        return list(_cgroups(process, "memory"))
-    return []
+    return _directories(process, "memory")
 
 
 def allow_open_files(more: int) -> tuple[int, int]:
@@ -174,14 +155,12 @@ def allow_open_files(more: int) -> tuple[int, int]:
 
     Returns how many files that is in all, and how many the limits allow (`ulimit -n`).
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (math.inf if each == resource.RLIM_INFINITY else each for each in resource.getrlimit(_OPEN_FILES))
     needed = len(os.listdir("/proc/self/fd")) + more
-    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return needed, needed
-    if most > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return needed, max(soft, most)
+    allowed = int(max(soft, min(needed, hard))) if soft < needed else needed
+    if soft < allowed:
+        resource.setrlimit(_OPEN_FILES, (allowed, resource.getrlimit(_OPEN_FILES)[1]))
+    return needed, allowed
 
 
 def load_per_core() -> float:
@@ -190,7 +169,7 @@ def load_per_core() -> float:
     The kernel counts the threads of all cores, also of those that this process may not use.
     """
     try:
-        return os.getloadavg()[0] / (os.cpu_count() or usable_cpus())
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
     except OSError:  # a sandbox without /proc
         return 0.0
 
@@ -215,17 +194,17 @@ class CpuQuota:
 def cpu_quotas(process: Path = SELF) -> list[CpuQuota]:
     """Returns the CPU limits of this process's cgroup and of those around it, of both versions of cgroups."""
     quotas: list[CpuQuota] = []
-    with contextlib.suppress(OSError, ValueError):  # no cgroups, or in a form of their own
-        for directory in _cgroups(process, "cpu"):
-            cores = _quota_cores(directory)
-            if cores is not None:
-                quotas.append(CpuQuota(cores, directory))
+    for directory in _directories(process, "cpu"):
+        texts = []
+        with contextlib.suppress(OSError):
+            texts = (directory / "cpu.max").read_text().split()  # version 2
+        with contextlib.suppress(OSError):
+            texts = texts or [(directory / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")]  # 1
+        with contextlib.suppress(ValueError, ZeroDivisionError):  # "max" is no limit
+            quota, period = map(int, texts)
+            if quota > 0:
+                quotas.append(CpuQuota(quota / period, directory))
     return quotas
-
-
-def usable_cpus() -> int:
-    """Returns the number of processors that this process may run on."""
-    return len(os.sched_getaffinity(0))
 
 
 def num_usable_cores() -> int:
@@ -238,8 +217,15 @@ def usable_cores(cpus: int, quotas: list[CpuQuota]) -> float:
     return min([float(cpus), *(quota.cores for quota in quotas)])
 
 
+def _directories(process: Path, name: str) -> list[Path]:
+    """Returns the directories of the process's cgroups with the controller `name`, from its own up to the topmost."""
+    with contextlib.suppress(OSError, ValueError):  # no cgroups, or in another form
+        return list(_cgroups(process, name))
+    return []
+
+
 def _cgroups(process: Path, name: str) -> Iterator[Path]:
-    """Yields the directories of the process's cgroups with the controller `name`, from its own up to the topmost.
+    """Yields them. Raises OSError and ValueError.
 
     A container may see only the part of the hierarchy that is mounted; its own path may then lie outside of it.
     """
@@ -261,17 +247,6 @@ def _cgroups(process: Path, name: str) -> Iterator[Path]:
         within = Path(paths[controller])
         own = top / within.relative_to(root) if within.is_relative_to(root) and ".." not in within.parts else top
         yield from (directory for directory in (own, *own.parents) if directory.is_relative_to(top))
-
-
-def _quota_cores(directory: Path) -> float | None:
-    """Returns the limit of one cgroup in cores; None where it has none."""
-    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
-        quota, period = (directory / "cpu.max").read_text().split()  # version 2
-        return None if quota == "max" else int(quota) / int(period)
-    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
-        quota, period = ((directory / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))  # version 1
-        return None if int(quota) <= 0 else int(quota) / int(period)
-    return None
 
 
 def has_gpu() -> bool:

@@ -19,7 +19,7 @@ from offpolicy.envs.vector import make_vector
 from offpolicy.errors import EnvFailure, EnvWorkerKilled, SaveError
 from offpolicy.nets.policy import flat_size
 from offpolicy.processes.child import ChildContext
-from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
+from offpolicy.processes.control_page import CollectorWord, RankWord
 from offpolicy.processes.deaths import Restarts
 from offpolicy.processes.handshake import CollectorGate, steps_per_collector
 from offpolicy.processes.reports import ProcessReports
@@ -43,14 +43,8 @@ from offpolicy.types import CollectorTotals
 def main(child: ChildContext) -> None:
     """Collects until the supervisor lets it go."""
     job = WorkerSpec.of(child)
-    ledger = start_worker(
-        job,
-        "collector",
-        child.index,
-        CollectorPhase,
-        threads=job.plan.collector_threads,
-        is_background=True,
-    )
+    threads = job.plan.collector_threads
+    ledger = start_worker(job, "collector", child.index, CollectorPhase, threads=threads, is_background=True)
     collector = Collector(child, job)
     progress = collector.start()
     reporter = CollectorReporter(
@@ -94,26 +88,39 @@ class Collector:
     """
 
     def __init__(self, child: ChildContext, job: WorkerSpec) -> None:
-        self._child, self._job = child, job
-        self.control = control_page(child.block("control"), job.cfg)
+        self._child, self._job, cfg = child, job, job.cfg
+        self.control = control_page(child.block("control"), cfg)
         self._words = self.control.collectors[child.index]
-        self.num_collectors = job.cfg.collect.num_collectors * job.host.num_hosts
-        self.number = job.host.index * job.cfg.collect.num_collectors + child.index
+        self.num_collectors = cfg.collect.num_collectors * job.host.num_hosts
+        self.number = job.host.index * cfg.collect.num_collectors + child.index
+        self._path = (self.number,) if self.number else ()  # of a random stream's name, tells collectors apart
         self._has_begun = False  # True: the time of a start is over, and each step has its own
-        self.env = make_vector(job.cfg.env, on_progress=self._note_progress, num_threads=job.plan.env_threads)
+        self.env = make_vector(cfg.env, on_progress=self._note_progress, num_threads=job.plan.env_threads)
         self.tracker = EpisodeTracker(self.env.num_envs, first_index=self.number * self.env.num_envs)
         self.episodes = Ring(child.block(f"episodes-{child.index}"), EPISODE_COLUMNS, np.float64)
         self.steps_before = steps_before(job)
-        self.policy = self._make_policy()
-        self.writer = self._make_writer(self.control)
+        networks = make_policy(cfg.algo, job.spec)
+        self.policy = CollectorPolicy(
+            networks,
+            weights_mailbox(child, flat_size(networks)),
+            Exploration.of(cfg.algo, self.num_collectors),
+            spec=job.spec,
+            seed=cfg.seed,
+            path=self._path,
+        )
+        self.writer: Writer
+        if cfg.algo.learns_from_rollouts:
+            self.writer = RolloutWriter(
+                rollout_ring(child, job, child.index),
+                may_drop=cfg.rollout.when_full == "drop",
+                newest_version=lambda: self.control.leader[RankWord.VERSION],
+            )
+        else:
+            ring = replay_ring(child, job, child.index)
+            self.writer = ReplayWriter(ring, gamma=cfg.algo.gamma, n_step=cfg.algo.n_step)
         self._has_warned = False  # that the environments' state cannot be saved
-        self._restarts = Restarts(job.cfg.runner.max_restarts, Stopwatch().elapsed_s)  # of the environments
+        self._restarts = Restarts(cfg.runner.max_restarts, Stopwatch().elapsed_s)  # of the environments
         self._snapshot = CollectorSnapshot(f"collector-{child.index}", self.env, self.policy, self.writer, self.tracker)
-
-    @property
-    def _path(self) -> tuple[int, ...]:
-        """The part of a random stream's name that tells one collector from another."""
-        return (self.number,) if self.number else ()
 
     def start(self) -> Progress:
         """Resets the environments, or restores the checkpoint, and sends the counters; returns the progress."""
@@ -125,11 +132,8 @@ class Collector:
                 # New episodes: those from the start of the run must not come again.
                 progress.obs = self.env.reset(env_seed(seed, "collector", self.number, progress.env_steps))
                 self.policy.reseed(seed, *self._path, progress.env_steps)
-                lost = (
-                    ", and rollouts that nobody has learnt from are lost" if job.cfg.algo.learns_from_rollouts else ""
-                )
-                text = f"the continuation is not bitwise: {why_not}; episodes begin again{lost}"
-                self.warn(text)
+                lost = ", and unused rollouts are lost" if job.cfg.algo.learns_from_rollouts else ""
+                self.warn(f"the continuation is not bitwise: {why_not}; episodes begin again{lost}")
         require_finite(progress.obs, seed)
         self.writer.begin()
         self._words[CollectorWord.ENV_STEPS] = progress.env_steps
@@ -163,11 +167,12 @@ class Collector:
         require_finite(progress.obs, cfg.seed)
 
     def _note_progress(self) -> None:
-        """Says that the next environment of a vector step has its turn: the time of a step is that of one."""
+        """Publishes that the next environment of a vector step has its turn: the time of a step is that of one."""
         if self._has_begun:
             self._words[CollectorWord.PROGRESS] += 1
 
     def warn(self, text: str) -> None:
+        """Sends a warning to the supervisor."""
         self._child.send("warning", text=text)
 
     def take_snapshot(self, progress: Progress) -> OSError | None:
@@ -181,31 +186,8 @@ class Collector:
             return error.__cause__ if isinstance(error.__cause__, OSError) else OSError(str(error))
         if why_not is not None and not self._has_warned and self._job.cfg.env.vectorization != "async":
             self._has_warned = True  # of `async` the documentation says so
-            text = f"a resume from this checkpoint is not bitwise, because {why_not}; episodes will begin again"
-            self.warn(text)
+            self.warn(f"a resume from this checkpoint is not bitwise, because {why_not}; episodes will begin again")
         return None
-
-    def _make_policy(self) -> CollectorPolicy:
-        job, algo = self._job, self._job.cfg.algo
-        networks = make_policy(algo, job.spec)
-        return CollectorPolicy(
-            networks,
-            weights_mailbox(self._child, flat_size(networks)),
-            Exploration.of(algo, self.num_collectors),
-            spec=job.spec,
-            seed=job.cfg.seed,
-            path=self._path,
-        )
-
-    def _make_writer(self, control: ControlPage) -> Writer:
-        child, job, algo = self._child, self._job, self._job.cfg.algo
-        if algo.learns_from_rollouts:
-            return RolloutWriter(
-                rollout_ring(child, job, child.index),
-                may_drop=job.cfg.rollout.when_full == "drop",
-                newest_version=lambda: control.leader[RankWord.VERSION],
-            )
-        return ReplayWriter(replay_ring(child, job, child.index), gamma=algo.gamma, n_step=algo.n_step)
 
     def _resume(self, progress: Progress) -> str | None:
         """Restores replay rows, then environments and streams. Returns why the continuation is not exact, or None."""

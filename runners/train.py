@@ -7,8 +7,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,18 +22,25 @@ from offpolicy.config.run_files import read_config, write_config
 from offpolicy.config.schema import RESUMABLE, RunConfig, plugins_of
 from offpolicy.config.sections import RANK_RUNNERS
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
-from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, CheckpointError, ConfigError, CrashLoopError, StartError
+from offpolicy.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    CheckpointError,
+    ConfigError,
+    CrashLoopError,
+    SaveError,
+    StartError,
+)
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, own_config, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
 from offpolicy.launch.outcome import (
     Outcome,
     already_complete,
     conclude,
+    failure_of,
     is_complete,
-    not_started,
     outcome_of,
     print_failure,
-    unwritten,
 )
 from offpolicy.launch.preflight import (
     check_fits,
@@ -78,21 +85,16 @@ def resume(
         raise ConfigError([f"{key}: cannot change when a run is resumed; allowed {allowed}" for key in refused])
     if HostInfo.of_launcher().job:
         raise ConfigError("resume: under torchrun write `offpolicy train run_dir=...` with the command of the start")
-    if isinstance(wanted := overrides.get("total_timesteps"), int | float):  # 5e4 is a float here
-        _refuse_less(run, wanted)
-    saved = merge(read_config(run).to_mapping(), overrides)
-    cfg = RunConfig.from_mapping(merge(saved, {"run_dir": str(run), "resume": "must"}))
-    return train(cfg, server, ends_process=ends_process)
-
-
-def _refuse_less(run: Path, wanted: float) -> None:
-    """Refuses a budget below what a run has done. Raises `ConfigError`."""
-    newest = run_store(run).newest_valid(reads_rows=False)
-    if newest is not None and wanted < newest.env_steps:
+    newest = run_store(run).newest_valid(reads_rows=False) if "total_timesteps" in overrides else None
+    wanted = overrides.get("total_timesteps")
+    if newest is not None and isinstance(wanted, int | float) and wanted < newest.env_steps:  # 5e4 is a float here
         raise ConfigError(
             f"total_timesteps: got {wanted:.0f}, allowed at least {newest.env_steps}, the env steps that"
             f" {shown_path(run)} has done; write total_timesteps={2 * newest.env_steps}"
         )
+    saved = merge(read_config(run).to_mapping(), overrides)
+    cfg = RunConfig.from_mapping(merge(saved, {"run_dir": str(run), "resume": "must"}))
+    return train(cfg, server, ends_process=ends_process)
 
 
 class Ended(NamedTuple):
@@ -108,6 +110,20 @@ def train(cfg: RunConfig, server: ForkServer | None = None, *, ends_process: boo
     ended = train_run(cfg, server=server, ends_process=ends_process)
     print_failure(ended.failure, ended.path)
     return ended.code
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What stays where the processes of a run begin again."""
+
+    run: RunDir
+    memory: RunMemory
+    server: ForkServer
+    log_fd: int  # of train.log
+    listener: socket.socket | None  # of the ranks' store
+    provenance: Provenance
+    callbacks: Callbacks
+    restarts: Restarts
 
 
 def train_run(
@@ -130,8 +146,14 @@ def train_run(
     with contextlib.ExitStack() as opened:
         with interrupts_exit():  # nothing is made yet that would stay
             host = follow_launcher(cfg)
-            server = _server_for(own_config(cfg, host), host, server, opened)
-            spec = preflight(own_config(cfg, host), server)
+            own_cfg = own_config(cfg, host)
+            rounds = spin_rounds(own_cfg, host)
+            if server is not None and server.spin_rounds != rounds:  # its OpenMP threads must spin otherwise
+                server.close()
+                server = None
+            server = server or opened.enter_context(run_server(rounds))
+            server.timeout_s = cfg.runner.start_timeout_s
+            spec = preflight(own_cfg, server)
             plan = plan_launch(cfg, host)
             host = plan.host  # with what the hosts have agreed on
             teacher_step = find_teacher(plan, spec)
@@ -176,65 +198,46 @@ def train_run(
             with open_train_log(run.path / "train.log") as log_fd, contextlib.closing(Callbacks(called)) as own:
                 for warning in unread_warning(cfg):
                     os.write(log_fd, f"warning: {warning}\n".encode())
+                # A launcher that has started all hosts begins them again together.
+                restarts = Restarts(0 if host.job else cfg.runner.max_restarts, watch.elapsed_s)
+                parts = Parts(run, memory, server, log_fd, listener, provenance, own, restarts)
                 try:
-                    code, failure = _run(job, run, memory, server, log_fd, watch, listener, provenance, own)
+                    code, failure = _run(job, parts, watch)
                 finally:
                     kept.drop()  # the run has its outcome
         return Ended(code, run.path, failure)
 
 
-def _server_for(cfg: RunConfig, host: HostInfo, started: ForkServer | None, opened: contextlib.ExitStack) -> ForkServer:
-    """Returns the fork server of the run: the one that was started, unless its OpenMP threads must spin otherwise."""
-    rounds = spin_rounds(cfg, host)
-    if started is not None and started.spin_rounds != rounds:
-        started.close()
-        started = None
-    server = started or opened.enter_context(run_server(rounds))
-    server.timeout_s = cfg.runner.start_timeout_s
-    return server
-
-
-def _run(  # noqa: PLR0913  # what a run is made of
-    job: WorkerSpec,
-    run: RunDir,
-    memory: RunMemory,
-    server: ForkServer,
-    log_fd: int,
-    watch: Stopwatch,
-    listener: socket.socket | None,
-    provenance: Provenance,
-    callbacks: Callbacks,
-) -> tuple[int, Failure | None]:
+def _run(job: WorkerSpec, parts: Parts, watch: Stopwatch) -> tuple[int, Failure | None]:
     """Runs the processes to their end: again, from the checkpoint, after a death that the run survives."""
-    # A launcher that has started all hosts begins them again together.
-    restarts = Restarts(0 if job.host.job else job.cfg.runner.max_restarts, watch.elapsed_s)
     while True:
-        job = _traced(job)
-        with contextlib.closing(open_run_logger(job, run, provenance)) as logger:
-            announce(logger, job, run)
+        if job.cfg.timing.trace and job.cfg.timing.enabled:
+            names = track_names(job.cfg, has_evaluator=job.plan.has_evaluator)
+            job = replace(job, trace_dir=str(begin_trace(Path(job.run_dir), names, job.cfg.timing.trace_mb)))
+        with contextlib.closing(open_run_logger(job, parts.run, parts.provenance)) as logger:
+            announce(logger, job, parts.run)
             try:
-                limits = _supervisor_config(job, server, log_fd, watch, restarts)
-                ended = _supervise(job, run, memory, logger, limits, listener, provenance, callbacks)
+                ended = _supervise(job, parts, logger, watch.elapsed_s)
             finally:  # when no process is left that could still write
                 if job.trace_dir is not None:
-                    _write_trace(Path(job.trace_dir), run.path, logger)
+                    _write_trace(Path(job.trace_dir), parts.run.path, logger)
         if not isinstance(ended, WorkerSpec):
             return ended
         job, watch = ended, Stopwatch()  # the records begin again as after a resume
 
 
-def _begin_again(job: WorkerSpec, run: RunDir, memory: RunMemory, num_restarts: int) -> WorkerSpec:
+def _begin_again(job: WorkerSpec, parts: Parts) -> WorkerSpec:
     """Returns what all processes are given when they begin again, from the newest checkpoint and with unused memory.
 
     Raises `CheckpointError` where none of the checkpoints can be used, `StartError` where memory is short.
     """
-    run.go_back()
+    parts.run.go_back()
     try:
-        memory.clear()
+        parts.memory.clear()
     except OSError as error:
         raise StartError(f"the processes cannot begin again: {error}") from error
-    job = replace(job, start_step=0, checkpoint=None, last_eval_step=0, restarts=num_restarts)
-    return job if run.checkpoint is None else _from_checkpoint(job, run.checkpoint)
+    job = replace(job, start_step=0, checkpoint=None, last_eval_step=0, restarts=parts.restarts.total)
+    return job if parts.run.checkpoint is None else _from_checkpoint(job, parts.run.checkpoint)
 
 
 def _from_checkpoint(job: WorkerSpec, checkpoint: Checkpoint) -> WorkerSpec:
@@ -256,90 +259,93 @@ def _run_config(plan: LaunchPlan, run: RunDir, spec: SpaceSpec) -> RunConfig:
     return cfg
 
 
-def _supervise(  # noqa: PLR0913  # what it watches and writes to
-    job: WorkerSpec,
-    run: RunDir,
-    memory: RunMemory,
-    logger: OffPolicyLogger,
-    limits: SupervisorConfig,
-    listener: socket.socket | None,
-    provenance: Provenance,
-    callbacks: Callbacks,
+def _supervise(
+    job: WorkerSpec, parts: Parts, logger: OffPolicyLogger, elapsed_s: Callable[[], float]
 ) -> tuple[int, Failure | None] | WorkerSpec:
     """Runs the processes and writes the summary; signals are handled until it is written.
 
     Returns exit code and failure; after a death that the run survives, what all processes are given that begin again.
     """
+    cfg, host, memory = job.cfg, job.host, parts.memory
     counters = open_track(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
-    cores = open_core_ledger(is_enabled=job.cfg.timing.enabled)
-    path, num_hosts, elapsed_s = Path(job.run_dir), job.host.num_hosts, limits.elapsed_s
+    cores = open_core_ledger(is_enabled=cfg.timing.enabled)
     monitor = Monitor(
-        job.cfg, memory, logger, elapsed_s, num_hosts, counters, cores,
-        start_step=job.start_step, restarts=job.restarts, callbacks=callbacks,
+        cfg, memory, logger, elapsed_s, host.num_hosts, counters, cores,
+        start_step=job.start_step, restarts=job.restarts, callbacks=parts.callbacks,
     )  # fmt: skip
+    limits = SupervisorConfig(
+        parts.server,
+        parts.log_fd,
+        STOP_TIMEOUT_S + save_s(cfg, job.spec),
+        cfg.env.step_timeout_s,
+        elapsed_s,
+        parts.restarts,
+        death_code=CrashLoopError.exit_code if host.job else 1,
+        num_hosts=host.num_hosts,
+        peer_timeout_s=peer_timeout_s(cfg, job.spec),
+        start_timeout_s=cfg.runner.start_timeout_s,
+        replay_s=save_s(cfg, job.spec) if job.start_step else 0.0,
+    )
     with Supervisor(memory.control, tuple(memory.wake_events.values()), limits, monitor.on_message) as supervisor:
         outcome, failure = Outcome(RunStatus.FAILED, 1, "the supervisor failed"), None
         again: WorkerSpec | None = None
         try:
             logger.status("starting")
-            _wait_ready(supervisor, limits, job)
-            for role, pid in _spawn(supervisor, job, memory.fds, listener):
+            for role, pid in _spawn(supervisor, job, parts, elapsed_s):
                 if cores is not None:
                     cores.add(role, pid)
 
             def on_tick() -> None:
                 monitor.on_tick()
-                trim_train_log(limits.log_fd)
+                trim_train_log(parts.log_fd)
 
             supervisor.run(on_tick, monitor.on_signal)
             if supervisor.must_begin_again:
-                again = _begin_again(job, run, memory, limits.restarts.total)
+                again = _begin_again(job, parts)
             else:
-                outcome, failure = outcome_of(supervisor, monitor, job.cfg.total_timesteps), supervisor.failure
+                outcome, failure = outcome_of(supervisor, monitor, cfg.total_timesteps), supervisor.failure
                 monitor.log_rest()
         except (StartError, CheckpointError) as error:
-            failure = not_started(memory.control.env_steps, error)
+            failure = failure_of(memory.control.env_steps, error.exit_code, str(error))
             outcome = Outcome(RunStatus.FAILED, failure.exit_code, failure.cause)
         except BaseException as error:
             outcome = Outcome(RunStatus.FAILED, getattr(error, "exit_code", 1), f"supervisor: {error!r}")
             raise
         finally:
-            refusal = None if again else conclude(path, monitor, logger, outcome, provenance)
+            refusal = None if again else conclude(parts.run.path, monitor, logger, outcome, parts.provenance)
     if again is not None:
         if supervisor.signal_code:  # since: it is kept for the next supervisor
             os.kill(os.getpid(), signal.SIGINT if supervisor.signal_code == EXIT_INTERRUPTED else signal.SIGTERM)
         return again
     if refusal is not None and outcome.exit_code == EXIT_OK:
-        failure = unwritten(memory.control.env_steps, refusal)
+        cause = f"summary.json was not written: {refusal}"
+        failure = failure_of(memory.control.env_steps, SaveError.exit_code, cause)
         return failure.exit_code, failure
     return outcome.exit_code, failure
 
 
-def _wait_ready(supervisor: Supervisor, limits: SupervisorConfig, job: WorkerSpec) -> None:
-    """Waits until processes can be forked at once, or until a stop has come; for `start_timeout_s` at most."""
-    end_s = limits.elapsed_s() + limits.start_timeout_s
-    while not limits.server.is_ready(TICK_S) and limits.elapsed_s() < end_s:
-        if supervisor.signal_code and job.host.is_alone:
-            return
-
-
 def _spawn(
-    supervisor: Supervisor, job: WorkerSpec, fds: dict[str, int], listener: socket.socket | None
+    supervisor: Supervisor, job: WorkerSpec, parts: Parts, elapsed_s: Callable[[], float]
 ) -> list[tuple[str, int]]:
     """Starts the learner ranks, the collectors and, where there is one, the evaluator; returns roles and pids.
 
-    On one host it starts none once a stop has come: nothing is there that could be saved.
+    First it waits until processes can be forked at once, for `start_timeout_s` at most. On one host it starts none once
+    a stop has come: nothing is there that could be saved.
     """
+    cfg, end_s = job.cfg, elapsed_s() + job.cfg.runner.start_timeout_s
+    while not parts.server.is_ready(TICK_S) and elapsed_s() < end_s:
+        if supervisor.signal_code and job.host.is_alone:
+            break
     if supervisor.signal_code and job.host.is_alone:
         return []
-    payload, cfg = job.to_json(), job.cfg
+    payload, fds = job.to_json(), parts.memory.fds
     names = [("learner", rank) for rank in range(cfg.runner.world_size)]
     names += [("collector", index) for index in range(cfg.collect.num_collectors)]
     names += [("evaluator", 0)] if job.plan.has_evaluator else []
     pids = []
     for role, index in names:
         is_first = (role, index) == ("learner", 0)
-        own = fds | ({"store": listener.fileno()} if listener is not None and is_first else {})
+        own = fds | ({"store": parts.listener.fileno()} if parts.listener is not None and is_first else {})
         pids.append((role, supervisor.spawn(role, index, entry_point(role, cfg), payload, own)))
     return pids
 
@@ -351,33 +357,6 @@ def entry_point(role: str, cfg: RunConfig) -> str:
     """
     package = __package__ or "runners"
     return f"{package}.{cfg.runner.name}:learner_main" if role == "learner" else f"{package}.{role}:main"
-
-
-def _supervisor_config(
-    job: WorkerSpec, server: ForkServer, log_fd: int, watch: Stopwatch, restarts: Restarts
-) -> SupervisorConfig:
-    """Returns what the supervisor is given."""
-    return SupervisorConfig(
-        server,
-        log_fd,
-        STOP_TIMEOUT_S + save_s(job.cfg, job.spec),
-        job.cfg.env.step_timeout_s,
-        watch.elapsed_s,
-        restarts,
-        death_code=CrashLoopError.exit_code if job.host.job else 1,
-        num_hosts=job.host.num_hosts,
-        peer_timeout_s=peer_timeout_s(job.cfg, job.spec),
-        start_timeout_s=job.cfg.runner.start_timeout_s,
-        replay_s=save_s(job.cfg, job.spec) if job.start_step else 0.0,
-    )
-
-
-def _traced(job: WorkerSpec) -> WorkerSpec:
-    """Returns the job with the directory of a new trace, if the run is traced."""
-    if not (job.cfg.timing.trace and job.cfg.timing.enabled):
-        return job
-    names = track_names(job.cfg, has_evaluator=job.plan.has_evaluator)
-    return replace(job, trace_dir=str(begin_trace(Path(job.run_dir), names, job.cfg.timing.trace_mb)))
 
 
 @contextlib.contextmanager

@@ -135,8 +135,8 @@ def host() -> Iterator[Finding]:
     fix = "train on x86-64: the shared-memory rings need its order of stores (docs/install.md)"
     kind = machine.processor()
     is_weak = not machine.keeps_store_order(kind)
-    yield finding("machine", "processor", f"{machine.cpu_model()} ({kind})", (is_weak, BROKEN, fix))
-    yield cores(machine.usable_cpus(), os.cpu_count() or 1, machine.cpu_quotas())
+    yield finding("machine", "processor", f"{machine.cpu_fact('model name')} ({kind})", (is_weak, BROKEN, fix))
+    yield cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, machine.cpu_quotas())
     available, total = machine.memory()
     limits = "".join(f", limit {each.limit / GIB:.1f} GiB ({each.directory})" for each in machine.memory_limits())
     text = f"{available / GIB:.1f} of {total / GIB:.1f} GiB available{limits}"

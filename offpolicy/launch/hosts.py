@@ -48,25 +48,18 @@ class LaunchPlan:
         A name that nobody has chosen is taken by the first of the runs that begin in the same second; the others take
         the next ones. `while_reading` as for `RunDir.claim`.
         """
+        path = Path(self.cfg.run_dir or ".")
         if self.is_named or self.cfg.resume == "must":
-            return self._claim_named(while_reading)
+            refuse_file(path)
+            # The launcher has restarted this process, and nothing was saved before, or by other hosts only.
+            is_restart = bool(self.host.job) and not self.start_step and has_same_parent(path)
+            if is_restart and self.host.is_alone:
+                is_restart = run_store(path).newest_valid(reads_rows=False) is None
+            resume = "auto" if self.start_step else self.cfg.resume  # the hosts have agreed to resume
+            return RunDir.claim(path, resume, at=self.start_step, is_restart=is_restart, while_reading=while_reading)
         while True:
             with contextlib.suppress(RunDirBusyError, TakenError):
-                path = next_free(Path(self.cfg.run_dir or "."))
-                return RunDir.claim(path, "never", while_reading=while_reading)
-
-    def _claim_named(self, while_reading: WhileReading) -> RunDir:
-        path = Path(self.cfg.run_dir or ".")
-        refuse_file(path)
-        resume = "auto" if self.start_step else self.cfg.resume  # the hosts have agreed to resume
-        is_restart = self._is_restart(path)
-        return RunDir.claim(path, resume, at=self.start_step, is_restart=is_restart, while_reading=while_reading)
-
-    def _is_restart(self, path: Path) -> bool:
-        """True if the launcher has restarted this process, and nothing was saved before, or by other hosts only."""
-        if not self.host.job or self.start_step or not has_same_parent(path):
-            return False
-        return not self.host.is_alone or run_store(path).newest_valid(reads_rows=False) is None
+                return RunDir.claim(next_free(path), "never", while_reading=while_reading)
 
 
 def follow_launcher(cfg: RunConfig) -> HostInfo:
@@ -109,31 +102,24 @@ def check_launched(cfg: RunConfig, host: HostInfo) -> None:
 
 def plan_launch(cfg: RunConfig, host: HostInfo) -> LaunchPlan:
     """Fills in the run directory; with other hosts, agrees on it and on the checkpoint to resume from."""
-    new_dir = (
-        "" if cfg.run_dir else default_run_dir(Path("runs"), cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed)
+    run_dir = Path(
+        cfg.run_dir or default_run_dir(Path("runs"), cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed)
     )
-    run_dir = Path(cfg.run_dir or new_dir)
     if host.is_alone:
         own = replace(own_config(cfg, host), run_dir=str(run_dir))
         return LaunchPlan(own, host, 0, is_named=cfg.run_dir is not None)
-    agreed = agree(host, _proposal(cfg, run_dir, host), cfg.runner.timeout_s)
-    own = own_config(replace(cfg, run_dir=agreed.run_dir), host)
-    return LaunchPlan(
-        replace(own, run_dir=str(host_dir(Path(agreed.run_dir), host.index))),
-        replace(host, launch_id=agreed.launch_id),
-        agreed.start_step,
-    )
-
-
-def _proposal(cfg: RunConfig, run_dir: Path, host: HostInfo) -> Proposal:
     own_dir, parts = host_dir(run_dir, host.index), (run_dir, *other_hosts(run_dir))
-    return Proposal(
+    proposal = Proposal(
         config={key: value for key, value in flatten(cfg.to_mapping()).items() if key not in LOCAL_KEYS},
         run_dir=str(run_dir),
         steps=[checkpoint.env_steps for checkpoint in run_store(own_dir).usable()],
         found=sorted(str(step) for part in parts for step in part.glob(f"{CHECKPOINTS}/step-*")),
         is_restart=has_same_parent(own_dir),
     )
+    agreed = agree(host, proposal, cfg.runner.timeout_s)
+    own = own_config(replace(cfg, run_dir=agreed.run_dir), host)
+    own = replace(own, run_dir=str(host_dir(Path(agreed.run_dir), host.index)))
+    return LaunchPlan(own, replace(host, launch_id=agreed.launch_id), agreed.start_step)
 
 
 def own_config(cfg: RunConfig, host: HostInfo) -> RunConfig:

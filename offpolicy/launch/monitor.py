@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from offpolicy.checkpoint import checkpoint_path
 from offpolicy.collect.episodes import unpack_episodes
 from offpolicy.config.schema import RunConfig
-from offpolicy.launch.hellos import Hellos
 from offpolicy.logger.callbacks import Callbacks
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.metrics import require_known
@@ -23,8 +24,16 @@ from offpolicy.replay.rate_limiter import LearningStart, RateLimiter, first_lear
 from offpolicy.timing.clock import Every, MonotonicClock
 from offpolicy.timing.core_ledger import CoreLedger
 from offpolicy.timing.trace_writer import TraceTrack
-from offpolicy.training.run_memory import RunMemory
-from offpolicy.types import CollectorTotals, CoreTotals, EvalResult, Snapshot
+from offpolicy.training.run_memory import COLLECTOR_COUNTERS, RunMemory
+from offpolicy.types import (
+    NO_ACCOUNT,
+    CollectorTotals,
+    CoreTotals,
+    EvalResult,
+    LearnerTotals,
+    MetricTotals,
+    Snapshot,
+)
 
 # Names of a trace's counters.
 LAG, DEBT, ROWS = "policy lag, versions", "update debt, updates", "replay rows"
@@ -68,7 +77,8 @@ class Monitor:
         self._requested_s: float | None = None
         self._seen_versions = self._versions_of(None)
         self._episodes_read = [0] * len(shared.episodes)
-        self._hellos = Hellos(cfg.runner.world_size, cfg.collect.num_collectors)
+        self._hellos: dict[str, Mapping[str, Any]] = {}  # the first message of each process, by its name
+        self._collectors = [f"collector {index}" for index in range(cfg.collect.num_collectors)]
         self._learner: LearnerReports | None = None
         self._rate_limiter: RateLimiter = make_rate_limiter(
             cfg, LearningStart(first_learning_step(cfg, num_hosts), 0), num_hosts
@@ -95,45 +105,68 @@ class Monitor:
             case "eval_episode":
                 self.callbacks.episodes([{name: value for name, value in message.items() if name != "kind"}])
             case "setting":
+                update_s = {int(threads): seconds for threads, seconds in message["update_s"].items()}
                 header = replace(self._logger.header, learner_threads=message["threads"], mode=message["mode"])
-                self._logger.set_header(replace(header, tried_update_s=_by_threads(message["update_s"])))
+                self._logger.set_header(replace(header, tried_update_s=update_s))
                 self._logger.view.message(message["text"])
             case "flops":
                 header, attainable = self._logger.header, message["attainable_per_sec"]
                 header = replace(header, flops_per_update=message["per_update"], attainable_flops_per_sec=attainable)
                 self._logger.set_header(replace(header, flops_per_decision=message["per_decision"]))
             case "checkpoint":
-                self.saved_steps.append(message["env_steps"])
-                self.callbacks.checkpoint(checkpoint_path(self._logger.run_dir, message["env_steps"]))
-                self._answer_signals(message["env_steps"], message["signals"])
-            case "note" | "warning" | "activity" | "early_stop" as kind:
-                self._show(kind, message["text"])
+                self._on_checkpoint(message["env_steps"], message["signals"])
+            case "activity":
+                self._logger.view.activity(message["text"])
+            case "note" | "warning" | "early_stop" as kind:
+                self._logger.view.message(f"warning: {message['text']}" if kind == "warning" else message["text"])
+                self.early_stop = message["text"] if kind == "early_stop" else self.early_stop
             case "done":
                 self._read_cores()  # now: the learners' threads are gone when the last record is written
                 self.is_complete = bool(message["is_complete"])
                 self.stopped_by = message["stopped_by"]
                 self._agreed_steps = message["env_steps"]
 
-    def _answer_signals(self, env_steps: int, num_signals: int) -> None:
-        """Says that a checkpoint, begun after so many signals, is the one that the last of them has asked for."""
+    def _on_checkpoint(self, env_steps: int, num_signals: int) -> None:
+        """Notes a checkpoint; it is the one that the last of so many signals has asked for, if that has none yet."""
+        self.saved_steps.append(env_steps)
+        self.callbacks.checkpoint(checkpoint_path(self._logger.run_dir, env_steps))
         if num_signals > self._num_answered:
             self._num_answered = num_signals
             self._logger.view.message(f"checkpoint saved at env step {env_steps:,}: SIGUSR1 asked for it")
 
     def _on_hello(self, child: Child, message: Mapping[str, Any]) -> None:
-        self._hellos.add(child.name, message)
+        self._hellos[child.name] = message
         if child.is_learner:
             self._on_learner_hello(child, message)
-        if self._hellos.are_complete:
-            self._logger.start_from(self._hellos.baseline(self._num_hosts, self._shared.num_ranks, self._capacity))
+        if not self._missing:
+            self._logger.start_from(self._baseline())
 
-    def _show(self, kind: str, text: str) -> None:
-        if kind == "activity":
-            self._logger.view.activity(text)
-            return
-        if kind == "early_stop":
-            self.early_stop = text
-        self._logger.view.message(f"warning: {text}" if kind == "warning" else text)
+    @property
+    def _missing(self) -> list[str]:
+        """The learners and collectors that have sent no hello yet."""
+        names = [*(f"learner {rank}" for rank in range(self._cfg.runner.world_size)), *self._collectors]
+        return [name for name in names if name not in self._hellos]
+
+    def _baseline(self) -> Snapshot:
+        """Returns the counters before these processes: zero, or the checkpoint's."""
+        learner, collectors = self._hellos["learner 0"], [self._hellos[name] for name in self._collectors]
+        names, sums, counts = tuple(learner["metrics"]), np.array(learner["sums"]), np.array(learner["counts"])
+        # Every rank sends the sums of the checkpoint, but only rank 0 continues them; the others start from zero.
+        first = LearnerTotals(NO_ACCOUNT, learner["updates"], 0, 0.0, MetricTotals(names, sums, counts))
+        other = replace(first, metrics=MetricTotals(names, 0 * sums, 0 * counts))
+        return Snapshot(
+            wall_s=0.0,
+            env_steps=self._num_hosts * sum(hello["env_steps"] for hello in collectors),
+            iteration=0,
+            learners=(first, *[other] * (self._shared.num_ranks - 1)),
+            collectors=tuple(
+                CollectorTotals(NO_ACCOUNT, **{name: hello[name] for name in COLLECTOR_COUNTERS})
+                for hello in collectors
+            ),
+            replay_rows=0,
+            replay_capacity=self._capacity,
+            update_debt=None,
+        )
 
     def _on_learner_hello(self, child: Child, message: Mapping[str, Any]) -> None:
         """Raises `UnknownMetricError` if a plug-in's update rule has metrics of its own: no record could hold them."""
@@ -251,7 +284,7 @@ class Monitor:
         """Logs the episodes and the counters that no record holds yet, at the end of a run."""
         self.drain_episodes()
         snapshot = self.snapshot()
-        if self._hellos.are_complete and snapshot.learners and not self._has_logged(snapshot):
+        if not self._missing and snapshot.learners and not self._has_logged(snapshot):
             self.callbacks.record(self._logger.log_interval(snapshot))
         self.callbacks.settle()
         self._show_warnings()
@@ -291,7 +324,7 @@ class Monitor:
     def _log(self) -> None:
         """Writes one record, or a line of status while learning has not begun."""
         versions, env_steps = self._versions_of(self._learner), self._env_steps
-        if versions[0] > self._seen_versions[0] and self._hellos.are_complete:
+        if versions[0] > self._seen_versions[0] and not self._missing:
             self._seen_versions = versions
             self._read_cores()
             snapshot = self.snapshot()
@@ -305,13 +338,10 @@ class Monitor:
             self._logged_eval = self.last_eval
             self._num_logged += 1
         elif self._updates == 0:
-            first = self._rate_limiter.start
-            is_early = 0 < env_steps < first
-            self._logger.status(
-                f"collecting steps before learning {env_steps}/{first}" if is_early else self._hellos.waiting_for
-            )
-
-
-def _by_threads(numbers: Mapping[str, float]) -> dict[int, float]:
-    """Returns a mapping by the number of threads as it was before it became JSON."""
-    return {int(threads): value for threads, value in numbers.items()}
+            first, missing = self._rate_limiter.start, self._missing
+            status = "starting: waiting for the first update"
+            if 0 < env_steps < first:
+                status = f"collecting steps before learning {env_steps}/{first}"
+            elif missing:
+                status = f"starting: waiting for {', '.join(missing)} to load torch and make environments"
+            self._logger.status(status)

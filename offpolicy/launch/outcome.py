@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from offpolicy.collect.evaluations import read_scores, stop_reason
 from offpolicy.config.schema import RunConfig
@@ -14,10 +14,7 @@ from offpolicy.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
     EXIT_TERMINATED,
-    CheckpointError,
     Interrupted,
-    SaveError,
-    StartError,
     error_of,
 )
 from offpolicy.files import atomic_write
@@ -47,24 +44,18 @@ def outcome_of(supervisor: Supervisor, monitor: Monitor, total: int) -> Outcome:
     """Returns how a run of `total` env steps ended whose processes have all exited."""
     failure = supervisor.failure
     if monitor.is_complete and failure is None:
-        return Outcome(RunStatus.COMPLETED, EXIT_OK, _why_complete(monitor, total))
+        env_steps = monitor.snapshot().env_steps
+        early = monitor.early_stop or "stopped early by an evaluation on the first host"
+        return Outcome(RunStatus.COMPLETED, EXIT_OK, f"{env_steps:,} env steps done" if env_steps >= total else early)
     saved = f"checkpoint saved at env step {monitor.saved_steps[-1]:,}" if monitor.saved_steps else "nothing saved"
     if supervisor.signal_code and (failure is None or failure.exit_code == 1):
         return Outcome(RunStatus.INTERRUPTED, supervisor.signal_code, f"stopped by a signal; {saved}")
     if failure is not None:
         return Outcome(RunStatus.FAILED, failure.exit_code, f"{failure.role} {failure.index}: {failure.cause}")
     if monitor.stopped_by is not None:
-        return Outcome(
-            RunStatus.INTERRUPTED, EXIT_TERMINATED, f"the host of rank {monitor.stopped_by} asked to stop; {saved}"
-        )
+        why = f"the host of rank {monitor.stopped_by} asked to stop; {saved}"
+        return Outcome(RunStatus.INTERRUPTED, EXIT_TERMINATED, why)
     return Outcome(RunStatus.FAILED, 1, "the learner left before the budget was spent")
-
-
-def _why_complete(monitor: Monitor, total: int) -> str:
-    env_steps = monitor.snapshot().env_steps
-    if env_steps >= total:
-        return f"{env_steps:,} env steps done"
-    return monitor.early_stop or "stopped early by an evaluation on the first host"
 
 
 def is_complete(run: RunDir, cfg: RunConfig) -> bool:
@@ -83,49 +74,28 @@ def is_complete(run: RunDir, cfg: RunConfig) -> bool:
 
 def already_complete(path: Path, env_steps: int, cfg: RunConfig) -> str:
     """Returns what to say and to type where a run of `env_steps` has nothing left to do for `cfg`."""
-    shown, total = shown_path(path), cfg.total_timesteps
-    reason = stop_reason(read_scores(path), cfg.stop)
-    if env_steps < total and reason is not None:
-        given = " ".join([*(text for text, is_set in _neutral(cfg) if is_set), f"total_timesteps={total}"])
-        return (
-            f"already complete: {reason}, after {env_steps:,} of {total:,} env steps, in {shown}; nothing was changed\n"
-            f"give other values to go on: offpolicy resume {shown} {given}"
-        )
+    shown, total, stop = shown_path(path), cfg.total_timesteps, cfg.stop
+    done, given = f"{env_steps:,} of {total:,} env steps", "total_timesteps=..."
+    typed = [f"total_timesteps={2 * env_steps}"]
+    if env_steps < total and (reason := stop_reason(read_scores(path), stop)) is not None:
+        done, given = f"{reason}, after {done}", "other values"
+        ways = {"stop.reward=null": stop.reward is not None, "stop.patience=0": stop.patience > 0}
+        typed = [*(word for word, is_set in ways.items() if is_set), f"total_timesteps={total}"]
     return (
-        f"already complete: {env_steps:,} of {total:,} env steps, in {shown}; nothing was changed\n"
-        f"give total_timesteps=... to go on: offpolicy resume {shown} total_timesteps={2 * env_steps}"
+        f"already complete: {done}, in {shown}; nothing was changed\n"
+        f"give {given} to go on: offpolicy resume {shown} {' '.join(typed)}"
     )
 
 
-def _neutral(cfg: RunConfig) -> list[tuple[str, bool]]:
-    """Returns what switches off each way to stop early, and if it is switched on."""
-    return [("stop.reward=null", cfg.stop.reward is not None), ("stop.patience=0", cfg.stop.patience > 0)]
+def failure_of(env_steps: int, exit_code: int, cause: str) -> Failure:
+    """Returns the failure of a run whose processes cannot be started, or whose summary cannot be written."""
+    return Failure("supervisor", 0, os.getpid(), env_steps, exit_code, cause)
 
 
 def conclude(
     path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Outcome, provenance: Provenance
 ) -> OSError | None:
     """Writes and shows the summary; returns what the disk refused."""
-    summary, refusal = record_end(path, monitor, logger, outcome, provenance)
-    logger.finish(summary)
-    return refusal
-
-
-def unwritten(env_steps: int, refusal: OSError) -> Failure:
-    """Returns the failure of a run that has ended well, but for its summary."""
-    cause = f"summary.json was not written: {refusal}"
-    return Failure("supervisor", 0, os.getpid(), env_steps, SaveError.exit_code, cause)
-
-
-def not_started(env_steps: int, error: StartError | CheckpointError) -> Failure:
-    """Returns the failure of a run whose processes cannot be started, or cannot begin again."""
-    return Failure("supervisor", 0, os.getpid(), env_steps, error.exit_code, str(error))
-
-
-def record_end(
-    path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Outcome, provenance: Provenance
-) -> tuple[dict[str, Any], OSError | None]:
-    """Writes the summary; returns it, and what the disk refused."""
     summary = build_summary(
         monitor.snapshot(),
         logger.header,
@@ -144,12 +114,14 @@ def record_end(
     if called := monitor.callbacks.section():
         summary["callbacks"] = called
     note_what_ran(path / "config.yaml", logger.header)
+    refusal = None
     try:
         write_summary(path / SUMMARY, summary)
     except OSError as error:
         logger.view.message(f"summary.json not written: {error}")
-        return summary, error
-    return summary, None
+        refusal = error
+    logger.finish(summary)
+    return refusal
 
 
 def note_what_ran(config_file: Path, header: RunHeader) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from offpolicy.launch.hosts import LaunchPlan
 from offpolicy.launch.run_dir import has_saved_nothing
 from offpolicy.launch.run_lock import is_running
 from offpolicy.logger.wandb import require_login
-from offpolicy.machine import X86_64, available_memory, keeps_store_order, num_usable_cores, processor
+from offpolicy.machine import X86_64, keeps_store_order, memory, num_usable_cores, processor
 from offpolicy.output import counted
 from offpolicy.processes.fork_server import ChildError, ChildTimeout, ForkServer, call_in_child
 from offpolicy.replay.demonstrations import read_demos
@@ -105,12 +105,17 @@ def check_actions(cfg: RunConfig, spec: SpaceSpec) -> None:
 
 def check_groups(cfg: RunConfig, spec: SpaceSpec) -> None:
     """Refuses an environment without the observation groups that the algorithm needs. Raises `ConfigError`."""
-    _check_actor_group(cfg, spec)
+    got = f"the groups {', '.join(spec.obs_keys)}" if spec.obs_keys else "no groups"
+    group = ACTOR_GROUPS.get(cfg.algo.actor_input)
+    if group is not None and group not in spec.obs_keys:
+        raise ConfigError(
+            f"algo.actor_input: got {cfg.algo.actor_input}, but {cfg.env.id} observes {got}; allowed all, or an"
+            f" environment with the group {group}, see env.kwargs.groups"
+        )
     if cfg.algo.name != "hora":
         return
     env, needed = cfg.env.id, (OBS, PRIVILEGED, HISTORY) if cfg.algo.is_adapting else (OBS, PRIVILEGED)
     if not set(needed) <= set(spec.obs_keys):
-        got = f"the groups {', '.join(spec.obs_keys)}" if spec.obs_keys else "no groups"
         advice = "see env.kwargs.groups" if "groups" in cfg.env.kwargs else "write env=hand_rotation, which has them"
         raise ConfigError(
             f"env.id: {env} observes {got}, allowed a Dict with {', '.join(needed)} for algo=hora"
@@ -120,17 +125,6 @@ def check_groups(cfg: RunConfig, spec: SpaceSpec) -> None:
     if len(shape) != 2 or shape[0] < MIN_FRAMES:
         allowed = f"(frames, numbers), at least {MIN_FRAMES} frames"
         raise ConfigError(f"env.id: {HISTORY} of {env} has the shape {shape}, allowed {allowed}")
-
-
-def _check_actor_group(cfg: RunConfig, spec: SpaceSpec) -> None:
-    """Refuses `algo.actor_input` where the environment does not observe that group. Raises `ConfigError`."""
-    group = ACTOR_GROUPS.get(cfg.algo.actor_input)
-    if group is not None and group not in spec.obs_keys:
-        got = f"the groups {', '.join(spec.obs_keys)}" if spec.obs_keys else "no groups"
-        raise ConfigError(
-            f"algo.actor_input: got {cfg.algo.actor_input}, but {cfg.env.id} observes {got}; allowed all, or an"
-            f" environment with the group {group}, see env.kwargs.groups"
-        )
 
 
 def asks_for_gpus(cfg: RunConfig) -> bool:
@@ -187,7 +181,7 @@ def check_gpus(cfg: RunConfig, gpus: Gpus) -> None:
 def check_resident(cfg: RunConfig, spec: SpaceSpec, free: list[int]) -> None:
     """Refuses a device copy of the replay that does not fit. Raises `ConfigError`."""
     index, is_shared = int(cfg.device.partition(":")[2] or 0), ":" in cfg.device or not free
-    where, available = (f"cuda:{index}", free[index]) if free else ("the CPU", available_memory())
+    where, available = (f"cuda:{index}", free[index]) if free else ("the CPU", memory()[0])
     check_share(cfg, spec, where, available, copies=cfg.runner.world_size if is_shared else 1)
 
 
@@ -254,8 +248,8 @@ def find_teacher(plan: LaunchPlan, spec: SpaceSpec) -> int | None:
     cfg = plan.cfg
     if cfg.teacher is None or not _begins_from_another(plan):
         return None
-    path = Path(cfg.teacher)
-    return _newest_step("teacher", cfg.teacher, path, lambda: teacher_differences(path, cfg, spec))
+    path = _require_run("teacher", cfg.teacher, Path(cfg.teacher))
+    return _newest_step("teacher", path, teacher_differences(path, cfg, spec))
 
 
 def find_source(plan: LaunchPlan, spec: SpaceSpec) -> tuple[LaunchPlan, int | None]:
@@ -267,8 +261,8 @@ def find_source(plan: LaunchPlan, spec: SpaceSpec) -> tuple[LaunchPlan, int | No
     cfg = plan.cfg
     if cfg.init_from is None or not _begins_from_another(plan):
         return plan, None
-    path = find_run(cfg.init_from)
-    step = _newest_step("init_from", cfg.init_from, path, lambda: source_differences(path, cfg, spec))
+    path = _require_run("init_from", cfg.init_from, find_run(cfg.init_from))
+    step = _newest_step("init_from", path, source_differences(path, cfg, spec))
     return replace(plan, cfg=replace(cfg, init_from=str(path))), step
 
 
@@ -282,15 +276,17 @@ def _begins_from_another(plan: LaunchPlan) -> bool:
     return run_store(Path(plan.cfg.run_dir or ".")).newest_valid(reads_rows=False) is None
 
 
-def _newest_step(key: str, given: str, path: Path, differences: Callable[[], list[str]]) -> int:
-    """Returns the env step of the newest checkpoint of the run at `path`, which `key` names as `given`.
-
-    Raises `ConfigError` if there is no run, if it differs, or if it holds no usable checkpoint.
-    """
+def _require_run(key: str, given: str, path: Path) -> Path:
+    """Returns the directory of the run that `key` names as `given`. Raises `ConfigError` where it holds none."""
     if not (path / "config.yaml").is_file():
         raise ConfigError(f"{key}: got {given!r}, allowed the directory of a run (it has no config.yaml)")
-    if problems := differences():
-        raise ConfigError(problems)
+    return path
+
+
+def _newest_step(key: str, path: Path, differences: Sequence[str]) -> int:
+    """Returns the env step of the newest checkpoint of a run. Raises `ConfigError` without one, or if it differs."""
+    if differences:
+        raise ConfigError(differences)
     store = run_store(path)
     checkpoint = store.newest_valid(reads_rows=False)  # its networks are wanted, and that run may go on
     if checkpoint is None:

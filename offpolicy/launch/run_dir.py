@@ -20,7 +20,6 @@ from offpolicy.launch.run_lock import RunLock, is_signed
 from offpolicy.runs import LOCK
 from offpolicy.training.worker import SNAPSHOT_DIR
 
-RESUME_MODES = ("auto", "must", "never")
 ATTEMPT = "attempt-"
 HOST_DIR = re.compile(r"host-[0-9]+")  # of every host but the first, below the run's directory
 _PART = re.compile(rf"{HOST_DIR.pattern}|{ATTEMPT}[0-9]+")
@@ -76,8 +75,6 @@ class RunDir:
         moves the records away whatever was saved, because the hosts have nothing in common. `while_reading` is entered
         for the reading of the checkpoints, which takes long and may be interrupted.
         """
-        if resume not in RESUME_MODES:
-            raise ConfigError(f"resume: got {resume!r}, allowed one of {', '.join(RESUME_MODES)}")
         if not is_restart:
             _refuse_by_content(path, resume)
         # Before the lock is taken, by which the directory of anybody would look like that of a run.

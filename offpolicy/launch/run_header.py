@@ -8,7 +8,7 @@ from pathlib import Path
 
 from offpolicy.checkpoint import SharedState
 from offpolicy.checkpoint.content import PLUGINS_KEY
-from offpolicy.collect.evaluations import Score, best_of, last_result, read_scores
+from offpolicy.collect.evaluations import best_of, last_result, read_scores
 from offpolicy.config.overrides import as_override
 from offpolicy.config.parsing import flatten
 from offpolicy.config.run_files import env_differences, read_config
@@ -27,13 +27,14 @@ from offpolicy.output import counted
 from offpolicy.replay.rate_limiter import first_learning_step
 from offpolicy.timing.clock import unix_s
 from offpolicy.training.run_memory import row_layout, transport_nbytes
-from offpolicy.training.worker import HostPlan, WorkerSpec
+from offpolicy.training.worker import WorkerSpec
 
 
 def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> OffPolicyLogger:
     """Returns the logger of a run, open on its directory."""
     cfg = job.cfg
-    best, last_eval = _best_before(job, run), last_result(run.path, job.kept_eval_step)
+    kept = [score for score in read_scores(run.path) if score.env_steps <= job.kept_eval_step]
+    best, last_eval = best_of(kept) if kept else None, last_result(run.path, job.kept_eval_step)
     header = RunHeader(
         algo=cfg.algo.name,
         env_id=cfg.env.id,
@@ -68,47 +69,62 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
     return logger
 
 
-def _best_before(job: WorkerSpec, run: RunDir) -> Score | None:
-    """Returns the best evaluation that the run keeps of an earlier start; None where there is none."""
-    kept = [score for score in read_scores(run.path) if score.env_steps <= job.kept_eval_step]
-    return best_of(kept) if kept else None
-
-
 def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
     """Writes the run header."""
-    cfg, host = job.cfg, job.host
     logger.view.message(f"run directory: {run.path}")
+    problems = unread_warning(job.cfg)
+    if job.spec.max_episode_steps is None:
+        problems.append(
+            f"{job.cfg.env.id} is registered without a time limit: episodes that do not end by themselves are cut by an"
+            f" evaluation after {MAX_EPISODE_STEPS:,} steps, and never in training; env.kwargs.max_episode_steps=1000"
+            " sets one"
+        )
+    warnings = [f"warning: {problem}" for problem in (*problems, *run.warnings)]
+    for line in (
+        *_process_lines(job),
+        *_plugin_lines(job.cfg, run),
+        *_restart_lines(job),
+        *warnings,
+        *_begin_lines(job),
+    ):
+        logger.view.message(line)
+
+
+def _process_lines(job: WorkerSpec) -> Iterator[str]:
+    """Yields the hosts, the memory, and what works side by side."""
+    cfg, host = job.cfg, job.host
     if not host.is_alone:
         attempt = f", restart {host.attempt}" if host.attempt else ""
-        logger.view.message(f"host {host.index} of {host.num_hosts}, launched by torchrun as {host.job}{attempt}")
-    logger.view.message(memory_line(job))
-    for line in (*_workers(cfg, job.plan), *_plugin_lines(cfg, run), *_restart_lines(job)):
-        logger.view.message(line)
+        yield f"host {host.index} of {host.num_hosts}, launched by torchrun as {host.job}{attempt}"
+    yield memory_line(job)
+    threads = f"threads learner {job.plan.learner_threads}, collector {job.plan.collector_threads}"
+    yield f"{cfg.runner.name}, {cfg.collect_mode}: {threads}"
+    if cfg.env.num_envs > 1:
+        yield environments_line(cfg.env, job.plan.env_threads)
+    if job.plan.has_evaluator:
+        yield "evaluation: beside training, in a process with a thread of its own"
     num_ranks = host.num_hosts * cfg.runner.world_size
     if num_ranks > 1:
+        parts = f"batch {cfg.algo.batch_size // num_ranks} per rank, {cfg.algo.batch_size} together"
         if cfg.algo.learns_from_rollouts:
             parts = f"{counted(cfg.collect.num_collectors // cfg.runner.world_size, 'collector')} per rank"
-        else:
-            parts = f"batch {cfg.algo.batch_size // num_ranks} per rank, {cfg.algo.batch_size} together"
-        logger.view.message(f"{num_ranks} learner ranks average gradients: {parts}")
-    for problem in (*_problems(job), *run.warnings):
-        logger.view.message(f"warning: {problem}")
+        yield f"{num_ranks} learner ranks average gradients: {parts}"
+
+
+def _begin_lines(job: WorkerSpec) -> Iterator[str]:
+    """Yields where the run begins, unless that is at its first env step with new networks."""
+    cfg = job.cfg
     if job.restarts:
         where = "from the beginning" if job.checkpoint is None else f"at env step {job.start_step:,}, the checkpoint's"
-        logger.view.message(f"all processes begin again {where}")
+        yield f"all processes begin again {where}"
     elif job.start_step:
-        logger.view.message(f"resuming at env step {job.start_step:,}")
-    elif job.teacher_step is not None:
-        logger.view.message(f"teacher: {cfg.teacher}, env step {job.teacher_step:,}")
-        _announce_differences(logger, cfg, cfg.teacher, "the teacher's environment")
-    elif job.init_step is not None:
-        logger.view.message(f"networks and normalisers: of {cfg.init_from}, env step {job.init_step:,}")
-        _announce_differences(logger, cfg, cfg.init_from, "its environment")
-
-
-def _announce_differences(logger: OffPolicyLogger, cfg: RunConfig, other: str | None, whose: str) -> None:
-    for difference in env_differences(read_config(Path(other or "")).env, cfg.env):
-        logger.view.message(f"warning: {whose} was another one: {difference}")
+        yield f"resuming at env step {job.start_step:,}"
+    elif job.teacher_step is not None or job.init_step is not None:
+        other, whose = Path(cfg.teacher or cfg.init_from or ""), "the teacher's" if cfg.teacher else "its"
+        text = f"teacher: {other}" if cfg.teacher else f"networks and normalisers: of {other}"
+        yield f"{text}, env step {job.teacher_step or job.init_step or 0:,}"
+        for difference in env_differences(read_config(other).env, cfg.env):
+            yield f"warning: {whose} environment was another one: {difference}"
 
 
 def _plugin_lines(cfg: RunConfig, run: RunDir) -> Iterator[str]:
@@ -136,16 +152,6 @@ def _restart_lines(job: WorkerSpec) -> Iterator[str]:
         yield f"if a process is killed, all begin again from the newest checkpoint: {'; '.join(costs)}"
 
 
-def _workers(cfg: RunConfig, plan: HostPlan) -> Iterator[str]:
-    """Yields the lines on what works side by side."""
-    threads = f"threads learner {plan.learner_threads}, collector {plan.collector_threads}"
-    yield f"{cfg.runner.name}, {cfg.collect_mode}: {threads}"
-    if cfg.env.num_envs > 1:
-        yield environments_line(cfg.env, plan.env_threads)
-    if plan.has_evaluator:
-        yield "evaluation: beside training, in a process with a thread of its own"
-
-
 def environments_line(env: EnvConfig, num_threads: int) -> str:
     """Returns the line on how the environments of a collector are stepped, and why not faster."""
     how = f"env.vectorization={env.vectorization}"
@@ -164,18 +170,6 @@ def unread_warning(cfg: RunConfig) -> list[str]:
         for key, needs in unread_options(cfg).items()
     ]
     return [f"nothing reads in this run: {', '.join(found)}"] if found else []
-
-
-def _problems(job: WorkerSpec) -> list[str]:
-    """Returns the options that nothing reads, and what may go wrong with this environment on this machine."""
-    problems = unread_warning(job.cfg)
-    if job.spec.max_episode_steps is None:
-        problems.append(
-            f"{job.cfg.env.id} is registered without a time limit: episodes that do not end by themselves are cut by an"
-            f" evaluation after {MAX_EPISODE_STEPS:,} steps, and never in training; env.kwargs.max_episode_steps=1000"
-            " sets one"
-        )
-    return problems
 
 
 def memory_line(job: WorkerSpec) -> str:

@@ -38,25 +38,15 @@ def trim_train_log(fd: int, longest: int = LONGEST, head: int = HEAD, tail: int 
     size = os.fstat(fd).st_size
     if size <= longest:
         return
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), open(f"/proc/self/fd/{fd}", "r+b", buffering=0) as file:  # `fd` appends alone
         end = os.pread(fd, tail, size - tail)
         earlier = NOTICE.match(os.pread(fd, MOST_NOTICE, head))  # of the last cut
         left_out = size - head - len(end)
         if earlier is not None:
             left_out += int(earlier[1].replace(b",", b"")) - len(earlier[0])
         kept = f"\n[... {left_out:,} bytes left out ...]\n".encode() + end
-        _overwrite(fd, kept, head)
+        file.seek(head)
         fault.hit("train_log.trim")
-        os.ftruncate(fd, head + len(kept))
-
-
-def _overwrite(fd: int, content: bytes, begin: int) -> None:
-    """Writes `content` at an offset. Raises OSError."""
-    own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)  # `fd` appends, whatever the offset
-    try:
-        written = 0
-        while written < len(content):
+        if file.write(kept) == len(kept):
             fault.hit("train_log.trim")
-            written += os.pwrite(own, content[written:], begin + written)
-    finally:
-        os.close(own)
+            file.truncate()

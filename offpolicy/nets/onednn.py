@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offpolicy.machine import cpu_family, cpu_vendor
+from offpolicy.machine import cpu_fact
 
 AUTO, BLAS, ONEDNN = "auto", "blas", "onednn"  # values of `algo.products`
 AMD, FIRST_FAMILY = "AuthenticAMD", 26  # measured; family 25 (Zen 4) computes AVX-512 in two halves
@@ -59,4 +59,8 @@ def has_onednn() -> bool:
 
 def leaves_avx512_unused() -> bool:
     """True for a processor with full AVX-512 for which MKL takes other kernels."""
-    return torch.cpu._is_avx512_supported() and cpu_vendor() == AMD and cpu_family() >= FIRST_FAMILY
+    return (
+        torch.cpu._is_avx512_supported()
+        and cpu_fact("vendor_id") == AMD
+        and int(cpu_fact("cpu family")) >= FIRST_FAMILY
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from offpolicy.distributed.world import World
-from offpolicy.machine import available_memory
+from offpolicy.machine import memory
 from offpolicy.output import counted
 from offpolicy.processes.control_page import RankWord
 from offpolicy.replay.demonstrations import Demonstrations, demonstration_rows, read_demos
@@ -172,4 +172,4 @@ def fits_on_device(replay: Replay) -> bool:
 
 def _free_memory(rank: Rank) -> int:
     """Returns the free bytes of the rank's device."""
-    return torch.cuda.mem_get_info(rank.device)[0] if rank.device.type == "cuda" else available_memory()
+    return torch.cuda.mem_get_info(rank.device)[0] if rank.device.type == "cuda" else memory()[0]

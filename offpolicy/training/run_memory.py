@@ -10,7 +10,7 @@ import numpy as np
 from offpolicy.collect.episodes import EPISODE_COLUMNS
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-from offpolicy.machine import allow_open_files, available_memory, gives_memory_back
+from offpolicy.machine import allow_open_files, gives_memory_back, memory
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import CollectorWord, ControlPage
 from offpolicy.processes.handshake import LearnerGate
@@ -89,7 +89,7 @@ def check_memory(cfg: RunConfig, spec: SpaceSpec) -> None:
 
     Where the kernel takes no memory back, the replay comes to use all the room of its rings, twice as much.
     """
-    needed, available, key = transport_nbytes(cfg, spec), available_memory(), size_key(cfg)
+    needed, available, key = transport_nbytes(cfg, spec), memory()[0], size_key(cfg)
     if not cfg.algo.learns_from_rollouts and not gives_memory_back():
         needed = cfg.collect.num_collectors * ReplayRing.room_for(*_replay_size(cfg, spec))
     if needed > 0.9 * available:

@@ -11,7 +11,7 @@ from offpolicy import machine
 
 
 def test_the_memory_at_hand_is_a_sensible_number() -> None:
-    assert 2**26 < machine.available_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 2**26 < machine.memory()[0] <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 # -- CPU quotas -------------------------------------------------------------------------------------------------------

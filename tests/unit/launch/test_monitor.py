@@ -178,6 +178,18 @@ def test_at_the_start_the_monitor_names_those_that_it_waits_for(run: Run) -> Non
     assert run.logger.of("status")[1:] == ["starting: waiting for the first update"]
 
 
+def test_the_counters_begin_with_those_of_the_checkpoint_and_only_rank_0_has_its_sums(run: Run) -> None:
+    run.shared.num_ranks = 2
+    run.send("learner", "hello", **LEARNER_HELLO | {"updates": 30, "sums": [6.0], "counts": [3]})
+    run.send("collector", "hello", env_steps=40, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
+    found = run.logger.last_snapshot
+    assert found is not None
+    assert (found.env_steps, found.iteration) == (40, 0)
+    assert [learner.updates for learner in found.learners] == [30, 30]
+    assert [learner.metrics.sums.tolist() for learner in found.learners] == [[6.0], [0.0]]
+    assert [learner.metrics.counts.tolist() for learner in found.learners] == [[3], [0]]
+
+
 def test_a_metric_of_a_plugin_alone_is_refused_when_the_learner_starts(run: Run) -> None:
     with pytest.raises(UnknownMetricError, match="train/quantile_spread"):
         run.send("learner", "hello", **{**LEARNER_HELLO, "metrics": ["critic_loss", "quantile_spread"]})

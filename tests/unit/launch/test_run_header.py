@@ -64,48 +64,34 @@ def test_an_environment_without_a_time_limit_is_warned_of() -> None:
     assert "env.kwargs.max_episode_steps=1000" in warning
 
 
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
+def test_what_is_special_has_a_line() -> None:
+    ranks = {"algo": {"name": "appo"}, "runner": {"name": "appo", "world_size": 2}, "collect": {"num_collectors": 4}}
+    host = HostInfo(index=1, num_hosts=2, job="j", attempt=2)
+    lines: list[tuple[dict[str, Any], str]] = [
         ({"has_evaluator": True}, "evaluation: beside training, in a process with a thread of its own"),
         ({"start_step": 4000}, "resuming at env step 4,000"),
         ({"rejected": ["step-9 is damaged"]}, "warning: step-9 is damaged"),
-        (
-            {"host": HostInfo(index=1, num_hosts=2, job="j", attempt=2), "runner": {"name": "multi_gpu"}},
-            "host 1 of 2, launched by torchrun as j, restart 2",
-        ),
+        ({"host": host, "runner": {"name": "multi_gpu"}}, "host 1 of 2, launched by torchrun as j, restart 2"),
         (
             {"runner": {"name": "multi_gpu", "world_size": 2}},
             "2 learner ranks average gradients: batch 128 per rank, 256 together",
         ),
-        (
-            {
-                "algo": {"name": "appo"},
-                "runner": {"name": "appo", "world_size": 2},
-                "collect": {"num_collectors": 4},
-            },
-            "2 learner ranks average gradients: 2 collectors per rank",
-        ),
-    ],
-)
-def test_what_is_special_has_a_line(given: dict[str, Any], line: str) -> None:
-    assert line in header(**given)
+        (ranks, "2 learner ranks average gradients: 2 collectors per rank"),
+    ]
+    for given, line in lines:
+        assert line in header(**given)
 
 
-@pytest.mark.parametrize(
-    ("given", "cost"),
-    [
+def test_a_death_that_costs_more_than_a_minute_is_warned_of() -> None:
+    replay = {"checkpoint": {"replay": False}, "algo": {"learning_starts": 2000}}
+    costs: list[tuple[dict[str, Any], str]] = [
         ({"checkpoint": {"every_min": 0.0}}, "up to the work of 50,000 env steps is done again"),
         ({"checkpoint": {"every_min": 5.0, "every": 0}}, "up to 5 minutes of work is done again"),
         ({"checkpoint": {"every_min": 0.0, "every": 0}}, "up to all work is done again"),
-        (
-            {"checkpoint": {"replay": False}, "algo": {"learning_starts": 2000}},
-            "the replay is lost (checkpoint.replay=false), and learning waits for 2,000 new env steps",
-        ),
-    ],
-)
-def test_a_death_that_costs_more_than_a_minute_is_warned_of(given: dict[str, Any], cost: str) -> None:
-    assert header(**given)[-1] == f"if a process is killed, all begin again from the newest checkpoint: {cost}"
+        (replay, "the replay is lost (checkpoint.replay=false), and learning waits for 2,000 new env steps"),
+    ]
+    for given, cost in costs:
+        assert header(**given)[-1] == f"if a process is killed, all begin again from the newest checkpoint: {cost}"
 
 
 def checkpoint_at(run: Path, env_steps: int) -> Checkpoint:

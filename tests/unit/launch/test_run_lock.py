@@ -16,12 +16,7 @@ from pathlib import Path
 import pytest
 
 from offpolicy.errors import ConfigError, RunDirBusyError
-from offpolicy.launch.run_lock import (
-    RunLock,
-    has_same_parent,
-    is_running,
-    is_signed,
-)
+from offpolicy.launch.run_lock import RunLock, has_same_parent, is_running, is_signed
 from offpolicy.runs import LOCK, is_of_earlier_start
 
 
@@ -88,36 +83,36 @@ def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_run_is_running_while_the_holder_of_its_lock_lives(tmp_path: Path) -> None:
+    """A process with the pid of the holder that began later is another one, and one that is not reaped has ended."""
+
+    def sign(pid: int, host: str = socket.gethostname()) -> None:
+        (tmp_path / LOCK).write_text(json.dumps({"pid": pid, "parent": 1, "host": host}))
+
     assert not is_running(tmp_path)
     for pid, is_alive in ((os.getpid(), True), (2**30, False)):
-        (tmp_path / LOCK).write_text(json.dumps({"pid": pid, "parent": 1, "host": socket.gethostname()}))
+        sign(pid)
         assert is_running(tmp_path) == is_alive
-    (tmp_path / LOCK).write_text(json.dumps({"pid": os.getpid(), "parent": 1, "host": "elsewhere"}))
+    sign(os.getpid(), "elsewhere")
     assert is_running(tmp_path) is None
-
-
-def test_a_run_that_has_ended_is_not_running_while_its_process_goes_on(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        sign(child.pid)
+        assert is_running(tmp_path) is False
     with held(tmp_path):
         assert is_running(tmp_path)
-    assert is_running(tmp_path) is False
-    assert has_same_parent(tmp_path)  # a launcher's restart still knows its own
-
-
-def test_a_later_process_with_the_pid_of_the_holder_is_not_the_run(tmp_path: Path) -> None:
-    with held(tmp_path):
         holder = json.loads((tmp_path / LOCK).read_text())
         (tmp_path / LOCK).write_text(json.dumps(holder | {"started": holder["started"] - 1}))
         assert is_running(tmp_path) is False
 
 
-def test_a_holder_that_nobody_has_waited_for_has_ended(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        (tmp_path / LOCK).write_text(json.dumps({"pid": child.pid, "parent": 1, "host": socket.gethostname()}))
-        assert is_running(tmp_path) is False
+def test_a_run_that_has_ended_is_not_running_while_its_process_goes_on(tmp_path: Path) -> None:
+    with held(tmp_path):
+        pass
+    assert is_running(tmp_path) is False
+    assert has_same_parent(tmp_path)  # a launcher's restart still knows its own
 
 
-def test_a_file_is_of_an_earlier_start_until_the_last_one_has_ended_or_written_it_anew(tmp_path: Path) -> None:
+def test_a_file_is_of_an_earlier_start_until_the_last_one_has_ended_or_written_it_again(tmp_path: Path) -> None:
     summary = tmp_path / "summary.json"
     summary.write_text("{}")
     assert not is_of_earlier_start(summary)  # no run has begun here
