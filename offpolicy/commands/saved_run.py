@@ -57,7 +57,10 @@ class SavedRun:
         for problem in store.rejected:
             sys.stderr.write(f"offpolicy: {problem}\n")
         if found is None:
-            raise CheckpointError(_why_none(path, cfg))
+            advice = "the run ended before it saved one; train again"
+            if is_running(path) is not False:
+                advice = "the run goes on, here or on another host; Ctrl-C there saves one now"
+            raise CheckpointError(f"run: {path / CHECKPOINTS} holds no usable checkpoint: {advice}")
         if choice.step is None and is_running(path):
             saved = f"{found[0].env_steps:,} of {cfg.total_timesteps:,} env steps"
             sys.stderr.write(f"offpolicy: {path} is in progress; this is its newest checkpoint, of {saved}\n")
@@ -102,14 +105,3 @@ def _policy_tensors(checkpoint: Checkpoint | BestPolicy) -> Mapping[str, Tensor]
     """Returns the tensors of a policy by its own names, as copies."""
     tensors, prefix = learner_tensors(checkpoint), "policy."
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _why_none(path: Path, cfg: RunConfig) -> str:
-    """Returns why a run has no checkpoint, and what helps."""
-    running, every, minutes = is_running(path), cfg.checkpoint.every, cfg.checkpoint.every_min
-    if running is False:
-        return f"run: {path / CHECKPOINTS} holds no usable checkpoint: the run ended before it saved one; train again"
-    state = "is in progress" if running else "is in progress, or was killed, on another host"
-    first = f"at env step {every:,} (checkpoint.every)" if 0 < every < cfg.total_timesteps else "at its end"
-    first += f", or after {minutes:g} min (checkpoint.every_min)" if minutes else ""
-    return f"run: {path} {state}, and its first checkpoint comes {first}; Ctrl-C there saves one now"

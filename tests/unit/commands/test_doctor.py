@@ -26,52 +26,41 @@ def test_the_worst_comes_first_with_its_fix() -> None:
     assert list(lines([FINE]))[-1] == "training works here: offpolicy train algo=sac"
 
 
-@pytest.mark.parametrize(("wanted", "level"), [("rich>=14", OK), ("rich<14", BAD), ("no-such-package>=1", BROKEN)])
-def test_a_package_is_compared_with_its_range(wanted: str, level: str) -> None:
-    found = package(Requirement(wanted))
-    assert found.level == level
-    assert found.fix == ("" if level == OK else f"pip install '{wanted}'")
+def test_a_package_is_compared_with_its_range() -> None:
+    for wanted, level in (("rich>=14", OK), ("rich<14", BAD), ("no-such-package>=1", BROKEN)):
+        found = package(Requirement(wanted))
+        assert (found.level, found.fix) == (level, "" if level == OK else f"pip install '{wanted}'")
 
 
-@pytest.mark.parametrize(
-    ("cuda", "names", "has_driver", "level", "words"),
-    [
+def test_gpus_are_usable_or_say_why_not() -> None:
+    for cuda, names, has_driver, level, words in (
         (None, [], False, OK, "no GPU driver"),
         (None, [], True, SLOW, "CPU build"),
         ("12.8", [], True, SLOW, "torch sees no device"),
         ("12.8", ["H200"], True, OK, "H200, CUDA 12.8"),
-    ],
-)
-def test_gpus_are_usable_or_say_why_not(
-    cuda: str | None, names: list[str], has_driver: bool, level: str, words: str
-) -> None:
-    (found,) = gpus({"cuda": cuda, "gpus": names}, has_driver=has_driver)
-    assert found.level == level
-    assert words in found.value
+    ):
+        (found,) = gpus({"cuda": cuda, "gpus": names}, has_driver=has_driver)
+        assert found.level == level
+        assert words in found.value
 
 
-@pytest.mark.parametrize(
-    ("cpus", "existing", "quotas", "level", "words"),
-    [
+def test_cores_are_judged_within_affinity_and_quota() -> None:
+    limits: list[tuple[int, int, list[float], str, str]] = [
         (2, 2, [], OK, "2 of the machine's 2"),
         (2, 64, [], NOTE, "2 of the machine's 64"),
         (1, 64, [], SLOW, "1 of the machine's 64"),
         (4, 4, [2.5], NOTE, "a quota of 2.5"),
         (4, 4, [0.5], SLOW, "a quota of 0.5"),
-    ],
-)
-def test_cores_are_judged_within_affinity_and_quota(
-    cpus: int, existing: int, quotas: list[float], level: str, words: str
-) -> None:
-    found = cores(cpus, existing, [CpuQuota(each, Path("/sys/fs/cgroup")) for each in quotas])
-    assert found.level == level
-    assert words in found.value
-    assert bool(found.fix) == (level != OK)
+    ]
+    for cpus, existing, quotas, level, words in limits:
+        found = cores(cpus, existing, [CpuQuota(each, Path("/sys/fs/cgroup")) for each in quotas])
+        assert (found.level, bool(found.fix)) == (level, level != OK)
+        assert words in found.value
 
 
-@pytest.mark.parametrize(("reading_ns", "backward", "level"), [(60.0, 0, OK), (1200.0, 0, SLOW), (60.0, 1, BAD)])
-def test_a_clock_that_costs_or_steps_back_is_reported(reading_ns: float, backward: int, level: str) -> None:
-    assert clock(ClockCheck("tsc", 1.0, reading_ns, 50, backward)).level == level
+def test_a_clock_that_costs_or_steps_back_is_reported() -> None:
+    for reading_ns, backward, level in ((60.0, 0, OK), (1200.0, 0, SLOW), (60.0, 1, BAD)):
+        assert clock(ClockCheck("tsc", 1.0, reading_ns, 50, backward)).level == level
 
 
 @pytest.mark.slow
