@@ -100,7 +100,7 @@ def write_output(option: str, path: Path, content: bytes | str) -> None:
 
 
 class AppendFile:
-    """Unbuffered, so nothing is left to fail at exit: a piece is in the file when `append` returns, or not at all.
+    """Unbuffered, so nothing is left to fail at exit: a piece is in the file when `write` returns, or not at all.
 
     Nobody else writes the file.
     """
@@ -108,7 +108,7 @@ class AppendFile:
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
-    def append(self, piece: bytes, instead: bytes = b"") -> None:
+    def write(self, piece: bytes, instead: bytes = b"") -> None:
         """Writes `piece` in one call, in place of the end of the file, `instead`. Raises OSError: all is as it was."""
         fault.hit("record.write")
         begin = os.fstat(self._descriptor).st_size - len(instead)
@@ -125,7 +125,7 @@ class AppendFile:
             self._descriptor = -1
 
 
-class JsonlFile:
+class JsonlFile(AppendFile):
     """An append-only file of JSON lines.
 
     On opening, a torn last line is dropped; with `resume_step`, records beyond that env step, or beyond
@@ -135,15 +135,11 @@ class JsonlFile:
     def __init__(self, path: Path, resume_step: int | None, resume_updates: int | None = None) -> None:
         if path.is_file():
             _mend(path, *(math.inf if last is None else last for last in (resume_step, resume_updates)))
-        self._file = AppendFile(path)
+        super().__init__(path)
 
     def append(self, mapping: Line) -> None:
         """Writes one line, whole or not at all. Raises OSError."""
-        self._file.append(_line(mapping))
-
-    def close(self) -> None:
-        """Closes the file; a second call does nothing."""
-        self._file.close()
+        self.write(_line(mapping))
 
 
 class UniqueJsonlFile(JsonlFile):
@@ -168,7 +164,7 @@ class UniqueJsonlFile(JsonlFile):
             is_repeated = self._is_of_before and self._last.get(UPDATES) == mapping.get(UPDATES)
             mapping = {**mapping, **self._last} if is_repeated else {**self._last, **mapping}
         line = _line(mapping, len(before))
-        self._file.append(line, before)
+        self.write(line, before)
         self._last_line, self._last, self._is_of_before = line, mapping, is_repeated
 
 

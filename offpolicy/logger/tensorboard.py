@@ -164,7 +164,7 @@ class TensorBoardSink(Sink):
         piece = self._pending.getvalue()
         self._pending.seek(0)
         self._pending.truncate()
-        self._file.append(piece)
+        self._file.write(piece)
 
     def _scalars(self, step: int, numbers: Mapping[str, float]) -> None:
         """Writes numbers; the first of a key with its description, which readers keep."""

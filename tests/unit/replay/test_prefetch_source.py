@@ -163,17 +163,6 @@ def test_every_batch_is_handed_out_once_and_in_the_order_of_the_draws(make_sourc
     assert torch.equal(got, torch.from_numpy(out).reshape(20, 64, -1)[..., : LAYOUT.next_obs.stop])
 
 
-def test_the_age_is_measured_when_a_batch_is_handed_out(make_source: MakeSource) -> None:
-    world = World()
-    source = make_source(world)
-    take(source)
-    before = source.sample_age_sum
-    world.collect(100)
-    drawn = take(source)[..., 0]
-    assert source.sample_age_sum - before == float((111 - drawn).sum())
-    assert source.samples == 128
-
-
 class BrokenSampler(Sampler):
     calls = 0
 

@@ -61,11 +61,8 @@ def test_nothing_is_due_before_learning_starts() -> None:
     assert limiter().due(101, 0) == 1
 
 
-def test_alternate_grants_exactly_what_the_next_update_needs() -> None:
+def test_alternate_grants_exactly_what_the_next_update_needs_and_overlap_one_chunk_more() -> None:
     assert limiter("alternate").granted(7) == limiter("alternate").needed(7) == 108
-
-
-def test_overlap_grants_one_chunk_more() -> None:
     assert limiter("overlap").granted(7) == 109
     assert limiter("overlap", num_envs=8).granted(0) == 101 + 8
     assert limiter("overlap", utd=0.25).granted(0) == 104 + 4

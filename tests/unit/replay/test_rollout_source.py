@@ -78,15 +78,7 @@ def test_a_batch_is_one_rollout_of_each_ring_side_by_side() -> None:
     assert (first.unread, second.unread) == (0, 0)
 
 
-def test_where_a_ring_is_late_the_others_fill_the_batch_in_their_order() -> None:
-    source, (first, _, third), _ = make(num_rings=3)
-    for ring, values in ((first, (1.0, 2.0)), (third, (5.0,))):
-        for value in values:
-            put(ring, value)
-    assert columns(source) == [1.0, 1.0, 5.0, 5.0, 2.0, 2.0]
-
-
-def test_the_next_batch_continues_with_the_ring_after_the_last_one() -> None:
+def test_where_a_ring_is_late_the_others_fill_the_batch_and_the_next_one_begins_after_the_last_ring() -> None:
     source, (first, second), _ = make(num_rings=2)
     for value in (1.0, 2.0, 3.0):
         put(first, value)
@@ -95,20 +87,13 @@ def test_the_next_batch_continues_with_the_ring_after_the_last_one() -> None:
     assert columns(source) == [9.0, 9.0, 3.0, 3.0]
 
 
-def test_transitions_are_counted_not_rows() -> None:
-    source, (ring,), _ = make()
-    for num_steps in (4, 3):
-        put(ring, 0.0, num_steps=num_steps)
-        sample(source)
-    assert (source.samples, source.sample_age_sum) == (7, 0.0)
-
-
-def test_the_lag_of_each_rollout_is_counted_the_largest_ones_together() -> None:
+def test_transitions_and_the_lag_of_each_rollout_are_counted_the_largest_ones_together() -> None:
     source, (ring,), run = make()
     for lag in (0, 2, 2, NUM_LAGS - 2, NUM_LAGS + 5, NUM_LAGS + 6):
         run.version = 40
-        put(ring, 0.0, version=40 - lag)
+        put(ring, 0.0, version=40 - lag, num_steps=3)
         sample(source)
+    assert (source.samples, source.sample_age_sum) == (18, 0.0)  # transitions, not rows
     lags = dict.fromkeys(range(NUM_LAGS), 0) | {0: 1, 2: 2, NUM_LAGS - 2: 1, NUM_LAGS - 1: 2}
     assert source.rollouts.lags.tolist() == list(lags.values())
 

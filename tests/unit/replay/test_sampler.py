@@ -68,11 +68,6 @@ def test_rows_recycled_since_the_snapshot_are_replaced_by_others_of_it_or_by_pre
     assert set(drawn(source, 512, bounds=at_request)) == set(range(19, 35))
 
 
-def test_sampling_before_anything_was_written_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="no ring holds a row"):
-        drawn(sampler(numbered_ring(16, 0), numbered_ring(16, 0)), 1)
-
-
 def test_an_age_is_what_was_written_to_all_rings_up_to_the_hand_out() -> None:
     rings = [numbered_ring(16, 5), numbered_ring(16, 5)]
     ages = SampleAges(rings)
@@ -123,13 +118,6 @@ def test_rows_that_the_writer_recycles_during_the_copy_are_not_intact(n_step: in
     assert num_recycled > 0
 
 
-def test_a_batch_holds_no_row_that_was_recycled_while_it_was_filled() -> None:
-    for run in interruptions():
-        ring, out = numbered_ring(16, 16), np.empty((64, NUMBERED.width), np.float32)
-        draw = run(partial(append, ring, 12), partial(sampler(ring).fill, out))
-        assert (numbers_of(out) == draw.position).all()
-
-
 @pytest.mark.parametrize(
     ("num_rings", "chance_of_end", "batch_size"), [(1, 0.3, 31), (2, 0.02, 256), (2, 1.0, 256)]
 )  # with 256, some rows are drawn to spare
@@ -165,19 +153,6 @@ def test_a_batch_holds_the_rows_that_were_drawn_in_place_of_others_too(
             rows = np.empty((here.sum(), layout.width), np.float32)
             assert ring.read(draw.position[here], rows).all()
             assert np.array_equal(rows[:, : layout.next_obs.stop], out[here, : layout.next_obs.stop])
-
-
-def test_a_restored_sampler_draws_the_same_transitions() -> None:
-    ring = ring_of_short_episodes(0, 0.1)
-    source = Sampler([ring], np.random.default_rng(1), guard=4)
-    out, again = (np.empty((256, ring.layout.width), np.float32) for _ in range(2))
-    source.fill(out)
-    other = Sampler([ring], np.random.default_rng(2), guard=4)
-    other.set_state(source.state())
-    for _ in range(5):
-        source.fill(out)
-        other.fill(again)
-        assert np.array_equal(out[:, : ring.layout.next_obs.stop], again[:, : ring.layout.next_obs.stop])
 
 
 def test_rows_that_one_of_several_writers_recycles_meanwhile_are_drawn_again() -> None:
