@@ -51,7 +51,7 @@ class Answer(StrEnum):
     REFUSED = "not judged"
 
 
-class Judgement(NamedTuple):
+class ConditionResult(NamedTuple):
     """The answer to a condition for one label, and its numbers or the reason why there is none."""
 
     condition: Condition
@@ -89,12 +89,12 @@ def parse_conditions(texts: Sequence[str]) -> list[Condition]:
     return conditions
 
 
-def judge(conditions: Sequence[Condition], compared: Sequence[LabelledRuns]) -> list[Judgement]:
+def check_conditions(conditions: Sequence[Condition], compared: Sequence[LabelledRuns]) -> list[ConditionResult]:
     """Returns the answer to each condition for each label but the baseline."""
-    return [_judge(condition, compared, index) for condition in conditions for index in range(1, len(compared))]
+    return [_checked(condition, compared, index) for condition in conditions for index in range(1, len(compared))]
 
 
-def _judge(condition: Condition, compared: Sequence[LabelledRuns], index: int) -> Judgement:
+def _checked(condition: Condition, compared: Sequence[LabelledRuns], index: int) -> ConditionResult:
     key, first, other = condition.key, compared[0], compared[index]
     values_of = partial(steady_values, key=key)
     if key in RETURNS:
@@ -114,8 +114,8 @@ def _judge(condition: Condition, compared: Sequence[LabelledRuns], index: int) -
     elif cell.change is None:
         refusal = f"a side has a single value, which has no {LEVEL:.0%} interval; give seeds: label=RUN label=RUN"
     if refusal or cell.change is None:
-        return Judgement(condition, Answer.REFUSED, refusal)
+        return ConditionResult(condition, Answer.REFUSED, refusal)
     value, low, high = (f"{part:+.1%}" if condition.is_relative else f"{part:+,.4g}" for part in cell.change)
     means = f"{other.label} {quantity(cell.value)} against {first.label} {quantity(baseline.value)}"
     answer = Answer.FAILED if condition.holds(cell.change) else Answer.PASSED
-    return Judgement(condition, answer, f"{means}, {value} [{low}, {high}]")
+    return ConditionResult(condition, answer, f"{means}, {value} [{low}, {high}]")

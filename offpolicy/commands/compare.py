@@ -14,7 +14,7 @@ from rich.text import Text
 from offpolicy.analysis import report as pages
 from offpolicy.analysis.bootstrap import LEVEL, block_length
 from offpolicy.analysis.compare import LEAST_CHANGE, LEAST_OF_WALL, UNLIKE, sections
-from offpolicy.analysis.conditions import Answer, judge, parse_conditions
+from offpolicy.analysis.conditions import Answer, check_conditions, parse_conditions
 from offpolicy.analysis.learning_curves import FINAL_FRACTION, LEAST_OF_RANGE, common_end, reach_key
 from offpolicy.analysis.runs import MAX_DESCHEDULED, LabelledRuns, read_runs, warnings
 from offpolicy.commands.options import finite
@@ -74,10 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
         write_output("--markdown", markdown, pages.markdown(report, link))
     if html:
         write_output("--html", html, pages.html(report, picture))
-    judgements = judge(conditions, compared)
+    results = check_conditions(conditions, compared)
     lines = [f"written: {path}" for path in paths if path and str(path) != STDOUT]
-    sys.stdout.write("".join(f"{line}\n" for line in (*lines, *(each.line for each in judgements))))
-    answers = {each.answer for each in judgements}
+    sys.stdout.write("".join(f"{line}\n" for line in (*lines, *(each.line for each in results))))
+    answers = {each.answer for each in results}
     return 1 if Answer.FAILED in answers else EXIT_UNJUDGED if Answer.REFUSED in answers else EXIT_OK
 
 

@@ -18,7 +18,7 @@ from offpolicy.logger.console import number
 from offpolicy.logger.end_screen import end_screen
 from offpolicy.logger.metrics import require_known, with_unilab_keys
 from offpolicy.logger.panel import open_view
-from offpolicy.logger.predictions import PredictionError, judge_window, possible_advice
+from offpolicy.logger.predictions import PredictionError, possible_advice, window_verdict
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, SinkContext, Summary, Warn, disabled, error_of
@@ -151,13 +151,15 @@ class OffPolicyLogger:
 
     def _verdict(self, previous: Snapshot, snapshot: Snapshot, rates: Rates, late: Lateness | None) -> Verdict | None:
         """Returns the verdict to show: the steady cause, with the numbers of this window."""
-        judge = partial(judge_window, previous, snapshot, rates, self.header, error=self.prediction_error, late=late)
-        verdict = judge()
+        verdict_of = partial(
+            window_verdict, previous, snapshot, rates, self.header, error=self.prediction_error, late=late
+        )
+        verdict = verdict_of()
         if verdict is None:
             return None
         shown = self._cause.update(verdict.cause)
         if shown != verdict.cause:
-            verdict = judge(shown=shown)
+            verdict = verdict_of(shown=shown)
             assert verdict is not None  # as before, for the same window
         if not self.gives_advice:
             return replace(verdict, advice=())

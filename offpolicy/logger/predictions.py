@@ -73,7 +73,7 @@ class PredictionError:
             self._errors.append(abs(rates.predicted_steps_per_sec / rates.steps_per_sec - 1.0))
 
 
-def judge_window(  # noqa: PLR0913  # what a verdict is made of, each needed
+def window_verdict(  # noqa: PLR0913  # what a verdict is made of, each needed
     previous: Snapshot,
     current: Snapshot,
     rates: Rates,

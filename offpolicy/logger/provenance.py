@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,23 @@ class Provenance:
     @classmethod
     def of_this_process(cls, started_unix_s: float, argv: Sequence[str] | None = None) -> Provenance:
         """Returns what this process was started with: `offpolicy` with the words `argv`, else what was typed."""
-        here, ours = _working_directory(), PACKAGE.parent
+        here: Path | None = None  # it may have been removed
+        with contextlib.suppress(OSError):
+            here = Path.cwd()
         commit = None if here is None else git_commit(here)
+        if commit is None and (PACKAGE.parent / ".git").exists():
+            commit = git_commit(PACKAGE.parent)
+        program = Path(sys.argv[0])
+        if argv is not None:
+            words = ["offpolicy", *argv]
+        elif program.name == "offpolicy" or program.absolute().parent == PACKAGE:  # python -m offpolicy
+            words = ["offpolicy", *sys.argv[1:]]
+        else:
+            words = [Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]]
         return cls(
-            command=utf8(shlex.join(_typed() if argv is None else ["offpolicy", *argv])),
+            command=utf8(shlex.join(words)),
             directory=None if here is None else utf8(str(here)),
-            git_commit=commit or (git_commit(ours) if (ours / ".git").exists() else None),
+            git_commit=commit,
             started=datetime.fromtimestamp(started_unix_s, UTC).isoformat(timespec="seconds"),
             host=socket.gethostname(),
             load_before=os.getloadavg(),
@@ -54,11 +65,7 @@ class Provenance:
 
     def section(self) -> dict[str, Any]:  # Any: the mapping `run` of summary.json
         """Returns the section `run` of `summary.json`, with the load of the machine now beside that before."""
-        return {
-            **{name: getattr(self, name) for name in ("command", "directory", "git_commit", "started", "host")},
-            "load_before": self.load_before,
-            "load_after": os.getloadavg(),
-        }
+        return asdict(self) | {"load_after": os.getloadavg()}
 
     def note(self, config_file: Path, plugins: Sequence[Plugin] = ()) -> None:
         """Adds this start to `config.yaml`, as comments: the keys stay what was asked for."""
@@ -85,22 +92,6 @@ def git_commit(directory: Path) -> str | None:
     if not commits or commits[0] == "(initial)":
         return None
     return f"{commits[0]}-dirty" if any(not line.startswith("#") for line in lines) else commits[0]
-
-
-def _typed() -> list[str]:
-    """Returns the command line of this process; ours as `offpolicy`, however Python was given it."""
-    program = Path(sys.argv[0])
-    if program.name == "offpolicy" or program.absolute().parent == PACKAGE:  # python -m offpolicy
-        return ["offpolicy", *sys.argv[1:]]
-    interpreter, *words = sys.orig_argv
-    return [Path(interpreter).name, *words]
-
-
-def _working_directory() -> Path | None:
-    try:
-        return Path.cwd()
-    except OSError:
-        return None
 
 
 def utf8(text: str) -> str:

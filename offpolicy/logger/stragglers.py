@@ -169,6 +169,6 @@ class StragglerWatch:
                 self._warned.add(rank)
                 warnings.append(
                     f"warning: learner rank {rank} has been slow for {slow_s:.0f} s:"
-                    f" {ms:.1f} ms of its own per iteration, the median rank takes {median_ms:.1f} ms"
+                    f" {ms:.1f} ms of own work per iteration, the median rank takes {median_ms:.1f} ms"
                 )
         return warnings

@@ -13,7 +13,7 @@ from typing import Any
 
 from offpolicy.files import atomic_write
 from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS
-from offpolicy.logger.predictions import judge_window, possible_advice, window_pipeline
+from offpolicy.logger.predictions import possible_advice, window_pipeline, window_verdict
 from offpolicy.logger.record import RunHeader, flops_per_sec, samples_per_sec
 from offpolicy.logger.stragglers import straggler
 from offpolicy.logger.timing_keys import cpu_ms_per_env_step
@@ -81,7 +81,7 @@ def build_summary(
     learner = snapshot.learners[0].account if snapshot.learners else None
     pipeline = window_pipeline(baseline, learning, rates, header)
     late = straggler(baseline, learning)
-    verdict = judge_window(baseline, learning, rates, header, error=result.prediction_error, late=late)
+    verdict = window_verdict(baseline, learning, rates, header, error=result.prediction_error, late=late)
     if verdict is None or verdict.bottleneck == Bottleneck.WARMING_UP:
         # Rank 0 alone of the ranks: a missing account of another one may be a late report, not timing switched off.
         accounts = [rank.account for rank in snapshot.learners[:1]] + [totals.account for totals in snapshot.collectors]

@@ -51,7 +51,7 @@ Charts = Mapping[str, Mapping[str, Sequence[str]]]
 FIRST = ("algo.name", "env.id", "runner.name", "seed", "total_timesteps")
 # Options that change neither what a run learns nor how fast.
 LEFT_OUT = ("run_dir", "resume", "log", "checkpoint", "timing", "env.measure")
-# Scalars at the end of a run, for the table, and their names there. They have keys of their own: as points more of a
+# Scalars at the end of a run, for the table, and their names there. They have separate keys: as points more of a
 # curve, values of the whole run would stand among those of windows.
 FINAL_METRICS = {
     "final/mean_reward": "final return",

@@ -21,7 +21,7 @@ FINISH_S = 30.0  # for what is left to upload at the end; without a network W&B 
 class WandbSink(Sink):
     """One W&B run per run directory: its id is kept in `wandb_id`, and a resumed run continues it.
 
-    Offline each start is a W&B run of its own, in a group of that id. W&B does not resume what it has not uploaded:
+    Offline each start is another W&B run, in a group of that id. W&B does not resume what it has not uploaded:
     of two starts with one id, `wandb sync` keeps the curves of the last.
 
     Raises whatever `wandb` raises, and `ConfigError` when online mode has no API key: it does not prompt.
@@ -42,14 +42,6 @@ class WandbSink(Sink):
         is_online = mode == "online"
         if is_online:
             require_login()
-        settings = wandb.Settings(
-            init_timeout=INIT_TIMEOUT_S,
-            console="off",
-            silent=True,
-            disable_git=True,
-            disable_code=True,
-            x_disable_stats=True,
-        )
         id_path = run_dir / "wandb_id"
         run_id = id_path.read_text().strip() if id_path.is_file() else ""
         if not run_id:
@@ -68,13 +60,19 @@ class WandbSink(Sink):
             mode="online" if is_online else "offline",
             dir=str(run_dir),
             config=dict(config),
-            settings=settings,
+            settings=wandb.Settings(
+                init_timeout=INIT_TIMEOUT_S,
+                console="off",
+                silent=True,
+                disable_git=True,
+                disable_code=True,
+                x_disable_stats=True,
+            ),  # fmt: skip
         )
-        self._run.define_metric("env_steps")
-        self._run.define_metric("*", step_metric="env_steps")
         # An evaluation arrives after records of later steps: its x is the step of the policy it measured.
-        self._run.define_metric("eval/env_steps")
-        self._run.define_metric("eval/*", step_metric="eval/env_steps")
+        for keys, axis in (("*", "env_steps"), ("eval/*", "eval/env_steps")):
+            self._run.define_metric(axis)
+            self._run.define_metric(keys, step_metric=axis)
 
     def write(self, record: Record) -> None:
         """Logs the record; an evaluation only when it is new."""

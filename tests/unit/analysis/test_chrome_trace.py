@@ -78,7 +78,7 @@ def test_an_arrow_leads_from_publication_to_application_of_a_version(events: lis
     [start], [end] = ([event for event in events if event["ph"] == phase] for phase in "sf")
     assert (start["pid"], start["ts"], end["pid"], end["ts"]) == (11, 5000.0, 12, 6000.0)
     assert start["id"] == end["id"]
-    assert end["name"] == "weights 3"  # nobody knows who published 99
+    assert end["name"] == "weights 3"  # who published 99 is not known
 
 
 def test_a_counter_keeps_its_level(events: list[dict[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offpolicy.analysis.conditions import Answer, judge, parse_conditions
+from offpolicy.analysis.conditions import Answer, check_conditions, parse_conditions
 from offpolicy.analysis.runs import LabelledRuns, read_runs
 from offpolicy.errors import ConfigError
 
@@ -22,7 +22,7 @@ def read(*words: str | Path) -> list[LabelledRuns]:
 
 
 def outcomes(text: str, compared: list[LabelledRuns]) -> list[Answer]:
-    return [each.answer for each in judge(parse_conditions([text]), compared)]
+    return [each.answer for each in check_conditions(parse_conditions([text]), compared)]
 
 
 @pytest.mark.parametrize(
@@ -68,20 +68,20 @@ def test_a_change_fails_only_if_its_whole_interval_is_beyond_the_bound(make_run:
 
 
 def test_the_line_has_the_expression_both_values_and_the_interval(make_run: MakeRun) -> None:
-    (judgement,) = judge(
+    (result,) = check_conditions(
         parse_conditions(["perf/steps_per_sec<-5%"]), read(make_run("one"), make_run("two", train=13.0))
     )
     line = r"failed: perf/steps_per_sec<-5%: two 66\.\d+ against one 83\.\d+, -(19|20)\.\d% \[-2\d\.\d%, -1\d\.\d%\]"
-    assert re.fullmatch(line, judgement.line)
+    assert re.fullmatch(line, result.line)
 
 
 @pytest.mark.parametrize("busy", ["one", "two"])
 def test_a_time_of_a_run_without_its_cores_is_not_judged(make_run: MakeRun, busy: str) -> None:
     runs = {name: make_run(name, train=train, extra=BUSY if name == busy else None) for name, train in
             (("one", 10.0), ("two", 13.0))}  # fmt: skip
-    (judgement,) = judge(parse_conditions(["perf/steps_per_sec<-5%"]), read(*runs.values()))
+    (result,) = check_conditions(parse_conditions(["perf/steps_per_sec<-5%"]), read(*runs.values()))
     reason = f"more than 10% of the wall without a core: {busy} (learner 40.0 %)"
-    assert (judgement.answer, judgement.reason) == (Answer.REFUSED, reason)
+    assert (result.answer, result.reason) == (Answer.REFUSED, reason)
 
 
 def test_a_return_is_judged_though_the_cores_were_shared(make_run: MakeRun) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from offpolicy.logger.predictions import judge_window
+from offpolicy.logger.predictions import window_verdict
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
 from offpolicy.model.rates import compute_rates
 from offpolicy.timing.histogram import bins_of
@@ -88,5 +88,5 @@ def record(make_snapshot: MakeSnapshot, evaluation: EvalResult, header: RunHeade
     window.add(EpisodeRecord(400, 0, -500.0, 100, True, False, 1.0))
     before, after = make_snapshot(500), make_snapshot(1000)
     rates = compute_rates(before, after, header.mode)
-    verdict = judge_window(before, after, rates, header)
+    verdict = window_verdict(before, after, rates, header)
     return build_record(before, after, window, evaluation, header, rates, verdict)

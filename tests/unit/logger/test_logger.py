@@ -185,7 +185,7 @@ def test_a_slow_rank_causes_one_warning(tmp_path: Path, header: RunHeader, make_
     (line,) = [number for number, line in enumerate(stream.getvalue().splitlines()) if line.startswith("warning")]
     # Second 22 is the first slow window, and 82 is a minute later: the record's line, then the warning.
     assert line == 82 // 2 + 1
-    assert "learner rank 1 has been slow for 60 s: 6.4 ms of its own" in stream.getvalue()
+    assert "learner rank 1 has been slow for 60 s: 6.4 ms of own work" in stream.getvalue()
 
 
 def test_no_time_left_is_guessed_before_there_is_anything_to_guess_from(

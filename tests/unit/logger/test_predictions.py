@@ -11,8 +11,8 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.logger.predictions import (
     NUM_KEPT,
     PredictionError,
-    judge_window,
     possible_advice,
+    window_verdict,
 )
 from offpolicy.logger.record import RunHeader
 from offpolicy.model.bottleneck import PACK_BESIDE, PACK_IN_THREAD, Advice, Bottleneck, Verdict
@@ -73,7 +73,7 @@ def test_overlapping_is_advised_where_a_core_is_free_for_it_and_predictions_were
 ) -> None:
     before, now = turns(make_snapshot, others_ms)
     rates = compute_rates(before, now, "alternate")
-    verdict = judge_window(before, now, rates, replace(header, learner_threads=threads), error=error)
+    verdict = window_verdict(before, now, rates, replace(header, learner_threads=threads), error=error)
     assert verdict is not None
     assert ("collect.mode" in {advice.key for advice in verdict.advice}) is is_advised
 
@@ -102,7 +102,7 @@ def test_a_window_of_a_few_milliseconds_is_not_judged(
     """The rest of a run between its last record and its end read "descheduled 1491%"."""
     before, now = make_snapshot(500), make_snapshot(iterations)
     rates = compute_rates(before, now, "alternate")
-    assert (judge_window(before, now, rates, header) is not None) is is_judged
+    assert (window_verdict(before, now, rates, header) is not None) is is_judged
 
 
 # -- what a window holds is the evidence of the right side ------------------------------------------------------------
@@ -137,7 +137,7 @@ def without_core(account: Account | None) -> Account:
 
 
 def label_of(before: Snapshot, now: Snapshot, header: RunHeader) -> str:
-    verdict = judge_window(before, now, compute_rates(before, now, "overlap"), replace(header, mode="overlap"))
+    verdict = window_verdict(before, now, compute_rates(before, now, "overlap"), replace(header, mode="overlap"))
     assert verdict is not None
     return verdict.label
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from offpolicy.config.schedules import Ramp
-from offpolicy.logger.predictions import judge_window
+from offpolicy.logger.predictions import window_verdict
 from offpolicy.logger.record import (
     EpisodeWindow,
     Record,
@@ -107,7 +107,7 @@ def test_a_record_holds_neither_nan_nor_none(make_snapshot: Any, header: RunHead
 
 
 def verdict_of(before: Snapshot | None, after: Snapshot, header: RunHeader) -> Verdict | None:
-    return judge_window(before, after, compute_rates(before, after, header.mode), header)
+    return window_verdict(before, after, compute_rates(before, after, header.mode), header)
 
 
 def test_rates_are_of_all_hosts(make_snapshot: Any, header: RunHeader) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from offpolicy.distributed.world import with_iteration
-from offpolicy.logger.predictions import judge_window
+from offpolicy.logger.predictions import window_verdict
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
 from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_keys, straggler
 from offpolicy.model.rates import compute_rates
@@ -118,7 +118,7 @@ def test_the_verdict_names_the_rank_that_rank_0_waits_for(header: RunHeader, mak
     ranks[late] = late_rank(50, 40.0, 1.0)
     snapshot = dataclasses.replace(make_snapshot(50), learners=tuple(ranks))
     rates, late_one = compute_rates(NO_COUNTERS, snapshot, header.mode), straggler(NO_COUNTERS, snapshot)
-    verdict = judge_window(NO_COUNTERS, snapshot, rates, header, late=late_one)
+    verdict = window_verdict(NO_COUNTERS, snapshot, rates, header, late=late_one)
     assert verdict is not None
     assert verdict.label == ("learner(rank_barrier 87%)" if late else "learner(train 80%)")
     assert ("rank 1 arrives 40.0 ms late, in 100% of the iterations" in verdict.reason) is bool(late)
@@ -178,7 +178,7 @@ def named_by_second(*spells: tuple[float, int]) -> list[int | None]:
 
 def test_a_rank_that_stays_late_is_named_until_it_is_hardly_late_any_more() -> None:
     named = named_by_second((0.9, 20), (0.65, 15), (0.5, 20))
-    assert set(named[1:35]) == {1}  # in the disturbed spell, too, in which no rank would be named anew
+    assert set(named[1:35]) == {1}  # in the disturbed spell, too, in which no rank would be newly named
     assert set(named[-10:]) == {None}
 
 
@@ -206,7 +206,7 @@ def test_a_rank_that_is_slow_for_a_minute_is_named_once() -> None:
     assert warnings_of((LATE, 30), (EVEN, 1), (LATE, 30)) == []  # the minute begins again
     assert warnings_of((EVEN, 5), (LATE, 200)) == [
         "warning: learner rank 1 has been slow for 60 s:"
-        " 15.1 ms of its own per iteration, the median rank takes 10.0 ms"
+        " 15.1 ms of own work per iteration, the median rank takes 10.0 ms"
     ]
 
 

@@ -184,7 +184,7 @@ def test_a_crash_before_the_first_report_still_has_a_summary() -> None:
 
 
 def test_a_resumed_run_that_ends_before_its_first_report_still_has_a_summary(make_snapshot: Any) -> None:
-    """The hellos have told what each process continues; no report has come."""
+    """What each process continues is known; no report has come."""
     continued = make_snapshot(1000)
     summary = summary_of(dataclasses.replace(continued, learners=(), collectors=()), continued, status="interrupted")
     assert (summary["env_steps"], summary["updates"]) == (continued.env_steps, continued.learners[0].updates)
