@@ -29,8 +29,8 @@ REFUSABLE = (
 SITES = (
     *REFUSABLE,
     *("snapshot.request", "snapshot.release", "ring.reserved", "ring.copied", "ring.committed", "rollout.reserved"),
-    *("rollout.committed", "rollout.taken", "mailbox.cleared", "mailbox.copied", "mailbox.published", "wake.send"),
-    *("wake.wait", "message.send", "message.read", "supervisor.wait", "supervisor.reap", "supervisor.kill"),
+    *("rollout.committed", "rollout.taken", "mailbox.cleared", "mailbox.copied", "mailbox.published"),
+    *("message.read", "supervisor.reap"),
     *("child.start", "rank.join", "rank.gather", "rank.reduce"),
 )
 _CONDITIONS = r"(?:@(?:role=([a-z]+),?)?(?:rank=([0-9]+),?)?(?:n=([0-9]+))?)?"

@@ -62,7 +62,6 @@ class ChildContext:
         """Sends a message to the supervisor; a supervisor that has exited is not an error here."""
         line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):
-            fault.hit("message.send")
             while line:
                 line = line[os.write(self.message_fd, line) :]
 

@@ -86,12 +86,10 @@ class WakeEvent:
 
     def set(self) -> None:
         """Wakes the process that waits, now or when it next does."""
-        fault.hit("wake.send")
         os.eventfd_write(self.fd, 1)
 
     def wait(self, timeout_s: float) -> bool:
         """Waits until it is set, at most `timeout_s`; returns True if it was, and clears it."""
-        fault.hit("wake.wait")
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
         if not poll.poll(timeout_s * 1000):

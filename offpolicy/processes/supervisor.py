@@ -147,7 +147,6 @@ class Supervisor:
         `on_signal` is called at once when the first signal has come: a signal wakes the loop.
         """
         while self.children:
-            fault.hit("supervisor.wait")
             for key, _ in self._selector.select(TICK_S):
                 if key.fd == self._signals:
                     os.read(self._signals, 64)
@@ -308,7 +307,6 @@ class Supervisor:
 
     def _kill_all(self) -> None:
         """Kills all children: nothing will be saved any more."""
-        fault.hit("supervisor.kill")
         self._is_killing = True
         for child in self.children.values():
             self._kill(child)

@@ -12,7 +12,6 @@ from tests.faults import REFUSABLE
 ERRNOS = ("ENOSPC", "EIO", "EDQUOT", "EROFS")
 SPAWN_ERRNOS = ("EAGAIN", "ENOMEM")
 # site -> who comes by, and up to which visit a fault may wait: 2 to that power
-EVERYWHERE = ("supervisor", "learner", "collector")
 PASSED_BY = {
     "disk.mkdir": (("learner",), 2),
     "disk.write": (("learner", "collector"), 5),
@@ -45,13 +44,8 @@ PASSED_BY = {
     "mailbox.cleared": (("learner", "learner", "collector"), 8),
     "mailbox.copied": (("learner", "learner", "collector"), 8),
     "mailbox.published": (("learner", "learner", "collector"), 8),
-    "wake.send": (EVERYWHERE, 9),
-    "wake.wait": (("learner", "collector", "collector", "evaluator"), 9),
-    "message.send": (("learner", "collector", "evaluator"), 3),
     "message.read": (("supervisor",), 4),
-    "supervisor.wait": (("supervisor",), 8),
     "supervisor.reap": (("supervisor",), 1),
-    "supervisor.kill": (("supervisor",), 0),
     "spawn": (("supervisor",), 1),
     "child.start": (("learner", "collector", "evaluator"), 0),
     "rank.join": (("learner",), 0),
