@@ -29,8 +29,7 @@ def stop_at_sigterm() -> None:
 
 def stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
     """Asks a program to end by SIGTERM, and kills it if it does not in time."""
-    if process.poll() is None:
-        process.terminate()
+    process.terminate()
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout_s)

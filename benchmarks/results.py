@@ -1,7 +1,4 @@
-"""`benchmarks/results/<benchmark>-<machine>.json`: a list of entries, one per benchmark run, each repeat on a line.
-
-An entry holds all that is needed to measure it again, and under `tasks` what every repeat has measured.
-"""
+"""`benchmarks/results/<benchmark>-<machine>.json`: a list of entries, one per benchmark run, each repeat on a line."""
 
 from __future__ import annotations
 

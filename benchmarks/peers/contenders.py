@@ -20,6 +20,7 @@ UPDATES_SLACK = 0.05  # fraction by which the updates of a run may differ from t
 # Updates by which those of every run may differ, one at either end of its learning: the random steps end within a
 # vector step, and the last vector step may have no update yet.
 FEWEST_SLACK = 2.0
+RACES = (("sac", 1), ("td3", 1), ("sac", 16), ("sac", 64))  # algorithm, environments
 PEERS = REPOSITORY / ".bench"  # one virtual environment per peer, made by the Makefile
 OUTPUT = "output"  # of a repeat, in its scratch directory
 CHOICE = "fastest: "  # begins the line in which a run of ours reports which threads or mode it has chosen
@@ -59,8 +60,7 @@ class Settings:
         return asdict(self) | {"hidden_dims": list(self.hidden_dims)}
 
 
-RACES = (("sac", 1), ("td3", 1), ("sac", 16), ("sac", 64))  # algorithm, environments
-WORKLOADS: Mapping[str, Settings] = {f"{algo}-{num_envs}": Settings.of(algo, num_envs) for algo, num_envs in RACES}
+WORKLOADS: Mapping[str, Settings] = {f"{algo}-{num}": Settings.of(algo, num) for algo, num in RACES}
 
 
 class UnequalSettings(ValueError):
