@@ -46,6 +46,8 @@ class FinishedRun:
     summary: Mapping[str, Any]  # Any: the nested mapping of summary.json
     pipeline: Pipeline
     learner_s: Mapping[str, float]  # seconds of rank 0 by phase in the window of the rates
+    steps_per_sec: float  # env steps per second, pauses included
+    prediction_error: float | None  # median of the predictions that it made last, as a fraction; None: there were few
 
     @classmethod
     def read(cls, path: Path) -> FinishedRun:
@@ -54,11 +56,12 @@ class FinishedRun:
         summary = read_summary(path)
         try:
             learner = dict(summary["learning"]["learner_s"])
-            pipeline = Pipeline.from_mapping(summary["pipeline"])
+            pipeline, rates = Pipeline.from_mapping(summary["pipeline"]), summary["rates"]
         except (LookupError, TypeError, ValueError):
             cause = "it ended before learning, a process never reported, or timing was off"
             raise ConfigError(f"run: {path} has no account to explain: {cause}") from None
-        return cls(path, cfg, summary, pipeline, learner)
+        error = rates.get("prediction_error")
+        return cls(path, cfg, summary, pipeline, learner, float(rates["steps_per_sec"]), error)
 
     @property
     def restart_note(self) -> str:
@@ -68,17 +71,6 @@ class FinishedRun:
         env_steps = self.summary.get("env_steps")
         ended = "" if env_steps is None else f" after it had ended at env step {env_steps:,}"
         return f"{self.path} was started again{ended}, and has not ended since"
-
-    @property
-    def steps_per_sec(self) -> float:
-        """Env steps per second, pauses included."""
-        return float(self.summary["rates"]["steps_per_sec"])
-
-    @property
-    def prediction_error(self) -> float | None:
-        """The median error of the predictions that the run made last, as a fraction; None where there were few."""
-        error: float | None = self.summary["rates"].get("prediction_error")
-        return error
 
     @property
     def pause_fraction(self) -> float:

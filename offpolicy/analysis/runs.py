@@ -75,11 +75,12 @@ class LabelledRuns:
         return ", ".join(f"{side} {100.0 * share:.1f} %" for side, share in self.descheduled.items())
 
 
-def parse_runs(words: Sequence[str]) -> list[tuple[str, Path]]:
-    """Returns label and path of each `[label=]RUN`; a word that is a directory, though with = in its name, is a path.
+def paths_by_label(words: Sequence[str]) -> dict[str, list[Path]]:
+    """Returns the paths of `[label=]RUN ...`, several of a label being seeds. Raises `ConfigError`.
 
-    A run may also be given as `latest` or by the beginning of its name. Raises `ConfigError` for several.
-    A run without a label is named by the shortest end of its path that no other run has and that is no label yet.
+    A word that is a directory, though with = in its name, is a run without a label: it is named by the shortest end of
+    its path that no other run has and that is no label yet. A run may be given as `latest` or by the beginning of its
+    name.
     """
     parsed: list[tuple[str, Path]] = []
     for word in words:
@@ -92,27 +93,12 @@ def parse_runs(words: Sequence[str]) -> list[tuple[str, Path]]:
             parsed.append((label, Path(text)))
     given = {label for label, _ in parsed if label}
     bare = [path.resolve() for label, path in parsed if not label]
-    return [(label or short_name(path.resolve(), bare, given), path) for label, path in parsed]
-
-
-def paths_by_label(words: Sequence[str]) -> dict[str, list[Path]]:
-    """Returns the paths of `[label=]RUN ...`, several of a label being seeds. Raises `ConfigError`."""
     named: dict[str, list[Path]] = {}
-    for label, path in parse_runs(words):
-        runs = named.setdefault(label, [])
-        if path in map(Path, words) and runs:
+    for label, path in parsed:
+        runs = named.setdefault(label or short_name(path.resolve(), bare, given), [])
+        if runs and not label:
             raise ConfigError(f"run: {path} is given twice; seeds of one configuration need a label: a=RUN a=RUN b=RUN")
         runs.append(path)
-    return named
-
-
-def path_by_label(words: Sequence[str]) -> dict[str, Path]:
-    """Returns the one path of each label of `[label=]RUN ...`. Raises `ConfigError`."""
-    named: dict[str, Path] = {}
-    for label, path in parse_runs(words):
-        if label in named:
-            raise ConfigError(f"run: the label {label!r} is given twice; write another one: other={path}")
-        named[label] = path
     return named
 
 

@@ -18,7 +18,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from offpolicy.analysis.bootstrap import Interval, mean_interval, ratio_interval
-from offpolicy.analysis.runs import path_by_label
+from offpolicy.analysis.runs import paths_by_label
 from offpolicy.checkpoint import BestPolicy
 from offpolicy.commands.options import PolicyChoice, add_policy_options, at_least
 from offpolicy.commands.trust import check_trust
@@ -50,7 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluates the runs and prints the results."""
-    paths = {label: existing_run(path) for label, path in path_by_label(arguments.runs or [LATEST]).items()}
+    paths: dict[str, Path] = {}
+    for label, (path, *more) in paths_by_label(arguments.runs or [LATEST]).items():
+        if more:
+            raise ConfigError(f"run: the label {label!r} is given twice; write another one: other={more[0]}")
+        paths[label] = existing_run(path)
     for path in paths.values():
         check_trust(path, is_trusted=arguments.trust)
     choice = PolicyChoice.of(arguments)

@@ -52,16 +52,6 @@ class Metric:
     row: str = ""
 
 
-def learner_key(phase: str) -> str:
-    """Returns the key of a learner phase."""
-    return f"timing/learner_{phase}_ms"
-
-
-def collector_key(phase: str) -> str:
-    """Returns the key of a collector phase."""
-    return f"timing/collector_{phase}_ms"
-
-
 def read_metrics(groups: Sequence[Mapping[str, Any]]) -> Mapping[str, Metric]:  # Any: values of the table
     """Returns the metrics of groups, by key and in their order.
 
@@ -121,20 +111,15 @@ class Vocabulary:
 
 def read_vocabularies(tables: Sequence[Mapping[str, Any]]) -> tuple[Vocabulary, ...]:  # Any: values of the table
     """Returns the vocabularies of `aliases.toml`, each with the aliases of the one that it extends."""
-    by_name = {table["name"]: table for table in tables}
-
-    def aliases(table: Mapping[str, Any]) -> dict[str, Alias]:
-        known = aliases(by_name[table["extends"]]) if "extends" in table else {}
+    found: dict[str, Vocabulary] = {}
+    for table in reversed(tables):  # the older ones, which others extend, come last
+        aliases = dict(found[table["extends"]].aliases) if "extends" in table else {}
         for old, new in table["aliases"].items():
-            known[old] = Alias(new) if isinstance(new, str) else Alias(**new)
-        return {old: alias for old, alias in known.items() if old not in table.get("drops", ())}
-
-    return tuple(
-        Vocabulary(
-            table["name"], tuple(map(tuple, table["marks"])), aliases(table), table.get("axis_is_env_steps", True)
-        )
-        for table in tables
-    )
+            aliases[old] = Alias(new) if isinstance(new, str) else Alias(**new)
+        kept = {old: alias for old, alias in aliases.items() if old not in table.get("drops", ())}
+        marks = tuple(map(tuple, table["marks"]))
+        found[table["name"]] = Vocabulary(table["name"], marks, kept, table.get("axis_is_env_steps", True))
+    return tuple(reversed(found.values()))
 
 
 def vocabulary_of(keys: Iterable[str]) -> Vocabulary:
@@ -152,8 +137,9 @@ ONCE_USED, WITH_RANKS = (
     for name in ("once_used", "with_ranks")
 )
 # Rows of the panel by phase, in the order of the phases.
-LEARNER_ROWS = {str(phase): METRICS[learner_key(phase)].row for phase in LearnerPhase}
-COLLECTOR_ROWS = {str(phase): METRICS[collector_key(phase)].row for phase in CollectorPhase}
+LEARNER_ROWS, COLLECTOR_ROWS = (
+    {str(phase): METRICS[f"timing/{side}_{phase}_ms"].row for phase in phases} for side, phases in PHASES.items()
+)
 
 _ALIASES = tomllib.loads(Path(__file__).with_name("aliases.toml").read_text(encoding="utf-8"))
 VOCABULARIES = read_vocabularies(_ALIASES["vocabulary"])

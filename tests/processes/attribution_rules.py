@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offpolicy.logger.metrics import collector_key, learner_key
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
 from tests.processes.delay_plan import Stretch, run_plan
 
@@ -68,8 +67,8 @@ class Scene:
 
 def phases_of(record: Mapping[str, Any]) -> dict[str, float]:
     """All phases of a record; those of rank 1 from the mean over two ranks."""
-    learner = {f"learner.{phase}": record[learner_key(phase)] for phase in LearnerPhase}
-    collector = {f"collector.{phase}": record.get(collector_key(phase), 0.0) for phase in CollectorPhase}
+    learner = {f"learner.{phase}": record[f"timing/learner_{phase}_ms"] for phase in LearnerPhase}
+    collector = {f"collector.{phase}": record.get(f"timing/collector_{phase}_ms", 0.0) for phase in CollectorPhase}
     packer = {f"packer.{phase}": record.get(f"prefetch/{phase}_ms", 0.0) for phase in PackerPhase}
     means = {phase: record[f"rank/{phase}_mean_ms"] for phase in LearnerPhase}
     rank1 = {f"rank1.{phase}": 2 * mean - learner[f"learner.{phase}"] for phase, mean in means.items()}

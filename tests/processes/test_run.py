@@ -10,7 +10,6 @@ import pytest
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.probe import probe
-from offpolicy.logger.metrics import collector_key, learner_key
 from offpolicy.replay.demonstrations import read_demos
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from tests.conftest import RunCli
@@ -122,8 +121,8 @@ def test_every_algorithm_trains_and_resumes_on_every_runner(start_run: Any, algo
     assert "resuming at env step 300" in out
     assert (run.summary()["env_steps"], run.summary()["updates"]) == (400, 300)
     last = run.records()[-1]
-    assert {learner_key(phase) for phase in LearnerPhase} <= last.keys()
-    assert {collector_key(phase) for phase in CollectorPhase} <= last.keys()
+    assert {f"timing/learner_{phase}_ms" for phase in LearnerPhase} <= last.keys()
+    assert {f"timing/collector_{phase}_ms" for phase in CollectorPhase} <= last.keys()
 
 
 def model_and_rows(run: LiveRun, step: int = 1100) -> dict[str, bytes]:

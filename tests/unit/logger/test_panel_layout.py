@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from offpolicy.logger.metrics import METRICS, MetricClass, learner_key
+from offpolicy.logger.metrics import METRICS, MetricClass
 from offpolicy.logger.panel_layout import COLLECTOR, LEARNER, Row, Side, account_rows, render
 from offpolicy.logger.panel_lines import LEGEND, Shown
 from offpolicy.logger.record import Record, RunHeader
@@ -174,7 +174,7 @@ def test_help_explains_every_short_name_in_80_by_24(record: Record, header: RunH
         assert any(line.startswith(f"│ {name} ") and meaning in line for line in lines)
 
 
-SEEN = {learner_key(phase) for phase in ("replay_sample", "weight_publish", "other")}
+SEEN = {f"timing/learner_{phase}_ms" for phase in ("replay_sample", "weight_publish", "other")}
 
 
 def rows_of(side: Side, record: Record, header: RunHeader, room: int = 30) -> dict[str, Row]:
