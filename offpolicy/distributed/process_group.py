@@ -10,8 +10,8 @@ import contextlib
 import os
 import select
 import socket
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -22,11 +22,13 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # exported without saying so
 
 from offpolicy import fault
-from offpolicy.distributed.arrivals import Arrivals
 from offpolicy.distributed.host_info import LOOPBACK, LOOPBACK_HOST, HostInfo
 from offpolicy.errors import PeerLostError
 from offpolicy.processes.child import call_within
+from offpolicy.processes.control_page import RankWord, Words
 from offpolicy.timing.clock import Stopwatch
+from offpolicy.timing.ledger import Ledger
+from offpolicy.timing.phases import LearnerPhase
 
 JOIN_GRACE_S = 1.0  # beyond torch's own deadline, so that its own error is the one that is raised
 OPEN_GRACE_S = 10.0  # torch tries to connect for some seconds more than its deadline
@@ -37,6 +39,36 @@ NCCL_VARIABLES = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # with a dump it would end it a minute later only
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
 }
+ARRIVED = RankWord.ARRIVED_EVEN, RankWord.ARRIVED_ODD  # used in turns
+
+
+class Arrivals:
+    """Times the collectives of one rank: `rank_barrier` until the last rank has arrived, then `param_sync`.
+
+    The ranks of one host share a clock. Each writes the instant of its arrival into shared memory before a collective,
+    and reads those of the others after it. The words are used in turns: a rank that is ahead may have arrived at the
+    next collective by then, but not at the one after it. With timing off all instants are 0.
+    """
+
+    def __init__(self, ledger: Ledger, ranks: Sequence[Words], index: int, *, is_one_host: bool) -> None:
+        """`ranks` are the words of the ranks of this host, of which this one is `index`."""
+        self._ledger, self._ranks, self._own, self._is_one_host = ledger, ranks, ranks[index], is_one_host
+        self._count = 0
+
+    @contextmanager
+    def collective(self, barrier: Callable[[], None]) -> Iterator[None]:
+        """Times the collective inside. `barrier` ends when every rank has called it; only several hosts need it."""
+        with self._ledger.phase(LearnerPhase.PARAM_SYNC):
+            if not self._is_one_host:
+                barrier()
+                self._ledger.charge_head(LearnerPhase.RANK_BARRIER, self._ledger.now_ns())
+                yield
+                return
+            self._count += 1
+            word = ARRIVED[self._count % 2]
+            self._own[word] = self._ledger.switched_ns
+            yield
+            self._ledger.charge_head(LearnerPhase.RANK_BARRIER, max(words[word] for words in self._ranks))
 
 
 class ProcessGroup:
@@ -78,7 +110,8 @@ class ProcessGroup:
 
     def timed(self) -> AbstractContextManager[None]:
         """Times the collective inside, if it is one of the host: `rank_barrier`, then `param_sync`."""
-        return self._arrivals.collective(self._barrier)
+        barrier = partial(self._finish, partial(dist.all_reduce, torch.zeros(1), group=self._gloo))
+        return self._arrivals.collective(barrier)
 
     def sum(self, bucket: Tensor) -> None:
         """Replaces the bucket, in place, by its sum over the ranks, the same bits everywhere; NCCL only queues that."""
@@ -105,9 +138,6 @@ class ProcessGroup:
             return
         with contextlib.suppress(TimeoutError):
             call_within(LEAVE_S, dist.destroy_process_group)
-
-    def _barrier(self) -> None:
-        self._finish(partial(dist.all_reduce, torch.zeros(1), group=self._gloo))
 
     def _finish(self, collective: Callable[..., Any]) -> None:  # Any: torch's work, which is None outside of a group
         """Waits for a collective; NCCL only queues it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -44,12 +43,13 @@ def row_layout(spec: SpaceSpec) -> RowLayout:
 
 def replay_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
     """Returns the bytes of the replay of this host, one ring per collector, announced before they are allocated."""
-    return cfg.collect.num_collectors * ReplayRing.nbytes_for(*_replay_size(cfg, spec))
+    size = ReplayRing.nbytes_for(cfg.replay_rows, row_layout(spec), cfg.env.num_envs, cfg.algo.n_step)
+    return cfg.collect.num_collectors * size
 
 
-def _replay_size(cfg: RunConfig, spec: SpaceSpec) -> tuple[int, RowLayout, int, int]:
-    """Returns what determines the bytes of a ring."""
-    return cfg.replay_rows, row_layout(spec), cfg.env.num_envs, cfg.algo.n_step
+def ring_room(cfg: RunConfig, spec: SpaceSpec) -> int:
+    """Returns the bytes that the view of a replay ring spans."""
+    return ReplayRing.room_for(cfg.replay_rows, row_layout(spec), cfg.env.num_envs, cfg.algo.n_step)
 
 
 def rollout_layout(cfg: RunConfig, spec: SpaceSpec) -> RolloutLayout:
@@ -74,27 +74,18 @@ def peer_timeout_s(cfg: RunConfig, spec: SpaceSpec) -> float:
     return cfg.runner.timeout_s + 2 * save_s(cfg, spec)
 
 
-def transport_name(cfg: RunConfig) -> str:
-    """Returns the name of the rings between collectors and learners."""
-    return "rollouts" if cfg.algo.learns_from_rollouts else "replay"
-
-
-def size_key(cfg: RunConfig) -> str:
-    """Returns the configuration key that their size depends on most."""
-    return "rollout.length" if cfg.algo.learns_from_rollouts else "replay.capacity"
-
-
 def check_memory(cfg: RunConfig, spec: SpaceSpec) -> None:
     """Refuses rings that do not fit into the memory at hand, before anything is allocated. Raises `ConfigError`.
 
     Where the kernel takes no memory back, the replay comes to use all the room of its rings, twice as much.
     """
-    needed, available, key = transport_nbytes(cfg, spec), memory()[0], size_key(cfg)
-    if not cfg.algo.learns_from_rollouts and not gives_memory_back():
-        needed = cfg.collect.num_collectors * ReplayRing.room_for(*_replay_size(cfg, spec))
+    needed, available, is_rollouts = transport_nbytes(cfg, spec), memory()[0], cfg.algo.learns_from_rollouts
+    if not is_rollouts and not gives_memory_back():
+        needed = cfg.collect.num_collectors * ring_room(cfg, spec)
     if needed > 0.9 * available:
+        key, name = ("rollout.length", "rollouts") if is_rollouts else ("replay.capacity", "replay")
         raise ConfigError(
-            f"{key}: got {needed / 2**30:.2f} GiB of {transport_name(cfg)}, allowed 90 % of the"
+            f"{key}: got {needed / 2**30:.2f} GiB of {name}, allowed 90 % of the"
             f" {available / 2**30:.2f} GiB available; lower {key}"
         )
 
@@ -110,52 +101,21 @@ def check_share(cfg: RunConfig, spec: SpaceSpec, where: str, available: int, cop
         )
 
 
-def check_open_files(count: int) -> None:
-    """Raises the limit on open files for `count` more of them, besides the few for a moment. Raises `ConfigError`."""
-    needed, allowed = allow_open_files(count + OTHER_FILES)
-    if allowed < needed:
-        raise ConfigError(
-            f"ulimit -n: got {allowed} open files, allowed at least {needed} for these processes and their memory;"
-            f" type ulimit -n {needed} as root, or lower collect.num_collectors"
-        )
-
-
-def allocated(sizes: Mapping[str, int], key: str, room: Mapping[str, int]) -> dict[str, SharedBlock]:
-    """Returns a block of each size, those in `room` with more room.
-
-    Raises `ConfigError` without memory; the sizes depend most on `key`.
-    """
-    blocks: dict[str, SharedBlock] = {}
-    try:
-        for name, size in sizes.items():
-            blocks[name] = SharedBlock.create(name, size, room.get(name, 0))
-        return blocks
-    except OSError as error:
-        for block in blocks.values():
-            block.close()
-        needed = sum(sizes.values()) / 2**30
-        if error.errno == errno.EFBIG:
-            raise ConfigError(
-                f"ulimit -f: got less than the {needed:.2f} GiB of shared memory that count as files, allowed"
-                " unlimited; type ulimit -f unlimited"
-            ) from error
-        raise ConfigError(f"{key}: {needed:.2f} GiB cannot be had: {error}") from error
-
-
 class RunMemory:
     """The shared memory and wake events of one host of a run, owned by its supervisor."""
 
     def __init__(self, cfg: RunConfig, spec: SpaceSpec, num_hosts: int, *, has_evaluator: bool) -> None:
-        runner, num_collectors = cfg.runner, cfg.collect.num_collectors
-        self.num_ranks = num_hosts * runner.world_size
+        runner, num_collectors, has_replay = cfg.runner, cfg.collect.num_collectors, not cfg.algo.learns_from_rollouts
+        self.num_ranks, collectors = num_hosts * runner.world_size, range(num_collectors)
+        ring, key = ("replay", "replay.capacity") if has_replay else ("rollouts", "rollout.length")
         sizes = {
             "control": ControlPage.nbytes(runner.world_size, num_collectors),
             "weights": Mailbox.nbytes(0),  # grown by the processes that open it: they know the policy's size
             "learner_report": LearnerReports.nbytes(self.num_ranks, LEARNER_PHASES, PACKER_PHASES, MAX_METRICS),
         }
-        for index in range(num_collectors):
+        for index in collectors:
             sizes |= {
-                f"{transport_name(cfg)}-{index}": transport_nbytes(cfg, spec) // num_collectors,
+                f"{ring}-{index}": transport_nbytes(cfg, spec) // num_collectors,
                 f"collector_report-{index}": ProcessReports.nbytes(CollectorTotals, COLLECTOR_PHASES),
                 f"episodes-{index}": Ring.nbytes(EPISODE_CAPACITY, EPISODE_COLUMNS, 8),
             }
@@ -163,15 +123,35 @@ class RunMemory:
             sizes["evaluation"] = EvaluationRequests.nbytes(0)  # grown in the same way
             sizes["evaluator_report"] = ProcessReports.nbytes(EvaluatorTotals, EVALUATOR_PHASES)
         check_memory(cfg, spec)
-        wake_names = wake_event_names(cfg, has_evaluator=has_evaluator)
+        wake_names = [f"collector_wake-{index}" for index in collectors] + waiting_for_rows(cfg)
+        wake_names += [EVALUATOR_WAKE] if has_evaluator else []
         num_children = runner.world_size + num_collectors + has_evaluator
-        check_open_files(2 * len(sizes) + len(wake_names) + 2 * num_children)  # a mapped block has two descriptors
-        room = 0 if cfg.algo.learns_from_rollouts else ReplayRing.room_for(*_replay_size(cfg, spec))
-        self.blocks = allocated(sizes, size_key(cfg), {f"replay-{i}": room for i in range(num_collectors)})
-        self.wake_events = {name: WakeEvent.create() for name in wake_names}
+        # A mapped block has two descriptors, and a child two.
+        count = 2 * len(sizes) + len(wake_names) + 2 * num_children + OTHER_FILES
+        needed, allowed = allow_open_files(count)
+        if allowed < needed:
+            raise ConfigError(
+                f"ulimit -n: got {allowed} open files, allowed at least {needed} for these processes and their memory;"
+                f" type ulimit -n {needed} as root, or lower collect.num_collectors"
+            )
+        self.blocks: dict[str, SharedBlock] = {}
+        self.wake_events: dict[str, WakeEvent] = {}
+        try:
+            for name, size in sizes.items():
+                room = ring_room(cfg, spec) if name.startswith("replay-") else 0
+                self.blocks[name] = SharedBlock.create(name, size, room)
+            for name in wake_names:
+                self.wake_events[name] = WakeEvent.create()
+        except OSError as error:
+            self.close()
+            gib = sum(sizes.values()) / 2**30
+            if error.errno == errno.EFBIG:
+                raise ConfigError(
+                    f"ulimit -f: got less than the {gib:.2f} GiB of shared memory that count as files, allowed"
+                    " unlimited; type ulimit -f unlimited"
+                ) from error
+            raise ConfigError(f"{key}: {gib:.2f} GiB cannot be had: {error}") from error
         self.control = control_page(self.blocks["control"].buffer, cfg)
-        collectors = range(num_collectors)
-        has_replay = not cfg.algo.learns_from_rollouts
         self.rings = [_replay_ring(self._buffer(f"replay-{i}"), cfg, spec) for i in collectors if has_replay]
         self.episodes = [Ring(self._buffer(f"episodes-{i}"), EPISODE_COLUMNS, np.float64) for i in collectors]
         self.collector_reports = [
@@ -214,12 +194,6 @@ class RunMemory:
     def learner_reports(self, metrics: list[str]) -> LearnerReports:
         """Returns the ranks' reports; rank 0 has sent the names of its metrics by then."""
         return learner_reports(self._buffer("learner_report"), metrics, self.num_ranks)
-
-
-def wake_event_names(cfg: RunConfig, *, has_evaluator: bool) -> list[str]:
-    """Returns one name for every collector, every rank, and the evaluator."""
-    collectors = [f"collector_wake-{index}" for index in range(cfg.collect.num_collectors)]
-    return collectors + waiting_for_rows(cfg) + ([EVALUATOR_WAKE] if has_evaluator else [])
 
 
 def waiting_for_rows(cfg: RunConfig) -> list[str]:

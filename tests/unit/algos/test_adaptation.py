@@ -146,42 +146,6 @@ def test_autoreset_rows_are_neither_learnt_from_nor_normalised(
     assert_equal(first, second)
 
 
-@pytest.mark.parametrize("columns", [HISTORY, PRIVILEGED], ids=["proprio_hist", "privileged"])
-def test_a_bad_number_changes_no_parameter_and_trips_the_guard(
-    columns: slice, student_of: LearnerOf, student_rollouts: RolloutsOf
-) -> None:
-    student = student_of(num_minibatches=1)
-    student.update(student_rollouts(student, 0))
-    assert not student.has_diverged()
-    rollouts = student_rollouts(student, 1)
-    rollouts.obs[6, 2, columns.start] = float("nan")
-    kept = ("policy.actor.", "encoder.", "optimizer.")
-    assert {name for name in moved(student, rollouts) if name.startswith(kept)} == set()
-    assert student.has_diverged()
-
-
-def test_a_restored_learner_continues_bit_for_bit(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
-    student, restored = student_of(seed=1, max_grad_norm=0.5), student_of(seed=2, max_grad_norm=0.5)
-    for seed in range(2):
-        student.update(student_rollouts(student, seed))
-    restored.load_state(student.state())
-    for seed in range(2, 4):
-        student.update(student_rollouts(student, seed))
-        restored.update(student_rollouts(restored, seed))
-    assert_equal(student, restored)
-    assert float(restored.state().tensors["history.normalizer.count"]) == 4 * NUM_VALID
-
-
-def test_updates_are_epochs_times_minibatches(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
-    student = student_of(epochs=3, num_minibatches=4)
-    for seed in range(2):
-        student.update(student_rollouts(student, seed))
-    totals = student.read_metrics()
-    counts = dict(zip(totals.names, totals.counts, strict=True))
-    assert (student.num_updates, counts) == (24, {"latent_loss": 24, "latent_explained": 2, "learning_rate": 2})
-    assert float(student.state().tensors["optimizer.num_steps"]) == 24.0
-
-
 def taught(learner_of: LearnerOf, rollouts_of: RolloutsOf, **algo: Any) -> Learner:
     """Returns a teacher of its two observation groups, after two updates."""
     teacher = learner_of(**{**NETWORKS, "spec": TEACHER_SPEC, "lr": 1e-2, "normalize_obs": True, **algo})

@@ -113,17 +113,6 @@ def test_updates_are_epochs_times_minibatches(learner_of: LearnerOf, rollouts_of
     assert float(learner.state().tensors["optimizer.num_steps"]) == 24.0
 
 
-def test_the_seed_alone_determines_the_learner(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
-    learners = []
-    for global_seed in (1, 2):
-        torch.manual_seed(global_seed)
-        learners.append(learner_of("appo", seed=5, normalize_obs=True, **SHORT))
-        before = torch.random.get_rng_state()
-        learners[-1].update(rollouts_of(learners[-1].policy))
-        assert torch.equal(torch.random.get_rng_state(), before)
-    assert_equal(*learners)
-
-
 @pytest.mark.parametrize("schedule", ["constant", "kl_adaptive"])
 def test_a_restored_learner_continues_bit_for_bit(
     schedule: str, learner_of: LearnerOf, rollouts_of: RolloutsOf
@@ -208,31 +197,6 @@ def test_the_entropy_bonus_raises_the_entropy(learner_of: LearnerOf, rollouts_of
     assert entropy[1] > entropy[0] + 0.1
 
 
-def mean_after(bounds_coef: float, rollouts_of: RolloutsOf) -> float:
-    """The mean action after some steps from 3."""
-    algo = algo_of(bounds_coef=bounds_coef, lr=1e-2)
-    algorithm = Appo(algo, SPEC, CPU, 1, SoloExchange())
-    assert isinstance(algorithm.policy.actor, GaussianActor)
-    torch.nn.init.constant_(algorithm.policy.actor.body[-1].bias, 3.0)
-    rollouts = rollouts_of(algorithm.policy)
-    Learner(algorithm, algo).update(rollouts)
-    return float(algorithm.policy.actor.distribution(rollouts.obs).mean.detach().mean())
-
-
-def test_the_bounds_loss_pulls_the_means_inwards(rollouts_of: RolloutsOf) -> None:
-    assert mean_after(10.0, rollouts_of) < mean_after(0.0, rollouts_of) - 0.05
-
-
-@pytest.mark.parametrize(("progress", "moves"), [(1.0, False), (0.9, True)])
-def test_the_linear_schedule_ends_at_a_step_of_zero(
-    progress: float, moves: bool, learner_of: LearnerOf, rollouts_of: RolloutsOf
-) -> None:
-    learner = learner_of("appo", lr_schedule="linear", **SHORT)
-    by = moved(learner, rollouts_of(learner.policy, progress=progress))
-    assert (by["policy.actor.body.0.weight"] > 0.0, by["critic.body.0.weight"] > 0.0) == (moves, moves)
-    assert metrics(learner)["learning_rate"] == pytest.approx(3e-4 * (1.0 - progress))
-
-
 @pytest.mark.parametrize(("lr", "expected"), [(1e-5, 1e-5 * 1.5**3), (1e-2, 1e-2 / 1.5**3)])
 def test_the_adaptive_schedule_changes_the_step_size_once_per_epoch(
     lr: float, expected: float, learner_of: LearnerOf, rollouts_of: RolloutsOf
@@ -240,18 +204,6 @@ def test_the_adaptive_schedule_changes_the_step_size_once_per_epoch(
     learner = learner_of("appo", lr=lr, lr_schedule="kl_adaptive", target_kl=1e-3, **SHORT)
     learner.update(rollouts_of(learner.policy))
     assert float(learner.state().tensors["optimizer.step_size"]) == pytest.approx(expected)
-
-
-def test_the_first_step_of_an_unmoved_policy_has_no_kl_and_clips_nothing(
-    learner_of: LearnerOf, rollouts_of: RolloutsOf
-) -> None:
-    learner = learner_of("appo", lr=1e-2, **ONE_STEP)
-    learner.update(rollouts_of(learner.policy))
-    means = metrics(learner)
-    assert (means["clip_fraction"], means["rho_clip_fraction"]) == (0.0, 0.0)
-    assert means["approx_kl"] == pytest.approx(0.0, abs=1e-9)  # a step of its std alone would show as 2e-4
-    assert means["entropy"] == pytest.approx(2 * 1.418939, rel=1e-6)
-    assert means["actor_loss"] == pytest.approx(0.0, abs=1e-6)  # advantages of mean 0, ratios of 1
 
 
 @pytest.mark.parametrize("spec", [SPEC, DISCRETE], ids=["box", "discrete"])
@@ -375,22 +327,3 @@ def test_value_coef_weighs_the_critics_gradient(learner_of: LearnerOf, rollouts_
         moments.append(learner.state().tensors["optimizer.exp_avg.critic.body.0.weight"])
     torch.testing.assert_close(moments[1], 4.0 * moments[0])
     assert float(moments[0].abs().max()) > 0.0
-
-
-def test_max_grad_norm_clips_the_gradient(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
-    learner = learner_of("appo", max_grad_norm=1e-3, **ONE_STEP)
-    learner.update(rollouts_of(learner.policy))
-    moments = [t.flatten() for name, t in learner.state().tensors.items() if name.startswith("optimizer.exp_avg.")]
-    assert float(torch.cat(moments).norm()) == pytest.approx(0.1 * 1e-3, rel=1e-3)  # a tenth of the only gradient
-
-
-@pytest.mark.parametrize("spec", [SPEC, DISCRETE], ids=["box", "discrete"])
-def test_the_observation_of_an_autoreset_row_is_not_learnt_from(
-    spec: SpaceSpec, learner_of: LearnerOf, rollouts_of: RolloutsOf
-) -> None:
-    learners = [learner_of("appo", spec=spec, ent_coef=1.0, bounds_coef=1.0) for _ in range(2)]
-    first, second = (rollouts_of(learner.policy, spec=spec) for learner in learners)
-    second.obs[5, 1] *= 1e4  # behind a terminated step: no value is taken of it either
-    learners[0].update(first)
-    learners[1].update(second)
-    assert_equal(*learners)

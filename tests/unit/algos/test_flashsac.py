@@ -70,18 +70,6 @@ def test_rewards_are_divided_by_the_scale() -> None:
     assert totals.sums[totals.names.index("reward_scale")] == pytest.approx(4.0)
 
 
-def test_a_restored_learner_continues_bit_for_bit() -> None:
-    learner, other = learner_of(), learner_of(init_alpha=0.5)
-    learner.update(Batches((batch_of(0), batch_of(1)), None, 0, moments(10, 1.0, 50.0, 30.0)))
-    start = copy.deepcopy(learner.state())
-    assert start.tensors["returns.largest"].item() == 30.0
-    other.load_state(start)
-    for used in (learner, other):
-        used.update(Batches((batch_of(2), batch_of(3)), None, 0, moments(5, -1.0, 9.0, 3.0)))
-    ends = [used.state().tensors for used in (learner, other)]
-    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
-
-
 @pytest.mark.parametrize("delay", [1, 2])
 def test_the_counted_work_is_the_closed_form(delay: int) -> None:
     sizes = {**SMALL, "policy_delay": delay, "batch_size": 32}

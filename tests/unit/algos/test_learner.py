@@ -95,12 +95,6 @@ def test_truncated_rows_bootstrap_with_the_discount_of_the_row(
 
 
 @both
-def test_rows_of_shape_b_1_are_refused(name: str, learner_of: LearnerOf, batch_of: BatchOf) -> None:
-    with pytest.raises(ValueError, match=r"reward has shape \(8, 1\)"):
-        learner_of(name).update(Batches((batch_of(reward=torch.zeros(8, 1)),), None))
-
-
-@both
 def test_critic_learns_at_every_update_and_actor_at_every_second(
     name: str, learner_of: LearnerOf, batch_of: BatchOf
 ) -> None:
@@ -224,7 +218,7 @@ def assert_same(left: LearnerState, right: LearnerState) -> None:
 
 
 @pytest.mark.promise("exact-resume")
-@both
+@pytest.mark.parametrize("name", ["sac", "td3", "flashsac"])
 def test_a_restored_learner_continues_bit_for_bit(name: str, learner_of: LearnerOf, batch_of: BatchOf) -> None:
     whole = learner_of(name, policy_delay=2, normalize_obs=True)
     run(whole, batch_of, 0, 5)
@@ -260,12 +254,6 @@ def test_a_tensor_of_another_shape_is_named(learner_of: LearnerOf) -> None:
         learner_of("sac").load_state(state)
 
 
-def test_a_normaliser_that_the_learner_lacks_is_named(learner_of: LearnerOf) -> None:
-    state = learner_of("sac", normalize_obs=True).state()
-    with pytest.raises(CheckpointError, match=r"policy.normalizer.count that this learner does not know"):
-        learner_of("sac").load_state(state)
-
-
 def test_totals_are_sums_and_counts_per_name() -> None:
     metrics = MetricSums({"critic": ("critic_loss", "q_mean"), "actor": ("actor_loss",)}, torch.device("cpu"))
     metrics.add({"critic": (torch.tensor(1.0), torch.tensor(10.0))})
@@ -292,14 +280,6 @@ def test_a_learner_that_begins_with_anothers_networks_keeps_its_own_optimisers_a
         expected = before if any(part in key for part in fresh) else given
         assert torch.equal(tensor, expected.tensors[key]), key
     assert not torch.equal(given.tensors["policy.normalizer.mean"], before.tensors["policy.normalizer.mean"])
-
-
-def test_networks_of_another_shape_are_refused_and_change_nothing(learner_of: LearnerOf) -> None:
-    begun, other = learner_of("sac"), learner_of("sac", hidden_dims=(8,))
-    before = begun.state()
-    with pytest.raises(CheckpointError, match="learner state"):
-        begun.adopt(other.state().tensors)
-    assert_same(begun.state(), before)
 
 
 # What an update asks of the device

@@ -60,21 +60,6 @@ SIGNS = torch.tensor([-1.0, 1.0] * 32)
 
 
 @both
-def test_a_constant_reward_has_value_one(name: str, learner_of: LearnerOf) -> None:
-    learner = probe_learner(learner_of, name)
-    learn(learner, lambda seed: rows(ZEROS, ONES, uniform(seed)), 300)
-    assert value(learner, rows(ZEROS, ONES, uniform(-1))) == pytest.approx(1.0, abs=0.02)
-
-
-@both
-def test_an_observed_reward_has_its_own_value(name: str, learner_of: LearnerOf) -> None:
-    learner = probe_learner(learner_of, name)
-    learn(learner, lambda seed: rows(SIGNS, SIGNS, uniform(seed)), 300)
-    assert value(learner, rows(ONES, ONES, uniform(-1))) == pytest.approx(1.0, abs=0.05)
-    assert value(learner, rows(-ONES, -ONES, uniform(-1))) == pytest.approx(-1.0, abs=0.05)
-
-
-@both
 def test_a_reward_one_step_later_is_discounted_once(name: str, learner_of: LearnerOf) -> None:
     def batch_at(seed: int) -> Batch:
         first, second = rows(-ONES, ZEROS, uniform(seed), next_obs=ONES), rows(ONES, ONES, uniform(seed))

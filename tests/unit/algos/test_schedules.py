@@ -59,18 +59,6 @@ def test_a_flat_ramp_is_bitwise_the_constant(name: str, learner_of: LearnerOf, b
     assert same(flat, ramps)
 
 
-@pytest.mark.parametrize("name", ["sac", "td3"])
-def test_a_learner_restored_in_a_ramp_continues_bit_for_bit(
-    name: str, learner_of: LearnerOf, batch_of: BatchOf
-) -> None:
-    whole = trained(learner_of(name, actor_lr=FALLING, critic_lr=FALLING), batch_of, 1010)
-    broken = learner_of(name, seed=2, actor_lr=FALLING, critic_lr=FALLING)
-    broken.load_state(whole.state())
-    for learner in (whole, broken):
-        learner.update(Batches((batch_of(7), batch_of(8)), None, 1060))
-    assert same(whole, broken)
-
-
 def test_the_target_entropy_follows_its_ramp(learner_of: LearnerOf, batch_of: BatchOf) -> None:
     learner = learner_of("sac", target_entropy=Ramp(start=-50.0, end=50.0, over=100, begin=0), alpha_lr=0.01)
     temperatures = [

@@ -153,13 +153,6 @@ def test_at_zero_lag_vtrace_is_gae() -> None:
     assert torch.allclose(targets.value - path.value[:-1] * path.is_valid, targets.advantage, atol=1e-6)
 
 
-def test_gae_takes_no_notice_of_the_policy_s_age() -> None:
-    path = random_steps(3)
-    fresh = path._replace(log_ratio=torch.zeros_like(path.reward))
-    assert torch.equal(gae(path, GAMMA, LAM).value, fresh.targets().value)
-    assert not torch.allclose(path.targets().value, fresh.targets().value)
-
-
 TRUNCATED_AT = 3
 
 
@@ -224,24 +217,6 @@ def test_rho_weighs_the_error_of_a_step_and_c_later_errors() -> None:
     path = steps([0.0, 0.0, 0.0], [1.0, 10.0], [4.0, 1.0])
     target = [float(path.targets(lam=1.0, bounds=RatioBounds(rho, c)).value[0]) for rho, c in ((1, 1), (3, 1), (1, 3))]
     assert target == pytest.approx([1.0 + 9.0, 3.0 + 9.0, 1.0 + 27.0])
-
-
-def test_an_action_of_probability_zero_does_not_move_the_value() -> None:
-    path = steps([0.5, 1.0, 1.5], [1.0, 2.0], [1e-30, 1.0])
-    targets = path.targets(lam=1.0)
-    assert targets.value.squeeze(-1).tolist() == pytest.approx([0.5, 3.35])
-    assert float(targets.advantage[0]) == pytest.approx(1.0 + 0.9 * 3.35 - 0.5)  # its ratio weighs the surrogate
-
-
-def test_lambda_zero_looks_one_step_ahead() -> None:
-    targets = steps(VALUE, REWARD).targets(lam=0.0)
-    assert targets.advantage.squeeze(-1).tolist() == pytest.approx([1.4, 2.35, 3.3])
-
-
-def test_a_column_of_rewards_is_refused() -> None:
-    path = random_steps(0)
-    with pytest.raises(ValueError, match=r"r has shape \(40, 6, 1\), expected \[T, N\]"):
-        path._replace(reward=path.reward[..., None]).targets()
 
 
 # The same transitions, however Gymnasium begins the next episode.

@@ -51,12 +51,6 @@ def test_density_integrates_to_one_over_the_action_space(mean: float, std: float
     assert float(density.sum() * (2.0 / 400_000)) == pytest.approx(1.0, abs=1e-4)
 
 
-def test_log_prob_sums_over_dimensions() -> None:
-    pre_tanh, noise = torch.tensor([[0.0, 1.2]]), torch.tensor([[0.0, 1.8]])
-    log_std = torch.tensor([[0.0, math.log(0.5)]])
-    assert float(squashed_gaussian_log_prob(pre_tanh, noise, log_std)) == pytest.approx(-0.918939 - 0.658413, abs=1e-5)
-
-
 def test_a_softmax_actor_explores_by_its_probabilities_and_acts_by_the_greatest() -> None:
     actor = SoftmaxActor(3, 4, (8,), "relu")
     with torch.no_grad():
@@ -93,10 +87,6 @@ def test_sampled_actions_have_the_distribution_whose_log_prob_is_returned() -> N
     assert float(pre_tanh.std()) == pytest.approx(math.exp(-0.5), abs=0.01)
     density = torch.distributions.Normal(0.4, math.exp(-0.5)).log_prob(pre_tanh) - (1 - action.square()).log()
     assert torch.allclose(log_prob_of_action, density.squeeze(-1), atol=1e-3)
-
-
-def test_act_is_the_squashed_mean() -> None:
-    assert torch.allclose(fixed_gaussian(0.4, -0.5).act(torch.zeros(2, 3)), torch.tensor([[0.4], [0.4]]).tanh())
 
 
 def td3_noise(exploration_noise: float, num_rows: int) -> Tensor:

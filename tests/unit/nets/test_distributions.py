@@ -52,13 +52,6 @@ def test_several_choices_are_independent() -> None:
     assert torch.equal(picked.entropy(), policy.entropy().flatten()[[7, 1]])
 
 
-def test_several_choices_are_drawn_as_often_as_they_are_likely() -> None:
-    policy = Categorical(torch.tensor([0.2, 0.5, 0.3, 0.9, 0.1]).log().expand(20_000, 5), (3, 2))
-    action = draws(policy)
-    frequencies = [float((action[:, choice] == number).float().mean()) for choice, number in ((0, 0), (0, 1), (1, 1))]
-    assert frequencies == pytest.approx([0.2, 0.5, 0.1], abs=0.02)
-
-
 def of_torch(policy: PolicyDistribution) -> torch.distributions.Distribution:
     if isinstance(policy, DiagonalGaussian):
         return Independent(Normal(policy.mean, policy.log_std.exp()), 1)

@@ -64,12 +64,3 @@ def test_a_policy_acts_from_the_block_that_it_has_adopted(normalize_obs: bool) -
     flatten_into(source, flat)
     adopt_statistics(copy, flat)
     assert torch.equal(copy.act(OBS), source.act(OBS))
-
-
-def test_several_discrete_actions_are_the_likeliest_of_each_choice() -> None:
-    policy = make_policy(
-        AlgoConfig(name="appo", hidden_dims=(16,)), SpaceSpec(3, 2, (0.0, 0.0), (2.0, 1.0), nvec=(3, 2))
-    )
-    with torch.no_grad():
-        policy.actor.body[-1].bias.copy_(torch.tensor([0.0, 0.0, 9.0, 5.0, 0.0]))  # type: ignore[index, union-attr]
-    assert policy.act(torch.zeros(4, 3)).tolist() == [[2.0, 0.0]] * 4
