@@ -73,10 +73,7 @@ class PackerTimers(NamedTuple):
 
 
 class PrefetchSource(RateLimitedSource):
-    """Hands out batches that were packed ahead, as views of the slot in use.
-
-    Raises `ConfigError` if the host refuses the page-locked memory of the slots.
-    """
+    """Hands out batches that were packed ahead, as views of the slot in use."""
 
     kind = "prefetch"
     has_batch_wait = True
@@ -94,10 +91,7 @@ class PrefetchSource(RateLimitedSource):
         self._sampler, self._ages = sampler, SampleAges(sampler.rings)
         self._ledger, self._copies, device_sync = timers
         self._copy_stream = CopyStream(spec.device, device_sync or StreamSync(spec.device), self._copies or NULL_SPAN)
-        staging = host_block(
-            (spec.num_slots, *spec.block_shape), torch.float32, spec.device,
-            "replay.source=prefetch", "lower replay.slots or algo.batch_size, or use replay.source=direct",
-        )  # fmt: skip
+        staging = host_block((spec.num_slots, *spec.block_shape), torch.float32, spec.device)
         is_on_host = spec.device.type == "cpu"
         in_use = self._copy_stream.learner_mark()  # the memory of the slots may have been in use until here
         self._in_use, *free = (

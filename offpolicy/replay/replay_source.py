@@ -162,9 +162,7 @@ class ReplaySource(RateLimitedSource):
     ) -> None:
         super().__init__(spec, sampler, gate, steps, updates)
         self._sampler, self._ages = sampler, SampleAges(sampler.rings)
-        values = host_block(
-            spec.block_shape, torch.float32, spec.device, "replay.source=direct", "lower algo.batch_size"
-        )
+        values = host_block(spec.block_shape, torch.float32, spec.device)
         self._staging, self._copy_stream = StagingBlock(values), CopyStream(spec.device, StreamSync(spec.device))
         numbers = range(1, len(values) + 1)  # of updates: views for torch and for NumPy are made once
         self._blocks = [(values[:n], values[:n].numpy().reshape(-1, spec.layout.width)) for n in numbers]

@@ -32,8 +32,6 @@ from offpolicy.timing.phases import DeviceSpan
 if TYPE_CHECKING:
     from offpolicy.distributed.world import World
 
-KEY = "replay.source=resident"
-INSTEAD = "use replay.source=direct"
 STAGING_ROWS = 4096
 
 
@@ -66,18 +64,11 @@ class Mirror:
 
 
 class ResidentDemonstrations:
-    """The demonstrations on the device: their rows are copied there once, and the indices of each batch.
-
-    Raises `ConfigError` if the device or the host has no room.
-    """
+    """The demonstrations on the device: their rows are copied there once, and the indices of each batch."""
 
     def __init__(self, demos: Demonstrations, max_batches: int, device: torch.device, device_sync: DeviceSync) -> None:
         self.demos = demos
-        try:
-            self._rows = torch.from_numpy(demos.rows).to(device)
-        except RuntimeError as error:  # torch.OutOfMemoryError is one
-            size = nbytes_text(demos.rows.nbytes)
-            raise ConfigError(f"replay.demos: {size} of demonstrations do not fit on {device} ({error})") from error
+        self._rows = torch.from_numpy(demos.rows).to(device)
         self._copy_stream = CopyStream(device, device_sync)
         shape = (max_batches * demos.per_batch,)
         self._blocks = staging_blocks(2, shape, torch.int64, device)
@@ -100,15 +91,15 @@ class ResidentDemonstrations:
 def staging_blocks(
     count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Iterator[StagingBlock]:
-    """Returns blocks of a shape, to be used in turn. Raises as `host_block`."""
-    return cycle(map(StagingBlock, host_block((count, *shape), dtype, device, KEY, INSTEAD)))
+    """Returns blocks of a shape, to be used in turn."""
+    return cycle(map(StagingBlock, host_block((count, *shape), dtype, device)))
 
 
 class ResidentSampler:
     """Draws rows, with replacement and equally likely, from the copies of `rings` (of one capacity) on `device`.
 
     A copy has room for `replay.capacity` transitions where episodes have 64 steps or more; else the oldest are left
-    out. `timer` is that of the learner's device. Raises `ConfigError` if the device or the host has no room.
+    out. `timer` is that of the learner's device. Raises `ConfigError` if the device has no room.
     """
 
     def __init__(
@@ -125,9 +116,10 @@ class ResidentSampler:
         try:
             self._store = torch.empty(shape, dtype=torch.float32, device=device)
         except RuntimeError as error:  # torch.OutOfMemoryError is one
+            size = nbytes_text(resident_nbytes(*shape))
             raise ConfigError(
-                f"{KEY}: the copy of the replay needs {nbytes_text(resident_nbytes(*shape))} on {device};"
-                f" lower replay.capacity, or {INSTEAD} ({error})"
+                f"replay.source=resident: the copy of the replay needs {size} on {device};"
+                f" lower replay.capacity, or use replay.source=direct ({error})"
             ) from error
         self._share = 1.0  # of the rows that are transitions; nearly, while they are written
         self._mirrors = [Mirror(ring, rows) for ring, rows in zip(rings, self._store, strict=True)]

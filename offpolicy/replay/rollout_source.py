@@ -56,10 +56,8 @@ class RolloutSource:
         self._learnt_before = learnt
         self._learnt = 0  # transitions that all ranks had learnt from at the last release
         num_steps, num_envs, width = spec.layout.shape
-        self._staging = host_block(
-            (num_steps, num_envs * len(self._rings), width),
-            torch.float32, spec.device, "rollout.length", "lower rollout.length or env.num_envs",
-        )  # fmt: skip
+        shape = num_steps, num_envs * len(self._rings), width
+        self._staging = host_block(shape, torch.float32, spec.device)
         self._places = [rows.numpy() for rows in torch.split(self._staging, num_envs, dim=1)]
         self._in_turn = cycle(range(len(self._rings)))
         self._usable = [0] * len(self._rings)  # rollouts that wait and are not too old

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from offpolicy.errors import ConfigError
 from offpolicy.protocols import DeviceSync
 from offpolicy.timing.ledger import NULL_SPAN
 
 
-def host_block(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, key: str, instead: str) -> Tensor:
-    """Returns an uninitialised block on the host, page-locked if `device` copies from it.
-
-    Raises `ConfigError` naming the configuration `key`, the bytes, and what to write `instead`.
-    """
-    try:
-        return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
-    except RuntimeError as error:
-        size = nbytes_text(dtype.itemsize * math.prod(shape))
-        kind = "page-locked " if device.type == "cuda" else ""
-        raise ConfigError(f"{key}: the host refuses {size} of {kind}memory; {instead} ({error})") from error
+def host_block(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Returns an uninitialised block on the host, page-locked if `device` copies from it."""
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
 class StagingBlock:

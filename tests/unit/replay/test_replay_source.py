@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.errors import ConfigError
 from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_ring import ReplayRing
@@ -123,18 +122,6 @@ def test_a_resumed_source_goes_on_with_the_same_draws() -> None:
     second = make_source(ring, gate=Clock(11))
     second.set_random_state(json.loads(json.dumps(first.random_state())))
     assert torch.equal(first.sample(), second.sample())
-
-
-def test_refused_page_locked_memory_is_named_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*shape: Any, **options: Any) -> torch.Tensor:
-        assert options["pin_memory"]
-        raise RuntimeError("CUDA error: out of memory")
-
-    monkeypatch.setattr(torch, "empty", refuse)
-    with pytest.raises(
-        ConfigError, match=r"replay\.source=direct: the host refuses 1\.54 KB of page-locked memory; lower"
-    ):
-        make_source(numbered_ring(64, 20), gate=Clock(11), device=torch.device("cuda"))
 
 
 def test_the_fields_are_those_of_the_batches_sampled_last_however_many_are_due() -> None:
