@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, NamedTuple, TypeVar
 
 from offpolicy.errors import ConfigError
@@ -69,21 +69,16 @@ def find(group: str, name: str, key: str, ours: Collection[str] = ()) -> Plugin 
 
 def load(plugin: Plugin, kind: type[T]) -> T:
     """Imports what the entry point names. Raises `ConfigError` if that fails, or it is no `kind`."""
-    try:
-        module, _, path = plugin.target.partition(":")
-        found: object = functools.reduce(getattr, path.split(".") if path else (), importlib.import_module(module))
-    except (Exception, SystemExit) as error:  # a package may raise anything when it is imported
-        raise ConfigError(f"{plugin} cannot be imported: {type(error).__name__}: {error}") from error
+    found: object = resolve(plugin, plugin.target)
     if not isinstance(found, kind):
         raise ConfigError(f"{plugin} is a {type(found).__name__}, allowed a {kind.__module__}.{kind.__name__}")
     return found
 
 
-def resolve(plugin: Plugin, target: str) -> Callable[..., Any]:  # Any: a function of the package
+def resolve(plugin: Plugin, target: str) -> Any:  # Any: an object of the package
     """Imports `module:name` of a plug-in's own, where it is needed. Raises `ConfigError` naming the plug-in."""
-    module, _, name = target.partition(":")
+    module, _, path = target.partition(":")
     try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (Exception, SystemExit) as error:
+        return functools.reduce(getattr, path.split(".") if path else (), importlib.import_module(module))
+    except (Exception, SystemExit) as error:  # a package may raise anything when it is imported
         raise ConfigError(f"{plugin}: {target} cannot be imported: {type(error).__name__}: {error}") from error
-    return found

@@ -32,8 +32,8 @@ def find_run(word: str | Path) -> Path:
     path = Path(word)
     if path.name == LATEST and (path.is_symlink() or not path.exists()):
         return _latest(ROOT / LATEST if str(word) == LATEST and not path.is_symlink() else path)
-    if str(word) and _has_records(path):  # also of another trainer, with the files of TensorBoard only
-        return path
+    if str(word) and path.is_dir() and any(file.is_file() for name in RECORDS for file in path.glob(name)):
+        return path  # also of another trainer, with the files of TensorBoard only
     start = str(word).removeprefix(f"{ROOT}/").rstrip("/")
     runs = runs_in(ROOT) if start else []
     found = [run for run in runs if start in _names(run)]  # a whole name comes before beginnings of others
@@ -59,8 +59,16 @@ def existing_run(word: str | Path, key: str = "run") -> Path:
 
 
 def runs_in(root: Path) -> list[Path]:
-    """Returns the directories below `root` that hold a run's configuration, the one started last first."""
-    found = {run: time_s for run in _walk(root) if (time_s := _modified_s(run / "config.yaml")) is not None}
+    """Returns the directories below `root` that hold a run's configuration, the one started last first.
+
+    Links are not followed, and nothing inside of a run is read.
+    """
+    found = dict[Path, float]()
+    for directory, children, files in os.walk(root):
+        if "config.yaml" in files:
+            children.clear()
+            with contextlib.suppress(OSError):  # removed meanwhile, or a link to nothing
+                found[Path(directory)] = (Path(directory) / "config.yaml").stat().st_mtime
     return sorted(found, key=lambda run: found[run], reverse=True)
 
 
@@ -160,30 +168,10 @@ def mark_latest(run: Path, root: Path = ROOT) -> None:
         new.replace(link)  # at once: a reader finds the old run or the new one
 
 
-def _walk(root: Path) -> Iterator[Path]:
-    """Yields runs; links are not followed, and nothing inside of a run is read."""
-    for directory, children, files in os.walk(root):
-        if "config.yaml" in files:
-            children.clear()
-            yield Path(directory)
-
-
 def _names(run: Path) -> Iterator[str]:
     """Yields the ends of a run's path below `runs`, from its whole to its last part."""
     parts = run.relative_to(ROOT).parts
     return ("/".join(parts[index:]) for index in range(len(parts)))
-
-
-def _has_records(path: Path) -> bool:
-    return path.is_dir() and any(found.is_file() for name in RECORDS for found in path.glob(name))
-
-
-def _modified_s(file: Path) -> float | None:
-    """Returns when a file was written, in Unix seconds; None for one that was removed, or a link to nothing."""
-    try:
-        return file.stat().st_mtime
-    except OSError:
-        return None
 
 
 def _latest(link: Path) -> Path:

@@ -11,7 +11,6 @@ from offpolicy.collect.run_evaluation import RunEvaluation
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
 from offpolicy.processes.handshake import POLL_S
-from offpolicy.processes.mailbox import EvaluationRequest
 from offpolicy.processes.reports import ProcessReports
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.timing.trace_writer import Mark
@@ -82,7 +81,14 @@ class EvaluatorProcess:
         with self._ledger.phase(EvaluatorPhase.WEIGHT_APPLY):
             asked = self._requests.read(self._flat)
             self._ledger.mark(Mark.APPLIED, asked.policy_version)
-        self._count_skipped(asked)
+        missed = asked.number - self._answered - 1  # requests that this one has replaced
+        if missed and not self._skipped:
+            text = (
+                f"an evaluation before env step {asked.env_steps:,} was left out: the one before it was still going on;"
+                " evaluator/skipped counts them. Raise eval.every or lower eval.episodes"
+            )
+            self._child.send("warning", text=text)
+        self._skipped += missed
         result = self._evaluation.evaluate(self._flat, asked.env_steps, asked.policy_version)
         if result is not None:
             self._announce_early_stop()
@@ -96,17 +102,6 @@ class EvaluatorProcess:
     def _announce_early_stop(self) -> None:
         """Publishes whether the evaluations so far end the run."""
         self._words[EvaluatorWord.STOPS_EARLY] = int(self._evaluation.stops_early)
-
-    def _count_skipped(self, asked: EvaluationRequest) -> None:
-        """Counts the requests that this one has replaced, and warns of the first."""
-        missed = asked.number - self._answered - 1
-        if missed and not self._skipped:
-            self._child.send(
-                "warning",
-                text=f"an evaluation before env step {asked.env_steps:,} was left out: the one before it was still"
-                " going on; evaluator/skipped counts them. Raise eval.every or lower eval.episodes",
-            )
-        self._skipped += missed
 
     def _must_exit(self) -> bool:
         return self._control.host[HostWord.STOP] >= Stop.EXIT

@@ -218,7 +218,11 @@ class Monitor:
         self.drain_episodes()
         self._show_warnings()
         if self._trace is not None:
-            self._trace_levels(self._trace)
+            now_ns, debt = MonotonicClock.now_ns(), self._debt(self._env_steps)
+            if self._shared.rings:
+                self._trace.count(ROWS, now_ns, self._replay_rows)
+            if debt is not None:
+                self._trace.count(DEBT, now_ns, debt)
         if self._save_due is not None and self._save_due.is_due():
             self._shared.control.host[HostWord.SAVE_REQUEST] += 1
         if self._requested_s is None and self._due.is_due():
@@ -231,14 +235,6 @@ class Monitor:
             if is_late or all(now > seen for now, seen in versions):
                 self._requested_s = None
                 self._log()
-
-    def _trace_levels(self, trace: TraceTrack) -> None:
-        now_ns = MonotonicClock.now_ns()
-        if self._shared.rings:
-            trace.count(ROWS, now_ns, self._replay_rows)
-        debt = self._debt(self._env_steps)
-        if debt is not None:
-            trace.count(DEBT, now_ns, debt)
 
     @property
     def _replay_rows(self) -> int:

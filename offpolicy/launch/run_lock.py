@@ -13,6 +13,7 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from offpolicy import fault
 from offpolicy.errors import ConfigError, RunDirBusyError
@@ -43,7 +44,7 @@ class RunLock:
     def release(self) -> None:
         """Unlocks; the file stays, without the pid of the holder. Does nothing once it is unlocked."""
         if self._descriptor >= 0:
-            with suppress(OSError):  # a full disk: the pid tells nothing once its process has ended
+            with suppress(OSError):  # a full disk: the pid says nothing once its process has ended
                 self._sign(parent_identity())
         self._close()
 
@@ -114,14 +115,12 @@ def is_running(path: Path) -> bool | None:
 
     A holder that has released the lock has removed its pid from it.
     """
-    try:
-        holder = json.loads((path / LOCK).read_text())
-        pid, host = int(holder["pid"]), holder["host"]
-    except (OSError, ValueError, TypeError, KeyError):
+    holder = _read(path)
+    if not isinstance(holder.get("pid"), int) or "host" not in holder:
         return False
-    if host != socket.gethostname():
+    if holder["host"] != socket.gethostname():
         return None
-    started = start_ticks(pid)  # tells a holder from a later process with its pid
+    started = start_ticks(holder["pid"])  # tells a holder from a later process with its pid
     return started is not None and started == holder.get("started", started)
 
 
@@ -140,20 +139,21 @@ def parent_identity() -> dict[str, object]:
 
 def has_same_parent(path: Path) -> bool:
     """True if the last holder of `path` had the parent of this process: a launcher restarts its processes."""
-    try:
-        holder = json.loads((path / LOCK).read_text())
-        return all(holder[key] == value for key, value in parent_identity().items())
-    except (OSError, ValueError, TypeError, KeyError):
-        return False
+    return _read(path).items() >= parent_identity().items()
 
 
 def is_signed(path: Path) -> bool:
     """True if a run has held the lock of `path`: an empty file of this name is anybody's."""
+    return _read(path).keys() >= {"parent", "host"}
+
+
+def _read(path: Path) -> dict[str, Any]:  # Any: values of JSON
+    """Returns what the lock of `path` says of its last holder; empty where it says nothing."""
     try:
-        holder = json.loads((path / LOCK).read_bytes())
-        return isinstance(holder, dict) and holder.keys() >= {"parent", "host"}
+        found: Any = json.loads((path / LOCK).read_bytes())
     except (OSError, ValueError, RecursionError):
-        return False
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _holder(content: bytes) -> str:

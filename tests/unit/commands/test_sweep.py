@@ -19,6 +19,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.runs import TRIAL
 from offpolicy.types import EvalResult
+from tests.unit.commands.conftest import Typed
 
 SPACE = "parameters:\n  algo.gamma: {low: 0.9, high: 0.999}\n"
 Returns = Callable[[float, int], list[float]]  # of gamma and seed; a run without returns fails
@@ -153,26 +154,17 @@ def test_a_directory_of_another_sweep_is_refused(start: Start, capsys: pytest.Ca
     assert "--out: sweeps/space holds a sweep of another space or command" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
+def test_bad_input_exits_2_before_any_run(start: Start, refused: Typed) -> None:
+    runs = start(near)
+    for words, problem in (
         (["seed=3"], "seed: not allowed on the command line: the sweep sets it"),
         (["algo.gamma=0.9"], "algo.gamma: not allowed on the command line: the sweep sets it"),
         (["algo.tau=3"], "algo.tau: got 3, allowed a number"),
         (["--trials", "0"], "--trials"),
         (["--out", "space.yaml/x"], "--out: space.yaml/x cannot be used: [Errno 20] Not a directory"),
-    ],
-)
-def test_bad_input_exits_2_before_any_run(
-    start: Start, capsys: pytest.CaptureFixture[str], words: list[str], problem: str
-) -> None:
-    runs = start(near)
-    try:
-        code = swept(*words)
-    except SystemExit as refused:
-        code = int(refused.code or 0)
-    assert (code, runs.started) == (2, [])
-    assert problem in capsys.readouterr().err
+    ):
+        assert problem in refused("sweep", "space.yaml", *words)
+    assert runs.started == []
 
 
 def test_ranges_and_values_are_read(tmp_path: Path) -> None:
@@ -190,9 +182,9 @@ def test_ranges_and_values_are_read(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
+def test_a_bad_space_names_the_key_and_what_is_allowed(tmp_path: Path) -> None:
+    file = tmp_path / "space.yaml"
+    spaces = [
         ("{}", "allowed parameters: keys, each with {low"),
         ("", "got nothing, allowed a mapping such as {parameters: {algo.gamma: {low: 0.9, high: 0.999}}}"),
         ("{parameters: {}, trials: 3}", "got parameters, trials, allowed parameters"),
@@ -207,11 +199,9 @@ def test_ranges_and_values_are_read(tmp_path: Path) -> None:
         ("parameters: {algo.gamma: {values: [0.9, 0.99, 0.9]}}", "two or more values are needed, each once"),
         ("parameters: {algo.utd: {low: 0.5, high: 1.2, step: 0.5}}", "algo.utd: got {'low': 0.5, 'high': 1.2"),
         ("parameters: {algo.activation: {values: [relu, gelu]}}", "algo.activation: got 'gelu', allowed one of"),
-    ],
-)  # fmt: skip
-def test_a_bad_space_names_the_key_and_what_is_allowed(tmp_path: Path, content: str, problem: str) -> None:
-    file = tmp_path / "space.yaml"
-    file.write_text(content)
-    with pytest.raises(ConfigError) as refused:
-        read_space(file)
-    assert any(each.startswith(str(file)) and problem in each for each in refused.value.problems), refused.value
+    ]  # fmt: skip
+    for content, problem in spaces:
+        file.write_text(content)
+        with pytest.raises(ConfigError) as caught:
+            read_space(file)
+        assert any(each.startswith(str(file)) and problem in each for each in caught.value.problems), problem
