@@ -56,16 +56,6 @@ def test_a_module_inside_the_run_needs_trust(
     check_trust(run, is_trusted=True)
 
 
-def test_a_module_of_another_user_in_the_current_directory_needs_trust(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("evilmod").mkdir()
-    Path("evilmod/__init__.py").write_text(EVIL)
-    owned_by_another(monkeypatch, "evilmod")
-    with pytest.raises(ConfigError, match="lies in the current directory, and user 77 made .*evilmod"):
-        check_trust(run, is_trusted=False)
-
-
 @pytest.mark.parametrize("theirs", ["evilmod", "__init__.py", "deep.py", "config.yaml"])
 def test_every_file_that_is_executed_and_its_directory_count(
     run: Path, monkeypatch: pytest.MonkeyPatch, theirs: str

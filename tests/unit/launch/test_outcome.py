@@ -12,14 +12,7 @@ import pytest
 import yaml
 
 from offpolicy.config.schema import RunConfig
-from offpolicy.launch.outcome import (
-    Outcome,
-    already_complete,
-    is_complete,
-    note_what_ran,
-    outcome_of,
-    print_failure,
-)
+from offpolicy.launch.outcome import Outcome, already_complete, is_complete, note_what_ran, outcome_of, print_failure
 from offpolicy.logger.record import RunHeader
 from offpolicy.processes.supervisor import Failure
 
@@ -60,21 +53,16 @@ def test_every_end_has_a_status_a_code_and_a_reason(
 EARLY = {"total_timesteps": 5000, "algo": {"learning_starts": 100}}
 
 
-@pytest.mark.parametrize(
-    ("stop", "is_over"), [({"reward": 5.0}, True), ({"reward": 6.5}, False), ({"reward": None}, False)]
-)
-def test_a_run_that_has_stopped_early_goes_on_only_with_other_values(
-    tmp_path: Path, stop: dict[str, Any], is_over: bool
-) -> None:
+def test_a_run_that_has_stopped_early_goes_on_only_with_other_values(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text('{"status": "completed", "env_steps": 901}')
     (tmp_path / "evaluations.jsonl").write_text('{"env_steps": 900, "mean_reward": 6.0}\n')
     run: Any = SimpleNamespace(path=tmp_path, checkpoint=SimpleNamespace(env_steps=901))
-    cfg = RunConfig.from_mapping(EARLY | {"stop": stop})
-    assert is_complete(run, cfg) == is_over
-    if is_over:
-        said = already_complete(tmp_path, 901, cfg)
-        assert "already complete: stopped early: mean return 6.00" in said
-        assert said.endswith("stop.reward=null total_timesteps=5000")
+    for reward, is_over in ((5.0, True), (6.5, False), (None, False)):
+        cfg = RunConfig.from_mapping(EARLY | {"stop": {"reward": reward}})
+        assert is_complete(run, cfg) == is_over
+    said = already_complete(tmp_path, 901, RunConfig.from_mapping(EARLY | {"stop": {"reward": 5.0}}))
+    assert "already complete: stopped early: mean return 6.00" in said
+    assert said.endswith("stop.reward=null total_timesteps=5000")
 
 
 def test_what_ran_stands_beside_what_was_asked_for(tmp_path: Path) -> None:
@@ -115,29 +103,22 @@ def test_of_an_environment_its_own_traceback_is_shown(capsys: pytest.CaptureFixt
     assert lines[-1].endswith("EnvFailure: step 7 raised")
 
 
-@pytest.mark.parametrize(
-    ("done", "ended_at", "status", "is_over"),
-    [
+def test_only_a_run_that_ended_as_it_should_is_complete(tmp_path: Path) -> None:
+    for done, ended_at, status, is_over in (
         (1000, 1000, "completed", True),
         (999, 999, "completed", False),
         (1000, 1000, "interrupted", False),
         (None, 1000, "completed", False),
         (1000, 500, "completed", False),  # it went on from there, and was killed after its last checkpoint
-    ],
-)
-def test_only_a_run_that_ended_as_it_should_is_complete(
-    tmp_path: Path, done: int | None, ended_at: int, status: str, is_over: bool
-) -> None:
-    (tmp_path / "summary.json").write_text(f'{{"status": "{status}", "env_steps": {ended_at}}}')
-    checkpoint = None if done is None else SimpleNamespace(env_steps=done)
-    run: Any = SimpleNamespace(path=tmp_path, checkpoint=checkpoint)
-    cfg = RunConfig.from_mapping({"total_timesteps": 1000, "algo": {"learning_starts": 100}})
-    assert is_complete(run, cfg) == is_over
+    ):
+        (tmp_path / "summary.json").write_text(f'{{"status": "{status}", "env_steps": {ended_at}}}')
+        checkpoint = None if done is None else SimpleNamespace(env_steps=done)
+        run: Any = SimpleNamespace(path=tmp_path, checkpoint=checkpoint)
+        cfg = RunConfig.from_mapping({"total_timesteps": 1000, "algo": {"learning_starts": 100}})
+        assert is_complete(run, cfg) == is_over
 
 
 def test_what_to_type_next_trains_on_from_what_the_run_has_done(tmp_path: Path) -> None:
-    said = already_complete(
-        tmp_path, 10_000, RunConfig.from_mapping(EARLY)
-    )  # it used to suggest 10000, which is complete too
+    said = already_complete(tmp_path, 10_000, RunConfig.from_mapping(EARLY))  # 10000 would be complete too
     assert "already complete: 10,000 of 5,000 env steps" in said
     assert said.endswith("total_timesteps=20000")
