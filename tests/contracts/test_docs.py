@@ -68,6 +68,7 @@ def test_lines_fit_and_the_first_pages_are_short() -> None:
         path.name: long for path in PAGES if (long := [line for line in prose(path) if len(line) > MAX_WIDTH])
     } == {}
     assert len((DOCS / "panel.md").read_text().splitlines()) <= 60
+    assert sum(len(path.read_text().splitlines()) for path in DOCS.rglob("*.md")) <= 5000
     assert len((REPOSITORY / "README.md").read_text().splitlines()) <= 190
 
 
