@@ -27,7 +27,7 @@ from offpolicy.replay.rollout_source import RolloutSource, RolloutSpec
 from offpolicy.replay.sampler import Sampler
 from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.phases import PackerPhase
-from offpolicy.training.rank import Rank
+from offpolicy.training.rank import Rank, open_track_of
 from offpolicy.training.resume import TrainingStart
 from offpolicy.training.run_memory import (
     check_share,
@@ -104,21 +104,19 @@ def configured_source(replay: Replay) -> ReplaySource | PrefetchSource | Residen
     """
     rank, kind = replay.rank, replay.rank.cfg.replay.source
     if kind == "auto":
-        kind = "direct" if rank.device.type == "cpu" else "resident" if fits_on_device(replay) else "prefetch"
+        ring = replay.rings[0]
+        needed = resident_nbytes(len(replay.rings), ring.copied_rows, ring.width)
+        fits = needed <= rank.cfg.replay.device_share * _free_memory(rank)
+        kind = "direct" if rank.device.type == "cpu" else "resident" if fits else "prefetch"
     if kind == "direct":
-        return direct_source(replay)
+        return ReplaySource(replay.source_spec, replay.sampler(), rank.gate, replay.world, replay.updates)
     return prefetch_source(replay) if kind == "prefetch" else resident_source(replay)
-
-
-def direct_source(replay: Replay) -> ReplaySource:
-    """Returns a source that samples on the learner's thread and copies to the device."""
-    return ReplaySource(replay.source_spec, replay.sampler(), replay.rank.gate, replay.world, replay.updates)
 
 
 def prefetch_source(replay: Replay) -> PrefetchSource:
     """Returns a source whose packing thread fills and copies the next batches while the learner trains."""
     rank, spec, index = replay.rank, replay.source_spec, replay.rank.child.index
-    track = rank.open_track("packer", trace_names(PackerPhase), f"packer {index}")
+    track = open_track_of(rank.child, rank.job, "packer", trace_names(PackerPhase), f"packer {index}")
     ledger = make_ledger(PackerPhase, is_enabled=rank.cfg.timing.enabled, trace=track, has_histogram=False)
     timers = PackerTimers(ledger, rank.device_timer.background_copies(), rank.new_device_sync())
     num_rings = len(replay.rings) * rank.job.host.num_hosts
@@ -161,13 +159,6 @@ def source_identity(rank: Rank, source: object, replay: Replay | None) -> list[A
     options = [rank.cfg.replay.slots] if isinstance(source, PrefetchSource) else []
     demos = replay.demos.identity if replay is not None and replay.demos is not None else []
     return [type(source).__name__, rank.device.type, *options, *demos]
-
-
-def fits_on_device(replay: Replay) -> bool:
-    """True if a copy of the rings takes at most `replay.device_share` of the device's free memory."""
-    ring, rank = replay.rings[0], replay.rank
-    needed = resident_nbytes(len(replay.rings), ring.copied_rows, ring.width)
-    return needed <= rank.cfg.replay.device_share * _free_memory(rank)
 
 
 def _free_memory(rank: Rank) -> int:

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from offpolicy import fault
-from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, Draft
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.errors import PeerSaveError, SaveError
 from offpolicy.processes.child import name_threads
 from offpolicy.processes.control_page import CollectorWord, HostWord
@@ -158,7 +158,13 @@ class Checkpointer:
         try:
             with self._store.begin(save.env_steps, retires=False) as draft:
                 for part in save.parts:
-                    adopt(draft, part)
+                    try:
+                        for path in sorted(part.iterdir()):
+                            fault.hit("snapshot.adopt")
+                            os.rename(path, draft.path / path.name)
+                        part.rmdir()
+                    except OSError as error:
+                        raise SaveError(f"{part}: {error}") from error
                 save.write(draft, self._rows)
         except SaveError:
             self._rows.forget_lost_base()
@@ -227,14 +233,3 @@ class Checkpointer:
         except OSError as error:
             raise SaveError(f"{directory}: {error.strerror}") from error
         self._state.write_streams(directory)
-
-
-def adopt(draft: Draft, part: Path) -> None:
-    """Moves the files of a directory into the draft. Raises `SaveError`."""
-    try:
-        for path in sorted(part.iterdir()):
-            fault.hit("snapshot.adopt")
-            os.rename(path, draft.path / path.name)
-        part.rmdir()
-    except OSError as error:
-        raise SaveError(f"{part}: {error}") from error

@@ -69,8 +69,8 @@ class Rank:
             """Opens a track for the device's main stream, and one for the copies beside it."""
             name = f"device {index}"
             return DeviceTraces(
-                stream=_open_track(child, job, "device", DEVICE_SPANS, f"{name}, work"),
-                copies=_open_track(child, job, "device_copies", DEVICE_SPANS, f"{name}, copies"),
+                stream=open_track_of(child, job, "device", DEVICE_SPANS, f"{name}, work"),
+                copies=open_track_of(child, job, "device_copies", DEVICE_SPANS, f"{name}, copies"),
             )
 
         device_timer = make_device_timer(device_sync, ledger, is_enabled=job.cfg.timing.enabled, traces=traces)
@@ -107,10 +107,6 @@ class Rank:
     def new_device_sync(self) -> StreamSync:
         """Returns a wait for the device that another thread of this process uses."""
         return StreamSync(self.device, yields_core=is_crowded(self.cfg))
-
-    def open_track(self, name: str, names: Sequence[str], thread: str) -> TraceTrack | None:
-        """Returns the trace's track of a thread beside the learner's, if the run is traced."""
-        return _open_track(self.child, self.job, name, names, thread)
 
     def warn(self, text: str) -> None:
         """Sends a warning for the run's log."""
@@ -214,7 +210,7 @@ def is_crowded(cfg: RunConfig) -> bool:
     return num_usable_cores() <= cfg.runner.world_size + cfg.collect.num_collectors * (1 + workers)
 
 
-def _open_track(
+def open_track_of(
     child: ChildContext, job: WorkerSpec, name: str, names: Sequence[str], thread: str
 ) -> TraceTrack | None:
     """Returns a track of a traced run; None, with a warning, where the supervisor saw no device and reserved none."""
