@@ -42,12 +42,9 @@ def test_a_directory_with_an_equals_sign_in_its_name_is_a_directory(make_run: Ma
 def test_one_run_twice_is_refused_but_under_two_labels(make_run: MakeRun) -> None:
     path = make_run("run")
     assert "is given twice" in refusal(path, path)
+    assert "got 1 label, needed two or more" in refusal(path)
     assert "given twice under one label" in refusal(f"a={path}", f"a={path}", f"b={path}")
     assert len(read_runs([f"a={path}", f"b={path}"])) == 2
-
-
-def test_one_label_alone_is_refused(make_run: MakeRun) -> None:
-    assert "got 1 label, needed two or more" in refusal(make_run("run"))
 
 
 def test_all_problems_come_at_once(make_run: MakeRun, tmp_path: Path) -> None:

@@ -92,38 +92,16 @@ def test_an_unknown_metric_is_refused(logger: OffPolicyLogger, make_snapshot: An
 
 
 def test_a_resumed_run_does_not_count_what_was_restored(logger: OffPolicyLogger, make_snapshot: Any) -> None:
-    now = make_snapshot(300)
-    restored = 49_000
+    now, restored = make_snapshot(300), 49_000
     learner, collector = now.learners[0], now.collectors[0]
-    metrics = learner.metrics
-    origin = Snapshot(
-        wall_s=0.0,
-        env_steps=restored,
-        iteration=0,
-        learners=(
-            LearnerTotals(
-                NO_ACCOUNT, restored, 0, 0.0, metrics._replace(sums=metrics.sums * 0, counts=metrics.counts * 0)
-            ),
-        ),
-        collectors=(CollectorTotals(NO_ACCOUNT, restored, restored, 0.0, restored),),
-        replay_rows=0,
-        replay_capacity=1,
-        update_debt=0.0,
-    )
-    logger.start_from(origin)
+    no_metrics = learner.metrics._replace(sums=learner.metrics.sums * 0, counts=learner.metrics.counts * 0)
+    ranks = (LearnerTotals(NO_ACCOUNT, restored, 0, 0.0, no_metrics),)
+    collectors = (CollectorTotals(NO_ACCOUNT, restored, restored, 0.0, restored),)
+    logger.start_from(Snapshot(0.0, restored, 0, ranks, collectors, 0, 1, 0.0))
     steps = restored + 300
-    record = logger.log_interval(
-        Snapshot(
-            wall_s=4.0,
-            env_steps=steps,
-            iteration=300,
-            learners=(LearnerTotals(learner.account, steps, learner.samples, learner.sample_age_sum, metrics),),
-            collectors=(CollectorTotals(collector.account, steps, steps, 0.0, steps),),
-            replay_rows=0,
-            replay_capacity=1,
-            update_debt=0.0,
-        )
-    )
+    ranks = (dataclasses.replace(learner, updates=steps),)
+    collectors = (dataclasses.replace(collector, env_steps=steps, vector_steps=steps, policy_steps=steps),)
+    record = logger.log_interval(dataclasses.replace(now, env_steps=steps, learners=ranks, collectors=collectors))
     assert record["perf/steps_per_sec"] == pytest.approx(1000 / 6.6)
     assert record["perf/utd"] == pytest.approx(1.0)
     assert record["train/n_updates"] == steps
