@@ -72,7 +72,7 @@ def python_of(page: str) -> list[str]:
 @pytest.mark.slow
 def test_every_block_of_the_page_runs(tmp_path: Path) -> None:
     shown = python_of("docs/python.md")
-    assert len(shown) == 8
+    assert len(shown) == 7
     out = run_python("\n".join(shown), tmp_path)
     assert "(1,) (5, 1)" in out
     assert "completed" in out
