@@ -76,7 +76,7 @@ def test_every_block_of_the_page_runs(tmp_path: Path) -> None:
     out = run_python("\n".join(shown), tmp_path)
     assert "(1,) (5, 1)" in out
     assert "completed" in out
-    assert "learning_rate: unknown key; write algo.actor_lr=0.001" in out
+    assert "learning_rate: unknown key; did you mean algo.actor_lr" in out
     assert "HalfCheetah-v5" in out
     assert "td3 against sac" in out
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"one", "two", "three", "latest"}
