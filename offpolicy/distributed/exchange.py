@@ -46,20 +46,15 @@ class GroupExchange:
             torch.cat([tensor.reshape(-1) for tensor in tensors], out=flat)
             if self._is_staged:
                 bucket.copy_(flat, non_blocking=True)
-            with self._on_device() if self._group.uses_nccl else self._on_host():
+            if not self._group.uses_nccl:
+                self._device_timer.wait()  # until the bucket is filled
+            with self._on_device() if self._group.uses_nccl else self._group.timed():
                 self._group.sum(bucket)
                 bucket.mul_(1.0 / self.num_ranks)
                 if self._is_staged:
                     flat.copy_(bucket, non_blocking=True)  # the next exchange waits before it fills the bucket again
                 means = [piece.view_as(tensor) for piece, tensor in zip(torch.split(flat, sizes), tensors, strict=True)]
                 torch._foreach_copy_(list(tensors), means)
-
-    @contextmanager
-    def _on_host(self) -> Iterator[None]:
-        """Times an exchange of host memory, which begins when the device has filled the bucket."""
-        self._device_timer.wait()
-        with self._group.timed():
-            yield
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:

@@ -41,26 +41,16 @@ def chosen_library(choice: str) -> str:
     if choice == BLAS or not has_onednn():
         return BLAS
     has_mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]  # of torch
-    return ONEDNN if choice == ONEDNN or (has_mkl and leaves_avx512_unused()) else BLAS
-
-
-def missing_library(choice: str) -> str:
-    """Returns a warning where oneDNN was chosen by name and this torch is without it; else ''."""
-    if choice != ONEDNN or has_onednn():
-        return ""
-    return f"algo.products={ONEDNN}: this torch has none for float32; the BLAS makes the products"
+    # MKL takes its AVX2 kernels there, although the processor has all of AVX-512.
+    leaves_avx512_unused = (
+        torch.cpu._is_avx512_supported()
+        and cpu_fact("vendor_id") == AMD
+        and int(cpu_fact("cpu family")) >= FIRST_FAMILY
+    )
+    return ONEDNN if choice == ONEDNN or (has_mkl and leaves_avx512_unused) else BLAS
 
 
 def has_onednn() -> bool:
     """True if this torch has oneDNN, with the operator that takes float32 factors as they are."""
     is_built_in: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # of torch
     return is_built_in and OPERATOR is not None
-
-
-def leaves_avx512_unused() -> bool:
-    """True for a processor with full AVX-512 for which MKL takes other kernels."""
-    return (
-        torch.cpu._is_avx512_supported()
-        and cpu_fact("vendor_id") == AMD
-        and int(cpu_fact("cpu family")) >= FIRST_FAMILY
-    )

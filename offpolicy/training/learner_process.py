@@ -18,7 +18,7 @@ from offpolicy.distributed.world import World
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.loop import Parts, train
 from offpolicy.machine import num_usable_cores
-from offpolicy.nets.onednn import BLAS, chosen_library, missing_library
+from offpolicy.nets.onednn import BLAS, ONEDNN, chosen_library, has_onednn
 from offpolicy.protocols import BatchSource
 from offpolicy.replay.replay_source import RateLimitedSource
 from offpolicy.timing.phases import LearnerPhase
@@ -80,8 +80,9 @@ def train_rank(
     if rank.job.start_step:
         state.resume_streams()
     if rank.is_leader:
-        missing = missing_library(rank.cfg.algo.products) if learner.kernels == "fast" else ""
-        for warning in filter(None, (missing, unused_gpu(rank.device, rank.cfg.device))):
+        if learner.kernels == "fast" and rank.cfg.algo.products == ONEDNN and not has_onednn():
+            rank.warn(f"algo.products={ONEDNN}: this torch has none for float32; the BLAS makes the products")
+        if warning := unused_gpu(rank.device, rank.cfg.device):
             rank.warn(warning)
     rank.ledger.skip(idle_phases(source, world.num_ranks))
     publisher = WeightPublisher(rank, learner)
