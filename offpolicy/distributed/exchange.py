@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.distributed.process_group import ProcessGroup
-from offpolicy.timing.device_events import CudaEvent, DeviceEvent, elapsed_ns
-from offpolicy.timing.device_timer import DeviceTimer
+from offpolicy.timing.device_timer import CudaEvent, DeviceTimer, elapsed_ns
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
 
@@ -26,10 +25,9 @@ class GroupExchange:
 
     def __init__(self, group: ProcessGroup, device: torch.device, device_timer: DeviceTimer, ledger: Ledger) -> None:
         self._group, self._device, self._device_timer, self._ledger = group, device, device_timer, ledger
-        self._outside_train = device_timer.outside_train()
         # gloo moves host memory: gradients of a GPU pass through a pinned block.
         self._is_staged = device.type == "cuda" and not group.uses_nccl
-        self._events: list[DeviceEvent] = [CudaEvent(device) for _ in range(3)] if group.uses_nccl else []
+        self._events = [CudaEvent(device) for _ in range(3)] if group.uses_nccl else []
         self._one = torch.zeros(1, device=device)
         self._blocks: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -42,7 +40,7 @@ class GroupExchange:
         """Replaces each tensor, in place, by its mean over the ranks: one collective for all of them."""
         sizes = [tensor.numel() for tensor in tensors]
         flat, bucket = self._block(sum(sizes))
-        with self._outside_train, torch.no_grad():
+        with self._device_timer.outside_train(), torch.no_grad():
             torch.cat([tensor.reshape(-1) for tensor in tensors], out=flat)
             if self._is_staged:
                 bucket.copy_(flat, non_blocking=True)
@@ -79,7 +77,7 @@ class GroupExchange:
 
     def gather(self, vector: Tensor) -> Tensor:
         """Returns the vectors [n] of all ranks as [R, n], on the vector's device, the same bits everywhere."""
-        with self._outside_train:
+        with self._device_timer.outside_train():
             own = vector.cpu()  # waits for the device
             return self._group.gather(own).to(vector.device)
 

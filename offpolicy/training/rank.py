@@ -19,10 +19,9 @@ from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import ControlPage, HostWord, RankWord
 from offpolicy.processes.handshake import LearnerGate
 from offpolicy.seeding import generator, torch_seed
-from offpolicy.timing.device_events import DEVICE_SPANS
 from offpolicy.timing.device_timer import DeviceTimer, DeviceTraces, StreamSync, make_device_timer
 from offpolicy.timing.ledger import Ledger
-from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.phases import DeviceSpan, LearnerPhase
 from offpolicy.timing.trace_writer import TraceTrack, open_track
 from offpolicy.training.run_memory import control_page, learner_gate, peer_timeout_s
 from offpolicy.training.worker import WorkerSpec, start_worker
@@ -69,8 +68,8 @@ class Rank:
             """Opens a track for the device's main stream, and one for the copies beside it."""
             name = f"device {index}"
             return DeviceTraces(
-                stream=open_track_of(child, job, "device", DEVICE_SPANS, f"{name}, work"),
-                copies=open_track_of(child, job, "device_copies", DEVICE_SPANS, f"{name}, copies"),
+                stream=open_track_of(child, job, "device", tuple(DeviceSpan), f"{name}, work"),
+                copies=open_track_of(child, job, "device_copies", tuple(DeviceSpan), f"{name}, copies"),
             )
 
         device_timer = make_device_timer(device_sync, ledger, is_enabled=job.cfg.timing.enabled, traces=traces)

@@ -7,22 +7,17 @@ from pathlib import Path
 import pytest
 
 from offpolicy.analysis.trace_reader import read_tracks
-from offpolicy.timing.device_events import (
-    ANCHOR_NS,
-    DEVICE_SPANS,
-    NUM_PAIRS,
-    CudaEvent,
-    DeviceTrace,
-    EventPool,
-    Pause,
-    TimedSpan,
-)
 from offpolicy.timing.device_timer import (
+    ANCHOR_NS,
     CAUGHT_UP_NS,
+    NUM_PAIRS,
     BackgroundCopyTimer,
+    CudaEvent,
     DeviceTraces,
+    EventPool,
     EventTimer,
     StreamSync,
+    TimedSpan,
 )
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import DeviceSpan, LearnerPhase
@@ -33,9 +28,8 @@ from tests.simulated_device import CUDA, MS, SimulatedDevice
 TRAIN, H2D, SAMPLE = DeviceSpan.TRAIN, DeviceSpan.H2D, DeviceSpan.SAMPLE
 
 
-def pool_of(device: SimulatedDevice, num_pairs: int = NUM_PAIRS, track: TraceTrack | None = None) -> EventPool:
-    trace = None if track is None else DeviceTrace(track, lambda: CudaEvent(CUDA), device)
-    return EventPool(lambda: CudaEvent(CUDA), device, num_pairs, trace)
+def pool_of(device: SimulatedDevice, track: TraceTrack | None = None) -> EventPool:
+    return EventPool(lambda: CudaEvent(CUDA), device, track)
 
 
 def test_a_span_that_is_not_over_is_resolved_the_next_time(device: SimulatedDevice) -> None:
@@ -76,46 +70,22 @@ def test_a_span_that_an_exception_left_is_not_counted(device: SimulatedDevice) -
     assert pool.totals_ns[TRAIN] == 2 * MS
 
 
-def test_what_a_pause_queues_is_not_counted(device: SimulatedDevice) -> None:
-    pool = pool_of(device)
-    pause = Pause(pool, TRAIN)
-    with TimedSpan(pool, TRAIN):
-        device.work(2 * MS)
-        with pause:
-            device.work(40 * MS)
-        device.work(3 * MS)
-    with pause:  # outside a span it starts none
-        device.work(40 * MS)
-    device.default.synchronize()
-    pool.resolve()
-    assert (pool.totals_ns[TRAIN], pool.is_open(TRAIN)) == (5 * MS, False)
-
-
-def drawn(device: SimulatedDevice, directory: Path) -> tuple[list[int], list[int]]:
-    """Begins and lengths of three updates of 5 ms in the trace, each a second after the one before."""
-    create_tracks(directory, ["device-0"], 1)
-    track = open_track(str(directory), "device-0", DEVICE_SPANS, "learner 0", "device 0")
-    pool = pool_of(device, track=track)
-    pool.resolve_idle()  # the first one sees the device idle
+def test_a_span_is_drawn_where_it_was_on_the_machines_clock(device: SimulatedDevice, tmp_path: Path) -> None:
+    """Three updates of 5 ms, each a second after the one before."""
+    device.launch_ns = 20_000
+    create_tracks(tmp_path / "0", ["device-0"], 1)
+    pool = pool_of(device, open_track(str(tmp_path / "0"), "device-0", tuple(DeviceSpan), "learner 0", "device 0"))
+    pool.resolve(is_idle=True)
     for _ in range(3):
         device.advance(ANCHOR_NS)
         with TimedSpan(pool, TRAIN):
             device.work(5 * MS)
         device.default.synchronize()
-        pool.resolve_idle()
-    [read] = read_tracks(directory)
+        pool.resolve(is_idle=True)
+    [read] = read_tracks(tmp_path / "0")
     starts, stops = read.spans("train")
-    return starts.tolist(), (stops - starts).tolist()
-
-
-@pytest.mark.parametrize("launch_ns", [0, 20_000])
-def test_a_span_is_drawn_where_it_was_on_the_machines_clock(
-    device: SimulatedDevice, tmp_path: Path, launch_ns: int
-) -> None:
-    device.launch_ns = launch_ns
-    starts, lengths = drawn(device, tmp_path / "0")
-    assert starts == [ran.start_ns - launch_ns for ran in device.log]  # from the event, which is launched before
-    assert lengths == [5 * MS + launch_ns] * 3
+    assert starts.tolist() == [ran.start_ns - 20_000 for ran in device.log]  # from the event, launched before
+    assert (stops - starts).tolist() == [5 * MS + 20_000] * 3
 
 
 def new_event() -> CudaEvent:
@@ -280,7 +250,7 @@ def test_a_background_copy_is_exposed_while_the_learner_waits(
     device: SimulatedDevice, waits_from_ms: int | None, waits_until_ms: int | None, exposed_ms: int
 ) -> None:
     """The copy lasts from 10 to 20 ms."""
-    copies, waiting = BackgroundCopyTimer(EventPool(new_event, device), device), None
+    copies, waiting = BackgroundCopyTimer(pool_of(device), device), None
     for ms in range(30):
         if ms == 20:
             copies.split_finished()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -97,7 +97,7 @@ def train_on_device(algo: AlgoConfig, waits: Counter[str], *, is_timed: bool) ->
     learner = make_learner(algo, SPEC, torch.device("cpu"), seed=3)
     does = Everything(rollouts(learner) if algo.name == "appo" else batches(), waits)
     ledger = make_ledger(LearnerPhase, is_enabled=is_timed)
-    device_timer = EventTimer(does, ledger, Event, DeviceTraces()) if is_timed else DeviceTimer(does)
+    device_timer = EventTimer(does, ledger, cast(Any, Event), DeviceTraces()) if is_timed else DeviceTimer(does)
     parts = Parts(
         source=does, learner=learner, device_timer=device_timer,
         publisher=does, evaluator=does, checkpointer=does, reporter=does, measurements=iter(()), world=does,
