@@ -11,7 +11,7 @@ from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.run_files import read_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-from offpolicy.model.what_if import (
+from offpolicy.model.throughput import (
     HALVED_EPOCHS,
     HALVED_UTD,
     ONE_MORE_COLLECTOR,

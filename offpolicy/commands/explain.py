@@ -15,7 +15,7 @@ from offpolicy.commands.options import add_run
 from offpolicy.errors import EXIT_OK
 from offpolicy.logger.console import plain_console, text_table
 from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, WHOLE, RunStatus
-from offpolicy.model.what_if import Pipeline, flip_delay_s
+from offpolicy.model.throughput import Pipeline, flip_delay_s
 from offpolicy.runs import existing_run
 from offpolicy.timing.phases import CollectorPhase
 

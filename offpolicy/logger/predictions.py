@@ -24,8 +24,16 @@ from offpolicy.model.bottleneck import (
     find_bottleneck,
 )
 from offpolicy.model.rates import Rates, num_updates
-from offpolicy.model.throughput import LEARNER_PAUSES, collector_pauses, spread_of, timed_ranks
-from offpolicy.model.what_if import Capacities, Cores, Pipeline, pipeline_of
+from offpolicy.model.throughput import (
+    LEARNER_PAUSES,
+    Capacities,
+    Cores,
+    Pipeline,
+    collector_pauses,
+    pipeline_of,
+    spread_of,
+    timed_ranks,
+)
 from offpolicy.model.windows import Elapsed, cores_elapsed, learner_elapsed, learner_windows, tagged_excess_ns
 from offpolicy.timing.phases import CollectorPhase, CoreClass, LearnerPhase
 from offpolicy.types import Lateness, Snapshot

@@ -68,7 +68,7 @@ class RunHeader:
     learner_threads: int = 0  # CPU threads of one learner rank, now; 0: not known yet
     kernels: str = ""  # that make the updates, textbook or fast; '' until the learner has chosen
     collector_threads: int = 1  # of one collector
-    env_step_factors: Mapping[str, float] = field(default_factory=dict)  # as in `what_if.Pipeline`
+    env_step_factors: Mapping[str, float] = field(default_factory=dict)  # as in `throughput.Pipeline`
     has_gpu: bool = False  # that torch can use, as far as is known; whether or not the run uses it
     started_unix_s: float = 0.0
     is_resumed: bool = False  # the run has records of an earlier start

@@ -26,8 +26,8 @@ from offpolicy.model.windows import (
     collector_windows,
     learner_elapsed,
     of_iterations,
+    spreads_of,
 )
-from offpolicy.timing.histogram import spreads_of
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.types import NO_COUNTERS, Account, EvalResult, Snapshot
 

@@ -15,9 +15,9 @@ from offpolicy.model.windows import (
     learner_elapsed,
     learner_windows,
     packer_elapsed,
+    spreads_of,
     tagged_excess_ns,
 )
-from offpolicy.timing.histogram import spreads_of
 from offpolicy.timing.phases import CollectorPhase, CoreClass, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
 from offpolicy.types import NO_ACCOUNT, DeviceTotals, SchedulerStats, Snapshot, TaggedTime
 

@@ -70,34 +70,30 @@ class Advice:
     needs_core: bool = False  # it brings nothing where no core is idle
     factor: float | None = None
 
-    def is_followed(self, config: Mapping[str, Any]) -> bool:  # Any: nested configuration values
-        """True if the configuration has `key=value`."""
-        return self.key is not None and self.factor is None and self._configured(config) == self.value
-
-    def typed(
+    def for_config(
         self,
         config: Mapping[str, Any],  # Any: nested configuration values
         is_allowed: IsAllowed,
     ) -> Advice | None:
         """Returns the advice with the words to type, such as `env.num_envs=8`.
 
-        It stays as it is where the configuration has no number. None where the number cannot move: 0 is off, 1 is the
-        least, or `is_allowed` refuses the new one.
+        It stays as it is where the configuration has no number. None where it is followed already, where the number
+        cannot move (0 is off, 1 is the least), and where `is_allowed` refuses the new value.
         """
-        now = self._configured(config) if self.factor is not None else None
-        if isinstance(now, bool) or not isinstance(now, int | float) or self.key is None or self.factor is None:
+        if self.key is None:
+            return self
+        now: Any = config
+        for name in self.key.split("."):
+            now = now.get(name) if isinstance(now, Mapping) else None
+        if self.factor is None:
+            is_open = now != self.value and (self.value is None or is_allowed(self.key, self.value))
+            return self if is_open else None
+        if isinstance(now, bool) or not isinstance(now, int | float):
             return self
         new = now * self.factor if isinstance(now, float) else int(now * self.factor) or now
         if new == now or not is_allowed(self.key, new):
             return None
-        effect = self.text.partition(": ")[2]
-        return replace(self, text=f"{self.key}={new}: {effect}, now {now}", factor=None)
-
-    def _configured(self, config: Mapping[str, Any]) -> Any:  # Any: nested configuration values
-        found: Any = config
-        for name in self.key.split(".") if self.key is not None else ():
-            found = found.get(name) if isinstance(found, Mapping) else None
-        return found
+        return replace(self, text=f"{self.key}={new}: {self.text.partition(': ')[2]}, now {now}", factor=None)
 
 
 def _raise(key: str, effect: str) -> Advice:
@@ -153,31 +149,21 @@ class Verdict:
         needs_no_workers = is_single or env.get("vectorization") in ("mujoco", "envpool")
         left_out = {*(() if has_gpu else ("cuda", "resident")), *(("async",) if needs_no_workers else ())}
         useless = (*(MORE_ENVS if is_one_by_one else ()), *(() if is_one_by_one and is_single else (SEVERAL,)))
-        seldom = _seldom_saves(config, steps_per_sec)
+        saves = config.get("checkpoint", {})
+        every, every_s = saves.get("every", 0), 60.0 * saves.get("every_min", 0.0)
+        is_by_clock = not every or (steps_per_sec is not None and every > steps_per_sec * every_s)
+        seldom = "checkpoint.every" if every_s and is_by_clock else "checkpoint.every_min"
         possible = [
-            advice for advice in self.advice
-            if not advice.is_followed(config) and advice.value not in left_out and advice.key != seldom
-            and advice not in useless
-            and (advice.key is None or advice.value is None or is_allowed(advice.key, advice.value))
+            taken for advice in self.advice
+            if advice.value not in left_out and advice.key != seldom and advice not in useless
+            and (taken := advice.for_config(config, is_allowed)) is not None
         ]  # fmt: skip
-        if PACK_BESIDE in possible and PACK_IN_THREAD.is_followed(config):  # both are the same
-            possible.remove(PACK_BESIDE)
-        elif PACK_BESIDE in possible:
-            possible = [advice for advice in possible if advice != PACK_IN_THREAD]
-        typed = [advice for one in possible if (advice := one.typed(config, is_allowed)) is not None]
-        return replace(self, advice=tuple(typed[:MOST_ADVICE]))
-
-
-def _seldom_saves(config: Mapping[str, Any], steps_per_sec: float | None) -> str:  # Any: nested values
-    """The key of that interval between checkpoints, env steps or minutes, which hardly decides how many there are."""
-    saves = config.get("checkpoint", {})
-    every, every_s = saves.get("every", 0), 60.0 * saves.get("every_min", 0.0)
-    if not every_s:
-        return "checkpoint.every_min"
-    if not every:
-        return "checkpoint.every"
-    is_by_clock = steps_per_sec is not None and every > steps_per_sec * every_s
-    return "checkpoint.every" if is_by_clock else "checkpoint.every_min"
+        # Both are the same.
+        packs_in_thread = config.get("replay", {}).get("source") == PACK_IN_THREAD.value
+        second = PACK_BESIDE if packs_in_thread else PACK_IN_THREAD
+        if PACK_BESIDE in possible:
+            possible = [advice for advice in possible if advice != second]
+        return replace(self, advice=tuple(possible[:MOST_ADVICE]))
 
 
 WARMING_UP = Verdict(Bottleneck.WARMING_UP, None, "no update has been timed yet")
@@ -362,10 +348,13 @@ def find_bottleneck(  # noqa: PLR0913  # what a verdict is made of, each needed
         reason += f" (I={rates.collector_capacity:.0f}, T={rates.learner_capacity:.0f} env steps/s)"
     is_balanced = min(learner, collector) >= BALANCED_RATIO * max(learner, collector)
     bottleneck = shown.bottleneck if shown is not None else Bottleneck.BALANCED if is_balanced else side
-    verdict = Verdict(bottleneck, phase, reason, _overlap_advice(rates, mode, evidence) + advice, share)
-    waited = evidence.learner_descheduled if side is Bottleneck.LEARNER else evidence.collector_descheduled
-    detail = shown.detail if shown is not None else _detail(phase, waited, evidence)
-    verdict = _with_detail(verdict, detail, side, waited, evidence)
+    # In turns both sides add up, so the first remedy is to overlap them, if that gains more than it may be wrong.
+    now, gain, error = rates.predicted_steps_per_sec, evidence.overlap_gain, evidence.prediction_error
+    if mode == "alternate" and now and gain >= max(WORTHWHILE_GAIN, 1.0 + error):
+        value, unsure = "auto" if evidence.may_try_modes else "overlap", f" (+-{error:.0%})" if error else ""
+        more = f": about {gain * now:.0f}{unsure} instead of {now:.0f} env steps/s"
+        advice = (_setting("collect.mode", value, more), *advice)
+    verdict = _with_detail(Verdict(bottleneck, phase, reason, advice, share), side, evidence, shown)
     has_core = evidence.idle_cores is None or evidence.idle_cores >= IDLE_CORE
     left_out = [] if evidence.may_try_threads else [TRY_THREADS]
     left_out += [] if evidence.can_lower_collectors else [LOWER_COLLECTORS]
@@ -378,38 +367,22 @@ def _longest(phases_ns: Mapping[str, int], wait: str) -> str:
     return max((name for name in phases_ns if name != wait), key=lambda name: phases_ns[name])
 
 
-def _overlap_advice(rates: Rates, mode: str, evidence: WindowEvidence) -> tuple[Advice, ...]:
-    """In turns both sides add up, so the first remedy is to overlap them, if that gains more than it may be wrong."""
-    now, gain = rates.predicted_steps_per_sec, evidence.overlap_gain
-    if mode != "alternate" or not now or gain < max(WORTHWHILE_GAIN, 1.0 + evidence.prediction_error):
-        return ()
-    error = f" (+-{evidence.prediction_error:.0%})" if evidence.prediction_error else ""
-    mode = "auto" if evidence.may_try_modes else "overlap"
-    return (_setting("collect.mode", mode, f": about {gain * now:.0f}{error} instead of {now:.0f} env steps/s"),)
-
-
-def _detail(phase: Phase, waited: float, evidence: WindowEvidence) -> Detail | None:
-    """The part of a phase that takes most of it, or the core that its side was not given; None where neither is."""
-    if waited >= CONTENDED:
-        return Detail.DESCHEDULED
-    if phase == CollectorPhase.ENV_STEP and evidence.resets >= MOSTLY:
-        return Detail.RESETS
-    if phase == LearnerPhase.TRAIN and evidence.launch_bound >= MOSTLY:
-        return Detail.LAUNCH_BOUND
-    return None
-
-
-def _with_detail(
-    verdict: Verdict, detail: Detail | None, side: Bottleneck, waited: float, evidence: WindowEvidence
-) -> Verdict:
-    """The verdict with that detail, its numbers and its remedies."""
-    reason, share = verdict.reason, verdict.share
+def _with_detail(verdict: Verdict, side: Bottleneck, evidence: WindowEvidence, shown: Cause | None) -> Verdict:
+    """The verdict with the detail that is `shown`, or the window's own, with its numbers and remedies."""
+    phase, reason, share = verdict.phase, verdict.reason, verdict.share
+    waited = evidence.learner_descheduled if side is Bottleneck.LEARNER else evidence.collector_descheduled
+    holds = {
+        Detail.DESCHEDULED: waited >= CONTENDED,
+        Detail.RESETS: phase == CollectorPhase.ENV_STEP and evidence.resets >= MOSTLY,
+        Detail.LAUNCH_BOUND: phase == LearnerPhase.TRAIN and evidence.launch_bound >= MOSTLY,
+    }
+    detail = shown.detail if shown is not None else next((each for each in holds if holds[each]), None)
     if detail is None:
         return verdict
     if detail is Detail.DESCHEDULED:
         reason = f"the {side} could have run and was not given a core for {waited:.0%} of the time; {reason}"
-        advice = DETAIL_ADVICE[Detail.DESCHEDULED]  # and nothing that adds load
-        return Verdict(Bottleneck.CONTENTION, verdict.phase, reason, advice, waited, Detail.DESCHEDULED)
+        # And nothing that adds load.
+        return Verdict(Bottleneck.CONTENTION, phase, reason, DETAIL_ADVICE[detail], waited, detail)
     if detail is Detail.RESETS:
         reason += f", {evidence.resets:.0%} of it because environments are reset"
         share *= evidence.resets

@@ -12,7 +12,7 @@ by the time between its two: exact for regular arrivals, however few (`RateWindo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from offpolicy.model.throughput import collector_active_ns, learner_side_ns, predicted_steps_per_sec
@@ -41,34 +41,49 @@ class Rates:
     predicted_steps_per_sec: float | None  # from I, T and the collection mode
 
 
-UtdOf = Callable[[int, int, Elapsed | None, Sequence[CollectorWindow]], float | None]
-
-
-def compute_rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: int = 1) -> Rates:
+def compute_rates(
+    previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: int = 1, *, is_read_at_once: bool = True
+) -> Rates:
     """The rates between two snapshots; `previous` None is the start of the counters and of the clocks.
 
     A snapshot holds the collectors of one host. The others run the same number of them at the same pace, so the rates
-    of the whole run are those of this host times `num_hosts`.
+    of the whole run are those of this host times `num_hosts`. `is_read_at_once`: both sides were read at the same
+    boundary, as at a run's end.
     """
-    return _rates(previous, current, mode, num_hosts, _utd_by_counts)
-
-
-def _rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: int, utd_of: UtdOf) -> Rates:
-    collectors = tuple(_on_all_hosts(window, num_hosts) for window in collector_windows(previous, current))
+    collectors = [
+        CollectorWindow(
+            window.elapsed,
+            window.env_steps * num_hosts,
+            window.steady_steps * num_hosts,
+            window.policy_env_steps * num_hosts,
+        )
+        for window in collector_windows(previous, current)
+    ]
     learner = learner_elapsed(previous, current)
-    updates, steady_updates = _updates(previous, current)
+    # The updates of the window, and those of them in the steady time of rank 0's account; all without an account.
+    before = num_updates(previous) if previous is not None else 0
+    updates = steady_updates = num_updates(current) - before
+    earlier = previous.learners[0].account if previous is not None and previous.learners else NO_ACCOUNT
+    if current.learners and earlier.warmup_ns != current.learners[0].account.warmup_ns:
+        steady_updates = num_updates(current) - max(before, current.learners[0].warmup_updates)
     wall_s = current.wall_s - (previous.wall_s if previous is not None else 0.0)
-    env_steps = current.env_steps - (previous.env_steps if previous is not None else 0)
-    utd = utd_of(updates, steady_updates, learner, collectors)
+    utd = _ratio(updates, sum(window.policy_env_steps for window in collectors))
+    if utd is not None and not is_read_at_once:
+        utd = _utd_by_clocks(utd, steady_updates, learner, collectors)
     active_s = _ratio(learner_side_ns(learner_windows(previous, current)) / NS_PER_S, steady_updates)
-    capacity = _collector_capacity(collectors, mode)
     absorbed = 1.0 / (active_s * utd) if active_s and utd else None
+    steady = [(window, window.elapsed) for window in collectors if window.elapsed is not None]
+    # Each on its own clock, or else on the supervisor's, with the env steps read at that moment: a collector may have
+    # reported seconds before the learner did.
+    timed = [window.steady_steps * NS_PER_S / done.wall_ns for window, done in steady if done.wall_ns > 0]
+    env_steps = current.env_steps - (previous.env_steps if previous is not None else 0)
+    active = [(window.steady_steps, collector_active_ns(done.phases_ns, mode)) for window, done in steady]
     has_rollouts = any(totals.rollouts for totals in current.collectors)  # each rank has collectors of its own
     num_groups = max(len(current.learners) // num_hosts, 1) if has_rollouts else 1
     return Rates(
-        steps_per_sec=_steps_per_sec(collectors, env_steps, wall_s),
+        steps_per_sec=(sum(timed) or None) if timed else _ratio(env_steps, wall_s) if collectors else None,
         updates_per_sec=_ratio(steady_updates, learner.wall_ns / NS_PER_S if learner is not None else wall_s),
-        collector_capacity=capacity,
+        collector_capacity=sum(steps * NS_PER_S / ns for steps, ns in active if ns > 0) or None,
         learner_active_s=active_s,
         learner_capacity=absorbed,
         utd=utd,
@@ -76,49 +91,21 @@ def _rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: i
     )
 
 
-def _updates(previous: Snapshot | None, current: Snapshot) -> tuple[int, int]:
-    """The updates of a window, and those of them in the steady time of rank 0's account; all without an account."""
-    before = num_updates(previous) if previous is not None else 0
-    updates = num_updates(current) - before
-    earlier = previous.learners[0].account if previous is not None and previous.learners else NO_ACCOUNT
-    if not current.learners or earlier.warmup_ns == current.learners[0].account.warmup_ns:
-        return updates, updates
-    return updates, num_updates(current) - max(before, current.learners[0].warmup_updates)
-
-
-def _utd_by_counts(
-    updates: int, steady_updates: int, learner: Elapsed | None, collectors: Sequence[CollectorWindow]
-) -> float | None:
-    """Updates per env step of the policy: exact where both sides were read at the same boundary, as at a run's end."""
-    return _ratio(updates, sum(window.policy_env_steps for window in collectors))
-
-
 def _utd_by_clocks(
-    updates: int, steady_updates: int, learner: Elapsed | None, collectors: Sequence[CollectorWindow]
-) -> float | None:
-    """The same where the sides report at different moments.
+    counted: float, steady_updates: int, learner: Elapsed | None, collectors: Sequence[CollectorWindow]
+) -> float:
+    """Updates per env step where the sides report at different moments, by the `counted` ones.
 
     Between the reports of one side the other may have done one thing more or less, so counts tell the ratio to one
     arrival of each. Within that, each side's own rate tells it; not beyond, as where a pause is in one window only.
     """
-    counted = _utd_by_counts(updates, steady_updates, learner, collectors)
-    timed = [window.elapsed for window in collectors if window.elapsed is not None]
-    if counted is None or learner is None or not timed or min(side.iterations for side in (learner, *timed)) < 1:
+    timed = [(window.policy_env_steps, window.elapsed) for window in collectors if window.elapsed is not None]
+    if learner is None or not timed or min(side.iterations for side in (learner, *(done for _, done in timed))) < 1:
         return counted
-    walls_ns = [window.elapsed.wall_ns if window.elapsed is not None else 0 for window in collectors]
-    per_ns = sum(_ratio(window.policy_env_steps, ns) or 0.0 for window, ns in zip(collectors, walls_ns, strict=True))
+    per_ns = sum(_ratio(steps, done.wall_ns) or 0.0 for steps, done in timed)
     clocked = _ratio(_ratio(steady_updates, learner.wall_ns) or 0.0, per_ns) or counted
-    unsure = 1.0 / learner.iterations + max(1.0 / side.iterations for side in timed)
+    unsure = 1.0 / learner.iterations + max(1.0 / done.iterations for _, done in timed)
     return min(max(clocked, counted * (1.0 - unsure)), counted * (1.0 + unsure))
-
-
-def _on_all_hosts(window: CollectorWindow, num_hosts: int) -> CollectorWindow:
-    return replace(
-        window,
-        env_steps=window.env_steps * num_hosts,
-        steady_steps=window.steady_steps * num_hosts,
-        policy_env_steps=window.policy_env_steps * num_hosts,
-    )
 
 
 def num_updates(snapshot: Snapshot) -> int:
@@ -129,29 +116,6 @@ def num_updates(snapshot: Snapshot) -> int:
 def policy_steps(snapshot: Snapshot) -> int:
     """Vector steps acted by the policy, over all collectors."""
     return sum(totals.policy_steps for totals in snapshot.collectors)
-
-
-def _steps_per_sec(collectors: tuple[CollectorWindow, ...], env_steps: int, wall_s: float) -> float | None:
-    """Summed over collectors, each on its own clock; on the supervisor's when no account has steady time.
-
-    Then with the `env_steps` read at that moment: a collector may have reported seconds before the learner did.
-    """
-    steady = [
-        (window.steady_steps, window.elapsed.wall_ns)
-        for window in collectors
-        if window.elapsed is not None and window.elapsed.wall_ns > 0
-    ]
-    if not steady:
-        return _ratio(env_steps, wall_s) if collectors else None
-    return sum(steps * NS_PER_S / wall_ns for steps, wall_ns in steady) or None
-
-
-def _collector_capacity(collectors: tuple[CollectorWindow, ...], mode: str) -> float | None:
-    total = 0.0
-    for window in collectors:
-        active_ns = collector_active_ns(window.elapsed.phases_ns, mode) if window.elapsed is not None else 0
-        total += window.steady_steps * NS_PER_S / active_ns if active_ns > 0 else 0.0
-    return total or None
 
 
 def _ratio(numerator: float, denominator: float) -> float | None:
@@ -181,7 +145,7 @@ class RateWindow:
                 break
             self._kept.popleft()
         before, last = (self._kept[0], self._kept[-1]) if self._kept else (None, None)
-        rates = _rates(before, current, mode, num_hosts, _utd_by_clocks)
+        rates = compute_rates(before, current, mode, num_hosts, is_read_at_once=False)
         self._kept.append(current)
         has_collected = any(window.env_steps > 0 for window in collector_windows(last, current))
         return rates if has_collected else replace(rates, steps_per_sec=None)

@@ -5,10 +5,14 @@ Every function is pure and subtracts. A report is made at the end of a vector st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import sub
+from typing import NamedTuple
 
-from offpolicy.timing.histogram import Counts
+import numpy as np
+
+from offpolicy.timing.histogram import BIN_MIDDLES_NS, Counts
 from offpolicy.types import NO_ACCOUNT, Account, CollectorTotals, CoreTotals, SchedulerStats, Snapshot, TaggedTime
 
 FEW_ARRIVALS = 5  # fewest vector steps or iterations of a window; one with fewer is stretched into the past
@@ -62,8 +66,8 @@ def elapsed(origin: Account, current: Account) -> Elapsed | None:
         iterations=current.iterations - before.iterations,
         phases_ns={name: ns - before.phases_ns.get(name, 0) for name, ns in current.phases_ns.items()},
         cpu_ns=current.cpu_ns - origin.cpu_ns,
-        scheduler=SchedulerStats(*(now - then for now, then in zip(current.scheduler, origin.scheduler, strict=True))),
-        tagged=TaggedTime(*(now - then for now, then in zip(current.tagged, before.tagged, strict=True))),
+        scheduler=SchedulerStats(*map(sub, current.scheduler, origin.scheduler)),
+        tagged=TaggedTime(*map(sub, current.tagged, before.tagged)),
         histogram=histogram,
     )
 
@@ -107,25 +111,20 @@ def cores_elapsed(previous: Snapshot | None, current: Snapshot) -> CoreTotals | 
 
 def collector_windows(previous: Snapshot | None, current: Snapshot) -> tuple[CollectorWindow, ...]:
     """One window per collector, in their order."""
-    before = previous.collectors if previous is not None else ()
-    return tuple(
-        _collector_window(before[index] if index < len(before) else NOTHING_COLLECTED, totals)
-        for index, totals in enumerate(current.collectors)
-    )
-
-
-def _collector_window(before: CollectorTotals, current: CollectorTotals) -> CollectorWindow:
-    earlier, account = before.account, current.account
-    window = elapsed(earlier, account)
-    env_steps = float(current.env_steps - before.env_steps)
-    vector_steps = current.vector_steps - before.vector_steps
-    policy_steps = current.policy_steps - before.policy_steps
-    steady_steps = env_steps
-    if window is not None and earlier.warmup_ns != account.warmup_ns:
+    earlier, windows = previous.collectors if previous is not None else (), []
+    for index, now in enumerate(current.collectors):
+        before = earlier[index] if index < len(earlier) else NOTHING_COLLECTED
+        window = elapsed(before.account, now.account)
+        env_steps, vector_steps = float(now.env_steps - before.env_steps), now.vector_steps - before.vector_steps
         # Steps of the warm-up are in the counter but not in the account: divided by steady time they would
         # overstate every rate of the window in which the warm-up ends.
-        steady_steps = _part(env_steps, window.iterations, vector_steps)
-    return CollectorWindow(window, env_steps, steady_steps, _part(env_steps, policy_steps, vector_steps))
+        has_warmup = window is not None and before.account.warmup_ns != now.account.warmup_ns
+        steady_steps = (
+            _part(env_steps, window.iterations, vector_steps) if window is not None and has_warmup else env_steps
+        )
+        policy_env_steps = _part(env_steps, now.policy_steps - before.policy_steps, vector_steps)
+        windows.append(CollectorWindow(window, env_steps, steady_steps, policy_env_steps))
+    return tuple(windows)
 
 
 def _part(env_steps: float, steps: int, vector_steps: int) -> float:
@@ -135,25 +134,24 @@ def _part(env_steps: float, steps: int, vector_steps: int) -> float:
 
 def of_iterations(snapshot: Snapshot) -> Snapshot:
     """Returns the snapshot without the time after each side's last iteration: its rates are those of learning."""
+
+    def before_cooldown(account: Account) -> Account:
+        after = account.cooldown
+        if after is None:
+            return account
+        return replace(
+            account,
+            wall_ns=account.wall_ns - sum(after.phases_ns.values()),
+            phases_ns={name: ns - after.phases_ns[name] for name, ns in account.phases_ns.items()},
+            cpu_ns=account.cpu_ns - after.cpu_ns,
+            scheduler=SchedulerStats(*map(sub, account.scheduler, after.scheduler)),
+            cooldown=None,
+        )
+
     return replace(
         snapshot,
-        learners=tuple(replace(totals, account=_before_cooldown(totals.account)) for totals in snapshot.learners),
-        collectors=tuple(replace(totals, account=_before_cooldown(totals.account)) for totals in snapshot.collectors),
-    )
-
-
-def _before_cooldown(account: Account) -> Account:
-    if account.cooldown is None:
-        return account
-    after = account.cooldown
-    scheduler = SchedulerStats(*(end - gain for end, gain in zip(account.scheduler, after.scheduler, strict=True)))
-    return replace(
-        account,
-        wall_ns=account.wall_ns - sum(after.phases_ns.values()),
-        phases_ns={name: ns - after.phases_ns[name] for name, ns in account.phases_ns.items()},
-        cpu_ns=account.cpu_ns - after.cpu_ns,
-        scheduler=scheduler,
-        cooldown=None,
+        learners=tuple(replace(totals, account=before_cooldown(totals.account)) for totals in snapshot.learners),
+        collectors=tuple(replace(totals, account=before_cooldown(totals.account)) for totals in snapshot.collectors),
     )
 
 
@@ -169,3 +167,33 @@ def tagged_excess_ns(window: Elapsed, phase: str) -> float | None:
         return None
     plain_mean_ns = (window.phases_ns.get(phase, 0) - tagged.ns) / plain
     return max(0.0, tagged.ns - tagged.iterations * plain_mean_ns)
+
+
+class Percentiles(NamedTuple):
+    """Percentiles of one quantity over the iterations of a window, in ms, each within 3 %."""
+
+    iterations: int
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
+
+def percentiles_of(counts: Sequence[int] | Counts) -> Percentiles | None:
+    """Returns the percentiles of one histogram [HISTOGRAM_BINS]; None where nothing was counted."""
+    up_to = np.cumsum(counts)
+    total = int(up_to[-1])
+    if total <= 0:
+        return None
+    # The rank of the value that so many per cent of the iterations do not exceed.
+    ranks = np.ceil(np.array([0.50, 0.95, 0.99, 1.0]) * total)
+    return Percentiles(total, *(BIN_MIDDLES_NS[np.searchsorted(up_to, ranks)] / 1e6).tolist())
+
+
+def spreads_of(counts: Counts | None, phases_ns: Mapping[str, int]) -> dict[str, Percentiles]:
+    """Returns the percentiles of each row of `counts` [phases, HISTOGRAM_BINS] by the names of `phases_ns`.
+
+    A phase without any time never opened: it has none. Neither has anything where nothing was counted.
+    """
+    rows = zip(phases_ns.items(), counts, strict=True) if counts is not None else ()
+    return {name: spread for (name, ns), row in rows if ns > 0 and (spread := percentiles_of(row)) is not None}

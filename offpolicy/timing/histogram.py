@@ -8,8 +8,6 @@ percentiles of a window are those of the difference. (The idea is that of HdrHis
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,21 +19,21 @@ Counts = NDArray[np.int64]
 FLOOR_BITS = 10  # durations below 2^10 ns are in bin 0
 BINS_PER_DOUBLING = 16
 DOUBLINGS = 28  # up to 2^38 ns, 275 s; longer durations are in the last bin
-NUM_BINS = HISTOGRAM_BINS
-LAST_BIN = NUM_BINS - 1
 FLOOR_NS = 1 << FLOOR_BITS
 SLICE = 128  # iterations that are noted before they are counted: some 50 us at a time
-assert NUM_BINS == 1 + BINS_PER_DOUBLING * DOUBLINGS
+assert HISTOGRAM_BINS == 1 + BINS_PER_DOUBLING * DOUBLINGS
 
 
 def bins_of(ns: NDArray[np.int64]) -> NDArray[np.int64]:
     """The bins of durations in ns."""
     bits = np.frexp(ns.astype(np.float64))[1]  # 2^(bits-1) <= ns < 2^bits, exact below 2^53
     step = np.right_shift(ns, np.maximum(bits - 5, 0)) & 15
-    return np.where(ns < FLOOR_NS, 0, np.minimum(((bits - FLOOR_BITS - 1) << 4) + step + 1, LAST_BIN)).astype(np.int64)
+    return np.where(ns < FLOOR_NS, 0, np.minimum(((bits - FLOOR_BITS - 1) << 4) + step + 1, HISTOGRAM_BINS - 1)).astype(
+        np.int64
+    )
 
 
-_OCTAVE, _STEP = np.divmod(np.arange(NUM_BINS - 1), BINS_PER_DOUBLING)
+_OCTAVE, _STEP = np.divmod(np.arange(HISTOGRAM_BINS - 1), BINS_PER_DOUBLING)
 BIN_MIDDLES_NS: NDArray[np.float64] = np.concatenate(
     ([2.0 ** (FLOOR_BITS - 1)], (BINS_PER_DOUBLING + _STEP + 0.5) * 2.0 ** (FLOOR_BITS + _OCTAVE) / BINS_PER_DOUBLING)
 )
@@ -53,8 +51,8 @@ class HistogramRecorder:
     def __init__(self, num_phases: int) -> None:
         self._num_phases, self._full = num_phases, SLICE * num_phases
         self._before_ns = np.zeros(num_phases, dtype=np.int64)  # the totals of the last iteration counted
-        self._counts = np.zeros((num_phases + 1, NUM_BINS), dtype=np.int64)
-        self._offsets = NUM_BINS * np.arange(num_phases + 1)  # of each row in the flat counts
+        self._counts = np.zeros((num_phases + 1, HISTOGRAM_BINS), dtype=np.int64)
+        self._offsets = HISTOGRAM_BINS * np.arange(num_phases + 1)  # of each row in the flat counts
         self._notes = array("q")  # the totals of every iteration since
 
     def add(self, total_ns: list[int]) -> None:
@@ -68,13 +66,11 @@ class HistogramRecorder:
         return self._notes[phase - self._num_phases] if self._notes else int(self._before_ns[phase])
 
     def counts(self) -> Counts:
-        """Returns the counts [phases + 1, NUM_BINS]; the last row is that of whole iterations."""
+        """Returns the counts [phases + 1, HISTOGRAM_BINS]; the last row is that of whole iterations."""
         self._count()
         return self._counts.copy()
 
     def _count(self) -> None:
-        if not self._notes:
-            return
         counted, self._notes = self._notes, array("q")
         notes = np.frombuffer(counted, dtype=np.int64).reshape(-1, self._num_phases)
         total_ns = np.concatenate((self._before_ns[np.newaxis], notes))
@@ -84,37 +80,3 @@ class HistogramRecorder:
         flat = np.bincount((bins_of(took_ns) + self._offsets).ravel(), minlength=self._counts.size)
         self._counts += flat.reshape(self._counts.shape)
         self._before_ns = total_ns[-1]
-
-
-class Percentiles(NamedTuple):
-    """Percentiles of one quantity over the iterations of a window, in ms, each within 3 %."""
-
-    iterations: int
-    p50: float
-    p95: float
-    p99: float
-    max: float
-
-
-def percentiles_of(counts: Sequence[int] | Counts) -> Percentiles | None:
-    """Returns the percentiles of one histogram [NUM_BINS]; None where nothing was counted."""
-    up_to = np.cumsum(counts)
-    total = int(up_to[-1])
-    if total <= 0:
-        return None
-    # The rank of the value that so many per cent of the iterations do not exceed.
-    ranks = np.ceil(np.array([0.50, 0.95, 0.99, 1.0]) * total)
-    values_ms = BIN_MIDDLES_NS[np.searchsorted(up_to, ranks)] / 1e6
-    return Percentiles(total, *(float(value) for value in values_ms))
-
-
-def spreads_of(counts: Counts | None, phases_ns: Mapping[str, int]) -> dict[str, Percentiles]:
-    """Returns the percentiles of each row of `counts` [phases, NUM_BINS] under the names of `phases_ns`, in its order.
-
-    A phase without any time never opened: it has none. Neither has anything where nothing was counted.
-    """
-    if counts is None:
-        return {}
-    rows = zip(phases_ns.items(), counts, strict=True)
-    found = {name: percentiles_of(row) for (name, ns), row in rows if ns > 0}
-    return {name: spread for name, spread in found.items() if spread is not None}

@@ -9,7 +9,7 @@ from typing import Any
 
 from offpolicy.config.overrides import load_config
 from offpolicy.config.run_files import write_config
-from offpolicy.model.what_if import Capacities, pipeline_of
+from offpolicy.model.throughput import Capacities, pipeline_of
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import SpaceSpec
 

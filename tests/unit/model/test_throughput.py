@@ -16,9 +16,9 @@ from offpolicy.model.throughput import (
     spread_of,
 )
 from offpolicy.model.windows import CollectorWindow, Elapsed
-from offpolicy.timing.histogram import NUM_BINS, bins_of
+from offpolicy.timing.histogram import bins_of
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.types import Account
+from offpolicy.types import HISTOGRAM_BINS, Account
 from tests.unit.model.readings import S, collector, snapshot
 
 MS = 1_000_000
@@ -41,7 +41,7 @@ def test_a_simulated_pipeline_runs_at_the_predicted_rate() -> None:
 
 
 def histogram(*durations_ms: float) -> np.ndarray:
-    counts = np.zeros(NUM_BINS, np.int64)
+    counts = np.zeros(HISTOGRAM_BINS, np.int64)
     np.add.at(counts, bins_of((np.array(durations_ms) * MS).astype(np.int64)), 1)
     return counts
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from offpolicy.model.what_if import (
+from offpolicy.model.throughput import (
     HALVED_UTD,
     ONE_MORE_COLLECTOR,
     TWICE_THE_BATCH,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from offpolicy.model.windows import elapsed
+from offpolicy.model.windows import elapsed, percentiles_of
 from offpolicy.timing.histogram import (
     BIN_MIDDLES_NS,
     SLICE,
     Counts,
     HistogramRecorder,
     bins_of,
-    percentiles_of,
 )
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase as Phase

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from offpolicy.model.windows import percentiles_of
 from offpolicy.timing.clock import Every, MonotonicClock, Stopwatch, process_birth_ns, scheduler_stats
-from offpolicy.timing.histogram import percentiles_of
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase as Phase
 from tests.fakes import FakeClock
