@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from offpolicy import __version__, machine
 from offpolicy.errors import EXIT_OK, ConfigError
 from offpolicy.processes.fork_server import ChildError, call_in_child
-from offpolicy.timing.clock_check import ClockCheck, check_clock
+from offpolicy.timing.clock import ClockCheck, check_clock
 
 CHILD_S = 60.0  # torch on a cold disk
 GIB = 2**30

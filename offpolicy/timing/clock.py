@@ -7,9 +7,14 @@ import os
 import resource
 import time
 from collections.abc import Callable
-from typing import Protocol
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from offpolicy.types import SchedulerStats
+
+PART = 500  # readings of a check in a row: short enough that some of these parts are undisturbed
+CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 
 
 class Clock(Protocol):
@@ -95,3 +100,27 @@ class Every:
         if self._next_s <= now_s:
             self._next_s = now_s + self._period_s
         return True
+
+
+class ClockCheck(NamedTuple):
+    """What a series of readings of the monotonic clock showed."""
+
+    source: str  # the kernel's name for it, such as tsc
+    reading_ns: float  # duration of one reading, mean over the fastest part of the series: others may have the core
+    step_ns: int  # the smallest step that was seen; 0 if the clock stood still
+    backward_steps: int  # readings below the one before; more than 0 breaks the account
+
+
+def check_clock(clock: Clock | None = None, readings: int = 20_000) -> ClockCheck:
+    """Returns what `readings` readings in a row show. Takes milliseconds."""
+    now_ns = (clock or MonotonicClock()).now_ns
+    series = [now_ns() for _ in range(readings)]
+    steps = [after - before for before, after in pairwise(series)]
+    parts = [series[end] - series[end - PART] for end in range(PART, len(series), PART)]
+    is_fine = bool(parts) and min(parts) > 0
+    reading_ns = min(parts) / PART if is_fine else (series[-1] - series[0]) / (len(series) - 1)
+    source = "unknown"
+    with contextlib.suppress(OSError):
+        source = CLOCK_SOURCE.read_text(encoding="ascii").strip()
+    forward = (step for step in steps if step > 0)
+    return ClockCheck(source, reading_ns, min(forward, default=0), sum(step < 0 for step in steps))

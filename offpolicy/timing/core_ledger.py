@@ -9,20 +9,106 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from offpolicy.machine import CpuQuota, cpu_quotas, usable_cores
 from offpolicy.timing.clock import Clock, MonotonicClock
 from offpolicy.timing.phases import CoreClass
-from offpolicy.timing.process_times import ProcessTimes
 from offpolicy.types import CoreTotals
 
+TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+MAIN_CPU, WAITED_CPU = slice(11, 13), slice(13, 15)  # of the fields after the name: utime, stime; cutime, cstime
 PACKER_THREAD = "packer"  # name of the thread that packs batches ahead
 STARTED_BY = {
     "learner": CoreClass.EVALUATOR,  # a learner starts processes to evaluate only
     "collector": CoreClass.ENV_WORKERS,
     "evaluator": CoreClass.EVALUATOR,
 }
+
+
+class ThreadTime(NamedTuple):
+    """One thread of a process: its number, its name and its CPU time."""
+
+    tid: int
+    name: str
+    cpu_ns: int
+
+
+def process_clock_ns(pid: int) -> int:
+    """Returns the CPU time of a process and its threads. Raises `OSError` if there is none.
+
+    Linux numbers the CPU clocks of processes like this (clock_getcpuclockid(3), which Python lacks).
+    """
+    return time.clock_gettime_ns((~pid << 3) | 2)
+
+
+class ProcessTimes:
+    """CPU time of other processes and their threads, and idle time of the cores, from `/proc`.
+
+    What has ended meanwhile reads as None, or is left out. A process's CPU clock is exact and counts threads that have
+    ended; a thread's `schedstat` is exact up to the last tick. Times of children that have ended, and idle times, are
+    in units of `TICK_NS`.
+    """
+
+    def __init__(self, root: str = "/proc", clock_ns: Callable[[int], int] = process_clock_ns) -> None:
+        self._root, self._clock_ns = root, clock_ns
+
+    def cpu_ns(self, pid: int) -> int | None:
+        """Returns the CPU time of a process."""
+        with contextlib.suppress(OSError):
+            return self._clock_ns(pid)
+        return self._stat_ns(f"{self._root}/{pid}/stat", MAIN_CPU)  # a kernel without clocks of other processes
+
+    def waited_ns(self, pid: int) -> int:
+        """Returns the CPU time of those children of a process that ended and were waited for, and of theirs."""
+        return self._stat_ns(f"{self._root}/{pid}/stat", WAITED_CPU) or 0
+
+    def tree_ns(self, pid: int, without: Iterable[int] = ()) -> int:
+        """Returns the CPU time of all processes below `pid` that run, and of what they waited for."""
+        children = map(int, (self._read(f"{self._root}/{pid}/task/{pid}/children") or b"").split())
+        below = (child for child in children if child not in without)
+        return sum((self.cpu_ns(child) or 0) + self.waited_ns(child) + self.tree_ns(child) for child in below)
+
+    def threads(self, pid: int) -> Iterator[ThreadTime]:
+        """Yields the threads of a process."""
+        tasks: list[str] = []
+        with contextlib.suppress(OSError):
+            tasks = os.listdir(f"{self._root}/{pid}/task")
+        for tid in tasks:
+            task = f"{self._root}/{pid}/task/{tid}"
+            name, schedstat = self._read(f"{task}/comm"), self._read(f"{task}/schedstat")
+            cpu_ns = int(schedstat.split()[0]) if schedstat else self._stat_ns(f"{task}/stat", MAIN_CPU)
+            if name is not None and cpu_ns is not None:
+                yield ThreadTime(int(tid), name.decode(errors="replace").rstrip("\n"), cpu_ns)
+
+    def idle_ns(self, cpus: Iterable[int]) -> int:
+        """Returns the time in which these cores had nothing to do. Raises `OSError` where the kernel hides it.
+
+        The other columns are samples of what ran at a tick, so a thread that sleeps before each tick is never in them;
+        idle time is measured.
+        """
+        wanted = {b"cpu%d" % cpu for cpu in cpus}
+        lines = (line.split() for line in (self._read(f"{self._root}/stat") or b"").splitlines())
+        idle = {fields[0]: int(fields[4]) + int(fields[5]) for fields in lines if fields[0] in wanted}
+        if len(idle) < len(wanted):
+            raise OSError(f"{self._root}/stat lacks {wanted - idle.keys()}")
+        return sum(idle.values()) * TICK_NS
+
+    def _stat_ns(self, path: str, fields: slice) -> int | None:
+        """Returns the sum of two times of a `stat` file."""
+        stat = self._read(path)
+        if stat is None:
+            return None
+        # The name, in parentheses, may hold spaces and parentheses itself.
+        return sum(map(int, stat[stat.rindex(b")") + 2 :].split()[fields])) * TICK_NS
+
+    def _read(self, path: str) -> bytes | None:
+        """Returns the whole content of a file; None where there is none, or its process has ended meanwhile."""
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            return file.read()
+        return None
 
 
 class CoreLedger:
@@ -64,7 +150,13 @@ class CoreLedger:
         wall_ns, idle_grown_ns = now_ns - self._last_ns, idle_ns - self._idle_ns
         self._last_ns, self._idle_ns = now_ns, idle_ns
         ours_ns = self._add_ours()
-        free_ns = min([idle_grown_ns, *self._quota_rests(wall_ns, ours_ns)])
+        free_ns = idle_grown_ns
+        for index, quota in enumerate(self._quotas):  # or what a cgroup with a quota left unused, where that is less
+            before_ns, used_ns = self._quota_ns[index], quota.used_ns()
+            self._quota_ns[index] = used_ns
+            # Of a group whose use is not known, we are all.
+            grown_ns = ours_ns if used_ns is None or before_ns is None else used_ns - before_ns
+            free_ns = min(free_ns, int(quota.cores * wall_ns) - grown_ns)
         # Neither is clamped: ticks that are not over yet can make one of them a little negative, and the next one less.
         self._classes_ns[CoreClass.IDLE] += free_ns
         self._classes_ns[CoreClass.OTHERS] += int(self.capacity * wall_ns) - ours_ns - free_ns
@@ -119,14 +211,6 @@ class CoreLedger:
         before_ns = self._read_ns.get((what, number), 0)
         self._read_ns[what, number] = now_ns
         return max(0, now_ns - before_ns)
-
-    def _quota_rests(self, wall_ns: int, ours_ns: int) -> Iterator[int]:
-        """Yields what each cgroup with a quota left unused; of a group whose use is not known, we are all."""
-        for index, quota in enumerate(self._quotas):
-            before_ns, used_ns = self._quota_ns[index], quota.used_ns()
-            self._quota_ns[index] = used_ns
-            grown_ns = ours_ns if used_ns is None or before_ns is None else used_ns - before_ns
-            yield int(quota.cores * wall_ns) - grown_ns
 
 
 def open_core_ledger(*, is_enabled: bool) -> CoreLedger | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
+from operator import sub
 from types import TracebackType
 
 from offpolicy.timing.clock import Clock, MonotonicClock, cpu_ns, scheduler_stats
@@ -62,7 +63,7 @@ class Ledger:
         *,
         has_histogram: bool = True,
     ) -> None:
-        self._now_ns = (clock or MonotonicClock()).now_ns
+        self.now_ns = (clock or MonotonicClock()).now_ns  # 0 without timing
         self._trace, self._has_histogram = trace, has_histogram
         self.names = tuple(str(phase) for phase in phases)
         self._index = {phase: index for index, phase in enumerate(phases)}
@@ -73,8 +74,8 @@ class Ledger:
         self._histogram = HistogramRecorder(len(self.names))
         self._tagged = TaggedTime()
         self._open = self._other = self.names.index("other")
-        self._born_ns = self._now_ns() if opened_ns is None else opened_ns
-        self._start_ns = self._last_ns = self._born_ns
+        self._born_ns = self.now_ns() if opened_ns is None else opened_ns
+        self._start_ns = self.switched_ns = self._born_ns  # `switched_ns`: when the open phase was opened, or read last
         self._closed_ns = 0  # the end of the last iteration
         self._iterations = 0
         self._is_warm = False
@@ -87,23 +88,23 @@ class Ledger:
 
     def switch(self, index: int) -> int:
         """Closes the open phase, opens another at the same instant, and returns the index of the closed one."""
-        now_ns = self._now_ns()
+        now_ns = self.now_ns()
         closed = self._open
-        self._phases_ns[closed] += now_ns - self._last_ns
+        self._phases_ns[closed] += now_ns - self.switched_ns
         if self._trace is not None and closed != self._other:
-            self._trace.span(closed, self._last_ns, now_ns)
-        self._last_ns, self._open = now_ns, index
+            self._trace.span(closed, self.switched_ns, now_ns)
+        self.switched_ns, self._open = now_ns, index
         return closed
 
     def close(self) -> None:
         """Ends the iteration; the next one starts at the same nanosecond."""
         self.switch(self._open)
-        self._closed_ns = self._last_ns
+        self._closed_ns = self.switched_ns
         self._iterations += 1
         self._num_closed += 1
         self._histogram.add(self._phases_ns)
         if self._trace is not None:
-            self._trace.mark(Mark.ITERATION, self._last_ns, self._num_closed)
+            self._trace.mark(Mark.ITERATION, self.switched_ns, self._num_closed)
 
     def end_warmup(self) -> None:
         """Puts the time until now into the warm-up bucket; the account starts here. Only the first call counts."""
@@ -113,7 +114,7 @@ class Ledger:
 
     def _start_here(self) -> None:
         self.switch(self._open)
-        self._start_ns = self._last_ns
+        self._start_ns = self.switched_ns
         self._phases_ns = [0] * len(self.names)
         self._histogram = HistogramRecorder(len(self.names))
         self._tagged = TaggedTime()
@@ -122,20 +123,11 @@ class Ledger:
     def begin_cooldown(self) -> None:
         """Sets what came after the last iteration apart, within the account. Only the first call counts.
 
-        Before the end of the warm-up nothing is: the account has no iteration yet.
+        Before the end of the warm-up nothing is.
         """
         if self._is_warm and self._last_iteration is None:
             last_ns = {name: self._histogram.last_ns(row) for row, name in enumerate(self.names)}
             self._last_iteration = Cooldown(last_ns, cpu_ns(), scheduler_stats())
-
-    def _cooldown(self, cpu: int, scheduler: SchedulerStats) -> Cooldown | None:
-        """What came after the last iteration, by readings of now."""
-        last = self._last_iteration
-        if last is None:
-            return None
-        phases_ns = {name: ns - last.phases_ns[name] for name, ns in zip(self.names, self._phases_ns, strict=True)}
-        since = (now - then for now, then in zip(scheduler, last.scheduler, strict=True))
-        return Cooldown(phases_ns, cpu - last.cpu_ns, SchedulerStats(*since))
 
     def account(self) -> Account:
         """Returns the account up to now; `sum(phases_ns.values()) == wall_ns`. All time is warm-up until that ends."""
@@ -143,16 +135,20 @@ class Ledger:
             self.switch(self._open)
         else:
             self._start_here()
-        cpu, scheduler = cpu_ns(), scheduler_stats()
+        cpu, scheduler, last, cooldown = cpu_ns(), scheduler_stats(), self._last_iteration, None
+        if last is not None:
+            since_ns = map(sub, self._phases_ns, last.phases_ns.values())
+            since = SchedulerStats(*map(sub, scheduler, last.scheduler))
+            cooldown = Cooldown(dict(zip(self.names, since_ns, strict=True)), cpu - last.cpu_ns, since)
         return Account(
-            wall_ns=self._last_ns - self._start_ns,
+            wall_ns=self.switched_ns - self._start_ns,
             warmup_ns=self._start_ns - self._born_ns,
             iterations=self._iterations,
             phases_ns=dict(zip(self.names, self._phases_ns, strict=True)),
             cpu_ns=cpu,
             scheduler=scheduler,
             tagged=self._tagged,
-            cooldown=self._cooldown(cpu, scheduler),
+            cooldown=cooldown,
             histogram=self._histogram.counts() if self._has_histogram else None,
         )
 
@@ -169,58 +165,40 @@ class Ledger:
     @property
     def is_in_iteration(self) -> bool:
         """True if the account has time of an iteration that has not ended: not in the warm-up or the cooldown."""
-        has_begun = self._last_ns > max(self._start_ns, self._closed_ns)
+        has_begun = self.switched_ns > max(self._start_ns, self._closed_ns)
         return self._is_warm and self._last_iteration is None and has_begun
-
-    @property
-    def switched_ns(self) -> int:
-        """The instant at which the open phase was opened, or read last."""
-        return self._last_ns
 
     def total_ns(self, phases: Sequence[StrEnum]) -> int:
         """Returns the time of closed phases since the warm-up."""
         return sum(self._phases_ns[self._index[phase]] for phase in phases)
 
-    def now_ns(self) -> int:
-        """Returns the present instant; 0 without timing."""
-        return self._now_ns()
-
     def charge_head(self, phase: StrEnum, until_ns: int) -> None:
         """Charges the time from the opening of the open phase until an instant that has passed to `phase` instead."""
-        if until_ns > self._last_ns:
+        if until_ns > self.switched_ns:
             index = self._index[phase]
-            self._phases_ns[index] += until_ns - self._last_ns
+            self._phases_ns[index] += until_ns - self.switched_ns
             if self._trace is not None:
-                self._trace.span(index, self._last_ns, until_ns)
-            self._last_ns = until_ns
+                self._trace.span(index, self.switched_ns, until_ns)
+            self.switched_ns = until_ns
 
     def move(self, source: StrEnum, target: StrEnum, ns: int) -> None:
         """Moves time of this iteration from one phase to another; the trace keeps what was open when."""
-        self._phases_ns[self.names.index(source)] -= ns
-        self._phases_ns[self.names.index(target)] += ns
+        self._phases_ns[self._index[source]] -= ns
+        self._phases_ns[self._index[target]] += ns
 
     def mark(self, mark: Mark, value: int) -> None:
         """Writes an instant into the trace, if there is one."""
         if self._trace is not None:
-            self._trace.mark(mark, self._now_ns(), value)
-
-
-class _StoppedClock:
-    """A clock that stands still."""
-
-    def now_ns(self) -> int:
-        return 0
+            self._trace.mark(mark, self.now_ns(), value)
 
 
 class NullLedger(Ledger):
     """The ledger of a run without timing: it opens no phase, reads no clock, and its account is empty."""
 
     def __init__(self, phases: type[StrEnum] = LearnerPhase) -> None:
-        super().__init__(phases, _StoppedClock(), 0, has_histogram=False)
-
-    def phase(self, phase: StrEnum) -> AbstractContextManager[None]:
-        """Returns a span that does nothing."""
-        return NULL_SPAN
+        super().__init__(phases, None, 0, has_histogram=False)
+        self.now_ns = lambda: 0
+        self.skip(phases)
 
     def close(self) -> None:
         """Does nothing."""

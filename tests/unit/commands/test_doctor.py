@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 
 from offpolicy.commands.doctor import BAD, BROKEN, NOTE, OK, SLOW, Finding, clock, cores, gpus, lines, package
 from offpolicy.machine import CpuQuota
-from offpolicy.timing.clock_check import ClockCheck
+from offpolicy.timing.clock import ClockCheck
 
 FINE = Finding("machine", "clock", "tsc")
 FEW = Finding("machine", "cores", "1 of 8", SLOW, "allow a second")
@@ -60,7 +60,7 @@ def test_cores_are_judged_within_affinity_and_quota() -> None:
 
 def test_a_clock_that_costs_or_steps_back_is_reported() -> None:
     for reading_ns, backward, level in ((60.0, 0, OK), (1200.0, 0, SLOW), (60.0, 1, BAD)):
-        assert clock(ClockCheck("tsc", 1.0, reading_ns, 50, backward)).level == level
+        assert clock(ClockCheck("tsc", reading_ns, 50, backward)).level == level
 
 
 @pytest.mark.slow

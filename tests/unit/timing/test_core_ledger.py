@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from offpolicy.machine import CpuQuota
-from offpolicy.timing.core_ledger import CoreLedger, open_core_ledger
-from offpolicy.timing.process_times import TICK_NS, ProcessTimes, ThreadTime
+from offpolicy.timing.core_ledger import TICK_NS, CoreLedger, ProcessTimes, ThreadTime, open_core_ledger
 from offpolicy.types import CoreTotals
 from tests.fakes import FakeClock
 
