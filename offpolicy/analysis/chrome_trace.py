@@ -17,7 +17,7 @@ from typing import Any
 from offpolicy.analysis.trace_reader import ThreadTrack, read_tracks
 from offpolicy.errors import ConfigError
 from offpolicy.files import atomic_file
-from offpolicy.timing.trace_writer import ARROWS, PROFILE, PROFILER_CLOCK, Kind, Mark
+from offpolicy.timing.trace_writer import PROFILE, PROFILER_CLOCK, Kind, Mark
 
 TRACE_JSON = "trace.json"
 NAMES_OF_PROCESSES = ("process_name", "process_labels", "process_sort_index")
@@ -85,27 +85,32 @@ def _origin_ns(tracks: Sequence[ThreadTrack]) -> int:
 
 
 def _events(tracks: Sequence[ThreadTrack], start_ns: int, more: Iterable[Event]) -> Iterator[str]:
+    """Yields the names of processes and threads, the order in which they are shown, and what happened."""
     threads = Counter[int]()  # seen so far, by process
-    numbered: list[tuple[int, ThreadTrack]] = []
-    for track in tracks:
+    places: list[str] = []
+    published: dict[int, tuple[str, int]] = {}  # where and when, by version
+    for number, track in enumerate(tracks):
         threads[track.pid] += 1
-        numbered.append((threads[track.pid], track))
-    yield from map(json.dumps, _names(numbered))
-    for tid, track in numbered:
-        yield from _spans(track, tid, start_ns)
-    yield from _arrows(numbered, start_ns)
-    yield from map(json.dumps, more)
-
-
-def _names(numbered: Sequence[tuple[int, ThreadTrack]]) -> Iterator[Event]:
-    """Yields the names of processes and threads, and the order in which they are shown."""
-    for place, (tid, track) in enumerate(numbered):
+        tid = threads[track.pid]
         where = {"ph": "M", "pid": track.pid, "tid": tid}
         if tid == 1:
-            yield {**where, "name": "process_name", "args": {"name": track.process}}
-            yield {**where, "name": "process_sort_index", "args": {"sort_index": place}}
-        yield {**where, "name": "thread_name", "args": {"name": track.thread}}
-        yield {**where, "name": "thread_sort_index", "args": {"sort_index": tid}}
+            yield json.dumps({**where, "name": "process_name", "args": {"name": track.process}})
+            yield json.dumps({**where, "name": "process_sort_index", "args": {"sort_index": number}})
+        yield json.dumps({**where, "name": "thread_name", "args": {"name": track.thread}})
+        yield json.dumps({**where, "name": "thread_sort_index", "args": {"sort_index": tid}})
+        places.append(f'"pid":{track.pid},"tid":{tid}')
+        published |= {version: (places[-1], at) for at, version in track.marks(Mark.PUBLISHED)}
+    arrow_id = 0
+    for place, track in zip(places, tracks, strict=True):
+        yield from _spans(track, place, start_ns)
+        for at, version in track.marks(Mark.APPLIED):
+            if version in published:
+                begins, begins_at = published[version]
+                arrow_id += 1
+                arrow = f'"cat":"weights","name":"weights {version}","id":{arrow_id}'
+                yield f'{{"ph":"s",{begins},"ts":{us(begins_at - start_ns)},{arrow}}}'
+                yield f'{{"ph":"f","bp":"e",{place},"ts":{us(at - start_ns)},{arrow}}}'
+    yield from map(json.dumps, more)
 
 
 def us(ns: int) -> str:
@@ -113,9 +118,8 @@ def us(ns: int) -> str:
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 
-def _spans(track: ThreadTrack, tid: int, start_ns: int) -> Iterator[str]:
+def _spans(track: ThreadTrack, place: str, start_ns: int) -> Iterator[str]:
     """Yields spans and counters, as text rather than dictionaries: there can be two million."""
-    place = f'"pid":{track.pid},"tid":{tid}'
     names = [json.dumps(name) for name in track.names]
     for at, value, name, kind, _ in track.records.tolist():
         when = us(at - start_ns)
@@ -124,23 +128,3 @@ def _spans(track: ThreadTrack, tid: int, start_ns: int) -> Iterator[str]:
         elif kind == Kind.COUNTER:
             level = f"{{{names[name]}:{value / 1000.0:g}}}"
             yield f'{{"ph":"C",{place},"ts":{when},"name":{names[name]},"args":{level}}}'
-
-
-def _arrows(numbered: Sequence[tuple[int, ThreadTrack]], start_ns: int) -> Iterator[str]:
-    """Yields arrows from each start mark to every end mark of the same number, which is in the arrow's name."""
-    arrow_id = 0
-    for begins, ends, what in ARROWS:
-        started = {
-            number: (f'"pid":{track.pid},"tid":{tid}', at)
-            for tid, track in numbered
-            for at, number in track.marks(begins)
-        }
-        for tid, track in numbered:
-            for at, number in track.marks(ends):
-                if number not in started:
-                    continue
-                place, started_at = started[number]
-                arrow_id += 1
-                arrow = f'"cat":"{what}","name":"{what} {number}","id":{arrow_id}'
-                yield f'{{"ph":"s",{place},"ts":{us(started_at - start_ns)},{arrow}}}'
-                yield f'{{"ph":"f","bp":"e","pid":{track.pid},"tid":{tid},"ts":{us(at - start_ns)},{arrow}}}'

@@ -67,14 +67,14 @@ class ThreadTrack:
 
 def read_tracks(directory: Path) -> list[ThreadTrack]:
     """Returns the tracks of a trace that hold something, learners first. Raises `ConfigError` if there is none."""
-    tracks = [track for path in sorted(directory.glob(f"*{SUFFIX}")) if (track := _read(path)) is not None]
-    if not tracks:
-        raise ConfigError(f"run: {directory} holds no trace; train with timing.trace=true")
 
     def order(track: ThreadTrack) -> tuple[int, int, bool]:
         role, _, index = track.process.partition(" ")
         return ROLES.index(role) if role in ROLES else len(ROLES), int(index or 0), track.thread != track.process
 
+    tracks = [track for path in sorted(directory.glob(f"*{SUFFIX}")) if (track := _read(path)) is not None]
+    if not tracks:
+        raise ConfigError(f"run: {directory} holds no trace; train with timing.trace=true")
     return sorted(tracks, key=order)
 
 
@@ -85,31 +85,17 @@ def _read(path: Path) -> ThreadTrack | None:
         if not text.startswith(MAGIC):
             return None
         _, written, length = HEADER.unpack_from(text)
-        ring = np.fromfile(file, dtype=RECORD_TYPE, count=written)  # as many as are there
+        records = np.fromfile(file, dtype=RECORD_TYPE, count=written)  # as many as are there
         file.seek(0)
         _, written_since, _ = HEADER.unpack(file.read(HEADER.size))
-    records = _in_order(ring, written, written_since)
+    if written > len(records):  # without those replaced, or being replaced, while the ring was read
+        replaced = min(written_since - written + 1, len(records))
+        records = np.roll(records, -(written % len(records)))[replaced:]
     if len(records) == 0:
         return None
     header = json.loads(text[HEADER.size : HEADER.size + length])
-    return ThreadTrack(
-        name=path.name.removesuffix(SUFFIX),
-        process=header["process"],
-        thread=header["thread"],
-        pid=header["pid"],
-        names=tuple(header["names"]),
-        records=records,
-        num_lost=written - len(records),
-        unix_minus_monotonic_ns=header["unix_minus_monotonic_ns"],
-    )
-
-
-def _in_order(ring: NDArray[np.void], written: int, written_since: int) -> NDArray[np.void]:
-    """Returns a ring's records, oldest first, without those replaced, or being replaced, while it was read."""
-    if written <= len(ring):
-        return ring
-    replaced = min(written_since - written + 1, len(ring))
-    return np.roll(ring, -(written % len(ring)))[replaced:]
+    header["names"] = tuple(header["names"])
+    return ThreadTrack(name=path.name.removesuffix(SUFFIX), records=records, num_lost=written - len(records), **header)
 
 
 def shrink_tracks(directory: Path) -> None:

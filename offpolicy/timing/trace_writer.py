@@ -50,10 +50,6 @@ class Mark(StrEnum):
     ITERATION = "iteration"  # the end of one; value: how many have ended
 
 
-# The marks at which arrows start and end, and the arrows' name.
-ARROWS = ((Mark.PUBLISHED, Mark.APPLIED, "weights"),)
-
-
 def traced_starts(run_dir: Path) -> list[int]:
     """The numbers of the starts of a run that were traced, in ascending order."""
     return sorted(int(path.name) for path in (run_dir / TRACES).glob("*") if path.name.isdigit())
