@@ -7,13 +7,22 @@ import pytest
 
 from offpolicy.model.rates import compute_rates
 from offpolicy.model.throughput import (
+    HALVED_UTD,
     NUM_SLICES,
+    ONE_MORE_COLLECTOR,
+    TWICE_THE_BATCH,
+    Capacities,
+    Options,
+    Pipeline,
     bound_steps_per_sec,
     later,
     learner_side_ns,
+    pipeline_of,
     predicted_steps_per_sec,
     seconds_per_step,
     spread_of,
+    waterfall,
+    what_ifs,
 )
 from offpolicy.model.windows import CollectorWindow, Elapsed
 from offpolicy.timing.histogram import bins_of
@@ -22,22 +31,6 @@ from offpolicy.types import HISTOGRAM_BINS, Account
 from tests.unit.model.readings import S, collector, snapshot
 
 MS = 1_000_000
-
-
-@pytest.mark.parametrize(("mode", "expected"), [("alternate", 75.0), ("overlap", 100.0), ("free", 100.0)])
-def test_prediction_adds_turns_up_and_bounds_overlap_by_the_slower_side(mode: str, expected: float) -> None:
-    assert bound_steps_per_sec(300.0, 100.0, mode) == pytest.approx(expected)
-
-
-def test_a_simulated_pipeline_runs_at_the_predicted_rate() -> None:
-    """Turns of 2 ms of collecting and 6 ms of learning per env step, 500 of them, on a fake clock."""
-    wall_ns, collect_ns, learn_ns = 500 * 8_000_000, 500 * 2_000_000, 500 * 6_000_000
-    learner = Account(wall_ns, 1, 500, {LearnerPhase.COLLECTOR_WAIT: collect_ns, LearnerPhase.TRAIN: learn_ns}, 0)
-    steps = Account(wall_ns, 1, 500, {CollectorPhase.LEARNER_WAIT: learn_ns, CollectorPhase.ENV_STEP: collect_ns}, 0)
-    rates = compute_rates(None, snapshot(4.0, learner, 500, collector(steps, 500)), "alternate")
-    assert rates.predicted_steps_per_sec == pytest.approx(rates.steps_per_sec, rel=1e-9)
-    overlapped = bound_steps_per_sec(rates.collector_capacity, rates.learner_capacity, "overlap")
-    assert overlapped != pytest.approx(rates.steps_per_sec, rel=0.1)
 
 
 def histogram(*durations_ms: float) -> np.ndarray:
@@ -126,13 +119,6 @@ def test_sides_that_vary_are_predicted_below_the_lesser_capacity() -> None:
     assert predicted_steps_per_sec("overlap", learner, [CollectorWindow(None, 1, 1, 1)], 125.0) is None
 
 
-def varied(phase: str, *durations_ms: float) -> Elapsed:
-    """Iterations of one phase that take so long."""
-    ns = round(sum(durations_ms) * MS)
-    counts = np.stack([histogram(*durations_ms)] * 2)  # of the phase, and of the whole iteration
-    return Elapsed(ns, ns, len(durations_ms), {phase: ns}, 0, histogram=counts)
-
-
 @pytest.mark.parametrize(("num_hosts", "steps_per_sec"), [(1, 200 / 3), (2, 400 / 3)])
 def test_ranks_of_other_hosts_have_no_collectors_of_this_one(num_hosts: int, steps_per_sec: float) -> None:
     """Two ranks per host, whose collectors take 10 and 30 ms per env step: the second rank's decide."""
@@ -143,3 +129,69 @@ def test_ranks_of_other_hosts_have_no_collectors_of_this_one(num_hosts: int, ste
     now = replace(now, learners=now.learners * 2 * num_hosts)
     predicted = compute_rates(None, now, "free", num_hosts).predicted_steps_per_sec
     assert predicted == pytest.approx(steps_per_sec, rel=0.02)
+
+
+# -- what a change would bring -----------------------------------------------------------------------------------------
+
+# Two collectors of 8 ms per env step: I = 250. The learner takes 10 ms: T = 100.
+COLLECTOR_S = {CollectorPhase.ENV_STEP: 0.006, CollectorPhase.ACTION_SELECT: 0.002}
+REPLAY = Options(has_replay=True, updates=4.0, most_updates=64, epochs=2, may_add_collector=True)
+LEARNER_S = {LearnerPhase.TRAIN: 0.008, LearnerPhase.REPLAY_SAMPLE: 0.001, LearnerPhase.WEIGHT_PUBLISH: 0.001}
+
+
+def pipeline(mode: str = "overlap") -> Pipeline:
+    return Pipeline(COLLECTOR_S, LEARNER_S, num_collectors=2, mode=mode)
+
+
+def predicted(change: str, mode: str = "overlap") -> float:
+    return dict(what_ifs(pipeline(mode), REPLAY))[change].steps_per_sec
+
+
+def test_the_costs_of_an_account_are_its_shares_of_the_measured_capacities() -> None:
+    collector = {"env_step": 75.0, "action_select": 25.0, "learner_wait": 900.0}
+    learner = {"train": 8.0, "replay_sample": 1.0, "weight_publish": 1.0, "collector_wait": 50.0, "evaluation": 30.0}
+    found = pipeline_of(collector, learner, Capacities(250.0, 100.0), 2, "overlap")
+    assert found.collector_s == pytest.approx({"env_step": 0.006, "action_select": 0.002})
+    assert found.learner_s == pytest.approx({"train": 0.008, "replay_sample": 0.001, "weight_publish": 0.001})
+
+
+# -- the waterfall ----------------------------------------------------------------------------------------------------
+
+
+def test_turns_and_pauses_take_their_shares() -> None:
+    """Of 10 ms per env step: 4 collecting, 4 learning, 2 evaluating."""
+    phases = {"collector_wait": 4 * S, "train": 4 * S, "evaluation": 2 * S}
+    losses = waterfall(250.0, 250.0, "alternate", 100.0, phases)
+    assert [cause for cause, _ in losses] == ["min(I, T)", "taking turns", "evaluation", "the rest"]
+    assert [rate for _, rate in losses] == pytest.approx([250.0, 125.0, 100.0, 100.0])
+
+
+def test_waits_of_the_slower_learner_add_up() -> None:
+    phases = {"train": 5 * S, "rank_barrier": 2 * S, "replay_batch_wait": 1 * S, "collector_wait": 2 * S}
+    losses = dict(waterfall(1000.0, 200.0, "overlap", 100.0, phases))
+    assert losses["replay_batch_wait"] == pytest.approx(1 / (0.005 + 0.001))
+    assert losses["rank_barrier"] == pytest.approx(1 / (0.005 + 0.001 + 0.002))
+    assert losses["the rest"] == 100.0
+
+
+def test_the_sum_of_the_costs_is_the_time_per_env_step() -> None:
+    phases = {"train": 50, "rank_barrier": 3, "checkpoint": 7, "evaluation": 11, "collector_wait": 29}
+    rates = [rate for _, rate in waterfall(300.0, 120.0, "free", 55.0, phases)]
+    costs = [1.0 / rates[0], *(1.0 / after - 1.0 / before for before, after in zip(rates, rates[1:], strict=False))]
+    assert sum(costs) == pytest.approx(1.0 / 55.0, rel=1e-12)
+    assert costs[1:4] == pytest.approx([0.03 / 55.0, 0.11 / 55.0, 0.07 / 55.0])
+
+
+def test_costs_make_capacities_the_mode_joins_them_and_a_change_helps_the_side_that_bounds_the_run() -> None:
+    assert (pipeline().collector_capacity, pipeline().learner_capacity) == pytest.approx((250.0, 100.0))
+    for mode, expected in (("overlap", 100.0), ("free", 100.0), ("alternate", 1.0 / (1.0 / 250.0 + 1.0 / 100.0))):
+        assert pipeline(mode).steps_per_sec == pytest.approx(expected)
+        assert bound_steps_per_sec(250.0, 100.0, mode) == pytest.approx(expected)
+    assert predicted("env_step 20 % faster") == pytest.approx(100.0)
+    assert predicted("train 20 % faster") == pytest.approx(1.0 / 0.0084)
+    assert predicted("env_step 20 % faster", "alternate") == pytest.approx(1.0 / (0.0068 / 2 + 0.010))
+    assert predicted(HALVED_UTD) == pytest.approx(1.0 / 0.0055)
+    assert predicted(TWICE_THE_BATCH) == pytest.approx(1.0 / 0.019)
+    slow_collectors = Pipeline({CollectorPhase.ENV_STEP: 0.040}, LEARNER_S, 2, "overlap")
+    assert slow_collectors.steps_per_sec == pytest.approx(50.0)
+    assert dict(what_ifs(slow_collectors, REPLAY))[ONE_MORE_COLLECTOR].steps_per_sec == pytest.approx(75.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from offpolicy.model.windows import elapsed, percentiles_of
+from offpolicy.model.windows import percentiles_of
 from offpolicy.timing.histogram import (
     BIN_MIDDLES_NS,
     SLICE,
@@ -32,26 +32,15 @@ def counts_of(durations_ms: list[float]) -> Counts:
 
 def test_two_delays_that_alternate_are_both_recovered() -> None:
     """A mean would say 13 ms, a time that no iteration took; a moving average something in between."""
-    histogram = percentiles_of(counts_of([1.0] * 60 + [31.0] * 40))
-    assert histogram is not None
-    assert histogram.iterations == 100
-    assert histogram.p50 == pytest.approx(1.0, rel=0.05)
-    assert (histogram.p95, histogram.p99, histogram.max) == pytest.approx((31.0, 31.0, 31.0), rel=0.05)
+    for slow, expected in ((40, (1.0, 31.0, 31.0, 31.0)), (1, (1.0, 1.0, 1.0, 31.0))):
+        spread = percentiles_of(counts_of([1.0] * (100 - slow) + [31.0] * slow))
+        assert spread is not None
+        assert spread == pytest.approx((100, *expected), rel=0.05)
 
 
-def test_one_slow_iteration_in_a_hundred_is_the_maximum_alone() -> None:
-    histogram = percentiles_of(counts_of([2.0] * 99 + [500.0]))
-    assert histogram is not None
-    assert (histogram.p50, histogram.p95, histogram.p99) == pytest.approx((2.0, 2.0, 2.0), rel=0.05)
-    assert histogram.max == pytest.approx(500.0, rel=0.05)
-
-
-@pytest.mark.parametrize("exponent", range(3, 12))
-@pytest.mark.parametrize("digit", [1, 1.9, 2.7, 4.4, 9.99])
-def test_a_duration_is_read_back_to_three_per_cent(exponent: int, digit: float) -> None:
-    ns = round(digit * 10**exponent)
-    if 2**10 < ns < 2**38:
-        assert BIN_MIDDLES_NS[bins_of(np.array([ns]))] == pytest.approx([ns], rel=0.033)
+def test_a_duration_is_read_back_to_three_per_cent() -> None:
+    ns = np.geomspace(2**10, 2**38 - 1, 5000).astype(np.int64)
+    assert BIN_MIDDLES_NS[bins_of(ns)] == pytest.approx(ns, rel=0.033)
 
 
 def test_iterations_are_counted_once_however_often_somebody_asks() -> None:
@@ -83,21 +72,3 @@ def test_a_ledger_counts_every_phase_and_the_whole_of_every_iteration() -> None:
     assert train is not None and whole is not None  # noqa: PT018
     assert (train.p50, train.max) == pytest.approx((5.0, 20.0), rel=0.033)
     assert (whole.p50, whole.max) == pytest.approx((6.0, 21.0), rel=0.033)
-
-
-def test_a_window_holds_the_iterations_between_two_reports() -> None:
-    clock = FakeClock()
-    ledger = Ledger(Phase, clock)
-    ledger.end_warmup()
-    accounts = []
-    for train_ms in (90, 4):
-        with ledger.phase(Phase.TRAIN):
-            clock.advance(train_ms * MS)
-        ledger.close()
-        accounts.append(ledger.account())
-    window = elapsed(*accounts)
-    assert window is not None
-    assert window.histogram is not None
-    histogram = percentiles_of(window.histogram[ROWS.index(Phase.TRAIN)])
-    assert histogram is not None
-    assert (histogram.iterations, histogram.max) == (1, pytest.approx(4.0, rel=0.033))

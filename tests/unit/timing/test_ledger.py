@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offpolicy.model.windows import percentiles_of
-from offpolicy.timing.clock import Every, MonotonicClock, Stopwatch, process_birth_ns, scheduler_stats
+from offpolicy.timing.clock import Every, MonotonicClock, Stopwatch, check_clock, process_birth_ns, scheduler_stats
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase as Phase
 from tests.fakes import FakeClock
@@ -54,6 +54,13 @@ def test_the_end_of_a_phase_is_the_start_of_the_next_however_often_the_clock_mov
             pass
     account = ledger.account()
     assert sum(account.phases_ns.values()) == account.wall_ns
+
+
+class Scripted:
+    """A clock that reads the given instants."""
+
+    def __init__(self, *instants: int) -> None:
+        self.now_ns = iter(instants).__next__
 
 
 def test_an_inner_phase_takes_its_time_out_of_the_outer_one() -> None:
@@ -225,3 +232,11 @@ def test_moved_time_is_that_of_the_other_phase_in_the_same_iteration_and_the_sum
     spread = percentiles_of(account.histogram[list(Phase).index(Phase.TRAIN)])
     assert spread is not None
     assert (spread.p50, spread.max) == (pytest.approx(5.0, rel=0.03), pytest.approx(9.0, rel=0.03))
+
+
+def test_a_check_of_the_clock_sees_its_cost_its_smallest_step_and_steps_back() -> None:
+    """A pause in the series, in which another program had the core, does not make it slow."""
+    clock = Scripted(*(50 * number + (70_000_000 if number > 800 else 0) for number in range(2_000)))
+    assert check_clock(clock, readings=2_000)[1:] == (50.0, 50, 0)
+    assert check_clock(Scripted(100, 100, 140, 260), readings=4)[1:] == (160 / 3, 40, 0)
+    assert check_clock(Scripted(100, 90, 200, 150), readings=4).backward_steps == 2
