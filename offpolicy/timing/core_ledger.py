@@ -11,7 +11,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from offpolicy.machine import CpuQuota, cpu_quotas, usable_cores
 from offpolicy.timing.clock import Clock, MonotonicClock
@@ -26,14 +25,6 @@ STARTED_BY = {
     "collector": CoreClass.ENV_WORKERS,
     "evaluator": CoreClass.EVALUATOR,
 }
-
-
-class ThreadTime(NamedTuple):
-    """One thread of a process: its number, its name and its CPU time."""
-
-    tid: int
-    name: str
-    cpu_ns: int
 
 
 def process_clock_ns(pid: int) -> int:
@@ -71,8 +62,8 @@ class ProcessTimes:
         below = (child for child in children if child not in without)
         return sum((self.cpu_ns(child) or 0) + self.waited_ns(child) + self.tree_ns(child) for child in below)
 
-    def threads(self, pid: int) -> Iterator[ThreadTime]:
-        """Yields the threads of a process."""
+    def threads(self, pid: int) -> Iterator[tuple[int, str, int]]:
+        """Yields the threads of a process: number, name and CPU time in ns."""
         tasks: list[str] = []
         with contextlib.suppress(OSError):
             tasks = os.listdir(f"{self._root}/{pid}/task")
@@ -81,7 +72,7 @@ class ProcessTimes:
             name, schedstat = self._read(f"{task}/comm"), self._read(f"{task}/schedstat")
             cpu_ns = int(schedstat.split()[0]) if schedstat else self._stat_ns(f"{task}/stat", MAIN_CPU)
             if name is not None and cpu_ns is not None:
-                yield ThreadTime(int(tid), name.decode(errors="replace").rstrip("\n"), cpu_ns)
+                yield int(tid), name.decode(errors="replace").rstrip("\n"), cpu_ns
 
     def idle_ns(self, cpus: Iterable[int]) -> int:
         """Returns the time in which these cores had nothing to do. Raises `OSError` where the kernel hides it.
@@ -188,12 +179,12 @@ class CoreLedger:
         """
         grown_ns: dict[CoreClass, int] = dict.fromkeys((CoreClass.LEARNER, CoreClass.OPENMP, CoreClass.PACKER), 0)
         threads = list(self._times.threads(pid))
-        main_name = next((thread.name for thread in threads if thread.tid == pid), "")
-        for thread in threads:
-            row = {main_name: CoreClass.OPENMP, PACKER_THREAD: CoreClass.PACKER}.get(thread.name)
-            row = CoreClass.LEARNER if thread.tid == pid else row
+        main_name = next((name for tid, name, _ in threads if tid == pid), "")
+        classes = {main_name: CoreClass.OPENMP, PACKER_THREAD: CoreClass.PACKER}
+        for tid, name, cpu_ns in threads:
+            row = CoreClass.LEARNER if tid == pid else classes.get(name)
             if row is not None:
-                grown_ns[row] += self._grown_ns("thread", thread.tid, thread.cpu_ns)
+                grown_ns[row] += self._grown_ns("thread", tid, cpu_ns)
         for row, ns in grown_ns.items():
             self._classes_ns[row] += ns
         self._classes_ns[CoreClass.LEARNER_OTHER] += self._grown_process_ns(pid) - sum(grown_ns.values())

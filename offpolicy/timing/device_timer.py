@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from operator import sub
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from offpolicy.protocols import DeviceSync
 from offpolicy.timing.clock import Clock, MonotonicClock
@@ -230,13 +230,6 @@ class BackgroundCopyTimer(TimedSpan):
             self._waiting_since_ns = None
 
 
-class DeviceTraces(NamedTuple):
-    """The trace tracks of a device: work on the learner's stream, and copies beside it."""
-
-    stream: TraceTrack | None = None
-    copies: TraceTrack | None = None
-
-
 class DeviceTimer:
     """Waits for the device of a learner rank, and times nothing: on a CPU, and without timing."""
 
@@ -276,13 +269,14 @@ class EventTimer(DeviceTimer):
         sync: DeviceSync,
         ledger: Ledger,
         new_event: Callable[[], CudaEvent],
-        traces: DeviceTraces,
+        open_track: Callable[[str, str], TraceTrack | None] = lambda name, what: None,
         clock: Clock | None = None,
     ) -> None:
+        """`open_track` opens the trace of the work on the learner's stream, or of the copies beside it."""
         super().__init__(sync)
-        self._ledger, self._new_event, self._copies_track = ledger, new_event, traces.copies
+        self._ledger, self._new_event, self._open_track = ledger, new_event, open_track
         self._clock = clock or MonotonicClock()
-        self._pool = EventPool(new_event, self._clock, traces.stream)
+        self._pool = EventPool(new_event, self._clock, open_track("device", "work"))
         self._waited_for = new_event()  # what the newest wait ended with
         self._spans = {span: TimedSpan(self._pool, span) for span in DeviceSpan}
         self._background: list[BackgroundCopyTimer] = []
@@ -343,7 +337,7 @@ class EventTimer(DeviceTimer):
 
     def background_copies(self) -> BackgroundCopyTimer:
         """A timer of copies that another thread issues."""
-        pool = EventPool(self._new_event, self._clock, self._copies_track)
+        pool = EventPool(self._new_event, self._clock, self._open_track("device_copies", "copies"))
         self._background.append(BackgroundCopyTimer(pool, self._clock))
         return self._background[-1]
 
@@ -366,10 +360,14 @@ class EventTimer(DeviceTimer):
 
 
 def make_device_timer(
-    device_sync: StreamSync, ledger: Ledger, *, is_enabled: bool, traces: Callable[[], DeviceTraces] = DeviceTraces
+    device_sync: StreamSync,
+    ledger: Ledger,
+    *,
+    is_enabled: bool,
+    open_track: Callable[[str, str], TraceTrack | None] = lambda name, what: None,
 ) -> DeviceTimer:
     """The timer of a rank's device, which opens traces only where there is something to time."""
     device = device_sync.device
     if not is_enabled or device.type != "cuda":
         return DeviceTimer(device_sync)
-    return EventTimer(device_sync, ledger, lambda: CudaEvent(device), traces())
+    return EventTimer(device_sync, ledger, lambda: CudaEvent(device), open_track)

@@ -31,39 +31,33 @@ class Profiler:
         """Counts an iteration that has ended; begins before the first one of the window and writes after its last."""
         self._iteration += 1
         if self._iteration == self._at:
+            import torch  # noqa: PLC0415  # torch-free processes import this package too
+
             with self._warned_of():
-                self._start()
+                running = torch.profiler.profile()
+                running.start()
+                self._running = running
+                for _ in range(NUM_MARKS):
+                    with torch.profiler.record_function(f"{PROFILER_CLOCK}{MonotonicClock.now_ns()}"):
+                        pass
         elif self._iteration == self._last:
             self.close()
 
     def close(self) -> None:
-        """Writes the profile, if there is one; a second call does nothing."""
-        if self._running is not None:
-            running, self._running = self._running, None
-            with self._warned_of():
-                self._write(running)
-
-    def _start(self) -> None:
-        import torch  # noqa: PLC0415  # torch-free processes import this package too
-
-        running = torch.profiler.profile()
-        running.start()
-        self._running = running
-        for _ in range(NUM_MARKS):
-            with torch.profiler.record_function(f"{PROFILER_CLOCK}{MonotonicClock.now_ns()}"):
-                pass
-
-    def _write(self, running: torch.profiler.profile) -> None:
-        """Raises OSError or RuntimeError. Of a full disk torch only logs; what it has begun is removed."""
+        """Writes the profile, if there is one; a second call does nothing. What torch has begun on a full disk goes."""
+        running, self._running = self._running, None
+        if running is None:
+            return
         unfinished = self._path.with_name(f"unfinished-{PROFILE}")
-        try:
-            running.stop()
-            running.export_chrome_trace(str(unfinished))
-            unfinished.replace(self._path)
-        finally:
-            with contextlib.suppress(OSError):
-                for left in self._path.parent.glob(f"{unfinished.name}*"):
-                    left.unlink()
+        with self._warned_of():
+            try:
+                running.stop()
+                running.export_chrome_trace(str(unfinished))
+                unfinished.replace(self._path)  # of a full disk torch only logs
+            finally:
+                with contextlib.suppress(OSError):
+                    for left in self._path.parent.glob(f"{unfinished.name}*"):
+                        left.unlink()
 
     @contextlib.contextmanager
     def _warned_of(self) -> Iterator[None]:

@@ -19,7 +19,7 @@ from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import ControlPage, HostWord, RankWord
 from offpolicy.processes.handshake import LearnerGate
 from offpolicy.seeding import generator, torch_seed
-from offpolicy.timing.device_timer import DeviceTimer, DeviceTraces, StreamSync, make_device_timer
+from offpolicy.timing.device_timer import DeviceTimer, StreamSync, make_device_timer
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import DeviceSpan, LearnerPhase
 from offpolicy.timing.trace_writer import TraceTrack, open_track
@@ -64,15 +64,12 @@ class Rank:
         gate = learner_gate(child, job, control)
         device_sync = StreamSync(device, yields_core=is_crowded(job.cfg))
 
-        def traces() -> DeviceTraces:
-            """Opens a track for the device's main stream, and one for the copies beside it."""
-            name = f"device {index}"
-            return DeviceTraces(
-                stream=open_track_of(child, job, "device", tuple(DeviceSpan), f"{name}, work"),
-                copies=open_track_of(child, job, "device_copies", tuple(DeviceSpan), f"{name}, copies"),
-            )
+        def open_device_track(name: str, what: str) -> TraceTrack | None:
+            return open_track_of(child, job, name, tuple(DeviceSpan), f"device {index}, {what}")
 
-        device_timer = make_device_timer(device_sync, ledger, is_enabled=job.cfg.timing.enabled, traces=traces)
+        device_timer = make_device_timer(
+            device_sync, ledger, is_enabled=job.cfg.timing.enabled, open_track=open_device_track
+        )
         return cls(child, job, ledger, device, device_timer, control, gate)
 
     @property

@@ -13,7 +13,6 @@ from offpolicy.timing.device_timer import (
     NUM_PAIRS,
     BackgroundCopyTimer,
     CudaEvent,
-    DeviceTraces,
     EventPool,
     EventTimer,
     StreamSync,
@@ -97,7 +96,7 @@ class Iterations:
 
     def __init__(self, device: SimulatedDevice) -> None:
         self.device, self.ledger = device, Ledger(LearnerPhase, device)
-        self.timer = EventTimer(StreamSync(CUDA), self.ledger, new_event, DeviceTraces(), device)
+        self.timer = EventTimer(StreamSync(CUDA), self.ledger, new_event, clock=device)
         self.timer.end_update()  # of the warm-up
         self.ledger.end_warmup()
 
@@ -134,7 +133,7 @@ def test_updates_copies_and_draws_are_timed_on_the_device(device: SimulatedDevic
 def test_the_first_iteration_is_warm_up_on_the_device_too(device: SimulatedDevice) -> None:
     """Kernels are loaded and graphs captured in it: the first record had the seconds of that in each iteration."""
     ledger = Ledger(LearnerPhase, device)
-    timer = EventTimer(StreamSync(CUDA), ledger, new_event, DeviceTraces(), device)
+    timer = EventTimer(StreamSync(CUDA), ledger, new_event, clock=device)
     for train_ns in (2000 * MS, 5 * MS, 5 * MS):
         with ledger.phase(LearnerPhase.TRAIN):
             with timer.span(TRAIN):

@@ -15,7 +15,7 @@ from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.loop import Parts, train
-from offpolicy.timing.device_timer import DeviceTimer, DeviceTraces, EventTimer
+from offpolicy.timing.device_timer import DeviceTimer, EventTimer
 from offpolicy.timing.ledger import make_ledger
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import Batch, Batches, Rollouts, SpaceSpec
@@ -97,7 +97,7 @@ def train_on_device(algo: AlgoConfig, waits: Counter[str], *, is_timed: bool) ->
     learner = make_learner(algo, SPEC, torch.device("cpu"), seed=3)
     does = Everything(rollouts(learner) if algo.name == "appo" else batches(), waits)
     ledger = make_ledger(LearnerPhase, is_enabled=is_timed)
-    device_timer = EventTimer(does, ledger, cast(Any, Event), DeviceTraces()) if is_timed else DeviceTimer(does)
+    device_timer = EventTimer(does, ledger, cast(Any, Event)) if is_timed else DeviceTimer(does)
     parts = Parts(
         source=does, learner=learner, device_timer=device_timer,
         publisher=does, evaluator=does, checkpointer=does, reporter=does, measurements=iter(()), world=does,
