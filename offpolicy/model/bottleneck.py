@@ -108,6 +108,10 @@ def _setting(key: str, value: str | bool, effect: str = "", *, needs_core: bool 
     return Advice(f"{key}={str(value).lower()}{effect}", key, value, needs_core)
 
 
+def _in_processes(effect: str) -> Advice:
+    return _setting("env.vectorization", "async", f" instead of sync: {effect}", needs_core=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The bottleneck, its phase (None while that is not known), the reason, and changes to try."""
@@ -189,6 +193,8 @@ class WindowEvidence:
 
 
 LOWER_COLLECTORS = Advice("lower threads.collector or collect.num_collectors: they ask for more threads than the cores")
+ON_CUDA = _setting("device", "cuda", ": for wide networks or large batches")
+COPY_LESS = _setting("device", "cpu", ": small batches can cost more to copy than to learn")
 TRY_THREADS = _setting("threads.learner", "auto", ": the fastest number of threads is found while the run trains")
 PACK_BESIDE = Advice(
     "runner=double_buffer: batches are packed beside training", "runner.name", "double_buffer", needs_core=True
@@ -198,7 +204,7 @@ SAVE_SELDOM = (_raise("checkpoint.every_min", "less often"), _raise("checkpoint.
 LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.TRAIN: (
         TRY_THREADS,
-        _setting("device", "cuda", ": for wide networks or large batches"),
+        ON_CUDA,
         _lower("algo.batch_size", "less work per env step (a lower algo.utd or smaller networks too)"),
     ),
     LearnerPhase.REPLAY_BATCH_WAIT: (
@@ -215,7 +221,7 @@ LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
         PACK_BESIDE,
         PACK_IN_THREAD,
         _setting("replay.source", "resident", ": keep a copy of the rows on the device"),
-        _setting("device", "cpu", ": small batches can cost more to copy than to learn"),
+        COPY_LESS,
     ),
     LearnerPhase.RANK_BARRIER: (_lower("runner.world_size", "ranks wait for the slowest one"),),
     LearnerPhase.PARAM_SYNC: (_lower("runner.world_size", "the exchange costs more than it saves"),),
@@ -241,7 +247,7 @@ ROLLOUT_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     **LEARNER_ADVICE,
     LearnerPhase.TRAIN: (
         TRY_THREADS,
-        _setting("device", "cuda", ": for wide networks or large batches"),
+        ON_CUDA,
         _lower("algo.epochs", "less work per env step (a lower algo.num_minibatches or smaller networks too)"),
     ),
     LearnerPhase.REPLAY_BATCH_WAIT: (),
@@ -249,7 +255,7 @@ ROLLOUT_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.REPLAY_SAMPLE: (
         Advice("lower env.num_envs or rollout.length: copying rollouts takes longer than learning"),
     ),
-    LearnerPhase.H2D: (_setting("device", "cpu", ": small batches can cost more to copy than to learn"),),
+    LearnerPhase.H2D: (COPY_LESS,),
     LearnerPhase.SYNC_COORDINATION: (_raise("rollout.length", "fewer handshakes per env step"),),
     LearnerPhase.WEIGHT_PUBLISH: (_raise("rollout.length", "more updates between two publications"),),
 }
@@ -266,12 +272,7 @@ SEVERAL = Advice(
 )
 COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     CollectorPhase.ENV_STEP: (
-        _setting(
-            "env.vectorization",
-            "async",
-            " instead of sync: step the environments in processes of their own",
-            needs_core=True,
-        ),
+        _in_processes("step the environments in processes of their own"),
         SEVERAL,
         MORE_ENVS[0],
     ),
@@ -287,12 +288,7 @@ COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
 }
 DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     Detail.RESETS: (
-        _setting(
-            "env.vectorization",
-            "async",
-            " instead of sync: the other environments step while one is reset",
-            needs_core=True,
-        ),
+        _in_processes("the other environments step while one is reset"),
         SEVERAL,
         MORE_ENVS[1],
         Advice("raise the time limit of the episodes, if the task allows it"),

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,12 +59,11 @@ def spread_of(window: Elapsed, pauses: Sequence[str], num_summed: float) -> Cost
 
 def later(costs: Sequence[Cost]) -> Cost:
     """Returns the distribution of the greatest of independent costs."""
-
-    def of_two(one: Cost, other: Cost) -> Cost:
-        both = np.sort(np.maximum.outer(one, other), axis=None)
-        return np.asarray(both.reshape(NUM_SLICES, NUM_SLICES).mean(axis=1))
-
-    return reduce(of_two, costs)
+    latest = costs[0]
+    for other in costs[1:]:
+        both = np.sort(np.maximum.outer(latest, other), axis=None)
+        latest = np.asarray(both.reshape(NUM_SLICES, NUM_SLICES).mean(axis=1))
+    return latest
 
 
 def seconds_per_step(mode: str, learner: Cost, collectors: Sequence[Cost], num_groups: int = 1) -> float:
