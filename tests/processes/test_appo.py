@@ -132,16 +132,3 @@ def test_a_full_ring_is_the_collectors_learner_wait(tmp_path: Path) -> None:
     assert run.summary["bottleneck"]["verdict"] == "learner"
     # One rollout waits while another one is learnt from: it was collected with the weights of before.
     assert run.median("perf/policy_lag") == 1.0
-
-
-@pytest.mark.alone
-@pytest.mark.slow
-def test_collecting_beside_the_learner_pays_when_both_cost_the_same(tmp_path: Path) -> None:
-    # A rollout takes 50 ms, and so does an update.
-    equal = (SLOW_STEP, "env.kwargs.step_ms=5", "total_timesteps=1000", "log.every_s=1")
-    steps_per_sec = {}
-    for mode in ("alternate", "free"):
-        (tmp_path / mode).mkdir()
-        run = delayed_run(tmp_path / mode, *equal, f"collect.mode={mode}", slow_ms=50)
-        steps_per_sec[mode] = run.median("perf/steps_per_sec")
-    assert steps_per_sec["free"] >= 1.6 * steps_per_sec["alternate"]

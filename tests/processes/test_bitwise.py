@@ -35,12 +35,14 @@ COMMANDS = {
 }
 ENVS = {
     "gymnasium": ("env.id=Pendulum-v1",),
+    "discrete": ("env.id=CartPole-v1",),
     "hand": (),  # what HORA trains in
     "mujoco": ("env.id=Hopper-v5",),
     "demos": ("env.id=Pendulum-v1", "replay.demos=demos.npz"),
 }
 CELLS = [
     *((algo, env) for algo in ("sac", "td3", "flashsac") for env in ("gymnasium", "mujoco", "demos")),
+    ("sac", "discrete"),
     *(("appo", "gymnasium"), ("appo", "mujoco"), ("hora", "hand")),
 ]
 

@@ -86,16 +86,6 @@ def test_a_student_killed_resumes_bitwise_without_its_teacher(
         assert (again / name).read_bytes() == (whole / name).read_bytes()
 
 
-@pytest.mark.slow
-def test_two_ranks_train_one_student(start_run: StartRun, teacher: Path, tmp_path: Path) -> None:
-    ranks = ("runner.world_size=2", "collect.num_collectors=2", "device=cpu", "run_dir=student")
-    run = start_run(f"teacher={teacher}", *ranks, "total_timesteps=384", command=ADAPT)
-    assert run.finish(60)[::2] == (0, "")
-    assert max(record.get("rank/num", 0) for record in run.records()) == 2
-    trunk = "policy.actor.trunk.body.0.weight"
-    assert tensors(teacher)[trunk].tobytes() == tensors(tmp_path / "student")[trunk].tobytes()
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -144,10 +134,3 @@ def test_policies_are_compared_under_other_physics(run_cli: RunCli, teacher: Pat
     record = json.loads((teacher / "eval.jsonl").read_text().splitlines()[-1])
     assert record["set"] == {"env": {"kwargs": {"physics": "held_out"}}}
     assert record["episodes"] == 4
-
-
-def test_a_policy_is_filmed(run_cli: RunCli, teacher: Path, tmp_path: Path) -> None:
-    done = run_cli(["play", str(teacher), "--video", "turn.gif", "--set", "env.kwargs.max_episode_steps=5"])
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "turn.gif: 6 pictures" in done.stdout
-    assert (tmp_path / "turn.gif").read_bytes()[:4] == b"GIF8"

@@ -25,10 +25,7 @@ PAGES = [
     *(f"docs/{path.name}" for path in sorted((REPOSITORY / "docs").glob("*.md")) if any(commands(path.read_text()))),
 ]
 OWN_TEST = ("docs/tutorial.md", "docs/python.md")
-# What only another test can run: the words that say so, which a command has, and that test's file, which has them too.
-ELSEWHERE = {
-    ("tensorboard",): "tests/unit/commands/test_tensorboard.py",  # a server, which ends by Ctrl-C
-}
+ELSEWHERE = "tensorboard"  # a server, which ends by Ctrl-C: test_tensorboard.py starts it
 AT_LEAST = {
     "README.md": 25,
     "docs/runs.md": 20,
@@ -158,10 +155,6 @@ def provide(home: Path, words: list[str], some_runs: dict[str, Path]) -> None:
             shutil.copytree(some_runs[source], home / name, symlinks=True, dirs_exist_ok=True)
 
 
-def is_elsewhere(words: list[str]) -> bool:
-    return any(all(word in words for word in shown) for shown in ELSEWHERE)
-
-
 def lacks_a_package(words: list[str]) -> bool:
     """True if the command's environments are of a package that is not installed."""
     if "algo=tqc" in words:
@@ -200,19 +193,11 @@ def follow(workspace: Workspace, block: Block, some_runs: dict[str, Path]) -> It
         if is_template(words):
             continue
         for typed in made(words) if program == "make" else [words]:
-            if is_elsewhere(typed) or lacks_a_package(typed):
+            if ELSEWHERE in typed or lacks_a_package(typed):
                 continue
             provide(workspace.home, typed, some_runs)
             workspace.offpolicy(shortened(typed))
             yield typed
-
-
-def test_what_no_page_runs_is_run_by_the_test_that_is_named() -> None:
-    shown = [words for page in PAGES for _, *words in commands((REPOSITORY / page).read_text())]
-    for words, path in ELSEWHERE.items():
-        assert any(set(words) <= set(command) for command in shown), f"no page shows {' '.join(words)}"
-        text = (REPOSITORY / path).read_text()
-        assert [word for word in words if f'"{word}"' not in text] == [], f"{path} does not run {' '.join(words)}"
 
 
 @pytest.mark.mp

@@ -12,21 +12,12 @@ from tests.processes.conftest import (
     TINY,
     LiveRun,
     kill_and_resume,
-    killed_and_resumed,
     last_checkpoint,
     replay_bytes,
 )
 
 pytestmark = pytest.mark.mp
 COMPARED = ("learner.safetensors", "collector-0.safetensors")
-
-VARIANTS = {
-    "sac": ("env.num_envs=2", "algo.n_step=3"),
-    "td3": ("algo=td3", "env.id=Pendulum-v1", "replay.capacity=300"),
-    "discrete": ("env.id=CartPole-v1", "env.num_envs=2", "algo.n_step=2"),
-    "mujoco": ("env.id=InvertedPendulum-v5", "algo.utd=0.5"),
-    "batch": ("env.id=Hopper-v5", "env.num_envs=4", "algo.utd=0.25"),  # one batch of MuJoCo, by default
-}
 
 
 def saved_files(checkpoint: Path) -> dict[str, bytes]:
@@ -39,14 +30,6 @@ def test_a_run_killed_and_resumed_is_bitwise_the_uninterrupted_one(start_run: An
     """SAC with n-step rows and normalised observations."""
     again = kill_and_resume(start_run, finished_run, *FINISHED)
     assert saved_files(again) == saved_files(last_checkpoint(finished_run))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_kind_of_run_killed_and_resumed_is_bitwise_the_uninterrupted_one(start_run: Any, variant: str) -> None:
-    options = (*VARIANTS[variant], "total_timesteps=700", "checkpoint.every=100")
-    whole, again, _ = killed_and_resumed(start_run, *options)
-    assert saved_files(again) == saved_files(whole)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -148,12 +147,3 @@ def test_double_buffer_that_does_not_run_ahead_is_bitwise_single_gpu(
     single = finished_run if algo == "sac" else run_to_end(tmp_path, *FINISHED, f"algo={algo}")
     words = ("runner=double_buffer", "replay.slots=1", f"algo={algo}", "run_dir=double")
     assert model_and_rows(run_to_end(tmp_path, *FINISHED, *words)) == model_and_rows(single)
-
-
-@pytest.mark.slow
-def test_every_finished_episode_is_recorded_once(start_run: Any) -> None:
-    run = start_run("env.id=tests.toys:Counter-v0", "env.kwargs.truncate_at=7", "total_timesteps=350")
-    assert run.finish()[0] == 0
-    episodes = [json.loads(line) for line in (run.directory / "episodes.jsonl").read_text().splitlines()]
-    assert [episode["ep_length"] for episode in episodes] == [7] * 50
-    assert [episode["env_steps"] for episode in episodes] == [7 * i for i in range(1, 51)]

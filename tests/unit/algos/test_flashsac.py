@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -135,33 +134,6 @@ def test_an_update_is_that_of_the_paper() -> None:
     _, online, followed = networks_of(learner)
     for old, source, new in zip(*(net.parameters() for net in (target, online, followed)), strict=True):
         torch.testing.assert_close(new, 0.9 * old + 0.1 * source)
-
-
-def test_targets_follow_between_actor_steps_too() -> None:
-    learner, name = learner_of(policy_delay=3, tau=0.25), "critic.second.1.weight"
-    for seed in range(3):
-        target = learner.state().tensors[f"target_{name}"]
-        learner.update(Batches((batch_of(seed),), None))
-        tensors = learner.state().tensors
-        torch.testing.assert_close(tensors[f"target_{name}"], 0.75 * target + 0.25 * tensors[name])
-
-
-@pytest.mark.parametrize(("entropy", "direction"), [(50.0, 1.0), (-50.0, -1.0)])
-def test_the_temperature_moves_towards_a_given_target_entropy(entropy: float, direction: float) -> None:
-    learner = learner_of(policy_delay=1, target_entropy=entropy, alpha_lr=0.01)
-    learner.update(Batches((batch_of(0),), None))
-    assert float(learner.state().tensors["log_alpha"]) == pytest.approx(math.log(0.01) + direction * 0.01, abs=1e-5)
-
-
-def test_the_critics_learn_terminal_rewards() -> None:
-    learner = learner_of(num_bins=21, value_max=2.0, critic_lr=3e-3)
-    generator = torch.Generator().manual_seed(3)
-    for _ in range(200):
-        action = torch.rand((64, 3), generator=generator) * 2.0 - 1.0
-        obs, ones = torch.randn((64, 7), generator=generator), torch.ones(64)
-        learner.update(Batches((Batch(obs, action, action[:, 0], obs, ones, 0.99 * ones),), None))
-    _, critic, _ = networks_of(learner, num_bins=21, value_max=2.0)
-    assert float((critic(obs, action) - action[:, 0]).detach().abs().mean()) < 0.25
 
 
 def test_bins_and_scale_are_those_of_value_max() -> None:

@@ -21,28 +21,6 @@ def test_td_target_bootstraps_unless_terminated_and_uses_the_discount_of_the_row
     assert target.tolist() == pytest.approx([10.0, 1.0, 9.1])
 
 
-def test_soft_value_takes_the_smaller_critic_and_subtracts_the_scaled_log_prob() -> None:
-    value = losses.soft_value(B([[1.0, 5.0], [2.0, 3.0]]), B([0.5, -0.5]), B(0.2))
-    assert value.tolist() == pytest.approx([0.9, 3.1])
-
-
-def test_critic_loss_sums_the_critics_and_averages_the_rows() -> None:
-    loss = losses.critic_loss(B([[1.0, 2.0], [3.0, 4.0]]), B([1.0, 1.0]))
-    assert float(loss) == (0.0 + 1.0) / 2 + (4.0 + 9.0) / 2
-
-
-def test_sac_actor_loss_is_entropy_cost_minus_the_smaller_value() -> None:
-    loss = losses.sac_actor_loss(B([1.0, 3.0]), B([0.5, -0.5]), B(0.2))
-    assert float(loss) == pytest.approx(((0.1 - 1.0) + (-0.1 - 3.0)) / 2)
-
-
-def test_the_value_of_discrete_actions_is_an_expectation_of_the_smaller_critic_and_the_entropy() -> None:
-    """Discrete SAC (arXiv:1910.07207) eq. 10: 0.25 (1 - 0.5 log 0.25) + 0.75 (2 - 0.5 log 0.75)."""
-    q, log_probs = B([[[1.0, 4.0]], [[3.0, 2.0]]]), B([[0.25, 0.75]]).log()
-    value = 0.25 * (1.0 - 0.5 * math.log(0.25)) + 0.75 * (2.0 - 0.5 * math.log(0.75))
-    assert losses.expected_soft_value(q, log_probs, B(0.5)).tolist() == pytest.approx([value])
-
-
 def alpha_gradient(log_prob: float) -> float:
     log_alpha = B(math.log(0.5), requires_grad=True)
     losses.alpha_loss(log_alpha.exp(), B(-log_prob), target_entropy=B(-2.0)).backward()

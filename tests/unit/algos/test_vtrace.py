@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from offpolicy.algos.vtrace import RatioBounds, Targets, gae, vtrace
 from offpolicy.algos.vtrace import Steps as PlainSteps
-from tests.toys import Counter
 
 GAMMA, LAM = 0.9, 0.8
 Rule = Callable[..., Targets]
@@ -153,32 +151,6 @@ def test_at_zero_lag_vtrace_is_gae() -> None:
     assert torch.allclose(targets.value - path.value[:-1] * path.is_valid, targets.advantage, atol=1e-6)
 
 
-TRUNCATED_AT = 3
-
-
-def leak(rule: Rule) -> float:
-    """How far targets before an episode's truncation move when everything after it is another."""
-    rows = TRUNCATED_AT + 1
-    paths = [random_steps(seed, num_steps=10, num_envs=64) for seed in (0, 1)]
-    first, second = (path._replace(is_valid=torch.ones_like(path.is_valid)) for path in paths)
-    for path in (first, second):
-        for flag, at_the_end in ((path.terminated, 0.0), (path.truncated, 1.0)):
-            flag[:rows] = 0.0
-            flag[TRUNCATED_AT] = at_the_end
-            flag[rows] = 0.0
-        path.is_valid[rows] = 0.0
-    for ours, theirs in zip(second[1:], first[1:], strict=True):
-        ours[:rows] = theirs[:rows]
-    second.value[: rows + 1] = first.value[: rows + 1]  # with that of the final observation
-    pairs = zip(first.targets(rule), second.targets(rule), strict=True)
-    return max(float((left[:rows] - right[:rows]).abs().max()) for left, right in pairs)
-
-
-@pytest.mark.promise("appo-truncation")
-def test_nothing_after_a_truncation_reaches_what_was_before_it() -> None:
-    assert leak(vtrace) == 0.0
-
-
 def advantage_at_truncation(rule: Rule) -> float:
     """pytorch/rl #4209: V = 1 up to the truncation, 100 in the next episode; no reward, no discount."""
     path = steps([1.0, 1.0, 100.0, 100.0], [0.0, 0.0, 0.0], truncated=[0], autoreset=[1])
@@ -188,13 +160,6 @@ def advantage_at_truncation(rule: Rule) -> float:
 @pytest.mark.promise("appo-truncation")
 def test_the_next_episode_s_value_is_no_gain_of_a_truncated_one() -> None:
     assert advantage_at_truncation(vtrace) == 0.0
-
-
-def test_rows_that_are_no_transition_hold_zeros() -> None:
-    path = random_steps(5)
-    for tensor in path.targets():
-        assert bool((tensor[path.is_valid == 0.0] == 0.0).all())
-        assert bool((tensor[path.is_valid == 1.0] != 0.0).all())
 
 
 def test_autoreset_rows_pass_nothing_back() -> None:
@@ -220,63 +185,3 @@ def test_rho_weighs_the_error_of_a_step_and_c_later_errors() -> None:
 
 
 # The same transitions, however Gymnasium begins the next episode.
-
-NUM_STEPS = 12
-After = Callable[[SyncVectorEnv, np.ndarray, np.ndarray, dict[str, Any]], tuple[Any, np.ndarray]]
-
-
-def next_step(venv: SyncVectorEnv, obs: np.ndarray, done: np.ndarray, infos: dict[str, Any]) -> tuple[Any, np.ndarray]:
-    """The final observation is a row already: the environment resets in a step of its own."""
-    return None, obs
-
-
-def same_step(venv: SyncVectorEnv, obs: np.ndarray, done: np.ndarray, infos: dict[str, Any]) -> tuple[Any, np.ndarray]:
-    return infos.get("final_obs"), obs
-
-
-def by_hand(venv: SyncVectorEnv, obs: np.ndarray, done: np.ndarray, infos: dict[str, Any]) -> tuple[Any, np.ndarray]:
-    return obs, venv.reset(options={"reset_mask": done})[0] if done.any() else obs
-
-
-def rows_of(mode: AutoresetMode, after: After) -> list[list[tuple[Any, ...]]]:
-    """By environment: rows of observation, reward, terminated, truncated, is_valid.
-
-    `after` tells the final observations, to be put in as rows of their own, and what to act on next.
-    """
-    makes = [
-        lambda: Counter(terminate_at=3),
-        lambda: Counter(truncate_at=4),
-        lambda: Counter(terminate_at=2, both=True),
-    ]
-    venv = SyncVectorEnv(makes, autoreset_mode=mode)
-    rows: list[list[tuple[Any, ...]]] = [[] for _ in makes]
-    obs, done = venv.reset(seed=1)[0], np.zeros(len(makes), np.bool_)
-    for _ in range(NUM_STEPS + 1):
-        is_valid = ~done if after is next_step else np.ones_like(done)
-        returned, reward, terminated, truncated, infos = venv.step(np.zeros((len(makes), 1), np.float32))
-        done = terminated | truncated
-        final, next_obs = after(venv, returned, done, infos)
-        for i, own in enumerate(rows):
-            own.append((obs[i], reward[i], terminated[i], truncated[i], is_valid[i]))
-            if done[i] and final is not None:
-                own.append((final[i], 0.0, False, False, False))
-        obs = next_obs
-    venv.close()
-    return rows
-
-
-def targets_of(mode: AutoresetMode, after: After) -> Tensor:
-    """Values and advantages, [2, T, N], of a critic that tells every observation from every other."""
-    columns = [zip(*own[: NUM_STEPS + 1], strict=True) for own in rows_of(mode, after)]
-    fields = [torch.from_numpy(np.stack(field, axis=1) * 1.0) for field in zip(*columns, strict=True)]
-    value = (fields[0] @ torch.tensor([0.3, 1.7, 0.9], dtype=torch.float64)).sin()
-    flags = [field[:-1] for field in fields[1:]]
-    return torch.stack(Steps(value, *flags, log_ratio=torch.zeros_like(flags[0])).targets())
-
-
-@pytest.mark.promise("final-observation")
-def test_all_autoreset_modes_give_the_same_targets() -> None:
-    targets = targets_of(AutoresetMode.NEXT_STEP, next_step)
-    assert (targets[0] != 0.0).sum(dim=0).tolist() == [9, 10, 8]  # transitions of 12 rows
-    assert torch.equal(targets_of(AutoresetMode.SAME_STEP, same_step), targets)
-    assert torch.equal(targets_of(AutoresetMode.DISABLED, by_hand), targets)

@@ -86,20 +86,6 @@ def test_every_environment_contributes_its_episodes_however_long_they_are() -> N
     assert found[:, 1].tolist() == [1.0, 5.0, 2.0, 3.0, 1.0]
 
 
-# Of every 64 episodes one lasts 1 step, one 2, and so on, in no order: their mean is the truth, whatever the luck.
-LENGTHS = np.concatenate([np.random.default_rng(block).permutation(64) + 1 for block in range(8)]).tolist()
-TRUTH = 32.5
-
-
-def standard_error(returns: np.ndarray) -> float:
-    return float(returns.std() / np.sqrt(len(returns)))
-
-
-def test_where_the_length_is_the_return_the_mean_is_true() -> None:
-    returns = step_episodes(stay, Scripted(LENGTHS, 32), 64, 0, EpisodeCallbacks())[:, 0]
-    assert abs(returns.mean() - TRUTH) < standard_error(returns)
-
-
 def test_episodes_begin_alike_however_many_run_side_by_side_and_whoever_acts(monkeypatch: pytest.MonkeyPatch) -> None:
     act = deterministic_actor(make(4, 2))
     together = run_episodes(act, POINT_MASS, episodes=5, seed=3)

@@ -176,12 +176,6 @@ def test_patience_goes_on_after_a_kill(tmp_path: Path) -> None:
     assert superseded.count("\n") == 1
 
 
-def test_a_decision_that_a_kill_came_after_is_made_again(tmp_path: Path) -> None:
-    stop = {"reward": 5.0}
-    opened(tmp_path, Process(), stop=stop).record(result(100, 6.0), weights(1.0))
-    assert opened(tmp_path, Process(), kept_step=100, stop=stop).stops_early
-
-
 def test_a_disk_that_refuses_costs_warnings_not_the_run(tmp_path: Path) -> None:
     process = Process()
     evaluations = opened(tmp_path / "missing", process)
@@ -189,30 +183,3 @@ def test_a_disk_that_refuses_costs_warnings_not_the_run(tmp_path: Path) -> None:
         evaluations.record(result(env_steps, float(env_steps)), weights(1.0))
     assert len(process.warnings) == 2, process.warnings  # one of the file, one of the policy
     assert "is not saved" in process.warnings[1]
-
-
-def test_torn_and_foreign_lines_are_left_out(tmp_path: Path) -> None:
-    lines = ['{"env_steps": 1, "mean_reward": 2.0}', "[]", '{"env_steps": 5}', '{"env_steps": 9, "mean_re']
-    (tmp_path / EVALUATIONS_FILE).write_text("\n".join(lines))
-    assert read_scores(tmp_path) == [Score(1, 2.0)]
-    assert read_scores(tmp_path / "nowhere") == []
-
-
-def test_a_return_that_is_none_is_neither_kept_nor_written(tmp_path: Path) -> None:
-    evaluations = opened(tmp_path, Process())
-    evaluations.record(result(100, float("nan")), weights(1.0))
-    assert read_scores(tmp_path) == []
-    assert not (tmp_path / "checkpoints").exists()
-
-
-def test_a_file_that_is_refused_is_warned_of_once_and_written_once_it_can_be(tmp_path: Path) -> None:
-    process, path = Process(), tmp_path / EVALUATIONS_FILE
-    path.mkdir()
-    evaluations = opened(tmp_path, process)
-    evaluations.record(result(100, -5.0), weights(1.0))
-    path.rmdir()
-    evaluations.record(result(200, -4.0), weights(2.0))
-    evaluations.close()
-    (warning,) = process.warnings
-    assert warning.startswith("evaluations.jsonl cannot be written: ")
-    assert read_scores(tmp_path) == [Score(200, -4.0)]

@@ -17,7 +17,7 @@ from PIL import Image
 
 from offpolicy.collect import video
 from offpolicy.collect.policy import BadEpisodeError
-from offpolicy.collect.video import DEFAULT_FPS, WINDOW, EvalVideo, Film, check_drawing, make_room, save_video
+from offpolicy.collect.video import DEFAULT_FPS, EvalVideo, Film, check_drawing, make_room, save_video
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import ConfigError, EnvFailure
@@ -90,11 +90,6 @@ def test_a_picture_that_cannot_be_drawn_is_the_environments_failure() -> None:
         list(film(is_broken=True))
 
 
-def test_an_environment_without_a_window_names_the_file() -> None:
-    with pytest.raises(ConfigError, match="needed human; write --video run.gif"):
-        Film(lambda obs: obs, EnvConfig(id="PaintedForFilm-v0"), episodes=1, seed=1, mode=WINDOW)
-
-
 @pytest.mark.parametrize(("env_id", "is_refused"), [("Pendulum-v1", True), ("HalfCheetah-v5", False)])
 def test_a_missing_pygame_is_said_before_the_policy_is_loaded(
     monkeypatch: pytest.MonkeyPatch, env_id: str, is_refused: bool
@@ -128,16 +123,6 @@ def test_a_gif_plays_in_real_time(tmp_path: Path, fps: int) -> None:
             delays_ms.append(gif.info["duration"])
     assert min(delays_ms) >= 20, "viewers show a shorter one for 100 ms"
     assert sum(delays_ms) == pytest.approx(200 / fps * 1000, abs=2 * max(delays_ms))
-
-
-def test_a_video_that_fails_in_the_middle_leaves_no_file(tmp_path: Path) -> None:
-    def breaking() -> Iterator[Any]:
-        yield from pictures(2)
-        raise RuntimeError("no display")
-
-    with pytest.raises(RuntimeError, match="no display"):
-        save_video(breaking(), 30, tmp_path / "videos" / "a.gif")
-    assert list((tmp_path / "videos").iterdir()) == []
 
 
 def test_the_oldest_videos_make_room(tmp_path: Path) -> None:

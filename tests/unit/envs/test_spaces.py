@@ -68,10 +68,6 @@ def test_both_ends_of_every_bound_are_reached_exactly() -> None:
     assert ends[1].tolist() == np.array([0.5, 3.1, 0.3], np.float32).tolist()
 
 
-def test_the_middle_of_the_action_range_is_the_middle_of_the_bounds() -> None:
-    assert scale([-2.0, 1.0], [0.5, 3.0])(np.zeros((1, 2), np.float32)).tolist() == [[-0.75, 2.0]]
-
-
 @given(
     low=st.floats(-1e6, 1e6, width=32),
     size=st.floats(1.0, 1e6, width=32),
@@ -81,15 +77,6 @@ def test_no_action_ever_leaves_the_bounds(low: float, size: float, action: float
     box = spaces.Box(np.float32(low), np.float32(low + size), (1,), np.float32)
     made = scale([float(box.low[0])], [float(box.high[0])])(np.array([[action]], np.float32))
     assert box.contains(made[0])
-
-
-def test_actions_outside_the_unit_range_are_clipped_to_the_bounds() -> None:
-    assert scale([-2.0], [4.0])(np.array([[-1.5], [7.0]], np.float32)).tolist() == [[-2.0], [4.0]]
-
-
-def test_a_discrete_action_is_one_number_between_its_bounds() -> None:
-    codec = describe(ACTION, spaces.Discrete(3, start=-1), 50)
-    assert codec.spec == SpaceSpec(1, 1, (-1.0,), (1.0,), num_actions=3, max_episode_steps=50, action_shape=())
 
 
 def test_an_environment_with_discrete_actions_gets_a_number_of_its_space() -> None:
@@ -112,20 +99,9 @@ def test_several_discrete_actions_are_counted_from_zero_and_have_the_shape_of_th
     assert space.contains(action)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
-def test_discrete_actions_have_the_dtype_of_their_space(dtype: type[np.signedinteger[Any]]) -> None:
-    codec = describe(ACTION, spaces.MultiDiscrete([2, 3], dtype=dtype, start=[0, -1]), None)
-    actions = action_map(codec)(np.array([[1.0, 2.0]], np.float32))
-    assert (actions.dtype, actions.tolist()) == (dtype, [[1, 1]])
-
-
 @pytest.mark.parametrize("bound", [np.inf, 3.4e38])
 def test_infinite_action_bounds_are_refused(bound: float) -> None:
     assert "its bounds are infinite" in problems(ACTION, spaces.Box(-bound, 1.0, (1,)))
-
-
-def test_an_action_space_without_a_choice_is_refused() -> None:
-    assert "nothing to choose" in problems(ACTION, spaces.Box(0.0, 0.0, (2,)))
 
 
 @pytest.mark.parametrize(

@@ -69,32 +69,6 @@ def test_a_restored_environment_continues_bit_for_bit_across_episode_ends(env_id
     assert any(outcome.is_valid.sum() < 2 for outcome in after), "no episode ended"
 
 
-@pytest.mark.parametrize("env_id", ["Pendulum-v1", "Humanoid-v5"])
-def test_steps_before_a_restore_do_not_matter(env_id: str) -> None:
-    envs = make(env_id)
-    actions = actions_of(envs, 80)
-    envs.reset(5)
-    roll(envs, actions[:20])
-    state = saved(envs)
-    after = roll(envs, actions[20:])
-    envs.reset(77)
-    roll(envs, actions[::-1])
-    restore_state(envs, state)
-    assert bits(roll(envs, actions[20:])) == bits(after)
-
-
-def test_saving_changes_nothing() -> None:
-    watched, alone = make("Humanoid-v5"), make("Humanoid-v5")
-    actions = actions_of(watched, 40)
-    watched.reset(5)
-    alone.reset(5)
-    seen = []
-    for action in actions:
-        save_state(watched)
-        seen.append(watched.step(action))
-    assert bits(seen) == bits(roll(alone, actions))
-
-
 def test_a_state_saved_on_the_row_of_a_done_is_followed_by_the_reset_row() -> None:
     envs = make("tests.toys:Counter-v0", 1, terminate_at=3)
     envs.reset(1)
@@ -104,17 +78,6 @@ def test_a_state_saved_on_the_row_of_a_done_is_followed_by_the_reset_row() -> No
     assert restore_state(fresh, state)[0, 1:].tolist() == [3.0, 0.0]
     row = roll(fresh, actions_of(fresh, 1))[0]
     assert (row.is_valid.tolist(), row.next_obs[0, 1:].tolist()) == ([False], [0.0, 1.0])
-
-
-def test_a_state_can_be_saved_before_the_first_step() -> None:
-    envs = make("HalfCheetah-v5")
-    envs.reset(5)
-    state = saved(envs)
-    actions = actions_of(envs, 20)
-    after = roll(envs, actions)
-    fresh = make("HalfCheetah-v5")
-    restore_state(fresh, state)
-    assert bits(roll(fresh, actions)) == bits(after)
 
 
 def test_a_restored_environment_still_names_its_seed_and_step_when_it_fails() -> None:
@@ -185,15 +148,6 @@ def make_own(monkeypatch: pytest.MonkeyPatch, kind: type, habit: str = "none") -
     return envs
 
 
-def test_an_attribute_that_the_saved_environment_did_not_have_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    envs = make_own(monkeypatch, Odd)
-    state = saved(envs)
-    action = np.ones((1, 1), np.float32)
-    assert [envs.step(action).reward[0], envs.step(action).reward[0]] == [1.0, 0.0]
-    restore_state(envs, state)
-    assert envs.step(action).reward[0] == 1.0
-
-
 @pytest.mark.parametrize(
     ("habit", "reason"),
     [
@@ -230,13 +184,6 @@ def test_a_mujoco_model_that_changed_at_run_time_is_refused() -> None:
     own.envs[0].env.unwrapped.model.body_mass[1] *= 2.0
     with pytest.raises(CheckpointError, match="HopperEnv.model was MjModel .*, this is MjModel "):
         restore_state(fresh, saved(envs))
-
-
-def test_environments_with_a_list_for_an_argument_each_have_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gymnasium.registry, "Own-v0", EnvSpec("Own-v0", Odd))
-    envs = make_vector(EnvConfig(id="Own-v0", kwargs={"habit": ["none"]}, num_envs=2))
-    envs.reset(1)
-    assert isinstance(save_state(envs), EnvState)
 
 
 NUMBERS = st.integers(-(2**130), 2**130) | st.floats(allow_nan=False) | st.sampled_from([np.float32(0.1), np.int64(3)])
@@ -298,13 +245,6 @@ def test_an_environment_continues_from_the_state_that_it_offers(monkeypatch: pyt
     assert fresh.step(np.ones((1, 1), np.float32)).next_obs.tolist() == [[2.0]]
 
 
-def test_a_get_state_that_fails_is_a_reason_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (
-        save_state(make_own(monkeypatch, Own, "raises"))
-        == "the state of Own-v0 cannot be read: RuntimeError: no state today"
-    )
-
-
 def test_where_set_state_raises_the_environments_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
     envs, fresh = make_own(monkeypatch, Own, "refuses"), make_own(monkeypatch, Own, "refuses")
     envs.step(np.ones((1, 1), np.float32))
@@ -313,24 +253,6 @@ def test_where_set_state_raises_the_environments_are_new(monkeypatch: pytest.Mon
         restore_state(fresh, saved(envs))
     assert fresh.stepper is not before
     assert fresh.reset(1).tolist() == [[0.0]]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda meta: meta.clear(),
-        lambda meta: meta.update(saved=[]),
-        lambda meta: meta.update(episodes=None),
-        lambda meta: meta["saved"][0].update(values={"x": {"system": ["true"]}}),
-    ],
-)
-def test_content_that_no_run_writes_is_refused(change: Any) -> None:
-    envs = make("Pendulum-v1")
-    envs.reset(1)
-    state = saved(envs)
-    change(state.meta)
-    with pytest.raises(CheckpointError, match="does not fit Pendulum-v1"):
-        restore_state(envs, state)
 
 
 @pytest.mark.mp

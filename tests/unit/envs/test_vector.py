@@ -13,7 +13,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorE
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
-from offpolicy.errors import ConfigError, EnvFailure
+from offpolicy.errors import ConfigError
 from offpolicy.types import StepOutcome
 
 
@@ -76,26 +76,6 @@ def test_a_row_with_both_flags_keeps_both() -> None:
     assert column(rows, "terminated", 0) == [False, True, False]
     assert column(rows, "truncated", 0) == [False, True, False]
     assert column(rows, "is_valid", 0) == [True, True, False]
-
-
-def test_the_time_limit_of_gymnasium_truncates_without_terminating() -> None:
-    envs = toy("Counter-v0", max_episode_steps=2)
-    envs.reset(1)
-    rows = roll(envs, 2)
-    assert envs.spec.max_episode_steps == 2
-    assert column(rows, "truncated", 0) == [False, True]
-    assert column(rows, "terminated", 0) == [False, False]
-
-
-def test_a_reset_in_mid_episode_restarts_every_environment() -> None:
-    envs = toy("Counter-v0", num_envs=2, terminate_at=3)
-    envs.reset(1)
-    roll(envs, 3)
-    obs = envs.reset(1)
-    row = roll(envs, 1)[0]
-    assert obs[:, 1].tolist() == [0, 0]
-    assert row.is_valid.tolist() == [True, True]
-    assert row.next_obs[:, 1].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("key", ["is_success", "success"])
@@ -243,20 +223,6 @@ def test_flags_of_numbers_are_flags_and_rewards_are_copies() -> None:
         ends, valid = column(rows, "terminated", env), column(rows, "is_valid", env)
         assert any(ends)
         assert [not is_valid for is_valid in valid[1:]] == [bool(end) for end in ends[:-1]]
-
-
-@pytest.mark.parametrize(
-    ("how", "problem"),
-    [
-        ("column", r"terminated has shape \(2, 1\) and type bool, expected numbers of shape \(2,\)"),
-        ("transposed", r"observation has shape \(4, 2\), expected \(2, 4\)"),
-    ],
-)
-def test_a_native_vector_of_another_shape_is_refused(how: str, problem: str) -> None:
-    with contextlib.closing(odd_cart_poles(how)) as envs:
-        envs.reset(1)
-        with pytest.raises(EnvFailure, match=f"^2 x OddCartPoles-v0: {problem}$"):
-            envs.step(np.zeros((2, 1), np.float32))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import mujoco
 import numpy as np
 import pytest
@@ -17,9 +15,8 @@ from offpolicy.envs.hand.rotation import (
     HandRotations,
     Outcome,
     solid_of,
-    yaw_of,
 )
-from offpolicy.envs.hand.task import ROTATION, SHAPES, SPIN, TASKS, Range, Task
+from offpolicy.envs.hand.task import ROTATION, SHAPES, SPIN, Range, Task
 
 LETTING_GO = (0.0, -0.7, 0.2, 0.2) * 4  # targets of the joints, fingers open
 
@@ -168,17 +165,6 @@ def test_a_solid_has_the_inertia_and_the_sphere_that_mujoco_computes(shape: str)
     assert solid.radius == pytest.approx(model.geom_rbound[0])
 
 
-def test_the_history_is_filled_at_a_reset_and_moves_by_one_frame() -> None:
-    batch = Hands(3, SPIN)
-    before = batch.observe()["proprio_hist"]
-    assert (before == before[:, :1]).all()
-    batch.act(np.full((3, NUM_JOINTS), 0.5))
-    after, recent = batch.observe()["proprio_hist"], batch.observe()["obs"]
-    assert np.array_equal(after[:, :-1], before[:, 1:])
-    assert (after[:, -1] != before[:, -1]).any(axis=1).all()
-    assert np.array_equal(recent.reshape(3, 3, FRAME), after[:, -3:])
-
-
 def test_an_action_moves_the_targets_and_never_beyond_the_joints() -> None:
     batch = Hands(2)
     model, before = batch.data_of(0)
@@ -188,28 +174,3 @@ def test_an_action_moves_the_targets_and_never_beyond_the_joints() -> None:
     for _ in range(40):
         batch.act(np.full((2, NUM_JOINTS), 1.0))
     assert np.allclose(batch.data_of(1)[1].ctrl, high)
-
-
-def test_yaw_is_the_turn_about_the_vertical() -> None:
-    half = np.array([0.3, -1.2])
-    quaternion = np.stack([np.cos(half / 2), 0 * half, 0 * half, np.sin(half / 2)], axis=-1)
-    assert yaw_of(quaternion) == pytest.approx(half)
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_held_out_ranges_contain_those_of_training(name: str) -> None:
-    task = TASKS[name]
-    for field in dataclasses.fields(task.train):
-        own, wider = getattr(task.train, field.name), getattr(task.held_out, field.name)
-        assert wider.low <= own.low <= own.high <= wider.high
-        assert wider == own or (wider.low < own.low and own.high < wider.high)
-
-
-def test_the_task_of_hora_has_what_the_simple_one_lacks() -> None:
-    hora, simple = TASKS["rotation"], TASKS["spin"]
-    assert hora.train.tilt.low > 0.0 == simple.train.tilt.high
-    assert hora.shapes == SHAPES
-    assert simple.shapes == ("cube",)
-    assert min(hora.joint_noise, hora.push, hora.push_probability, hora.rewards.pose) > 0.0
-    assert max(simple.joint_noise, simple.push, simple.rewards.pose) == 0.0
-    assert hora.train.mass.high / hora.train.mass.low == pytest.approx(25.0)
