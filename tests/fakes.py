@@ -53,13 +53,3 @@ class FakeClock:
     def advance(self, ns: int) -> None:
         """Moves the clock forward by `ns` nanoseconds."""
         self._now_ns += ns
-
-
-class DeviceSyncSpy:
-    """Counts the waits for a device that there is not."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def wait(self) -> None:
-        self.count += 1

@@ -17,8 +17,7 @@ from tests.processes.delay_plan import Stretch, run_plan
 
 DELAY_MS = 25.0
 FROM, TO, AND_MS = 0.95, 1.10, 1.0  # where the delay was put: so much of it is seen, and a millisecond at most
-ELSEWHERE = 0.05  # of the delay: what any other phase may change
-ALIKE = 2  # other delays from which the effect that all of them have is estimated
+ELSEWHERE, WAITING = 0.1, 0.3  # of the delay: what any other phase may change, and a wait beyond what it must
 LATE = 90  # iterations of a stretch in which a phase is late
 
 # The process that waits, the one it waits for, and the phase. A delay that is not absorbed makes all others wait.
@@ -39,12 +38,6 @@ WAITS: Mapping[tuple[str, str], str] = {
 TOGETHER = "param_sync"
 # The learner asks for a snapshot in its own phase, and waits for it there.
 SNAPSHOT, ASKED_IN = "collector.snapshot", "learner.checkpoint"
-# All ranks sleep until a late collector's rows are there. They wake one after the other, three processes on two cores,
-# and the first one meets the second at the barrier: so much of it, at most.
-WAKING_MS = 2.5
-# A sum over gloo takes from 0.4 to 4 ms after some milliseconds of computing, as its thread polls on a core that the
-# late rank needs: by so much it, and what waits behind it, may change with any delay.
-GLOO_MS = 2.5
 # Where sides overlap, a delay first eats up the time for which the one who is late would have waited itself.
 SLACK = {"learner": "collector_wait", "collector": "learner_wait", "packer": "request_wait"}
 
@@ -91,45 +84,13 @@ class Tour:
 
     def violations(self, late: str) -> list[str]:
         """Where a delay in that phase did something else than it must."""
-        changed, bands = self.changed(late), self.bands(late)
-        alike = {column: self._alike(late, column) for column in _untouched(bands)}
-        bands |= {
-            column: (low + alike[column], high + alike[column])
-            for column, (low, high) in bands.items()
-            if column in alike
-        }
-        bands = _with_what_waits_for_it(self.scene, late, changed, self.bands(late), bands)
-        if "rank1" in self.scene.tracks:
-            behind = {TOGETHER, *WAITS.values()} - {late.split(".")[1]}
-            bands |= {
-                column: (low - GLOO_MS, high + GLOO_MS)
-                for column, (low, high) in bands.items()
-                if column.split(".")[1] in behind
-            }
-        return [
-            f"{column} changed by {changed[column]:+.2f} ms, expected {low:.2f} to {high:.2f}"
-            for column, (low, high) in bands.items()
-            if not low <= changed[column] <= high
-        ]
-
-    def changed(self, late: str) -> Phases:
-        """What the delay in that phase did to every phase, beside what was usual right before and after."""
         usual, now = self.phases(self.neighbours[late]), self.phases(self.stretches[late])
-        return {column: now[column] - usual[column] for column in usual}
-
-    def bands(self, late: str) -> dict[str, tuple[float, float]]:
-        """What it must do to every phase."""
-        usual = self.phases(self.neighbours[late])
-        return dict(expected(self.scene, late, usual, self.stretches[late].reports_per_iteration))
-
-    def _alike(self, late: str, column: str) -> float:
-        """What the other delays of the tour did to a phase that none of them should change.
-
-        Whoever is late sleeps, and all others sleep while they wait: they find their caches cold, whichever phase it
-        was. A leak is what one delay does alone; one of all phases alike would be missing where the delays were put.
-        """
-        others = [other for other in self.stretches if other != late and column in _untouched(self.bands(other))]
-        return statistics.median(self.changed(other)[column] for other in others) if len(others) >= ALIKE else 0.0
+        bands = expected(self.scene, late, usual, self.stretches[late].reports_per_iteration)
+        return [
+            f"{column} changed by {now[column] - usual[column]:+.2f} ms, expected {low:.2f} to {high:.2f}"
+            for column, (low, high) in bands.items()
+            if not low <= now[column] - usual[column] <= high
+        ]
 
 
 def expected(scene: Scene, late: str, usual: Phases, reports_per_iteration: float) -> Bands:
@@ -146,11 +107,7 @@ def expected(scene: Scene, late: str, usual: Phases, reports_per_iteration: floa
     for other in scene.tracks:
         if (other, track) in WAITS:
             changes[_where_it_waits(other, late, usual)] += (times * DELAY_MS - absorbed) / _per_iteration(scene, other)
-    bands = {column: _link(change) for column, change in changes.items()}
-    if track == "collector" and "rank1" in scene.tracks:
-        for column in ("learner.rank_barrier", "rank1.rank_barrier"):
-            low, high = bands[column]
-            bands[column] = low, high + WAKING_MS
+    bands = {column: _around(column, change) for column, change in changes.items()}
     own = times * DELAY_MS / _per_iteration(scene, track)
     bands[late] = FROM * own, TO * own + AND_MS
     return bands
@@ -163,55 +120,6 @@ def _where_it_waits(other: str, late: str, columns: Collection[str]) -> str:
         return ASKED_IN
     together = f"{other}.{TOGETHER}"
     return together if phase == TOGETHER and together in columns else f"{other}.{WAITS[other, track]}"
-
-
-def _steady(bands: Bands) -> set[str]:
-    """The phases that a delay must leave as they are, without the waits."""
-    waits = {f"{who}.{phase}" for (who, _), phase in WAITS.items()}
-    return {column for column, band in bands.items() if band == _link(0.0) and column not in waits}
-
-
-def _untouched(bands: Bands) -> set[str]:
-    """Those, and the wait of ranks for each other where none of them is late: they do not wake at one instant."""
-    barriers = {column for column, band in bands.items() if column.endswith(".rank_barrier") and band == _link(0.0)}
-    return _steady(bands) | barriers
-
-
-def _with_what_waits_for_it(
-    scene: Scene, late: str, changed: Phases, own: Bands, bands: Bands
-) -> dict[str, tuple[float, float]]:
-    """A wait moves by what the other phases of the one who is waited for have moved: each has its own band.
-
-    In turns it is the whole turn of the other side. Overlapped, the late one is waited for, with all that it does, by a
-    process whose own phases go on meanwhile: what they take more, as far as their bands allow it, it waits less.
-    """
-    steady = _steady(own)
-    work = {
-        track: _per_iteration(scene, track) * sum(changed[each] for each in steady if each.startswith(f"{track}."))
-        for track in scene.tracks
-    }
-    if scene.in_turns:
-        moved = {
-            "collector.learner_wait": work["learner"] / _per_iteration(scene, "collector"),
-            "learner.collector_wait": work["collector"],
-            "rank1.collector_wait": work["collector"],
-            "packer.request_wait": work["learner"] + work["collector"],
-        }
-    else:
-        track = late.split(".")[0]
-        moved = {}
-        for other in scene.tracks:
-            if (other, track) in WAITS:
-                wait = _where_it_waits(other, late, own)
-                if not wait.startswith(f"{other}."):
-                    continue  # the learner waits for a snapshot, all others for the learner
-                others = [column for column in own if column.startswith(f"{other}.") and column != wait]
-                more = sum(min(max(changed[column], bands[column][0]), bands[column][1]) for column in others)
-                moved[wait] = work[track] / _per_iteration(scene, other) - more
-    return {
-        column: (low, high) if column == late else (low + moved.get(column, 0.0), high + moved.get(column, 0.0))
-        for column, (low, high) in bands.items()
-    }
 
 
 def links(scene: Scene, late: Collection[str]) -> set[str]:
@@ -251,9 +159,11 @@ def _per_iteration(scene: Scene, track: str) -> float:
     return scene.steps if track == "collector" else 1.0
 
 
-def _link(change: float) -> tuple[float, float]:
-    near, far = sorted((FROM * change, TO * change))
-    return near - ELSEWHERE * DELAY_MS, far + ELSEWHERE * DELAY_MS
+def _around(column: str, change: float) -> tuple[float, float]:
+    """What a phase may change that is expected to change by so much."""
+    is_wait = column.split(".")[1] in {*WAITS.values(), TOGETHER} or column == ASKED_IN
+    slack = (WAITING if is_wait else ELSEWHERE) * DELAY_MS
+    return min(FROM * change, TO * change) - slack, max(FROM * change, TO * change) + slack
 
 
 def make_tour(directory: Path, scene: Scene, late: Sequence[str], environ: Mapping[str, str] = {}) -> Tour:

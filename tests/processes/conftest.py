@@ -79,12 +79,7 @@ class Patience:
     """
 
     def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self.renew()
-
-    def renew(self) -> None:
-        """Begins anew."""
-        self._left_s, self._last_s = self._timeout_s, time.monotonic()
+        self._left_s, self._last_s = timeout_s, time.monotonic()
 
     def is_over(self) -> bool:
         """True once the seconds are used up; to be asked several times a second."""
@@ -129,29 +124,11 @@ class LiveRun:
 
     def finish(self, timeout_s: float = 40.0) -> tuple[int, str, str]:
         """Waits for the end and returns exit code, stdout and stderr."""
-        return self._finish(Patience(timeout_s), lambda: False)
-
-    def finish_while_alive(self, quiet_s: float = 40.0) -> tuple[int, str, str]:
-        """As `finish`, for as long as a record, an episode or a printed line comes every `quiet_s`.
-
-        How long a run takes as a whole is a matter of what else the machine does.
-        """
-        sizes: list[int] = []
-
-        def is_alive() -> bool:
-            paths = [self.directory / name for name in ("config.yaml", "metrics.jsonl", "episodes.jsonl", "train.log")]
-            before, sizes[:] = sizes[:], [path.stat().st_size if path.exists() else -1 for path in paths]
-            return before != sizes
-
-        return self._finish(Patience(quiet_s), is_alive)
-
-    def _finish(self, patience: Patience, is_alive: Callable[[], bool]) -> tuple[int, str, str]:
+        patience = Patience(timeout_s)
         while True:
             try:
                 out, err = self.process.communicate(timeout=0.2)
             except subprocess.TimeoutExpired:
-                if is_alive():
-                    patience.renew()
                 if patience.is_over():
                     raise
             else:

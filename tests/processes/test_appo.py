@@ -94,7 +94,7 @@ def test_every_option_completes(start_run: StartRun, overrides: tuple[str, ...])
 def test_two_ranks_learn_each_from_a_collector(start_run: StartRun) -> None:
     ranks = ("runner.world_size=2", "collect.num_collectors=2", "device=cpu", "total_timesteps=1200")
     run = start_run(*ranks, command=TINY_APPO)
-    assert run.finish_while_alive()[::2] == (0, "")
+    assert run.finish(100.0)[::2] == (0, "")
     assert run.summary()["env_steps"] >= 1200
     assert max(record.get("rank/num", 0) for record in run.records()) == 2
 

@@ -31,12 +31,3 @@ def test_a_run_of_the_textbook_goes_on_as_one(start_run: StartRun) -> None:
         assert (code, err) == (0, "")
         assert TEXTBOOK in out.splitlines()
         assert run.summary()["kernels"] == "textbook"
-
-
-@pytest.mark.slow
-def test_fast_kernels_that_there_are_none_of_are_refused_before_a_process_starts(start_run: StartRun) -> None:
-    run = start_run("algo.kernels=fast", "algo.activation=silu", "device=cpu")
-    code, _, err = run.finish()
-    assert code == 2
-    assert "algo.kernels: got fast, allowed auto or textbook with algo.activation=silu" in err
-    assert not run.directory.exists()

@@ -161,9 +161,3 @@ def test_resume_with_other_ranks_normalises_no_row_twice(start_run: Any) -> None
         assert run.summary()["updates"] == steps - 100
         checkpoint = f"step-{steps:012d}"
         assert float(learner_tensors(run, checkpoint)["policy.normalizer.count"]) == steps
-
-
-# -- failures that end all ranks --------------------------------------------------------------------------------------
-
-
-# -- what is refused before anything starts ---------------------------------------------------------------------------

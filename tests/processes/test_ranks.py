@@ -156,15 +156,6 @@ def test_a_frozen_rank_is_told_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
-@pytest.mark.parametrize(("survivor", "words"), [(1, "rank 0"), (0, "lost rank 1: it died, froze for 3 s")])
-def test_a_frozen_rank_is_told_by_name_soon_after_the_timeout(tmp_path: Path, survivor: int, words: str) -> None:
-    [answer] = losses(f"freeze-{1 - survivor}", tmp_path, (survivor,))
-    assert words in answer["error"]
-    assert LOSS_TIMEOUT_S - 0.5 < answer["took_s"] < LOSS_TIMEOUT_S + 3.0
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("end", ["die", "freeze"])
 def test_of_three_ranks_both_survivors_name_the_lost_one(tmp_path: Path, end: str) -> None:
     for answer in losses(f"{end}-1", tmp_path, (0, 2), num_ranks=3):

@@ -70,7 +70,7 @@ def test_its_spaces_are_those_of_the_page(recipe: Recipe) -> None:
 def test_it_trains(recipe: Recipe, start_run: StartRun) -> None:
     kwargs = [f"env.kwargs.{key}={value}" for key, value in recipe.kwargs.items()]
     run = start_run(f"env.id={recipe.env_id}", *kwargs, "total_timesteps=1500", "eval.episodes=1")
-    code, _, err = run.finish_while_alive(120.0)
+    code, _, err = run.finish(120.0)
     assert code == 0, err
     assert run.records()[-1]["env_steps"] == 1500
     assert run.summary()["eval"]["episodes"] == 1
@@ -79,7 +79,7 @@ def test_it_trains(recipe: Recipe, start_run: StartRun) -> None:
 def test_envpool_trains(start_run: StartRun) -> None:
     pytest.importorskip("envpool")
     run = start_run("env.id=HalfCheetah-v5", "env.vectorization=envpool", "env.num_envs=4", "total_timesteps=1500")
-    code, out, err = run.finish_while_alive(120.0)
+    code, out, err = run.finish(120.0)
     assert code == 0, err
     assert run.records()[-1]["env_steps"] == 1500
     assert "4 x HalfCheetah-v5, env.vectorization=envpool, one pool" in out

@@ -31,7 +31,7 @@ EVERY = ("eval.every=100", "eval.episodes=1")
 )
 def test_a_return_that_is_reached_ends_the_run_as_completed(start_run: StartRun, overrides: tuple[str, ...]) -> None:
     run = start_run(*EVERY, *ENDLESS, "stop.reward=-1e9", *overrides)
-    code, out, err = run.finish_while_alive()
+    code, out, err = run.finish(100.0)
     assert (code, err) == (0, "")
     summary = run.summary()
     assert summary["status"] == "completed"
@@ -47,7 +47,7 @@ def test_a_run_begins_with_the_networks_of_another(start_run: StartRun, finished
     finished_copy.rename(tmp_path / "source")
     options = ("init_from=source", "total_timesteps=110", "algo.normalize_obs=true", "device=cpu")
     run = start_run(*options)
-    code, out, err = run.finish_while_alive()
+    code, out, err = run.finish(100.0)
     assert (code, err) == (0, "")
     assert "networks and normalisers: of source, env step 1,100" in out
     before, after = tensors(tmp_path / "source"), tensors(run.directory)

@@ -83,11 +83,3 @@ def test_a_killed_run_has_a_trace_and_the_resumed_run_another(
     assert json.loads((tmp_path / "run/trace.json").read_text())["otherData"] != first["otherData"]
     again = run_cli(["trace", "run", "--start", "0"])
     assert (again.returncode, json.loads((tmp_path / "run/trace.json").read_text())) == (0, first)
-
-
-@SLOW
-@pytest.mark.usefixtures("finished_copy")
-def test_a_run_that_was_not_traced_is_named(run_cli: RunCli) -> None:
-    done = run_cli(["trace", "run"])
-    assert done.returncode == 2
-    assert "run: run was not traced; train with timing.trace=true" in done.stderr

@@ -24,15 +24,6 @@ BatchOf = Callable[..., Batch]
 both = pytest.mark.parametrize("name", ["sac", "td3"])
 
 
-def mean_of_last(learner: Learner, batch: Batch, metric: str) -> float:
-    """The metric of one more update."""
-    before = learner.read_metrics()
-    learner.update(Batches((batch,), None))
-    after, i = learner.read_metrics(), before.names.index(metric)
-    assert after.counts[i] == before.counts[i] + 1
-    return float(after.sums[i] - before.sums[i])
-
-
 @both
 def test_the_seed_alone_determines_the_learner(name: str, learner_of: LearnerOf, batch_of: BatchOf) -> None:
     learners = []
@@ -71,26 +62,6 @@ def test_every_change_of_the_policy_is_counted(
         counts.append(learner.policy_changes)
     skips = options == {"policy_delay": 2} and num_batches == 1
     assert counts == ([0, 0, 1, 1, 2, 2, 3] if skips else [0, 1, 2, 3, 4, 5, 6])
-
-
-@pytest.mark.promise("bootstrap")
-@both
-def test_terminated_rows_do_not_bootstrap(name: str, learner_of: LearnerOf, batch_of: BatchOf) -> None:
-    batch = batch_of(terminated=torch.ones(8))
-    target_q_mean = mean_of_last(learner_of(name), batch, "target_q_mean")
-    assert target_q_mean == pytest.approx(float(batch.reward.mean()), rel=1e-6)
-
-
-@both
-def test_truncated_rows_bootstrap_with_the_discount_of_the_row(
-    name: str, learner_of: LearnerOf, batch_of: BatchOf
-) -> None:
-    def bootstrap(discount: float) -> float:
-        batch = batch_of(reward=torch.zeros(8), discount=torch.full((8,), discount))
-        return mean_of_last(learner_of(name), batch, "target_q_mean")
-
-    assert bootstrap(0.5) != 0.0
-    assert bootstrap(0.25) == pytest.approx(bootstrap(0.5) / 2, rel=1e-5)
 
 
 @both

@@ -79,16 +79,6 @@ def test_a_reward_that_never_ends_has_the_value_of_the_geometric_series(name: st
 
 
 @both
-def test_the_policy_finds_the_best_action(name: str, learner_of: LearnerOf) -> None:
-    def batch_at(seed: int) -> Batch:
-        return rows(ZEROS, -(uniform(seed) - 0.5).square(), uniform(seed))
-
-    learner = probe_learner(learner_of, name)
-    learn(learner, batch_at, 700)
-    assert float(learner.policy.act(torch.zeros(1, 1))) == pytest.approx(0.5, abs=0.1)
-
-
-@both
 def test_the_policy_finds_the_best_action_of_each_observation(name: str, learner_of: LearnerOf) -> None:
     def batch_at(seed: int) -> Batch:
         return rows(SIGNS, -(uniform(seed) - 0.5 * SIGNS).square(), uniform(seed))

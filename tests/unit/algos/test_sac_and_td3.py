@@ -28,13 +28,6 @@ def test_temperature_moves_towards_the_target_entropy(
     assert log_alpha_step(learner, batch_of()) == pytest.approx(direction * 0.01, rel=1e-3)
 
 
-def test_target_entropy_is_minus_the_number_of_action_dimensions(learner_of: LearnerOf, batch_of: BatchOf) -> None:
-    default, explicit = learner_of("sac"), learner_of("sac", target_entropy=-2.0)
-    for learner in (default, explicit):
-        learner.update(Batches((batch_of(),), None))
-    assert default.read_metrics().sums.tolist() == explicit.read_metrics().sums.tolist()
-
-
 def test_a_fixed_temperature_stays_and_reports_no_alpha_loss(learner_of: LearnerOf, batch_of: BatchOf) -> None:
     learner = learner_of("sac", auto_alpha=False, init_alpha=0.2)
     assert log_alpha_step(learner, batch_of()) == 0.0
@@ -51,28 +44,12 @@ def discrete(batch: Batch, actions: list[int]) -> Batch:
     return batch._replace(action=torch.tensor(actions)[:, None].float())
 
 
-def test_the_value_of_an_action_that_was_not_taken_has_no_gradient(learner_of: LearnerOf, batch_of: BatchOf) -> None:
-    learner = learner_of("sac", spec=DISCRETE)
-    learner.update(Batches((discrete(batch_of(), [0, 2] * 4),), None))
-    moments = learner.state().tensors
-    for net in ("first", "second"):
-        by_output = moments[f"critic_optimizer.exp_avg.{net}.2.bias"]
-        assert (by_output == 0.0).tolist() == [False, True, False]
-
-
 def test_the_policy_comes_to_prefer_what_pays(learner_of: LearnerOf, batch_of: BatchOf) -> None:
     """Action 2 pays 1, others nothing, and every step is the last one."""
     learner = learner_of("sac", spec=DISCRETE, actor_lr=0.01, critic_lr=0.01, init_alpha=0.05, auto_alpha=False)
     batch = discrete(batch_of(rows=12, terminated=torch.ones(12)), [0, 1, 2] * 4)
     learner.update(Batches((batch._replace(reward=(batch.action[:, 0] == 2.0).float()),) * 300, None))
     assert learner.policy.act(batch.obs).tolist() == [[2.0]] * 12
-
-
-def test_an_update_of_discrete_actions_draws_nothing(learner_of: LearnerOf, batch_of: BatchOf) -> None:
-    learner = learner_of("sac", spec=DISCRETE)
-    before = learner.state().tensors["generator"]
-    learner.update(Batches((discrete(batch_of(), [0, 1, 2, 0] * 2),), None))
-    assert torch.equal(learner.state().tensors["generator"], before)
 
 
 @pytest.mark.promise("td3-delay")
@@ -86,15 +63,3 @@ def test_all_targets_move_only_with_the_delayed_actor(learner_of: LearnerOf, bat
         keys = ("target_actor.body.0.weight", "target_critic.first.0.weight", "target_critic.second.0.weight")
         moved.append([not torch.equal(before[key], after[key]) for key in keys])
     assert moved == [[False] * 3, [True] * 3, [False] * 3, [True] * 3]
-
-
-@pytest.mark.parametrize(("target_noise", "is_same"), [(0.0, True), (0.2, False)])
-def test_target_noise_can_be_switched_off(
-    target_noise: float, is_same: bool, learner_of: LearnerOf, batch_of: BatchOf
-) -> None:
-    """Two updates that teach nothing (learning rates of zero, almost) see the same target only without noise."""
-    learner = learner_of("td3", target_noise=target_noise, critic_lr=1e-30, actor_lr=1e-30)
-    learner.update(Batches((batch_of(),), None))
-    first = learner.read_metrics().sums[2]
-    learner.update(Batches((batch_of(),), None))
-    assert bool(learner.read_metrics().sums[2] == 2 * first) is is_same

@@ -25,11 +25,6 @@ def parameters(learner: Learner, prefix: str) -> list[torch.Tensor]:
     return [tensor for name, tensor in learner.state().tensors.items() if name.startswith(prefix)]
 
 
-def same(one: Learner, other: Learner, prefix: str = "") -> bool:
-    pairs = zip(parameters(one, prefix), parameters(other, prefix), strict=True)
-    return all(torch.equal(first, second) for first, second in pairs)
-
-
 @pytest.mark.parametrize(
     ("name", "option", "moves"),
     [
@@ -46,17 +41,6 @@ def test_a_learning_rate_of_zero_moves_nothing(
     assert all(torch.equal(*pair) for pair in zip(before, parameters(scheduled, moves), strict=True))
     trained(scheduled, batch_of, 1050)
     assert not all(torch.equal(*pair) for pair in zip(before, parameters(scheduled, moves), strict=True))
-
-
-@pytest.mark.parametrize("name", ["sac", "td3"])
-def test_a_flat_ramp_is_bitwise_the_constant(name: str, learner_of: LearnerOf, batch_of: BatchOf) -> None:
-    def ramp(value: float) -> Ramp:
-        return Ramp(start=value, end=value, over=10, begin=1003)
-
-    steps = range(1000, 1020)
-    flat = trained(learner_of(name, actor_lr=3e-4, critic_lr=7e-4), batch_of, *steps)
-    ramps = trained(learner_of(name, actor_lr=ramp(3e-4), critic_lr=ramp(7e-4)), batch_of, *steps)
-    assert same(flat, ramps)
 
 
 def test_the_target_entropy_follows_its_ramp(learner_of: LearnerOf, batch_of: BatchOf) -> None:

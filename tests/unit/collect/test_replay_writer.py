@@ -91,14 +91,6 @@ def test_a_bad_row_is_refused_and_the_sound_rows_of_the_step_are_kept() -> None:
     assert (caught.value.envs, caught.value.num_stored) == ((1,), 1)
 
 
-def test_every_bad_row_of_a_step_is_told() -> None:
-    writer, ring = make(num_envs=2)
-    with pytest.raises(BadRowError) as caught:
-        feed(writer, [1.0, 10.0], outcome([2.0, 11.0], reward=[float("inf"), float("nan")]))
-    assert (caught.value.envs, str(caught.value)) == ((0, 1), "NaN or Inf in reward of environment 0")
-    assert stored(ring) == []
-
-
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 def test_a_reward_beyond_float32_is_refused_and_never_stored() -> None:
     writer, ring = make(num_envs=2)
@@ -124,13 +116,6 @@ def test_no_row_leads_from_one_episode_to_another_where_nobody_has_abandoned_it(
     assert [row[:2] for row in stored(ring)] == [(0.0, 2.0), (1.0, 3.0), (50.0, 52.0)]
 
 
-def test_an_observation_that_differs_in_one_number_begins_another_episode() -> None:
-    writer, ring = make(n_step=2, layout=RowLayout(obs_dim=2, action_dim=1))
-    feed(writer, [[1.0, 1.0]], outcome([[0.0, 0.0]]))
-    feed(writer, [[0.0, 9.0]], outcome([[0.0, 0.0]], terminated=[True]))
-    assert ring.num_written == 1
-
-
 @pytest.mark.promise("n-step")
 def test_three_steps_are_summed_with_the_discount_of_the_steps_used() -> None:
     writer, ring = make(n_step=3)
@@ -150,13 +135,6 @@ def test_windows_end_with_their_episode_and_never_reach_into_the_next(flag: str)
     feed(writer, [50.0], outcome([51.0], reward=[100.0]))
     flags = (1.0, 0.0) if flag == "terminated" else (0.0, 1.0)
     assert stored(ring) == [(0.0, 2.0, 2.0, *flags, 0.25), (1.0, 2.0, 2.0, *flags, 0.5)]
-
-
-def test_each_environment_has_its_own_windows() -> None:
-    writer, ring = make(n_step=2, num_envs=2)
-    feed(writer, [0.0, 10.0], outcome([1.0, 11.0], reward=[1.0, 3.0]))
-    feed(writer, [1.0, 11.0], outcome([2.0, 12.0], reward=[2.0, 4.0]))
-    assert stored(ring) == [(0.0, 2.0, 2.0, 0.0, 0.0, 0.25), (10.0, 12.0, 5.0, 0.0, 0.0, 0.25)]
 
 
 def test_open_windows_survive_a_snapshot() -> None:
@@ -195,14 +173,6 @@ def rows(found: Transitions, n_step: int) -> dict[float, list[float]]:
     return {float(row[0]): row[columns].astype(float).tolist() for row in made}
 
 
-def test_with_one_step_a_row_is_a_transition() -> None:
-    assert rows(transitions(2, 1, terminated=(1,)), 1) == {
-        10.0: [11.0, 1.0, 0.0, 0.5],
-        11.0: [12.0, 2.0, 0.0, 0.5],
-        20.0: [21.0, 3.0, 1.0, 0.5],
-    }
-
-
 def test_with_more_steps_a_row_sums_until_its_episode_ends_and_never_beyond() -> None:
     found = rows(transitions(4, 1, 2, terminated=(0,)), 3)
     assert found == {
@@ -214,11 +184,6 @@ def test_with_more_steps_a_row_sums_until_its_episode_ends_and_never_beyond() ->
         30.0: [32.0, 6 + 7 / 2, 0.0, 0.25],
         31.0: [32.0, 7.0, 0.0, 0.5],
     }
-
-
-@pytest.mark.parametrize("n_step", [1, 2, 5, 64])
-def test_every_transition_begins_exactly_one_row(n_step: int) -> None:
-    assert len(rows(transitions(9, 1, 8, 4), n_step)) == 22
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])

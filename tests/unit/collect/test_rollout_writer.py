@@ -77,22 +77,6 @@ def test_reset_rows_are_kept_but_marked_and_not_counted() -> None:
     assert stamp.num_steps == 3
 
 
-def test_the_stamp_holds_number_version_of_the_first_step_and_transitions() -> None:
-    scene = Scene()
-    scene.rollout(version=7)
-    scene.write(2, version=8)
-    scene.write(3, version=9)
-    assert [scene.taken()[0] for _ in range(2)] == [RolloutStamp(0, 7, 4), RolloutStamp(1, 8, 4)]
-
-
-def test_a_rollout_begins_where_the_one_before_it_ended() -> None:
-    scene = Scene()
-    scene.rollout(0)
-    scene.rollout(2)
-    (_, first), (_, second) = scene.taken(), scene.taken()
-    assert [row[0] for row in first[-1]] == [row[0] for row in second[0]] == [2, 102]
-
-
 def test_new_weights_are_taken_at_the_start_of_a_rollout_only() -> None:
     scene, seen = Scene(), []
     for time in range(4):
@@ -146,11 +130,6 @@ def test_a_rollout_with_nan_or_inf_is_refused_by_field_and_environment(name: str
         scene.write(1, **{name: [1.0, bad]})
     assert caught.value.envs == (1,)
     assert (scene.ring.committed, scene.ring.unread) == (0, 0)
-
-
-def test_a_reward_that_float32_cannot_hold_is_refused() -> None:
-    with np.errstate(over="ignore"), pytest.raises(BadRowError, match="NaN or Inf in reward of environment 1"):
-        Scene().write(0, reward=[0.0, 1e39])
 
 
 def test_waiting_and_open_rollouts_survive_a_snapshot_with_their_lag() -> None:

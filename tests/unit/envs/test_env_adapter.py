@@ -62,19 +62,6 @@ def test_an_environment_that_raises_in_reset_is_named() -> None:
         envs.reset(1)
 
 
-def test_an_environment_that_raises_in_its_constructor_is_named() -> None:
-    with pytest.raises(EnvFailure, match=r"(?s)creating .*Faulty-v0 .*failed.*RuntimeError: fails in __init__"):
-        faulty(fail="init_raise")
-
-
-def test_several_failures_in_one_step_are_all_counted() -> None:
-    envs = faulty(3, fail="step_raise", at=1)
-    envs.reset(1)
-    text = failure_of(envs)
-    assert "(so did envs [1, 2] in the same step)" in text
-    assert "env 0 of 3" in text
-
-
 @pytest.mark.parametrize(
     ("fail", "expected"),
     [

@@ -9,7 +9,7 @@ import pytest
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs import probe as probe_module
-from offpolicy.envs.probe import check_id, probe
+from offpolicy.envs.probe import probe
 from offpolicy.envs.vector import make_vector
 from offpolicy.errors import ConfigError, EnvFailure, HangError
 from offpolicy.types import SpaceSpec
@@ -17,16 +17,6 @@ from offpolicy.types import SpaceSpec
 
 def toy(name: str, step_timeout_s: float = 20.0, **kwargs: Any) -> EnvConfig:
     return EnvConfig(id=f"tests.toys:{name}", kwargs=kwargs, step_timeout_s=step_timeout_s)
-
-
-def test_an_unknown_id_is_refused_in_process_with_the_closest() -> None:
-    with pytest.raises(ConfigError, match="Closest ids: Pendulum-v1"):
-        check_id("Pendlum-v1")
-
-
-def test_a_known_id_and_a_module_form_pass_in_process() -> None:
-    check_id("HalfCheetah-v5")
-    check_id("no_such_module:Env-v0")
 
 
 @pytest.mark.mp

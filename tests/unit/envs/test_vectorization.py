@@ -70,19 +70,6 @@ def test_an_unknown_environment_is_no_task() -> None:
         resolve_vectorization(EnvConfig(id="NoSuchEnv-v0", num_envs=8))
 
 
-def test_a_vector_environment_of_the_users_own_is_started_only_where_it_is_asked_for() -> None:
-    spec = dataclasses.replace(gymnasium.spec("Hopper-v5"), id="OwnHopper-v0", vector_entry_point="nowhere:Vector")
-    gymnasium.registry["OwnHopper-v0"] = spec
-    try:
-        cfg = resolve_vectorization(EnvConfig(id="OwnHopper-v0", num_envs=8))
-        assert cfg.vectorization == "sync"
-        assert slower_because(cfg) == (
-            "OwnHopper-v0 has a vector environment of its own, which env.vectorization=mujoco starts"
-        )
-    finally:
-        del gymnasium.registry["OwnHopper-v0"]
-
-
 def test_windows_are_opened_by_sync() -> None:
     cfg = EnvConfig(id="Hopper-v5", num_envs=4, kwargs={"render_mode": "human"})
     assert resolve_vectorization(cfg).vectorization == "sync"
@@ -90,8 +77,3 @@ def test_windows_are_opened_by_sync() -> None:
         resolve_vectorization(dataclasses.replace(cfg, kwargs={"render_mode": "rgb_array"})).vectorization == "mujoco"
     )
     assert why_not_batched(gymnasium.spec("Hopper-v5"), cfg.kwargs) is not None
-
-
-def test_wrappers_are_a_reason_to_step_one_after_another() -> None:
-    env = EnvConfig(id="HalfCheetah-v5", num_envs=8, vectorization="sync", wrappers=("mine:f",))
-    assert slower_because(env) == "env.wrappers wrap one environment"

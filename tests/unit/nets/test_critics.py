@@ -120,6 +120,3 @@ def rows_and_weight() -> tuple[Tensor, Tensor]:
 def test_weighted_moments_are_those_of_the_rows_that_count() -> None:
     rows, weight = rows_and_weight()
     assert torch.allclose(weighted_moments(rows, weight), block_moments(rows[weight == 1.0]), rtol=1e-12)
-
-
-PAIR_OBS, PAIR_ACTION = torch.randn(5, 3), torch.randn(5, 2)

@@ -91,22 +91,6 @@ def test_kl_is_that_of_torch_in_the_same_direction(make: Make) -> None:
     assert not torch.allclose(kl, distributions.kl_divergence(new, old), atol=0.1)
 
 
-def test_gaussian_samples_have_mean_and_std() -> None:
-    mean, std = (torch.tensor(pair).expand(50_000, 2) for pair in ([1.0, -2.0], [0.5, 2.0]))
-    sample = draws(DiagonalGaussian(mean, std.log()))
-    assert sample.mean(dim=0).tolist() == pytest.approx([1.0, -2.0], abs=0.04)
-    assert sample.std(dim=0).tolist() == pytest.approx([0.5, 2.0], rel=0.02)
-    assert abs(float(torch.corrcoef(sample.T)[0, 1])) < 0.02
-
-
-def test_categorical_samples_have_the_probabilities() -> None:
-    probabilities = torch.tensor([0.2, 0.5, 0.3])
-    sample = draws(Categorical(probabilities.log().expand(50, 1000, 3), (3,)))
-    assert sample.shape == (50, 1000, 1)
-    shares = torch.bincount(sample.flatten().long(), minlength=3) / 50_000
-    assert shares.tolist() == pytest.approx(probabilities.tolist(), abs=0.01)
-
-
 @both
 def test_rows_of_the_flat_distribution_are_those_of_the_states(make: Make) -> None:
     policy = make()

@@ -36,15 +36,6 @@ def test_a_policy_loaded_from_the_block_acts_bit_for_bit_the_same(name: str, spe
     assert torch.equal(copy.sample(OBS, seeds[0])[0], source.sample(OBS, seeds[1])[0])
 
 
-def test_a_block_of_another_size_is_refused() -> None:
-    policy = policy_of("sac")
-    wrong = np.zeros(flat_size(policy) + 1, dtype=np.float32)
-    with pytest.raises(ValueError, match="the flat block has shape"):
-        flatten_into(policy, wrong)
-    with pytest.raises(ValueError, match="the flat block has shape"):
-        load_flat(policy, wrong)
-
-
 def test_actions_are_those_of_the_normalised_observation() -> None:
     policy = policy_of("td3")
     assert policy.normalizer is not None

@@ -6,10 +6,8 @@ from __future__ import annotations
 # pyright: reportAttributeAccessIssue=false
 import mujoco
 import numpy as np
-import pytest
 
-from offpolicy.envs.batched.simulations import SimulationFailure, Simulations
-from tests.beside_gymnasium import cramped_hopper
+from offpolicy.envs.batched.simulations import Simulations
 
 BALL = """
 <mujoco><option integrator="RK4"/>
@@ -43,31 +41,6 @@ def test_contact_forces_are_those_after_the_step_and_none_after_a_start() -> Non
         mujoco.mj_rnePostConstraint(model, data)
         np.testing.assert_array_equal(sims.contact_forces[2], data.cfrc_ext, str(number))
     assert data.cfrc_ext.any()
-
-
-def test_a_warning_is_reported_once_with_its_simulation() -> None:
-    sims = balls()
-    start(sims)
-    assert sims.new_warnings() == []
-    sims.qvel[2, 0], sims.ctrl[1] = 1e12, np.nan
-    sims.step(None, 1)
-    assert sims.new_warnings() == [(1, "BADCTRL"), (2, "BADQVEL")]
-    assert sims.new_warnings() == []
-    start(sims)  # which clears MuJoCo's counters
-    sims.ctrl[1] = np.nan
-    sims.step(None, 1)
-    assert sims.new_warnings() == [(1, "BADCTRL")]
-
-
-def test_an_error_names_its_simulations_and_the_reason() -> None:
-    sims = Simulations(mujoco.MjModel.from_xml_string(cramped_hopper()), 4, 2)
-    with pytest.raises(SimulationFailure, match="out of memory") as caught:
-        sims.start(np.array([1, 2]), np.zeros((2, 6)), np.zeros((2, 6)))
-    assert caught.value.ids == [1, 2]
-    sims.qpos[:] = 0.0
-    with pytest.raises(SimulationFailure, match="out of memory") as caught:
-        sims.step(np.array([0, 3]), 1)
-    assert caught.value.ids == [0, 3]
 
 
 def test_a_state_continues_bit_for_bit_in_other_simulations() -> None:

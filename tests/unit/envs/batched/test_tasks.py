@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from offpolicy.envs.batched.task import is_between, length, squares
 from tests.beside_gymnasium import compare
 
 # Steps, the limit of an episode, and infos that there must be.
@@ -71,21 +69,3 @@ def test_keyword_arguments_mean_what_they_mean_in_gymnasium(name: str, kwargs: d
 def test_ten_thousand_steps_are_gymnasiums(name: str) -> None:
     seen = compare(name, 3400)
     assert seen.terminated + seen.truncated > 5
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("shape", [(1,), (17,), (14, 6)])
-def test_squares_are_summed_as_those_of_one_environment(shape: tuple[int, ...], dtype: type) -> None:
-    values = np.random.default_rng(0).standard_normal((50, *shape)).astype(dtype)
-    sums = squares(values)
-    assert sums.dtype == dtype
-    assert sums.tolist() == [np.sum(np.square(one)).item() for one in values]
-
-
-def test_lengths_are_those_of_one_vector() -> None:
-    vectors = np.random.default_rng(0).standard_normal((500, 3))
-    assert length(vectors).tolist() == [np.linalg.norm(one).item() for one in vectors]
-
-
-def test_the_ends_of_an_interval_are_outside() -> None:
-    assert is_between(np.array([0.7, 0.8, 2.0, np.nan]), (0.7, 2.0)).tolist() == [False, True, False, False]

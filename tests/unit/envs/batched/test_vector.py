@@ -82,16 +82,6 @@ def test_a_state_of_another_kind_is_refused_and_the_environments_are_new(saved: 
     own.reset(1)
 
 
-def test_a_state_of_another_model_is_refused(tmp_path: Path) -> None:
-    heavy = tmp_path / "hopper.xml"
-    own = batch("Hopper-v5")
-    state = own.get_state()
-    text = cramped_hopper().replace('memory="4K"', 'memory="1M"')
-    heavy.write_text(text.replace('gear="200.0"', 'gear="150.0"'))
-    with pytest.raises(ValueError, match="MuJoCo model is another one"):
-        batch("Hopper-v5", xml_file=str(heavy)).set_state(state)
-
-
 def test_a_nan_in_the_controls_is_logged_once_with_the_environment(caplog: pytest.LogCaptureFixture) -> None:
     vector = batch("InvertedPendulum-v5", 4)
     vector.reset(seed=[5, 6, 7, 8])
