@@ -37,7 +37,7 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.distributed.process_group import ProcessGroup
     from offpolicy.distributed.world import World
     from offpolicy.processes.handshake import LearnerGate
-    from offpolicy.replay.prefetch_source import Slot
+    from offpolicy.replay.prefetch_source import PrefetchSource
     from offpolicy.replay.replay_source import RateLimitedSource, ReplaySource
     from offpolicy.replay.rollout_ring import RolloutRing
     from offpolicy.replay.rollout_source import RolloutSource
@@ -48,7 +48,7 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
     return {
         "collector_wait": ((LearnerGate, "wait_until"),),
         "rank_barrier": ((World, "agree"),),
-        "replay_sample": ((ReplaySource, "sample"), (Slot, "hand_out"), (RolloutRing, "take")),
+        "replay_sample": ((ReplaySource, "sample"), (PrefetchSource, "sample"), (RolloutRing, "take")),
         "h2d": ((RateLimitedSource, "to_device"), (RolloutSource, "to_device")),
         "train": ((Learner, "update"),),
         "param_sync": ((ProcessGroup, "sum"),),
@@ -63,9 +63,9 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
 
 def packer_parts() -> dict[str, tuple[Part, ...]]:
     """Which part each phase of the packing thread times."""
-    from offpolicy.replay.prefetch_source import Slot
+    from offpolicy.replay.sampler import Sampler
 
-    return {"pack": ((Slot, "pack"),)}
+    return {"pack": ((Sampler, "fill"),)}
 
 
 def collector_parts() -> dict[str, tuple[Part, ...]]:
