@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.algos.registry import make_learner, make_policy
+from offpolicy.algos.registry import make_learner
 from offpolicy.config.algorithms import AlgoConfig
-from offpolicy.nets.policy import flat_size, flatten_into, load_flat
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
 from offpolicy.replay.sampler import Sampler
@@ -91,17 +90,6 @@ def test_losses_in_bfloat16_stay_near_those_in_float32(name: str) -> None:
     for metric in ("critic_loss", "actor_loss"):
         assert losses[1][metric] == pytest.approx(losses[0][metric], rel=0.05)
         assert losses[1][metric] != losses[0][metric]
-
-
-def test_the_device_sync_waits_for_the_work_queued_so_far() -> None:
-    device = torch.device("cuda")
-    work = torch.randn(4096, 4096, device=device)
-    for _ in range(50):
-        work = work @ work * 1e-3
-    event = torch.cuda.Event()
-    event.record()
-    StreamSync(device).wait()
-    assert event.query()
 
 
 def busy(device: torch.device, count: int = 50) -> None:
@@ -180,17 +168,6 @@ def test_the_wait_behind_an_update_is_divided_among_what_it_was_for() -> None:
     assert spent["replay_sample"] == pytest.approx(totals.sample_ns, rel=0.1)
     assert spent["train"] == pytest.approx(totals.train_ns, rel=0.1)
     assert sum(spent.values()) == account.wall_ns
-
-
-def test_published_weights_are_those_on_the_device() -> None:
-    learner = make_learner(AlgoConfig(name="sac"), SPEC, torch.device("cuda"), 7)
-    learner.update(batches("cuda"))
-    flat = np.zeros(flat_size(learner.policy), dtype=np.float32)
-    flatten_into(learner.policy, flat)
-    acting = make_policy(AlgoConfig(name="sac"), SPEC)
-    load_flat(acting, flat)
-    pairs = zip(acting.actor.parameters(), learner.policy.actor.parameters(), strict=True)
-    assert all(torch.equal(loaded, live.cpu()) for loaded, live in pairs)
 
 
 def test_exposed_and_hidden_copies_are_the_device_time_of_the_copies() -> None:

@@ -34,6 +34,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"name": "sac", "precision": "bf16"},
     {"name": "td3", "policy_delay": 2, "critic_lr": FALLING},
     {"name": "flashsac", "policy_delay": 2},
+    {"name": "sac", "spec": DISCRETE},
 ]
 
 
@@ -76,15 +77,8 @@ def test_captured_updates_equal_those_kernel_by_kernel(options: dict[str, Any]) 
     """Over 20 updates, random numbers included."""
     captured, eager = learner_of(is_captured=True, **options), learner_of(**options)
     for learner in (captured, eager):
-        train(learner, range(20))
+        train(learner, range(20), options.get("spec", SPEC))
     assert_close(captured, eager, 2e-2 if options.get("precision") == "bf16" else 1e-3)
-
-
-def test_captured_updates_of_discrete_actions_equal_those_kernel_by_kernel() -> None:
-    captured, eager = learner_of(DISCRETE, is_captured=True, name="sac"), learner_of(DISCRETE, name="sac")
-    for learner in (captured, eager):
-        train(learner, range(20), DISCRETE)
-    assert_close(captured, eager, 1e-3)
 
 
 def test_a_captured_learner_restored_from_a_checkpoint_goes_on_bit_for_bit() -> None:

@@ -108,21 +108,6 @@ def test_a_configuration_that_does_not_fit_is_refused_without_a_run(
 
 
 @pytest.mark.slow
-def test_a_student_is_no_teacher_and_resumes_with_the_teacher_it_started_with(
-    run_cli: RunCli, teacher: Path, tmp_path: Path
-) -> None:
-    words = [word for word in ADAPT if not word.startswith(("total", "eval"))] + ["eval.episodes=0", "run_dir=student"]
-    assert run_cli([*words, f"teacher={teacher}", "total_timesteps=96"]).returncode == 0
-    assert run_cli([*words, "teacher=nowhere", "total_timesteps=192"]).returncode == 0  # a resume needs none
-    assert f"teacher: {teacher}\n" in (tmp_path / "student" / "config.yaml").read_text()
-    newest = sorted((tmp_path / "student" / "checkpoints").glob("step-*"))[-1]
-    assert json.loads((newest / "state.json").read_text())["teacher"].startswith(f"{teacher}, env step ")
-    done = run_cli([*ADAPT, "teacher=student", "run_dir=refused"])
-    assert done.returncode == 2
-    assert "teacher: student is a run of algo=hora stage=adapt, allowed a run of algo=hora stage=teach" in done.stderr
-
-
-@pytest.mark.slow
 def test_policies_are_compared_under_other_physics(run_cli: RunCli, teacher: Path) -> None:
     words = ("--episodes", "4", "--random", "--set", "env.kwargs.physics=held_out")
     done = run_cli(["eval", f"teacher={teacher}", f"again={teacher}", *words])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -80,26 +79,6 @@ def test_ranks_that_were_all_paused_go_on(start_run: Any, traces: Any) -> None:
     run.signal(signal.SIGINT)
     assert run.finish(PATIENCE_S)[0] == 130
     traces.assert_none()
-
-
-@pytest.mark.slow
-def test_a_killed_collector_ends_the_run_with_a_checkpoint(start_run: Any, traces: Any) -> None:
-    run = start_run(*ENDLESS, *TWO, "algo.normalize_obs=true", "runner.max_restarts=0")
-    run.wait_for_updates()
-    os.kill(run.pid_of("collector", 1), signal.SIGKILL)
-    code, _, err = run.finish(PATIENCE_S)
-    assert code == 1
-    assert last_line(err).startswith("offpolicy: collector 1 (pid ")
-    [checkpoint] = run.checkpoints()
-    state = json.loads((run.directory / "checkpoints" / checkpoint / "state.json").read_text())
-    assert state["num_ranks"] == 2
-    traces.assert_none()
-    resumed = start_run(f"total_timesteps={state['env_steps'] + 100}", command=("resume", "run"))
-    code, out, err = resumed.finish(PATIENCE_S)
-    assert (code, err) == (0, "")
-    assert "not bitwise" in out
-    final = resumed.checkpoints()[-1]
-    assert float(learner_tensors(resumed, final)["policy.normalizer.count"]) == resumed.summary()["env_steps"]
 
 
 # -- stopping and resuming ---------------------------------------------------------------------------------------------

@@ -251,20 +251,3 @@ def name_of(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
-
-
-@pytest.mark.slow
-def test_a_learner_that_dies_again_and_again_is_a_crash_loop(start_run: StartRun, traces: Any) -> None:
-    run = start_run(*ENDLESS, "runner.max_restarts=1")
-    run.wait_for_updates()
-    first = run.pid_of("learner")
-    kill(run, "learner")
-    run.wait_until(lambda: wait_for(run, "learner") != first, PATIENCE_S)
-    kill(run, "learner")
-    code, _, err = run.finish(PATIENCE_S)
-    assert code == 70
-    last = err.strip().splitlines()[-1]
-    assert "crash loop: 2 deaths within 10 minutes, more than runner.max_restarts=1" in last
-    assert last.count("killed by SIGKILL") == 2
-    assert run.summary()["status"] == "failed"
-    traces.assert_none()

@@ -163,19 +163,6 @@ def test_a_run_whose_output_nobody_reads_trains_and_saves_when_it_is_stopped(unr
 
 
 @pytest.mark.slow
-def test_ctrl_c_during_an_evaluation_is_honoured_at_once_and_saves(start_run: Any) -> None:
-    slow = ("env.id=offpolicy.envs.toy:SlowStep-v0", "env.kwargs.step_ms=5", "eval.episodes=64", "eval.every=150")
-    run = start_run(*slow, "total_timesteps=1000")
-    run.wait_until(lambda: bool(run.records()) and run.records()[-1]["env_steps"] >= 100, timeout_s=40)
-    time.sleep(1.0)  # training stands still at the evaluation's step
-    asked = time.monotonic()
-    run.signal(signal.SIGINT)
-    assert run.finish()[0] == 130
-    assert time.monotonic() - asked < 6.0
-    assert len(run.checkpoints()) == 1
-
-
-@pytest.mark.slow
 @pytest.mark.promise("no-hang")
 def test_a_pause_of_everything_is_not_a_hang(start_run: Any, traces: Any) -> None:
     run = start_run(*ENDLESS, "env.step_timeout_s=1")

@@ -103,16 +103,6 @@ def test_autoreset_rows_are_not_learnt_from(learner_of: LearnerOf, rollouts_of: 
     assert_equal(*learners)
 
 
-def test_updates_are_epochs_times_minibatches(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
-    learner = learner_of("appo", epochs=3, num_minibatches=4)
-    for seed in range(2):
-        learner.update(rollouts_of(learner.policy, seed))
-    totals = learner.read_metrics()
-    counts = dict(zip(totals.names, totals.counts, strict=True))
-    assert (learner.num_updates, counts["actor_loss"], counts["explained_variance"]) == (24, 24, 2)
-    assert float(learner.state().tensors["optimizer.num_steps"]) == 24.0
-
-
 @pytest.mark.parametrize("schedule", ["constant", "kl_adaptive"])
 def test_a_restored_learner_continues_bit_for_bit(
     schedule: str, learner_of: LearnerOf, rollouts_of: RolloutsOf

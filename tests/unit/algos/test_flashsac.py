@@ -43,20 +43,6 @@ def moments(count: float, mean: float, square_sum: float, largest: float) -> Ten
     return torch.tensor([count, mean, square_sum, largest], dtype=torch.float64)
 
 
-def test_only_every_second_update_moves_the_actor_and_its_statistics() -> None:
-    learner = learner_of()
-    before = copy.deepcopy(learner.state().tensors)
-    learner.update(Batches((batch_of(0),), None))
-    middle = copy.deepcopy(learner.state().tensors)
-    learner.update(Batches((batch_of(1),), None))
-    after = learner.state().tensors
-    names = [name for name in before if name.startswith("policy.") or name == "log_alpha"]
-    assert any("running_mean" in name for name in names)
-    assert all(torch.equal(before[name], middle[name]) for name in names)
-    assert not any(torch.equal(middle[name], after[name]) for name in names)
-    assert not torch.equal(before["critic.first.1.weight"], middle["critic.first.1.weight"])
-
-
 def test_rewards_are_divided_by_the_scale() -> None:
     """Std 2 and a greatest return of 20: 20 / 5 = 4 is the greater divisor."""
     scaled, plain = learner_of(), learner_of()

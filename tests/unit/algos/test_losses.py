@@ -115,18 +115,6 @@ def test_bounds_loss_is_the_squared_excess_of_rows_of_weight_one() -> None:
     assert float(losses.bounds_loss(mean, B([1.0, 1.0, 0.0]))) == pytest.approx((1.0 + 4.0) / 2)
 
 
-def test_columns_are_refused() -> None:
-    column = torch.zeros(2, 1)
-    with pytest.raises(ValueError, match=r"advantage has shape \(2, 1\)"):
-        losses.clipped_surrogate(BOTH, column, BOTH, 0.2)
-    with pytest.raises(ValueError, match=r"value has shape \(2, 1\)"):
-        losses.value_loss(column, BOTH, BOTH)
-    with pytest.raises(ValueError, match=r"target has shape \(2, 1\)"):
-        losses.clipped_value_loss(BOTH, BOTH, column, BOTH, 0.2)
-    with pytest.raises(ValueError, match=r"mean has shape \(2,\)"):
-        losses.bounds_loss(BOTH, BOTH)
-
-
 BINS = torch.linspace(-2.0, 2.0, 5)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -86,15 +85,3 @@ def test_nan_and_inf_pass_the_adapter_unchanged() -> None:
     action = np.zeros((1, 1), np.float32)
     assert np.isnan(nan.step(action).next_obs).tolist() == [[False, True]]
     assert inf.step(action).reward.tolist() == [np.inf]
-
-
-def test_an_environment_that_raises_in_close_is_logged_and_the_others_are_closed(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    envs = faulty(2, fail="close_raise")
-    with caplog.at_level(logging.WARNING):
-        envs.close()
-    assert [record.getMessage().split("\n")[0] for record in caplog.records] == [
-        "env 0 of 2 failed in close",
-        "env 1 of 2 failed in close",
-    ]

@@ -67,11 +67,6 @@ def test_an_unknown_keyword_is_refused_with_the_closest_and_all_allowed() -> Non
     assert "frame_skip" in message
 
 
-@pytest.mark.parametrize("limit", [0, 2.5, "3"])
-def test_an_impossible_time_limit_is_refused(limit: Any) -> None:
-    assert "env.kwargs.max_episode_steps: got" in refusal("Pendulum-v1", max_episode_steps=limit)
-
-
 def test_a_missing_keyword_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     class Needy(gymnasium.Env[Any, Any]):
         def __init__(self, size: int) -> None:

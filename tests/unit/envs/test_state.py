@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.state import EnvState, restore_state, save_state
 from offpolicy.envs.vector import VectorAdapter, make_vector
-from offpolicy.errors import CheckpointError, EnvFailure
+from offpolicy.errors import CheckpointError
 from offpolicy.types import StepOutcome
 
 EPISODE = 90  # short enough for an end in every stretch of 200 steps
@@ -67,28 +67,6 @@ def test_a_restored_environment_continues_bit_for_bit_across_episode_ends(env_id
     assert restore_state(fresh, state).tobytes() == before[-1].next_obs.tobytes()
     assert bits(roll(fresh, actions[37:])) == bits(after)
     assert any(outcome.is_valid.sum() < 2 for outcome in after), "no episode ended"
-
-
-def test_a_state_saved_on_the_row_of_a_done_is_followed_by_the_reset_row() -> None:
-    envs = make("tests.toys:Counter-v0", 1, terminate_at=3)
-    envs.reset(1)
-    roll(envs, actions_of(envs, 3))
-    state = saved(envs)
-    fresh = make("tests.toys:Counter-v0", 1, terminate_at=3)
-    assert restore_state(fresh, state)[0, 1:].tolist() == [3.0, 0.0]
-    row = roll(fresh, actions_of(fresh, 1))[0]
-    assert (row.is_valid.tolist(), row.next_obs[0, 1:].tolist()) == ([False], [0.0, 1.0])
-
-
-def test_a_restored_environment_still_names_its_seed_and_step_when_it_fails() -> None:
-    kwargs = {"fail": "step_raise", "at": 4}
-    envs = make("tests.toys:Faulty-v0", 1, **kwargs)
-    envs.reset(1)
-    roll(envs, actions_of(envs, 3))
-    fresh = make("tests.toys:Faulty-v0", 1, **kwargs)
-    restore_state(fresh, saved(envs))
-    with pytest.raises(EnvFailure, match="episode step 4"):
-        roll(fresh, actions_of(fresh, 1))
 
 
 @pytest.mark.parametrize(

@@ -41,17 +41,3 @@ def test_contact_forces_are_those_after_the_step_and_none_after_a_start() -> Non
         mujoco.mj_rnePostConstraint(model, data)
         np.testing.assert_array_equal(sims.contact_forces[2], data.cfrc_ext, str(number))
     assert data.cfrc_ext.any()
-
-
-def test_a_state_continues_bit_for_bit_in_other_simulations() -> None:
-    first, second = balls(), balls()
-    start(first)
-    first.ctrl[:] = np.arange(4)[:, None]
-    first.step(None, 55)
-    state = first.get_state()
-    second.set_state(state)
-    for sims in (first, second):
-        sims.step(None, 7)
-    np.testing.assert_array_equal(first.get_state(), second.get_state())
-    np.testing.assert_array_equal(first.contact_forces, second.contact_forces)
-    assert not np.array_equal(state, first.get_state())

@@ -111,16 +111,3 @@ def test_an_error_of_mujoco_names_the_environment(tmp_path: Path, monkeypatch: p
         EnvFailure, match=r"env 0 of 4 \(Hopper-v5\) failed in step: seed \d+, episode step 1, last act"
     ):
         vector.step(np.zeros((4, 3), np.float32))
-
-
-@pytest.mark.parametrize("env_id", ["Humanoid-v5", "Reacher-v5"])  # they observe derived fields
-def test_a_reset_of_some_right_after_a_restore_leaves_the_others(env_id: str) -> None:
-    first, second = adapter(env_id), adapter(env_id)
-    first.reset(3)
-    played(first, 12)
-    state = save_state(first)
-    assert isinstance(state, EnvState), state
-    last, where = restore_state(second, state), np.array([False, True, False, False])
-    obs = second.reset_some(9, [0, 1, 2, 3], where)
-    np.testing.assert_array_equal(obs, first.reset_some(9, [0, 1, 2, 3], where))
-    np.testing.assert_array_equal(obs[~where], last[~where])

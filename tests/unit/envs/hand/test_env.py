@@ -36,16 +36,6 @@ def test_gymnasium_finds_nothing_wrong() -> None:
     check_env(HandRotation(), skip_render_check=True)
 
 
-@pytest.mark.parametrize("vectorization", ["mujoco", "sync"])
-def test_the_same_seed_is_the_same_trajectory_bit_for_bit(vectorization: str) -> None:
-    runs = []
-    for _ in range(2):
-        vector = adapter(vectorization=vectorization, max_episode_steps=20)
-        runs.append((vector.reset(seed=3), played(vector, 50)))
-    assert np.array_equal(runs[0][0], runs[1][0])
-    assert np.array_equal(runs[0][1], runs[1][1])
-
-
 def test_without_a_seed_no_hand_repeats_the_episode_of_another_vector() -> None:
     first, second = (HandRotationVector(2, groups=["obs"]).reset()[0]["obs"] for _ in range(2))
     assert all(not np.array_equal(hand, other) for hand, other in zip(first, second, strict=True))
@@ -89,17 +79,6 @@ def test_a_saved_state_continues_bit_for_bit(vectorization: str) -> None:
     second.reset(seed=9)
     restore_state(second, state)
     assert np.array_equal(played(second, 60, seed=1), expected)
-
-
-def test_the_row_after_an_end_is_a_reset_row() -> None:
-    vector = adapter(max_episode_steps=5)
-    vector.reset(seed=0)
-    still = np.zeros((4, NUM_JOINTS), np.float32)
-    outcomes = [vector.step(still) for _ in range(7)]
-    assert [bool(outcome.truncated.all()) for outcome in outcomes] == [False] * 4 + [True, False, False]
-    assert [bool(outcome.is_valid.all()) for outcome in outcomes] == [True] * 5 + [False, True]
-    assert outcomes[5].reward.tolist() == [0.0] * 4
-    assert not any(outcome.terminated.any() for outcome in outcomes)
 
 
 @pytest.mark.parametrize(("task", "drawn"), [("rotation", 8), ("spin", 7)])
