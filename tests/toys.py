@@ -81,13 +81,11 @@ class Faulty(gymnasium.Env[Array, Float32]):
     """Fails on purpose: `fail` is the way, `at` the step of the episode, `only_seed` the one environment that fails."""
 
     FAILURES = (
-        *("init_raise", "reset_raise", "step_raise", "unpicklable", "exit", "segv", "hang", "sleep", "close_raise"),
-        *("nan_obs", "inf_reward", "wrong_shape", "wrong_dtype", "wrong_length", "wrong_reward", "interrupt"),
+        *("init_raise", "reset_raise", "step_raise", "unpicklable", "segv", "hang"),
+        *("nan_obs", "inf_reward", "wrong_shape", "wrong_dtype", "wrong_length", "wrong_reward"),
     )
 
-    def __init__(
-        self, fail: str = "step_raise", at: int = 3, only_seed: int | None = None, sleep_s: float = 1.0
-    ) -> None:
+    def __init__(self, fail: str = "step_raise", at: int = 3, only_seed: int | None = None) -> None:
         if fail not in self.FAILURES:
             raise ValueError(f"fail={fail!r}, allowed {', '.join(self.FAILURES)}")
         if fail == "init_raise":
@@ -97,7 +95,6 @@ class Faulty(gymnasium.Env[Array, Float32]):
         self._fail = fail
         self._at = at
         self._only_seed = only_seed
-        self._sleep_s = sleep_s
         self._seed: int | None = None
         self._t = 0
 
@@ -115,15 +112,11 @@ class Faulty(gymnasium.Env[Array, Float32]):
             return self._fault()
         return np.zeros(2, np.float32), 0.0, False, False, {}
 
-    def close(self) -> None:
-        if self._fail == "close_raise":
-            raise RuntimeError("fails in close")
-
     def _is_meant(self) -> bool:
         return self._only_seed is None or self._only_seed == self._seed
 
     def _fault(self) -> Any:
-        """Raises or returns the fault, or returns late."""
+        """Raises or returns the fault."""
         good = np.zeros(2, np.float32)
         results: dict[str, Any] = {
             "nan_obs": (np.array([0.0, np.nan], np.float32), 0.0, False, False, {}),
@@ -138,16 +131,10 @@ class Faulty(gymnasium.Env[Array, Float32]):
                 raise ValueError("fails in step")
             case "unpicklable":
                 raise UnpicklableError
-            case "interrupt":
-                raise KeyboardInterrupt("fails at 100 %")
-            case "exit":
-                raise SystemExit(3)
             case "segv":
                 os.kill(os.getpid(), signal.SIGSEGV)
             case "hang":
                 threading.Event().wait()
-            case "sleep":
-                threading.Event().wait(self._sleep_s)
         return results.get(self._fail, (good, 0.0, False, False, {}))
 
 

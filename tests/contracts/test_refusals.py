@@ -148,21 +148,6 @@ def typed(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
 
 
-@pytest.mark.promise("refusals")
-def test_wrong_values_that_are_typed_for_all_keys_are_all_refused_together() -> None:
-    """Keys that name a group are answered with the group."""
-    keys = [key for key in LEAVES if key not in ("algo.name", "runner.name", "algo.stage")]
-    wrong = {key: list(LEAVES[key].wrong_values()) for key in keys}
-    for turn in range(max(map(len, wrong.values()))):
-        values = {key: found[turn % len(found)] for key, found in wrong.items()}
-        with pytest.raises(ConfigError) as caught:
-            load_config([f"{key}={typed(value)}" for key, value in values.items()])
-        lines = {problem.split(":")[0]: problem for problem in caught.value.problems}
-        assert lines.keys() == values.keys()
-        for key, value in values.items():
-            check_said(LEAVES[key], value, lines[key])
-
-
 def refusals(words: list[str]) -> tuple[str, ...]:
     try:
         load_config(words)

@@ -7,7 +7,7 @@ In the stretch between two delays no phase is late.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,14 +166,14 @@ def _around(column: str, change: float) -> tuple[float, float]:
     return min(FROM * change, TO * change) - slack, max(FROM * change, TO * change) + slack
 
 
-def make_tour(directory: Path, scene: Scene, late: Sequence[str], environ: Mapping[str, str] = {}) -> Tour:
-    """Runs the scene with each of `late` being late in turn; `environ` is added to the processes' environment."""
+def make_tour(directory: Path, scene: Scene) -> Tour:
+    """Runs the scene with each of its phases being late in turn."""
     plan: list[tuple[Mapping[str, float], int]] = [({}, scene.usual)]
-    for phase in late:
+    for phase in scene.late:
         plan += [({phase: DELAY_MS}, LATE), ({}, scene.usual)]
-    stretches = run_plan(directory, scene.overrides, plan, environ, scene.transitions)
+    stretches = run_plan(directory, scene.overrides, plan, scene.transitions)
     return Tour(
         scene,
-        {phase: stretches[2 * index + 1] for index, phase in enumerate(late)},
-        {phase: stretches[2 * index].joined(stretches[2 * index + 2]) for index, phase in enumerate(late)},
+        {phase: stretches[2 * index + 1] for index, phase in enumerate(scene.late)},
+        {phase: stretches[2 * index].joined(stretches[2 * index + 2]) for index, phase in enumerate(scene.late)},
     )

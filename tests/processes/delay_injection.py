@@ -3,23 +3,18 @@
 What is wrapped is the real part that a phase times, so the delay arises where a slow part of a user would. Set in the
 environment:
 
-    WATCH_ACCOUNTS  each time a ledger is read, write down in `accounts.jsonl` of the run: the sum of its phases, its
-                 wall, and the machine's clock
     DELAY_PLAN   JSON: [[{}, 500], [{"learner.train": 25}, 90], ...]: who is late by how many milliseconds, and for how
                  many iterations of the learner; once per iteration of a learner, once per step of a collector, once per
                  batch of the packer, without using the CPU
-    MERGE        `h2d into replay_sample`: this process charges the one phase to the other, as a defect would
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
 from collections.abc import Callable
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 from offpolicy.processes.child import ChildContext
@@ -110,11 +105,7 @@ class Plan:
 
 
 def install(context: ChildContext) -> None:
-    """Wraps the parts of this process, and merges its phases if `MERGE` asks for it."""
-    if "MERGE" in os.environ:
-        merge(*os.environ["MERGE"].split(" into "))
-    if "WATCH_ACCOUNTS" in os.environ:
-        watch_accounts(Path(context.payload["run_dir"]) / "accounts.jsonl", f"{context.role} {context.index}")
+    """Wraps the parts of this process."""
     if "DELAY_PLAN" not in os.environ:
         return
     plan = Plan(context)
@@ -156,42 +147,3 @@ def _late(name: str, real: Callable[..., Any], plan: Plan, *, is_once: bool) -> 
         return real(*args, **kwargs)
 
     return late
-
-
-def watch_accounts(path: Path, who: str) -> None:
-    """Write down each account: nanoseconds of its phases together, of its wall and warm-up, and when it was read."""
-    from offpolicy.timing.ledger import Ledger
-
-    read = Ledger.account
-
-    def watched(ledger: Ledger) -> Any:
-        since_ns = time.perf_counter_ns()
-        account = read(ledger)
-        until_ns = time.perf_counter_ns()
-        name = f"{who}, packer" if "pack" in ledger.names else who
-        line = {"who": name, "phases_ns": sum(account.phases_ns.values()), "wall_ns": account.wall_ns}
-        with path.open("a") as file:
-            clock = {"warmup_ns": account.warmup_ns, "since_ns": since_ns, "until_ns": until_ns}
-            file.write(json.dumps({**line, **clock}) + "\n")
-        return account
-
-    Ledger.account = watched  # type: ignore[method-assign]
-
-
-def merge(phase: str, into: str) -> None:
-    """Charge the time of a learner's phase to another one."""
-    from offpolicy.timing.ledger import Ledger
-
-    span_of, charge_head_of = Ledger.phase, Ledger.charge_head
-
-    def merged(ledger: Ledger, opened: Any) -> Any:
-        if opened != phase:
-            return span_of(ledger, opened)
-        if into == "train":  # it is open: what opens no other phase stays in it
-            return contextlib.nullcontext()
-        return span_of(ledger, type(opened)(into))
-
-    def charge_head(ledger: Ledger, head: Any, until_ns: int) -> None:
-        charge_head_of(ledger, type(head)(into) if head == phase else head, until_ns)
-
-    Ledger.phase, Ledger.charge_head = merged, charge_head  # type: ignore[method-assign]

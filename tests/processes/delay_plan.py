@@ -41,16 +41,14 @@ class Stretch:
         return Stretch([*self.records, *other.records], [*self.iterations, *other.iterations])
 
 
-def run_plan(
-    directory: Path, overrides: Sequence[str], plan: Plan, environ: Mapping[str, str] = {}, transitions: int = 1
-) -> list[Stretch]:
-    """Runs a whole plan; `transitions` are what the learner takes in an iteration, `environ` is as for `train`."""
-    return list(_cut(*_records_of(directory, overrides, plan, environ, transitions), plan))
+def run_plan(directory: Path, overrides: Sequence[str], plan: Plan, transitions: int = 1) -> list[Stretch]:
+    """Runs a whole plan; `transitions` are what the learner takes in an iteration."""
+    return list(_cut(*_records_of(directory, overrides, plan, transitions), plan))
 
 
 def run_covered(directory: Path, overrides: Sequence[str], plan: Plan, transitions: int = 1) -> list[Stretch]:
     """As `run_plan`, with all iterations of every stretch: some of its neighbours' are in its records too."""
-    records, ends = _records_of(directory, overrides, plan, {}, transitions)
+    records, ends = _records_of(directory, overrides, plan, transitions)
     stretches, first = [], 0
     for _, length in plan:
         inside = [at for at in range(1, len(records)) if ends[at - 1] < first + length and first < ends[at]]
@@ -61,12 +59,12 @@ def run_covered(directory: Path, overrides: Sequence[str], plan: Plan, transitio
 
 
 def _records_of(
-    directory: Path, overrides: Sequence[str], plan: Plan, environ: Mapping[str, str], transitions: int
+    directory: Path, overrides: Sequence[str], plan: Plan, transitions: int
 ) -> tuple[list[dict[str, Any]], list[int]]:
     """The records of a run of the whole plan, and the iterations done by each of them."""
     iterations = sum(length for _, length in plan) + SETTLING
     total = f"total_timesteps={LEARNING_STARTS + iterations * transitions}"
-    run = train(directory, (*SMALL, *overrides, total), {"DELAY_PLAN": json.dumps(list(plan)), **environ})
+    run = train(directory, (*SMALL, *overrides, total), {"DELAY_PLAN": json.dumps(list(plan))})
     records = [json.loads(line) for line in (run.directory / "metrics.jsonl").read_text().splitlines()]
     return records, [int(record.get("train/n_updates", 0)) for record in records]  # as the learner's own report says
 

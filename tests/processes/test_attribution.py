@@ -8,7 +8,6 @@ turns all others wait for the whole delay; where sides overlap, for what the lat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,11 +73,6 @@ SCENES: dict[str, Scene] = {
     "hora, adapt":         Scene((*ADAPT, IN_TURNS),                True, FEW, **TWO_STEPS_OF_FOUR),
 }  # fmt: skip
 
-# What was merged: the scene and the late phase that must tell.
-MERGED = {
-    "rank_barrier into collector_wait": ("two ranks", "rank1.train"),  # as UniLab did (#642), and nothing noticed
-    "h2d into replay_sample": ("single", "learner.h2d"),
-}
 
 TourOf = Callable[[str], Tour]
 
@@ -94,7 +88,7 @@ def tour_of(tmp_path_factory: pytest.TempPathFactory) -> TourOf:
             if "stage=adapt" in SCENES[name].overrides:
                 (directory / "teacher").mkdir()
                 train(directory / "teacher", (*SMALL, *TEACH, "total_timesteps=64"), {})
-            done[name] = make_tour(directory, SCENES[name], SCENES[name].late)
+            done[name] = make_tour(directory, SCENES[name])
         return done[name]
 
     return tour
@@ -108,16 +102,6 @@ def tour_of(tmp_path_factory: pytest.TempPathFactory) -> TourOf:
 def test_every_phase_of_every_runner_holds_its_own_delay(tour_of: TourOf, scene: str, late: str) -> None:
     violations = tour_of(scene).violations(late)
     assert not violations, "\n".join(violations)
-
-
-@pytest.mark.slow
-@pytest.mark.alone
-@pytest.mark.parametrize("merged", MERGED)
-def test_two_phases_that_are_merged_are_found_out(tmp_path: Path, merged: str) -> None:
-    scene, late = MERGED[merged]
-    tour = make_tour(tmp_path, SCENES[scene], [late], {"MERGE": merged})
-    found = {violation.split(" ")[0] for violation in tour.violations(late)}
-    assert {f"learner.{phase}" for phase in merged.split(" into ")} <= found
 
 
 # -- sums of seconds, for every change --------------------------------------------------------------------------------

@@ -62,15 +62,6 @@ def student_rollouts(rollouts_of: RolloutsOf) -> RolloutsOf:
     return make
 
 
-def first_explained(learner: Learner, rollouts: Rollouts) -> float:
-    """The share of the latent's variance that is explained when the learner first sees the rollouts."""
-    before = learner.read_metrics()
-    learner.update(rollouts)
-    after = learner.read_metrics()
-    index = after.names.index("latent_explained")
-    return float(after.sums[index] - before.sums[index])
-
-
 def metrics(learner: Learner) -> dict[str, float]:
     """The means so far."""
     totals = learner.read_metrics()
@@ -96,16 +87,6 @@ def test_the_latent_loss_is_the_mean_square_over_dimensions_and_transitions() ->
     inferred = torch.tensor([[0.0, 0.0], [1.0, 1.0], [9.0, 9.0]])
     latent = torch.tensor([[1.0, 0.0], [1.0, 0.5], [0.0, 0.0]])
     assert float(latent_loss(inferred, latent, torch.tensor([1.0, 1.0, 0.0]))) == 0.3125  # of 1/2 and 1/8
-
-
-@pytest.mark.parametrize(("is_informative", "is_learnt"), [(True, True), (False, False)])
-def test_the_latent_is_inferred_on_new_states(
-    is_informative: bool, is_learnt: bool, student_of: LearnerOf, student_rollouts: RolloutsOf
-) -> None:
-    student = student_of(lr=3e-3)
-    for seed in range(40):
-        explained = first_explained(student, student_rollouts(student, seed, is_informative, steps=8, envs=16))
-    assert (explained > 0.9) == is_learnt
 
 
 def test_only_the_adaptation_module_and_the_statistics_of_the_history_move(

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +21,7 @@ from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.nets.onednn import has_onednn
-from offpolicy.plugins import ALGOS
 from offpolicy.types import Batch, Batches, SpaceSpec
-from tests.packages import make_package
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CPU = torch.device("cpu")
@@ -125,32 +118,12 @@ def test_a_loss_that_a_subclass_overrides_is_trained() -> None:
         assert float((plain[key] - other[key]).abs().max()) > 3e-4
 
 
-PLUGIN = """
-from dataclasses import dataclass
-from offpolicy.algos.sac import Sac
-from offpolicy.config.algorithms import SAC, AlgoConfig, AlgorithmInfo, PolicyKind
-from offpolicy.config.parsing import option
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options(AlgoConfig):
-    name: str = option("mine", "algorithm", choices=("mine",))
-RULE = {"update_rule": "plugs:Mine", "like": SAC}
-MINE = AlgorithmInfo("mine", PolicyKind.SQUASHED_GAUSSIAN, SAC.curves, options=Options, **RULE)
-class Mine(Sac):
-    pass
-"""
-
-
-def test_fast_kernels_are_refused_where_there_are_none_and_auto_is_the_textbook(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_package(tmp_path, "plugs", PLUGIN, {ALGOS: "mine = plugs:MINE"})
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_fast_kernels_are_refused_where_there_are_none_and_auto_is_the_textbook() -> None:
     cases: list[tuple[dict[str, Any], SpaceSpec, str]] = [
         ({"name": "sac", "activation": "silu"}, BOX, "algo.activation=silu"),
         ({"name": "td3", "critic_layer_norm": True}, BOX, "algo.critic_layer_norm=true"),
         ({"name": "sac"}, DISCRETE, "discrete actions"),
         ({"name": "flashsac"}, BOX, "algo=flashsac"),
-        ({"name": "mine"}, BOX, "algo=mine"),
     ]
     for options, spec, reason in cases:
         algo = RunConfig.from_mapping({"algo": options}).algo
@@ -170,69 +143,3 @@ def test_the_standard_case_is_fast_unless_it_is_asked_for_the_textbook(name: str
         learner = make_learner(AlgoConfig(name=name, kernels=kernels), BOX, CPU, seed=0)
         assert learner.kernels == expected
         assert type(learner.rule) is (RULES[name] if expected == "textbook" else fast.RULES[RULES[name]])
-
-
-# Edits of the modules themselves, in a copy of the product.
-
-UPDATES = """
-import json, torch
-from offpolicy.algos.registry import make_learner
-from offpolicy.config.algorithms import AlgoConfig
-from offpolicy.types import Batch, Batches, SpaceSpec
-spec, found = SpaceSpec(3, 2, (-1.0,) * 2, (1.0,) * 2), {}
-for name in ("sac", "td3"):
-    learner = make_learner(AlgoConfig(name=name, policy_delay=1), spec, torch.device("cpu"), seed=0)
-    generator = torch.Generator().manual_seed(1)
-    obs, action, next_obs = (torch.randn((64, n), generator=generator) for n in (3, 2, 3))
-    batch = Batch(obs, action.tanh(), obs[:, 0], next_obs, torch.zeros(64), torch.full((64,), 0.99))
-    learner.update(Batches((batch,) * 3, None))
-    weights = learner.state().tensors["policy.actor.body.0.weight"]
-    found[name] = (learner.kernels, learner.why_textbook.partition(",")[0], weights.flatten().tolist())
-print(json.dumps(found))
-"""
-DIGESTS = """
-from pathlib import Path
-from offpolicy.algos.digests import digests_of
-texts = (
-    "def f(x):\\n    return x + 1\\n",
-    "# why\\ndef f(x):\\n    'What.'\\n    return (x  +  1)  # what\\n",
-    "def f(x):\\n    return x - 1\\n",
-)
-for number, text in enumerate(texts):
-    Path(f"offpolicy/algos/text_{number}.py").write_text(text)
-    print(*digests_of(f"offpolicy.algos.text_{number}").values())
-"""
-EXTRA = " + 0.1 * log_prob.square().mean()"
-IN_SAC = ("sac_actor_loss(self.actor_q(batch.obs, action), log_prob, alpha)", EXTRA)
-IN_LOSSES = ("return (alpha * log_prob - q).mean()", EXTRA)
-
-
-def run_copy(where: Path, script: str, **edits: tuple[str, str]) -> str:
-    """The output of a script in a copy of the product, in which a line of `algos/<module>.py` goes on otherwise."""
-    shutil.copytree(REPOSITORY / "offpolicy", where / "offpolicy", ignore=shutil.ignore_patterns("__pycache__"))
-    for module, (line, rest) in edits.items():
-        path = where / f"offpolicy/algos/{module}.py"
-        text = path.read_text()
-        assert text.count(line) == 1, (module, line)
-        path.write_text(text.replace(line, line + rest))
-    environ = {**os.environ, "PYTHONPATH": str(where)}
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=where, env=environ, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def furthest(one: list[float], other: list[float]) -> float:
-    return max(abs(a - b) for a, b in zip(one, other, strict=True))
-
-
-def test_an_edit_of_a_loss_is_trained_and_the_learner_says_so(tmp_path: Path) -> None:
-    plain = json.loads(run_copy(tmp_path / "plain", UPDATES))
-    assert [plain[name][:2] for name in plain] == [["fast", ""]] * 2
-    for module, line, of_td3 in (("sac", IN_SAC, "fast"), ("losses", IN_LOSSES, "textbook")):
-        edited = json.loads(run_copy(tmp_path / module, UPDATES, **{module: line}))
-        assert edited["sac"][:2] == ["textbook", f"offpolicy.algos.{module}"]
-        assert furthest(edited["sac"][2], plain["sac"][2]) > 1e-4
-        assert edited["td3"][0] == of_td3  # which does not read sac.py, and no part of this loss
-        assert furthest(edited["td3"][2], plain["td3"][2]) < 1e-5

@@ -178,27 +178,19 @@ def test_a_native_vector_reports_success_at_the_ends_of_episodes() -> None:
 
 
 class OddCartPoles(CartPoleVectorEnv):
-    """Gives flags, rewards and observations as simulators do, or as none may."""
+    """Gives flags of uint8, and the same array of rewards at every step, as simulators do."""
 
     def __init__(self, num_envs: int = 1, how: str = "") -> None:
         super().__init__(num_envs=num_envs)
-        self.how, self.rewards = how, np.zeros(num_envs)
+        self.rewards = np.zeros(num_envs)
 
     def step(self, actions: Any) -> Any:
         obs, reward, terminated, truncated, info = super().step(actions)
         self.rewards[:] = reward
-        if self.how == "uint8":
-            terminated, truncated = terminated.astype(np.uint8), truncated.astype(np.uint8)
-        if self.how == "column":
-            terminated = terminated[:, None]
-        return (obs.T if self.how == "transposed" else obs), self.rewards, terminated, truncated, info
+        return obs, self.rewards, terminated.astype(np.uint8), truncated.astype(np.uint8), info
 
 
 gymnasium.register("OddCartPoles-v0", lambda **_: CartPoleEnv(), vector_entry_point=OddCartPoles)
-
-
-def odd_cart_poles(how: str) -> VectorAdapter:
-    return make_vector(EnvConfig(id="OddCartPoles-v0", num_envs=2, vectorization="mujoco", kwargs={"how": how}))
 
 
 def test_a_keyword_that_the_vector_does_not_take_is_named_and_other_errors_keep_their_text() -> None:
@@ -213,7 +205,8 @@ def test_a_keyword_that_the_vector_does_not_take_is_named_and_other_errors_keep_
 
 def test_flags_of_numbers_are_flags_and_rewards_are_copies() -> None:
     """A flag of uint8 that was inverted is 254 or 255, both true: rows after an end were stored as transitions."""
-    with contextlib.closing(odd_cart_poles("uint8")) as envs:
+    cfg = EnvConfig(id="OddCartPoles-v0", num_envs=2, vectorization="mujoco")
+    with contextlib.closing(make_vector(cfg)) as envs:
         envs.reset(1)
         rows = roll(envs, 60)
         last = envs.step(np.zeros((2, 1), np.float32))

@@ -29,14 +29,11 @@ ALL_PLACES = {"exclude_current_positions_from_observation": False}
 HEALTHY: dict[str, Any] = {"healthy_reward": 0.3, "healthy_z_range": [0.9, 1.3], "healthy_angle_range": [-0.1, 0.15]}
 # Where an episode must end in the variant, it has a range that is left soon.
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    ("HalfCheetah-v5", {"forward_reward_weight": 2.5, "ctrl_cost_weight": 0.7, "frame_skip": 3}),
-    ("HalfCheetah-v5", {**ALL_PLACES, "reset_noise_scale": 0.5}),
+    ("HalfCheetah-v5", {"forward_reward_weight": 2.5, "frame_skip": 3, **ALL_PLACES, "reset_noise_scale": 0.5}),
     ("Swimmer-v5", {**ALL_PLACES, "ctrl_cost_weight": 1, "frame_skip": 2}),
     ("Hopper-v5", {**HEALTHY, "reset_noise_scale": 0.05, "healthy_state_range": [-5.0, 1.2]}),
-    ("Hopper-v5", {"terminate_when_unhealthy": False, **ALL_PLACES}),
     ("Walker2d-v5", {**HEALTHY, "ctrl_cost_weight": 0.2, "xml_file": "walker2d.xml"}),
     ("Walker2d-v5", {"terminate_when_unhealthy": False, "forward_reward_weight": 3, "frame_skip": 8}),
-    ("Ant-v5", {"forward_reward_weight": 2, "ctrl_cost_weight": 0.1, "contact_cost_weight": 0.3}),
     ("Ant-v5", {"contact_force_range": [-0.2, 5.0], "main_body": "front_left_leg", "frame_skip": 2}),
     ("Ant-v5", {"include_cfrc_ext_in_observation": False, **ALL_PLACES, "terminate_when_unhealthy": False}),
     ("Ant-v5", {"healthy_z_range": [0.5, 0.8], "healthy_reward": 3.0, "reset_noise_scale": 0.3}),
@@ -62,10 +59,3 @@ def test_numbers_and_infos_are_gymnasiums(name: str) -> None:
 def test_keyword_arguments_mean_what_they_mean_in_gymnasium(name: str, kwargs: dict[str, Any]) -> None:
     seen = compare(name, 40, max_episode_steps=20, **kwargs)
     assert seen.terminated > 0 or "healthy_z_range" not in kwargs
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TASKS)
-def test_ten_thousand_steps_are_gymnasiums(name: str) -> None:
-    seen = compare(name, 3400)
-    assert seen.terminated + seen.truncated > 5
