@@ -73,7 +73,7 @@ class Traces:
     def assert_none(self, grace_s: float = GRACE_S) -> None:
         """Fail unless processes and shared memory of the run are gone within `grace_s`.
 
-        A child that another worker's test kills leaves semaphores that nobody maps until its run ends, for the run's
+        A child that another worker's test kills leaves semaphores that no process maps until its run ends: the
         resource tracker removes them then. So what is left counts once the runs of the other workers are over.
         """
         _wait_while(lambda: bool(self.processes() or self.shared_memory()), grace_s)
@@ -123,7 +123,7 @@ def traces() -> Iterator[Traces]:
 
 @pytest.fixture
 def run_cli(traces: Traces, tmp_path: Path) -> RunCli:
-    """`run_cli(args, cwd=tmp_path, timeout=60)`: `offpolicy <args>` of this checkout as a process of its own."""
+    """`run_cli(args, cwd=tmp_path, timeout=60)`: `offpolicy <args>` of this checkout as its own process."""
 
     def run(args: Sequence[str], cwd: Path = tmp_path, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
         environ = {**os.environ, **traces.environ, "PYTHONPATH": str(REPOSITORY)}

@@ -1,4 +1,4 @@
-"""A pipe that nobody reads, for what must not wait for a reader."""
+"""A pipe without a reader, for what must not wait for a reader."""
 
 from __future__ import annotations
 

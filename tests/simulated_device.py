@@ -56,7 +56,7 @@ class SimulatedStream:
 
     def wait_event(self, event: SimulatedEvent) -> None:
         self.device.advance(self.device.launch_ns)
-        self.free_ns = max(self.free_ns, event.reached_ns or 0)  # one that was never recorded is waited for by nobody
+        self.free_ns = max(self.free_ns, event.reached_ns or 0)  # one that was never recorded is waited for by none
 
     def synchronize(self) -> None:
         self.device.calls["synchronize"] += 1

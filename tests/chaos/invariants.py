@@ -43,7 +43,7 @@ def check_start(end: End, before: int | None) -> Iterator[str]:
     if said is None:
         # A checkpoint at env step 0 is where a run begins, and nothing is said of it.
         if before and "already complete" not in end.stdout and _has_begun(end):
-            yield f"I3: checkpoint {before} was there, and the run began anew"
+            yield f"I3: checkpoint {before} was there, and the run began again"
     elif before is None or int(said[1].replace(",", "")) < before:
         yield f"I3: resumed at {said[1]}, though checkpoint {before} was there"
 

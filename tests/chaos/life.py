@@ -274,7 +274,7 @@ def chaos(
 
 
 def tell(scene: Scene, rng: random.Random, directory: Path, references: References) -> Story:
-    """One story: drawn, lived, and where it can be, held against the undisturbed run."""
+    """One story: drawn, lived, and where it can be, compared with the undisturbed run."""
     story = live(scene, directory, draw_lives(rng, scene.words))
     if story.is_done and story.is_bitwise and scene.is_bitwise:
         story.violations += invariants.check_same_end(directory / "run", references.of(scene))

@@ -9,12 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
-from offpolicy.processes.mailbox import Mailbox
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.sampler import Sampler
 from offpolicy.timing.clock import Every, Stopwatch
-from offpolicy.timing.ledger import Ledger
-from offpolicy.timing.phases import LearnerPhase
 from tests.fakes import FakeClock
 from tests.replay_scene import NUMBERED, numbered_ring, numbered_slots, numbers_of
 
@@ -53,27 +50,6 @@ def test_a_ring_reads_and_samples_the_rows_it_was_asked_for_past_2_to_the_53() -
     draw = Sampler([ring], np.random.default_rng(0), 0).fill(out)
     assert (numbers_of(out) == draw.position - first).all()
     assert set(out[:, 0].astype(int)) == set(range(30, 130))
-
-
-def test_a_mailbox_finds_the_newest_version_past_2_to_the_53() -> None:
-    buffer = memoryview(bytearray(Mailbox.nbytes(8)))
-    buffer[:8].cast("Q")[0] = FAR
-    mailbox, out = Mailbox(buffer, 8), np.zeros(1)
-    assert mailbox.publish(np.array([7.0])) == FAR + 1
-    assert (mailbox.read(out), out[0]) == (FAR + 1, 7.0)
-
-
-def test_the_account_of_a_day_closes_to_the_nanosecond() -> None:
-    clock = FakeClock(0)
-    ledger = Ledger(LearnerPhase, clock)
-    ledger.end_warmup()
-    for _ in range(1000):
-        with ledger.phase(LearnerPhase.TRAIN):
-            clock.advance(DAY_NS // 1000 - 7)
-        clock.advance(7)
-    account = ledger.account()
-    assert account.wall_ns == sum(account.phases_ns.values()) == DAY_NS
-    assert account.phases_ns[LearnerPhase.OTHER] == 7000
 
 
 def test_in_a_day_records_are_due_every_two_seconds_also_after_a_sleep_of_an_hour() -> None:

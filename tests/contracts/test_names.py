@@ -69,7 +69,7 @@ def test_a_file_for_an_algorithm_in_a_family_of_environments_is_named_after_both
     heads = {*options["algo"], *(f"hora_{stage}" for stage in options["stage"])}
     assert files.keys() <= {f"{head}_{family}" for head in heads for family in families}  # any other is never loaded
     assert {family for family in families if any(name.endswith(family) for name in files)} == families
-    assert not {"algo_env", "stage_env", "family"} & options.keys()  # nobody chooses them
+    assert not {"algo_env", "stage_env", "family"} & options.keys()  # no command chooses them
 
 
 def test_conf_holds_values_only() -> None:

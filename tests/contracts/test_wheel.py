@@ -71,7 +71,7 @@ def wheel(source: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel in an environment of its own."""
+    """The wheel in its own environment."""
     home = tmp_path_factory.mktemp("environment")
     venv.create(home, symlinks=True, with_pip=False)
     place = Path(sysconfig.get_path("purelib", "venv", {"base": str(home), "platbase": str(home)}))

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,10 @@ import pytest
 import torch
 
 from offpolicy.analysis.trace_reader import read_tracks
-from offpolicy.protocols import BatchSource
-from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource
-from offpolicy.replay.rate_limiter import RateLimiter
-from offpolicy.replay.replay_ring import ReplayRing
-from offpolicy.replay.replay_source import SourceSpec
-from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
-from offpolicy.replay.sampler import Sampler
-from offpolicy.timing.device_timer import DeviceTimer, StreamSync
-from offpolicy.timing.ledger import Ledger
-from offpolicy.timing.phases import PackerPhase
 from tests.processes.conftest import RUN_ID_VARIABLE, launch
-from tests.replay_scene import NUMBERED, append, numbered_ring
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 REPOSITORY = Path(__file__).resolve().parents[2]
-CUDA = torch.device("cuda", 0)
 
 
 def train(directory: Path, *overrides: str) -> dict[str, Any]:
@@ -153,44 +140,3 @@ def test_more_ranks_than_devices_are_refused(tmp_path: Path) -> None:
     )  # fmt: skip
     assert result.returncode == 2
     assert "runner.world_size" in result.stderr
-
-
-class Gate:
-    """A collector that is always ahead."""
-
-    env_steps = 10**9
-
-    def wait_for(self, env_steps: int) -> None:
-        """It is there."""
-
-    def grant(self, env_steps: int) -> None:
-        """It needs no leave."""
-
-
-def make_source(kind: str, ring: ReplayRing) -> BatchSource:
-    limiter = RateLimiter(Fraction(1), start=0, start_updates=0, lead=0, credit=0, max_updates=1, total=10**9)
-    gate = Gate()
-    spec = SourceSpec(NUMBERED, limiter, 256, CUDA, normalize_obs=False)
-    if kind == "resident":
-        sampler = ResidentSampler([ring], CUDA, 7, DeviceTimer(StreamSync(CUDA)))
-        return ResidentSource(spec, sampler, gate, gate, 0)
-    sampler = Sampler([ring], np.random.default_rng(7), guard=64)
-    return PrefetchSource(spec, sampler, gate, gate, 0, PackerTimers(Ledger(PackerPhase)))
-
-
-@pytest.mark.parametrize("kind", ["prefetch", "resident"])
-def test_ten_thousand_batches_hold_whole_rows_while_the_ring_is_overwritten(kind: str) -> None:
-    ring = numbered_ring(4096, 4096)
-    source = make_source(kind, ring)
-    num_bad = torch.zeros((), dtype=torch.int64, device=CUDA)
-    try:
-        for _ in range(10_000):
-            append(ring, 8)
-            source.wait_ready()
-            source.wait_batch()
-            batch = source.to_device(source.sample()).updates[0]
-            num_bad += ((batch.obs != batch.reward[:, None]) | (batch.next_obs != batch.obs + 1)).sum()
-            source.release()
-    finally:
-        source.close()
-    assert int(num_bad) == 0

@@ -1,6 +1,6 @@
 """The command line with learners that are slowed down or watched: `python -m tests.processes.delayed_cli train ...`.
 
-The learner processes are told in their environment what to do besides learning:
+The environment of the learner processes says what they do besides learning:
 
     SLOW_UPDATE_MS   every gradient update takes so many milliseconds longer, without using the CPU
     SLOW_RANK        only that of this rank of the host; unset: of all of them

@@ -56,8 +56,8 @@ def summary_of(run_cli: RunCli, tmp_path: Path, name: str, *overrides: str) -> d
 
 def settings(summary: dict[str, Any]) -> list[str]:
     """The settings that are advised, without why."""
-    told = (advice.partition(": ")[0] for advice in summary["bottleneck"]["advice"])
-    return [" ".join(word for word in text.split() if "=" in word) for text in told]
+    settings_advised = (advice.partition(": ")[0] for advice in summary["bottleneck"]["advice"])
+    return [" ".join(word for word in text.split() if "=" in word) for text in settings_advised]
 
 
 @pytest.mark.parametrize("advice", FOLLOWED)

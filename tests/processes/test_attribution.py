@@ -1,6 +1,6 @@
 """The account is true: a delay that is put into one phase at a time is seen there, and elsewhere only as waiting.
 
-The tables say what is late in which configuration; `attribution_rules.WAITS` says who then waits for whom, and where.
+The tables say what is late in which configuration; `attribution_rules.WAITS` says where which process then waits.
 What a change must pass injects seconds and looks at sums. The nightly tests inject 25 ms and look at every phase: in
 turns all others wait for the whole delay; where sides overlap, for what the late one's own waiting does not absorb.
 """

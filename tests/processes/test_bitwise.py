@@ -101,13 +101,13 @@ def test_after_five_kills_at_random_points_a_run_ends_as_if_nothing_had_been(
         random.Random(f"{algo}-{env}-{seed}"),
     )
     whole = finish_exactly(start_run("run_dir=whole", command=words))
-    told = []
+    kills = []
     for kill in range(NUM_KILLS):
         by_resume = kill > 0 and chance.random() < 0.5
         run = start_run(command=("resume", "broken")) if by_resume else start_run("run_dir=broken", command=words)
-        told.append(kill_at_random(run, traces, chance))
-        print(f"{algo} {env} seed={seed}, kill {kill + 1}: {told[-1]}")
+        kills.append(kill_at_random(run, traces, chance))
+        print(f"{algo} {env} seed={seed}, kill {kill + 1}: {kills[-1]}")
     again = finish_exactly(start_run("run_dir=broken", command=words))
     assert again.name == whole.name
     expected, found = content(whole), content(again)
-    assert [name for name in expected | found if found.get(name) != expected.get(name)] == [], told
+    assert [name for name in expected | found if found.get(name) != expected.get(name)] == [], kills

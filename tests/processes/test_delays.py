@@ -42,7 +42,7 @@ DELAY_MS = 40
 SLOW = {"SLOW_UPDATE_MS": str(DELAY_MS)}
 EQUAL_MS = 50  # of both sides, where they cost the same
 
-# name: (overrides, what delayed_cli is told)
+# name: (overrides, the environment of delayed_cli)
 RUNS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "two ranks, 1 slow": ((POINT, *TWO_RANKS), {**SLOW, "SLOW_RANK": "1"}),
     "two ranks, 0 slow": ((POINT, *TWO_RANKS), {**SLOW, "SLOW_RANK": "0"}),
@@ -74,12 +74,12 @@ class Run:
         return statistics.median(record[key] for record in self.records)
 
 
-def train(directory: Path, overrides: tuple[str, ...], told: dict[str, str]) -> Run:
+def train(directory: Path, overrides: tuple[str, ...], added: dict[str, str]) -> Run:
     """A whole run; its learners are those of delayed_cli."""
     given = {override.split("=")[0] for override in overrides}
     words = [word for word in BASE if word.split("=")[0] not in given] + list(overrides)
     traces = Traces()
-    environ = {**os.environ, **traces.environ, **told, "PYTHONPATH": str(REPOSITORY)}
+    environ = {**os.environ, **traces.environ, **added, "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-m", "tests.processes.delayed_cli", "train", *words]
     done = subprocess.run(command, cwd=directory, env=environ, timeout=180, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -102,7 +102,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
 
 
 def assert_named(run: Run, rank: int) -> None:
-    """The straggler is named for a third of a short run at least, its end among it, and nobody else is."""
+    """The straggler is named for a third of a short run at least, its end among it, and no other is."""
     named = [record.get("rank/straggler") for record in run.records]
     assert named[-1] == rank
     assert named.count(rank) >= len(named) / 3
@@ -114,7 +114,7 @@ def assert_named(run: Run, rank: int) -> None:
 
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_slow_rank_is_named_and_seen_by_the_wait_of_the_other(run_of: Any, late: int) -> None:
-    """Its own account looks healthy: it waits for nobody."""
+    """Its own account looks healthy: it waits for no other."""
     run = run_of(f"two ranks, {late} slow")
     waited = run.median("rank/rank_barrier_max_ms") - run.median("rank/rank_barrier_min_ms")
     assert waited == pytest.approx(DELAY_MS, abs=4)
@@ -131,9 +131,9 @@ def test_a_rank_slower_by_a_twentieth_is_named_and_of_equal_ranks_none(tmp_path:
     runs = {}
     for name, more_ms in (("equal", 0.0), ("slower", 0.05)):
         work_ms = sum(runs["equal"].median(f"rank/1/{phase}_ms") for phase in ("train", "replay_sample")) if runs else 0
-        told = {"SLOW_UPDATE_MS": str(more_ms * work_ms), "SLOW_RANK": "1"} if runs else {}
+        added = {"SLOW_UPDATE_MS": str(more_ms * work_ms), "SLOW_RANK": "1"} if runs else {}
         (tmp_path / name).mkdir()
-        runs[name] = train(tmp_path / name, words, told)
+        runs[name] = train(tmp_path / name, words, added)
     named = {name: [record.get("rank/straggler") for record in run.records] for name, run in runs.items()}
     assert len(named["slower"]) >= 15
     assert set(named["equal"]) == {None}

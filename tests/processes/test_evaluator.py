@@ -27,8 +27,8 @@ def final_state(directory: Path, step: int) -> dict[str, bytes]:
 
 def evaluations(records: list[dict[str, Any]]) -> dict[int, tuple[float, float]]:
     """Mean and version of every evaluation on record, by env steps."""
-    told = [record for record in records if "eval/mean_reward" in record]
-    return {each["eval/env_steps"]: (each["eval/mean_reward"], each["eval/policy_version"]) for each in told}
+    found = [record for record in records if "eval/mean_reward" in record]
+    return {each["eval/env_steps"]: (each["eval/mean_reward"], each["eval/policy_version"]) for each in found}
 
 
 # -- the same numbers -------------------------------------------------------------------------------------------------

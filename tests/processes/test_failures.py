@@ -172,11 +172,11 @@ def test_one_bad_row_more_than_the_limit_ends_the_run(start_run: Any) -> None:
     run = start_run(FAULTY, "env.kwargs.fail=nan_obs", "env.kwargs.at=110", "env.max_bad_rows=1")
     code, _, err = run.finish()
     assert code == 65, err
-    told = re.search(r"NaN or Inf in next_obs of environment 0 at env step (\d+), episode step \d+, seed \d+", err)
-    assert told is not None, err
+    named = re.search(r"NaN or Inf in next_obs of environment 0 at env step (\d+), episode step \d+, seed \d+", err)
+    assert named is not None, err
     [checkpoint] = run.checkpoints()
     state = json.loads((run.directory / "checkpoints" / checkpoint / "state.json").read_text())
-    assert state["env_steps"] == int(told[1])
+    assert state["env_steps"] == int(named[1])
 
 
 def test_a_machine_that_refuses_a_process_at_the_start_is_named(

@@ -191,7 +191,7 @@ def test_a_host_that_never_comes_ends_the_wait_for_it() -> None:
 
 
 def test_what_cannot_work_across_hosts_is_refused_at_once(traces: Any, tmp_path: Path) -> None:
-    """In the environment that torchrun makes; nobody is there to answer, and nobody is asked."""
+    """In the environment that torchrun makes; no other host is there to answer, and none is asked."""
     launcher = {
         "TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_USE_AGENT_STORE": "True", "LOCAL_WORLD_SIZE": "1",
         "WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9",

@@ -47,7 +47,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
     sac, td3, curves, act, evaluated, compared = cells
     for cell in (sac, td3):
         assert "2,000 env steps" in shown(cell)
-        assert len(cell.outputs) <= 12, "one line of progress is written anew"
+        assert len(cell.outputs) <= 12, "one line of progress is written again"
     assert any("image/png" in output.get("data", {}) for output in curves.outputs)
     assert -2500 < float(shown(act).split()[-1]) <= 0
     assert "'sac'" in shown(evaluated)

@@ -37,14 +37,6 @@ def test_a_side_keeps_its_capacity_while_the_other_holds_it_up(tmp_path: Path, o
         assert record[key] == pytest.approx(alone.median(key), rel=0.1)
 
 
-def test_a_slow_learner_is_the_collectors_wait_and_leaves_its_capacity_as_it_was(tmp_path: Path) -> None:
-    plan: Plan = [({STEP: 20.0}, 90), ({STEP: 20.0, UPDATE: 50.0}, 90)]
-    usual, slow = run_plan(tmp_path, (POINT, "collect.mode=alternate"), plan)
-    wait, capacity = "timing/collector_learner_wait_ms", "perf/collector_capacity"
-    assert slow.median(wait) - usual.median(wait) == pytest.approx(50.0, abs=5.0)
-    assert slow.median(capacity) == pytest.approx(usual.median(capacity), rel=0.05)
-
-
 # -- from an undelayed account to what both sides give together -------------------------------------------------------
 
 

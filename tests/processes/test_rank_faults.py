@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.numpy import load_file
 
-from tests.processes.conftest import ENDLESS, LiveRun, replay_bytes
+from tests.processes.conftest import ENDLESS
 
 pytestmark = pytest.mark.mp
 PATIENCE_S = 100.0  # for processes that all start at once on a busy machine
@@ -20,11 +18,6 @@ TWO = ("runner=multi_gpu", "runner.world_size=2", "device=cpu", "collect.num_col
 
 def last_line(err: str) -> str:
     return err.strip().splitlines()[-1]
-
-
-def learner_tensors(run: LiveRun, checkpoint: str) -> dict[str, Any]:
-    tensors: dict[str, Any] = load_file(run.directory / "checkpoints" / checkpoint / "learner.safetensors")
-    return tensors
 
 
 # -- death and silence ------------------------------------------------------------------------------------------------
@@ -106,37 +99,3 @@ def test_ctrl_c_saves_one_checkpoint_of_all_ranks_and_they_resume_there(start_ru
     assert f"resuming at env step {stopped_at:,}" in out
     assert "not bitwise" not in out
     assert (resumed.summary()["env_steps"], resumed.summary()["updates"]) == (goal, goal - 100)
-
-
-@pytest.mark.slow
-@pytest.mark.promise("exact-resume")
-def test_two_ranks_stopped_and_resumed_are_bitwise_the_uninterrupted_ones(start_run: Any, tmp_path: Path) -> None:
-    options = (*TWO, "collect.mode=alternate", "algo.normalize_obs=true", "total_timesteps=800")
-    assert start_run(*options, "run_dir=whole").finish(PATIENCE_S)[0] == 0
-    broken = start_run(*options, "run_dir=broken")
-    broken.wait_for_updates()
-    broken.signal(signal.SIGTERM)
-    assert broken.finish(PATIENCE_S)[0] == 143
-    assert broken.checkpoints()[-1] < "step-000000000800", "stopped too late to prove anything"
-    code, out, _ = start_run(command=("resume", "broken")).finish(PATIENCE_S)
-    assert code == 0
-    assert "not bitwise" not in out
-    whole, again = (tmp_path / name / "checkpoints" / "step-000000000800" for name in ("whole", "broken"))
-    shares = {f"{what}-{index}" for index in (0, 1) for what in ("rank", "collector")}
-    names = [path.name for path in whole.iterdir() if path.stem in shares | {"learner"}]
-    assert len(names) == 7
-    assert [name for name in names if (whole / name).read_bytes() != (again / name).read_bytes()] == []
-    assert [ring for ring in (0, 1) if replay_bytes(whole, ring) != replay_bytes(again, ring)] == []
-
-
-@pytest.mark.slow
-def test_resume_with_other_ranks_normalises_no_row_twice(start_run: Any) -> None:
-    assert start_run(*TWO, "algo.normalize_obs=true", "total_timesteps=200").finish(PATIENCE_S)[0] == 0
-    for ranks, steps in ((1, 300), (2, 400)):
-        run = start_run(f"runner.world_size={ranks}", f"total_timesteps={steps}", command=("resume", "run"))
-        code, out, err = run.finish(PATIENCE_S)
-        assert (code, err) == (0, "")
-        assert f"not bitwise: {3 - ranks} learner ranks before, {ranks} now" in out
-        assert run.summary()["updates"] == steps - 100
-        checkpoint = f"step-{steps:012d}"
-        assert float(learner_tensors(run, checkpoint)["policy.normalizer.count"]) == steps

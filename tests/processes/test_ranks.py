@@ -143,13 +143,13 @@ def losses(what: str, tmp_path: Path, survivors: tuple[int, ...], num_ranks: int
 
 
 @pytest.mark.promise("no-hang", "last-words")
-def test_the_death_of_a_rank_is_told_by_name(tmp_path: Path) -> None:
+def test_the_death_of_a_rank_is_named(tmp_path: Path) -> None:
     [answer] = losses("die-1", tmp_path, (0,))
     assert "lost rank 1: it died" in answer["error"]
 
 
 @pytest.mark.promise("no-hang", "last-words")
-def test_a_frozen_rank_is_told_by_name(tmp_path: Path) -> None:
+def test_a_frozen_rank_is_named(tmp_path: Path) -> None:
     """Rank 0, which serves the store."""
     [answer] = losses("freeze-0", tmp_path, (1,))
     assert "rank 0" in answer["error"]

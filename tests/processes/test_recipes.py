@@ -54,20 +54,13 @@ RECIPES = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=RECIPES)
-def recipe(request: pytest.FixtureRequest) -> Recipe:
-    found = RECIPES[request.param]
-    found.skip_without()
-    return found
-
-
-def test_its_spaces_are_those_of_the_page(recipe: Recipe) -> None:
+@pytest.mark.parametrize("name", RECIPES)
+def test_an_environment_has_the_spaces_of_the_page_and_trains(name: str, start_run: StartRun) -> None:
+    recipe = RECIPES[name]
+    recipe.skip_without()
     spec = probe(EnvConfig(id=recipe.env_id, kwargs=recipe.kwargs))
     assert (spec.obs_dim, spec.action_dim) == (recipe.obs_dim, recipe.action_dim)
     assert (spec.obs_keys, spec.max_episode_steps) == (recipe.obs_keys, recipe.max_episode_steps)
-
-
-def test_it_trains(recipe: Recipe, start_run: StartRun) -> None:
     kwargs = [f"env.kwargs.{key}={value}" for key, value in recipe.kwargs.items()]
     run = start_run(f"env.id={recipe.env_id}", *kwargs, "total_timesteps=1500", "eval.episodes=1")
     code, _, err = run.finish(120.0)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.config.run_files import read_config
 from offpolicy.replay.row_layout import RowLayout
 from tests import faults
-from tests.processes.conftest import ENDLESS, FINISHED, PACED, LiveRun, StartRun, find_process, replay_bytes
+from tests.processes.conftest import FINISHED, PACED, LiveRun, StartRun, find_process, replay_bytes
 from tests.processes.test_appo import TINY_APPO
 from tests.replay_scene import saved_transitions
 
@@ -185,35 +183,6 @@ def test_a_killed_process_of_appo_leaves_no_env_step_that_nothing_is_learnt_from
     assert run.summary()["env_steps"] >= 2400
     assert run.summary()["updates"] >= 2 * 2 * 2400 // (10 * 2)  # those that were lost with the networks are made again
     check_records(run)
-    traces.assert_none()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("kills", "options"),
-    [
-        (20, ("collect.mode=free", "collect.num_collectors=3", "env.num_envs=2", "replay.capacity=3000")),
-        (10, ("collect.mode=overlap", "collect.num_collectors=2", "checkpoint.every=200")),
-        (5, ("collect.mode=alternate", "env.num_envs=2", "env.vectorization=async")),
-    ],
-)
-def test_many_kills_at_random_instants(start_run: StartRun, traces: Any, kills: int, options: tuple[str, ...]) -> None:
-    run = start_run(*ENDLESS, *COUNTER, "runner.max_restarts=1000000", "checkpoint.every=500", *options)
-    run.wait_for_updates()
-    chance = random.Random(kills)
-    for _ in range(kills):
-        time.sleep(chance.uniform(0.0, 3.0))  # one that starts may be killed too
-        kill(run, chance.choice(["learner", "collector"]))
-    time.sleep(5.0)
-    run.signal(signal.SIGINT)
-    assert run.finish(PATIENCE_S)[0] == 130
-    check_rows(run)
-    check_records(run)
-    goal = run.summary()["env_steps"] + 500
-    code, _, err = start_run(f"total_timesteps={goal}", command=("resume", "run")).finish(PATIENCE_S)
-    assert (code, err) == (0, "")
-    check_rows(run)
     traces.assert_none()
 
 

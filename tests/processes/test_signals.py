@@ -99,7 +99,7 @@ def test_a_frozen_collector_costs_ten_seconds_and_not_the_save(start_run: Any) -
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """An endless run under `nohup`, whose stdout is a full pipe that nobody reads."""
+    """An endless run under `nohup`, whose stdout is a full pipe without a reader."""
 
     run: LiveRun
     traces: Traces

@@ -1,4 +1,4 @@
-"""The accounts of the processes of one run, held against each other: they close, and they agree."""
+"""The accounts of the processes of one run, compared with each other: they close, and they agree."""
 
 from __future__ import annotations
 

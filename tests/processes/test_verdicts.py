@@ -45,17 +45,17 @@ def neighbours(one_core: int, tmp_path: Path) -> Iterator[None]:
 
 
 def bottleneck(run: Run) -> dict[str, Any]:
-    told: dict[str, Any] = run.summary["bottleneck"]
-    return told
+    found: dict[str, Any] = run.summary["bottleneck"]
+    return found
 
 
 @pytest.mark.usefixtures("neighbours")
-def test_a_learner_whose_core_others_take_is_told_so(tmp_path: Path) -> None:
+def test_a_learner_whose_core_others_take_is_in_contention(tmp_path: Path) -> None:
     words = ("env.id=offpolicy.envs.toy:PointMass-v0", "algo.hidden_dims=[256,256]", "algo.batch_size=256")
     run = train(tmp_path, (*words, "total_timesteps=300", "log.every_s=0.5"), {})
-    told = bottleneck(run)
-    assert told["verdict"] == "contention", told
-    assert told["reason"].startswith("the learner could have run and was not given a core for ")
+    found = bottleneck(run)
+    assert found["verdict"] == "contention", found
+    assert found["reason"].startswith("the learner could have run and was not given a core for ")
     assert run.median("cpu/learner_descheduled_pct") > 30.0
 
 
@@ -63,8 +63,8 @@ def test_a_learner_whose_core_others_take_is_told_so(tmp_path: Path) -> None:
 def test_resets_are_to_blame_where_they_take_the_time(tmp_path: Path) -> None:
     words = (SLOW_STEP, "env.kwargs.step_ms=1", "env.kwargs.reset_ms=600", "total_timesteps=500")
     run = train(tmp_path, words, {})
-    told = bottleneck(run)
-    assert (told["verdict"], told["phase"]) == ("collector", "env_step"), told
-    assert "because environments are reset" in told["reason"]
-    assert told["advice"][0].startswith("collect.mode=auto: ")  # the resets beside the updates
-    assert told["advice"][1].startswith("env.num_envs=4 env.vectorization=async: ")  # the others step meanwhile
+    found = bottleneck(run)
+    assert (found["verdict"], found["phase"]) == ("collector", "env_step"), found
+    assert "because environments are reset" in found["reason"]
+    assert found["advice"][0].startswith("collect.mode=auto: ")  # the resets beside the updates
+    assert found["advice"][1].startswith("env.num_envs=4 env.vectorization=async: ")  # the others step meanwhile

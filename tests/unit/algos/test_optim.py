@@ -109,7 +109,7 @@ def test_clipping_scales_a_gradient_to_the_norm() -> None:
 def test_a_gradient_whose_squared_norm_overflows_stops_the_run(
     elements: tuple[float, ...], overflows: bool, max_grad_norm: float | None
 ) -> None:
-    """Clipping made a step of zero of it, and Adam without clipping an infinite moment, and nobody was told."""
+    """Clipping made a step of zero of it, and Adam without clipping an infinite moment, without a word."""
     weight, optimizer_step = nn.Parameter(torch.ones(len(elements))), OptimizerStep(CPU, SoloExchange())
     adam = GuardedAdam({"weight": weight}, 0.1, optimizer_step.guard)
     optimizer_step.minimize(Loss((weight * torch.tensor(elements)).sum(), adam, max_grad_norm))

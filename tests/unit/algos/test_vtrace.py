@@ -167,7 +167,7 @@ def test_autoreset_rows_pass_nothing_back() -> None:
     assert path.targets(lam=1.0).value.squeeze(-1).tolist() == pytest.approx([0.9, 0.0, 50.9])
 
 
-# Seeded bugs, each as a change of what the right rule is told.
+# Bounds of the ratios.
 
 
 def test_ratios_count_no_more_than_the_bounds() -> None:

@@ -108,7 +108,7 @@ def test_open_rows_of_an_abandoned_episode_are_dropped_and_those_of_others_stay(
     assert [row[:2] for row in stored(ring)] == [(0.0, 2.0), (1.0, 3.0), (50.0, 52.0)]
 
 
-def test_no_row_leads_from_one_episode_to_another_where_nobody_has_abandoned_it() -> None:
+def test_no_row_leads_from_one_episode_to_another_where_it_was_not_abandoned() -> None:
     writer, ring = make(n_step=2, num_envs=2)
     feed(writer, [0.0, 10.0], outcome([1.0, 11.0]))
     feed(writer, [1.0, 50.0], outcome([2.0, 51.0]))

@@ -150,7 +150,7 @@ def test_waiting_and_open_rollouts_survive_a_snapshot_with_their_lag() -> None:
         assert (restored.number, restored.num_steps) == (stamp.number, stamp.num_steps)
 
 
-def test_a_rollout_with_a_bad_row_is_dropped_and_the_next_one_begins_anew() -> None:
+def test_a_rollout_with_a_bad_row_is_dropped_and_the_next_one_begins_again() -> None:
     scene = Scene()
     scene.write(0)
     with pytest.raises(BadRowError) as caught:

@@ -137,8 +137,6 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "number = 3\n"
         "def normalized(env):\n    return doubled(gymnasium.wrappers.NormalizeObservation(env))\n"
         "def scaled(env):\n    return gymnasium.wrappers.NormalizeReward(env)\n"
-        "def frozen(env):\n    env = gymnasium.wrappers.NormalizeObservation(env)\n"
-        "    env.update_running_mean = False\n    return env\n"
     )
     (tmp_path / "mine_wrappers.py").write_text(text)
     monkeypatch.chdir(tmp_path)

@@ -72,7 +72,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> list[FakePool]:
     return made
 
 
-def test_a_pool_begins_anew_with_the_seeds_of_a_reset_and_goes_on_without(fake: list[FakePool]) -> None:
+def test_a_pool_begins_again_with_the_seeds_of_a_reset_and_goes_on_without(fake: list[FakePool]) -> None:
     vector = make(PENDULUM)
     assert vector.reset(seed=[7, 9])[0][:, :2].tolist() == [[7, 0], [9, 0]]
     assert vector.reset()[0][:, :2].tolist() == [[7, 1], [9, 1]]

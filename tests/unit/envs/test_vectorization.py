@@ -39,7 +39,7 @@ def wrapped() -> Any:
         ({"id": "HalfCheetah-v4", "num_envs": 8}, "sync"),
         ({"id": "HumanoidStandup-v5", "num_envs": 8}, "sync"),
         ({"id": "Pendulum-v1", "num_envs": 8}, "sync"),
-        ({"id": "CartPole-v1", "num_envs": 8}, "sync"),  # it has a vector environment, which nobody has asked for
+        ({"id": "CartPole-v1", "num_envs": 8}, "sync"),  # it has a vector environment, which was not asked for
         ({"id": "no_such_module:Reach-v0", "num_envs": 8}, "sync"),  # and is not imported
     ],
 )
@@ -68,12 +68,3 @@ def test_an_unknown_environment_is_no_task() -> None:
     )
     with pytest.raises(ConfigError, match="unknown to Gymnasium"):
         resolve_vectorization(EnvConfig(id="NoSuchEnv-v0", num_envs=8))
-
-
-def test_windows_are_opened_by_sync() -> None:
-    cfg = EnvConfig(id="Hopper-v5", num_envs=4, kwargs={"render_mode": "human"})
-    assert resolve_vectorization(cfg).vectorization == "sync"
-    assert (
-        resolve_vectorization(dataclasses.replace(cfg, kwargs={"render_mode": "rgb_array"})).vectorization == "mujoco"
-    )
-    assert why_not_batched(gymnasium.spec("Hopper-v5"), cfg.kwargs) is not None

@@ -6,17 +6,16 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from offpolicy.algos.registry import make_policy
 from offpolicy.config.algorithms import AlgoConfig
-from offpolicy.nets.actor_critic import CategoricalActor, GaussianActor, ValueCritic
+from offpolicy.nets.actor_critic import CategoricalActor, GaussianActor
 from offpolicy.nets.critics import DiscreteTwinCritic, make_critic
 from offpolicy.nets.mlp import mlp, orthogonal_
 from offpolicy.nets.normalizer import (
     ObsNormalizer,
     block_moments,
-    weighted_moments,
 )
 from offpolicy.nets.policy import Policy
 from offpolicy.types import SpaceSpec
@@ -95,28 +94,3 @@ def test_the_log_prob_of_a_sample_is_that_of_the_distribution(spec: SpaceSpec) -
     assert isinstance(policy.normalizer, ObsNormalizer)
     assert torch.equal(log_prob, policy.actor.distribution(policy.normalizer(OBS)).log_prob(action).detach())
     assert not torch.allclose(log_prob, policy.actor.distribution(OBS).log_prob(action))
-
-
-def critic_that_saw(*returns: float) -> ValueCritic:
-    critic = ValueCritic(3, (8,), "tanh", normalize_value=True)
-    assert critic.normalizer is not None
-    critic.normalizer.absorb(block_moments(torch.tensor(returns)[:, None]))
-    return critic
-
-
-def test_returns_and_units_are_inverse() -> None:
-    critic, values = critic_that_saw(100.0, 104.0), torch.tensor([[96.0, 102.0], [104.0, 9000.0]])
-    assert torch.allclose(critic.in_units(values), torch.tensor([[-3.0, 0.0], [1.0, 4449.0]]))  # not clipped
-    assert torch.allclose(critic.in_returns(critic.in_units(values)), values, rtol=1e-6)
-
-
-def rows_and_weight() -> tuple[Tensor, Tensor]:
-    """Rows [20, 2] far from zero, of which those that do not count are further still."""
-    weight = (torch.arange(20) % 3 != 0).float()
-    rows = 1000.0 + torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
-    return torch.where(weight[:, None] == 1.0, rows, 1e6), weight
-
-
-def test_weighted_moments_are_those_of_the_rows_that_count() -> None:
-    rows, weight = rows_and_weight()
-    assert torch.allclose(weighted_moments(rows, weight), block_moments(rows[weight == 1.0]), rtol=1e-12)

@@ -36,27 +36,6 @@ def test_gymnasium_finds_nothing_wrong() -> None:
     check_env(HandRotation(), skip_render_check=True)
 
 
-def test_without_a_seed_no_hand_repeats_the_episode_of_another_vector() -> None:
-    first, second = (HandRotationVector(2, groups=["obs"]).reset()[0]["obs"] for _ in range(2))
-    assert all(not np.array_equal(hand, other) for hand, other in zip(first, second, strict=True))
-
-
-@pytest.mark.parametrize("seed", [0, 3])
-def test_a_seed_that_is_a_number_of_numpy_is_that_seed(seed: int) -> None:
-    first, second = (HandRotationVector(2).reset(seed=own)[0]["obs"] for own in (seed, np.int64(seed)))
-    assert np.array_equal(first, second)
-
-
-def test_a_hand_does_not_depend_on_how_many_there_are_beside_it() -> None:
-    alone, crowd = HandRotationVector(1), HandRotationVector(5, num_threads=2)
-    alone.reset(seed=[7])
-    crowd.reset(seed=[1, 2, 7, 3, 4])
-    action = np.random.default_rng(0).uniform(-1.0, 1.0, (30, NUM_JOINTS)).astype(np.float32)
-    for each in action:
-        seen, of_crowd = alone.step(each[None])[0], crowd.step(np.tile(each, (5, 1)))[0]
-        assert all(np.array_equal(seen[name][0], of_crowd[name][2]) for name in seen)
-
-
 def test_many_hands_in_one_call_are_as_many_hands_one_after_another_beyond_the_end_of_an_episode() -> None:
     """The row of a reset drew pushes and noise of joints from the generator of the next episode."""
     runs = []
