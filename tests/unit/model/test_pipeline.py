@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 
 from offpolicy.model.rates import Rates, RateWindow
 from offpolicy.model.windows import FEW_ARRIVALS
-from offpolicy.replay.rate_limiter import LearningStart, RateLimiter
 from offpolicy.types import Account, Snapshot
 from tests.unit.model.pipeline import MS, Pipeline, S
 from tests.unit.model.readings import collector, snapshot
@@ -44,12 +41,6 @@ def test_every_rate_of_a_known_pipeline_is_exact(mode: str) -> None:
         assert rates.predicted_steps_per_sec == pytest.approx(THRU[mode], rel=1e-9)
 
 
-def test_the_debt_of_a_known_pipeline_is_exact() -> None:
-    pace = RateLimiter.of("overlap", 2 / 3, 3, band=0, start=LearningStart(100, 0), total=10**6)
-    assert pace.debt(100 + 300, 190) == Fraction(10)
-    assert pace.debt(100 + 300, 201) == Fraction(-1)
-
-
 # -- arrivals in bursts -----------------------------------------------------------------------------------------------
 
 RATE = 8.0
@@ -76,14 +67,6 @@ def test_bursts_bias_no_rate(burst: int, period_s: float, mode: str) -> None:
         assert rates.steps_per_sec is None or rates.steps_per_sec == pytest.approx(RATE, rel=1e-9)
         assert rates.collector_capacity == pytest.approx(capacity, rel=1e-9)
         assert rates.predicted_steps_per_sec == pytest.approx(RATE, rel=NEAR)
-
-
-@pytest.mark.parametrize(("burst", "period_s"), BURSTS[:-1])
-def test_bursts_do_not_bias_what_the_learner_could_do(burst: int, period_s: float) -> None:
-    """More than 64 updates are several iterations of the learner: those of the last pattern are not regular."""
-    for mode in ("alternate", "overlap"):
-        for rates in rates_of(burst_pipeline(burst, period_s, mode).run(40 * period_s), mode)[FEW_ARRIVALS:]:
-            assert rates.learner_capacity == pytest.approx(20.0, rel=NEAR)
 
 
 # -- the window -------------------------------------------------------------------------------------------------------
@@ -116,9 +99,3 @@ def test_the_collectors_capacity_survives_a_learner_that_holds_it_up() -> None:
     # Negative control: TorchSpec's, of the calls that ended in the last 10 s.
     finished = [[end for end in held_up.step_ends_ns if 0 <= at - end <= 10 * S] for at in range(60 * S, 400 * S, S)]
     assert min(len(calls) for calls in finished) == 0
-
-
-def test_the_learners_capacity_survives_a_collector_that_holds_it_up() -> None:
-    held_up = Pipeline(2, lambda _: 12 * S, 100 * MS, lead=2)  # 10 env steps per second, if there were any
-    for rates in rates_of(held_up.run(400), "overlap")[FEW_ARRIVALS:]:
-        assert rates.learner_capacity == pytest.approx(10.0, rel=NEAR)

@@ -6,6 +6,7 @@ import pytest
 
 from offpolicy.model.rates import compute_rates
 from offpolicy.model.windows import of_iterations
+from offpolicy.timing.phases import LEARNER_PERIODIC, LearnerPhase
 from offpolicy.types import NO_ACCOUNT, CollectorTotals
 from tests.unit.model.readings import account, collector, cooled, snapshot
 
@@ -23,12 +24,6 @@ def test_without_accounts_rates_come_from_counters_and_the_supervisors_clock() -
     rates = compute_rates(before, after, "alternate")
     assert (rates.steps_per_sec, rates.updates_per_sec, rates.utd) == (150.0, 150.0, 1.0)
     assert (rates.collector_capacity, rates.learner_capacity, rates.predicted_steps_per_sec) == (None, None, None)
-
-
-def test_collector_capacity_leaves_out_its_wait_for_the_learner() -> None:
-    before = snapshot(0.0, NO_ACCOUNT, 0, collector(account(0.0), 0))
-    after = snapshot(2.0, NO_ACCOUNT, 0, collector(account(2.0, learner_wait=1.5, env_step=0.4), 100))
-    assert compute_rates(before, after, "overlap").collector_capacity == pytest.approx(200.0)
 
 
 @pytest.mark.parametrize(("mode", "capacity"), [("overlap", 125.0), ("free", 125.0), ("alternate", 200.0)])
@@ -60,35 +55,15 @@ def test_rates_of_several_hosts_are_those_of_this_host_times_their_number(is_tim
     assert rates.collector_capacity == (5 * 300.0 if is_timed else None)
 
 
-@pytest.mark.parametrize("phase", ["collector_wait", "sync_coordination", "evaluation", "checkpoint"])
-def test_learner_capacity_leaves_out_waits_and_periodic_work(phase: str) -> None:
-    learner = account(10.0, train=2.0, **{phase: 8.0})
+def test_learner_capacity_is_of_every_phase_of_work_without_waits_for_collectors_and_periodic_work() -> None:
+    pauses = {LearnerPhase.COLLECTOR_WAIT, LearnerPhase.SYNC_COORDINATION, *LEARNER_PERIODIC}
     before = snapshot(0.0, account(0.0), 0, collector(NO_ACCOUNT, 0))
-    rates = compute_rates(before, snapshot(10.0, learner, 100, collector(NO_ACCOUNT, 50)), "overlap")
-    assert rates.learner_active_s == pytest.approx(0.02)
-    assert rates.utd == 2.0
-    assert rates.learner_capacity == pytest.approx(1 / (0.02 * 2.0))
-
-
-@pytest.mark.parametrize(
-    "phase",
-    [
-        "train",
-        "replay_sample",
-        "h2d",
-        "param_sync",
-        "weight_publish",
-        "log",
-        "other",
-        "replay_batch_wait",
-        "rank_barrier",
-    ],
-)
-def test_learner_capacity_counts_every_phase_of_work(phase: str) -> None:
-    learner = account(10.0, collector_wait=8.0, **{phase: 2.0} if phase != "other" else {})
-    before = snapshot(0.0, account(0.0), 0, collector(NO_ACCOUNT, 0))
-    rates = compute_rates(before, snapshot(10.0, learner, 100, collector(NO_ACCOUNT, 100)), "overlap")
-    assert rates.learner_active_s == pytest.approx(0.02)
+    for phase in set(LearnerPhase) - {LearnerPhase.TRAIN, LearnerPhase.OTHER}:
+        learner = account(10.0, train=2.0, **{phase: 8.0})
+        rates = compute_rates(before, snapshot(10.0, learner, 100, collector(NO_ACCOUNT, 50)), "overlap")
+        active_s = 0.02 if phase in pauses else 0.1
+        assert (rates.learner_active_s, rates.utd) == pytest.approx((active_s, 2.0))
+        assert rates.learner_capacity == pytest.approx(1 / (active_s * 2.0))
 
 
 def test_a_window_without_data_gives_none_not_zero() -> None:

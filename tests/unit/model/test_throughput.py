@@ -78,12 +78,6 @@ def test_what_each_mode_makes_of_costs_that_vary(mode: str, num_collectors: int,
     assert seconds_per_step(mode, even, [even] * num_collectors) == pytest.approx(seconds, rel=0.01)
 
 
-def test_in_free_mode_collectors_share_the_steps() -> None:
-    """One of 10 and one of 30 ms per env step of the run, if they did as many: together 15."""
-    assert seconds_per_step("free", *costs(0.001), costs(0.010, 0.030)) == pytest.approx(0.015)
-    assert seconds_per_step("overlap", *costs(0.001), costs(0.010, 0.030)) == pytest.approx(0.030)
-
-
 def test_in_free_mode_ranks_wait_for_the_one_whose_collectors_are_slowest() -> None:
     """Rank 0 has collectors 0 and 2, rank 1 has 1 and 3. Each of 10, 30, 10 and 30 ms per env step of the run."""
     collectors = costs(0.010, 0.030) * 2
@@ -156,14 +150,6 @@ def test_the_costs_of_an_account_are_its_shares_of_the_measured_capacities() -> 
 
 
 # -- the waterfall ----------------------------------------------------------------------------------------------------
-
-
-def test_turns_and_pauses_take_their_shares() -> None:
-    """Of 10 ms per env step: 4 collecting, 4 learning, 2 evaluating."""
-    phases = {"collector_wait": 4 * S, "train": 4 * S, "evaluation": 2 * S}
-    losses = waterfall(250.0, 250.0, "alternate", 100.0, phases)
-    assert [cause for cause, _ in losses] == ["min(I, T)", "taking turns", "evaluation", "the rest"]
-    assert [rate for _, rate in losses] == pytest.approx([250.0, 125.0, 100.0, 100.0])
 
 
 def test_waits_of_the_slower_learner_add_up() -> None:

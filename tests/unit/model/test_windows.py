@@ -52,11 +52,6 @@ def test_what_resets_cost_is_what_their_steps_take_longer_than_the_others(
     assert tagged_excess_ns(window, CollectorPhase.ENV_STEP) == pytest.approx(excess_ms * 1e6)
 
 
-def test_where_every_step_holds_a_reset_what_they_cost_is_not_known() -> None:
-    window = Elapsed(9, 9, 3, {CollectorPhase.ENV_STEP: 9}, 0, tagged=TaggedTime(3, 9))
-    assert tagged_excess_ns(window, CollectorPhase.ENV_STEP) is None
-
-
 def test_cpu_time_of_the_warm_up_before_a_window_is_no_part_of_it() -> None:
     """Wall and phases begin anew where the warm-up ends; the clocks of processor and scheduler go on."""
     before = Account(0, 100, 0, {"train": 0}, cpu_ns=80, scheduler=SchedulerStats(runnable_ns=30, preemptions=3))

@@ -138,13 +138,6 @@ def test_a_process_that_ended_keeps_its_time_and_the_one_that_waited_for_it_does
     assert milliseconds(host.read(idle_ms=0))["env_workers"] == 450
 
 
-def test_a_process_that_starts_and_ends_between_two_readings_is_counted_once_its_parent_has_waited(host: Host) -> None:
-    host.proc.set(COLLECTOR, 10)
-    host.read(idle_ms=0)
-    host.proc.set(COLLECTOR, 10, waited_ms=250)
-    assert milliseconds(host.read(idle_ms=0))["env_workers"] == 250
-
-
 # -- quotas -----------------------------------------------------------------------------------------------------------
 
 

@@ -95,18 +95,6 @@ def test_a_phase_inside_itself_is_refused() -> None:
             pass
 
 
-def test_consecutive_iterations_share_their_boundary() -> None:
-    ledger, clock = ledger_at()
-    for _ in range(3):
-        with ledger.phase(Phase.TRAIN):
-            clock.advance(10)
-        clock.advance(1)
-        ledger.close()
-    account = ledger.account()
-    assert account.iterations == 3
-    assert account.wall_ns == 33
-
-
 def test_warm_up_is_kept_apart_and_starts_at_the_birth_of_the_process() -> None:
     clock = FakeClock(100)
     ledger = Ledger(Phase, clock, opened_ns=40)
