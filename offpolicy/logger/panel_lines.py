@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.text import Text
@@ -26,9 +25,8 @@ from offpolicy.model.bottleneck import Bottleneck, Detail, Verdict
 from offpolicy.output import UNKNOWN, return_text, three_digits
 from offpolicy.timing.phases import CoreClass, DeviceSpan, LearnerPhase, PackerPhase
 
-NAME_WIDTH = 11  # of the first lines
 BLOCKS = "▁▂▃▄▅▆▇█"
-NARROW = 76  # columns within the frame: below, the elapsed time gives way to the time left
+BROAD = 96  # columns within the frame from which on there is a line for the packer, the cores and every rank
 # What the short names mean, one after another in the last line, all at once with `?`.
 LEGEND: Mapping[str, str] = {
     "thru": "env steps per second of wall time, as measured",
@@ -44,7 +42,6 @@ LEGEND: Mapping[str, str] = {
 LEAST_MS = 0.005  # rounded to 0.01: the least time with which a phase has a row
 # What a record says about anything but time.
 COURSE = ("env_steps", "time/elapsed_s", "rollout/", "eval/", "train/n_updates")
-MAX_RANK_LINES = 8
 RANK_TIMES: Mapping[str, str] = {
     LearnerPhase.TRAIN: "train",
     LearnerPhase.COLLECTOR_WAIT: "collector wait",
@@ -63,8 +60,8 @@ class Shown:
     is_full: bool = False  # all rows and metrics, also those that this run cannot have
     record: Record = field(default_factory=dict)
     verdict: Verdict | None = None
-    returns: array[float] = field(default_factory=lambda: array("d"))
-    speeds: array[float] = field(default_factory=lambda: array("d"))
+    returns: list[float] = field(default_factory=list)
+    speeds: list[float] = field(default_factory=list)
     best: tuple[float, float] | None = field(init=False)  # mean return of the best evaluation, and its env steps
     seen: set[str] = field(default_factory=set)  # keys that have held a number other than 0
     num_records: int = 0
@@ -81,14 +78,15 @@ class Shown:
     def add(self, record: Record, verdict: Verdict | None = None, *, is_last: bool = False) -> None:
         """Takes over a record; of the last one the course of learning only, where there are times to keep."""
         if is_last and "perf/iter_ms" in self.record:
-            times = {key: value for key, value in self.record.items() if not key.startswith((*COURSE, "time/eta_s"))}
-            self.record = times | {key: value for key, value in record.items() if key.startswith(COURSE)}
+            course = {key: value for key, value in record.items() if key.startswith(COURSE)}
+            self.record = self.record | course | {"time/eta_s": None}
         else:
             self.record, self.verdict, self.num_records = record, verdict, self.num_records + 1
-            for points, key in ((self.returns, "rollout/ep_rew_mean"), (self.speeds, "perf/steps_per_sec")):
-                value = number(record, key)
-                if value is not None and math.isfinite(value) and (points is self.returns or "perf/iter_ms" in record):
-                    points.append(value)
+            value, speed = number(record, "rollout/ep_rew_mean"), number(record, "perf/steps_per_sec")
+            if value is not None and math.isfinite(value):  # another program's loop may report any
+                self.returns.append(value)
+            if speed is not None and "perf/iter_ms" in record:
+                self.speeds.append(speed)
             for key in record:
                 least = LEAST_MS if key.startswith("timing/") else sys.float_info.min
                 if abs(number(record, key) or 0.0) >= least:
@@ -109,38 +107,32 @@ def sparkline(points: Sequence[float], width: int) -> str:
     return "".join(BLOCKS[min(7, int(8 * (mean - low) / span)) if span else 0] for mean in means)
 
 
+def named(name: str, *parts: str | tuple[str, str]) -> Text:
+    """Returns a coloured name and the parts, each with or without a style."""
+    return Text.assemble((f"{name} ", "cyan"), *parts)
+
+
 def fitting(parts: Sequence[Text], width: int) -> Text:
     """Returns the parts in one line, without the last ones where the line would be longer than `width`."""
-    line = Text("  ").join(part for part in parts if part)
+    line = Text("  ").join(filter(None, parts))
     return line if line.cell_len <= width or len(parts) <= 1 else fitting(parts[:-1], width)
 
 
-def _named(name: str, *parts: str | tuple[str, str]) -> Text:
-    return Text.assemble((f"{name:<{NAME_WIDTH}}", "cyan"), *parts)
-
-
-def _pairs(pairs: Sequence[tuple[str, str]], width: int) -> Text:
-    return fitting([Text.assemble((name + " ", "cyan"), text) for name, text in pairs], width)
-
-
 def progress_line(shown: Shown, width: int) -> Text:
-    """Returns a bar, share, steps, the elapsed time, unless there is little room, and the time left, if it is known."""
+    """Returns a bar, the share, steps, the elapsed time, and the time left, if it is known."""
     record, total = shown.record, shown.header.total_timesteps
     steps, eta = number(record, "env_steps") or 0.0, number(record, "time/eta_s")
     text = f" {min(100, int(100 * steps // total)):3}%  {count(steps)} / {count(total)} steps"
-    text += "" if eta and width < NARROW else f"   elapsed {duration(number(record, 'time/elapsed_s'))}"
-    text += f"   ETA {duration(eta)}" if eta else ""
+    text += f"   elapsed {duration(number(record, 'time/elapsed_s'))}" + (f"   ETA {duration(eta)}" if eta else "")
     done = int(min(1.0, steps / total) * max(0, width - len(text)))
     return Text.assemble(("━" * done, "green"), ("─" * (width - len(text) - done), "bright_black"), text)
 
 
 def return_line(shown: Shown, width: int) -> Text:
     """Returns the mean return with its course, the newest and the best evaluation."""
-    record = shown.record
-    parts = [_named("return", (f"{return_text(number(record, 'rollout/ep_rew_mean')):>8}", "bold"))]
-    parts.append(Text(sparkline(shown.returns, width // 8), "green"))
-    mean = number(record, "eval/mean_reward")
-    if mean is not None:
+    record, newest = shown.record, return_text(number(shown.record, "rollout/ep_rew_mean"))
+    parts = [named("return    ", (f"{newest:>8}", "bold")), Text(sparkline(shown.returns, width // 8), "green")]
+    if (mean := number(record, "eval/mean_reward")) is not None:
         parts.append(Text(f"eval {return_text(mean)} ±{return_text(number(record, 'eval/std_reward'))}", "bold"))
     if shown.best is not None:
         parts.append(Text(f"best {return_text(shown.best[0])} at {count(shown.best[1])}"))
@@ -151,17 +143,13 @@ def return_line(shown: Shown, width: int) -> Text:
 
 def speed_line(shown: Shown, width: int) -> Text:
     """Returns the throughput with its course, and what it could be."""
-    record = shown.record
-    speed = f"{rate(number(record, 'perf/steps_per_sec')):>8}"
-    parts = [_named(METRICS["perf/steps_per_sec"].row, (speed, "bold"), " env steps/s")]
+    record, speed = shown.record, rate(number(shown.record, "perf/steps_per_sec"))
+    parts = [named("thru      ", (f"{speed:>8}", "bold"), " env steps/s")]
     parts.append(Text(sparkline(shown.speeds, width // 8), "green"))
-    could = number(record, "perf/predicted_steps_per_sec")
-    if could is not None:
+    if (could := number(record, "perf/predicted_steps_per_sec")) is not None:
         error = number(record, "perf/prediction_error_pct")
-        within = "" if error is None else f" +-{max(1.0, error):.0f}%"
-        parts.append(Text(f"{METRICS['perf/predicted_steps_per_sec'].row} {rate(could)}{within}"))
-    updates = number(record, "perf/updates_per_sec")
-    if updates is not None:
+        parts.append(Text(f"pred {rate(could)}" + ("" if error is None else f" +-{max(1.0, error):.0f}%")))
+    if (updates := number(record, "perf/updates_per_sec")) is not None:
         parts.append(Text(f"{rate(updates)} updates/s"))
     return fitting(parts, width)
 
@@ -170,144 +158,143 @@ def bottleneck_sentence(verdict: Verdict | None) -> str:
     """Returns what bounds the run in plain words."""
     if verdict is None or verdict.bottleneck is Bottleneck.WARMING_UP:
         return "not known yet: no update has been timed"
-    if verdict.bottleneck is Bottleneck.UNKNOWN or verdict.phase is None:
+    if verdict.phase is None:
         return f"not known: {verdict.reason}"
-    is_learner = isinstance(verdict.phase, LearnerPhase)
-    side = "learner" if is_learner else "collector"
-    row = (LEARNER_ROWS if is_learner else COLLECTOR_ROWS)[verdict.phase]
+    side, rows = "collector", COLLECTOR_ROWS
+    if isinstance(verdict.phase, LearnerPhase):
+        side, rows = "learner", LEARNER_ROWS
+    row, share = rows[verdict.phase], f"{verdict.share:.0%}"
     if verdict.bottleneck is Bottleneck.CONTENTION:
-        return f"no free core: the {side} got none for {verdict.share:.0%} of the time"
+        return f"no free core: the {side} got none for {share} of the time"
     if verdict.bottleneck is Bottleneck.BALANCED:
-        return f"no side alone: both are equally busy; {row} takes {verdict.share:.0%} of the {side}'s time"
+        return f"no side alone: both are equally busy; {row} takes {share} of the {side}'s time"
     if verdict.detail is Detail.RESETS:
-        return f"the {side}: resetting environments takes {verdict.share:.0%} of its time"
+        return f"the {side}: resetting environments takes {share} of its time"
     launches = ", most of it to launch kernels" if verdict.detail is Detail.LAUNCH_BOUND else ""
-    return f"the {side}: {row} takes {verdict.share:.0%} of its time{launches}"
+    return f"the {side}: {row} takes {share} of its time{launches}"
 
 
 def verdict_lines(verdict: Verdict | None) -> list[Text]:
     """Returns the bottleneck and the one thing to try; then the reason of the verdict and the rest of the advice."""
     color = "bold red" if verdict is not None and verdict.bottleneck is Bottleneck.CONTENTION else "bold yellow"
     advice = () if verdict is None else verdict.advice
-    typed = [advice.text.partition(": ") for advice in advice] or [(UNKNOWN, "", "")]
+    typed = [one.text.partition(": ") for one in advice] or [(UNKNOWN, "", "")]
     first, *others = [((words, "bold green"), colon + effect) for words, colon, effect in typed]
-    lines = [_named("bottleneck", (bottleneck_sentence(verdict), color)), _named("try", *first)]
+    lines = [named("bottleneck", (bottleneck_sentence(verdict), color)), named("try       ", *first)]
     if verdict is not None and verdict.phase is not None:
-        lines += [_named("because", verdict.reason), *(_named("or", *other) for other in others)]
+        lines += [named("because   ", verdict.reason), *(named("or        ", *other) for other in others)]
     return lines
 
 
-def rate_lines(record: Record, header: RunHeader, width: int) -> list[Text]:
+def rate_lines(shown: Shown, width: int) -> list[Text]:
     """Returns a line on the capacities, and one on the state of updates and rows."""
-    rates = [
-        ("alone: I collector", rate(number(record, "perf/collector_capacity"))),
-        ("T learner", rate(number(record, "perf/learner_capacity")) + " env steps/s"),
-    ]
-    names = {"restarts": "train/restarts", "env restarts": "collect/restarts"}
-    states = [(name, count(times)) for name, key in names.items() if (times := number(record, key))]
-    states.append(("utd", fixed(number(record, "perf/utd"), 2)))
-    lag = ("lag", f"{fixed(number(record, 'perf/policy_lag'), 1)} versions")
-    if header.has_rollouts:
+    record = shown.record
+    rates = {
+        "alone: I collector": rate(number(record, "perf/collector_capacity")),
+        "T learner": rate(number(record, "perf/learner_capacity")) + " env steps/s",
+    }
+    restarts = {"restarts": number(record, "train/restarts"), "env restarts": number(record, "collect/restarts")}
+    states = {name: count(times) for name, times in restarts.items() if times}
+    states["utd"] = fixed(number(record, "perf/utd"), 2)
+    lag = f"{fixed(number(record, 'perf/policy_lag'), 1)} versions"
+    if shown.header.has_rollouts:
         lost = (number(record, "perf/rollouts_dropped") or 0) + (number(record, "perf/rollouts_too_old") or 0)
-        states += [
-            lag,
-            ("lag p95", fixed(number(record, "perf/policy_lag_p95"), 0)),
-            ("rollout", f"{milliseconds(number(record, ROLLOUT_KEY))} ms"),
-            ("lost", f"{count(lost)} rollouts"),
-        ]
+        states |= {
+            "lag": lag,
+            "lag p95": fixed(number(record, "perf/policy_lag_p95"), 0),
+            "rollout": f"{milliseconds(number(record, ROLLOUT_KEY))} ms",
+            "lost": f"{count(lost)} rollouts",
+        }
     else:
         fill = number(record, "replay/fill")
-        states += [
-            ("debt", f"{fixed(number(record, 'perf/update_debt'), 0)} updates"),
-            lag,
-            ("age", f"{count(number(record, 'perf/sample_age'))} steps"),
-            ("replay", UNKNOWN if fill is None else f"{fill:.0%} full"),
-        ]
-    return [_pairs(rates, width), _pairs(states, width)]
+        states |= {
+            "debt": f"{fixed(number(record, 'perf/update_debt'), 0)} updates",
+            "lag": lag,
+            "age": f"{count(number(record, 'perf/sample_age'))} steps",
+            "replay": UNKNOWN if fill is None else f"{fill:.0%} full",
+        }
+    return [fitting([named(*pair) for pair in pairs.items()], width) for pairs in (rates, states)]
 
 
-def machine_line(record: Record, width: int) -> list[Text]:
-    """Returns the use of cores and memory and, where the run uses one, of the GPU; nothing where none is known."""
-    parts: list[tuple[str, str]] = []
-    capacity = number(record, CORES_KEY)
-    if capacity is not None:
-        idle = (number(record, "cores/idle_ms_per_s") or 0.0) / MS_PER_S
-        others = max(0.0, (number(record, "cores/others_ms_per_s") or 0.0) / MS_PER_S)
+def machine_lines(shown: Shown, width: int) -> Iterator[Text]:
+    """Yields a line each on the ranks, on the device, and on cores, memory and GPU, as far as they are known."""
+    record, world_size = shown.record, shown.header.world_size
+    if world_size > 1:
+        waits = "/".join(fixed(number(record, f"rank/rank_barrier_{name}_ms"), 1) for name in RANK_STATISTICS)
+        working, late, late_ms = (number(record, f"rank/{name}") for name in ("num", "straggler", "late_ms"))
+        of_all = "" if working in (None, world_size) else f"{count(working)} of "
+        who = UNKNOWN if late_ms is None else "none is late"
+        if late is not None:
+            who = f"rank {count(late)} late {fixed(late_ms, 1)} ms ({number(record, 'rank/late_share') or 0.0:.0%})"
+        yield named("ranks", f"{of_all}{world_size}: barrier {waits} ms ({'/'.join(RANK_STATISTICS)}), {who}")
+    if "device/train_ms" in record:
+        train, h2d, hidden = (
+            milliseconds(number(record, f"device/{span}_ms"))
+            for span in (DeviceSpan.TRAIN, DeviceSpan.H2D, DeviceSpan.H2D_HIDDEN)
+        )
+        busy, bound = (percent(number(record, f"device/{name}"), 1.0) for name in ("busy_share", "launch_bound"))
+        yield named("device", f"train {train} ms   h2d {h2d}+{hidden} hidden   busy {busy}   launch-bound {bound}")
+    parts = []
+    if (capacity := number(record, CORES_KEY)) is not None:
+        idle, others = ((number(record, f"cores/{row}_ms_per_s") or 0.0) / MS_PER_S for row in ("idle", "others"))
         beside = f", others {others:.1f}" if others >= 0.1 else ""  # noqa: PLR2004  # a core's tenth is shown
-        parts.append(("cpu", f"{max(0.0, capacity - idle - others):.1f} of {capacity:g} cores{beside}"))
-    for name, used, total in (("memory", "memory_gib", "memory_total_gib"), ("vram", "vram_gib", "vram_total_gib")):
-        held, most = number(record, f"system/{used}"), number(record, f"system/{total}")
+        used = max(0.0, capacity - idle - max(0.0, others))
+        parts.append(named("cpu", f"{used:.1f} of {capacity:g} cores{beside}"))
+    for name in ("memory", "vram"):
+        held, most = number(record, f"system/{name}_gib"), number(record, f"system/{name}_total_gib")
         if held is not None and most is not None:
-            parts.append((name, f"{held:.1f} of {most:.1f} GiB"))
+            parts.append(named(name, f"{held:.1f} of {most:.1f} GiB"))
     for name, key, unit in (("gpu", "system/gpu_pct", "%"), ("power", "system/gpu_watts", " W")):
-        value = number(record, key)
-        if value is not None:
-            parts.append((name, f"{value:.0f}{unit}"))
-    return [_pairs(parts, width)] if parts else []
+        if (value := number(record, key)) is not None:
+            parts.append(named(name, f"{value:.0f}{unit}"))
+    if parts:
+        yield fitting(parts, width)
 
 
-def device_line(record: Record) -> list[Text]:
-    """Returns a line on the device's spans, where it has any."""
-    train, h2d, hidden = (
-        milliseconds(number(record, f"device/{span}_ms"))
-        for span in (DeviceSpan.TRAIN, DeviceSpan.H2D, DeviceSpan.H2D_HIDDEN)
-    )
-    busy, launch_bound = (percent(number(record, f"device/{name}"), 1.0) for name in ("busy_share", "launch_bound"))
-    line = f"train {train} ms   h2d {h2d}+{hidden} hidden   busy {busy}   launch-bound {launch_bound}"
-    return [] if train == UNKNOWN else [Text.assemble(("device ", "cyan"), line)]
+def detail_lines(shown: Shown) -> Iterator[Text]:
+    """Yields a line each on the thread that packs batches, on what the cores did, and on every rank."""
+    record = shown.record
+    if number(record, "prefetch/pack_ms"):
+        times = (
+            f"{phase.replace('_', ' ')} {milliseconds(number(record, f'prefetch/{phase}_ms'))}" for phase in PackerPhase
+        )
+        yield named("packer", "   ".join(times) + " ms per batch")
+    if (capacity := number(record, CORES_KEY)) is not None:
+        used = {str(row): (number(record, f"cores/{row}_ms_per_s") or 0.0) / MS_PER_S for row in CoreClass}
+        yield named("cores", cores_text(used, capacity))
+    for rank in range(shown.header.world_size):
+        if f"rank/{rank}/iter_ms" in record:
+            times = (
+                f"{name} {milliseconds(number(record, f'rank/{rank}/{key}_ms'))}" for key, name in RANK_TIMES.items()
+            )
+            cpu = percent(number(record, f"rank/{rank}/cpu_pct"), 100.0)
+            yield named(f"rank {rank}", "  ".join([*times, f"cpu {cpu}"]))
 
 
-def core_line(record: Record) -> list[Text]:
-    """Returns a line on what the cores did, where the record holds it."""
-    capacity = number(record, CORES_KEY)
-    if capacity is None:
-        return []
-    used = {str(row): (number(record, f"cores/{row}_ms_per_s") or 0.0) / MS_PER_S for row in CoreClass}
-    return [Text.assemble(("cores ", "cyan"), cores_text(used, capacity))]
+def lines_above(shown: Shown, width: int) -> list[Text]:
+    """Returns the lines above the account: what people look at."""
+    lines = (progress_line(shown, width), return_line(shown, width), speed_line(shown, width))
+    return [*lines, *verdict_lines(shown.verdict)[:2]]
 
 
-def rank_lines(record: Record, header: RunHeader) -> list[Text]:
-    """Returns a line on the waits of several ranks and which one is late, then one for each of the first ranks."""
-    if header.world_size == 1:
-        return []
-    waits = "/".join(fixed(number(record, f"rank/rank_barrier_{name}_ms"), 1) for name in RANK_STATISTICS)
-    working, late, late_ms = (number(record, f"rank/{name}") for name in ("num", "straggler", "late_ms"))
-    of_all = "" if working in (None, header.world_size) else f"{count(working)} of "
-    who = UNKNOWN if late_ms is None else "none is late"
-    if late is not None:
-        who = f"rank {count(late)} late {fixed(late_ms, 1)} ms ({number(record, 'rank/late_share') or 0.0:.0%})"
-    line = f"{of_all}{header.world_size}: barrier {waits} ms ({'/'.join(RANK_STATISTICS)}), {who}"
-    lines = [Text.assemble(("ranks ", "cyan"), line)]
-    with_iteration = [rank for rank in range(header.world_size) if f"rank/{rank}/iter_ms" in record]
-    for rank in with_iteration[:MAX_RANK_LINES]:
-        times = [f"{name} {milliseconds(number(record, f'rank/{rank}/{key}_ms'))}" for key, name in RANK_TIMES.items()]
-        cpu = percent(number(record, f"rank/{rank}/cpu_pct"), 100.0)
-        lines.append(Text.assemble((f"rank {rank} ", "cyan"), "  ".join([*times, f"cpu {cpu}"])))
-    return lines
-
-
-def packer_line(record: Record) -> list[Text]:
-    """Returns a line with the packing thread's phases; none where nothing is packed."""
-    if not number(record, "prefetch/pack_ms"):
-        return []
-    times = [
-        f"{phase.replace('_', ' ')} {milliseconds(number(record, f'prefetch/{phase}_ms'))}" for phase in PackerPhase
-    ]
-    return [Text.assemble(("packer ", "cyan"), "   ".join(times) + " ms per batch")]
+def lines_below(shown: Shown, width: int) -> list[Text]:
+    """Returns the lines below the account, as many as a high terminal holds: the first ones are wanted most."""
+    lines = [*rate_lines(shown, width), *machine_lines(shown, width), *verdict_lines(shown.verdict)[2:]]
+    return [*lines, *(detail_lines(shown) if width >= BROAD else ())]
 
 
 def learning_pairs(shown: Shown) -> list[tuple[str, str]]:
     """Returns names and values of episodes and losses: those that this run has, or all of the algorithm."""
     record, header = shown.record, shown.header
     curves = [f"train/{name}" for name in algorithm_info(header.algo, header.stage).curves]
-    pairs = [(METRICS[key].row, three_digits(number(record, key)), key) for key in curves]
-    pairs += [
-        ("Ep Length", fixed(number(record, "rollout/ep_len_mean"), 1), "rollout/ep_len_mean"),
-        ("Success", percent(number(record, "rollout/success_rate"), 1.0), "rollout/success_rate"),
-        ("Episodes", count(number(record, "rollout/episodes")), "rollout/episodes"),
-        ("Updates", count(number(record, "train/n_updates")), "train/n_updates"),
-    ]
-    return [(name, value) for name, value, key in pairs if shown.is_full or key in shown.seen]
+    texts = {key: (METRICS[key].row, three_digits(number(record, key))) for key in curves}
+    texts |= {
+        "rollout/ep_len_mean": ("Ep Length", fixed(number(record, "rollout/ep_len_mean"), 1)),
+        "rollout/success_rate": ("Success", percent(number(record, "rollout/success_rate"), 1.0)),
+        "rollout/episodes": ("Episodes", count(number(record, "rollout/episodes"))),
+        "train/n_updates": ("Updates", count(number(record, "train/n_updates"))),
+    }
+    return [pair for key, pair in texts.items() if shown.is_full or key in shown.seen]
 
 
 def status_line(shown: Shown, width: int) -> Text:
