@@ -111,12 +111,11 @@ def plain_text(*parts: RenderableType, width: int) -> str:
     """Returns what it prints, as text without colours, `width` characters wide; what must not be cut is longer."""
     text = io.StringIO()
     console = Console(
-        file=text, width=width, color_system=None, force_terminal=False, force_jupyter=False, legacy_windows=False,
-        markup=False, highlight=False, emoji=False,
+        file=text, width=width, color_system=None, force_terminal=False, force_jupyter=False, markup=False,
+        highlight=False, emoji=False,
     )  # fmt: skip
-    for part in parts:
-        console.print(part, crop=False)
-    return text.getvalue()
+    console.print(*parts, sep="\n", crop=False)
+    return text.getvalue().rstrip("\n")
 
 
 def text_table(first: str, *others: str, title: str | None = None, left: Collection[str] = ()) -> Table:

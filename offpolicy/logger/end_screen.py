@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from offpolicy.config.run_files import read_config, read_spec
 from offpolicy.errors import ConfigError
-from offpolicy.logger.console import STATUS_STYLES, cores_text, count, duration, fixed, plain_text, rate, shown_path
+from offpolicy.logger.console import STATUS_STYLES, cores_text, duration, fixed, plain_text, rate, shown_path
 from offpolicy.logger.metrics import METRICS
 from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, RunStatus, Section
 from offpolicy.output import return_text, three_digits
@@ -43,54 +43,49 @@ def end_screen(summary: Section, run_dir: Path) -> RenderableType:
     that has done its work ends as it did.
     """
     try:
-        return _whole_screen(summary, run_dir)
+        lines = [*_outcome_lines(summary, run_dir), *(_result_lines(summary) if summary["updates"] else [])]
+        commands = list(_next_commands(summary, run_dir))
+        may_leave = [*OPTIONAL, *reversed(commands[LEAST_COMMANDS:])]
+        while True:
+            screen = _screen(summary, lines, commands)
+            printed = plain_text(screen, width=WIDTH).splitlines()
+            if not may_leave or sum(-(-len(line) // WIDTH) or 1 for line in printed) <= MOST_ROWS:
+                return screen
+            left = may_leave.pop(0)
+            lines = [line for line in lines if line[0] != left]
+            commands = [command for command in commands if command != left]
     except Exception as error:
         cause = f"{type(error).__name__}: {error}".replace("\n", " ")
         return Group(_headline(summary), Text(f"warning: the rest of the last screen failed: {cause}"))
 
 
-def _whole_screen(summary: Section, run_dir: Path) -> RenderableType:
-    lines = [*_outcome_lines(summary, run_dir), *(_result_lines(summary) if summary["updates"] else [])]
-    account = _account(summary["timing"]) if summary["updates"] else None
-    commands = list(_next_commands(summary, run_dir))
-    while True:
-        results = Table.grid(padding=(0, 2, 0, 0))
-        results.add_column(style="cyan", no_wrap=True, min_width=NAME_WIDTH - 2)
-        results.add_column(overflow="fold")
-        for name, value in lines:
-            short = textwrap.shorten(value, LONGEST, placeholder=" ...") if name != "directory" else value
-            results.add_row(name, Text(short, "bold yellow" if name == "bottleneck" else ""))
-        # A command stays whole: what is too long for the terminal is wrapped by it, and can be pasted.
-        nexts = Text("\n").join(
-            Text.assemble(("      " if index else "next  ", "cyan"), (command, "bold"))
-            for index, command in enumerate(commands)
-        )
-        nexts.no_wrap, nexts.overflow = True, "ignore"
-        screen: list[RenderableType] = [_headline(summary), results]
-        screen += [part for part in (account, nexts if commands else None) if part is not None]
-        printed = plain_text(*screen, width=WIDTH).splitlines()
-        optional = [line for line in lines if line[0] in OPTIONAL]
-        is_least = not optional and len(commands) <= LEAST_COMMANDS
-        if is_least or sum(-(-len(line) // WIDTH) or 1 for line in printed) <= MOST_ROWS:
-            return Group(*screen)
-        if optional:
-            lines.remove(optional[0])
-        else:
-            commands.pop()
+def _screen(summary: Section, lines: Sequence[tuple[str, str]], commands: Sequence[str]) -> Group:
+    results = Table.grid(padding=(0, 2, 0, 0))
+    results.add_column(style="cyan", no_wrap=True, min_width=NAME_WIDTH - 2)
+    results.add_column(overflow="fold")
+    for name, value in lines:
+        short = value if name == "directory" else textwrap.shorten(value, LONGEST, placeholder=" ...")
+        results.add_row(name, Text(short, "bold yellow" if name == "bottleneck" else ""))
+    parts: list[RenderableType] = [_headline(summary), results]
+    if summary["updates"] and (summary["timing"]["learner"] or summary["timing"]["collector"]):
+        parts.append(_account(summary["timing"]))
+    for command in commands:  # it stays whole: what is too long for the terminal is wrapped by it, and can be pasted
+        name = "next  " if command == commands[0] else "      "
+        parts.append(Text.assemble((name, "cyan"), (command, "bold"), no_wrap=True, overflow="ignore"))
+    return Group(*parts)
 
 
 def _headline(summary: Section) -> Text:
-    status, steps = summary["status"], count(summary["env_steps"])
-    begin = summary["from_env_step"]
-    since = f" since env step {count(begin)}" if begin else ""
-    done = f" after {steps} env steps, {count(summary['updates'])} updates, {duration(summary['wall_s'])}{since}"
-    return Text.assemble((status, STATUS_STYLES.get(status, "bold")), done)
+    status, begin = summary["status"], summary["from_env_step"]
+    done = f" after {summary['env_steps']:,} env steps, {summary['updates']:,} updates, {duration(summary['wall_s'])}"
+    since = f" since env step {begin:,}" if begin else ""
+    return Text.assemble((status, STATUS_STYLES.get(status, "bold")), done, since)
 
 
 def _outcome_lines(summary: Section, run_dir: Path) -> Iterator[tuple[str, str]]:
     """Yields why the run ended where that is not its goal, the return, and where everything is."""
     if summary["status"] != RunStatus.COMPLETED or summary["reason"].startswith(EARLY):
-        yield "because", summary["reason"].splitlines()[0] if summary["reason"] else "unknown"
+        yield "because", summary["reason"].partition("\n")[0] or "unknown"
     result, trained = summary["eval"], summary["rollout"]["ep_rew_mean"]
     if result["episodes"]:
         spread = f"+/- {return_text(result['std_reward'])} over {result['episodes']} episodes"
@@ -99,36 +94,32 @@ def _outcome_lines(summary: Section, run_dir: Path) -> Iterator[tuple[str, str]]
     elif trained is not None:
         yield "return", f"{return_text(trained)} in the last episodes of training; none of evaluation"
     restarts = {"all processes": summary["learner_restarts"], "environments": summary["restarts"]}
-    times = {name: "once" if num == 1 else f"{count(num)} times" for name, num in restarts.items() if num}
+    times = [f"{name} {'once' if num == 1 else f'{num:,} times'}" for name, num in restarts.items() if num]
     if times:
-        yield "restarted", ", ".join(f"{name} {text}" for name, text in times.items())
+        yield "restarted", ", ".join(times)
     yield "directory", shown_path(run_dir)
 
 
 def _result_lines(summary: Section) -> Iterator[tuple[str, str]]:
     """Yields rates, the learners' work, barrier waits of several ranks, cores, the bottleneck and the first advice."""
-    rates, bottleneck = summary["rates"], summary["bottleneck"]
+    rates, bottleneck, cores = summary["rates"], summary["bottleneck"], summary["cores"]
     speeds = [f"{METRICS[f'perf/{key}'].row} {rate(rates[key])}" for key in SPEEDS if rates[key]]
     if speeds:
         yield "rates", "  ".join(speeds) + f" env steps/s  utd {fixed(rates['utd'], 2)}"
-    samples, flops = rates["samples_per_sec"], rates["flops_per_sec"]
-    known = [f"{rate(samples)} samples/s"] if samples else []
-    known += [f"{flops / FLOPS_PER_TFLOP:.3g} TFLOP/s while active"] if flops else []
+    known = [f"{rate(rates['samples_per_sec'])} samples/s"] if rates["samples_per_sec"] else []
+    if rates["flops_per_sec"]:
+        known.append(f"{rates['flops_per_sec'] / FLOPS_PER_TFLOP:.3g} TFLOP/s while active")
     if known:
         yield "learning", "  ".join(known)
     learners = summary["timing"].get("learners", ())
-    waits_s = [
-        section["phases_s"][LearnerPhase.RANK_BARRIER]
-        for section in learners
-        # A rank without time after the warm-up has waited for no other one.
-        if section is not None and section["wall_s"] > section["phases_s"]["warmup"]
-    ]
-    if waits_s:
-        late = summary["timing"]["straggler"]
+    # A rank without time after the warm-up has waited for no other one.
+    timed = [rank["phases_s"] for rank in learners if rank and rank["wall_s"] > rank["phases_s"]["warmup"]]
+    if timed:
+        late, waits_s = summary["timing"]["straggler"], [phases_s[LearnerPhase.RANK_BARRIER] for phases_s in timed]
         who = f"rank {late['rank']} late {fixed(late['ms'], 1)} ms ({late['share']:.0%})" if late else "none is late"
         waits = "/".join(fixed(reduce(waits_s), 1) for reduce in (min, fmean, max))
         yield "ranks", f"{len(learners)}: barrier {waits} s (min/mean/max), {who}"
-    if (cores := summary["cores"]) is not None:
+    if cores is not None:
         used = {row: seconds / cores["wall_s"] for row, seconds in cores["seconds"].items()}
         step = f"; {three_digits(cores['cpu_ms_per_env_step'])} ms of CPU per env step"
         yield "cores", cores_text(used, cores["capacity"]) + step
@@ -137,24 +128,23 @@ def _result_lines(summary: Section) -> Iterator[tuple[str, str]]:
     yield from (("advice", advice) for advice in bottleneck["advice"][:1])
 
 
-def _account(timing: Section) -> Table | None:
-    """Returns the largest phases of both sides; None where neither was timed."""
-    left = _account_rows(timing["learner"], LEARNER_NAMES)
-    right = _account_rows(timing["collector"], COLLECTOR_NAMES)
+def _account(timing: Section) -> Table:
+    """Returns the largest phases of both sides."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column(f"{'time':<{NAME_WIDTH - 2}}", style="cyan")
+    table.add_column(f"{'time':<{NAME_WIDTH - 2}}")
     for side in ("Learner", "Collector"):
         table.add_column(side, min_width=16)
         table.add_column("s", justify="right")
         table.add_column("%", justify="right")
-    for learner, collector in zip_longest(left, right, fillvalue=("", "", "")):
+    sides = (_account_rows(timing["learner"], LEARNER_NAMES), _account_rows(timing["collector"], COLLECTOR_NAMES))
+    for learner, collector in zip_longest(*sides, fillvalue=("", "", "")):
         table.add_row("", *learner, *collector)
-    return table if left or right else None
+    return table
 
 
 def _account_rows(section: Section | None, names: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Returns the largest phases and the rest, in seconds and in percent of the wall."""
-    if section is None or section["wall_s"] <= 0.0:
+    if section is None:
         return []
     wall_s, seconds = section["wall_s"], {**section["phases_s"], "other": section["other_s"]}
     largest = sorted(seconds, key=lambda name: -seconds[name])[:MOST_PHASES]
@@ -165,48 +155,48 @@ def _account_rows(section: Section | None, names: Mapping[str, str]) -> list[tup
 
 def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
     """Yields what to type next, most wanted first: only what this run has the files for."""
-    run, status = shown_path(run_dir), summary["status"]
+    run, is_completed = shown_path(run_dir), summary["status"] == RunStatus.COMPLETED
     saved = [int(path.name.removeprefix("step-")) for path in run_dir.glob(f"checkpoints/step-{12 * '[0-9]'}")]
-    other, draws = _newest_beside(run_dir), None
+    env_id, draws = _env_id(run_dir), None
     with contextlib.suppress(ConfigError):
         draws = read_spec(run_dir).draws  # None: the run has not recorded whether its environment makes pictures
-    if status == RunStatus.FAILED and (run_dir / "train.log").is_file():
+    if summary["status"] == RunStatus.FAILED and (run_dir / "train.log").is_file():
         yield f"less {shown_path(run_dir / 'train.log')}"
-    if saved and status != RunStatus.COMPLETED:
+    if saved and not is_completed:
         yield f"offpolicy resume {run}"
     if any(saved):
         yield f"offpolicy eval {run} --episodes 20"
         if draws is not False:
             yield f"offpolicy play {run} --video x.gif"
-    env_id = _env_id(run_dir)  # None of a loop that calls `log_step`: its `config.yaml` may be any
     if summary["updates"] and summary["timing"]["learner"] and env_id is not None:
         yield f"offpolicy explain {run}"
-    both = [] if other is None or len({env_id, _env_id(other)} - {None}) > 1 else [other, run_dir]
-    if summary["updates"] and both and all(map(_can_be_compared, both)):
-        yield f"offpolicy compare {' '.join(map(shown_path, both))}"
+    runs = [*_newest_beside(run_dir), run_dir]
+    is_one_env = len({env_id, _env_id(runs[0])} - {None}) <= 1
+    if summary["updates"] and len(runs) > 1 and is_one_env and all(map(_can_be_compared, runs)):
+        yield f"offpolicy compare {' '.join(map(shown_path, runs))}"
     if any(run_dir.glob("events.out.tfevents.*")):
-        others = [] if other is None else [shown_path(other)]
-        yield f"offpolicy tensorboard {' '.join([*others, run])}"
-    if saved and status == RunStatus.COMPLETED:
+        yield f"offpolicy tensorboard {' '.join(map(shown_path, runs))}"
+    if saved and is_completed:
         is_early = summary["reason"].startswith(EARLY)
         more = "stop.reward=null stop.patience=0" if is_early else f"total_timesteps={2 * summary['env_steps']}"
         yield f"offpolicy resume {run} {more}"
 
 
 def _env_id(run_dir: Path) -> str | None:
+    """Returns the environment; None of a loop that calls `log_step`: its `config.yaml` may be any."""
     with contextlib.suppress(ConfigError):
         return read_config(run_dir).env.id
     return None
 
 
-def _newest_beside(run_dir: Path) -> Path | None:
-    """Returns the newest other run of the same directory; not `latest`, which is a link to this one."""
+def _newest_beside(run_dir: Path) -> list[Path]:
+    """Returns the newest other run of the same directory, if any; not `latest`, which is a link to this one."""
     with contextlib.suppress(OSError):  # a directory was deleted
         own = run_dir.absolute()
-        runs = [file for file in own.parent.glob("*/metrics.jsonl") if file.parent != own]
-        times_s = {file.parent: file.stat().st_mtime for file in runs if not file.parent.is_symlink()}
-        return max(times_s, key=times_s.__getitem__, default=None)
-    return None
+        files = [file for file in own.parent.glob("*/metrics.jsonl") if file.parent != own]
+        times_s = {file.parent: file.stat().st_mtime for file in files if not file.parent.is_symlink()}
+        return sorted(times_s, key=times_s.__getitem__)[-1:]
+    return []
 
 
 def _can_be_compared(run: Path) -> bool:

@@ -6,15 +6,15 @@ import contextlib
 import os
 import select
 import signal
-import sys
 import termios
+import tty
 from types import FrameType
 from typing import IO, TextIO, cast
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from offpolicy.logger.console import OwnConsole, number
+from offpolicy.logger.console import OwnConsole
 from offpolicy.logger.panel_layout import render
 from offpolicy.logger.panel_lines import Shown
 from offpolicy.logger.record import Record, RunHeader
@@ -23,84 +23,60 @@ from offpolicy.model.bottleneck import Verdict
 from offpolicy.output import drain, is_behind, nonblocking
 
 MESSAGE_RECORDS = 3  # records for which a message stands in the panel
-REFRESH_S = 0.25  # least seconds between two drawings of records: each costs milliseconds
 
 
 class Terminal:
-    """Reads keys from `take` to `give_back`, without waiting and without echo, and notes SIGTSTP and SIGCONT.
+    """The keys of a terminal, read from `take` to `give_back` without waiting and without echo; Ctrl-Z is noted there.
 
-    Both only in the foreground of the terminal that controls this process; a signal that someone else handles stays
-    theirs. It is noted until `close`, and answered by `stop`: the terminal has to be given back first.
+    keys: descriptor of the terminal that controls this process; where it is not, or another job has it, none are read.
     """
 
-    def __init__(self, output: IO[str], keys: IO[str] | None = None) -> None:
-        self._output, self._keys = output, keys
+    def __init__(self, keys: int) -> None:
+        self._keys = keys
         self._saved: list[int | list[bytes | int]] | None = None  # settings, while keys are read
-        self._handled: list[int] = []
-        self.noted: set[int] = set()  # signals for which the terminal is to be given back: `stop` comes next
+        self.is_stopping = False  # after Ctrl-Z: the screen has to be left first
 
     def take(self) -> bool:
-        """Begins to note the signals, and to read keys: returns whether there are any."""
-        if not self._handled and _foreground_group(self._output) is not None:
-            for number in (signal.SIGTSTP, signal.SIGCONT):
-                if signal.getsignal(number) == signal.SIG_DFL:
-                    try:
-                        signal.signal(number, self._note)
-                    except ValueError:  # not the main thread
-                        break
-                    self._handled.append(number)
-        if self._keys is not None and _foreground_group(self._keys) == os.getpgrp():
-            self._saved, quiet = termios.tcgetattr(self._keys), termios.tcgetattr(self._keys)
-            quiet[3] &= ~(termios.ICANON | termios.ECHO)  # Ctrl-C stays a signal
-            termios.tcsetattr(self._keys, termios.TCSANOW, quiet)
+        """Begins to read keys and to note Ctrl-Z, which a program may handle itself; returns whether there are keys."""
+        if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+            with contextlib.suppress(ValueError):  # not the main thread
+                signal.signal(signal.SIGTSTP, self._note)
+        if foreground_group(self._keys) == os.getpgrp():
+            self._saved = termios.tcgetattr(self._keys)
+            tty.setcbreak(self._keys, termios.TCSANOW)  # Ctrl-C stays a signal
         return self._saved is not None
 
     def read(self) -> str:
         """Returns the keys pressed since the last call."""
-        keys = self._keys
-        if keys is None or self._saved is None or _foreground_group(keys) != os.getpgrp():
-            return ""
-        is_ready = bool(select.select([keys], [], [], 0)[0])
-        return os.read(keys.fileno(), 64).decode("ascii", "ignore") if is_ready else ""
+        is_ours = self._saved is not None and foreground_group(self._keys) == os.getpgrp()
+        is_ready = is_ours and select.select([self._keys], [], [], 0)[0]
+        return os.read(self._keys, 64).decode("ascii", "ignore") if is_ready else ""
 
     def give_back(self) -> None:
         """Gives the terminal its settings back, unless another job has it by now; a second call does nothing."""
-        saved, self._saved = self._saved, None
+        if signal.getsignal(signal.SIGTSTP) == self._note:
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         # From the background, setting them would stop this process. Not TCSADRAIN: after a Ctrl-S it waits for Ctrl-Q.
-        if saved is not None and self._keys is not None and _foreground_group(self._keys) == os.getpgrp():
-            termios.tcsetattr(self._keys, termios.TCSANOW, saved)
+        if self._saved is not None and foreground_group(self._keys) == os.getpgrp():
+            termios.tcsetattr(self._keys, termios.TCSANOW, self._saved)
+        self._saved = None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.noted.add(number)
+        self.is_stopping = True
 
-    def stop(self) -> None:
-        """Stops this process after Ctrl-Z; returns when it is continued. The terminal itself stops the children."""
-        is_stopping = signal.SIGTSTP in self.noted
-        self.noted.clear()
-        if is_stopping:
-            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-            signal.raise_signal(signal.SIGTSTP)  # does nothing where no shell could continue it
-            signal.signal(signal.SIGTSTP, self._note)
 
-    def close(self) -> None:
-        """Notes no more signals; a Ctrl-Z without an answer stops the process now. A second call does nothing."""
-        self.stop()
-        while self._handled:
-            signal.signal(self._handled.pop(), signal.SIG_DFL)
+def foreground_group(stream: IO[str] | int) -> int | None:
+    """Returns the process group that has the terminal; None where `stream` is not our terminal."""
+    try:
+        return os.tcgetpgrp(stream if isinstance(stream, int) else stream.fileno())
+    except Exception:  # it has no file: a program may have put anything in place of stdout
+        return None
 
 
 def is_foreground(stream: IO[str]) -> bool:
     """False if `stream` is the terminal that controls this process, and another job has it."""
     # 0 is a job outside of this container: it is the one that shows us.
-    return _foreground_group(stream) in (None, 0, os.getpgrp())
-
-
-def _foreground_group(stream: IO[str]) -> int | None:
-    """Returns the process group that has the terminal; None where `stream` is not our terminal."""
-    try:
-        return os.tcgetpgrp(stream.fileno())
-    except Exception:  # it has no file: a program may have put anything in place of stdout
-        return None
+    return foreground_group(stream) in (None, 0, os.getpgrp())
 
 
 class Panel(View):
@@ -111,31 +87,20 @@ class Panel(View):
     on with plain lines.
     """
 
-    def __init__(
-        self, console: Console, header: RunHeader, keys: TextIO | None = None, *, is_full: bool = False
-    ) -> None:
-        self._console = console
-        self._terminal = Terminal(console.file, keys)
-        self._shown = Shown(header, is_full)
-        self._num_printed = 0  # messages
-        self._is_on_screen = self._is_closed = self._is_stopping = False
+    def __init__(self, console: Console, header: RunHeader, keys: int = -1, *, is_full: bool = False) -> None:
+        """`keys`: descriptor from which they are read; -1: none."""
+        self._console, self._terminal, self._shown = console, Terminal(keys), Shown(header, is_full)
+        self._is_closed = self._is_stopping = False
         self._is_stale = False  # the newest frame was not drawn: the terminal had not taken the one before
-        self._drawn_s = float("-inf")
         self._drawn_size = (0, 0)
 
     def set_header(self, header: RunHeader) -> None:
         self._shown.header = header
 
     def record(self, record: Record, verdict: Verdict | None = None, *, is_last: bool = False) -> None:
-        """Draws the record, unless the last drawing is less than 250 ms old on the run's clock.
-
-        Of the last one only the course of learning: its times are those of the last evaluation and of saving.
-        """
+        """Draws the record; of the last one the course of learning: its times are those of evaluating and saving."""
         self._shown.add(record, verdict, is_last=is_last)
-        wall_s = number(record, "time/elapsed_s") or number(record, "wall_s") or 0.0
-        if wall_s - self._drawn_s >= REFRESH_S:
-            self._drawn_s = wall_s
-            self._draw()
+        self._draw()
 
     def status(self, status: str) -> None:
         """Draws the status, until there is a record."""
@@ -144,7 +109,7 @@ class Panel(View):
             self._draw()
 
     def activity(self, activity: str) -> None:
-        if not self._is_stopping and activity != self._shown.activity:
+        if not self._is_stopping:
             self._shown.activity = activity
             self._draw()
 
@@ -161,14 +126,13 @@ class Panel(View):
 
     def tick(self) -> None:
         """Answers Ctrl-Z, the keys pressed, and a terminal that has another size, or has come back."""
-        if self._terminal.noted:
+        if self._terminal.is_stopping:
             self._leave()
-            drain(self._console.file)  # before this process stops
-            self._terminal.stop()
         keys = self._terminal.read()
         if keys:
             self._shown.is_helping = not self._shown.is_helping and "?" in keys
-        if keys or self._is_stale or not self._is_on_screen or self._drawn_size != tuple(self._console.size):
+        console = self._console
+        if keys or self._is_stale or not console.is_alt_screen or self._drawn_size != tuple(console.size):
             self._draw()
 
     def finish(self, table: RenderableType) -> None:
@@ -178,50 +142,50 @@ class Panel(View):
 
     def close(self) -> None:
         """Gives the terminal back and prints messages and last frame; a second call prints the messages since."""
-        is_first, self._is_closed, shown = not self._is_closed, True, self._shown
+        shown, is_first = self._shown, not self._is_closed
+        self._is_closed = True
         try:
             self._leave()
-            for message in shown.messages[self._num_printed :]:
-                self._num_printed += 1
-                self._console.print(Text(message), soft_wrap=True)  # no path is cut
+            while shown.messages:
+                self._console.print(Text(shown.messages.pop(0)), soft_wrap=True)  # no path is cut
             if is_first and shown.num_records:
                 shown.message_until, shown.activity, shown.is_helping = 0, "", False
                 self._console.print(render(shown, *self._console.size))
         finally:
             drain(self._console.file)
-            self._terminal.close()
 
     def _draw(self) -> None:
-        shown = self._shown
+        console, shown = self._console, self._shown
         has_content = bool(shown.num_records or shown.status or shown.activity)
-        if self._is_closed or not has_content or not is_foreground(self._console.file):
+        if self._is_closed or not has_content or not is_foreground(console.file):
             return
-        self._is_stale = is_behind(self._console.file)
+        self._is_stale = is_behind(console.file)
         if self._is_stale:
             return
-        if not self._is_on_screen:
-            self._is_on_screen = True
+        if not console.is_alt_screen:
             shown.has_help = self._terminal.take()
-            self._console.show_cursor(False)
-            self._console.set_alt_screen(True)
-        self._drawn_size = width, height = self._console.size
-        self._console.update_screen(render(shown, width, height))
+            console.show_cursor(False)
+            console.set_alt_screen(True)
+        self._drawn_size = width, height = console.size
+        console.update_screen(render(shown, width, height))
 
     def _leave(self) -> None:
-        """Gives screen and keys of the terminal back."""
+        """Gives screen and keys of the terminal back; after Ctrl-Z stops this process until it is continued."""
         self._terminal.give_back()
-        if self._is_on_screen:
-            self._is_on_screen = False
+        if self._console.is_alt_screen:
             self._console.show_cursor(True)
             self._console.set_alt_screen(False)
+        if self._terminal.is_stopping:
+            self._terminal.is_stopping = False
+            drain(self._console.file)
+            signal.raise_signal(signal.SIGTSTP)  # does nothing where no shell could continue it
 
 
 def open_view(panel: str, stream: TextIO | None, header: RunHeader) -> View:
     """Returns the panel if `panel` is on, or auto or full on a terminal that can draw one; else plain lines.
 
-    A run that is started in the background has plain lines, as other jobs there. A notebook has a line of progress
-    that is written again and again, unless `panel` is off. No view but that one waits for whoever reads the stream. A
-    program may have put anything in its place, or nothing: what cannot be asked is no terminal.
+    A run that is started in the background has plain lines, and a notebook its own view unless `panel` is off. What a
+    program has put in the place of the stream, and cannot be asked, is no terminal.
     """
     stream = None if stream is None else nonblocking(stream)
     plain = PlainLines(stream, header)
@@ -233,5 +197,5 @@ def open_view(panel: str, stream: TextIO | None, header: RunHeader) -> View:
             console = OwnConsole(file=stream, force_terminal=True if panel == "on" else None)
             can_draw = console.is_terminal and not console.is_dumb_terminal and not console.options.ascii_only
             if panel == "on" or (can_draw and stream.isatty() and is_foreground(stream)):
-                view = Panel(console, header, sys.stdin, is_full=panel == "full")
+                view = Panel(console, header, 0, is_full=panel == "full")
     return plain if view is None else cast("View", SafeView(view, plain))

@@ -27,10 +27,7 @@ class View:
     """The output of the logger on a terminal, pipe or file; what a view does not define shows nothing."""
 
     def record(self, record: Record, verdict: Verdict | None = None, *, is_last: bool = False) -> None:
-        """Shows the newest record; `verdict` is the one that the record holds as text.
-
-        `is_last`: it holds the end of the run, and no iteration follows.
-        """
+        """Shows the newest record; `verdict` is the one that it holds as text. `is_last`: no iteration follows."""
 
     def status(self, status: str) -> None:
         """Shows the status of the run before its first record."""
@@ -99,10 +96,7 @@ def plain_line(record: Record, total_timesteps: int) -> str:
 
 
 class PlainLines(View):
-    """Writes one flushed line per interval, for pipes and files, and whatever else a program has as its stdout.
-
-    Once a line is refused, no further one is written. There may be no stream at all.
-    """
+    """Writes one flushed line per interval, until one is refused; there may be no stream at all."""
 
     def __init__(self, stream: TextIO | None, header: RunHeader) -> None:
         self._stream, self._header, self._status = stream, header, ""
@@ -134,7 +128,7 @@ class PlainLines(View):
 
     def finish(self, table: RenderableType) -> None:
         """Writes the table without colours."""
-        self.message(plain_text(table, width=TABLE_WIDTH).rstrip("\n"))
+        self.message(plain_text(table, width=TABLE_WIDTH))
 
     def close(self) -> None:
         """Waits until every line is taken, or nothing is read any more."""
@@ -182,7 +176,7 @@ class NotebookView(PlainLines):
 
     def finish(self, table: RenderableType) -> None:
         """Shows the table below, where it stays."""
-        text = plain_text(table, width=TABLE_WIDTH).rstrip("\n")
+        text = plain_text(table, width=TABLE_WIDTH)
         self._display({"text/html": f"<pre>{escape(text)}</pre>", "text/plain": text}, raw=True, display_id=True)
 
     def _show(self) -> None:
