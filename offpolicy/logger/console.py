@@ -6,16 +6,16 @@ import errno
 import io
 import os
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from offpolicy.logger.metrics import METRICS
+from offpolicy.logger.metrics import METRICS, RANK_IN_KEY
 from offpolicy.logger.summary import RunStatus
-from offpolicy.output import UNKNOWN, three_digits
+from offpolicy.output import UNKNOWN, return_text, three_digits
 
 STATUS_STYLES = {
     RunStatus.COMPLETED.value: "bold green",
@@ -53,11 +53,6 @@ def rate(value: float | None) -> str:
     return f"{value:z.1f}" if abs(value) < 999.95 else f"{value:.0f}"
 
 
-def fixed(value: float | None, decimals: int) -> str:
-    """Returns the value with `decimals` decimals."""
-    return UNKNOWN if value is None else f"{value:z.{decimals}f}"
-
-
 def milliseconds(value: float | None) -> str:
     """Returns two decimals below 1000 ms, none from there on: a column of 8 characters."""
     if value is None:
@@ -70,9 +65,21 @@ def count(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:z,.0f}"
 
 
-def percent(part: float | None, whole: float | None) -> str:
-    """Returns `part` as a percentage of `whole` with one decimal."""
-    return UNKNOWN if part is None or not whole else f"{100.0 * part / whole:.1f}%"
+# By unit; what has none of these is a count.
+FORMATS: Mapping[str, Callable[[float], str]] = {
+    "s": duration, "return": return_text, "env steps/s": rate, "updates/s": rate,
+    **dict.fromkeys(("ms/iteration", "ms/vector step", "ms/rollout", "ms/packed batch"), milliseconds),
+    **dict.fromkeys(("versions", "steps", "GiB", "%"), "{:z.1f}".format),
+    "updates/env step": "{:z.2f}".format, "fraction": "{:.1%}".format,
+}  # fmt: skip
+
+
+def text_of(record: Mapping[str, float | str | None], key: str, spec: str = "") -> str:
+    """Returns the number under `key` in the format `spec`, or in that of its unit; `-` where there is none."""
+    value = number(record, key)
+    if value is None:
+        return UNKNOWN
+    return f"{value:{spec}}" if spec else FORMATS.get(METRICS[RANK_IN_KEY.sub("rank/<r>/", key)].unit, count)(value)
 
 
 def cores_text(used: Mapping[str, float], capacity: float) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from offpolicy.config.run_files import read_config, read_spec
 from offpolicy.errors import ConfigError
-from offpolicy.logger.console import STATUS_STYLES, cores_text, duration, fixed, plain_text, rate, shown_path
+from offpolicy.logger.console import STATUS_STYLES, cores_text, duration, plain_text, rate, shown_path
 from offpolicy.logger.metrics import METRICS
 from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, RunStatus, Section
 from offpolicy.output import return_text, three_digits
@@ -105,7 +105,7 @@ def _result_lines(summary: Section) -> Iterator[tuple[str, str]]:
     rates, bottleneck, cores = summary["rates"], summary["bottleneck"], summary["cores"]
     speeds = [f"{METRICS[f'perf/{key}'].row} {rate(rates[key])}" for key in SPEEDS if rates[key]]
     if speeds:
-        yield "rates", "  ".join(speeds) + f" env steps/s  utd {fixed(rates['utd'], 2)}"
+        yield "rates", "  ".join(speeds) + f" env steps/s  utd {three_digits(rates['utd'])}"
     known = [f"{rate(rates['samples_per_sec'])} samples/s"] if rates["samples_per_sec"] else []
     if rates["flops_per_sec"]:
         known.append(f"{rates['flops_per_sec'] / FLOPS_PER_TFLOP:.3g} TFLOP/s while active")
@@ -116,8 +116,8 @@ def _result_lines(summary: Section) -> Iterator[tuple[str, str]]:
     timed = [rank["phases_s"] for rank in learners if rank and rank["wall_s"] > rank["phases_s"]["warmup"]]
     if timed:
         late, waits_s = summary["timing"]["straggler"], [phases_s[LearnerPhase.RANK_BARRIER] for phases_s in timed]
-        who = f"rank {late['rank']} late {fixed(late['ms'], 1)} ms ({late['share']:.0%})" if late else "none is late"
-        waits = "/".join(fixed(reduce(waits_s), 1) for reduce in (min, fmean, max))
+        who = f"rank {late['rank']} late {late['ms']:z.1f} ms ({late['share']:.0%})" if late else "none is late"
+        waits = "/".join(f"{reduce(waits_s):z.1f}" for reduce in (min, fmean, max))
         yield "ranks", f"{len(learners)}: barrier {waits} s (min/mean/max), {who}"
     if cores is not None:
         used = {row: seconds / cores["wall_s"] for row, seconds in cores["seconds"].items()}

@@ -6,11 +6,12 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from rich.text import Text
 
 from offpolicy.config.algorithms import algorithm_info
-from offpolicy.logger.console import cores_text, count, duration, fixed, milliseconds, number, percent, rate
+from offpolicy.logger.console import cores_text, count, number, text_of
 from offpolicy.logger.metrics import (
     COLLECTOR_ROWS,
     CORES_KEY,
@@ -23,7 +24,7 @@ from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.timing_keys import MS_PER_S
 from offpolicy.model.bottleneck import Bottleneck, Detail, Verdict
 from offpolicy.output import UNKNOWN, return_text, three_digits
-from offpolicy.timing.phases import CoreClass, DeviceSpan, LearnerPhase, PackerPhase
+from offpolicy.timing.phases import CoreClass, LearnerPhase, PackerPhase
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 BROAD = 96  # columns within the frame from which on there is a line for the packer, the cores and every rank
@@ -42,6 +43,12 @@ LEGEND: Mapping[str, str] = {
 LEAST_MS = 0.005  # rounded to 0.01: the least time with which a phase has a row
 # What a record says about anything but time.
 COURSE = ("env_steps", "time/elapsed_s", "rollout/", "eval/", "train/n_updates")
+COUNTS: Mapping[str, str] = {
+    "rollout/ep_len_mean": "Ep Length",
+    "rollout/success_rate": "Success",
+    "rollout/episodes": "Episodes",
+    "train/n_updates": "Updates",
+}
 RANK_TIMES: Mapping[str, str] = {
     LearnerPhase.TRAIN: "train",
     LearnerPhase.COLLECTOR_WAIT: "collector wait",
@@ -121,19 +128,20 @@ def fitting(parts: Sequence[Text], width: int) -> Text:
 def progress_line(shown: Shown, width: int) -> Text:
     """Returns a bar, the share, steps, the elapsed time, and the time left, if it is known."""
     record, total = shown.record, shown.header.total_timesteps
-    steps, eta = number(record, "env_steps") or 0.0, number(record, "time/eta_s")
-    text = f" {min(100, int(100 * steps // total)):3}%  {count(steps)} / {count(total)} steps"
-    text += f"   elapsed {duration(number(record, 'time/elapsed_s'))}" + (f"   ETA {duration(eta)}" if eta else "")
+    steps, elapsed = number(record, "env_steps") or 0.0, text_of(record, "time/elapsed_s")
+    text = f" {min(100, int(100 * steps // total)):3}%  {count(steps)} / {count(total)} steps   elapsed {elapsed}"
+    text += f"   ETA {text_of(record, 'time/eta_s')}" if number(record, "time/eta_s") else ""
     done = int(min(1.0, steps / total) * max(0, width - len(text)))
     return Text.assemble(("━" * done, "green"), ("─" * (width - len(text) - done), "bright_black"), text)
 
 
 def return_line(shown: Shown, width: int) -> Text:
     """Returns the mean return with its course, the newest and the best evaluation."""
-    record, newest = shown.record, return_text(number(shown.record, "rollout/ep_rew_mean"))
+    record, newest = shown.record, text_of(shown.record, "rollout/ep_rew_mean")
     parts = [named("return    ", (f"{newest:>8}", "bold")), Text(sparkline(shown.returns, width // 8), "green")]
-    if (mean := number(record, "eval/mean_reward")) is not None:
-        parts.append(Text(f"eval {return_text(mean)} ±{return_text(number(record, 'eval/std_reward'))}", "bold"))
+    if "eval/mean_reward" in record:
+        spread = text_of(record, "eval/std_reward")
+        parts.append(Text(f"eval {text_of(record, 'eval/mean_reward')} ±{spread}", "bold"))
     if shown.best is not None:
         parts.append(Text(f"best {return_text(shown.best[0])} at {count(shown.best[1])}"))
     if shown.returns and not shown.header.is_resumed:
@@ -143,14 +151,15 @@ def return_line(shown: Shown, width: int) -> Text:
 
 def speed_line(shown: Shown, width: int) -> Text:
     """Returns the throughput with its course, and what it could be."""
-    record, speed = shown.record, rate(number(shown.record, "perf/steps_per_sec"))
+    record, speed = shown.record, text_of(shown.record, "perf/steps_per_sec")
     parts = [named("thru      ", (f"{speed:>8}", "bold"), " env steps/s")]
     parts.append(Text(sparkline(shown.speeds, width // 8), "green"))
-    if (could := number(record, "perf/predicted_steps_per_sec")) is not None:
+    if "perf/predicted_steps_per_sec" in record:
         error = number(record, "perf/prediction_error_pct")
-        parts.append(Text(f"pred {rate(could)}" + ("" if error is None else f" +-{max(1.0, error):.0f}%")))
-    if (updates := number(record, "perf/updates_per_sec")) is not None:
-        parts.append(Text(f"{rate(updates)} updates/s"))
+        within = "" if error is None else f" +-{max(1.0, error):.0f}%"
+        parts.append(Text(f"pred {text_of(record, 'perf/predicted_steps_per_sec')}{within}"))
+    if "perf/updates_per_sec" in record:
+        parts.append(Text(f"{text_of(record, 'perf/updates_per_sec')} updates/s"))
     return fitting(parts, width)
 
 
@@ -188,51 +197,41 @@ def verdict_lines(verdict: Verdict | None) -> list[Text]:
 
 def rate_lines(shown: Shown, width: int) -> list[Text]:
     """Returns a line on the capacities, and one on the state of updates and rows."""
-    record = shown.record
+    record, text = shown.record, partial(text_of, shown.record)
     rates = {
-        "alone: I collector": rate(number(record, "perf/collector_capacity")),
-        "T learner": rate(number(record, "perf/learner_capacity")) + " env steps/s",
+        "alone: I collector": text("perf/collector_capacity"),
+        "T learner": text("perf/learner_capacity") + " env steps/s",
     }
-    restarts = {"restarts": number(record, "train/restarts"), "env restarts": number(record, "collect/restarts")}
-    states = {name: count(times) for name, times in restarts.items() if times}
-    states["utd"] = fixed(number(record, "perf/utd"), 2)
-    lag = f"{fixed(number(record, 'perf/policy_lag'), 1)} versions"
+    restarts = {"restarts": "train/restarts", "env restarts": "collect/restarts"}
+    states = {name: text(key) for name, key in restarts.items() if record.get(key)} | {"utd": text("perf/utd")}
+    lag = {"lag": text("perf/policy_lag") + " versions"}
     if shown.header.has_rollouts:
         lost = (number(record, "perf/rollouts_dropped") or 0) + (number(record, "perf/rollouts_too_old") or 0)
-        states |= {
-            "lag": lag,
-            "lag p95": fixed(number(record, "perf/policy_lag_p95"), 0),
-            "rollout": f"{milliseconds(number(record, ROLLOUT_KEY))} ms",
+        states |= lag | {
+            "lag p95": text("perf/policy_lag_p95", "z.0f"),
+            "rollout": text(ROLLOUT_KEY) + " ms",
             "lost": f"{count(lost)} rollouts",
         }
     else:
-        fill = number(record, "replay/fill")
-        states |= {
-            "debt": f"{fixed(number(record, 'perf/update_debt'), 0)} updates",
-            "lag": lag,
-            "age": f"{count(number(record, 'perf/sample_age'))} steps",
-            "replay": UNKNOWN if fill is None else f"{fill:.0%} full",
-        }
+        states |= {"debt": text("perf/update_debt") + " updates"} | lag
+        states |= {"age": text("perf/sample_age") + " steps", "replay": text("replay/fill", ".0%") + " full"}
     return [fitting([named(*pair) for pair in pairs.items()], width) for pairs in (rates, states)]
 
 
 def machine_lines(shown: Shown, width: int) -> Iterator[Text]:
     """Yields a line each on the ranks, on the device, and on cores, memory and GPU, as far as they are known."""
-    record, world_size = shown.record, shown.header.world_size
+    record, world_size, text = shown.record, shown.header.world_size, partial(text_of, shown.record)
     if world_size > 1:
-        waits = "/".join(fixed(number(record, f"rank/rank_barrier_{name}_ms"), 1) for name in RANK_STATISTICS)
-        working, late, late_ms = (number(record, f"rank/{name}") for name in ("num", "straggler", "late_ms"))
-        of_all = "" if working in (None, world_size) else f"{count(working)} of "
-        who = UNKNOWN if late_ms is None else "none is late"
-        if late is not None:
-            who = f"rank {count(late)} late {fixed(late_ms, 1)} ms ({number(record, 'rank/late_share') or 0.0:.0%})"
+        waits = "/".join(text(f"rank/rank_barrier_{name}_ms", "z.1f") for name in RANK_STATISTICS)
+        of_all = "" if number(record, "rank/num") in (None, world_size) else text("rank/num") + " of "
+        who = "none is late" if "rank/late_ms" in record else UNKNOWN
+        if "rank/straggler" in record:
+            late, share = text("rank/late_ms", "z.1f"), text("rank/late_share", ".0%")
+            who = f"rank {text('rank/straggler')} late {late} ms ({share})"
         yield named("ranks", f"{of_all}{world_size}: barrier {waits} ms ({'/'.join(RANK_STATISTICS)}), {who}")
     if "device/train_ms" in record:
-        train, h2d, hidden = (
-            milliseconds(number(record, f"device/{span}_ms"))
-            for span in (DeviceSpan.TRAIN, DeviceSpan.H2D, DeviceSpan.H2D_HIDDEN)
-        )
-        busy, bound = (percent(number(record, f"device/{name}"), 1.0) for name in ("busy_share", "launch_bound"))
+        train, h2d, hidden = (text(f"device/{span}_ms") for span in ("train", "h2d", "h2d_hidden"))
+        busy, bound = text("device/busy_share"), text("device/launch_bound")
         yield named("device", f"train {train} ms   h2d {h2d}+{hidden} hidden   busy {busy}   launch-bound {bound}")
     parts = []
     if (capacity := number(record, CORES_KEY)) is not None:
@@ -241,34 +240,28 @@ def machine_lines(shown: Shown, width: int) -> Iterator[Text]:
         used = max(0.0, capacity - idle - max(0.0, others))
         parts.append(named("cpu", f"{used:.1f} of {capacity:g} cores{beside}"))
     for name in ("memory", "vram"):
-        held, most = number(record, f"system/{name}_gib"), number(record, f"system/{name}_total_gib")
-        if held is not None and most is not None:
-            parts.append(named(name, f"{held:.1f} of {most:.1f} GiB"))
+        if f"system/{name}_gib" in record:
+            parts.append(named(name, f"{text(f'system/{name}_gib')} of {text(f'system/{name}_total_gib')} GiB"))
     for name, key, unit in (("gpu", "system/gpu_pct", "%"), ("power", "system/gpu_watts", " W")):
-        if (value := number(record, key)) is not None:
-            parts.append(named(name, f"{value:.0f}{unit}"))
+        if key in record:
+            parts.append(named(name, text(key, ".0f") + unit))
     if parts:
         yield fitting(parts, width)
 
 
 def detail_lines(shown: Shown) -> Iterator[Text]:
     """Yields a line each on the thread that packs batches, on what the cores did, and on every rank."""
-    record = shown.record
+    record, text = shown.record, partial(text_of, shown.record)
     if number(record, "prefetch/pack_ms"):
-        times = (
-            f"{phase.replace('_', ' ')} {milliseconds(number(record, f'prefetch/{phase}_ms'))}" for phase in PackerPhase
-        )
+        times = (f"{phase.replace('_', ' ')} {text(f'prefetch/{phase}_ms')}" for phase in PackerPhase)
         yield named("packer", "   ".join(times) + " ms per batch")
     if (capacity := number(record, CORES_KEY)) is not None:
         used = {str(row): (number(record, f"cores/{row}_ms_per_s") or 0.0) / MS_PER_S for row in CoreClass}
         yield named("cores", cores_text(used, capacity))
     for rank in range(shown.header.world_size):
         if f"rank/{rank}/iter_ms" in record:
-            times = (
-                f"{name} {milliseconds(number(record, f'rank/{rank}/{key}_ms'))}" for key, name in RANK_TIMES.items()
-            )
-            cpu = percent(number(record, f"rank/{rank}/cpu_pct"), 100.0)
-            yield named(f"rank {rank}", "  ".join([*times, f"cpu {cpu}"]))
+            times = (f"{name} {text(f'rank/{rank}/{key}_ms')}" for key, name in RANK_TIMES.items())
+            yield named(f"rank {rank}", "  ".join([*times, f"cpu {text(f'rank/{rank}/cpu_pct')}%"]))
 
 
 def lines_above(shown: Shown, width: int) -> list[Text]:
@@ -284,17 +277,12 @@ def lines_below(shown: Shown, width: int) -> list[Text]:
 
 
 def learning_pairs(shown: Shown) -> list[tuple[str, str]]:
-    """Returns names and values of episodes and losses: those that this run has, or all of the algorithm."""
+    """Returns names and values of losses and episodes: those that this run has, or all of the algorithm."""
     record, header = shown.record, shown.header
     curves = [f"train/{name}" for name in algorithm_info(header.algo, header.stage).curves]
-    texts = {key: (METRICS[key].row, three_digits(number(record, key))) for key in curves}
-    texts |= {
-        "rollout/ep_len_mean": ("Ep Length", fixed(number(record, "rollout/ep_len_mean"), 1)),
-        "rollout/success_rate": ("Success", percent(number(record, "rollout/success_rate"), 1.0)),
-        "rollout/episodes": ("Episodes", count(number(record, "rollout/episodes"))),
-        "train/n_updates": ("Updates", count(number(record, "train/n_updates"))),
-    }
-    return [pair for key, pair in texts.items() if shown.is_full or key in shown.seen]
+    pairs = {key: (METRICS[key].row, three_digits(number(record, key))) for key in curves}
+    pairs |= {key: (name, text_of(record, key)) for key, name in COUNTS.items()}
+    return [pair for key, pair in pairs.items() if shown.is_full or key in shown.seen]
 
 
 def status_line(shown: Shown, width: int) -> Text:

@@ -6,12 +6,13 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from html import escape
 from typing import Any, TextIO
 
 from rich.console import RenderableType
 
-from offpolicy.logger.console import duration, fixed, number, plain_text, rate
+from offpolicy.logger.console import number, plain_text, text_of
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import disabled
 from offpolicy.model.bottleneck import Verdict
@@ -80,15 +81,15 @@ class SafeView:
 
 def plain_line(record: Record, total_timesteps: int) -> str:
     """Returns one interval in one line of ASCII; what is not known, as at the end of a run, is left out."""
-    steps = int(number(record, "env_steps") or 0)
+    steps, text = int(number(record, "env_steps") or 0), partial(text_of, record)
     parts = [
-        ("ret", return_text(number(record, "rollout/ep_rew_mean")), ""),
-        ("thru", rate(number(record, "perf/steps_per_sec")), "/s"),
-        ("I", rate(number(record, "perf/collector_capacity")), "/s"),
-        ("T", rate(number(record, "perf/learner_capacity")), "/s"),
-        ("wait", fixed(number(record, "timing/learner_collector_wait_ms"), 1), "ms"),
-        ("utd", fixed(number(record, "perf/utd"), 2), ""),
-        ("eta", duration(number(record, "time/eta_s") or None), ""),
+        ("ret", text("rollout/ep_rew_mean"), ""),
+        ("thru", text("perf/steps_per_sec"), "/s"),
+        ("I", text("perf/collector_capacity"), "/s"),
+        ("T", text("perf/learner_capacity"), "/s"),
+        ("wait", text("timing/learner_collector_wait_ms", "z.1f"), "ms"),
+        ("utd", text("perf/utd"), ""),
+        ("eta", text("time/eta_s") if record.get("time/eta_s") else UNKNOWN, ""),
         ("bottleneck", record.get("perf/bottleneck") or UNKNOWN, ""),
     ]
     known = "".join(f" {name}={value}{unit}" for name, value, unit in parts if value != UNKNOWN)
