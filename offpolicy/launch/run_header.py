@@ -13,7 +13,6 @@ from offpolicy.config.overrides import as_override
 from offpolicy.config.parsing import flatten
 from offpolicy.config.run_files import env_differences, read_config
 from offpolicy.config.schema import RunConfig, plugins_of
-from offpolicy.config.sections import EnvConfig
 from offpolicy.config.unread import unread_options
 from offpolicy.envs.make import MAX_EPISODE_STEPS
 from offpolicy.envs.vectorization import is_batched_task, slower_because
@@ -71,71 +70,51 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
 
 def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
     """Writes the run header."""
-    logger.view.message(f"run directory: {run.path}")
-    problems = unread_warning(job.cfg)
+    problems = [*unread_warning(job.cfg), *run.warnings]
     if job.spec.max_episode_steps is None:
         problems.append(
             f"{job.cfg.env.id} is registered without a time limit: episodes that do not end by themselves are cut by an"
             f" evaluation after {MAX_EPISODE_STEPS:,} steps, and never in training; env.kwargs.max_episode_steps=1000"
             " sets one"
         )
-    warnings = [f"warning: {problem}" for problem in (*problems, *run.warnings)]
-    for line in (
-        *_process_lines(job),
-        *_plugin_lines(job.cfg, run),
-        *_restart_lines(job),
-        *warnings,
-        *_begin_lines(job),
-    ):
+    logger.view.message(f"run directory: {run.path}")
+    warnings = (f"warning: {problem}" for problem in problems)
+    for line in (*_process_lines(job), *_restart_lines(job), *warnings, *_begin_lines(job, run)):
         logger.view.message(line)
 
 
 def _process_lines(job: WorkerSpec) -> Iterator[str]:
-    """Yields the hosts, the memory, and what works side by side."""
-    cfg, host = job.cfg, job.host
+    """Yields the hosts, the memory between collectors and learners, and what works side by side."""
+    cfg, host, env, num_collectors = job.cfg, job.host, job.cfg.env, job.cfg.collect.num_collectors
     if not host.is_alone:
         attempt = f", restart {host.attempt}" if host.attempt else ""
         yield f"host {host.index} of {host.num_hosts}, launched by torchrun as {host.job}{attempt}"
-    yield memory_line(job)
+    memory = f"{transport_nbytes(cfg, job.spec) / 2**20:.1f} MiB of shared memory"
+    memory += f" in {num_collectors} rings, one per collector" if num_collectors > 1 else ""
+    if cfg.algo.learns_from_rollouts:
+        slots = f"{cfg.rollout.slots} of {cfg.rollout.length} steps x {env.num_envs} environments"
+        yield f"rollouts: {slots} = {memory}; {cfg.rollout.when_full} when full"
+    else:
+        yield f"replay: {num_collectors * cfg.replay_rows:,} rows x {row_layout(job.spec).nbytes} B = {memory}"
     threads = f"threads learner {job.plan.learner_threads}, collector {job.plan.collector_threads}"
     yield f"{cfg.runner.name}, {cfg.collect_mode}: {threads}"
-    if cfg.env.num_envs > 1:
-        yield environments_line(cfg.env, job.plan.env_threads)
+    if env.num_envs > 1:
+        how = f"env.vectorization={env.vectorization}"
+        if env.vectorization == "envpool" or (env.vectorization == "mujoco" and is_batched_task(env)):
+            how += ", one pool" if env.vectorization == "envpool" else ", one batch"
+            num_threads = min(job.plan.env_threads, env.num_envs)
+            how += f" on {num_threads} threads" if num_threads > 1 else ""
+        why = slower_because(env)
+        yield f"environments: {env.num_envs} x {env.id}, {how}" + (f", because {why}" if why else "")
     if job.plan.has_evaluator:
         yield "evaluation: beside training, in a process with a thread of its own"
     num_ranks = host.num_hosts * cfg.runner.world_size
     if num_ranks > 1:
         parts = f"batch {cfg.algo.batch_size // num_ranks} per rank, {cfg.algo.batch_size} together"
         if cfg.algo.learns_from_rollouts:
-            parts = f"{counted(cfg.collect.num_collectors // cfg.runner.world_size, 'collector')} per rank"
+            parts = f"{counted(num_collectors // cfg.runner.world_size, 'collector')} per rank"
         yield f"{num_ranks} learner ranks average gradients: {parts}"
-
-
-def _begin_lines(job: WorkerSpec) -> Iterator[str]:
-    """Yields where the run begins, unless that is at its first env step with new networks."""
-    cfg = job.cfg
-    if job.restarts:
-        where = "from the beginning" if job.checkpoint is None else f"at env step {job.start_step:,}, the checkpoint's"
-        yield f"all processes begin again {where}"
-    elif job.start_step:
-        yield f"resuming at env step {job.start_step:,}"
-    elif job.teacher_step is not None or job.init_step is not None:
-        other, whose = Path(cfg.teacher or cfg.init_from or ""), "the teacher's" if cfg.teacher else "its"
-        text = f"teacher: {other}" if cfg.teacher else f"networks and normalisers: of {other}"
-        yield f"{text}, env step {job.teacher_step or job.init_step or 0:,}"
-        for difference in env_differences(read_config(other).env, cfg.env):
-            yield f"warning: {whose} environment was another one: {difference}"
-
-
-def _plugin_lines(cfg: RunConfig, run: RunDir) -> Iterator[str]:
-    """Yields the plug-ins of the run, and where the checkpoint that it goes on from had others."""
-    now = [plugin.label for plugin in plugins_of(cfg)]
-    yield from (f"plug-in: {label}" for label in now)
-    if run.checkpoint is None:
-        return
-    before = run.checkpoint.read(SharedState, "state").fingerprint.get(PLUGINS_KEY, [])
-    if now != before:
-        yield f"warning: plug-ins of the checkpoint: {', '.join(before) or 'none'}; now: {', '.join(now) or 'none'}"
+    yield from (f"plug-in: {plugin.label}" for plugin in plugins_of(cfg))
 
 
 def _restart_lines(job: WorkerSpec) -> Iterator[str]:
@@ -152,33 +131,32 @@ def _restart_lines(job: WorkerSpec) -> Iterator[str]:
         yield f"if a process is killed, all begin again from the newest checkpoint: {'; '.join(costs)}"
 
 
-def environments_line(env: EnvConfig, num_threads: int) -> str:
-    """Returns the line on how the environments of a collector are stepped, and why not faster."""
-    how = f"env.vectorization={env.vectorization}"
-    if env.vectorization == "envpool" or (env.vectorization == "mujoco" and is_batched_task(env)):
-        what = "one pool" if env.vectorization == "envpool" else "one batch"
-        how += f", {what} on {min(num_threads, env.num_envs)} threads" if num_threads > 1 else f", {what}"
-    why = slower_because(env)
-    return f"environments: {env.num_envs} x {env.id}, {how}" + (f", because {why}" if why else "")
+def _begin_lines(job: WorkerSpec, run: RunDir) -> Iterator[str]:
+    """Yields where the run begins, unless that is at its first env step with new networks, and what was another."""
+    cfg = job.cfg
+    if run.checkpoint is not None:
+        now = [plugin.label for plugin in plugins_of(cfg)]
+        before = run.checkpoint.read(SharedState, "state").fingerprint.get(PLUGINS_KEY, [])
+        if now != before:
+            yield f"warning: plug-ins of the checkpoint: {', '.join(before) or 'none'}; now: {', '.join(now) or 'none'}"
+    if job.restarts:
+        where = "from the beginning" if job.checkpoint is None else f"at env step {job.start_step:,}, the checkpoint's"
+        yield f"all processes begin again {where}"
+    elif job.start_step:
+        yield f"resuming at env step {job.start_step:,}"
+    elif job.teacher_step is not None or job.init_step is not None:
+        other, whose = Path(cfg.teacher or cfg.init_from or ""), "the teacher's" if cfg.teacher else "its"
+        text = f"teacher: {other}" if cfg.teacher else f"networks and normalisers: of {other}"
+        yield f"{text}, env step {job.teacher_step or job.init_step or 0:,}"
+        for difference in env_differences(read_config(other).env, cfg.env):
+            yield f"warning: {whose} environment was another one: {difference}"
 
 
 def unread_warning(cfg: RunConfig) -> list[str]:
     """Returns a line on the options that nothing reads in the run; none if there is no such option."""
     values = flatten(cfg.to_mapping())
     found = [
-        f"{key}={as_override(values[key])} (read with {needs})" if key in values else f"{key} (read with {needs})"
+        (f"{key}={as_override(values[key])}" if key in values else key) + f" (read with {needs})"
         for key, needs in unread_options(cfg).items()
     ]
     return [f"nothing reads in this run: {', '.join(found)}"] if found else []
-
-
-def memory_line(job: WorkerSpec) -> str:
-    """Returns the line about the memory between collectors and learners."""
-    cfg, num_collectors = job.cfg, job.cfg.collect.num_collectors
-    mib = transport_nbytes(cfg, job.spec) / 2**20
-    rings = f" in {num_collectors} rings, one per collector" if num_collectors > 1 else ""
-    if cfg.algo.learns_from_rollouts:
-        slots = f"{cfg.rollout.slots} of {cfg.rollout.length} steps x {cfg.env.num_envs} environments"
-        return f"rollouts: {slots} = {mib:.1f} MiB of shared memory{rings}; {cfg.rollout.when_full} when full"
-    rows, row_bytes = num_collectors * cfg.replay_rows, row_layout(job.spec).nbytes
-    return f"replay: {rows:,} rows x {row_bytes} B = {mib:.1f} MiB of shared memory{rings}"

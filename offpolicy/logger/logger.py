@@ -17,13 +17,12 @@ from offpolicy.config.sections import LogConfig
 from offpolicy.logger.console import number
 from offpolicy.logger.end_screen import end_screen
 from offpolicy.logger.metrics import require_known, with_unilab_keys
-from offpolicy.logger.panel import open_view
 from offpolicy.logger.predictions import PredictionError, possible_advice, window_verdict
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, SinkContext, Summary, Warn, disabled, error_of
 from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_series
-from offpolicy.logger.view import View
+from offpolicy.logger.view import View, open_view
 from offpolicy.model.bottleneck import SteadyCause, Verdict
 from offpolicy.model.rates import Rates, RateWindow, compute_rates, num_updates, policy_steps
 from offpolicy.model.windows import learner_windows, of_iterations

@@ -13,9 +13,17 @@ from rich.text import Text
 
 from offpolicy.logger.console import milliseconds, number
 from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, METRICS
-from offpolicy.logger.panel_lines import LEGEND, Shown, learning_pairs, lines_above, lines_below, named, status_line
+from offpolicy.logger.panel_lines import (
+    LEGEND,
+    Shown,
+    learning_pairs,
+    lines_above,
+    lines_below,
+    named,
+    plain_line,
+    status_line,
+)
 from offpolicy.logger.record import PLAIN_RUNNER, RunHeader
-from offpolicy.logger.view import plain_line
 from offpolicy.output import UNKNOWN
 from offpolicy.timing.phases import LEARNER_WAITS, CollectorPhase, LearnerPhase
 

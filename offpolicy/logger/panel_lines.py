@@ -103,6 +103,23 @@ class Shown:
             self.best = (mean, number(record, "eval/env_steps") or 0.0)
 
 
+def plain_line(record: Record, total_timesteps: int) -> str:
+    """Returns one interval in one line of ASCII; what is not known, as at the end of a run, is left out."""
+    steps, text = int(number(record, "env_steps") or 0), partial(text_of, record)
+    parts = [
+        ("ret", text("rollout/ep_rew_mean"), ""),
+        ("thru", text("perf/steps_per_sec"), "/s"),
+        ("I", text("perf/collector_capacity"), "/s"),
+        ("T", text("perf/learner_capacity"), "/s"),
+        ("wait", text("timing/learner_collector_wait_ms", "z.1f"), "ms"),
+        ("utd", text("perf/utd"), ""),
+        ("eta", text("time/eta_s") if record.get("time/eta_s") else UNKNOWN, ""),
+        ("bottleneck", record.get("perf/bottleneck") or UNKNOWN, ""),
+    ]
+    known = "".join(f" {name}={value}{unit}" for name, value, unit in parts if value != UNKNOWN)
+    return f"{min(100, 100 * steps // total_timesteps)}% step={steps}/{total_timesteps}{known}"
+
+
 def sparkline(points: Sequence[float], width: int) -> str:
     """Returns the points in at most `width` characters, from the lowest to the highest; '' for fewer than two."""
     if len(points) < 2:

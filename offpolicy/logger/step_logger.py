@@ -15,9 +15,9 @@ from offpolicy.config.sections import LogConfig
 from offpolicy.errors import ConfigError
 from offpolicy.logger.logger import OffPolicyLogger, open_sinks
 from offpolicy.logger.metrics import our_key
-from offpolicy.logger.panel import open_view
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.summary import RunResult, RunStatus, build_summary, write_summary
+from offpolicy.logger.view import open_view
 from offpolicy.runs import SUMMARY
 from offpolicy.timing.clock import Every, Stopwatch
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase

@@ -1,24 +1,33 @@
-"""What a run shows while it trains: the interface of every view, plain lines, a notebook's output, and a guard."""
+"""What a run shows while it trains: plain lines, a notebook's output, or the panel with its keys and Ctrl-Z."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import select
+import signal
 import sys
+import termios
+import tty
 from collections.abc import Callable
-from functools import partial
 from html import escape
-from typing import Any, TextIO
+from types import FrameType
+from typing import IO, Any, TextIO, cast
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
+from rich.text import Text
 
-from offpolicy.logger.console import number, plain_text, text_of
+from offpolicy.logger.console import OwnConsole, number, plain_text
+from offpolicy.logger.panel_layout import render
+from offpolicy.logger.panel_lines import Shown, plain_line
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import disabled
 from offpolicy.model.bottleneck import Verdict
-from offpolicy.output import UNKNOWN, drain, return_text, silence
+from offpolicy.output import drain, is_behind, nonblocking, return_text, silence
 from offpolicy.types import EvalResult
 
+MESSAGE_RECORDS = 3  # records for which a message stands in the panel
 TABLE_WIDTH = 100  # characters of the final table of a run
 SHOWN_MESSAGES = 6  # newest messages below the line of progress of a notebook
 NOTEBOOK_SHELL = "ZMQInteractiveShell"  # IPython's shell in a kernel, rather than in a terminal
@@ -77,23 +86,6 @@ class SafeView:
                 getattr(self._plain, name)(*values, **options)
 
         return call
-
-
-def plain_line(record: Record, total_timesteps: int) -> str:
-    """Returns one interval in one line of ASCII; what is not known, as at the end of a run, is left out."""
-    steps, text = int(number(record, "env_steps") or 0), partial(text_of, record)
-    parts = [
-        ("ret", text("rollout/ep_rew_mean"), ""),
-        ("thru", text("perf/steps_per_sec"), "/s"),
-        ("I", text("perf/collector_capacity"), "/s"),
-        ("T", text("perf/learner_capacity"), "/s"),
-        ("wait", text("timing/learner_collector_wait_ms", "z.1f"), "ms"),
-        ("utd", text("perf/utd"), ""),
-        ("eta", text("time/eta_s") if record.get("time/eta_s") else UNKNOWN, ""),
-        ("bottleneck", record.get("perf/bottleneck") or UNKNOWN, ""),
-    ]
-    known = "".join(f" {name}={value}{unit}" for name, value, unit in parts if value != UNKNOWN)
-    return f"{min(100, 100 * steps // total_timesteps)}% step={steps}/{total_timesteps}{known}"
 
 
 class PlainLines(View):
@@ -188,3 +180,179 @@ class NotebookView(PlainLines):
             self._handle = self._display(shown, raw=True, display_id=True)
         else:
             self._handle.update(shown, raw=True)
+
+
+class Terminal:
+    """The keys of a terminal, read from `take` to `give_back` without waiting and without echo; Ctrl-Z is noted there.
+
+    keys: descriptor of the terminal that controls this process; where it is not, or another job has it, none are read.
+    """
+
+    def __init__(self, keys: int) -> None:
+        self._keys = keys
+        self._saved: list[int | list[bytes | int]] | None = None  # settings, while keys are read
+        self.is_stopping = False  # after Ctrl-Z: the screen has to be left first
+
+    def take(self) -> bool:
+        """Begins to read keys and to note Ctrl-Z, which a program may handle itself; returns whether there are keys."""
+        if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+            with contextlib.suppress(ValueError):  # not the main thread
+                signal.signal(signal.SIGTSTP, self._note)
+        if foreground_group(self._keys) == os.getpgrp():
+            self._saved = termios.tcgetattr(self._keys)
+            tty.setcbreak(self._keys, termios.TCSANOW)  # Ctrl-C stays a signal
+        return self._saved is not None
+
+    def read(self) -> str:
+        """Returns the keys pressed since the last call."""
+        is_ours = self._saved is not None and foreground_group(self._keys) == os.getpgrp()
+        is_ready = is_ours and select.select([self._keys], [], [], 0)[0]
+        return os.read(self._keys, 64).decode("ascii", "ignore") if is_ready else ""
+
+    def give_back(self) -> None:
+        """Gives the terminal its settings back, unless another job has it by now; a second call does nothing."""
+        if signal.getsignal(signal.SIGTSTP) == self._note:
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        # From the background, setting them would stop this process. Not TCSADRAIN: after a Ctrl-S it waits for Ctrl-Q.
+        if self._saved is not None and foreground_group(self._keys) == os.getpgrp():
+            termios.tcsetattr(self._keys, termios.TCSANOW, self._saved)
+        self._saved = None
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.is_stopping = True
+
+
+def foreground_group(stream: IO[str] | int) -> int | None:
+    """Returns the process group that has the terminal; None where `stream` is not our terminal."""
+    try:
+        return os.tcgetpgrp(stream if isinstance(stream, int) else stream.fileno())
+    except Exception:  # it has no file: a program may have put anything in place of stdout
+        return None
+
+
+def is_foreground(stream: IO[str]) -> bool:
+    """False if `stream` is the terminal that controls this process, and another job has it."""
+    # 0 is a job outside of this container: it is the one that shows us.
+    return foreground_group(stream) in (None, 0, os.getpgrp())
+
+
+class Panel(View):
+    """A rich panel on the terminal's alternate screen, where a resize leaves nothing behind. No refresh thread.
+
+    What it showed last, and all messages, are printed on the ordinary screen when it is closed. While another job has
+    the terminal, or it has not taken the last frame yet, nothing is drawn. Raises what drawing raises: `SafeView` goes
+    on with plain lines.
+    """
+
+    def __init__(self, console: Console, header: RunHeader, keys: int = -1, *, is_full: bool = False) -> None:
+        """`keys`: descriptor from which they are read; -1: none."""
+        self._console, self._terminal, self._shown = console, Terminal(keys), Shown(header, is_full)
+        self._is_closed = self._is_stopping = False
+        self._is_stale = False  # the newest frame was not drawn: the terminal had not taken the one before
+        self._drawn_size = (0, 0)
+
+    def set_header(self, header: RunHeader) -> None:
+        self._shown.header = header
+
+    def record(self, record: Record, verdict: Verdict | None = None, *, is_last: bool = False) -> None:
+        """Draws the record; of the last one the course of learning: its times are those of evaluating and saving."""
+        self._shown.add(record, verdict, is_last=is_last)
+        self._draw()
+
+    def status(self, status: str) -> None:
+        """Draws the status, until there is a record."""
+        self._shown.status = status
+        if not self._shown.num_records:
+            self._draw()
+
+    def activity(self, activity: str) -> None:
+        if not self._is_stopping:
+            self._shown.activity = activity
+            self._draw()
+
+    def stopping(self, message: str) -> None:
+        """Draws at once that the run is being stopped, and goes on saying so."""
+        self._is_stopping, self._shown.activity = True, message
+        self._draw()
+
+    def message(self, message: str) -> None:
+        """Shows a line for a while; it is printed again at the end."""
+        self._shown.messages.append(message)
+        self._shown.message_until = self._shown.num_records + MESSAGE_RECORDS
+        self._draw()
+
+    def tick(self) -> None:
+        """Answers Ctrl-Z, the keys pressed, and a terminal that has another size, or has come back."""
+        if self._terminal.is_stopping:
+            self._leave()
+        keys = self._terminal.read()
+        if keys:
+            self._shown.is_helping = not self._shown.is_helping and "?" in keys
+        console = self._console
+        if keys or self._is_stale or not console.is_alt_screen or self._drawn_size != tuple(console.size):
+            self._draw()
+
+    def finish(self, table: RenderableType) -> None:
+        """Closes the panel, and prints the summary below its last frame."""
+        self.close()
+        self._console.print(table, crop=False)  # a long command is wrapped by the terminal: it can be pasted
+
+    def close(self) -> None:
+        """Gives the terminal back and prints messages and last frame; a second call prints the messages since."""
+        shown, is_first = self._shown, not self._is_closed
+        self._is_closed = True
+        try:
+            self._leave()
+            while shown.messages:
+                self._console.print(Text(shown.messages.pop(0)), soft_wrap=True)  # no path is cut
+            if is_first and shown.num_records:
+                shown.message_until, shown.activity, shown.is_helping = 0, "", False
+                self._console.print(render(shown, *self._console.size))
+        finally:
+            drain(self._console.file)
+
+    def _draw(self) -> None:
+        console, shown = self._console, self._shown
+        has_content = bool(shown.num_records or shown.status or shown.activity)
+        if self._is_closed or not has_content or not is_foreground(console.file):
+            return
+        self._is_stale = is_behind(console.file)
+        if self._is_stale:
+            return
+        if not console.is_alt_screen:
+            shown.has_help = self._terminal.take()
+            console.show_cursor(False)
+            console.set_alt_screen(True)
+        self._drawn_size = width, height = console.size
+        console.update_screen(render(shown, width, height))
+
+    def _leave(self) -> None:
+        """Gives screen and keys of the terminal back; after Ctrl-Z stops this process until it is continued."""
+        self._terminal.give_back()
+        if self._console.is_alt_screen:
+            self._console.show_cursor(True)
+            self._console.set_alt_screen(False)
+        if self._terminal.is_stopping:
+            self._terminal.is_stopping = False
+            drain(self._console.file)
+            signal.raise_signal(signal.SIGTSTP)  # does nothing where no shell could continue it
+
+
+def open_view(panel: str, stream: TextIO | None, header: RunHeader) -> View:
+    """Returns the panel if `panel` is on, or auto or full on a terminal that can draw one; else plain lines.
+
+    A run that is started in the background has plain lines, and a notebook its own view unless `panel` is off. What a
+    program has put in the place of the stream, and cannot be asked, is no terminal.
+    """
+    stream = None if stream is None else nonblocking(stream)
+    plain = PlainLines(stream, header)
+    view: View | None = None
+    if panel != "off" and (display := notebook_display()) is not None:
+        view = NotebookView(display, header)
+    elif panel != "off" and stream is not None:
+        with contextlib.suppress(Exception):  # of a stream that a program has put in place of stdout, or that is closed
+            console = OwnConsole(file=stream, force_terminal=True if panel == "on" else None)
+            can_draw = console.is_terminal and not console.is_dumb_terminal and not console.options.ascii_only
+            if panel == "on" or (can_draw and stream.isatty() and is_foreground(stream)):
+                view = Panel(console, header, 0, is_full=panel == "full")
+    return plain if view is None else cast("View", SafeView(view, plain))

@@ -46,7 +46,7 @@ if job:
 signal.signal(signal.SIGTTOU, signal.SIG_DFL)
 while os.tcgetpgrp(0) != os.getpgrp():
     time.sleep(0.01)
-from offpolicy.logger.panel import open_view
+from offpolicy.logger.view import open_view
 from offpolicy.logger.record import RunHeader
 view = open_view("auto", sys.stdout, RunHeader(algo="sac", env_id="X", seed=1, mode="free", total_timesteps=9))
 view.status("starting")
