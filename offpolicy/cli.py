@@ -16,47 +16,23 @@ from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE_CLOSED, Config
 from offpolicy.output import counted, drop_refused, open_streams, silence
 from offpolicy.processes.signals import interrupts_exit
 
-# Name of a command: its module in offpolicy.commands, with add_arguments(parser) and run(arguments); a line of help. Of
-# a module with several commands: module:function, in place of add_arguments, which says what runs.
+# Name of a command: its module in offpolicy.commands, with add_arguments(parser) and run(arguments), or module:function
+# in place of add_arguments, which then says what runs; a line of help.
 COMMANDS = {
-    "train": (
-        "train",
-        "train a policy: offpolicy train algo=td3 env=halfcheetah seed=3 (train --help shows the keys)",
-    ),
-    "resume": (
-        "train:add_resume",
-        "continue a run from its newest checkpoint: offpolicy resume RUN total_timesteps=50000",
-    ),
+    "train": ("train", "train a policy: offpolicy train algo=td3 env=halfcheetah seed=3 (train --help: the keys)"),
+    "resume": ("train:add_resume", "continue a run from its newest checkpoint: offpolicy resume RUN key=value"),
     "list": ("list_runs", "list the runs, the newest first: offpolicy list"),
     "eval": ("evaluate", "evaluate policies on the same episodes: offpolicy eval RUN [LABEL=RUN ...] --episodes 20"),
     "play": ("play", "show a run's policy in a window, or film it: offpolicy play RUN --video turning.gif"),
-    "record": (
-        "play:add_record",
-        "write episodes of a run's policy as demonstrations: offpolicy record RUN --out demos.npz",
-    ),
-    "export": (
-        "export",
-        "write a run's policy as a file that needs no offpolicy: offpolicy export RUN --onnx policy.onnx",
-    ),
-    "prune": (
-        "prune",
-        "remove old checkpoints of runs, never the newest good one nor the best: offpolicy prune RUN --dry-run",
-    ),
+    "record": ("play:add_record", "write a policy's episodes as demonstrations: offpolicy record RUN --out demos.npz"),
+    "export": ("export", "write a policy as a file without offpolicy: offpolicy export RUN --onnx policy.onnx"),
+    "prune": ("prune", "remove old checkpoints, never the newest good one nor the best: offpolicy prune RUN --dry-run"),
     "explain": ("explain", "say where a run's time went and what a change would bring: offpolicy explain RUN"),
     "trace": ("trace", "read the trace of a run made with timing.trace=true: offpolicy trace RUN"),
-    "compare": (
-        "compare",
-        "compare runs with the first, time and learning: offpolicy compare RUN RUN, or a=RUN a=RUN b=RUN (seeds)",
-    ),
-    "tensorboard": (
-        "tensorboard",
-        "show the curves of all runs, or of some, in a browser: offpolicy tensorboard [RUN ...]",
-    ),
+    "compare": ("compare", "compare runs with the first: offpolicy compare RUN RUN, or a=RUN a=RUN b=RUN (seeds)"),
+    "tensorboard": ("tensorboard", "show the curves of all or some runs in a browser: offpolicy tensorboard [RUN ...]"),
     "sweep": ("sweep", "search for the settings that learn best: offpolicy sweep space.yaml algo=sac --trials 20"),
-    "reproduce": (
-        "reproduce",
-        "run a finished run again and compare the results: offpolicy reproduce RUN [key=value ...]",
-    ),
+    "reproduce": ("reproduce", "run a finished run again and compare the results: offpolicy reproduce RUN"),
     "doctor": ("doctor", "check the installation and this machine, and say what will be slow: offpolicy doctor"),
     "help": ("train:add_help", "say what the keys of a run mean: offpolicy help algo.lr"),
 }

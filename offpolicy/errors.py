@@ -1,23 +1,4 @@
-"""The errors of the library, each with the exit code its escape from a run produces.
-
-OffPolicyError            1   unexpected
-├── ConfigError           2   configuration or preflight: names key, value and what is allowed
-├── NumericsError        65   NaN or Inf where a number is needed
-├── CheckpointError      66   no usable checkpoint
-├── HangError            70   a process made no progress for too long
-├── CrashLoopError       70   processes of the run, or an environment, died again and again
-├── PeerLostError        70   another learner rank did not come to a collective
-├── DesyncError           1   learner ranks that must be equal are not
-├── RunDirBusyError      73   the run directory is in use
-├── SaveError            74   a checkpoint, or another file of the run, could not be written
-│   └── PeerSaveError    74   another learner rank could not save its part
-├── StartError            1   the machine refused to start a process of the run
-└── EnvFailure            1   the user's environment raised
-    ├── EnvWorkerKilled   1   a worker process of the user's environment was killed by a signal
-    └── PeerEnvFailure    1   the environment raised on another learner rank
-KeyboardInterrupt
-└── Interrupted         130   a run of `offpolicy.train` was stopped by a signal (SIGTERM, SIGHUP: 143)
-"""
+"""The errors of the library, each with the exit code its escape from a run produces."""
 
 from __future__ import annotations
 

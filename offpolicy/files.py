@@ -27,10 +27,9 @@ Line = Mapping[str, float | str | None]  # of a file of JSON lines
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, durable: bool) -> Iterator[IO[bytes]]:
-    """Yields a file that replaces `path` when the block ends; after an error `path` is as it was.
+    """Yields a file that replaces `path` when the block ends, and is on the disk then if it is `durable`.
 
-    `durable`: the content and its name are on the disk when the block ends, not only in the kernel's memory. Raises
-    OSError.
+    After an error `path` is as it was. Raises OSError.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # another process may write the same path
     try:
@@ -68,10 +67,9 @@ def atomic_write(path: Path, content: bytes | str, *, durable: bool) -> None:
 
 @contextlib.contextmanager
 def output_path(path: Path) -> Iterator[Path]:
-    """Yields a path that a file which the user has named is written to: a new file that replaces it at the end.
+    """Yields a path to write in place of a file that the user has named: a new file that replaces it at the end.
 
-    It ends as `path` does. Of a link, the file that it names is replaced. A pipe or a device is yielded itself. What
-    the block raises leaves the file as it was. Raises OSError.
+    It ends as `path` does. A link is followed; a pipe or a device is yielded itself. Raises OSError.
     """
     place = path.resolve()
     if place.exists() and not place.is_file():
@@ -100,10 +98,7 @@ def write_output(option: str, path: Path, content: bytes | str) -> None:
 
 
 class AppendFile:
-    """Unbuffered, so nothing is left to fail at exit: a piece is in the file when `write` returns, or not at all.
-
-    Nobody else writes the file.
-    """
+    """An unbuffered file with one writer: a piece is in the file when `write` returns, or not at all."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -143,10 +138,9 @@ class JsonlFile(AppendFile):
 
 
 class UniqueJsonlFile(JsonlFile):
-    """A file of JSON lines with one line per env step: a line of the same env step as the last one takes its place.
+    """A file of JSON lines with one line per env step: one of the same env step as the last one is merged with it.
 
-    What only the last one says, such as an evaluation, is kept. A line of an earlier process that as many updates led
-    to is kept whole, and takes only what it lacks: a resumed run has done nothing yet.
+    Of two values the new one stays, but after a resume that has done no update yet the old one.
     """
 
     def __init__(self, path: Path, resume_step: int | None, resume_updates: int | None = None) -> None:

@@ -8,12 +8,11 @@ import math
 import mmap
 import os
 import resource
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from offpolicy.types import SystemLoad
 
@@ -21,11 +20,18 @@ CPU_INFO = Path("/proc/cpuinfo")
 NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 SELF = Path("/proc/self")
 NO_LIMIT = 2**60  # bytes; version 1 writes almost 2**63 where there is none
-_V1_NAMES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+# Files and a field of a cgroup's limit and use: of version 2, and of version 1.
+_MEMORY_NAMES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+_QUOTA_NAMES = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
 KEPT_BYTES = 64 * 2**20  # half of it is the largest block that glibc keeps
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 LONGEST_WAIT_S = 2e6  # that a call can wait: poll counts milliseconds in 31 bits
 _OPEN_FILES = resource.RLIMIT_NOFILE
+# Processors on which other cores see a core's stores in program order. The rings (`replay/ring.py`) rely on it: a row
+# must be visible before the counter that reveals it.
 X86_64 = ("x86_64", "AMD64")
 PACKAGES = ("offpolicy", "torch", "gymnasium", "mujoco")
 # One of them exists where a GPU is: NVIDIA's driver, WSL2's, ROCm's, Jetson's. Asking torch would take a second.
@@ -53,14 +59,6 @@ def processor() -> str:
     return os.uname().machine
 
 
-def keeps_store_order(kind: str) -> bool:
-    """True for processors on which other cores see a core's stores in program order: x86-64 alone of those we know.
-
-    The rings (`replay/ring.py`) rely on it: a row must be visible before the counter that reveals it.
-    """
-    return kind in X86_64
-
-
 def versions() -> dict[str, str | None]:
     """Returns the installed versions of the packages that decide results; None for one that is not installed."""
     found: dict[str, str | None] = dict.fromkeys(PACKAGES)
@@ -71,15 +69,12 @@ def versions() -> dict[str, str | None]:
 
 
 def memory(process: Path = SELF) -> tuple[int, int]:
-    """Returns the bytes that can still be had, and those that there are, within the limits of this process.
-
-    These are its cgroup's, those of all around it, and `ulimit -v`.
-    """
+    """Returns the bytes to be had, and all there are, within the limits of the process: cgroups and `ulimit -v`."""
     with open("/proc/meminfo", encoding="ascii") as meminfo:
         fields = dict(line.split(":", 1) for line in meminfo)
     available, total = (int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
     for group in memory_limits(process):
-        available, total = min(available, group.available), min(total, group.limit)
+        available, total = min(available, max(group.limit - group.used, 0)), min(total, group.limit)
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
         mapped = int((process / "statm").read_text().split()[0]) * resource.getpagesize()
@@ -88,10 +83,10 @@ def memory(process: Path = SELF) -> tuple[int, int]:
 
 
 def keep_freed_memory() -> None:
-    """Has the C library keep what this process frees, up to 64 MiB at the end of each heap, for what it needs next.
+    """Has the C library, if it has `mallopt`, keep up to 64 MiB that this process frees at the end of each heap.
 
-    The kernel takes pages back by interrupting all threads of the process, which takes a virtual machine long, and it
-    clears each page again that it gives anew. A C library without `mallopt` goes on as before.
+    The kernel takes pages back by interrupting all threads of the process, which takes a virtual machine long, and
+    clears each page that it gives again.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -102,52 +97,32 @@ def keep_freed_memory() -> None:
 @cache
 def gives_memory_back() -> bool:
     """True if the kernel takes back pages in the middle of shared memory (`MADV_REMOVE`); some sandboxes refuse."""
-    try:
-        fd = os.memfd_create("offpolicy-probe", os.MFD_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        os.ftruncate(fd, mmap.PAGESIZE)
-        with mmap.mmap(fd, mmap.PAGESIZE) as page:
-            page.madvise(mmap.MADV_REMOVE)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return True
+    with mmap.mmap(-1, mmap.PAGESIZE) as page, contextlib.suppress(OSError):
+        page.madvise(mmap.MADV_REMOVE)
+        return True
+    return False
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryLimit:
+class MemoryLimit(NamedTuple):
     """The limit of a cgroup on the memory of all its processes."""
 
     limit: int  # bytes
     used: int  # bytes, without the files that the kernel could forget at once
     directory: Path
 
-    @property
-    def available(self) -> int:
-        """Bytes that its processes can still have."""
-        return max(self.limit - self.used, 0)
-
 
 def memory_limits(process: Path = SELF) -> list[MemoryLimit]:
     """Returns the memory limits of this process's cgroup and of those around it, of both versions of cgroups."""
     limits = []
-    for directory in memory_cgroups(process):
-        for names in (("memory.max", "memory.current", "inactive_file"), _V1_NAMES):
+    for directory in cgroups("memory", process):
+        for *files, field in _MEMORY_NAMES:
             with contextlib.suppress(OSError, ValueError, KeyError):  # the other version; "max" is no limit
-                limit, used = (int((directory / name).read_text()) for name in names[:2])
+                limit, used = (int((directory / name).read_text()) for name in files)
                 if limit >= NO_LIMIT:
                     continue
                 counted = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
-                limits.append(MemoryLimit(limit, used - int(counted[names[2]]), directory))
+                limits.append(MemoryLimit(limit, used - int(counted[field]), directory))
     return limits
-
-
-def memory_cgroups(process: Path = SELF) -> list[Path]:
-    """Returns the directories of the cgroups that can limit this process's memory; none without cgroups."""
-    return _directories(process, "memory")
 
 
 def allow_open_files(more: int) -> tuple[int, int]:
@@ -155,27 +130,20 @@ def allow_open_files(more: int) -> tuple[int, int]:
 
     Returns how many files that is in all, and how many the limits allow (`ulimit -n`).
     """
-    soft, hard = (math.inf if each == resource.RLIM_INFINITY else each for each in resource.getrlimit(_OPEN_FILES))
+    soft, hard = resource.getrlimit(_OPEN_FILES)
     needed = len(os.listdir("/proc/self/fd")) + more
-    allowed = int(max(soft, min(needed, hard))) if soft < needed else needed
-    if soft < allowed:
-        resource.setrlimit(_OPEN_FILES, (allowed, resource.getrlimit(_OPEN_FILES)[1]))
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(_OPEN_FILES, (allowed, hard))
     return needed, allowed
 
 
 def load_per_core() -> float:
-    """Returns how many threads want to run for each core of the host, over the last minute.
-
-    The kernel counts the threads of all cores, also of those that this process may not use.
-    """
-    try:
-        return os.getloadavg()[0] / (os.cpu_count() or 1)
-    except OSError:  # a sandbox without /proc
-        return 0.0
+    """Returns how many threads want to run for each core of the host, over the last minute."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
-@dataclass(frozen=True, slots=True)
-class CpuQuota:
+class CpuQuota(NamedTuple):
     """The limit of a cgroup on the CPU time of all its processes."""
 
     cores: float  # CPU seconds per second
@@ -194,16 +162,12 @@ class CpuQuota:
 def cpu_quotas(process: Path = SELF) -> list[CpuQuota]:
     """Returns the CPU limits of this process's cgroup and of those around it, of both versions of cgroups."""
     quotas: list[CpuQuota] = []
-    for directory in _directories(process, "cpu"):
-        texts = []
-        with contextlib.suppress(OSError):
-            texts = (directory / "cpu.max").read_text().split()  # version 2
-        with contextlib.suppress(OSError):
-            texts = texts or [(directory / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")]  # 1
-        with contextlib.suppress(ValueError, ZeroDivisionError):  # "max" is no limit
-            quota, period = map(int, texts)
-            if quota > 0:
-                quotas.append(CpuQuota(quota / period, directory))
+    for directory in cgroups("cpu", process):
+        for files in _QUOTA_NAMES:
+            with contextlib.suppress(OSError, ValueError, ZeroDivisionError):  # the other version; "max" is no limit
+                quota, period = map(int, " ".join((directory / name).read_text() for name in files).split())
+                if quota > 0:
+                    quotas.append(CpuQuota(quota / period, directory))
     return quotas
 
 
@@ -212,40 +176,35 @@ def num_usable_cores() -> int:
     return max(1, math.ceil(usable_cores(len(os.sched_getaffinity(0)), cpu_quotas())))
 
 
-def usable_cores(cpus: int, quotas: list[CpuQuota]) -> float:
+def usable_cores(cpus: int, quotas: Sequence[CpuQuota]) -> float:
     """Returns the CPU seconds per second that this process may use on `cpus` cores."""
     return min([float(cpus), *(quota.cores for quota in quotas)])
 
 
-def _directories(process: Path, name: str) -> list[Path]:
-    """Returns the directories of the process's cgroups with the controller `name`, from its own up to the topmost."""
+def cgroups(controller: str, process: Path = SELF) -> list[Path]:
+    """Returns the directories of the process's cgroups with a controller, from its own up to the topmost; or none."""
     with contextlib.suppress(OSError, ValueError):  # no cgroups, or in another form
-        return list(_cgroups(process, name))
+        return list(_cgroups(controller, process))
     return []
 
 
-def _cgroups(process: Path, name: str) -> Iterator[Path]:
-    """Yields them. Raises OSError and ValueError.
-
-    A container may see only the part of the hierarchy that is mounted; its own path may then lie outside of it.
-    """
-    paths: dict[str, str] = {}  # of the process in each hierarchy, by controller; '' is version 2
+def _cgroups(controller: str, process: Path) -> Iterator[Path]:
+    """Yields them. A container may see the mounted part of the hierarchy only; its own path may lie outside of it."""
     # Split at newlines alone: a name may hold what else ends a line.
     own_cgroups, mounts = (os.fsdecode((process / name).read_bytes()) for name in ("cgroup", "mountinfo"))
+    paths: dict[str, str] = {}  # of the process in each hierarchy, by controller; '' is version 2
     for line in filter(None, own_cgroups.split("\n")):
         _, controllers, path = line.split(":", 2)
         paths |= dict.fromkeys(controllers.split(","), path)
     for line in filter(None, mounts.split("\n")):
         mounted, _, system = line.partition(" - ")
         (root, point), (kind, _, options) = mounted.split(" ")[3:5], system.split(" ")[:3]  # a source may be empty
-        controller = name if kind == "cgroup" else ""
-        if controller not in paths or kind not in ("cgroup", "cgroup2"):
+        is_first_version = kind == "cgroup" and controller in options.split(",")
+        within = paths.get(controller if is_first_version else "") if is_first_version or kind == "cgroup2" else None
+        if within is None:
             continue
-        if kind == "cgroup" and name not in options.split(","):
-            continue
-        top = Path(point)
-        within = Path(paths[controller])
-        own = top / within.relative_to(root) if within.is_relative_to(root) and ".." not in within.parts else top
+        top, path = Path(point), Path(within)
+        own = top / path.relative_to(root) if path.is_relative_to(root) and ".." not in path.parts else top
         yield from (directory for directory in (own, *own.parents) if directory.is_relative_to(top))
 
 
@@ -276,21 +235,17 @@ class SystemMonitor:
                 code = self._nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle))
             self._gpu = handle if code == 0 else None
 
-    def read(self) -> SystemLoad | None:
-        """Returns the load now, without what a virtual GPU does not say; None where the kernel says nothing."""
-        try:
-            available, total = memory()
-        except (OSError, KeyError, ValueError):
-            return None
-        load = SystemLoad((total - available) / GIB, total / GIB)
+    def read(self) -> SystemLoad:
+        """Returns the load now, without what a virtual GPU does not say."""
+        (available, total), gpu = memory(), dict[str, float]()
         vram, use, milliwatts = (ctypes.c_ulonglong * 3)(), (ctypes.c_uint * 2)(), ctypes.c_uint()
         if self._has_read("nvmlDeviceGetMemoryInfo", vram):  # total, free, used
-            load = replace(load, vram_gib=vram[2] / GIB, vram_total_gib=vram[0] / GIB)
+            gpu |= {"vram_gib": vram[2] / GIB, "vram_total_gib": vram[0] / GIB}
         if self._has_read("nvmlDeviceGetUtilizationRates", use):  # of the GPU, of its memory
-            load = replace(load, gpu_pct=float(use[0]))
+            gpu["gpu_pct"] = float(use[0])
         if self._has_read("nvmlDeviceGetPowerUsage", milliwatts):
-            load = replace(load, gpu_watts=milliwatts.value / 1000.0)
-        return load
+            gpu["gpu_watts"] = milliwatts.value / 1000.0
+        return SystemLoad((total - available) / GIB, total / GIB, **gpu)
 
     def _has_read(self, function: str, numbers: ctypes.Array[Any] | ctypes.c_uint) -> bool:  # Any: a type of C
         return self._gpu is not None and getattr(self._nvml, function)(self._gpu, ctypes.byref(numbers)) == 0

@@ -13,8 +13,8 @@ from typing import IO, Any, TextIO, cast
 
 from offpolicy import fault
 
-STANDARD = {0: "r", 1: "w", 2: "w"}  # descriptors and their modes
-MOST_BYTES = 1 << 20  # that wait to be written; beyond them the oldest texts are left out
+STANDARD = ("stdin", "stdout", "stderr")  # by descriptor
+MOST_TEXTS = 10_000  # that wait to be written; beyond them the oldest are left out
 UNKNOWN = "-"  # in place of a number
 PATIENCE_S = 5.0  # without a byte that is read, after which the end of a run waits no longer
 
@@ -24,7 +24,7 @@ def open_descriptors() -> None:
 
     The first file that a run opens would otherwise become its stdout, and a child's stdout would overwrite it.
     """
-    for fd in STANDARD:
+    for fd in range(len(STANDARD)):
         try:
             os.fstat(fd)
         except OSError:
@@ -34,9 +34,9 @@ def open_descriptors() -> None:
 def open_streams() -> None:
     """Opens what the caller has closed on /dev/null: descriptors, and Python's streams. No encoding refuses a text."""
     open_descriptors()
-    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+    for fd, name in enumerate(STANDARD):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(fd, STANDARD[fd], closefd=False))  # noqa: SIM115  # for the life of the process
+            setattr(sys, name, open(fd, "w" if fd else "r", closefd=False))  # noqa: SIM115  # as long as the process
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
@@ -51,10 +51,9 @@ class _LossyFile(io.FileIO):
 
 
 def drop_refused(*names: str) -> None:
-    """Drops from now on what cannot be written to stdout or stderr: a full disk must not fail whoever prints.
+    """Drops from now on what cannot be written to stdout or stderr: a full disk fails no print and no exit code.
 
-    Nor must it change the exit code: an interpreter that cannot write the rest of a stream at its end exits with 120. A
-    stream that a program has put in the place of Python's own stays as it is.
+    A stream that a program has put in the place of Python's own stays as it is.
     """
     for name in names:
         stream = getattr(sys, name)
@@ -96,16 +95,15 @@ def drain(stream: IO[str]) -> None:
 class NonBlockingStream:
     """A text stream whose writes never wait: a thread writes whole texts in their order, while there are any.
 
-    A full pipe, a pager, Ctrl-S and a stalled ssh stop whoever writes to them. That must not be the supervisor, which
-    answers signals and looks after the processes of a run.
+    A full pipe, a pager, Ctrl-S and a stalled ssh stop whoever writes to them: that must not be the supervisor.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self.encoding = stream.encoding
         self.isatty, self.fileno = stream.isatty, stream.fileno
         self._stream, self._fd = stream, stream.fileno()
-        self._texts: deque[bytes] = deque()
-        self._num_bytes = self._num_taken = 0
+        self._texts = deque[bytes](maxlen=MOST_TEXTS)
+        self._num_taken = 0
         self._error: Exception | None = None
         self._is_given_up = False  # nothing was read for `PATIENCE_S`
         self._changed = threading.Condition()
@@ -117,9 +115,6 @@ class NonBlockingStream:
             if self._error is not None:
                 raise self._error
             self._texts.append(text.encode(self.encoding, "replace"))
-            self._num_bytes += len(self._texts[-1])
-            while self._num_bytes > MOST_BYTES and len(self._texts) > 1:
-                self._num_bytes -= len(self._texts.popleft())
             if not self.is_writing:
                 threading.Thread(target=self._write_all, name="console", daemon=True).start()
                 self.is_writing = True
@@ -157,9 +152,7 @@ class NonBlockingStream:
             self._num_taken += 1
             self._is_given_up, self.is_writing = False, bool(self._texts)
             self._changed.notify()
-            content = self._texts.popleft() if self._texts else b""
-            self._num_bytes -= len(content)
-            return content
+            return self._texts.popleft() if self._texts else b""
 
 
 def counted(number: int, noun: str) -> str:

@@ -41,10 +41,9 @@ def installed(group: str) -> tuple[Plugin, ...]:
     from importlib.metadata import entry_points  # 0.1 s, which `offpolicy --help` need not wait for
 
     found = {
-        Plugin(
-            group, each.name, each.value, each.dist.name if each.dist else "?", each.dist.version if each.dist else "?"
-        )
+        Plugin(group, each.name, each.value, each.dist.name, each.dist.version)
         for each in entry_points(group=group)
+        if each.dist is not None
     }
     return tuple(sorted(found, key=lambda plugin: (plugin.name, plugin.package)))
 
@@ -69,7 +68,7 @@ def find(group: str, name: str, key: str, ours: Collection[str] = ()) -> Plugin 
 
 def load(plugin: Plugin, kind: type[T]) -> T:
     """Imports what the entry point names. Raises `ConfigError` if that fails, or it is no `kind`."""
-    found: object = resolve(plugin, plugin.target)
+    found = resolve(plugin, plugin.target)
     if not isinstance(found, kind):
         raise ConfigError(f"{plugin} is a {type(found).__name__}, allowed a {kind.__module__}.{kind.__name__}")
     return found

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,24 +59,18 @@ def existing_run(word: str | Path, key: str = "run") -> Path:
 
 
 def runs_in(root: Path) -> list[Path]:
-    """Returns the directories below `root` that hold a run's configuration, the one started last first.
-
-    Links are not followed, and nothing inside of a run is read.
-    """
+    """Returns the directories below `root` that hold a run's configuration, the one started last first."""
     found = dict[Path, float]()
     for directory, children, files in os.walk(root):
         if "config.yaml" in files:
             children.clear()
             with contextlib.suppress(OSError):  # removed meanwhile, or a link to nothing
                 found[Path(directory)] = (Path(directory) / "config.yaml").stat().st_mtime
-    return sorted(found, key=lambda run: found[run], reverse=True)
+    return sorted(found, key=found.__getitem__, reverse=True)
 
 
 def is_of_earlier_start(file: Path) -> bool:
-    """True if a file of a run is older than its last start, which goes on or was killed.
-
-    A start that has ended otherwise has removed its pid from the lock, and written what it had to.
-    """
+    """True if a file of a run is older than its last start, which goes on or was killed: its pid is in the lock."""
     lock = file.parent / LOCK
     try:
         return "pid" in json.loads(lock.read_text()) and file.stat().st_mtime_ns < lock.stat().st_mtime_ns
@@ -95,21 +89,14 @@ def short_name(run: Path, others: Sequence[Path], taken: Collection[str] = ()) -
 
 
 def read_lines(path: Path, last_bytes: int | None = None) -> list[dict[str, Any]]:  # Any: values of JSON
-    """Returns the records of a file of JSON lines, those in its `last_bytes` alone if given; none without a file.
-
-    A line that is no whole record is left out: a run that was killed may have left one, and one that goes on may be
-    replacing its last.
-    """
-    try:
-        with path.open("rb") as file:
-            if last_bytes is not None:
-                file.seek(max(0, path.stat().st_size - last_bytes))
-            lines = file.read().splitlines()
-    except OSError:
-        return []
-    found = []
+    """Returns the whole records of a file of JSON lines, those in its `last_bytes` alone if given; or none."""
+    lines, found = list[bytes](), list[Any]()
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if last_bytes is not None:
+            file.seek(max(0, path.stat().st_size - last_bytes))
+        lines = file.read().splitlines()
     for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):
+        with contextlib.suppress(ValueError, RecursionError):  # of a run that was killed, or is replacing its last
             found.append(json.loads(line))
     return [record for record in found if isinstance(record, dict)]
 
@@ -155,10 +142,7 @@ def check_output(option: str, path: Path, *endings: str, is_new: bool = False) -
 
 
 def mark_latest(run: Path, root: Path = ROOT) -> None:
-    """Makes `runs/latest` a link to `run`, where there is a directory `runs`; a refusing disk is no error.
-
-    A run of `offpolicy sweep` leaves the link as it is.
-    """
+    """Makes `runs/latest` a link to `run`, of no sweep, where there is a directory `runs` and the disk allows it."""
     link, new = root / LATEST, root / f".{LATEST}-{os.getpid()}"
     if TRIAL in os.environ or not root.is_dir() or (os.path.lexists(link) and not link.is_symlink()):
         return
@@ -168,10 +152,10 @@ def mark_latest(run: Path, root: Path = ROOT) -> None:
         new.replace(link)  # at once: a reader finds the old run or the new one
 
 
-def _names(run: Path) -> Iterator[str]:
-    """Yields the ends of a run's path below `runs`, from its whole to its last part."""
+def _names(run: Path) -> list[str]:
+    """Returns the ends of a run's path below `runs`, from its whole to its last part."""
     parts = run.relative_to(ROOT).parts
-    return ("/".join(parts[index:]) for index in range(len(parts)))
+    return ["/".join(parts[index:]) for index in range(len(parts))]
 
 
 def _latest(link: Path) -> Path:

@@ -25,8 +25,6 @@ Json: TypeAlias = Any  # Any: a value as JSON and YAML have it: of a configurati
 OBS, PRIVILEGED, HISTORY = "obs", "privileged", "proprio_hist"  # HORA's groups, by their keys in a Dict observation
 ACTOR_GROUPS = {"obs": OBS, "history": HISTORY}  # by algo.actor_input, the group that APPO's actor reads
 MIN_FRAMES = 25  # frames of history from which one is left after the convolutions of HORA's student
-
-
 # The fields of `SpaceSpec` that a policy is made for. `obs_dtype` is not: it says how a replay stores observations.
 POLICY_SPACES = (
     "obs_dim", "obs_keys", "obs_shapes", "box_shape",
@@ -36,22 +34,17 @@ POLICY_SPACES = (
 
 @dataclass(frozen=True, slots=True)
 class SpaceSpec:
-    """The spaces of an environment, as networks and replay need them; plain numbers, so they travel as JSON.
-
-    `obs_keys` lists the parts of a Dict observation in the order in which they are flattened (empty for a Box), and
-    `obs_shapes` their shapes. `num_actions` is the number of actions of a Discrete space, else 0; `nvec` holds those of
-    each choice of a MultiDiscrete space, else nothing.
-    """
+    """The spaces of an environment, as networks and replay need them; plain numbers, so they travel as JSON."""
 
     obs_dim: int
     action_dim: int
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
-    obs_keys: tuple[str, ...] = ()
-    obs_shapes: tuple[tuple[int, ...], ...] = ()
-    num_actions: int = 0
+    obs_keys: tuple[str, ...] = ()  # the parts of a Dict observation in the order in which they are flattened
+    obs_shapes: tuple[tuple[int, ...], ...] = ()  # of those parts
+    num_actions: int = 0  # of a Discrete space, else 0
     max_episode_steps: int | None = None
-    nvec: tuple[int, ...] = ()
+    nvec: tuple[int, ...] = ()  # actions of each choice of a MultiDiscrete space, else nothing
     obs_dtype: str = "float32"  # as the replay stores them: uint8 where all parts are of bytes
     box_shape: tuple[int, ...] = ()  # of a Box observation of a higher rank than 1, which is flattened; else nothing
     action_shape: tuple[int, ...] | None = None  # as the environment takes an action; None: the run did not record it
@@ -127,19 +120,15 @@ class Batches(NamedTuple):
 
 
 class Rollouts(NamedTuple):
-    """The rollouts of one learner iteration of an on-policy algorithm: B environments over T steps, time first.
+    """The rollouts of one learner iteration of an on-policy algorithm: B environments over T steps, time first."""
 
-    Row t + 1 of `obs` is always the true successor of row t. After an episode's end comes an autoreset row, in which
-    nothing was decided: `is_valid` is 0.0 there, and it is no transition.
-    """
-
-    obs: Tensor  # [T + 1, B, O] raw
+    obs: Tensor  # [T + 1, B, O] raw; row t + 1 is always the true successor of row t
     action: Tensor  # [T, B, A] as the policy drew it
     log_prob: Tensor  # [T, B] of the action, by the policy that acted
     reward: Tensor  # [T, B] raw
     terminated: Tensor  # [T, B] 1.0 where the MDP ended
     truncated: Tensor  # [T, B] 1.0 where the clock ended
-    is_valid: Tensor  # [T, B] 1.0 for a transition
+    is_valid: Tensor  # [T, B] 1.0 for a transition, 0.0 for the autoreset row after an episode's end
     progress: float  # share of the run's env steps done so far, 0 to 1
     env_steps: int = 0  # transitions learnt from before these
 
@@ -196,6 +185,7 @@ class EpisodeRecord(NamedTuple):
 
 
 HISTOGRAM_BINS = 449  # bins of a histogram of durations; see offpolicy/timing/histogram.py
+NUM_LAGS = 32  # classes of policy lag: 0 to 30 versions, and more
 
 
 class SchedulerStats(NamedTuple):
@@ -223,16 +213,12 @@ class Cooldown:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The cumulative time of one clock since its warm-up ended, in integer nanoseconds.
-
-    `sum(phases_ns.values()) == wall_ns` always; `other` is one of the phases. The warm-up (imports, construction,
-    random collection, the learner's first iteration) is in `warmup_ns` alone.
-    """
+    """The cumulative time of one clock since its warm-up ended, in integer nanoseconds."""
 
     wall_ns: int
-    warmup_ns: int
+    warmup_ns: int  # imports, construction, random collection and the learner's first iteration
     iterations: int
-    phases_ns: Mapping[str, int]
+    phases_ns: Mapping[str, int]  # `other` among them; their sum is `wall_ns`
     cpu_ns: int  # CPU time of the process since its start
     scheduler: SchedulerStats = SchedulerStats()
     tagged: TaggedTime = TaggedTime()
@@ -251,14 +237,11 @@ NO_ACCOUNT = Account(wall_ns=0, warmup_ns=0, iterations=0, phases_ns={}, cpu_ns=
 
 @dataclass(frozen=True, slots=True)
 class CoreTotals:
-    """What the cores of this host did since the run started, in integer nanoseconds of CPU time.
-
-    `sum(classes_ns.values()) == capacity_ns` always: the cores that the run may use, times `wall_ns`.
-    """
+    """What the cores of this host did since the run started, in integer nanoseconds of CPU time."""
 
     wall_ns: int
-    capacity_ns: int
-    classes_ns: Mapping[str, int]  # by `CoreClass`
+    capacity_ns: int  # the cores that the run may use, times `wall_ns`
+    classes_ns: Mapping[str, int]  # by `CoreClass`; their sum is `capacity_ns`
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +256,6 @@ class SystemLoad:
     gpu_watts: float | None = None
 
 
-NUM_LAGS = 32  # classes of policy lag: 0 to 30 versions, and more
-
-
 class RolloutTotals(NamedTuple):
     """Cumulative counts of the rollouts of one learner rank; the reader subtracts."""
 
@@ -284,10 +264,7 @@ class RolloutTotals(NamedTuple):
 
 
 class LateTotals(NamedTuple):
-    """Cumulative lateness of one rank; the reader subtracts.
-
-    A rank is late in an iteration by as much as it works longer than the median rank, of two the faster.
-    """
+    """Cumulative lateness of one rank: how much longer it works than the median rank, of two the faster."""
 
     iterations: int = 0
     late: int = 0  # iterations in which this rank was late

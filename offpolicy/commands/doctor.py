@@ -134,7 +134,7 @@ def host() -> Iterator[Finding]:
     """Yields the findings about processor, cores, memory and clock."""
     fix = "train on x86-64: the shared-memory rings need its order of stores (docs/install.md)"
     kind = machine.processor()
-    is_weak = not machine.keeps_store_order(kind)
+    is_weak = kind not in machine.X86_64
     yield finding("machine", "processor", f"{machine.cpu_fact('model name')} ({kind})", (is_weak, BROKEN, fix))
     yield cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, machine.cpu_quotas())
     available, total = machine.memory()
@@ -147,7 +147,7 @@ def host() -> Iterator[Finding]:
 
 def cores(cpus: int, existing: int, quotas: Sequence[machine.CpuQuota]) -> Finding:
     """Returns the cores that this process may use: its affinity, within the quotas of its cgroups."""
-    usable = machine.usable_cores(cpus, list(quotas))
+    usable = machine.usable_cores(cpus, quotas)
     parts = [f"a quota of {quota.cores:g} ({quota.directory})" for quota in quotas]
     more = "taskset -c, docker --cpus or --cpuset-cpus, sbatch --cpus-per-task"
     few = (usable < 2.0, SLOW, f"collector and learner take turns on less than two cores; allow more: {more}")

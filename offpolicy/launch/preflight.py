@@ -19,7 +19,7 @@ from offpolicy.launch.hosts import LaunchPlan
 from offpolicy.launch.run_dir import has_saved_nothing
 from offpolicy.launch.run_lock import is_running
 from offpolicy.logger.wandb import require_login
-from offpolicy.machine import X86_64, keeps_store_order, memory, num_usable_cores, processor
+from offpolicy.machine import X86_64, memory, num_usable_cores, processor
 from offpolicy.output import counted
 from offpolicy.processes.fork_server import ChildError, ChildTimeout, ForkServer, call_in_child
 from offpolicy.replay.demonstrations import read_demos
@@ -71,7 +71,7 @@ def check_processor(kind: str) -> None:
 
     A row could be read there before it is whole, and nothing would notice.
     """
-    if not keeps_store_order(kind):
+    if kind not in X86_64:
         raise ConfigError(
             f"machine: got {kind}, allowed {X86_64[0]}: the shared-memory rings rely on its order of stores, and"
             " without it a batch could hold half-written rows; docs/install.md says what is missing"

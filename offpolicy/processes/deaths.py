@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from offpolicy.errors import CrashLoopError
-from offpolicy.machine import memory_cgroups, memory_limits
+from offpolicy.machine import cgroups, memory_limits
 
 WINDOW_S = 600.0  # in which more than `runner.max_restarts` deaths are a crash loop
 VMSTAT = Path("/proc/vmstat")  # counts the kills on the whole machine
@@ -53,7 +53,7 @@ class OomWatch:
 
     def __init__(self, elapsed_s: Callable[[], float]) -> None:
         self._elapsed_s = elapsed_s
-        files = [directory / name for directory in memory_cgroups() for name in COUNTERS]
+        files = [directory / name for directory in cgroups("memory") for name in COUNTERS]
         self._counts = {file: _kills(file) for file in (*files, VMSTAT)}
         self._new: dict[Path, tuple[int, float]] = {}  # kills of which no process has the cause yet, and when they came
 

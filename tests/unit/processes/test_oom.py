@@ -22,7 +22,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     job = tmp_path / "pod" / "job"
     job.mkdir(parents=True)
     monkeypatch.setattr(deaths, "VMSTAT", tmp_path / "vmstat")
-    monkeypatch.setattr(deaths, "memory_cgroups", lambda: [job, job.parent])
+    monkeypatch.setattr(deaths, "cgroups", lambda controller: [job, job.parent])
     monkeypatch.setattr(deaths, "memory_limits", lambda: [MemoryLimit(200 * 2**20, 150 * 2**20, job)])
     (tmp_path / "vmstat").write_text("nr_free 1\noom_kill 7\n")
     (job / "memory.events").write_text("max 3\noom 2\noom_kill 1\noom_group_kill 0\n")
