@@ -28,10 +28,10 @@ class LoadedPolicy:
     environment keeps: its policy is a function of the observation like every other.
     """
 
-    def __init__(self, saved: SavedRun, device: str, seed: int) -> None:
+    def __init__(self, saved: SavedRun, seed: int) -> None:
         self.run_dir, self.env_steps = saved.path.absolute(), saved.checkpoint.env_steps
         self.spec: SpaceSpec = saved.spec
-        self._policy = saved.policy(device).eval()
+        self._policy = saved.policy().eval()
         self._names_read = names_read(self._policy)
         self._device = next(self._policy.parameters()).device
         self._generator = torch.Generator(self._device)

@@ -15,7 +15,6 @@ from offpolicy.analysis.runs import read_labelled, read_runs
 from offpolicy.api.runs import AnyRun, TrainedRun, finite_number, kind, path_of, plain_value, whole_number
 from offpolicy.commands.compare import report_of
 from offpolicy.commands.options import PolicyChoice
-from offpolicy.commands.trust import check_trust
 from offpolicy.errors import ConfigError
 from offpolicy.logger.console import plain_text
 from offpolicy.output import open_descriptors
@@ -106,9 +105,7 @@ def evaluate(  # noqa: PLR0913  # the options of the command
         raise ConfigError(
             f'changes: got {kind(changes)}, allowed a mapping such as {{"env": {{"kwargs": {{"g": 9.0}}}}}}'
         )
-    for path in paths.values():
-        check_trust(path, is_trusted=trust)
-    choice = PolicyChoice(seed, step, device, changes)
+    choice = PolicyChoice(seed, step, device, changes, is_trusted=trust)
     found = evaluated(paths, choice, episodes=episodes, with_random=random)
     evaluations = {
         label: Evaluation(label, one.ep_return, one.length, one.measure, found.seed)

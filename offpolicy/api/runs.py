@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offpolicy.commands.options import PolicyChoice
-from offpolicy.commands.trust import check_trust
 from offpolicy.config.run_files import read_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
@@ -114,11 +113,10 @@ def load(
     step = None if step is None else whole_number("step", step, 0)
     seed = whole_number("seed", seed, 0)
     path = path_of(run)
-    check_trust(path, is_trusted=trust)
     from offpolicy.api.acting import LoadedPolicy  # these import torch
     from offpolicy.commands.saved_run import SavedRun
 
-    return LoadedPolicy(SavedRun.find(path, PolicyChoice(seed, step, device)), device, seed)
+    return LoadedPolicy(SavedRun.find(path, PolicyChoice(step=step, device=device, is_trusted=trust)), seed)
 
 
 def path_of(run: object) -> Path:

@@ -55,17 +55,12 @@ def run(arguments: argparse.Namespace) -> int:
         if path is not None:
             check_output(option, path)
     if png or html:
-        import offpolicy.analysis.plots  # noqa: F401  # refuses a missing matplotlib before anything is read
-    compared = read_runs(arguments.runs)
+        from offpolicy.analysis.plots import comparison_png  # refuses a missing matplotlib before anything is read
+    compared, console = read_runs(arguments.runs), plain_console()
     report = report_of(compared, arguments.reference)
-    console = plain_console()
     console.print(Text(report.title, "bold"))
     console.print(pages.terminal(report, console.width))
-    picture = b""
-    if png or html:
-        from offpolicy.analysis.plots import comparison_png  # matplotlib is an extra, and takes a second to import
-
-        picture = comparison_png(compared)
+    picture = comparison_png(compared) if png or html else b""
     if png:
         write_output("--png", png, picture)
     if markdown:
@@ -86,20 +81,14 @@ def report_of(compared: Sequence[LabelledRuns], reference: float | None = None) 
 
     `reference`: the score to reach, None: chosen from the curves.
     """
-    labels, found = tuple(labelled.label for labelled in compared), sections(compared, reference)
+    labels, found = tuple(labelled.label for labelled in compared), tuple(sections(compared, reference))
     if not found:
         raise ConfigError(f"run: {', '.join(labels)} have recorded nothing that could be compared")
-    notes, busy = list(_notes(compared)), [labelled for labelled in compared if labelled.is_contended]
-    notes += [f"busy: {each.label} was without a core for {each.descheduled_text} of its wall" for each in busy]
-    if busy:
-        notes.append(
-            f"no verdict on time where a side was without a core for more than {MAX_DESCHEDULED:.0%} of the wall: that"
-            " alone may lengthen a phase by more than a change does. Run again on idle cores, or with fewer threads"
-        )
+    notes = list(_notes(compared))
     if any(cell.verdict == UNLIKE for section in found for row in section.rows for cell in row.cells):
         what = "the two hold different work under one name, as the notes on their keys say; no verdict"
         notes.append(f"{UNLIKE}: {what}")
-    return pages.Report(labels, tuple(found), (*notes, *warnings(compared)))
+    return pages.Report(labels, found, (*notes, *warnings(compared)))
 
 
 def _notes(compared: Sequence[LabelledRuns]) -> Iterator[str]:
@@ -107,11 +96,9 @@ def _notes(compared: Sequence[LabelledRuns]) -> Iterator[str]:
     for labelled in compared:
         steady = [int(run.is_steady.sum()) for run in labelled.runs]
         left_out = sum(len(run.is_steady) for run in labelled.runs) - sum(steady)
-        if labelled.has_seeds:
-            drawn = f"{len(steady)} runs are drawn, then blocks of their records; {'+'.join(map(str, steady))} records"
-        else:
-            of_all = f"{block_length(steady[0])} of its {counted(steady[0], 'record')}"
-            drawn = f"one run; blocks of {of_all} are drawn"
+        drawn = f"{len(steady)} runs are drawn, then blocks of their records; {'+'.join(map(str, steady))} records"
+        if not labelled.has_seeds:
+            drawn = f"one run; blocks of {block_length(steady[0])} of its {counted(steady[0], 'record')} are drawn"
         yield f"{labelled.label}: {drawn}, {left_out} of the warm-up left out"
     yield (
         f"[{LEVEL:.0%} bootstrap interval of the change]; noise: it holds 0, or the change is below {LEAST_CHANGE:.0%}"
@@ -125,3 +112,10 @@ def _notes(compared: Sequence[LabelledRuns]) -> Iterator[str]:
         )
     if not all(labelled.has_seeds for labelled in compared):
         yield "one run of a label says how sure its own mean is, not how runs differ: label=RUN label=RUN gives seeds"
+    busy = [labelled for labelled in compared if labelled.is_contended]
+    yield from (f"busy: {each.label} was without a core for {each.descheduled_text} of its wall" for each in busy)
+    if busy:
+        yield (
+            f"no verdict on time where a side was without a core for more than {MAX_DESCHEDULED:.0%} of the wall: that"
+            " alone may lengthen a phase by more than a change does. Run again on idle cores, or with fewer threads"
+        )

@@ -26,8 +26,10 @@ LITTLE_MEMORY = 2 * GIB  # a default run has three processes, two of them with t
 SLOW_READING_NS = 500  # of the clock; a tsc takes some 50
 OK, NOTE, SLOW, BAD, BROKEN = "ok", "note", "slow", "bad", "broken"  # levels
 MEANINGS = {
-    **{BROKEN: "training cannot work", BAD: "some runs fail, or are wrong"},
-    **{SLOW: "slower than it must be", NOTE: "worth knowing"},
+    BROKEN: "training cannot work",
+    BAD: "some runs fail, or are wrong",
+    SLOW: "slower than it must be",
+    NOTE: "worth knowing",
 }
 
 
@@ -90,9 +92,8 @@ def package(wanted: Requirement) -> Finding:
         version = metadata.version(wanted.name)
     except metadata.PackageNotFoundError:
         return Finding("software", wanted.name, "not installed", BROKEN, install)
-    if wanted.specifier.contains(version, prereleases=True):
-        return Finding("software", wanted.name, version)
-    return Finding("software", wanted.name, f"{version}, allowed {wanted.specifier}", BAD, install)
+    is_other = not wanted.specifier.contains(version, prereleases=True)
+    return finding("software", wanted.name, version, (is_other, BAD, install))
 
 
 def torch_findings() -> Iterator[Finding]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import itertools
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,21 +20,18 @@ from offpolicy.analysis.bootstrap import Interval, mean_interval, ratio_interval
 from offpolicy.analysis.runs import paths_by_label
 from offpolicy.checkpoint import BestPolicy
 from offpolicy.commands.options import PolicyChoice, add_policy_options, at_least
-from offpolicy.commands.trust import check_trust
 from offpolicy.config.run_files import env_differences
 from offpolicy.errors import EXIT_OK, ConfigError
 from offpolicy.files import JsonlFile
 from offpolicy.logger.console import plain_console, text_table
-from offpolicy.output import UNKNOWN, counted, three_digits
+from offpolicy.output import UNKNOWN, counted, return_text, three_digits
 from offpolicy.runs import LATEST, existing_run
-from offpolicy.types import Episodes
+from offpolicy.types import Episodes, Float64
 
 if TYPE_CHECKING:
     from offpolicy.commands.saved_run import SavedRun
 
 RANDOM = "random"
-LARGE = 1000.0  # value from which a table shows no decimals
-SMALL = 0.995  # value below which it shows three digits
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,8 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
         if more:
             raise ConfigError(f"run: the label {label!r} is given twice; write another one: other={more[0]}")
         paths[label] = existing_run(path)
-    for path in paths.values():
-        check_trust(path, is_trusted=arguments.trust)
     choice = PolicyChoice.of(arguments)
     found = evaluated(paths, choice, episodes=arguments.episodes, with_random=arguments.random)
     console, (first, *others) = plain_console(), found.runs
@@ -64,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(f"evaluation of {first.path}", soft_wrap=True)
         table = Table(show_header=False)
         for name, value in found.records[0].items():
-            table.add_row(name, str(value) if name == "seed" else _value_text(value))  # a seed is to be typed again
+            table.add_row(name, return_text(value, ",") if isinstance(value, float) else str(value))
         console.print(table)
     else:
         console.print(comparison(found.episodes, first.env.measure))
@@ -97,21 +91,22 @@ def evaluated(
     if with_random and RANDOM in paths:
         raise ConfigError(f"run: the label {RANDOM!r} is that of the random actions; write another one")
     runs = [SavedRun.find(path, choice) for path in paths.values()]
-    env, seed = runs[0].env, runs[0].seed_of(choice)
+    (first, *_), found, records = runs, dict[str, Episodes](), list[Mapping[str, Any]]()
     if len(ids := sorted({run.env.id for run in runs})) > 1:
         raise ConfigError(f"run: policies of several environments cannot be compared: {', '.join(ids)}")
-    scenes = [(run.actor(choice.device), dataclasses.replace(run.env, measure=env.measure)) for run in runs]
-    scenes += [(random_actor(runs[0].spec, seed), env)] if with_random else []
-    found, records = list[Episodes](), list[Mapping[str, Any]]()
-    for (act, where), run in itertools.zip_longest(scenes, runs):
-        callbacks = EpisodeCallbacks(on_spaces=(run or runs[0]).require_spaces)
-        found.append(run_episodes(act, where, episodes=episodes, seed=seed, callbacks=callbacks))
-        if run is not None:  # random actions have no run to be recorded in
-            records.append(_record(run, found[-1], seed, env.measure, choice.overrides))
-    if env.measure is not None and all(np.isnan(one.measure).all() for one in found):
+    measure, seed = first.env.measure, first.seed
+    for label, run in zip(paths, runs, strict=True):
+        env, callbacks = dataclasses.replace(run.env, measure=measure), EpisodeCallbacks(on_spaces=run.require_spaces)
+        found[label] = run_episodes(run.actor(), env, episodes=episodes, seed=seed, callbacks=callbacks)
+        records.append(_record(run, found[label], seed, measure, choice.overrides))
+    if with_random:
+        callbacks = EpisodeCallbacks(on_spaces=first.require_spaces)
+        act = random_actor(first.spec, seed)
+        found[RANDOM] = run_episodes(act, first.env, episodes=episodes, seed=seed, callbacks=callbacks)
+    if measure is not None and all(np.isnan(one.measure).all() for one in found.values()):
         problem = "which the info of no episode's end holds; eval.jsonl has the returns"
-        raise ConfigError(f"env.measure: got {env.measure!r}, {problem}")
-    return Evaluated(dict(zip([*paths, RANDOM], found, strict=False)), runs, records, seed)
+        raise ConfigError(f"env.measure: got {measure!r}, {problem}")
+    return Evaluated(found, runs, records, seed)
 
 
 def _record(
@@ -123,10 +118,7 @@ def _record(
         **({"policy": "best"} if isinstance(run.checkpoint, BestPolicy) else {}),
         "episodes": len(found.ep_return),
         "seed": seed,
-        "mean_reward": float(found.ep_return.mean()),
-        "std_reward": float(found.ep_return.std()),
-        "min_reward": float(found.ep_return.min()),
-        "max_reward": float(found.ep_return.max()),
+        **{f"{name}_reward": float(getattr(found.ep_return, name)()) for name in ("mean", "std", "min", "max")},
         "mean_ep_length": float(found.length.mean()),
     }
     measured = found.measure[~np.isnan(found.measure)]
@@ -145,44 +137,34 @@ def _record(
     return record
 
 
-def _value_text(value: Any) -> str:  # Any: a value of the record
-    if isinstance(value, float):
-        return three_digits(value) if 0.0 < abs(value) < SMALL else f"{value:z,.2f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
 def comparison(labelled: Mapping[str, Episodes], measure: str | None) -> RenderableType:
     """Returns tables of policies by label, whose episodes i began alike: results, and those compared with the first."""
     names = ["return", *([measure] if measure else [])]
     columns = {label: (one.ep_return, one.measure)[: len(names)] for label, one in labelled.items()}
     (first, references), *others = columns.items()
-    digits = list[int]()  # decimals of a quantity: one, and more where even the largest value is small
-    for values in zip(*columns.values(), strict=True):
-        largest = np.nan_to_num(np.abs(np.concatenate(values))).max()
-        digits.append(2 - math.floor(math.log10(largest)) if 0.0 < largest < SMALL else 1)
     results = text_table("policy", *names, "length")
     for label, values in columns.items():
-        known = zip([column[~np.isnan(column)] for column in values], digits, strict=True)
-        means = [_interval_text(mean_interval(column), each) if column.size else UNKNOWN for column, each in known]
+        means = [_interval_text(mean_interval, column) for column in values]
         results.add_row(label, *means, f"{labelled[label].length.mean():.1f}")
     against = text_table(f"against {first}", "of", f"{first} - it", f"it / {first}", left=("of",))
     for label, values in others:
-        for name, reference, column, each in zip(names, references, values, digits, strict=True):
-            both = ~np.isnan(reference + column)  # an environment may report a measure of some episodes only
-            if not both.any():
-                against.add_row(label, name, UNKNOWN, UNKNOWN)
-                continue
-            difference = mean_interval(reference[both] - column[both])
-            ratio = ratio_interval(column[both], reference[both])
-            against.add_row(label, name, _interval_text(difference, each), _interval_text(ratio, 2))
+        for name, reference, column in zip(names, references, values, strict=True):
+            difference = _interval_text(mean_interval, reference - column)
+            against.add_row(label, name, difference, _interval_text(ratio_interval, column, reference, decimals=2))
     count = len(references[0])
     bounds = "[95 % bootstrap interval over episodes]" if count > 1 else "one says nothing of their spread"
     return Group(results, against, f"{counted(count, 'episode')} each, begun alike for all; {bounds}")
 
 
-def _interval_text(interval: Interval, digits: int) -> str:
-    """Returns value and bounds, if there are any, without decimals where they are large."""
-    has_bounds = not math.isnan(interval.low)
-    decimals = digits if max(map(abs, interval if has_bounds else interval[:1])) < LARGE else 0
-    value, low, high = (f"{number:z,.{decimals}f}" for number in interval)
-    return f"{value} [{low}, {high}]" if has_bounds else value
+def _interval_text(of: Callable[..., Interval], *columns: Float64, decimals: int = 1) -> str:
+    """Returns value and bounds, if there are any, of what the columns [E] have: without decimals where it is large."""
+    is_known = ~np.isnan(sum(columns))  # an environment may report a measure of some episodes only
+    if not is_known.any():
+        return UNKNOWN
+    interval = of(*(column[is_known] for column in columns))
+    known = [number for number in interval if not math.isnan(number)]
+    largest = max(map(abs, known))
+    is_small = decimals == 1 and largest < 1.0
+    decimals = decimals if largest < 1000.0 else 0
+    value, *bounds = (three_digits(number) if is_small else f"{number:z,.{decimals}f}" for number in known)
+    return f"{value} [{', '.join(bounds)}]" if bounds else value

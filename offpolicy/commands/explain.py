@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any
 
@@ -66,30 +66,27 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _costs(pipeline: Pipeline) -> Table:
     table = text_table("Learner", "us", "Collector", "us", left=("Collector",), title="active time per env step, us")
-    left = _cost_rows(pipeline.learner_s, LEARNER_NAMES, "1 / T")
-    right = _cost_rows(pipeline.collector_s, COLLECTOR_NAMES, f"{pipeline.num_collectors} / I")
-    for pair in zip_longest(left, right, fillvalue=("", "")):
-        table.add_row(*pair[0], *pair[1])
+    sides = []
+    for costs, names, total in (
+        (pipeline.learner_s, LEARNER_NAMES, "1 / T"),
+        (pipeline.collector_s, COLLECTOR_NAMES, f"{pipeline.num_collectors} / I"),
+    ):
+        rows = [(names[phase], cost) for phase, cost in sorted(costs.items(), key=lambda item: -item[1])]
+        sides.append([(name, f"{MICRO * cost:z,.2f}") for name, cost in (*rows, (total, sum(costs.values())))])
+    for left, right in zip_longest(*sides, fillvalue=("", "")):
+        table.add_row(*left, *right)
     return table
-
-
-def _cost_rows(costs: Mapping[str, float], names: Mapping[str, str], total: str) -> Iterator[tuple[str, str]]:
-    for phase, cost in sorted(costs.items(), key=lambda item: -item[1]):
-        yield names[phase], f"{MICRO * cost:z,.2f}"
-    yield total, f"{MICRO * sum(costs.values()):,.2f}"
 
 
 def _waterfall(run: FinishedRun) -> Table:
     """Returns the way from what both sides could do together to what they did."""
     pipeline = run.pipeline
     table = text_table("", "I", "T", "left", "lost", title=f"env steps per second, mode {pipeline.mode}")
-    capacities = pipeline.collector_capacity, pipeline.own_learner_capacity
-    before = None
+    before, capacities = None, [f"{pipeline.collector_capacity:,.0f}", f"{pipeline.own_learner_capacity:,.0f}"]
     for cause, left in run.losses:
-        first = [f"{capacity:,.0f}" for capacity in capacities] if before is None else ["", ""]
         lost = "" if before is None else f"{before - left:z,.1f}"
-        table.add_row(LEARNER_NAMES.get(cause, cause), *first, f"{left:,.1f}", lost)
-        before = left
+        table.add_row(LEARNER_NAMES.get(cause, cause), *capacities, f"{left:,.1f}", lost)
+        before, capacities = left, ["", ""]
     return table
 
 

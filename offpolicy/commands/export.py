@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,10 +17,8 @@ from rich.console import Console
 from offpolicy.checkpoint import Checkpoint
 from offpolicy.commands.options import PolicyChoice, add_policy_options, add_run
 from offpolicy.commands.saved_run import SavedRun
-from offpolicy.commands.trust import check_trust
 from offpolicy.envs.env_adapter import codec_of
 from offpolicy.envs.make import make_env
-from offpolicy.envs.spaces import Codec
 from offpolicy.errors import EXIT_OK, ConfigError, SaveError
 from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, json_value, versions
 from offpolicy.export.env_policy import EnvPolicy
@@ -29,22 +26,10 @@ from offpolicy.export.formats import Runner, check_names, require_onnx, write_on
 from offpolicy.export.parity import LIMIT, ROWS, difference, random_observations, visited_observations
 from offpolicy.files import atomic_file, write_output
 from offpolicy.logger.console import plain_console
-from offpolicy.nets.policy import Policy
 from offpolicy.runs import check_output
-from offpolicy.types import Float32
 
 SUFFIXES = {"--onnx": ".onnx", "--torch": ".pt2"}
 WRITERS: Mapping[str, Callable[[EnvPolicy, IO[bytes]], Runner]] = {"--onnx": write_onnx, "--torch": write_torch}
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What a file is made from, and checked with."""
-
-    policy: Policy
-    codec: Codec
-    module: EnvPolicy
-    observations: Mapping[str, Float32]  # random and visited, each [ROWS, O]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,8 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     Raises `ConfigError`, `CheckpointError`, `EnvFailure` or `SaveError`; a file that decides otherwise than the run is
     not kept.
     """
-    given: dict[str, Path | None] = {"--onnx": arguments.onnx, "--torch": arguments.torch}
-    files = {option: file for option, file in given.items() if file is not None}
+    given = {"--onnx": arguments.onnx, "--torch": arguments.torch}
+    files: dict[str, Path] = {option: file for option, file in given.items() if file is not None}
     if not files:
         raise ConfigError("--onnx: got nothing, allowed a new file: offpolicy export RUN --onnx policy.onnx")
     for option, file in files.items():
@@ -70,10 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         check_output(f"{option}: the contract beside it", contract_path(file), is_new=True)
     if "--onnx" in files:
         require_onnx()
-    check_trust(arguments.run, is_trusted=arguments.trust)
-    choice = PolicyChoice.of(arguments)
-    saved, console = SavedRun.find(arguments.run, choice), plain_console()
-    policy, seed = saved.policy(), saved.seed_of(choice)
+    saved, console = SavedRun.find(arguments.run, PolicyChoice.of(arguments)), plain_console()
+    policy = saved.policy()
     with contextlib.closing(make_env(saved.env)) as env:
         codec = codec_of(env)
         saved.require_spaces(codec.spec)
@@ -82,11 +65,15 @@ def run(arguments: argparse.Namespace) -> int:
             check_names("--onnx", module)
         contract = describe_ports(module, codec, env, saved.env.id) | _origin(saved)
     with Console(stderr=True).status("visiting observations, writing, checking"), contextlib.ExitStack() as undo:
-        visited = visited_observations(saved.actor("cpu"), saved.env, seed=seed)
-        observations = {"random": random_observations(visited, seed=seed), "visited": visited}
-        source, made = Source(policy, codec, module, observations), dict[Path, dict[str, Any]]()
+        visited = visited_observations(saved.actor(), saved.env, seed=saved.seed)
+        observations = {"random": random_observations(visited, seed=saved.seed), "visited": visited}
+
+        def differences(runner: Runner) -> dict[str, float]:
+            return {name: difference(runner, module, codec, policy, obs) for name, obs in observations.items()}
+
+        made = dict[Path, dict[str, Any]]()
         for option, file in files.items():
-            made[file] = _write(source, option, file)
+            made[file] = _write(option, file, module, differences)
             undo.callback(file.unlink)
         contracts = {contract_path(file): option for option, file in files.items()}
         for path, option in contracts.items():
@@ -104,15 +91,13 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _write(source: Source, option: str, file: Path) -> dict[str, Any]:
+def _write(
+    option: str, file: Path, module: EnvPolicy, differences: Callable[[Runner], dict[str, float]]
+) -> dict[str, Any]:
     """Writes one file and returns what its contract says of it. Raises `SaveError`, and then there is no file."""
     try:
         with atomic_file(file, durable=True) as stream:
-            run = WRITERS[option](source.module, stream)
-            far = {
-                name: difference(run, source.module, source.codec, source.policy, obs)
-                for name, obs in source.observations.items()
-            }
+            far = differences(WRITERS[option](module, stream))
             if max(far.values()) > LIMIT:
                 by = " and ".join(f"{value:.3g} on {name}" for name, value in far.items())
                 why = f"it differs from the run's policy by {by} observations, allowed {LIMIT:g}"

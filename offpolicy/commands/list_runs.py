@@ -18,8 +18,6 @@ from offpolicy.runs import ROOT, SUMMARY, is_of_earlier_start, known_summary, re
 TAIL_BYTES = 65_536  # end of metrics.jsonl in which the last record is looked for
 OTHER_COLUMNS = 47  # characters of all columns but the first two
 LEAST_NAME, LEAST_KIND = 24, 8  # the fewest characters of the first two columns: a longer name takes several rows
-NARROW = LEAST_NAME + LEAST_KIND + OTHER_COLUMNS  # below it there is no room for what a user needs least
-NARROWEST_NAME = 6
 RUNNING, KILLED, ELSEWHERE = "running", "killed", "unknown"  # ELSEWHERE: another host started it, and knows
 OF_SUMMARY = ("eval.mean_reward", "rollout.ep_rew_mean", "rates.steps_per_sec")
 OF_RECORDS = ("eval/mean_reward", "rollout/ep_rew_mean", "perf/steps_per_sec")  # the same numbers
@@ -39,23 +37,18 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"directory: got {str(root)!r}, which holds no run; offpolicy train starts one")
     found = runs_in(ROOT)
     names = {run: short_name(run, found) if run in found else str(run) for run in runs[: arguments.most]}
-    most_name = max(LEAST_NAME, console.width - OTHER_COLUMNS - LEAST_KIND)
-    is_narrow = console.width < NARROW
-    titles = ["status", "env steps", "return"] if is_narrow else ["of", "status", "env steps", "return", "steps/s"]
-    table = text_table("run", *titles, left=("of", "status"))
+    most_name = min(max(map(len, names.values())), max(LEAST_NAME, console.width - OTHER_COLUMNS - LEAST_KIND))
+    table = text_table("run", "of", "status", "env steps", "return", "steps/s", left=("of", "status"))
     table.padding = (0, 1, 0, 0)
-    table.columns[0].min_width, table.columns[0].max_width = NARROWEST_NAME, most_name
+    table.columns[0].min_width = table.columns[0].max_width = most_name
     for column in table.columns[1:]:
         column.no_wrap = True
-    if not is_narrow:
-        room = console.width - min(most_name, max(map(len, names.values()))) - OTHER_COLUMNS
-        table.columns[1].overflow, table.columns[1].max_width = "ellipsis", max(LEAST_KIND, room)
+    table.columns[1].max_width = max(LEAST_KIND, console.width - most_name - OTHER_COLUMNS)
     rows = {run: row(run) for run in names}
     for run, name in names.items():
-        status, *numbers, speed = rows[run]
+        status, *numbers = rows[run]
         kind = str(run.relative_to(ROOT)).removesuffix(name).rstrip("/") if run in found else ""
-        cells: list[Text | str] = [Text(status, STATUS_STYLES.get(status, "bold")), *numbers]
-        table.add_row(Text(name), *(cells if is_narrow else [Text(kind), *cells, speed]))
+        table.add_row(Text(name), Text(kind), Text(status, STATUS_STYLES.get(status, "bold")), *numbers)
     console.print(table)
     if any(reward.endswith(OF_TRAINING) for _, _, reward, _ in rows.values()):
         console.print(f"{OF_TRAINING} mean of the last training episodes; there is no evaluation", soft_wrap=True)

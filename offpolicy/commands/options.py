@@ -25,12 +25,13 @@ class PolicyChoice:
     device: str = "cpu"
     overrides: Mapping[str, Any] = field(default_factory=dict)  # of the environment, such as other physics
     is_best: bool = False  # the policy of the best evaluation, in place of a checkpoint's
+    is_trusted: bool = False  # code that lies in the run's or this directory may be imported
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace) -> PolicyChoice:
+    def of(cls, given: argparse.Namespace) -> PolicyChoice:
         """Returns what the options say that `add_policy_options` adds. Raises `ConfigError`."""
-        overrides = load_values(arguments.set)
-        return cls(arguments.seed, arguments.step, getattr(arguments, "device", "cpu"), overrides, arguments.best)
+        device = getattr(given, "device", "cpu")
+        return cls(given.seed, given.step, device, load_values(given.set), given.best, given.trust)
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.text import Text
 
 from offpolicy.commands.options import PolicyChoice, add_policy_options, add_run, at_least
-from offpolicy.commands.trust import check_trust
 from offpolicy.config.algorithms import FROM_REPLAY
 from offpolicy.errors import EXIT_OK, ConfigError, SaveError
 from offpolicy.files import output_path
@@ -47,24 +46,22 @@ def run(arguments: argparse.Namespace) -> int:
 
     What is missing is said before the policy is loaded.
     """
-    video, choice = arguments.video, PolicyChoice.of(arguments)
+    video = arguments.video
     if video is not None:
         check_output("--video", video, ".gif", *WITH_FFMPEG)
         if video.suffix.lower() in WITH_FFMPEG and importlib.util.find_spec("imageio_ffmpeg") is None:
             raise ConfigError("--video: needs imageio-ffmpeg: pip install 'offpolicy[video]', or write a .gif")
-    check_trust(arguments.run, is_trusted=arguments.trust)
     from offpolicy.collect.video import FILE, WINDOW, Film, check_drawing, draw_without_window, has_display
     from offpolicy.commands.saved_run import SavedRun
 
     draw_without_window()
-    saved = SavedRun.find(arguments.run, choice)
+    saved = SavedRun.find(arguments.run, PolicyChoice.of(arguments))
     check_drawing(saved.env.id)
     if video is None and not has_display():
         instead = f"offpolicy play {shown_path(arguments.run)} --video run.gif"
         raise ConfigError(f"--video: got none, and no window can be opened here; write {instead}")
     mode, doing = (FILE, "filming") if video else (WINDOW, "showing")
-    act, seed = saved.actor(choice.device), saved.seed_of(choice)
-    film = Film(act, saved.env, episodes=arguments.episodes, seed=seed, mode=mode)
+    film = Film(saved.actor(), saved.env, episodes=arguments.episodes, seed=saved.seed, mode=mode)
     with contextlib.closing(film), Console(stderr=True).status(Text(f"{doing} {saved.env.id}")):
         saved.require_spaces(film.spec)
         drawn, count = write_video(film, film.fps, video) if video else (pictures := sum(1 for _ in film), pictures)
@@ -110,54 +107,44 @@ def run_record(arguments: argparse.Namespace) -> int:
     Raises `ConfigError`, `EnvFailure` or `SaveError`.
     """
     check_output("--out", arguments.out, ".npz", is_new=True)
-    check_trust(arguments.run, is_trusted=arguments.trust)
-    from offpolicy.collect.evaluation import EpisodeCallbacks, run_episodes
+    from offpolicy.collect.evaluation import Episode, EpisodeCallbacks, run_episodes
     from offpolicy.commands.saved_run import SavedRun
 
-    choice = PolicyChoice.of(arguments)
-    saved = SavedRun.find(arguments.run, choice)
+    saved, episodes = SavedRun.find(arguments.run, PolicyChoice.of(arguments)), list[Episode]()
     space = saved.spec.action_space
     if not any(space in info.action_spaces for info in FROM_REPLAY):
         learners = ", ".join(info.name for info in FROM_REPLAY)
         why = f"{learners}, which learn from files, do not take them"
         raise ConfigError(f"run: {saved.path} has {space} actions; {why}")
-    recorder = Recorder(saved.spec)
-    callbacks = EpisodeCallbacks(on_spaces=saved.require_spaces, on_end=recorder, keeps_steps=True)
-    act, seed = saved.actor(choice.device), saved.seed_of(choice)
-    found = run_episodes(act, saved.env, episodes=arguments.episodes, seed=seed, callbacks=callbacks)
-    size = f"{counted(recorder.save(arguments.out), 'transition')} of {counted(len(found.ep_return), 'episode')}"
+    callbacks = EpisodeCallbacks(on_spaces=saved.require_spaces, on_end=episodes.append, keeps_steps=True)
+    found = run_episodes(saved.actor(), saved.env, episodes=arguments.episodes, seed=saved.seed, callbacks=callbacks)
+    count = save_demos(arguments.out, episodes, saved.spec)
+    size = f"{counted(count, 'transition')} of {counted(len(episodes), 'episode')}"
     mean = return_text(float(found.ep_return.mean()), ",")
     plain_console().print(f"{arguments.out}: {size}, mean return {mean}", soft_wrap=True)
     return EXIT_OK
 
 
-class Recorder:
-    """Collects the transitions of whole episodes, each at its end."""
-
-    def __init__(self, spec: SpaceSpec) -> None:
-        self._spec = spec
-        self._episodes: dict[int, dict[str, NDArray[Any]]] = {}  # Any: floats, integers and booleans
-
-    def __call__(self, episode: Episode) -> None:
-        """Keeps the transitions of an episode."""
+def save_demos(path: Path, episodes: Iterable[Episode], spec: SpaceSpec) -> int:
+    """Writes an `.npz` of demonstrations, episodes in their order; returns the transitions. Raises `SaveError`."""
+    columns: list[dict[str, NDArray[Any]]] = []  # Any: floats, integers and booleans
+    for episode in sorted(episodes, key=lambda one: one.index):
         is_last = np.arange(episode.length) == episode.length - 1
-        self._episodes[episode.index] = {
-            "obs": episode.obs[:-1],
-            "action": to_env(episode.action, self._spec),
-            "reward": episode.reward,
-            "next_obs": episode.obs[1:],
-            "terminated": is_last & episode.terminated,
-            "truncated": is_last & episode.truncated,
-            "episode": np.full(episode.length, episode.index, np.int64),
-        }
-
-    def save(self, path: Path) -> int:
-        """Writes an `.npz` of demonstrations, episode after episode; returns their number. Raises `SaveError`."""
-        in_order = [self._episodes[index] for index in sorted(self._episodes)]
-        arrays = {name: np.concatenate([episode[name] for episode in in_order]) for name in in_order[0]}
-        with _saved(path) as new:
-            np.savez_compressed(new, allow_pickle=False, **arrays)
-        return len(arrays["episode"])
+        columns.append(
+            {
+                "obs": episode.obs[:-1],
+                "action": to_env(episode.action, spec),
+                "reward": episode.reward,
+                "next_obs": episode.obs[1:],
+                "terminated": is_last & episode.terminated,
+                "truncated": is_last & episode.truncated,
+                "episode": np.full(episode.length, episode.index, np.int64),
+            }
+        )
+    arrays = {name: np.concatenate([one[name] for one in columns]) for name in columns[0]}
+    with _saved(path) as new:
+        np.savez_compressed(new, allow_pickle=False, **arrays)
+    return len(arrays["episode"])
 
 
 @contextlib.contextmanager

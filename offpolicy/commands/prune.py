@@ -28,16 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Removes all checkpoints of the runs that are older than their newest good ones, and prints what went.
 
-    Of a run of several hosts those count that all hosts have, whichever of their directories is given: a start needs
-    the parts of all. The newest good checkpoint and `checkpoints/best` always stay, and so does whatever cannot be
-    read, as its worth is not known. Rows of the replay that a kept checkpoint shares with a removed one stay with it.
-    Raises `RunDirBusyError` for a run in progress, `SaveError` where the disk refuses; then the runs before it are
-    pruned.
+    Of a run of several hosts those count that all hosts have: a start needs the parts of all. The newest good
+    checkpoint, `checkpoints/best` and whatever cannot be read stay. Raises `RunDirBusyError` for a run in progress,
+    `SaveError` where the disk refuses; then the runs before it are pruned.
     """
-    runs = [path.resolve() for path in arguments.runs]
-    is_part = [HOST_DIR.fullmatch(run.name) is not None and (run.parent / CHECKPOINTS).is_dir() for run in runs]
-    whole = [run.parent if part else given for run, given, part in zip(runs, arguments.runs, is_part, strict=True)]
-    for run in dict.fromkeys(whole):
+    for run in dict.fromkeys(map(_whole, arguments.runs)):
         hosts = (path for path in other_hosts(run) if any((path / CHECKPOINTS).glob("step-*")))
         paths = [path for path in (run, *hosts) if (path / CHECKPOINTS).is_dir()] or [run]
         # Locked, or a run that goes on might resume from what is being removed; to look harms nothing.
@@ -47,6 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
             for line in _prune(paths, keep=arguments.keep, is_dry=arguments.dry_run):
                 plain_console().print(line, soft_wrap=True)
     return EXIT_OK
+
+
+def _whole(run: Path) -> Path:
+    """Returns the run of several hosts whose part a directory is, or the directory itself."""
+    parent = run.resolve().parent
+    return parent if HOST_DIR.fullmatch(run.resolve().name) and (parent / CHECKPOINTS).is_dir() else run
 
 
 def _prune(paths: Sequence[Path], *, keep: int, is_dry: bool) -> Iterator[str]:
@@ -67,9 +68,8 @@ def _prune(paths: Sequence[Path], *, keep: int, is_dry: bool) -> Iterator[str]:
         except OSError as error:
             raise SaveError(f"{path / CHECKPOINTS}: {error.strerror}; nothing else was removed") from error
         names = ", ".join(f"{env_steps:,}" for env_steps in whole[path] if env_steps >= oldest_kept)
-        done = "would be removed" if is_dry else "removed"
-        count = f"{counted(len(old), 'checkpoint')} {done}, {freed / 1e6:,.1f} MB"
-        yield f"{shown_path(path)}: {count}; env step {names} stays"
+        done = f"{'would be ' if is_dry else ''}removed, {freed / 1e6:,.1f} MB"
+        yield f"{shown_path(path)}: {counted(len(old), 'checkpoint')} {done}; env step {names} stays"
 
 
 def freed_bytes(directories: Sequence[Path]) -> int:
@@ -78,6 +78,6 @@ def freed_bytes(directories: Sequence[Path]) -> int:
     A file that has another name elsewhere, as rows of the replay have in a kept checkpoint, frees none.
     """
     files = [path.lstat() for directory in directories for path in directory.iterdir()]
-    names = Counter((status.st_dev, status.st_ino) for status in files)
-    unique = {(status.st_dev, status.st_ino): status for status in files}
-    return sum(status.st_size for file, status in unique.items() if names[file] == status.st_nlink)
+    names = Counter(status.st_ino for status in files)
+    unique = {status.st_ino: status for status in files}
+    return sum(status.st_size for status in unique.values() if names[status.st_ino] == status.st_nlink)

@@ -24,6 +24,9 @@ from offpolicy.timing.clock import wall_clock_stamp
 
 DIFFERS = 1  # exit code where equal bits are promised and are not there
 HARMLESS = ("run_dir", "resume", "log", "checkpoint.every", "checkpoint.every_min", "checkpoint.keep", "timing.trace")
+# Of `summary.json`: what the bits of a run depend on, and what it has computed.
+CIRCUMSTANCES = ("versions", "hardware", "run.git_commit", "status", "restarts", "learner_restarts")
+RESULTS = ("env_steps", "updates", "eval")
 Facts = Mapping[str, object]
 
 
@@ -50,8 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     sys.stdout.flush()
     if (code := int(train_module().train(replace(cfg, run_dir=str(again))))) != EXIT_OK:
         return code
-    reasons, before, after = changes(circumstances(run), circumstances(again)), results(run), results(again)
-    if not cfg.takes_turns or cfg.threads.learner == "auto" or last_summary(again)["hardware"]["gpu"]:
+    (given, before), (now, after) = facts(run), facts(again)
+    reasons = changes(given, now)
+    if str(given["run.git_commit"]).endswith("-dirty"):
+        reasons.append(f"run.git_commit: the changes of {given['run.git_commit']} are not known")
+    if not cfg.takes_turns or cfg.threads.learner == "auto" or now["hardware.gpu"]:
         reasons.append("equal bits need collect.mode=alternate, a number for threads.learner, and the CPU")
     lines = [f"not bitwise {reason}" for reason in reasons]
     lines += [f"equal       {name}: {value}" for name, value in before.items() if value == after[name]]
@@ -70,29 +76,18 @@ def changes(old: Facts, new: Facts) -> list[str]:
     return [f"{key}: was {old.get(key)}, is {new.get(key)}" for key in {**old, **new} if old.get(key) != new.get(key)]
 
 
-def circumstances(run: Path) -> Facts:
-    """Returns what the bits of a run depend on: its configuration, versions, machine, commit and how it went."""
-    values, summary = flatten(read_config(run).to_mapping()), last_summary(run)
-    commit = summary["run"]["git_commit"]
-    return {
-        **{key: value for key, value in values.items() if not is_within(key, HARMLESS)},
-        **flatten(summary["versions"]),
-        **flatten(summary["hardware"]),
-        **{key: summary[key] for key in ("status", "restarts", "learner_restarts")},
-        "commit": f"{commit} of {run}" if str(commit).endswith("-dirty") else commit,  # its changes are not known
-    }
-
-
-def results(run: Path) -> Facts:
-    """Returns what a run has computed, by name: digests of its training episodes and of its newest checkpoint too."""
-    summary, newest = last_summary(run), run_store(run).newest_valid(reads_rows=False)
+def facts(run: Path) -> tuple[Facts, Facts]:
+    """Returns what the bits of a run depend on, and what it has computed, the digests of episodes and tensors too."""
+    config, summary = flatten(read_config(run).to_mapping()), flatten(last_summary(run))
+    given = {key: value for key, value in config.items() if not is_within(key, HARMLESS)}
+    given |= {key: value for key, value in summary.items() if is_within(key, CIRCUMSTANCES)}
+    newest = run_store(run).newest_valid(reads_rows=False)
     episodes = sorted((run / "episodes.jsonl").read_bytes().splitlines(keepends=True))
     tensors = {} if newest is None else newest.tensors("learner")
     contents = b"".join(episodes), b"".join(name.encode() + tensors[name].tobytes() for name in sorted(tensors))
     digests = [hashlib.sha256(content).hexdigest()[:16] for content in contents]
-    return {
-        **{name: summary[name] for name in ("env_steps", "updates")},
-        **{f"evaluation {name}": value for name, value in flatten(summary["eval"]).items()},
+    return given, {
+        **{key: value for key, value in summary.items() if is_within(key, RESULTS)},
         "training episodes": f"{len(episodes)}, sha256 {digests[0]}",
         "parameters": f"{len(tensors)} tensors, sha256 {digests[1]}",
     }

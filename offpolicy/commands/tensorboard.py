@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,44 +18,40 @@ from pathlib import Path
 
 from offpolicy.analysis.records import EVENT_FILES, event_paths
 from offpolicy.analysis.runs import paths_by_label
-from offpolicy.commands.options import at_least
 from offpolicy.errors import EXIT_OK, ConfigError
 from offpolicy.launch.run_dir import ATTEMPT
 from offpolicy.processes.signals import handle_signals
 from offpolicy.runs import ROOT
 
 LINK_AGAIN_S = 5.0  # until runs that have begun meanwhile are shown too
-EVERY_ADDRESS = ("0.0.0.0", "::")  # what --host may be to serve other machines; none that a browser opens
-OPTIONS = ("port", "host", "reload_interval", "samples_per_plugin")  # of TensorBoard
+OPTIONS = {  # of TensorBoard
+    "port": "port to serve at (default: 6006, or the next free one)",
+    "host": "address to serve at, such as 0.0.0.0 for other machines",
+    "reload_interval": "seconds between two looks for new records",
+    "samples_per_plugin": "points kept per chart, such as scalars=5000",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the runs and options of TensorBoard."""
     parser.add_argument("runs", nargs="*", metavar="[label=]run", help="runs to show (default: all)")
     parser.add_argument("--logdir", type=Path, default=ROOT, help=f"where all runs are (default: {ROOT})")
-    parser.add_argument("--port", type=int, help="port to serve at (default: 6006, or the next free one)")
-    parser.add_argument("--host", help="address to serve at, such as 0.0.0.0 for other machines")
-    parser.add_argument("--reload_interval", type=at_least(1), help="seconds between two looks for new records")
-    parser.add_argument("--samples_per_plugin", help="points kept per chart, such as scalars=5000")
+    for name, text in OPTIONS.items():
+        parser.add_argument(f"--{name}", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves the runs, or all below `--logdir`, until TensorBoard is stopped. Returns its exit code."""
-    root, given = arguments.logdir, arguments.runs
-    if not given and not runs_below(root):
+    root, named = arguments.logdir, labelled(arguments.runs)
+    if not named and not runs_below(root):
         raise ConfigError(f"run: {root} holds no run with event files ({EVENT_FILES}): offpolicy train writes one")
-    named = labelled(given)
-    options = {option: getattr(arguments, option) for option in OPTIONS}
-    words = [f"--{option}={value}" for option, value in options.items() if value is not None]
-    page = "the page #custom_scalars of the address below"  # without a port TensorBoard takes the next free one
-    if arguments.port is not None:
-        host = socket.gethostname() if arguments.host in EVERY_ADDRESS else arguments.host or "localhost"
-        page = f"http://{host}:{arguments.port}/#custom_scalars"
-    sys.stderr.write(f"one chart per phase: {page}\n")
+    options = {name: getattr(arguments, name) for name in OPTIONS}
+    words = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    sys.stderr.write("one chart per phase: the page #custom_scalars of the address below\n")
     with tempfile.TemporaryDirectory(prefix="offpolicy-tensorboard-") as directory:
-        link(named or runs_below(root), Path(directory))
         command = [sys.executable, "-m", "tensorboard.main", "--logdir", directory, *words]
         handle_signals((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler)  # they must not leave TensorBoard
+        link(named or runs_below(root), Path(directory))
         with subprocess.Popen(command) as server:
             try:
                 while True:
@@ -71,25 +66,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 def labelled(words: Sequence[str]) -> dict[str, Path]:
     """Returns the runs of `[label=]RUN ...` by the name of their link; seeds are numbered. Raises `ConfigError`."""
-    named = paths_by_label(words)
-    bare = [path for paths in named.values() for path in paths if not event_paths(path)]
+    named = dict[str, Path]()
+    for label, paths in paths_by_label(words).items():
+        # A slash would lead into the run of another label; this one looks like it, and is part of a name.
+        name = label.replace("/", "\u2215")
+        named |= {f"{name}/{index}" if len(paths) > 1 else name: path for index, path in enumerate(paths, 1)}
+    bare = [path for path in named.values() if not event_paths(path)]
+    allowed = f"allowed a directory with event files ({EVENT_FILES})"
     if bare:
-        allowed = f"allowed a directory with event files ({EVENT_FILES})"
         raise ConfigError([f"run: got {str(path)!r}, {allowed}" for path in bare])
-    # A slash would lead into the run of another label; this one looks like it, and is part of a name.
-    names = {label: label.replace("/", "\u2215") for label in named}
-    return {
-        f"{names[label]}/{index}" if len(paths) > 1 else names[label]: path
-        for label, paths in named.items()
-        for index, path in enumerate(paths, 1)
-    }
+    return named
 
 
 def runs_below(root: Path) -> dict[str, Path]:
-    """Returns directories with event files by their path below `root`, of whatever trainer; links are not followed.
-
-    An attempt that was set aside in a run is left out: linked before the run has event files, it stood in its place.
-    """
+    """Returns directories with event files, of whatever trainer, by their path below `root`; no attempt set aside."""
     found = dict[str, Path]()
     for name, children, files in os.walk(root):
         path = Path(name)

@@ -33,31 +33,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints how long the phases were and how the sides overlapped; the run may be training meanwhile.
-
-    Raises `ConfigError`.
-    """
+    """Prints how long the phases were and how the sides overlapped. Raises `ConfigError`."""
     run, svg, console = arguments.run, arguments.svg, plain_console()
     if svg is not None:
-        import offpolicy.analysis.plots  # noqa: F401  # refuses a missing matplotlib before anything is read
+        from offpolicy.analysis.plots import timeline_svg  # refuses a missing matplotlib before anything is read
 
         check_output("--svg", svg)
     directory = chosen_start(run, arguments.start)
     tracks = read_tracks(directory)
-    for table in (_phase_table(track) for track in tracks if track.has_spans):
-        console.print(table)
+    for track in tracks:
+        if track.has_spans:
+            console.print(_phase_table(track))
     for line in (*_overlaps(tracks), "spans below a microsecond are not in a trace"):
         console.print(line)
+    what = "of another start, as this one has no iteration"
     try:
-        is_written = export_trace(directory, run)
-        viewers = "for https://ui.perfetto.dev (it stays on this machine), chrome://tracing"
-        what = viewers if is_written else "of another start, as this one has no iteration"
+        if export_trace(directory, run):
+            what = "for https://ui.perfetto.dev (it stays on this machine), chrome://tracing"
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
     console.print(f"{run / TRACE_JSON}: {what}", soft_wrap=True)
     if svg is not None:
-        from offpolicy.analysis.plots import timeline_svg  # matplotlib is an extra
-
         cfg = read_config(run)
         title = f"{cfg.runner.name}, collect.mode={cfg.collect_mode}"
         write_output("--svg", svg, timeline_svg(tracks, arguments.iterations, title))
@@ -72,11 +68,12 @@ def chosen_start(run: Path, start: int | None) -> Path:
         raise ConfigError(f"run: {run} was not traced; train with timing.trace=true")
     if start is not None and start not in starts:
         raise ConfigError(f"--start: got {start}, allowed {', '.join(map(str, starts))}")
-    for candidate in reversed(starts) if start is None else ():
+    directories = [run / TRACES / str(number) for number in (starts if start is None else [start])]
+    for directory in reversed(directories):
         with contextlib.suppress(ConfigError):  # a start whose tracks are empty
-            if any(track.marks(Mark.ITERATION) for track in read_tracks(run / TRACES / str(candidate))):
-                return run / TRACES / str(candidate)
-    return run / TRACES / str(starts[-1] if start is None else start)
+            if any(track.marks(Mark.ITERATION) for track in read_tracks(directory)):
+                return directory
+    return directories[-1]
 
 
 def _phase_table(track: ThreadTrack) -> Table:

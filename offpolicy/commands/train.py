@@ -76,12 +76,10 @@ def add_help(parser: argparse.ArgumentParser) -> None:
 
 
 def run_server(spin_rounds: int | None = None) -> ForkServer:
-    """Returns the fork server of a run; without `spin_rounds` it has those that most runs on this machine need.
-
-    The run's id marks every process of it, and what they start; a caller may have chosen it.
-    """
+    """Returns the fork server of a run; without `spin_rounds` it has those that most runs on this machine need."""
     if spin_rounds is None:
         spin_rounds = SPIN_ROUNDS if has_gpu() else LONG_SPIN_ROUNDS
+    # The run's id marks every process of it, and what they start; a caller may have chosen it.
     environment = {**os.environ, "OFFPOLICY_RUN_ID": os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex}
     modules = (*LIBRARY, *(f"{_package()}.{name}" for name in RUNNERS))
     return ForkServer(modules, environment, spin_rounds)

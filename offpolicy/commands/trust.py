@@ -1,7 +1,7 @@
 """The code that a run's directory names: `env.id=module:Id` and callbacks are imported when the run is used again.
 
-Nothing else of a directory can execute anything. Before such a module is imported, its name and place are printed, and
-where the directory may have brought it along, `--trust` is needed.
+Before that the module's name and place are printed, and where the directory may have brought it along, `--trust` is
+needed. Nothing else of a directory can execute anything.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ KEYS = ("env.id", "env.wrappers", "callbacks")  # their values may be `module:na
 
 
 def check_trust(run: Path, *, is_trusted: bool, overridden: Sequence[str] = ()) -> None:
-    """Prints which modules the run of a directory imports. Raises `ConfigError` for those that need `--trust`.
+    """Prints which modules the run of a directory, or of its `config.yaml`, imports; imports nothing itself.
 
-    `run` may also be the file of its configuration. Keys that are `overridden` on the command line are the user's own.
-    Nothing is imported here.
+    Keys that are `overridden` on the command line are the user's own. Raises `ConfigError` for what needs `--trust`.
     """
     problems, file = [], run if run.is_file() else run / "config.yaml"
     for key, module in _named_modules(file):
@@ -72,16 +71,13 @@ def _named_modules(file: Path) -> Iterator[tuple[str, str]]:
     for key in KEYS:
         given = values.get(key) or []
         for target in given if isinstance(given, list) else [given]:
-            module, colon, _ = str(target).rpartition(":")
-            if colon and module.partition(".")[0] != "offpolicy":
+            module = str(target).rpartition(":")[0]
+            if module and module.partition(".")[0] != "offpolicy":
                 yield key, module
 
 
 def _executed(module: str) -> Iterator[Path]:
-    """Yields the files that importing `module` would execute, as `make_env` would, without importing any of them.
-
-    Of `a.b` that is what `a` executes, and `b`, which may lie in any directory of a namespace package `a`.
-    """
+    """Yields the files that importing `module` would execute: of `a.b` what `a` executes, and then `b`."""
     entries = [entry or os.getcwd() for entry in (*sys.path, os.getcwd())]
     for name in module.split("."):
         spec = PathFinder.find_spec(name, entries)

@@ -17,8 +17,8 @@ from typing import IO, Any
 
 import pytest
 
-from offpolicy.collect.evaluation import EpisodeCallbacks, random_actor, run_episodes
-from offpolicy.commands.play import Recorder
+from offpolicy.collect.evaluation import Episode, EpisodeCallbacks, random_actor, run_episodes
+from offpolicy.commands.play import save_demos
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.probe import probe
 from tests import faults
@@ -267,15 +267,15 @@ def replay_bytes(checkpoint: Path, ring: int = 0) -> bytes:
 def write_random_demos(path: Path, env_id: str) -> None:
     """Writes two episodes of random actions, for `replay.demos`."""
     spec = probe(EnvConfig(id=env_id))
-    recorder = Recorder(spec)
+    found: list[Episode] = []
     run_episodes(
         random_actor(spec, 0),
         EnvConfig(id=env_id),
         episodes=2,
         seed=0,
-        callbacks=EpisodeCallbacks(on_end=recorder, keeps_steps=True),
+        callbacks=EpisodeCallbacks(on_end=found.append, keeps_steps=True),
     )
-    recorder.save(path)
+    save_demos(path, found, spec)
 
 
 # -- a disk that is full ----------------------------------------------------------------------------------------------
