@@ -12,11 +12,13 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def test_the_module_is_the_command() -> None:
+def test_the_module_is_the_command_and_a_full_disk_under_stderr_does_not_change_its_exit_code() -> None:
     command = [sys.executable, "-m", "offpolicy", "train", "sead=1"]
     result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 2
     assert "did you mean seed?" in result.stderr
+    with open("/dev/full", "w") as full:
+        assert subprocess.run(command, cwd=REPOSITORY, stderr=full, timeout=60, check=False).returncode == 2
 
 
 START = """
@@ -71,9 +73,3 @@ def test_what_an_environment_left_running_does_not_hold_a_command(left: str, end
     result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == code
     assert words in result.stderr
-
-
-def test_a_full_disk_under_stderr_does_not_change_the_exit_code() -> None:
-    command = [sys.executable, "-m", "offpolicy", "train", "sead=1"]
-    with open("/dev/full", "w") as full:
-        assert subprocess.run(command, cwd=REPOSITORY, stderr=full, timeout=60, check=False).returncode == 2

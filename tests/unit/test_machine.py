@@ -17,13 +17,19 @@ def test_the_memory_at_hand_is_a_sensible_number() -> None:
 # -- CPU quotas -------------------------------------------------------------------------------------------------------
 
 
-def in_cgroups(tmp_path: Path, cgroup: str, *mounts: str) -> list[tuple[float, str]]:
-    """The quotas of a process in these groups: cores, and the directory below `tmp_path`."""
+def process_in(tmp_path: Path, cgroup: str, *mounts: str) -> Path:
+    """The directory of a process in these groups."""
     process = tmp_path / "self"
-    process.mkdir()
+    process.mkdir(exist_ok=True)
     (process / "cgroup").write_text(cgroup)
     (process / "mountinfo").write_text("".join(f"31 23 0:28 {mount}\n" for mount in mounts))
-    return [(quota.cores, str(quota.directory.relative_to(tmp_path))) for quota in machine.cpu_quotas(process)]
+    return process
+
+
+def in_cgroups(tmp_path: Path, cgroup: str, *mounts: str) -> list[tuple[float, str]]:
+    """The quotas of a process in these groups: cores, and the directory below `tmp_path`."""
+    found = machine.cpu_quotas(process_in(tmp_path, cgroup, *mounts))
+    return [(quota.cores, str(quota.directory.relative_to(tmp_path))) for quota in found]
 
 
 def group(directory: Path, **files: str) -> None:
@@ -55,41 +61,24 @@ def test_version_1_has_its_quota_in_the_hierarchy_of_the_cpu_controller(tmp_path
     assert machine.CpuQuota(0.5, tmp_path / "cpu/job").used_ns() == 88
 
 
-@pytest.mark.parametrize(("path", "root"), [("/docker/abc", "/docker/abc"), ("/docker/abc", "/other"), ("/../x", "/")])
-def test_a_container_that_sees_only_its_own_group_has_the_quota_at_the_mount(
-    tmp_path: Path, path: str, root: str
-) -> None:
+def test_a_container_that_sees_only_its_own_group_has_the_quota_at_the_mount(tmp_path: Path) -> None:
     group(tmp_path / "cg", cpu__max="150000 100000\n")
     (tmp_path / "cpu.max").write_text("50000 100000\n")  # outside of the mount
-    assert in_cgroups(tmp_path, f"0::{path}\n", f"{root} {tmp_path}/cg rw - cgroup2 cgroup2 rw") == [(1.5, "cg")]
+    for path, root in (("/docker/abc", "/docker/abc"), ("/docker/abc", "/other"), ("/../x", "/")):
+        assert in_cgroups(tmp_path, f"0::{path}\n", f"{root} {tmp_path}/cg rw - cgroup2 cgroup2 rw") == [(1.5, "cg")]
 
 
-def test_without_cgroups_there_is_no_quota(tmp_path: Path) -> None:
+def test_without_cgroups_or_with_others_there_is_no_limit(tmp_path: Path) -> None:
     assert machine.cpu_quotas(tmp_path) == []
-
-
-@pytest.mark.parametrize("content", ["", "much 100000\n", "100000 0\n", "1 2 3\n"])
-def test_a_quota_in_another_form_is_none(tmp_path: Path, content: str) -> None:
-    group(tmp_path / "cg", cpu__max=content)
-    assert in_cgroups(tmp_path, "0::/\n", f"/ {tmp_path}/cg rw - cgroup2 cgroup2 rw") == []
-
-
-@pytest.mark.parametrize("name", ["cgroup", "mountinfo"])
-def test_what_a_sandbox_has_instead_of_cgroups_is_no_error(tmp_path: Path, name: str) -> None:
-    in_cgroups(tmp_path, "0::/\n", f"/ {tmp_path} rw - cgroup2 cgroup2 rw")
-    (tmp_path / "self" / name).write_text("not supported\n")
-    assert machine.cpu_quotas(tmp_path / "self") == []
-    assert machine.memory_limits(tmp_path / "self") == []
-
-
-@pytest.mark.parametrize(("limit", "number"), [(None, 4), (2.5, 3), (0.2, 1)])
-def test_as_many_threads_are_used_as_can_run_at_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: float | None, number: int
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    quotas = [] if limit is None else [machine.CpuQuota(limit, tmp_path)]
-    monkeypatch.setattr(machine, "cpu_quotas", lambda: quotas)
-    assert machine.num_usable_cores() == number
+    group(tmp_path / "cg")
+    for content in ("", "much 100000\n", "100000 0\n", "1 2 3\n"):
+        (tmp_path / "cg" / "cpu.max").write_text(content)
+        assert in_cgroups(tmp_path, "0::/\n", f"/ {tmp_path}/cg rw - cgroup2 cgroup2 rw") == []
+    for name in ("cgroup", "mountinfo"):  # of a sandbox
+        process = process_in(tmp_path, "0::/\n", f"/ {tmp_path} rw - cgroup2 cgroup2 rw")
+        (process / name).write_text("not supported\n")
+        assert machine.cpu_quotas(process) == []
+        assert machine.memory_limits(process) == []
 
 
 def test_the_usable_cores_are_those_of_the_tightest_limit(tmp_path: Path) -> None:
@@ -104,11 +93,7 @@ def test_the_usable_cores_are_those_of_the_tightest_limit(tmp_path: Path) -> Non
 
 def in_memory_cgroups(tmp_path: Path, cgroup: str, *mounts: str) -> list[tuple[int, int, str]]:
     """Limit, used bytes and directory below `tmp_path` of the groups of a process."""
-    process = tmp_path / "self"
-    process.mkdir()
-    (process / "cgroup").write_text(cgroup)
-    (process / "mountinfo").write_text("".join(f"31 23 0:28 {mount}\n" for mount in mounts))
-    found = machine.memory_limits(process)
+    found = machine.memory_limits(process_in(tmp_path, cgroup, *mounts))
     return [(limit.limit, limit.used, str(limit.directory.relative_to(tmp_path))) for limit in found]
 
 
@@ -164,15 +149,4 @@ def test_a_gpu_has_the_use_memory_and_power_that_its_driver_says(monkeypatch: py
     for refused, numbers in expected.items():
         monkeypatch.setattr(ctypes, "CDLL", lambda name, refused=refused: FakeNvml(refused))
         load = machine.SystemMonitor("cuda:0").read()
-        assert load is not None
         assert (load.gpu_pct, load.vram_gib, load.vram_total_gib, load.gpu_watts) == numbers
-
-
-def test_without_a_driver_there_are_no_numbers_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise OSError(name)
-
-    monkeypatch.setattr(ctypes, "CDLL", missing)
-    load = machine.SystemMonitor("cuda:0").read()
-    assert load is not None
-    assert load.gpu_pct is None

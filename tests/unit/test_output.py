@@ -93,10 +93,10 @@ def test_what_others_have_printed_before_comes_before() -> None:
 OPEN = "import sys; from offpolicy.output import open_streams; open_streams(); print(sys.stdout.fileno()); {then}"
 
 
-@pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])
-def test_closed_streams_are_opened_and_no_file_takes_their_place(closed: str, tmp_path: Path) -> None:
+def test_closed_streams_are_opened_and_no_file_takes_their_place(tmp_path: Path) -> None:
     code = OPEN.format(then=f"fd = open({str(tmp_path / 'f')!r}, 'w').fileno(); sys.exit(0 if fd > 2 else 1)")
-    assert shell(f"$PY -c {code!r} {closed}".replace("$PY", '"$PY"')).returncode == 0
+    for closed in (">&-", ">&- 2>&- <&-"):
+        assert shell(f"$PY -c {code!r} {closed}".replace("$PY", '"$PY"')).returncode == 0
 
 
 PRINTING = """

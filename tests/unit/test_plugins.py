@@ -31,10 +31,6 @@ def test_a_plugin_is_found_without_an_import_and_says_where_it_is_from(site: Pat
     assert plugins.load(plugin, int) == 3
 
 
-def test_there_may_be_none(site: Path) -> None:
-    assert plugins.find(ALGOS, "mine", "algo") is None
-
-
 def test_a_name_of_ours_and_a_name_of_two_packages_are_refused(site: Path) -> None:
     make_package(site, "mypkg_b", "", {ALGOS: "sac = mypkg_b:X\nbest = mypkg_b:X"})
     make_package(site, "mypkg_c", "", {ALGOS: "best = mypkg_c:X"})
@@ -45,22 +41,22 @@ def test_a_name_of_ours_and_a_name_of_two_packages_are_refused(site: Path) -> No
     assert plugins.find(ALGOS, "other", "algo") is None, "only what is used is refused"
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("import no_such_module_at_all", "cannot be imported: ModuleNotFoundError"),
-        ("raise SystemExit(3)", "cannot be imported: SystemExit: 3"),
-        ("", "cannot be imported: AttributeError"),
-        ("X = 'text'", "is a str, allowed a builtins.int"),
-    ],
-)
-def test_one_that_cannot_be_used_is_named(site: Path, request: pytest.FixtureRequest, text: str, problem: str) -> None:
-    name = f"mypkg_d{abs(hash(text))}"
-    make_package(site, name, text, {ALGOS: f"broken = {name}:X"})
-    plugin = plugins.find(ALGOS, "broken", "algo")
-    assert plugin is not None
-    with pytest.raises(ConfigError, match=f"{name} 1.2 .*entry point offpolicy.algos: broken = {name}:X.*{problem}"):
-        plugins.load(plugin, int)
+def test_one_that_cannot_be_used_is_named(site: Path) -> None:
+    for index, (text, problem) in enumerate(
+        [
+            ("import no_such_module_at_all", "cannot be imported: ModuleNotFoundError"),
+            ("raise SystemExit(3)", "cannot be imported: SystemExit: 3"),
+            ("", "cannot be imported: AttributeError"),
+            ("X = 'text'", "is a str, allowed a builtins.int"),
+        ]
+    ):
+        name = f"mypkg_d{index}"
+        make_package(site, name, text, {ALGOS: f"broken_{index} = {name}:X"})
+        plugin = plugins.find(ALGOS, f"broken_{index}", "algo")
+        assert plugin is not None
+        named = f"{name} 1.2 .*entry point offpolicy.algos: broken_{index} = {name}:X"
+        with pytest.raises(ConfigError, match=f"{named}.*{problem}"):
+            plugins.load(plugin, int)
 
 
 def test_what_a_plugin_names_itself_is_imported_later(site: Path) -> None:

@@ -23,36 +23,21 @@ def _three_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         os.utime(directory / "config.yaml", (1e9 - age, 1e9 - age))
 
 
-@pytest.mark.parametrize(
-    ("word", "index"),
-    [
-        (f"runs/{NAMES[0]}", 0),
-        (NAMES[0], 0),
-        ("20260102", 1),
-        ("20260102-100000-s1", 1),
-        ("sac/Pendulum-v1/20260102", 1),
-        ("runs/td3", 2),
-        ("Ant", 2),
-        ("td3/", 2),
-        ("latest", 2),
-    ],
-)
-def test_a_run_is_found_by_a_unique_beginning(word: str, index: int) -> None:
-    assert find_run(word) == Path("runs", NAMES[index])
+def test_a_run_is_found_by_a_unique_beginning() -> None:
+    words = [
+        (f"runs/{NAMES[0]}", NAMES[0]),
+        ("20260102-100000-s1", "20260102", "sac/Pendulum-v1/20260102"),
+        ("runs/td3", "Ant", "td3/", "latest"),
+    ]
+    for name, given in zip(NAMES, words, strict=True):
+        assert {find_run(word) for word in given} == {Path("runs", name)}
 
 
-@pytest.mark.parametrize(
-    ("word", "problem"),
-    [
-        ("sac", "begins the names of 2 runs: sac/Pendulum-v1/20260102-100000-s1, sac/Pendulum-v1/20260101-100000-s1"),
-        ("2027", "offpolicy list shows them"),
-        ("s1", "offpolicy list shows them"),
-        ("", "offpolicy list shows them"),
-    ],
-)
-def test_what_names_none_or_several_is_refused(word: str, problem: str) -> None:
-    with pytest.raises(ConfigError, match=f"run: got '{word}', .*{problem}"):
-        find_run(word)
+def test_what_names_none_or_several_is_refused() -> None:
+    several = "begins the names of 2 runs: sac/Pendulum-v1/20260102-100000-s1, sac/Pendulum-v1/20260101-100000-s1"
+    for word, problem in (("sac", several), *((word, "offpolicy list shows them") for word in ("2027", "s1", ""))):
+        with pytest.raises(ConfigError, match=f"run: got '{word}', .*{problem}"):
+            find_run(word)
 
 
 def test_latest_is_the_run_that_was_started_last(tmp_path: Path) -> None:
@@ -63,12 +48,12 @@ def test_latest_is_the_run_that_was_started_last(tmp_path: Path) -> None:
     assert len(runs_in(Path("runs"))) == 3  # the link is not a fourth
 
 
-@pytest.mark.parametrize("word", ["latest", "runs/latest", "./runs/latest"])
-@pytest.mark.parametrize("is_removed", [True, False])
-def test_latest_is_the_newest_run_where_the_link_leads_nowhere(word: str, is_removed: bool) -> None:
-    if is_removed:
+def test_latest_is_the_newest_run_where_there_is_no_link_or_it_leads_nowhere() -> None:
+    for _ in range(2):
+        for word in ("latest", "runs/latest", "./runs/latest"):
+            assert find_run(word) == Path("runs", NAMES[2])
+        Path("runs/latest").unlink(missing_ok=True)
         Path("runs/latest").symlink_to("gone")
-    assert find_run(word) == Path("runs", NAMES[2])
 
 
 def test_a_directory_with_records_comes_before_the_names_of_runs() -> None:
@@ -101,26 +86,14 @@ def test_a_run_elsewhere_is_latest_too(tmp_path: Path) -> None:
     assert find_run("latest").resolve() == (tmp_path / "mine").resolve()
 
 
-@pytest.mark.parametrize(
-    ("content", "records"),
-    [
-        ("", []),
-        ('{"a": 1}\n{"a": 2', [{"a": 1}]),  # killed
-        ('{"a": 1}\n[1]\nnull\nnot JSON\n{"a": 2}\n', [{"a": 1}, {"a": 2}]),
-        (b'{"a": 1}\n\xff\n', [{"a": 1}]),
-        ('{"a": 1}\n{"a": ' + "[" * 100_000, [{"a": 1}]),
-    ],
-)
-def test_whole_records_are_read(tmp_path: Path, content: str | bytes, records: list[object]) -> None:
+def test_whole_records_are_read(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     assert read_lines(file) == []
-    file.write_bytes(content.encode() if isinstance(content, str) else content)
-    assert read_lines(file) == records
-
-
-def test_the_last_records_are_read_alone(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": 2}\n{"a": 3}\n')
-    assert read_lines(tmp_path / "a.jsonl", 20) == [{"a": 2}, {"a": 3}]
+    for torn in (b"", b'{"a": 2', b"[1]\nnull\nnot JSON\n", b"\xff\n", b'{"a": ' + b"[" * 100_000):
+        file.write_bytes(b'{"a": 1}\n' + torn + b'\n{"a": 3}\n')
+        assert read_lines(file) == [{"a": 1}, {"a": 3}]
+    file.write_text('{"a": 1}\n{"a": 2}\n{"a": 3}\n')
+    assert read_lines(file, 20) == [{"a": 2}, {"a": 3}]
 
 
 def test_the_short_name_of_a_run_is_no_other_ones_and_not_taken() -> None:
@@ -130,25 +103,15 @@ def test_the_short_name_of_a_run_is_no_other_ones_and_not_taken() -> None:
     assert short_name(Path("a/x"), [], {"x"}) == "a/x"
 
 
-@pytest.mark.parametrize(
-    ("name", "endings", "is_new", "allowed"),
-    [
-        ("there.gif", (".gif",), False, True),
-        ("new.GIF", (".gif",), True, True),
-        ("-", (), False, True),
-        ("there.gif", (), True, False),
-        ("new.txt", (".gif",), False, False),
-        ("-", (".gif",), False, False),
-        ("nowhere/new.gif", (), False, False),
-        ("runs", (), False, False),
-    ],
-)
-def test_what_a_command_may_write_is_checked_before_it_begins(
-    name: str, endings: tuple[str, ...], is_new: bool, allowed: bool
-) -> None:
+def test_what_a_command_may_write_is_checked_before_it_begins() -> None:
     Path("there.gif").touch()
-    if allowed:
-        return check_output("--video", Path(name), *endings, is_new=is_new)
-    with pytest.raises(ConfigError, match=f"--video: got '{name}', allowed a (new )?file .*in a directory that exists"):
-        check_output("--video", Path(name), *endings, is_new=is_new)
-    return None
+    check_output("--video", Path("there.gif"), ".gif")
+    check_output("--video", Path("new.GIF"), ".gif", is_new=True)
+    check_output("--video", Path("-"))
+    for name, endings, is_new in (
+        ("there.gif", (), True), ("new.txt", (".gif",), False), ("-", (".gif",), False), ("nowhere/new.gif", (), False),
+        ("runs", (), False),
+    ):  # fmt: skip
+        allowed = "allowed a (new )?file .*in a directory that exists"
+        with pytest.raises(ConfigError, match=f"--video: got '{name}', {allowed}"):
+            check_output("--video", Path(name), *endings, is_new=is_new)

@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 
-import pytest
-
 from offpolicy.types import SpaceSpec
 
 SPEC = SpaceSpec(
@@ -30,14 +28,6 @@ def test_columns_follow_the_order_of_the_keys_and_the_sizes_of_the_shapes() -> N
     }
 
 
-@pytest.mark.parametrize("spec", [SPEC, BOX], ids=["dict", "box"])
-def test_a_key_that_is_not_observed_is_refused(spec: SpaceSpec) -> None:
-    with pytest.raises(ValueError, match="not in"):
-        spec.columns("proprio_hist")
-    with pytest.raises(ValueError, match="not in"):
-        spec.shape_of("proprio_hist")
-
-
 def names(differences: list[str]) -> list[str]:
     return [difference.split()[0] for difference in differences]
 
@@ -51,8 +41,8 @@ def test_fields_that_differ_are_named_but_for_shapes_that_were_not_recorded() ->
     assert names(replace(BOX, action_shape=()).differences(row)) == ["action_shape"]  # known: a scalar
 
 
-@pytest.mark.parametrize("spec", [SPEC, BOX], ids=["dict", "box"])
-def test_a_spec_survives_a_trip_through_json(spec: SpaceSpec) -> None:
-    returned = SpaceSpec.from_json(json.loads(json.dumps(asdict(spec))))
-    assert returned == spec
-    assert hash(returned) == hash(spec)  # tuples all the way down, no list is left
+def test_a_spec_survives_a_trip_through_json() -> None:
+    for spec in (SPEC, BOX):
+        returned = SpaceSpec.from_json(json.loads(json.dumps(asdict(spec))))
+        assert returned == spec
+        assert hash(returned) == hash(spec)  # tuples all the way down, no list is left

@@ -63,8 +63,8 @@ def test_the_same_configuration_runs_in_another_directory(start: Start, printed:
         (["run_dir=my again", "log.every_s=3"], {"updates": 499}, 1, "differs     training episodes: was 1, sha256"),
         (["algo.gamma=0.9", "run_dir=my again"], {"updates": 499}, 0, "numbers; offpolicy compare first 'my again'"),
         (["algo.gamma=0.9"], {"updates": 499}, 0, "not bitwise algo.gamma: was 0.99, is 0.9"),
-        ([], {"updates": 499, "versions": {"torch": "2.14.0"}}, 0, "not bitwise torch: was 2.13.0, is 2.14.0"),
-        ([], {"updates": 499, "run": {"git_commit": "def"}}, 0, "not bitwise commit: was abc, is def"),
+        ([], {"updates": 499, "versions": {"torch": "2.14.0"}}, 0, "not bitwise versions.torch: was 2.13.0, is 2.14.0"),
+        ([], {"updates": 499, "run": {"git_commit": "def"}}, 0, "not bitwise run.git_commit: was abc, is def"),
         (["collect.mode=overlap"], {"updates": 499}, 0, "not bitwise equal bits need collect.mode=alternate"),
     ],
 )  # fmt: skip

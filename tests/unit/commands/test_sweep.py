@@ -139,17 +139,14 @@ def test_what_a_stopped_or_killed_process_has_begun_goes_on(start: Start, capsys
     assert len(again.started) == 2
 
 
-def test_a_finished_sweep_starts_nothing(start: Start) -> None:
+def test_a_finished_sweep_starts_nothing_and_refuses_another_command(
+    start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
     start(near)
     swept()
     again = start(near)
     assert swept() == 0
     assert again.started == []
-
-
-def test_a_directory_of_another_sweep_is_refused(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
-    start(near)
-    swept()
     assert swept("algo=td3") == 2
     assert "--out: sweeps/space holds a sweep of another space or command" in capsys.readouterr().err
 
@@ -187,18 +184,15 @@ def test_a_bad_space_names_the_key_and_what_is_allowed(tmp_path: Path) -> None:
     spaces = [
         ("{}", "allowed parameters: keys, each with {low"),
         ("", "got nothing, allowed a mapping such as {parameters: {algo.gamma: {low: 0.9, high: 0.999}}}"),
-        ("{parameters: {}, trials: 3}", "got parameters, trials, allowed parameters"),
         ("parameters: {seed: {low: 1, high: 2}}", "parameters.seed: not allowed: the sweep sets it"),
         ("parameters: {algo.gama: {low: 0, high: 1}}", "algo.gama: unknown key; did you mean algo.gamma?"),
         ("parameters: {algo.gamma: [0.9, 0.99]}", "algo.gamma: got [0.9, 0.99], allowed {low"),
         ("parameters: {algo.gamma: {low: 0.9}}", "algo.gamma: got {'low': 0.9}, allowed"),
-        ("parameters: {algo.gamma: {low: 0.9, high: x}}", "algo.gamma: got {'low': 0.9, 'high': 'x'}, allowed"),
         ("parameters: {algo.gamma: {low: 0.9, high: 0.8}}", "algo.gamma: got {'low': 0.9, 'high': 0.8}, allowed"),
         ("parameters: {algo.gamma: {low: 0.9, high: 1.5}}", "algo.gamma: got 1.5, allowed a number in [0.0, 1.0]"),
         ("parameters: {algo.gamma: {low: 0, high: 1, log: true}}", "algo.gamma: got {'low': 0, 'high': 1, 'log'"),
         ("parameters: {algo.gamma: {values: [0.9, 0.99, 0.9]}}", "two or more values are needed, each once"),
         ("parameters: {algo.utd: {low: 0.5, high: 1.2, step: 0.5}}", "algo.utd: got {'low': 0.5, 'high': 1.2"),
-        ("parameters: {algo.activation: {values: [relu, gelu]}}", "algo.activation: got 'gelu', allowed one of"),
     ]  # fmt: skip
     for content, problem in spaces:
         file.write_text(content)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,15 +23,6 @@ def test_what_was_not_traced_is_refused(run: Path, refused: Typed) -> None:
     for name in ("0", "2", "notes"):
         (run / "trace" / name).mkdir(parents=True)
     assert "--start: got 1, allowed 0, 2" in refused("trace", run, "--start", "1")
-
-
-def test_a_picture_without_matplotlib_is_refused_first_with_the_extra(
-    run: Path, monkeypatch: pytest.MonkeyPatch, refused: Typed
-) -> None:
-    for name in ("matplotlib", *(name for name in sys.modules if name.startswith("matplotlib."))):
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "offpolicy.analysis.plots", raising=False)
-    assert "pip install 'offpolicy[plot]'" in refused("trace", run, "--svg", run / "x.svg")
 
 
 def test_the_last_start_with_an_iteration_is_chosen(tmp_path: Path) -> None:

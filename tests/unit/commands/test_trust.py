@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.cli import main
 from offpolicy.commands.trust import check_trust, why_not_trusted
 from offpolicy.config.overrides import config_file
 from offpolicy.errors import ConfigError
+from tests.unit.commands.conftest import Typed
 
 EVIL = "import pathlib\npathlib.Path(__file__).with_suffix('.executed').touch()\nraise RuntimeError('ran')\n"
 
@@ -43,30 +43,26 @@ def test_a_key_of_the_command_line_is_the_users_own(run: Path, capsys: pytest.Ca
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("command", ["resume", "eval", "play", "record"])
-def test_a_module_inside_the_run_needs_trust(
-    run: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_module_inside_the_run_needs_trust(run: Path, monkeypatch: pytest.MonkeyPatch, refused: Typed) -> None:
     monkeypatch.chdir(run)
     (run / "evilmod.py").write_text(EVIL)
-    options = ["--out", "demos.npz"] if command == "record" else []
-    assert main([command, str(run), *options]) == 2
-    assert "lies inside the run's directory; read it, then add --trust" in capsys.readouterr().err
+    for command, *options in (["resume"], ["eval"], ["play"], ["record", "--out", "demos.npz"]):
+        assert "lies inside the run's directory; read it, then add --trust" in refused(command, run, *options)
     assert not (run / "evilmod.executed").exists()
     check_trust(run, is_trusted=True)
 
 
-@pytest.mark.parametrize("theirs", ["evilmod", "__init__.py", "deep.py", "config.yaml"])
-def test_every_file_that_is_executed_and_its_directory_count(
-    run: Path, monkeypatch: pytest.MonkeyPatch, theirs: str
-) -> None:
+def test_every_file_that_is_executed_and_its_directory_count(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("evilmod").mkdir()
     for name in ("__init__", "deep"):
         Path(f"evilmod/{name}.py").write_text(EVIL)
     check_trust(run, is_trusted=False)
-    owned_by_another(monkeypatch, theirs)
-    with pytest.raises(ConfigError, match="callbacks: evilmod.deep would run .* user 77 made .*" + theirs):
-        check_trust(run, is_trusted=False)
+    for theirs in ("evilmod", "__init__.py", "deep.py", "config.yaml"):
+        owned_by_another(monkeypatch, theirs)
+        with pytest.raises(ConfigError, match="callbacks: evilmod.deep would run .* user 77 made .*" + theirs):
+            check_trust(run, is_trusted=False)
+        monkeypatch.undo()
+        monkeypatch.chdir(run.parent / "here")
 
 
 def test_a_link_inside_the_run_needs_trust(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,17 +73,17 @@ def test_a_link_inside_the_run_needs_trust(run: Path, monkeypatch: pytest.Monkey
         check_trust(run, is_trusted=False)
 
 
-@pytest.mark.parametrize("source", ["run", "run/config.yaml", "run/copy.yaml"])
-@pytest.mark.parametrize("command", [["train"], ["sweep", "space.yaml"]])
 def test_a_run_that_a_new_one_takes_its_configuration_from_needs_trust_too(
-    run: Path, command: list[str], source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Path, monkeypatch: pytest.MonkeyPatch, refused: Typed
 ) -> None:
-    (run / "config.yaml").write_text("env:\n  id: evilmod:X-v0\n")
-    (run / "copy.yaml").write_text("env:\n  id: evilmod:X-v0\n")
+    for file in ("config.yaml", "copy.yaml"):
+        (run / file).write_text("env:\n  id: evilmod:X-v0\n")
     (run / "evilmod.py").write_text(EVIL)
     monkeypatch.setattr(sys, "path", [str(run), *sys.path])
-    assert main([*command, f"config={run.parent / source}"]) == 2
-    assert "lies inside the run's directory; read it, then add --trust" in capsys.readouterr().err
+    for command in (["train"], ["sweep", "space.yaml"]):
+        for source in (run, run / "config.yaml", run / "copy.yaml"):
+            problem = refused(*command, f"config={source}")
+            assert "lies inside the run's directory; read it, then add --trust" in problem
     assert not (run / "evilmod.executed").exists()
 
 
