@@ -203,8 +203,8 @@ def _cgroups(controller: str, process: Path) -> Iterator[Path]:
         within = paths.get(controller if is_first_version else "") if is_first_version or kind == "cgroup2" else None
         if within is None:
             continue
-        top, path = Path(point), Path(within)
-        own = top / path.relative_to(root) if path.is_relative_to(root) and ".." not in path.parts else top
+        top, group = Path(point), Path(within)
+        own = top / group.relative_to(root) if group.is_relative_to(root) and ".." not in group.parts else top
         yield from (directory for directory in (own, *own.parents) if directory.is_relative_to(top))
 
 

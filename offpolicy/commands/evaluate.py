@@ -113,7 +113,7 @@ def _record(
     run: SavedRun, found: Episodes, seed: int, measure: str | None, overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Appends a result to the run's `eval.jsonl` and returns it."""
-    record = {
+    record: dict[str, Any] = {
         "env_steps": run.checkpoint.env_steps,
         **({"policy": "best"} if isinstance(run.checkpoint, BestPolicy) else {}),
         "episodes": len(found.ep_return),

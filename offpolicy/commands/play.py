@@ -64,32 +64,31 @@ def run(arguments: argparse.Namespace) -> int:
     film = Film(saved.actor(), saved.env, episodes=arguments.episodes, seed=saved.seed, mode=mode)
     with contextlib.closing(film), Console(stderr=True).status(Text(f"{doing} {saved.env.id}")):
         saved.require_spaces(film.spec)
-        drawn, count = write_video(film, film.fps, video) if video else (pictures := sum(1 for _ in film), pictures)
+        count = write_video(film, film.fps, video) if video else sum(1 for _ in film)
     returns = ", ".join(return_text(value, ",") for value in film.returns)
-    what = f"{video or saved.env.id}: {counted(count, 'picture')}, {drawn / film.fps:.1f} s"
+    what = f"{video or saved.env.id}: {counted(count, 'picture')}, {count / film.fps:.1f} s"
     plain_console().print(f"{what}; returns {returns}", soft_wrap=True)
     return EXIT_OK
 
 
-def write_video(pictures: Iterable[Picture], fps: float, path: Path) -> tuple[int, int]:
-    """Writes pictures into the file as they are made; what that raises leaves the file as it was.
+def write_video(pictures: Iterable[Picture], fps: float, path: Path) -> int:
+    """Writes pictures into the file as they are made, of a GIF some; returns how many there were. Raises `SaveError`.
 
-    Returns how many there were, and how many of them the file holds. Raises `SaveError`.
+    What the pictures raise leaves the file as it was.
     """
     import imageio.v2 as imageio
 
     from offpolicy.collect.video import GifTiming
 
     is_gif, gif = path.suffix.lower() == ".gif", GifTiming.of(fps)
-    stride = gif.stride if is_gif else 1
     timing: dict[str, Any] = {"duration": gif.delays_ms, "loop": 0} if is_gif else {"fps": fps}
-    drawn = count = 0
+    count = 0
     with _saved(path) as new, contextlib.closing(imageio.get_writer(new, **timing)) as writer:
-        for drawn, picture in enumerate(pictures, 1):
-            if (drawn - 1) % stride == 0:
+        for picture in pictures:
+            if not is_gif or count % gif.stride == 0:
                 writer.append_data(picture)
-                count += 1
-    return drawn, count
+            count += 1
+    return count
 
 
 def add_record(parser: argparse.ArgumentParser) -> None:

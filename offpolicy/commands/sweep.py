@@ -50,6 +50,7 @@ OWN_KEYS = ("seed", "run_dir", "resume")  # set by the sweep for each run
 FORM = "{low: 0.0001, high: 0.01, log: true}, {low: 1, high: 8, step: 1} or {values: [64, 128]}"
 QUIET = ("log.panel=off", "log.tensorboard=false")
 WHOLE_TRIALS = 4  # before one is pruned
+BEGUN = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 MOST_SHOWN = 10  # trials in the table
 
 
@@ -74,12 +75,12 @@ def run(arguments: argparse.Namespace) -> int:
 def read_space(file: Path, given: Sequence[str] = ()) -> dict[str, BaseDistribution]:
     """Returns the distributions of a YAML file by key. `given`: keys of the command line. Raises `ConfigError`."""
     tree = read_values(file, "a mapping such as {parameters: {algo.gamma: {low: 0.9, high: 0.999}}}")
-    if tree.keys() != {"parameters"} or not isinstance(tree["parameters"], dict):
+    parameters = tree.get("parameters")
+    if len(tree) != 1 or not isinstance(parameters, dict):
         raise ConfigError(f"{file}: got {', '.join(map(str, tree))}, allowed parameters: keys, each with {FORM}")
-    space, parameters = dict[str, BaseDistribution](), tree["parameters"]
-    taken = [key for key in given if key in OWN_KEYS or key in parameters]
-    problems = [f"{key}: not allowed on the command line: the sweep sets it" for key in taken]
-    problems += [f"{file}: parameters.{key}: not allowed: the sweep sets it" for key in OWN_KEYS if key in parameters]
+    space, own = dict[str, BaseDistribution](), "not allowed: the sweep sets it"
+    problems = [f"{key}: {own}" for key in given if key in OWN_KEYS or key in parameters]
+    problems += [f"{file}: parameters.{key}: {own}" for key in OWN_KEYS if key in parameters]
     for key, raw in parameters.items():
         try:
             with warnings.catch_warnings(action="error"):  # Optuna warns of a step that does not divide its range
@@ -146,15 +147,15 @@ class Sweep:
         self._space = read_space(arguments.space, [word.partition("=")[0] for word in self._words])
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", "The reported value is ignored")  # of a run that was resumed
-        pruner = optuna.pruners.MedianPruner(n_startup_trials=WHOLE_TRIALS, n_warmup_steps=1)
+        median = optuna.pruners.MedianPruner(n_startup_trials=WHOLE_TRIALS, n_warmup_steps=1)
+        pruner = optuna.pruners.NopPruner() if arguments.no_prune else median
         content = [{key: repr(each) for key, each in self._space.items()}, repr(self._common), self._seeds]
         try:
             self._out.mkdir(parents=True, exist_ok=True)
             storage = JournalStorage(JournalFileBackend(str(self._out / "study.journal")))
             self._study = optuna.create_study(
-                storage=storage, pruner=optuna.pruners.NopPruner() if arguments.no_prune else pruner,
-                study_name="sweep", direction="maximize", load_if_exists=True,
-            )  # fmt: skip
+                storage=storage, pruner=pruner, study_name="sweep", direction="maximize", load_if_exists=True
+            )
         except (OSError, ValueError) as error:
             raise ConfigError(f"--out: {self._out} cannot be used: {error}; write another one") from error
         if self._study.user_attrs.get("content", content) != content:
@@ -179,13 +180,14 @@ class Sweep:
         """Locks and returns the next trial: one that a killed process has left, else a new one; None at the end."""
         with (self._out / "lock").open("w") as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
-            known = self._study.get_trials(deepcopy=False)
-            for left in (each for each in known if each.state == TrialState.RUNNING):
+            known = self._study.get_trials(deepcopy=False, states=BEGUN)
+            for left in known:
                 with contextlib.suppress(RunDirBusyError):
-                    lock = RunLock(self._directory(left))
-                    self._say(left, "goes on")
-                    return Trial(self._study, left._trial_id), lock
-            if sum(each.state != TrialState.WAITING for each in known) >= self._num_trials:
+                    if left.state == TrialState.RUNNING:
+                        lock = RunLock(self._directory(left))
+                        self._say(left, "goes on")
+                        return Trial(self._study, left._trial_id), lock
+            if len(known) >= self._num_trials:
                 return None
             if not known:
                 self._study.enqueue_trial(self._defaults())
@@ -219,7 +221,7 @@ class Sweep:
             trial.set_user_attr("why", str(error))
             self._study.tell(trial, state=TrialState.FAIL)
             self._say(trial, f"failed: {error}")
-            if all(each.state in (TrialState.FAIL, TrialState.WAITING) for each in self._study.get_trials()):
+            if all(each.state == TrialState.FAIL for each in self._study.get_trials(states=BEGUN)):
                 raise
         else:
             mean, *each = (return_text(value, ",") for value in (statistics.mean(returns), *returns))
@@ -239,10 +241,10 @@ class Sweep:
         if pruner.is_hopeless:
             raise optuna.TrialPruned
         require_completed(ended.code, ended.path, ended.failure)
-        result = known_summary(ended.path).get("eval")
-        if result is None or result["mean_reward"] is None:
+        found = (known_summary(ended.path).get("eval") or {}).get("mean_reward")
+        if found is None:
             raise OffPolicyError(f"{ended.path}: the final evaluation has no finite return")
-        return float(result["mean_reward"])
+        return float(found)
 
     def _say(self, trial: Trial | FrozenTrial, text: str) -> None:
         self._console.print(f"{self._watch.elapsed_s():5.0f} s  trial {trial.number}: {text}", soft_wrap=True)
@@ -250,16 +252,16 @@ class Sweep:
     def _conclude(self) -> int:
         """Prints the trials, the best first, and the command of the best."""
         trials = self._study.get_trials()
-        done = [each for each in trials if each.state == TrialState.COMPLETE]
-        done.sort(key=lambda each: each.values[0], reverse=True)
+        trials.sort(key=lambda each: (each.state != TrialState.COMPLETE, -(each.value or 0.0)))
         table = text_table("trial", "return", "state", "values", left=("state", "values"))
         table.title = f"mean return of {counted(self._seeds, 'seed')}"
-        for each in [*done, *(each for each in trials if each not in done)][:MOST_SHOWN]:
+        for each in trials[:MOST_SHOWN]:
             value, why = "" if each.value is None else return_text(each.value, ","), each.user_attrs.get("why", "")
             table.add_row(str(each.number), value, each.state.name.lower(), " ".join([*words_of(each.params), why]))
         self._console.print("", table)
-        if not done:
+        best = trials[0]
+        if best.state != TrialState.COMPLETE:
             raise OffPolicyError(f"no trial was completed; {self._out} has what they wrote")
-        self._console.print(f"best        trial {done[0].number}, return {return_text(done[0].values[0], ',')}")
-        self._console.print(shlex.join(["offpolicy", "train", *self._words, *words_of(done[0].params)]), soft_wrap=True)
+        self._console.print(f"best        trial {best.number}, return {return_text(best.value, ',')}")
+        self._console.print(shlex.join(["offpolicy", "train", *self._words, *words_of(best.params)]), soft_wrap=True)
         return EXIT_OK
