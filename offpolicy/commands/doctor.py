@@ -17,11 +17,11 @@ from packaging.requirements import Requirement
 
 from offpolicy import __version__, machine
 from offpolicy.errors import EXIT_OK, ConfigError
+from offpolicy.machine import GIB
 from offpolicy.processes.fork_server import ChildError, call_in_child
 from offpolicy.timing.clock import ClockCheck, check_clock
 
 CHILD_S = 60.0  # torch on a cold disk
-GIB = 2**30
 LITTLE_MEMORY = 2 * GIB  # a default run has three processes, two of them with torch
 SLOW_READING_NS = 500  # of the clock; a tsc takes some 50
 OK, NOTE, SLOW, BAD, BROKEN = "ok", "note", "slow", "bad", "broken"  # levels
@@ -55,13 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints every finding, and returns 2 if no training can work here, else 0."""
-    found = [*packages(), *torch_findings(), *host(), drawing()]
+    found = [*packages(metadata.requires("offpolicy") or ()), *torch_findings(), *host(), drawing()]
     can_train = not any(each.level == BROKEN for each in found)
+    text = "\n".join(lines(found))
     if arguments.json:
         content = {"offpolicy": __version__, "can_train": can_train, "findings": [each._asdict() for each in found]}
-        sys.stdout.write(json.dumps(content, indent=2) + "\n")
-    else:
-        sys.stdout.write("\n".join(lines(found)) + "\n")
+        text = json.dumps(content, indent=2)
+    sys.stdout.write(f"{text}\n")
     return EXIT_OK if can_train else ConfigError.exit_code
 
 
@@ -77,23 +77,18 @@ def lines(found: Sequence[Finding]) -> Iterator[str]:
         yield "training works here: offpolicy train algo=sac"
 
 
-def packages() -> Iterator[Finding]:
-    """Yields the findings about Python and the packages that offpolicy needs."""
+def packages(requirements: Sequence[str]) -> Iterator[Finding]:
+    """Yields whether Python packages are installed, within their ranges, without those of extras."""
     yield Finding("software", "python", platform.python_version())
-    for each in map(Requirement, metadata.requires("offpolicy") or ()):
-        if each.marker is None or each.marker.evaluate({"extra": ""}):
-            yield package(each)
-
-
-def package(wanted: Requirement) -> Finding:
-    """Returns whether a dependency is installed, within its range."""
-    install = f"pip install '{wanted.name}{wanted.specifier}'"
-    try:
-        version = metadata.version(wanted.name)
-    except metadata.PackageNotFoundError:
-        return Finding("software", wanted.name, "not installed", BROKEN, install)
-    is_other = not wanted.specifier.contains(version, prereleases=True)
-    return finding("software", wanted.name, version, (is_other, BAD, install))
+    for wanted in map(Requirement, requirements):
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+            continue
+        install, version = f"pip install '{wanted.name}{wanted.specifier}'", "not installed"
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            version = metadata.version(wanted.name)
+        is_missing = version == "not installed"
+        is_other = not is_missing and not wanted.specifier.contains(version, prereleases=True)
+        yield finding("software", wanted.name, version, (is_missing, BROKEN, install), (is_other, BAD, install))
 
 
 def torch_findings() -> Iterator[Finding]:
@@ -135,8 +130,8 @@ def host() -> Iterator[Finding]:
     """Yields the findings about processor, cores, memory and clock."""
     fix = "train on x86-64: the shared-memory rings need its order of stores (docs/install.md)"
     kind = machine.processor()
-    is_weak = kind not in machine.X86_64
-    yield finding("machine", "processor", f"{machine.cpu_fact('model name')} ({kind})", (is_weak, BROKEN, fix))
+    text = f"{machine.cpu_model()} ({kind})"
+    yield finding("machine", "processor", text, (kind not in machine.X86_64, BROKEN, fix))
     yield cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, machine.cpu_quotas())
     available, total = machine.memory()
     limits = "".join(f", limit {each.limit / GIB:.1f} GiB ({each.directory})" for each in machine.memory_limits())
@@ -149,11 +144,13 @@ def host() -> Iterator[Finding]:
 def cores(cpus: int, existing: int, quotas: Sequence[machine.CpuQuota]) -> Finding:
     """Returns the cores that this process may use: its affinity, within the quotas of its cgroups."""
     usable = machine.usable_cores(cpus, quotas)
-    parts = [f"a quota of {quota.cores:g} ({quota.directory})" for quota in quotas]
+    parts = [
+        f"{cpus} of the machine's {existing}",
+        *(f"a quota of {each.cores:g} ({each.directory})" for each in quotas),
+    ]
     more = "taskset -c, docker --cpus or --cpuset-cpus, sbatch --cpus-per-task"
     few = (usable < 2.0, SLOW, f"collector and learner take turns on less than two cores; allow more: {more}")
-    text = ", ".join([f"{cpus} of the machine's {existing}", *parts])
-    return finding("machine", "cores", text, few, (usable < existing, NOTE, f"more: {more}"))
+    return finding("machine", "cores", ", ".join(parts), few, (usable < existing, NOTE, f"more: {more}"))
 
 
 def clock(found: ClockCheck) -> Finding:

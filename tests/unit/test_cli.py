@@ -116,6 +116,8 @@ def test_two_runs_under_one_label_and_what_is_no_run_are_refused(
     (tmp_path / "config.yaml").touch()
     assert cli.main(["eval", f"a={tmp_path}", f"a={tmp_path}"]) == 2
     assert "run: the label 'a' is given twice" in capsys.readouterr().err
+    assert cli.main(["eval", f"random={tmp_path}", "--random"]) == 2
+    assert "the label 'random' is that of the random actions" in capsys.readouterr().err
 
 
 @pytest.mark.promise("exit-codes")

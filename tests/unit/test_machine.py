@@ -104,6 +104,7 @@ def test_the_memory_limits_of_a_group_and_of_those_around_it_count(tmp_path: Pat
     group(tmp_path / "cg/pod/job", memory__max="200\n", memory__current="90\n", memory__stat=stat)
     limits = in_memory_cgroups(tmp_path, "0::/pod/job\n", f"/ {tmp_path}/cg rw - cgroup2 cgroup2 rw")
     assert limits == [(200, 60, "cg/pod/job"), (500, 100, "cg/pod")]
+    assert machine.memory(tmp_path / "self") == (140, 200)
 
 
 def test_version_1_has_its_memory_limit_in_the_hierarchy_of_the_memory_controller(tmp_path: Path) -> None:
@@ -112,12 +113,6 @@ def test_version_1_has_its_memory_limit_in_the_hierarchy_of_the_memory_controlle
     group(tmp_path / "memory/job", **files)
     mounts = (f"/ {tmp_path}/cpu rw - cgroup cgroup rw,cpu", f"/ {tmp_path}/memory rw - cgroup cgroup rw,memory")
     assert in_memory_cgroups(tmp_path, "4:memory:/job\n2:cpu:/\n0::/\n", *mounts) == [(300, 60, "memory/job")]
-
-
-def test_the_memory_at_hand_is_within_the_tightest_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    limits = [machine.MemoryLimit(5000, 1000, tmp_path), machine.MemoryLimit(9000, 8500, tmp_path)]
-    monkeypatch.setattr(machine, "memory_limits", lambda process: limits)
-    assert machine.memory() == (500, 5000)
 
 
 # -- GPU --------------------------------------------------------------------------------------------------------------

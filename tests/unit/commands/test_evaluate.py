@@ -49,11 +49,6 @@ def test_the_table_fits_80_columns_with_large_numbers() -> None:
     assert all(row.count("[") == row.count("]") == 2 for row in rows), "an interval is broken over two lines"
 
 
-def test_the_label_of_the_random_actions_is_taken(tmp_path: Path, refused: Typed) -> None:
-    (tmp_path / "config.yaml").touch()
-    assert "the label 'random' is that of the random actions" in refused("eval", f"random={tmp_path}", "--random")
-
-
 def saved_run(
     path: Path, monkeypatch: pytest.MonkeyPatch, *found: Episodes | EnvFailure, measure: str | None = None
 ) -> None:

@@ -31,12 +31,9 @@ def test_a_prediction_is_checked_by_what_the_run_that_followed_did(tmp_path: Pat
     assert "this run did 168: off by +18.8%" in text  # 160 / (1 - 5/105)
 
 
-def test_a_run_that_was_stopped_says_so(tmp_path: Path, printed: Typed) -> None:
-    run = finished_run(tmp_path / "run", status="interrupted", reason="stopped by a signal")
+def test_a_stop_and_another_start_after_the_end_are_named(tmp_path: Path, printed: Typed) -> None:
+    run = finished_run(tmp_path / "stopped", status="interrupted", reason="stopped by a signal")
     assert "interrupted, stopped by a signal" in shown(printed, run)
-
-
-def test_the_account_of_an_earlier_start_is_not_shown_as_that_of_the_last_one(tmp_path: Path, printed: Typed) -> None:
     run = finished_run(tmp_path / "run", env_steps=1200)
     assert "started again" not in shown(printed, run)
     goes_on_after_its_end(run)

@@ -25,14 +25,12 @@ def linked(directory: Path) -> dict[str, Path]:
 def test_runs_are_linked_under_their_labels_and_seeds_are_numbered(tmp_path: Path) -> None:
     """A label with a slash is linked flat, never into a run."""
     one, two, three = (run_at(tmp_path / name) for name in ("one", "two", "three"))
-    for number, (words, links) in enumerate(
-        [
-            ([f"a={one}", f"a={two}", str(three)], {"a/1": one, "a/2": two, "three": three}),
-            ([f"a={one}", f"a/b={two}", f"/abs={three}"], {"a": one, "a\u2215b": two, "\u2215abs": three}),
-        ]
+    for directory, words, links in (
+        ("seeds", [f"a={one}", f"a={two}", str(three)], {"a/1": one, "a/2": two, "three": three}),
+        ("flat", [f"a={one}", f"a/b={two}", f"/abs={three}"], {"a": one, "a\u2215b": two, "\u2215abs": three}),
     ):
-        link(labelled(words), tmp_path / f"links-{number}")
-        assert linked(tmp_path / f"links-{number}") == links
+        link(labelled(words), tmp_path / directory)
+        assert linked(tmp_path / directory) == links
     assert [path.name for path in one.iterdir()] == ["events.out.tfevents.1.host"]
 
 

@@ -25,31 +25,20 @@ def test_what_was_not_traced_is_refused(run: Path, refused: Typed) -> None:
     assert "--start: got 1, allowed 0, 2" in refused("trace", run, "--start", "1")
 
 
-def test_the_last_start_with_an_iteration_is_chosen(tmp_path: Path) -> None:
-    for start, has_iteration in (("0", True), ("1", True), ("2", False)):
-        create_tracks(tmp_path / "trace" / start, ["learner-0"], 1)
-        track = TraceTrack(
-            tmp_path / "trace" / start / f"learner-0{SUFFIX}", [Mark.ITERATION], "learner 0", "learner 0"
-        )
-        if has_iteration:
-            track.mark(Mark.ITERATION, 1_000, 1)
-    assert chosen_start(tmp_path, None) == tmp_path / "trace" / "1"
-    assert chosen_start(tmp_path, 2) == tmp_path / "trace" / "2"
-
-
-def traced_run(run: Path) -> None:
-    """A run with two traced starts, of one iteration and of two."""
-    for start in (0, 1):
-        create_tracks(run / "trace" / str(start), ["learner-0"], 1)
-        names = [Mark.ITERATION, "train"]
-        track = TraceTrack(run / "trace" / str(start) / f"learner-0{SUFFIX}", names, "learner 0", "learner 0")
-        for number in range(start + 1):
-            track.mark(Mark.ITERATION, 1_000_000 * number + 1_000, number)
+def trace_start(run: Path, start: int, iterations: int) -> None:
+    directory = run / "trace" / str(start)
+    create_tracks(directory, ["learner-0"], 1)
+    track = TraceTrack(directory / f"learner-0{SUFFIX}", [Mark.ITERATION, "train"], "learner 0", "learner 0")
+    for number in range(iterations):
+        track.mark(Mark.ITERATION, 1_000_000 * number + 1_000, number)
 
 
 def test_the_file_holds_the_start_that_is_shown(run: Path, printed: Typed) -> None:
     """That of a start before, or of a moment before in a run that goes on, would be another one."""
-    traced_run(run)
+    for start in range(3):
+        trace_start(run, start, iterations=(1, 2, 0)[start])
+    assert chosen_start(run, None) == run / "trace" / "1", "the last with an iteration"
+    assert chosen_start(run, 2) == run / "trace" / "2"
     contents = []
     for options in ((), ("--start", "0"), ()):
         printed("trace", run, *options)
