@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from offpolicy.collect.policy import require_sound
 from offpolicy.commands.saved_run import SavedRun
-from offpolicy.envs.spaces import Codec, action_map
+from offpolicy.envs.spaces import Codec, action_map, env_actions
 from offpolicy.errors import ConfigError, NumericsError
 from offpolicy.export.env_policy import names_read
 from offpolicy.seeding import torch_seed
@@ -55,7 +55,7 @@ class LoadedPolicy:
             chosen = self._policy.act(inputs) if deterministic else self._policy.sample(inputs, self._generator)[0]
         action = chosen.cpu().numpy()
         require_sound(action, rows, when="without exploration" if deterministic else "with exploration")
-        actions = self._codec.env_actions(self._actions(action))
+        actions = env_actions(self._codec, self._actions(action))
         found: NDArray[Any] = np.asarray(actions[0]) if is_one else actions
         return found
 

@@ -11,7 +11,7 @@ from offpolicy.collect.episodes import EpisodeTracker, pack_episodes
 from offpolicy.collect.policy import CollectorPolicy
 from offpolicy.collect.replay_writer import BadRowError, Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
-from offpolicy.envs.vector import VectorAdapter
+from offpolicy.envs.env_adapter import VectorAdapter
 from offpolicy.errors import EnvFailure, NumericsError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord
 from offpolicy.processes.handshake import CollectorGate, Turn

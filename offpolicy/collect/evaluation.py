@@ -12,8 +12,9 @@ import torch
 
 from offpolicy.collect.policy import BadEpisodeError, random_actions, require_sound
 from offpolicy.config.sections import EnvConfig
+from offpolicy.envs.env_adapter import VectorAdapter
 from offpolicy.envs.make import with_time_limit
-from offpolicy.envs.vector import VectorAdapter, make_vector, takes_a_seed_each
+from offpolicy.envs.vector import make_vector, takes_a_seed_each
 from offpolicy.errors import EnvFailure
 from offpolicy.nets.policy import Policy
 from offpolicy.seeding import env_seed, generator

@@ -17,8 +17,8 @@ from offpolicy.collect.collector import Progress
 from offpolicy.collect.episodes import EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy
 from offpolicy.collect.replay_writer import Writer
+from offpolicy.envs.env_adapter import VectorAdapter
 from offpolicy.envs.state import EnvState, restore_state, save_state
-from offpolicy.envs.vector import VectorAdapter
 from offpolicy.errors import CheckpointError, SaveError
 from offpolicy.seeding import generator_state, set_generator_state
 

@@ -33,10 +33,8 @@ from offpolicy.collect.evaluation import Actor, deterministic_actor
 from offpolicy.collect.policy import BadEpisodeError
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
+from offpolicy.envs.env_adapter import EnvAdapter, codec_of, env_seeds
 from offpolicy.envs.make import find_spec, make_env, with_time_limit
-from offpolicy.envs.spaces import action_map
-from offpolicy.envs.vector import env_seeds
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.files import atomic_file, remove_temporaries
 from offpolicy.output import drop_refused
@@ -108,21 +106,16 @@ class Film:
 
     def __iter__(self) -> Iterator[Picture]:
         """Raises `EnvFailure` if the environment fails, in a step or in drawing, and `BadEpisodeError`."""
-        codec = codec_of(self._env)
-        adapter, to_env = EnvAdapter(self._cfg, 0, 1, codec, self._env), action_map(codec)
+        adapter = EnvAdapter(self._cfg, codec_of(self._env), 1, first=self._env)
         for seed in env_seeds(env_seed(self._seed, "evaluation"), self._episodes):
-            obs, info = adapter.reset(seed=seed)
-            total, is_over, num_steps = 0.0, False, 0
-            while FAILURE_KEY not in info:
-                yield self._picture()
-                if is_over:
-                    break
+            obs, total, num_steps = adapter.begin([seed], np.array([True])), 0.0, 0
+            yield self._picture()
+            while not adapter.was_done[0]:
                 if not np.isfinite(obs).all():
                     raise BadEpisodeError.of("an observation", len(self.returns), num_steps)
-                obs, reward, terminated, truncated, info = adapter.step(to_env(self._act(obs[None]))[0])
-                total, is_over, num_steps = total + reward, terminated or truncated, num_steps + 1
-            else:
-                raise EnvFailure(info[FAILURE_KEY])
+                outcome = adapter.step(self._act(obs))
+                obs, total, num_steps = outcome.next_obs, total + float(outcome.reward[0]), num_steps + 1
+                yield self._picture()
             self.returns.append(total)
 
     def close(self) -> None:

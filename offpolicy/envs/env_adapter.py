@@ -1,141 +1,180 @@
-"""The wrapper of one environment: vectors in, vectors out, failures as text.
+"""The one contract for environments that are stepped together, and its plainest kind: one environment after another.
 
-Gymnasium's vector environments see only these adapters, so every environment looks the same to them: a float32
-observation vector [O], an action vector [A] in the environment's own bounds, a float reward, two bools, and an info
-that is empty unless an episode ended with a known success or something failed. A failure is data, not an exception: it
-must cross processes whatever its type, and the other environments of the vector step keep their results.
+Actions come in [-1, 1] and are mapped to the environment's bounds here; observations are float32 [N, O]; rewards stay
+float64. Autoreset is Gymnasium's NEXT_STEP: the row that ends an episode carries its true final observation, and the
+next row of that environment is a reset row (`is_valid` False, action ignored, reward 0).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import Env, cause_of, failure_text, make_env
-from offpolicy.envs.spaces import Codec, describe
+from offpolicy.envs.spaces import Codec, action_map, as_array, describe, env_action, flatten
 from offpolicy.errors import ConfigError, EnvFailure
-from offpolicy.types import Float32
+from offpolicy.types import Bool, Float32, StepOutcome
 
-FAILURE_KEY = "offpolicy_failure"  # info: what failed, as text
-SUCCESS_KEY = "offpolicy_success"  # info: 1.0 or 0.0 at an episode's end
 SUCCESS_NAMES = ("is_success", "success")  # info: what environments call it, the first one that is there
-MEASURE_KEY = "offpolicy_measure"  # info: the number that `env.measure` names, at an episode's end
+LARGEST_MEASURE = float(np.finfo(np.float32).max)
 
 _LOG = logging.getLogger(__name__)
 
 
-class EnvAdapter(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
-    """One environment behind a fixed interface. It is constructed by `open`, or by the first reset.
+class VectorAdapter:
+    """`num_envs` environments. Every array that it returns is the caller's to keep.
 
-    `on_progress` is called before each construction, reset and step.
+    `reset` and `step` raise `EnvFailure` with the environment's own traceback, index, seed and step; with
+    `env.vectorization=async` also when a worker dies, and `HangError` when one is silent for `env.step_timeout_s`.
+    After a failure only `renew` and `close` may be called.
     """
 
+    can_reset_some = True  # `reset_some` is possible
+
     def __init__(
-        self,
-        cfg: EnvConfig,
-        index: int,
-        num_envs: int,
-        codec: Codec,
-        env: Env | None = None,
-        on_progress: Callable[[], object] | None = None,
+        self, cfg: EnvConfig, codec: Codec, num_envs: int, on_progress: Callable[[], object] = lambda: None
     ) -> None:
-        self.cfg = cfg
-        self.index = index
-        self.num_envs = num_envs
-        self.codec = codec
-        self.env = env
+        self.cfg, self.codec, self.spec, self.num_envs = cfg, codec, codec.spec, num_envs
         self.on_progress = on_progress
-        self.seed: int | None = None
-        self.episode_step = 0
-        self.last_action: NDArray[np.floating[Any]] | None = None
-        spec, dtype = codec.spec, np.dtype(codec.action_dtype).type
-        self.observation_space = spaces.Box(-np.inf, np.inf, (spec.obs_dim,), np.float32)
-        self.action_space = spaces.Box(
-            np.asarray(spec.action_low, dtype), np.asarray(spec.action_high, dtype), dtype=dtype
-        )
+        self.was_done: Bool = np.zeros(num_envs, np.bool_)  # [N] the previous row ended an episode
+        self.to_env = action_map(codec)
 
-    def open(self) -> Env:
-        """Returns the environment itself, constructed at the first call. Raises `EnvFailure` or `ConfigError`."""
-        if self.env is None:
-            self.env = make_env(self.cfg)
-            own = codec_of(self.env)
-            if own != self.codec:
-                raise EnvFailure(f"its spaces differ from those of env 0: expected {self.codec.spec}, got {own.spec}")
-        return self.env
+    def reset(self, seed: int) -> Float32:
+        """Starts an episode everywhere; environment i gets seed number i of `seed`. Returns obs [N, O]."""
+        return self.begin(env_seeds(seed, self.num_envs), np.ones(self.num_envs, np.bool_))
 
-    def opened(self) -> EnvAdapter:
-        """Opens the environment and returns self. Raises as `open`, and an `EnvFailure` names this environment."""
-        if self.on_progress is not None:
-            self.on_progress()
-        try:
-            self.open()
-        except EnvFailure as error:
-            raise EnvFailure(self._failure("construction", error)) from error
-        return self
+    def reset_some(self, seed: int, numbers: Sequence[int], where: Bool) -> Float32:
+        """Starts an episode only `where` [N]; environment i gets the seed number `numbers[i]` of `seed`.
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Float32, dict[str, Any]]:
-        """Returns the first observation [O] of an episode and an info that is empty unless it failed."""
-        if self.on_progress is not None:
-            self.on_progress()
-        self.seed = self.seed if seed is None else seed
-        self.episode_step, self.last_action = 0, None
-        try:
-            result = self.open().reset(seed=seed)
-            _check_length("reset", result, 2, "(obs, info)")
-            return self.codec.flatten(result[0]), {}
-        except (Exception, SystemExit) as error:
-            return self._blank_obs(), {FAILURE_KEY: self._failure("reset", error)}
+        The others stay as they are. Returns obs [N, O] of all. Only if `can_reset_some`.
+        """
+        return self.begin([env_seeds(seed, 1, number)[0] for number in numbers], where)
 
-    def step(self, action: NDArray[np.floating[Any]]) -> tuple[Float32, float, bool, bool, dict[str, Any]]:
-        """One transition. action: [A] in the environment's bounds."""
-        assert self.env is not None, "reset comes first"
-        if self.on_progress is not None:
-            self.on_progress()
-        self.episode_step += 1
-        self.last_action = action
-        try:
-            result = self.env.step(self.codec.env_action(action))
-            _check_length("step", result, 5, "(obs, reward, terminated, truncated, info)")
-            obs, reward, terminated, truncated, info = result
-            done = bool(terminated) or bool(truncated)
-            return (
-                self.codec.flatten(obs),
-                _number(reward),
-                bool(terminated),
-                bool(truncated),
-                _episode_info(info, self.cfg.measure) if done else {},
-            )
-        except (Exception, SystemExit) as error:
-            return self._blank_obs(), 0.0, False, False, {FAILURE_KEY: self._failure("step", error)}
+    def begin(self, seeds: Sequence[int], where: Bool) -> Float32:
+        """Starts an episode with its seed `where` [N]. Returns obs [N, O] of all."""
+        raise NotImplementedError
+
+    def step(self, action: Float32) -> StepOutcome:
+        """One vector step. action: [N, A] in [-1, 1], or the numbers of discrete ones; clipped to the bounds."""
+        raise NotImplementedError
+
+    def renew(self) -> None:
+        """Replaces the environments by new ones of the same configuration, to be reset. Raises as `make_vector`."""
+        self.close()
 
     def close(self) -> None:
-        """Closes the environment. What it raises is logged: its work is done."""
-        if self.env is None:
-            return
+        """Closes every environment and ends every worker; safe after a failure."""
+        raise NotImplementedError
+
+
+class EnvAdapter(VectorAdapter):
+    """Gymnasium environments, stepped one after another. A reset constructs those that are missing.
+
+    `on_progress` is called before each construction, reset and step. A worker holds number `index` of `total`.
+    """
+
+    def __init__(  # noqa: PLR0913  # the last two are a worker's
+        self,
+        cfg: EnvConfig,
+        codec: Codec,
+        num_envs: int,
+        on_progress: Callable[[], object] = lambda: None,
+        *,
+        first: Env | None = None,
+        index: int = 0,
+        total: int | None = None,
+    ) -> None:
+        """`first` is environment 0, where there is one already."""
+        super().__init__(cfg, codec, num_envs, on_progress)
+        self.envs = [] if first is None else [first]
+        self.seeds: list[int | None] = [None] * num_envs
+        self.episode_steps = [0] * num_envs
+        self.obs: Float32 = np.zeros((num_envs, codec.spec.obs_dim), np.float32)  # [N, O] the newest
+        self._index, self._total = index, num_envs if total is None else total
+
+    def begin(self, seeds: Sequence[int], where: Bool) -> Float32:
+        """Starts an episode with its seed `where` [N]. Returns obs [N, O] of all."""
+        for env in np.flatnonzero(where).tolist():
+            self.seeds[env] = seeds[env]
+            self._begin_episode(env, seeds[env])
+        self.was_done = self.was_done & ~where
+        return self.obs.copy()
+
+    def _begin_episode(self, env: int, seed: int | None) -> None:
+        self.episode_steps[env] = 0
+        call = "construction"
         try:
-            self.env.close()
+            if env == len(self.envs):
+                self.on_progress()
+                self.envs.append(make_env(self.cfg))
+                if (own := codec_of(self.envs[env])) != self.codec:
+                    raise EnvFailure(f"its spaces differ from those of env 0: expected {self.spec}, got {own.spec}")
+            call = "reset"
+            self.on_progress()
+            result = self.envs[env].reset(seed=seed)
+            _check_length("reset", result, 2, "(obs, info)")
+            flatten(self.codec, result[0], self.obs[env])
         except (Exception, SystemExit) as error:
-            _LOG.warning("env %d of %d failed in close\n%s", self.index, self.num_envs, failure_text(error))
+            raise self._failure(env, call, error) from None
 
-    def _blank_obs(self) -> Float32:
-        return np.zeros(self.codec.spec.obs_dim, np.float32)
+    def step(self, action: Float32) -> StepOutcome:
+        """One vector step. action: [N, A] in [-1, 1], or the numbers of discrete ones; clipped to the bounds."""
+        actions, is_valid, num_envs = self.to_env(action), ~self.was_done, self.num_envs
+        reward, terminated, truncated = np.zeros(num_envs), np.zeros(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
+        success, measure = np.full(num_envs, np.nan, np.float32), np.full(num_envs, np.nan, np.float32)
+        for env, row in enumerate(actions):
+            if not is_valid[env]:
+                self._begin_episode(env, None)
+                continue
+            self.on_progress()
+            self.episode_steps[env] += 1
+            try:
+                result = self.envs[env].step(env_action(self.codec, row))
+                _check_length("step", result, 5, "(obs, reward, terminated, truncated, info)")
+                flatten(self.codec, result[0], self.obs[env])
+                reward[env] = _number(result[1])
+                terminated[env], truncated[env] = done = bool(result[2]), bool(result[3])
+                if any(done) and isinstance(info := result[4], dict):
+                    success[env] = measured(next((info[name] for name in SUCCESS_NAMES if name in info), None))
+                    measure[env] = measured(info.get(self.cfg.measure))
+            except (Exception, SystemExit) as error:
+                raise self._failure(env, "step", error, row) from None
+        self.was_done = terminated | truncated
+        return StepOutcome(self.obs.copy(), reward, terminated, truncated, is_valid, success, measure)
 
-    def _failure(self, call: str, error: BaseException) -> str:
-        action = "none" if self.last_action is None else np.array2string(self.last_action, max_line_width=1000)
-        where = f"seed {self.seed}, episode step {self.episode_step}, last action {action}"
-        head = f"env {self.index} of {self.num_envs} ({self.cfg.id}) failed in {call}: {where}"
+    def close(self) -> None:
+        """Closes the environments."""
+        for number, env in enumerate(self.envs, self._index):
+            close_env(env, f"env {number} of {self._total}")
+        self.envs = []
+
+    def _failure(self, env: int, call: str, error: BaseException, action: NDArray[Any] | None = None) -> EnvFailure:
+        shown = "none" if action is None else np.array2string(action, max_line_width=1000)
+        where = f"seed {self.seeds[env]}, episode step {self.episode_steps[env]}, last action {shown}"
+        head = f"env {self._index + env} of {self._total} ({self.cfg.id}) failed in {call}: {where}"
         if isinstance(error, EnvFailure | ConfigError):  # ours: where it was raised says nothing
-            return f"{head}: {error}"
-        return f"{head}: {cause_of(error)}\n{failure_text(error)}"
+            return EnvFailure(f"{head}: {error}")
+        return EnvFailure(f"{head}: {cause_of(error)}\n{failure_text(error)}")
+
+
+def close_env(env: Any, name: str) -> None:
+    """Closes an environment. What it raises is logged: its work is done."""
+    try:
+        env.close()
+    except (Exception, SystemExit) as error:
+        _LOG.warning("%s failed in close\n%s", name, failure_text(error))
+
+
+def env_seeds(seed: int, num_envs: int, first: int = 0) -> tuple[int, ...]:
+    """Returns the seeds from number `first` on: distinct, below 2**31, and far from those of a neighbouring `seed`."""
+    base = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30
+    return tuple(base + first + index for index in range(num_envs))
 
 
 def codec_of(env: Env) -> Codec:
@@ -160,19 +199,8 @@ def _number(reward: Any) -> float:
     return float(array.reshape(-1)[0])
 
 
-def _episode_info(info: Any, measure: str | None) -> dict[str, float]:
-    """Returns the success of an episode and the number that `measure` names, where its last info has them."""
-    if not isinstance(info, dict):
-        return {}
-    success = next((info[name] for name in SUCCESS_NAMES if name in info), None)
-    found = {SUCCESS_KEY: success, MEASURE_KEY: info.get(measure)}
-    arrays = {key: as_array(value) for key, value in found.items()}
-    return {key: float(a.reshape(-1)[0]) for key, a in arrays.items() if a.size == 1 and a.dtype.kind in "fiub"}
-
-
-def as_array(value: Any) -> NDArray[Any]:
-    """Returns what an info holds as an array; an empty one for what is none, such as a ragged list."""
-    try:
-        return np.asarray(value)
-    except Exception:  # of the user's own class, too
-        return np.empty(0)
+def measured(value: Any) -> float:
+    """Returns the number that an info holds; NaN for what is none, or not finite in float32."""
+    array = as_array(value)
+    number = float(array.reshape(-1)[0]) if array.size == 1 and array.dtype.kind in "fiub" else math.nan
+    return number if abs(number) <= LARGEST_MEASURE else math.nan

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -81,8 +81,7 @@ def _wrapped(target: str, env: Env) -> Env:
     module, _, name = target.rpartition(":")
     wrapper = getattr(import_own(module, f"env.wrappers: got {target!r}"), name, None)
     if not callable(wrapper):
-        what = "nothing" if wrapper is None else f"a {type(wrapper).__name__}"
-        raise ConfigError(f"env.wrappers: got {target!r}, allowed module:function: {module} holds {what} of that name")
+        raise ConfigError(f"env.wrappers: got {target!r}, allowed module:function: {module} has no function {name!r}")
     try:
         wrapped = wrapper(env)
     except (Exception, SystemExit) as error:
@@ -136,12 +135,6 @@ def find_spec(env_id: str) -> EnvSpec:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
         raise ConfigError(f"env.id: got {env_id!r}, {_unknown_id(module, name)}") from error
-
-
-def makes_pictures(env: Env) -> bool:
-    """True if an environment says that it makes pictures, with the render mode `rgb_array`."""
-    modes = env.metadata.get("render_modes") if isinstance(env.metadata, Mapping) else None
-    return isinstance(modes, Container) and "rgb_array" in modes
 
 
 def with_time_limit(cfg: EnvConfig) -> EnvConfig:

@@ -33,7 +33,9 @@ def require_envpool(env_id: str, kwargs: Mapping[str, Any]) -> None:
         raise ConfigError(f"{head}, which is not installed; type pip install 'offpolicy[envpool]'")
     if env_id not in _envpool().list_all_envs():
         raise ConfigError(f"{head}, allowed auto, sync or async: it has no {env_id}")
-    known = [name for name in _options(env_id) if name not in _OWN]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        known = [name for name in _envpool().make_spec(env_id).config._fields if name not in _OWN]
     if unknown := sorted(set(kwargs) - set(known)):
         raise ConfigError(f"env.kwargs: got {', '.join(unknown)}, allowed with {env_id} of envpool: {', '.join(known)}")
 
@@ -58,13 +60,7 @@ class Pool(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self.observation_space = batch_space(first.observation_space, num_envs)
         self.action_space = batch_space(first.action_space, num_envs)
         self._pool: Any = None  # Any: its class is made at run time
-        own = self._begin(range(num_envs))
-        theirs = (first.observation_space.shape, first.action_space.shape)
-        if own != theirs:
-            raise ConfigError(
-                f"env.vectorization: got envpool, allowed auto, sync or async: its {self._id} has obs and action of"
-                f" shape {own[0]} and {own[1]}, Gymnasium's {theirs[0]} and {theirs[1]}"
-            )
+        self._begin(range(num_envs))
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -73,8 +69,8 @@ class Pool(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         if seed is not None:
             seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
             self._begin([each for each in seeds if each is not None])
-        obs, info = self._pool.reset()
-        return obs, info
+        result: tuple[NDArray[Any], dict[str, Any]] = self._pool.reset()
+        return result
 
     def step(
         self, actions: NDArray[Any]
@@ -87,25 +83,15 @@ class Pool(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         """Ends the threads."""
         self._pool = None
 
-    def _begin(self, seeds: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Makes the pool anew. Returns the shapes of an obs and of an action."""
+    def _begin(self, seeds: Sequence[int]) -> None:
+        """Makes a new pool."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the precision of its bounds: Gymnasium's are used
             self._pool = _envpool().make(
                 self._id, env_type="gymnasium", num_envs=self.num_envs, num_threads=self._num_threads,
                 seed=list(seeds), **self._kwargs,
             )  # fmt: skip
-            obs, action = self._pool.single_observation_space, self._pool.single_action_space
-        self._action_dtype = action.dtype
-        return obs.shape, action.shape
-
-
-def _options(env_id: str) -> tuple[str, ...]:
-    """Returns the names of everything that a pool of an environment can be given."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        names: tuple[str, ...] = _envpool().make_spec(env_id).config._fields
-    return names
+            self._action_dtype = self._pool.single_action_space.dtype
 
 
 def _envpool() -> Any:  # Any: it is optional, and typed loosely

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
-from offpolicy.envs.make import find_spec, make_env, makes_pictures
-from offpolicy.envs.spaces import action_map
+from offpolicy.envs.env_adapter import EnvAdapter, VectorAdapter, codec_of
+from offpolicy.envs.make import find_spec, make_env
 from offpolicy.envs.vector import NativeVector
 from offpolicy.envs.vectorization import TOGETHER, resolve_vectorization
 from offpolicy.envs.worker_pool import OPEN_GRACE_S
@@ -60,17 +59,11 @@ def try_out(request: dict[str, Any]) -> dict[str, Any]:  # Any: JSON values
     cfg = resolve_vectorization(EnvConfig(**request["env"]))
     env = make_env(cfg)
     codec = codec_of(env)
-    action = action_map(codec)(np.zeros((1, codec.spec.action_dim), np.float32))  # as those of a run
-    if cfg.vectorization in TOGETHER:
-        with contextlib.closing(NativeVector(cfg, codec, 1, env)) as vector:
-            vector.reset(seed=[0])
-            vector.step(action)
-    adapter = EnvAdapter(cfg, 0, 1, codec, env)
-    _, info = adapter.reset(seed=0)
-    if not info:
-        info = adapter.step(action[0])[4]
-    draws = makes_pictures(env)
-    adapter.close()
-    if FAILURE_KEY in info:
-        raise EnvFailure(info[FAILURE_KEY])
+    tried: list[VectorAdapter] = [NativeVector(cfg, codec, 1, first=env)] if cfg.vectorization in TOGETHER else []
+    tried.append(EnvAdapter(cfg, codec, 1, first=env))
+    for vector in tried:
+        with contextlib.closing(vector):
+            vector.reset(0)
+            vector.step(np.zeros((1, codec.spec.action_dim), np.float32))
+    draws = "rgb_array" in ((env.metadata or {}).get("render_modes") or ())
     return dataclasses.asdict(dataclasses.replace(codec.spec, draws=draws))

@@ -53,28 +53,41 @@ class Codec:
     action_shape: tuple[int, ...]
     action_dtype: str
 
-    def flatten(self, obs: Any) -> Float32:  # Any: whatever the environment returns
-        """Returns the observation as a vector [O], which may share memory. Raises `EnvFailure` for another shape."""
-        if len(self.leaves) == 1 and not self.leaves[0].path:
-            return _leaf_array(self.leaves[0], obs).reshape(-1).astype(np.float32, copy=False)
-        flat = np.empty(self.spec.obs_dim, np.float32)
-        for leaf in self.leaves:
-            part = obs
-            for key in leaf.path:
-                if not isinstance(part, dict) or key not in part:
-                    got = f"keys {sorted(map(str, part))}" if isinstance(part, dict) else _shown(part)
-                    raise EnvFailure(f"observation key {leaf.name!r}: expected {_declared(leaf)}, got {got}")
-                part = part[key]
-            flat[leaf.start : leaf.stop] = _leaf_array(leaf, part).reshape(-1)
-        return flat
 
-    def env_action(self, action: NDArray[Any]) -> Any:  # Any: an array, or a NumPy integer
-        """Returns an action [A] as the environment takes it."""
-        return action[0] if self.spec.num_actions else action.reshape(self.action_shape)
+def flatten(codec: Codec, obs: Any, out: Float32) -> None:  # Any: whatever the environment returns
+    """Writes an observation into out [O], or those of N environments into out [N, O].
 
-    def env_actions(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Returns actions [N, A] as a vector of environments takes them: [N] of a Discrete, else [N, shape]."""
-        return actions[:, 0] if self.spec.num_actions else actions.reshape(len(actions), *self.action_shape)
+    Raises `EnvFailure` for one of another shape.
+    """
+    batch = out.shape[:-1]  # () or [N]
+    for leaf in codec.leaves:
+        part = obs
+        for key in leaf.path:
+            if not isinstance(part, dict) or key not in part:
+                raise _mismatch(leaf, batch, part)
+            part = part[key]
+        array = as_array(part)
+        if array.shape != batch + leaf.shape or array.dtype.kind not in "fiub":
+            raise _mismatch(leaf, batch, part)
+        out[..., leaf.start : leaf.stop] = array.reshape(*batch, -1)
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """Returns a value of an environment as an array; an empty one for what is none, such as a ragged list."""
+    try:
+        return np.asarray(value)
+    except Exception:  # of the user's own class, too
+        return np.empty(0, object)
+
+
+def env_action(codec: Codec, action: NDArray[Any]) -> Any:  # Any: an array, or a NumPy integer
+    """Returns an action [A] as the environment takes it."""
+    return action[0] if codec.spec.num_actions else action.reshape(codec.action_shape)
+
+
+def env_actions(codec: Codec, actions: NDArray[Any]) -> NDArray[Any]:
+    """Returns actions [N, A] as a vector of environments takes them: [N] of a Discrete, else [N, shape]."""
+    return actions[:, 0] if codec.spec.num_actions else actions.reshape(len(actions), *codec.action_shape)
 
 
 def action_map(codec: Codec) -> Callable[[Float32], NDArray[Any]]:
@@ -131,13 +144,8 @@ def describe(obs_space: Space[Any], action_space: Space[Any], max_episode_steps:
 
 def _leaves(space: Space[Any], problems: list[str]) -> Iterator[Leaf]:
     start = 0
-    path_by_name: dict[str, tuple[Any, ...]] = {}
     for path, box in _walk(space, ()):
         name = "/".join(str(key) for key in path)
-        if (other := path_by_name.setdefault(name, path)) is not path:
-            keys = " and ".join("".join(f"[{key!r}]" for key in each) for each in (other, path))
-            problems.append(f"observation space keys {keys}: both are named {name!r}, allowed different names")
-            continue
         where = f"observation space{f' key {name!r}' if name else ''}"
         if not isinstance(box, spaces.Box) or box.dtype.kind not in "fiub":
             problems.append(f"{where}: got {box}, allowed {OBS_ALLOWED}")
@@ -183,24 +191,11 @@ def _bounds(space: Space[Any], problems: list[str]) -> tuple[tuple[float, ...], 
     return (), ()
 
 
-def _leaf_array(leaf: Leaf, value: Any) -> NDArray[Any]:
-    """Returns `value` as an array of the declared shape, of some real dtype. Raises `EnvFailure`."""
-    try:
-        array = np.asarray(value)
-    except ValueError:  # a ragged list
-        array = np.empty(0, object)
-    if array.shape != leaf.shape or array.dtype.kind not in "fiub":
-        where = f"observation key {leaf.name!r}" if leaf.path else "observation"
-        raise EnvFailure(f"{where}: expected {_declared(leaf)}, got {_shown(value)}")
-    return array
-
-
-def _declared(leaf: Leaf) -> str:
-    return f"shape {leaf.shape} dtype {leaf.dtype}"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"shape {value.shape} dtype {value.dtype}"
-    text = repr(value)
-    return f"{type(value).__name__} {text[:80]}"
+def _mismatch(leaf: Leaf, batch: tuple[int, ...], part: Any) -> EnvFailure:
+    where = f"observation key {leaf.name!r}" if leaf.path else "observation"
+    got = f"{type(part).__name__} {repr(part)[:80]}"
+    if isinstance(part, dict):
+        got = f"keys {sorted(map(str, part))}"
+    elif isinstance(part, np.ndarray):
+        got = f"shape {part.shape} dtype {part.dtype}"
+    return EnvFailure(f"{where}: expected shape {batch + leaf.shape} dtype {leaf.dtype}, got {got}")

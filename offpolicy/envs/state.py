@@ -14,21 +14,18 @@ import json
 import math
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 
-from offpolicy.envs.env_adapter import EnvAdapter
+from offpolicy.envs.env_adapter import EnvAdapter, VectorAdapter
 from offpolicy.envs.make import cause_of
 from offpolicy.envs.mujoco_state import is_mujoco, load_data, model_digest, save_data
-from offpolicy.envs.vector import NativeVector, Stateful, VectorAdapter
+from offpolicy.envs.vector import NativeVector
 from offpolicy.errors import CheckpointError
-from offpolicy.types import Float32
-
-JSON: TypeAlias = Any  # Any: JSON has no closed type in Python's typing
+from offpolicy.types import Json
 
 STATE_FORMAT = 3  # version of `EnvState`
 _GENERATOR_NAMES = ("_np_random", "_np_random_seed")
@@ -45,19 +42,19 @@ class NotPlainError(Exception):
 class EnvState:
     """Plain data: `meta` survives JSON, `arrays` any array file (C order, dtypes b, i, u, f of at most 8 bytes)."""
 
-    meta: dict[str, JSON]
+    meta: dict[str, Json]
     arrays: dict[str, NDArray[Any]]
 
 
 def save_state(vector: VectorAdapter) -> EnvState | str:
     """Returns the state between two steps, or why it cannot be exact. Raises nothing, whatever the environments do."""
     try:
-        encoder = _Encoder()
-        meta = {**_identity(vector), "saved": [_save_layer(layer, encoder) for layer in _layers(vector)]}
-        arrays = {"was_done": vector.was_done.copy(), **encoder.arrays()}
-        if isinstance(vector.stepper, SyncVectorEnv):
-            arrays["obs"] = np.array(vector.stepper._observations)
-            meta["episodes"] = [[env.seed, env.episode_step] for env in _envs(vector.stepper)]
+        found = _Found({}, [])
+        meta = {**_identity(vector), "saved": [_save_layer(layer, found) for layer in _layers(vector)]}
+        arrays = {"was_done": vector.was_done.copy(), **_copies(found)}
+        if isinstance(vector, EnvAdapter):
+            arrays["obs"] = vector.obs.copy()
+            meta["episodes"] = [list(pair) for pair in zip(vector.seeds, vector.episode_steps, strict=True)]
         return EnvState(meta, arrays)
     except NotPlainError as reason:
         return str(reason)
@@ -65,38 +62,29 @@ def save_state(vector: VectorAdapter) -> EnvState | str:
         return f"the state of {vector.cfg.id} cannot be read: {cause_of(error)}"
 
 
-def restore_state(vector: VectorAdapter, state: EnvState) -> Float32:
-    """Continues from `state` in environments made by the same configuration. Returns the current obs [N, O].
+def restore_state(vector: VectorAdapter, state: EnvState) -> None:
+    """Continues from `state` in environments of the same configuration that have been reset.
 
     Raises `CheckpointError` if the state does not fit; the environments are then new ones, to be reset or closed.
     Raises as `make_vector` if those cannot be made.
     """
+    meta, arrays = state.meta, state.arrays
     try:
-        return _restore(vector, state.meta, state.arrays)
+        for key, own in _identity(vector).items():
+            if meta[key] != own:
+                raise ValueError(f"it was saved with {key} {meta[key]!r:.200}, this is {own!r}")
+        for layer, saved in zip(_layers(vector), meta["saved"], strict=True):
+            _restore_layer(layer, saved, arrays)
+        vector.was_done[...] = arrays["was_done"]
+        if isinstance(vector, EnvAdapter):
+            vector.obs[...] = arrays["obs"]
+            vector.seeds, vector.episode_steps = map(list, zip(*meta["episodes"], strict=True))
     except (Exception, SystemExit) as error:
         vector.renew()  # what has been written into the others is not known
         raise CheckpointError(f"the environments' state does not fit {vector.cfg.id}: {cause_of(error)}") from error
 
 
-def _restore(vector: VectorAdapter, meta: dict[str, JSON], arrays: dict[str, NDArray[Any]]) -> Float32:
-    for key, own in _identity(vector).items():
-        if meta[key] != own:
-            raise ValueError(f"it was saved with {key} {meta[key]!r:.200}, this is {own!r}")
-    for layer, saved in zip(_layers(vector), meta["saved"], strict=True):
-        _restore_layer(layer, saved, arrays)
-    vector.was_done[...] = arrays["was_done"]
-    if isinstance(vector.stepper, NativeVector) and isinstance(vector.stepper.env, Stateful):
-        return vector.stepper.flatten(vector.stepper.env.observe())
-    assert isinstance(vector.stepper, SyncVectorEnv)
-    for env, (seed, episode_step) in zip(_envs(vector.stepper), meta["episodes"], strict=True):
-        env.seed, env.episode_step = seed, int(episode_step)
-    # Gymnasium's own memory: which environments the next step resets, and the last observations.
-    vector.stepper._autoreset_envs = arrays["was_done"].copy()
-    vector.stepper._observations[...] = arrays["obs"]
-    return arrays["obs"].copy()
-
-
-def _identity(vector: VectorAdapter) -> dict[str, JSON]:
+def _identity(vector: VectorAdapter) -> dict[str, Json]:
     """Returns what must agree before a state can fit; the keyword arguments as text, for JSON knows no tuples."""
     cfg, layers = vector.cfg, [type(layer).__name__ for layer in _layers(vector)]
     kwargs = json.dumps(cfg.kwargs, sort_keys=True, default=str)
@@ -104,21 +92,17 @@ def _identity(vector: VectorAdapter) -> dict[str, JSON]:
     return found | {"num_envs": vector.num_envs, "layers": layers}
 
 
-def _envs(stepper: SyncVectorEnv[Any, Any]) -> list[EnvAdapter]:
-    return [env for env in stepper.envs if isinstance(env, EnvAdapter)]
-
-
 def _layers(vector: VectorAdapter) -> list[Any]:
     """Returns what holds the state: every wrapper from the outside in, then its environment; or the one vector."""
-    if isinstance(vector.stepper, NativeVector):
-        if not isinstance(vector.stepper.env, Stateful):
-            raise NotPlainError(f"{type(vector.stepper.env).__name__} has no get_state and set_state")
-        return [vector.stepper.env]
-    if not isinstance(vector.stepper, SyncVectorEnv):
+    if isinstance(vector, NativeVector):
+        if not _offers_state(vector.env):
+            raise NotPlainError(f"{type(vector.env).__name__} has no get_state and set_state")
+        return [vector.env]
+    if not isinstance(vector, EnvAdapter):
         raise NotPlainError("env.vectorization=async keeps the environments in other processes; use sync")
     layers: list[Any] = []
-    for env in _envs(vector.stepper):
-        layers.append(env.env)  # the first reset has made it
+    for env in vector.envs:
+        layers.append(env)
         while isinstance(layers[-1], gymnasium.Wrapper):
             layers.append(layers[-1].env)
     return layers
@@ -135,22 +119,22 @@ def _offers_state(layer: Any) -> bool:
     return hasattr(type(layer), "get_state") and hasattr(type(layer), "set_state")
 
 
-def _save_layer(layer: Any, encoder: _Encoder) -> JSON:
+def _save_layer(layer: Any, found: _Found) -> Json:
     name = type(layer).__name__
-    saved: dict[str, JSON] = {"constants": {}, "mujoco": {}, "values": {}}
+    saved: dict[str, Json] = {"constants": {}, "mujoco": {}, "values": {}}
     if _offers_state(layer):
-        saved["state"] = encoder.encode(copy.deepcopy(layer.get_state()), f"{name}.get_state()")
+        saved["state"] = _encoded(copy.deepcopy(layer.get_state()), f"{name}.get_state()", found)
     for key, value in _attributes(layer).items():
         if (text := _constant_text(value)) is not None:
             saved["constants"][key] = text
         elif is_mujoco(value, "MjData"):
-            saved["mujoco"][key] = encoder.encode(save_data(value), f"{name}.{key}")
+            saved["mujoco"][key] = _encoded(save_data(value), f"{name}.{key}", found)
         else:
-            saved["values"][key] = encoder.encode(value, f"{name}.{key}")
+            saved["values"][key] = _encoded(value, f"{name}.{key}", found)
     return saved
 
 
-def _restore_layer(layer: Any, saved: JSON, arrays: dict[str, NDArray[Any]]) -> None:
+def _restore_layer(layer: Any, saved: Json, arrays: dict[str, NDArray[Any]]) -> None:
     own = _attributes(layer)
     for key, text in saved["constants"].items():
         if (is_now := _constant_text(own.get(key))) != text:
@@ -175,57 +159,62 @@ def _constant_text(value: Any) -> str | None:
     return type(value).__name__ if type(value).__module__ == _RENDERERS else None
 
 
-class _Encoder:
-    """Turns plain values into JSON and arrays. What has two names is refused: it would come back as two objects."""
+class _Found(NamedTuple):
+    """What has been encoded, with its names."""
 
-    def __init__(self) -> None:
-        self._names: dict[int, tuple[str, Any]] = {}  # by id; the object is kept, so that no other gets its id
-        self._arrays: list[tuple[str, NDArray[Any]]] = []
-
-    def encode(self, value: Any, name: str) -> JSON:
-        """Returns a value as JSON. Raises `NotPlainError` naming it."""
-        kind = type(value)
-        if value is None or kind in (bool, int, str) or kind is float and math.isfinite(value):
-            return value
-        if kind is float:
-            return {"float": str(value)}
-        if isinstance(value, np.bool_ | np.number) or kind is np.ndarray:
-            return {kind.__name__: self._add(np.asarray(value), name)}
-        if kind not in (list, tuple, dict, np.random.Generator):
-            raise NotPlainError(f"{name} is a {kind.__module__}.{kind.__qualname__}")
-        if self._names.setdefault(id(value), (name, value))[0] != name and kind is not tuple:
-            raise NotPlainError(f"{name} is also {self._names[id(value)][0]}")
-        if kind is dict:
-            pairs = [[self.encode(key, name), self.encode(item, f"{name}[{key!r}]")] for key, item in value.items()]
-            return {"dict": pairs}
-        if kind is np.random.Generator:
-            bits = value.bit_generator
-            return {"generator": [self.encode(part, name) for part in (bits.state, bits.seed_seq.state)]}
-        items = [self.encode(item, f"{name}[{index}]") for index, item in enumerate(value)]
-        return items if kind is list else {"tuple": items}
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Returns the arrays by the names that the JSON has. Raises `NotPlainError` for two that share memory."""
-        spans = sorted((*np.lib.array_utils.byte_bounds(array), name) for name, array in self._arrays if array.size)
-        for (_, end, name), (start, _, other) in zip(spans, spans[1:], strict=False):
-            if start < end:
-                raise NotPlainError(f"{other} shares memory with {name}")
-        return {str(number): array.copy() for number, (_, array) in enumerate(self._arrays)}
-
-    def _add(self, array: NDArray[Any], name: str) -> JSON:
-        owner: Any = array
-        while isinstance(owner, np.ndarray) and owner.base is not None:
-            owner = owner.base
-        if not isinstance(owner, np.ndarray):
-            raise NotPlainError(f"{name} is a view of a {type(owner).__module__}.{type(owner).__qualname__}")
-        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8 or not array.flags.c_contiguous:
-            raise NotPlainError(f"{name} is an array of dtype {array.dtype} and strides {array.strides}")
-        self._arrays.append((name, array))
-        return [str(len(self._arrays) - 1), array.shape]
+    names: dict[int, tuple[str, Any]]  # by id; the object is kept, so that no other gets its id
+    arrays: list[tuple[str, NDArray[Any]]]
 
 
-def _decoded(saved: JSON, arrays: dict[str, NDArray[Any]]) -> Any:
-    """The inverse of `_Encoder.encode`."""
+def _encoded(value: Any, name: str, found: _Found) -> Json:
+    """Returns a plain value as JSON, its arrays by their numbers in `found`. Raises `NotPlainError` naming it.
+
+    What has two names is refused: it would come back as two objects.
+    """
+    kind = type(value)
+    if value is None or kind in (bool, int, str) or kind is float and math.isfinite(value):
+        return value
+    if kind is float:
+        return {"float": str(value)}
+    if isinstance(value, np.bool_ | np.number) or kind is np.ndarray:
+        array = np.asarray(value)
+        _check_array(array, name)
+        found.arrays.append((name, array))
+        return {kind.__name__: [str(len(found.arrays) - 1), array.shape]}
+    if kind not in (list, tuple, dict, np.random.Generator):
+        raise NotPlainError(f"{name} is a {kind.__module__}.{kind.__qualname__}")
+    if found.names.setdefault(id(value), (name, value))[0] != name and kind is not tuple:
+        raise NotPlainError(f"{name} is also {found.names[id(value)][0]}")
+    if kind is dict:
+        return {"dict": [[_encoded(k, name, found), _encoded(v, f"{name}[{k!r}]", found)] for k, v in value.items()]}
+    if kind is np.random.Generator:
+        bits = value.bit_generator
+        return {"generator": [_encoded(part, name, found) for part in (bits.state, bits.seed_seq.state)]}
+    items = [_encoded(item, f"{name}[{index}]", found) for index, item in enumerate(value)]
+    return items if kind is list else {"tuple": items}
+
+
+def _check_array(array: NDArray[Any], name: str) -> None:
+    owner: Any = array
+    while isinstance(owner, np.ndarray) and owner.base is not None:
+        owner = owner.base
+    if not isinstance(owner, np.ndarray):
+        raise NotPlainError(f"{name} is a view of a {type(owner).__module__}.{type(owner).__qualname__}")
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8 or not array.flags.c_contiguous:
+        raise NotPlainError(f"{name} is an array of dtype {array.dtype} and strides {array.strides}")
+
+
+def _copies(found: _Found) -> dict[str, NDArray[Any]]:
+    """Returns the arrays by their numbers. Raises `NotPlainError` for two that share memory."""
+    spans = sorted((*np.lib.array_utils.byte_bounds(array), name) for name, array in found.arrays if array.size)
+    for (_, end, name), (start, _, other) in zip(spans, spans[1:], strict=False):
+        if start < end:
+            raise NotPlainError(f"{other} shares memory with {name}")
+    return {str(number): array.copy() for number, (_, array) in enumerate(found.arrays)}
+
+
+def _decoded(saved: Json, arrays: dict[str, NDArray[Any]]) -> Any:
+    """The inverse of `_encoded`."""
     if not isinstance(saved, dict):
         return [_decoded(item, arrays) for item in saved] if isinstance(saved, list) else saved
     ((kind, content),) = saved.items()

@@ -9,7 +9,6 @@ import dataclasses
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from gymnasium.envs.registration import EnvSpec
@@ -22,27 +21,22 @@ TOGETHER = ("mujoco", "envpool")  # one call steps all environments of a collect
 THREADED = 0.9  # fraction of a batch's time that threads divide: 0.68 of 4 HalfCheetahs, 0.80 of 16, 0.92 of 64
 FIRST_MUJOCO = "3.17"  # the version that has `mujoco.batch`
 
-_GYMNASIUM, _OWN = "gymnasium.envs.mujoco", "offpolicy.envs.batched"
-TASKS: Mapping[str, str] = {  # Gymnasium's constructor: the class that is the same task for N simulations
-    f"{_GYMNASIUM}.half_cheetah_v5:HalfCheetahEnv": f"{_OWN}.locomotion:HalfCheetah",
-    f"{_GYMNASIUM}.hopper_v5:HopperEnv": f"{_OWN}.locomotion:Hopper",
-    f"{_GYMNASIUM}.walker2d_v5:Walker2dEnv": f"{_OWN}.locomotion:Walker2d",
-    f"{_GYMNASIUM}.swimmer_v5:SwimmerEnv": f"{_OWN}.locomotion:Swimmer",
-    f"{_GYMNASIUM}.ant_v5:AntEnv": f"{_OWN}.legged:Ant",
-    f"{_GYMNASIUM}.humanoid_v5:HumanoidEnv": f"{_OWN}.legged:Humanoid",
-    f"{_GYMNASIUM}.reacher_v5:ReacherEnv": f"{_OWN}.arms:Reacher",
-    f"{_GYMNASIUM}.pusher_v5:PusherEnv": f"{_OWN}.arms:Pusher",
-    f"{_GYMNASIUM}.inverted_pendulum_v5:InvertedPendulumEnv": f"{_OWN}.pendulums:InvertedPendulum",
-    f"{_GYMNASIUM}.inverted_double_pendulum_v5:InvertedDoublePendulumEnv": f"{_OWN}.pendulums:InvertedDoublePendulum",
-}
+TASKS = (  # of gymnasium.envs.mujoco, that are classes of `offpolicy.envs.batched.tasks` too, there without "Env"
+    *("half_cheetah_v5:HalfCheetahEnv", "hopper_v5:HopperEnv", "walker2d_v5:Walker2dEnv", "swimmer_v5:SwimmerEnv"),
+    *("ant_v5:AntEnv", "humanoid_v5:HumanoidEnv", "reacher_v5:ReacherEnv", "pusher_v5:PusherEnv"),
+    *("inverted_pendulum_v5:InvertedPendulumEnv", "inverted_double_pendulum_v5:InvertedDoublePendulumEnv"),
+)
 
 
 def task_of(spec: EnvSpec) -> str | None:
     """Returns the class of a registered task, `module:Class`; None if it is none of ours."""
-    return TASKS.get(spec.entry_point) if isinstance(spec.entry_point, str) else None
+    package, _, task = str(spec.entry_point).rpartition(".")
+    if package != "gymnasium.envs.mujoco" or task not in TASKS:
+        return None
+    return f"offpolicy.envs.batched.tasks:{task.rpartition(':')[2].removesuffix('Env')}"
 
 
-def why_not_batched(spec: EnvSpec, kwargs: Mapping[str, Any] = MappingProxyType({})) -> str | None:
+def why_not_batched(spec: EnvSpec, kwargs: Mapping[str, Any] | None = None) -> str | None:
     """Returns why a registered environment cannot be stepped in one batch of MuJoCo; None if it can.
 
     `kwargs` are those of its constructor.
@@ -54,7 +48,7 @@ def why_not_batched(spec: EnvSpec, kwargs: Mapping[str, Any] = MappingProxyType(
         return f"{spec.id} is registered with wrappers ({wrappers}), which a batch does not have"
     if spec.vector_entry_point is not None:
         return f"{spec.id} has a vector environment of its own, which env.vectorization=mujoco starts"
-    if kwargs.get("render_mode") == "human":
+    if (kwargs or {}).get("render_mode") == "human":
         return "a batch opens no windows (env.kwargs.render_mode=human)"
     found = importlib.util.find_spec("mujoco")  # nothing is imported
     folders = (found and found.submodule_search_locations) or ()

@@ -70,7 +70,9 @@ def collector_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.collect.replay_writer import ReplayWriter
     from offpolicy.collect.rollout_writer import RolloutWriter
     from offpolicy.collect.snapshot import CollectorSnapshot
-    from offpolicy.envs.vector import VectorAdapter
+    from offpolicy.envs.env_adapter import EnvAdapter
+    from offpolicy.envs.vector import NativeVector
+    from offpolicy.envs.worker_pool import Workers
     from offpolicy.processes.handshake import CollectorGate
 
     return {
@@ -78,7 +80,7 @@ def collector_parts() -> dict[str, tuple[Part, ...]]:
         "snapshot": ((CollectorSnapshot, "save"),),
         "weight_apply": ((CollectorPolicy, "refresh"),),
         "action_select": ((CollectorPolicy, "act"),),
-        "env_step": ((VectorAdapter, "step"),),
+        "env_step": ((EnvAdapter, "step"), (NativeVector, "step"), (Workers, "step")),
         "replay_write": ((ReplayWriter, "write"), (RolloutWriter, "write")),
         "other": ((CollectorReporter, "is_wanted"),),
     }

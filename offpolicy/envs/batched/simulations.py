@@ -12,23 +12,13 @@ from __future__ import annotations
 
 import mujoco
 import numpy as np
-from mujoco.batch import Batch, SimulationError
+from mujoco.batch import Batch
 from numpy.typing import NDArray
-
-from offpolicy.envs.mujoco_state import model_digest
 
 Array = NDArray[np.float64]
 Ids = NDArray[np.intp]
 
 WARNINGS = tuple(name.removeprefix("mjWARN_") for name in list(mujoco.mjtWarning.__members__)[:-1])
-
-
-class SimulationFailure(Exception):
-    """MuJoCo raised an error in the simulations `ids`; `reason` is what it says of the first one."""
-
-    def __init__(self, ids: list[int], reason: str) -> None:
-        super().__init__(reason)
-        self.ids, self.reason = ids, reason
 
 
 def has_memory(model: mujoco.MjModel) -> bool:
@@ -41,7 +31,7 @@ class Simulations:
     """The state and the derived fields of N simulations; arrays of the batch are live.
 
     With `has_contact_forces`, `contact_forces` [N, bodies, 6] is kept. Then, and for a model with sleep, IPC or engine
-    plugins, each simulation has an `MjData` of its own. Raises `SimulationFailure` where MuJoCo raises an error, and
+    plugins, each simulation has its own `MjData`. Raises `SimulationError` where MuJoCo raises an error, and
     `ValueError` for a model that a batch refuses.
     """
 
@@ -58,12 +48,6 @@ class Simulations:
         self._scratch = mujoco.MjData(model) if has_contact_forces else None
         self._num_warnings = np.zeros((num_envs, len(WARNINGS)), np.int32)
 
-    @property
-    def num_threads(self) -> int:
-        """The threads that step, the caller's included."""
-        count: int = self._batch.nthread
-        return count
-
     def bind(self, field: str) -> Array:
         """Returns a derived field [N, ...], renewed by every call for the simulations of that call; read-only."""
         array: Array = self._batch.bind(field)
@@ -71,10 +55,7 @@ class Simulations:
 
     def step(self, ids: Ids | None, num_substeps: int) -> None:
         """Advances the simulations `ids`, None for all, with the controls in `ctrl`."""
-        try:
-            self._batch.step(ids, nstep=num_substeps)
-        except SimulationError as error:
-            raise SimulationFailure(error.ids.tolist(), self._batch.error(int(error.ids[0]))) from error
+        self._batch.step(ids, nstep=num_substeps)
         if self._scratch is not None:
             for sim in range(self.num_envs) if ids is None else ids.tolist():
                 self._batch.get_data(sim, self._scratch)
@@ -83,17 +64,19 @@ class Simulations:
 
     def start(self, ids: Ids, qpos: Array, qvel: Array) -> None:
         """Resets the simulations `ids` to the model's defaults at `qpos` [n, nq], `qvel` [n, nv]."""
-        try:
-            self._batch.reset(ids, stage=mujoco.mjtStage.mjSTAGE_NONE)
-            self.qpos[ids], self.qvel[ids] = qpos, qvel
-            self._batch.forward(ids)
-        except SimulationError as error:
-            raise SimulationFailure(error.ids.tolist(), self._batch.error(int(error.ids[0]))) from error
+        self._batch.reset(ids, stage=mujoco.mjtStage.mjSTAGE_NONE)
+        self.qpos[ids], self.qvel[ids] = qpos, qvel
+        self._batch.forward(ids)
         self._num_warnings[ids] = 0
         if self._scratch is not None:
             for sim in ids.tolist():
                 self._batch.get_data(sim, self._scratch)
                 self.contact_forces[sim] = self._scratch.cfrc_ext
+
+    def error_of(self, sim: int) -> str:
+        """Returns the error that MuJoCo has raised in a simulation."""
+        text: str = self._batch.error(sim)
+        return text
 
     def new_warnings(self) -> list[tuple[int, str]]:
         """Returns simulation and name of each of MuJoCo's warnings since the last call, such as (3, "BADQACC")."""
@@ -116,7 +99,3 @@ class Simulations:
     def set_state(self, state: Array) -> None:
         """Restores what `get_state` returned. Derived fields are renewed by the next step only."""
         self._batch.state[...] = state
-
-    def digest(self) -> str:
-        """Returns a fingerprint of every number of the model."""
-        return model_digest(self.model)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,13 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from mujoco.batch import SimulationError
 from numpy.typing import NDArray
 
-from offpolicy.envs.batched.simulations import Array, Ids, SimulationFailure, Simulations
-from offpolicy.envs.batched.task import Info, Params, State, Task
-from offpolicy.envs.make import Env, cause_of, failure_text
+from offpolicy.envs.batched.simulations import Array, Ids, Simulations
+from offpolicy.envs.batched.tasks import Info, Params, State, Task
+from offpolicy.envs.make import Env
+from offpolicy.envs.mujoco_state import model_digest
 from offpolicy.errors import EnvFailure
 from offpolicy.types import Bool
 
@@ -28,9 +29,10 @@ _LOG = logging.getLogger(__name__)
 class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
     """`num_envs` environments of the task `cls`, with Gymnasium's NEXT_STEP autoreset.
 
-    Numbers, seeds and infos are those of `gymnasium.vector.SyncVectorEnv` with the same seeds and actions. Raises
-    `EnvFailure` naming the environment where MuJoCo raises an error, and env 0 where a formula of the task does. The
-    constructor raises `ValueError` for a model that a batch refuses.
+    Numbers and seeds are those of `gymnasium.vector.SyncVectorEnv` with the same actions, and infos too, but that those
+    of a step are no environment's that begins an episode in it. Raises
+    `EnvFailure` naming the environment where MuJoCo raises an error. The constructor raises `ValueError` for a model
+    that a batch refuses.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "reset_mask": True}  # noqa: RUF012  # Gymnasium's own name
@@ -49,18 +51,13 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
         start = State(one.init_qpos.copy(), one.init_qvel.copy())
         self._task = cls(self._sims, start, one.dt, {**defaults(env.spec), **kwargs})
         self._num_substeps: int = one.frame_skip
-        self._rngs: list[np.random.Generator | None] = [None] * num_envs
+        self._rngs = [seeding.np_random()[0] for _ in range(num_envs)]  # random ones where no seed is given
         self._seeds: list[int | None] = [None] * num_envs
         self._age = np.zeros(num_envs, np.int64)  # [N] steps of the episode
         self._was_done = np.zeros(num_envs, np.bool_)  # [N] the last row ended an episode
         self._position = self._task.position()
         self._obs = np.zeros((num_envs, *(env.observation_space.shape or ())))
         self._warned: list[str] = []  # MuJoCo's warnings that have been logged
-
-    @property
-    def num_threads(self) -> int:
-        """The threads that step, the caller's included."""
-        return self._sims.num_threads
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -72,20 +69,15 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
         for env in ids.tolist():
             if seeds is not None and seeds[env] is not None:
                 self._seeds[env], self._rngs[env] = seeds[env], seeding.np_random(seeds[env])[0]
-        with self._naming("reset", None):
-            self._start_episodes(ids)
+        self._start_episodes(ids)
         self._was_done = self._was_done & ~where
         # Of the others the last observations: after `set_state` the derived fields are not theirs until they step.
         self._obs = np.where(where[:, None], self._task.observe(), self._obs)
-        return self._obs, _masked(self._task.state_info(), where)
+        return self._obs, self._task.state_info()
 
     def step(self, actions: NDArray[Any]) -> tuple[Array, Array, Bool, Bool, Info]:
         """One vector step; actions: [N, A]. Environments whose episode has ended begin the next one instead."""
         actions = np.ascontiguousarray(actions)  # sums of columns have other bits
-        with self._naming("step", actions):
-            return self._step(actions)
-
-    def _step(self, actions: NDArray[Any]) -> tuple[Array, Array, Bool, Bool, Info]:
         was_done = self._was_done
         is_resetting = bool(was_done.any())
         ids = np.flatnonzero(~was_done) if is_resetting else None
@@ -103,10 +95,7 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
             self._start_episodes(np.flatnonzero(was_done))
         self._was_done = terminated | truncated
         self._obs = self._task.observe()
-        infos = _masked(self._task.state_info(), np.ones(self.num_envs, np.bool_))
-        if ids is None or len(ids):
-            infos |= _masked(info, ~was_done)
-        return self._obs, reward, terminated, truncated, infos
+        return self._obs, reward, terminated, truncated, self._task.state_info() | info
 
     def _simulate(self, actions: NDArray[Any], ids: Ids | None) -> None:
         """Steps the environments `ids`, None for all, and logs what MuJoCo warns of."""
@@ -116,8 +105,8 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
         try:
             if ids is None or len(ids):
                 self._sims.step(ids, self._num_substeps)
-        except SimulationFailure as failure:
-            raise self._failed("step", failure, actions) from failure
+        except SimulationError as error:
+            raise self._failed("step", error, actions) from error
         for env, warning in self._sims.new_warnings():
             if warning not in self._warned:
                 self._warned.append(warning)
@@ -126,24 +115,18 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
     def _start_episodes(self, ids: Ids) -> None:
         if not len(ids):
             return
-        starts = [self._task.draw(self._rng(env)) for env in ids.tolist()]
+        starts = [self._task.draw(self._rngs[env]) for env in ids.tolist()]
         self._age[ids] = 0
         try:
             self._sims.start(ids, *map(np.stack, zip(*starts, strict=True)))
-        except SimulationFailure as failure:
-            raise self._failed("reset", failure, None) from failure
+        except SimulationError as error:
+            raise self._failed("reset", error, None) from error
         self._position[ids] = self._task.position()[ids]
 
     def close_extras(self, **kwargs: Any) -> None:
         """Ends the threads and frees the simulations: nothing else may be called any more."""
         self.__dict__.pop("_task", None)
         self.__dict__.pop("_sims", None)
-
-    def _rng(self, env: int) -> np.random.Generator:
-        rng = self._rngs[env]
-        if rng is None:  # without a seed it is a random one, as Gymnasium has it
-            rng = self._rngs[env] = seeding.np_random()[0]
-        return rng
 
     def _named(self, env: int) -> str:
         return f"env {env} of {self.num_envs} ({self._name})"
@@ -152,33 +135,18 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
         action = "none" if actions is None else np.array2string(actions[env], max_line_width=1000)
         return f"seed {self._seeds[env]}, episode step {self._age[env]}, last action {action}"
 
-    @contextlib.contextmanager
-    def _naming(self, call: str, actions: NDArray[Any] | None) -> Iterator[None]:
-        """Names the first environment where a formula of the task, which stands for all, raises: `EnvFailure`."""
-        try:
-            yield
-        except EnvFailure:
-            raise
-        except Exception as error:
-            head = f"{self._named(0)} failed in {call}, with all others: {self._where(0, actions)}: {cause_of(error)}"
-            raise EnvFailure(f"{head}\n{failure_text(error)}") from error
-
-    def _failed(self, call: str, failure: SimulationFailure, actions: NDArray[Any] | None) -> EnvFailure:
-        first, others = failure.ids[0], failure.ids[1:]
+    def _failed(self, call: str, error: SimulationError, actions: NDArray[Any] | None) -> EnvFailure:
+        first, *others = error.ids.tolist()
         also = f"\n(so did envs {others} in the same {call})" if others else ""
-        reason, newline, rest = failure.reason.partition("\n")
+        reason, newline, rest = self._sims.error_of(first).partition("\n")
         head = f"{self._named(first)} failed in {call}: {self._where(first, actions)}: MuJoCo: {reason}"
         return EnvFailure(f"{head}{also}{newline}{rest}")
-
-    def observe(self) -> Array:
-        """Returns the current observations."""
-        return self._obs
 
     def get_state(self) -> dict[str, Any]:
         """Returns everything, for an exact resume. Raises `ValueError` for a model whose state is not all there."""
         arrays = {"position": self._position, "obs": self._obs, "age": self._age, "was_done": self._was_done}
         return {
-            "model": self._sims.digest(),
+            "model": model_digest(self._sims.model),
             "simulations": self._sims.get_state(),
             "rngs": copy.deepcopy(self._rngs),
             "seeds": list(self._seeds),
@@ -188,7 +156,7 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores what `get_state` returned. Raises `ValueError` for the state of another model."""
-        if state["model"] != self._sims.digest():
+        if state["model"] != model_digest(self._sims.model):
             raise ValueError("its MuJoCo model is another one, or was compiled by another version of mujoco")
         self._sims.set_state(state["simulations"])
         self._rngs, self._seeds, self._warned = state["rngs"], state["seeds"], state["warned"]
@@ -201,11 +169,3 @@ def defaults(spec: EnvSpec) -> Params:
     parameters = inspect.signature(load_env_creator(str(spec.entry_point))).parameters
     named = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
     return {**named, **spec.kwargs}
-
-
-def _masked(values: Info, where: Bool) -> Info:
-    """Returns infos as Gymnasium's vectors have them: zero where an environment has none, and who has one."""
-    if where.all():
-        return {**values, **{f"_{name}": where for name in values}}
-    kept = {name: np.where(where.reshape(-1, *[1] * (one.ndim - 1)), one, 0) for name, one in values.items()}
-    return {**kept, **{f"_{name}": where for name in values}}

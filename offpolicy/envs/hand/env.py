@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -16,24 +16,13 @@ from numpy.typing import NDArray
 
 from offpolicy.envs.hand import MAX_EPISODE_STEPS
 from offpolicy.envs.hand.model import NUM_JOINTS, make_hand
-from offpolicy.envs.hand.rotation import (
-    FRAME,
-    HISTORY_FRAMES,
-    NUM_PRIVILEGED,
-    OBS_FRAMES,
-    HandRotations,
-)
+from offpolicy.envs.hand.rotation import GROUPS, HandRotations
 from offpolicy.envs.hand.task import TASKS
 from offpolicy.errors import ConfigError
 
 Obs = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
 
-GROUPS: Mapping[str, tuple[int, ...]] = {
-    "obs": (OBS_FRAMES * FRAME,),
-    "privileged": (NUM_PRIVILEGED,),
-    "proprio_hist": (HISTORY_FRAMES, FRAME),
-}
 FRAMES_PER_S = 20
 PICTURE = (480, 480)  # pixels
 
@@ -82,25 +71,22 @@ class HandRotation(gymnasium.Env[Obs, NDArray[np.float32]]):
         self.render_mode = render_mode
         self.observation_space: spaces.Space[Any] = obs_space(groups)
         self.action_space: spaces.Space[Any] = action_space()
-        self._hands = simulated(task, physics, hand, 1, num_threads)
-        self._turned = 0.0  # rad, of this episode
+        self._groups, self._hands = groups, simulated(task, physics, hand, 1, num_threads)
         self._renderer: mujoco.Renderer | None = None
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Obs, Info]:
         super().reset(seed=seed)
         self._hands.reset([0], [self.np_random])
-        self._turned = 0.0
         self.close()  # the renderer draws the object of the episode that it was made in
         return self._obs(), {}
 
     def step(self, action: NDArray[np.float32]) -> tuple[Obs, float, bool, bool, Info]:
         outcome = self._hands.step(np.asarray(action)[None], [self.np_random])
-        self._turned += float(outcome.rotation[0])
-        return self._obs(), float(outcome.reward[0]), bool(outcome.dropped[0]), False, {"net_rotation": self._turned}
+        info = {"net_rotation": float(self._hands.turned[0])}
+        return self._obs(), float(outcome.reward[0]), bool(outcome.dropped[0]), False, info
 
     def _obs(self) -> Obs:
-        groups = self._hands.observe()
-        return {name: groups[name][0] for name in self.observation_space}  # type: ignore[attr-defined]  # a Dict
+        return {name: values[0] for name, values in self._hands.observe(self._groups).items()}
 
     def render(self) -> NDArray[np.uint8] | None:
         """Returns a picture [480, 480, 3] from above the hand, with render_mode=rgb_array."""
@@ -120,12 +106,11 @@ class HandRotation(gymnasium.Env[Obs, NDArray[np.float32]]):
 
     def get_state(self) -> dict[str, Any]:
         """Returns everything but the generator, for an exact resume."""
-        return {"hands": self._hands.get_state([0]), "turned": self._turned}
+        return self._hands.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores what `get_state` returned."""
-        self._hands.set_state([0], state["hands"])
-        self._turned = state["turned"]
+        self._hands.set_state(state)
         self.close()
 
 
@@ -148,11 +133,10 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
         self.single_observation_space, self.single_action_space = obs_space(groups), action_space()
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._hands = simulated(task, physics, hand, num_envs, num_threads)
+        self._groups, self._hands = groups, simulated(task, physics, hand, num_envs, num_threads)
         self._limit = np.iinfo(np.int64).max if max_episode_steps == -1 else max_episode_steps
         self._rngs = [np.random.default_rng() for _ in range(num_envs)]
         self._age = np.zeros(num_envs, np.int64)  # steps of the episode
-        self._turned = np.zeros(num_envs)
         self._was_done = np.zeros(num_envs, np.bool_)
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None, options: Info | None = None) -> tuple[Obs, Info]:
@@ -163,46 +147,35 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
             if own is not None and mask[env]:
                 self._rngs[env] = np.random.default_rng(own)
         self._start_episodes(np.flatnonzero(mask).tolist())
-        return self.observe(), {}
+        return self._hands.observe(self._groups), {}
 
     def _start_episodes(self, ids: list[int]) -> None:
         self._hands.reset(ids, [self._rngs[env] for env in ids])
-        self._age[ids], self._turned[ids], self._was_done[ids] = 0, 0.0, False
+        self._age[ids], self._was_done[ids] = 0, False
 
     def step(
         self, actions: NDArray[np.float32]
     ) -> tuple[Obs, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]:
-        resetting = np.flatnonzero(self._was_done)
-        # A hand that begins an episode is simulated with the others, and nobody sees it: alone it would draw nothing.
-        rngs = [np.random.default_rng(0) if done else own for done, own in zip(self._was_done, self._rngs, strict=True)]
+        was_done = self._was_done
+        # A hand that begins an episode is simulated with the others, unseen: alone it would draw nothing.
+        rngs = [np.random.default_rng(0) if done else own for done, own in zip(was_done, self._rngs, strict=True)]
         outcome = self._hands.step(actions, rngs)
         self._age += 1
-        self._turned += outcome.rotation
-        terminated = outcome.dropped & ~self._was_done
-        truncated = (self._age >= self._limit) & ~self._was_done
-        reward = np.where(self._was_done, 0.0, outcome.reward)
-        if len(resetting):
-            self._start_episodes(resetting.tolist())
+        terminated = outcome.dropped & ~was_done
+        truncated = (self._age >= self._limit) & ~was_done
+        reward = np.where(was_done, 0.0, outcome.reward)
+        if was_done.any():
+            self._start_episodes(np.flatnonzero(was_done).tolist())
         self._was_done = terminated | truncated
-        return self.observe(), reward, terminated, truncated, {"net_rotation": self._turned.copy()}
-
-    @property
-    def targets(self) -> NDArray[np.float64]:
-        """The targets of the joints [N, 16], in rad."""
-        return self._hands.targets
-
-    def observe(self) -> Obs:
-        """Returns the current observations."""
-        groups = self._hands.observe()
-        return {name: groups[name] for name in self.single_observation_space}  # type: ignore[attr-defined]  # a Dict
+        info = {"net_rotation": self._hands.turned.copy()}
+        return self._hands.observe(self._groups), reward, terminated, truncated, info
 
     def get_state(self) -> dict[str, Any]:
         """Returns everything, for an exact resume."""
-        own = {"age": self._age.copy(), "turned": self._turned.copy(), "was_done": self._was_done.copy()}
-        return {"hands": self._hands.get_state(range(self.num_envs)), "rngs": copy.deepcopy(self._rngs), **own}
+        own = {"age": self._age.copy(), "was_done": self._was_done.copy(), "rngs": copy.deepcopy(self._rngs)}
+        return {"hands": self._hands.get_state(), **own}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores what `get_state` returned."""
-        self._hands.set_state(range(self.num_envs), state["hands"])
-        self._age, self._turned, self._was_done = state["age"], state["turned"], state["was_done"]
-        self._rngs = state["rngs"]
+        self._hands.set_state(state["hands"])
+        self._age, self._was_done, self._rngs = state["age"], state["was_done"], state["rngs"]

@@ -13,7 +13,7 @@ the actuators, direction of gravity. The groups of an observation (HORA, arXiv:2
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import mujoco
@@ -29,6 +29,11 @@ Array = NDArray[np.float64]
 FRAME = 2 * NUM_JOINTS  # joint positions and targets
 OBS_FRAMES, HISTORY_FRAMES = 3, 30
 NUM_PRIVILEGED = 3 + 8 + 3 + len(SHAPES)
+GROUPS: Mapping[str, tuple[int, ...]] = {
+    "obs": (OBS_FRAMES * FRAME,),
+    "privileged": (NUM_PRIVILEGED,),
+    "proprio_hist": (HISTORY_FRAMES, FRAME),
+}
 SUBSTEPS = 5  # physics steps of 0.01 s per action: 20 actions per second
 CONTROL_S = 0.05
 ACTION_SCALE = 0.2  # move of a joint's target by an action of 1, in rad
@@ -67,6 +72,7 @@ class HandRotations:
         self._start: Array = np.zeros((num_envs, NUM_JOINTS))  # the joints when the episode began
         self._history: Array = np.zeros((num_envs, HISTORY_FRAMES, FRAME))
         self._yaw: Array = np.zeros(num_envs)
+        self.turned: Array = np.zeros(num_envs)  # [N] rad, counter-clockwise, of the episode
 
     def reset(self, ids: Sequence[int], rngs: Sequence[np.random.Generator]) -> None:
         """Starts an episode in the hands `ids`, each with physics and a pose drawn from its generator."""
@@ -74,10 +80,10 @@ class HandRotations:
         for env, rng in zip(ids, rngs, strict=True):
             self._draw_physics(env, rng)
             self._draw_pose(env, rng)
+        ids = list(ids)
         self._batch.set_const(ids)
         self._batch.forward(ids)
-        ids = list(ids)
-        self._yaw[ids] = yaw_of(self._qpos[ids, -4:])
+        self._yaw[ids], self.turned[ids] = yaw_of(self._qpos[ids, -4:]), 0.0
         self._history[ids] = self._frames(ids, rngs)[:, None]
 
     def _draw_physics(self, env: int, rng: np.random.Generator) -> None:
@@ -113,12 +119,10 @@ class HandRotations:
         closed = pose + self.task.squeeze * np.array(self.hand.closing)
         self._ctrl[env] = np.clip(closed, self._low, self._high)
         self._qpos[env, NUM_JOINTS : NUM_JOINTS + 2] = place
-        self._qpos[env, NUM_JOINTS + 2] = z + self._half_height(env) + 0.001
-        self._qpos[env, -4:] = [np.cos(yaw / 2.0), 0.0, 0.0, np.sin(yaw / 2.0)]
-
-    def _half_height(self, env: int) -> float:
         is_box = self._type[env, self._geom] == mujoco.mjtGeom.mjGEOM_BOX
-        return float(self._size[env, self._geom, 2 if is_box else 1])
+        half_height = self._size[env, self._geom, 2 if is_box else 1]
+        self._qpos[env, NUM_JOINTS + 2] = z + half_height + 0.001
+        self._qpos[env, -4:] = [np.cos(yaw / 2.0), 0.0, 0.0, np.sin(yaw / 2.0)]
 
     def step(self, action: NDArray[np.floating], rngs: Sequence[np.random.Generator]) -> Outcome:
         """Moves the targets by action [N, 16] in [-1, 1], and simulates 0.05 s; noise and pushes are of `rngs` [N]."""
@@ -128,10 +132,11 @@ class HandRotations:
             self._push_objects(rngs)
         self._batch.step(nstep=SUBSTEPS)
         self._history[:, :-1] = self._history[:, 1:]
-        self._history[:, -1] = self._frames(range(self.num_envs), rngs)
+        self._history[:, -1] = self._frames(list(range(self.num_envs)), rngs)
         yaw = yaw_of(self._qpos[:, -4:])
         rotation = np.mod(yaw - self._yaw + np.pi, 2.0 * np.pi) - np.pi
         self._yaw[:] = yaw
+        self.turned += rotation
         place, (_, x, y, _) = self._place(), self._qpos[:, -4:].T
         is_low = place[:, 2] < self.hand.min_height
         is_aside = np.hypot(place[:, 0], place[:, 1]) > self.hand.max_radius
@@ -159,20 +164,14 @@ class HandRotations:
         reward: Array = speed - coef.linear * moved - coef.pose * bent - effort - work - coef.drop * dropped
         return reward
 
-    @property
-    def targets(self) -> Array:
-        """The targets of the joints [N, 16], in rad."""
-        targets: Array = self._ctrl.copy()
-        return targets
-
     def _place(self) -> Array:
         """Returns the object's centre relative to the origin [N, 3]."""
         place: Array = self._qpos[:, NUM_JOINTS : NUM_JOINTS + 3] - self.hand.origin
         return place
 
-    def _frames(self, ids: Sequence[int], rngs: Sequence[np.random.Generator]) -> Array:
+    def _frames(self, ids: list[int], rngs: Sequence[np.random.Generator]) -> Array:
         """Returns observed joint positions and targets [n, 32], -1 and 1 at the ends of each joint's range."""
-        ids, joints = list(ids), self._qpos[list(ids), :NUM_JOINTS]
+        joints = self._qpos[ids, :NUM_JOINTS]
         if self.task.joint_noise:
             joints = joints + self.task.joint_noise * np.array([rng.standard_normal(NUM_JOINTS) for rng in rngs])
         both = np.concatenate((joints, self._ctrl[ids]), axis=1)
@@ -180,24 +179,23 @@ class HandRotations:
         frames: Array = 2.0 * (both - low) / (high - low) - 1.0
         return frames
 
-    def get_state(self, ids: Sequence[int]) -> dict[str, Array]:
-        """Returns copies of everything of the hands `ids` that an episode or its start changes."""
-        index = list(ids)
-        arrays = {name: array[index] for name, array in self._episode_arrays().items()}
-        return {"simulation": np.array(self._batch.state)[index], **arrays}
+    def get_state(self) -> dict[str, Array]:
+        """Returns copies of everything that an episode or its start changes."""
+        arrays = {name: array.copy() for name, array in self._episode_arrays().items()}
+        return {"simulation": np.array(self._batch.state), **arrays}
 
-    def set_state(self, ids: Sequence[int], state: dict[str, Array]) -> None:
+    def set_state(self, state: dict[str, Array]) -> None:
         """Restores what `get_state` returned: the next steps are the same, bit for bit."""
-        index = list(ids)
         for name, array in self._episode_arrays().items():
-            array[index] = state[name]
-        self._batch.set_const(index)
-        self._batch.state[index] = state["simulation"]
+            array[...] = state[name]
+        self._batch.set_const(list(range(self.num_envs)))
+        self._batch.state[...] = state["simulation"]
 
     def _episode_arrays(self) -> dict[str, Array]:
         physics = {"mass": self._mass, "inertia": self._inertia, "com": self._com, "friction": self._friction}
         solid = {"size": self._size, "type": self._type, "radius": self._radius, "gravity": self._gravity}
         own = {"physics": self._physics, "start": self._start, "history": self._history, "yaw": self._yaw}
+        own |= {"turned": self.turned}
         return physics | solid | {"gain": self._gain, "bias": self._bias} | own
 
     def data_of(self, env: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
@@ -206,15 +204,14 @@ class HandRotations:
         mujoco.mj_forward(model, data)
         return model, data
 
-    def observe(self) -> dict[str, NDArray[np.float32]]:
-        """Returns the groups of the observation: [N, 96], [N, 17], [N, 30, 32]."""
-        place = self._place() / PLACE_SCALE
-        groups = {
+    def observe(self, groups: Iterable[str] = tuple(GROUPS)) -> dict[str, NDArray[np.float32]]:
+        """Returns groups of the observation, [N, shape] each."""
+        all_groups = {
             "obs": self._history[:, -OBS_FRAMES:].reshape(self.num_envs, -1),
-            "privileged": np.concatenate((place, self._physics), axis=1),
+            "privileged": np.concatenate((self._place() / PLACE_SCALE, self._physics), axis=1),
             "proprio_hist": self._history,
         }
-        return {name: values.astype(np.float32) for name, values in groups.items()}
+        return {name: all_groups[name].astype(np.float32) for name in groups}
 
 
 def yaw_of(quaternion: Array) -> Array:

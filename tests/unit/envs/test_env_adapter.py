@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
-from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
+from offpolicy.envs.env_adapter import EnvAdapter, VectorAdapter, codec_of, env_seeds
+from offpolicy.envs.vector import make_vector
 from offpolicy.errors import EnvFailure
 from tests.toys import Faulty
 
@@ -42,11 +42,11 @@ def test_an_environment_that_raises_in_step_is_named_with_seed_step_and_action()
 
 def test_later_episodes_are_named_by_the_seed_that_they_follow_from() -> None:
     env = Faulty("step_raise", at=1)
-    adapter = EnvAdapter(EnvConfig(), 0, 1, codec_of(env), env)
-    adapter.reset(seed=7)
-    adapter.reset()
-    *_, info = adapter.step(np.zeros(1, np.float32))
-    assert "seed 7, episode step 1" in info[FAILURE_KEY]
+    adapter = EnvAdapter(EnvConfig(), codec_of(env), 1, first=env)
+    adapter.begin([7], np.array([True]))
+    adapter.was_done[0] = True
+    adapter.step(np.zeros((1, 1), np.float32))
+    assert "seed 7, episode step 1" in failure_of(adapter)
 
 
 def test_an_exception_that_cannot_be_pickled_is_reported() -> None:

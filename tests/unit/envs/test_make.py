@@ -161,8 +161,7 @@ def test_the_first_wrapper_is_the_innermost() -> None:
     ("target", "problem"),
     [
         ("nowhere_at_all:f", "No module named 'nowhere_at_all'; looked in"),
-        ("mine_wrappers:halved", "mine_wrappers holds nothing of that name"),
-        ("mine_wrappers:number", "mine_wrappers holds a int of that name"),
+        ("mine_wrappers:halved", "allowed module:function: mine_wrappers has no function 'halved'"),
         ("mine_wrappers:lost", "returned a NoneType, allowed a gymnasium.Env around the one given"),
         ("mine_wrappers:normalized", "a NormalizeObservation that goes on learning: its statistics are of one"),
         ("mine_wrappers:normalized", "not saved with the policy; write algo.normalize_obs=true, or set its update_run"),

@@ -12,7 +12,8 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
+from offpolicy.envs.env_adapter import VectorAdapter, env_seeds
+from offpolicy.envs.vector import make_vector
 from offpolicy.errors import ConfigError
 from offpolicy.types import StepOutcome
 
@@ -210,7 +211,7 @@ def test_flags_of_numbers_are_flags_and_rewards_are_copies() -> None:
         envs.reset(1)
         rows = roll(envs, 60)
         last = envs.step(np.zeros((2, 1), np.float32))
-        envs.stepper.env.rewards[:] = 7.0  # type: ignore[attr-defined]
+        envs.env.rewards[:] = 7.0  # type: ignore[attr-defined]
     assert last.reward.tolist() != [7.0, 7.0]
     for env in range(2):
         ends, valid = column(rows, "terminated", env), column(rows, "is_valid", env)

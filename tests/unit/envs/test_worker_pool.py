@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
+from offpolicy.envs.env_adapter import VectorAdapter, env_seeds
+from offpolicy.envs.vector import make_vector
 from offpolicy.envs.worker_pool import Workers, end_processes
 from offpolicy.errors import EnvFailure, HangError
 
@@ -42,8 +43,8 @@ def workers(
 
 
 def pids_of(envs: VectorAdapter) -> tuple[int, ...]:
-    assert isinstance(envs.stepper, Workers)
-    return envs.stepper.pids
+    assert isinstance(envs, Workers)
+    return tuple(process.pid or 0 for process in envs.processes)
 
 
 def is_running(pid: int) -> bool:
@@ -134,7 +135,7 @@ if __name__ == "__main__":
     cfg = EnvConfig(id="offpolicy.envs.toy:SlowStep-v0", kwargs={"step_ms": 60000.0}, num_envs=2, vectorization="async")
     envs = make_vector(cfg)
     envs.reset(1)
-    print(*envs.stepper.pids, flush=True)
+    print(*(process.pid for process in envs.processes), flush=True)
     envs.step(np.zeros((2, 2), np.float32))
 """
 

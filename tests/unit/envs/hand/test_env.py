@@ -10,10 +10,11 @@ from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
 from offpolicy.config.sections import EnvConfig
+from offpolicy.envs.env_adapter import VectorAdapter
 from offpolicy.envs.hand.env import HandRotation, HandRotationVector
 from offpolicy.envs.hand.model import NUM_JOINTS
 from offpolicy.envs.state import EnvState, restore_state, save_state
-from offpolicy.envs.vector import VectorAdapter, make_vector
+from offpolicy.envs.vector import make_vector
 from offpolicy.errors import ConfigError
 
 ENV_ID = "offpolicy.envs.hand:HandRotation-v1"
