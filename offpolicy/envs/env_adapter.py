@@ -142,7 +142,7 @@ class EnvAdapter(VectorAdapter):
                 terminated[env], truncated[env] = done = bool(result[2]), bool(result[3])
                 if any(done) and isinstance(info := result[4], dict):
                     success[env] = measured(next((info[name] for name in SUCCESS_NAMES if name in info), None))
-                    measure[env] = measured(info.get(self.cfg.measure))
+                    measure[env] = measured(info.get(self.cfg.measure or ""))
             except (Exception, SystemExit) as error:
                 raise self._failure(env, "step", error, row) from None
         self.was_done = terminated | truncated
