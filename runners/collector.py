@@ -22,14 +22,13 @@ from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import CollectorWord, RankWord
 from offpolicy.processes.deaths import Restarts
 from offpolicy.processes.handshake import CollectorGate, steps_per_collector
-from offpolicy.processes.reports import ProcessReports
+from offpolicy.processes.reports import Reports
 from offpolicy.replay.ring import Ring
 from offpolicy.seeding import env_seed
 from offpolicy.timing.clock import Stopwatch
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.training.run_memory import (
     COLLECTOR_COUNTERS,
-    COLLECTOR_PHASES,
     control_page,
     replay_ring,
     rollout_ring,
@@ -50,7 +49,7 @@ def main(child: ChildContext) -> None:
     reporter = CollectorReporter(
         collector.control,
         child.index,
-        ProcessReports(child.block(f"collector_report-{child.index}"), CollectorTotals, COLLECTOR_PHASES),
+        Reports[CollectorTotals](child.block(f"collector_report-{child.index}")),
         collector.episodes,
         collector.tracker,
         start_steps=collector.steps_before,

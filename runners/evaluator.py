@@ -11,10 +11,10 @@ from offpolicy.collect.run_evaluation import RunEvaluation
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
 from offpolicy.processes.handshake import POLL_S
-from offpolicy.processes.reports import ProcessReports
+from offpolicy.processes.reports import Reports
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.timing.trace_writer import Mark
-from offpolicy.training.run_memory import EVALUATOR_PHASES, EVALUATOR_WAKE, control_page, evaluation_requests
+from offpolicy.training.run_memory import EVALUATOR_WAKE, control_page, evaluation_requests
 from offpolicy.training.worker import WorkerSpec, start_worker
 from offpolicy.types import EvaluatorTotals
 
@@ -34,7 +34,7 @@ class EvaluatorProcess:
         self._words = self._control.evaluator
         self._wake_event = child.wake_event(EVALUATOR_WAKE)
         self._learner_wake = child.wake_event("learner_wake-0")
-        self._reports = ProcessReports(child.block("evaluator_report"), EvaluatorTotals, EVALUATOR_PHASES)
+        self._reports = Reports[EvaluatorTotals](child.block("evaluator_report"))
         self._evaluation = RunEvaluation(
             job.cfg,
             job.spec,

@@ -15,7 +15,7 @@ from offpolicy.envs.env_adapter import VectorAdapter
 from offpolicy.errors import EnvFailure, NumericsError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord
 from offpolicy.processes.handshake import CollectorGate, Turn
-from offpolicy.processes.reports import ProcessReports
+from offpolicy.processes.reports import Reports
 from offpolicy.replay.ring import Ring
 from offpolicy.seeding import env_seed
 from offpolicy.timing.ledger import Ledger
@@ -63,7 +63,7 @@ class CollectorReporter:
         self,
         control: ControlPage,
         index: int,
-        reports: ProcessReports[CollectorTotals],
+        reports: Reports[CollectorTotals],
         episodes: Ring,
         tracker: EpisodeTracker,
         *,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median_low
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from offpolicy.distributed.process_group import ProcessGroup
@@ -14,7 +16,7 @@ from offpolicy.processes.handshake import LearnerGate
 from offpolicy.protocols import Exchange
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LEARNER_OWN_WORK
-from offpolicy.types import Float64, LateTotals
+from offpolicy.types import LateTotals
 
 CAPPED = 0.1  # share of an iteration's work that counts as lateness at most, so that a rare pause makes no straggler
 
@@ -68,13 +70,10 @@ class World:
         self.late = with_iteration(self.late, table[:, 4].tolist(), self.rank)
         return self.stopped_by is not None
 
-    def gather(self, values: Sequence[float] | Float64) -> Float64:
-        """Returns the values [n] of all ranks as [R, n]."""
-        own = np.array(values, dtype=np.float64)
-        if self._group is None:
-            return own[np.newaxis]
-        table: Float64 = self._group.gather(torch.from_numpy(own)).numpy()
-        return table
+    def gather(self, values: Sequence[float] | NDArray[Any]) -> NDArray[Any]:  # Any: bytes or float64, as they are
+        """Returns the values [n] of all ranks as [R, n]; plain numbers as float64."""
+        own = values if isinstance(values, np.ndarray) else np.array(values, dtype=np.float64)
+        return own[np.newaxis] if self._group is None else self._group.gather(torch.from_numpy(own)).numpy()
 
     def any(self, flag: bool) -> bool:
         """True if any rank raises the flag: all ranks decide alike."""

@@ -19,7 +19,6 @@ from offpolicy.machine import SystemMonitor
 from offpolicy.output import counted
 from offpolicy.processes.children import Child
 from offpolicy.processes.control_page import CollectorWord, HostWord, RankWord
-from offpolicy.processes.reports import LearnerReports
 from offpolicy.replay.rate_limiter import LearningStart, RateLimiter, first_learning_step, make_rate_limiter
 from offpolicy.timing.clock import Every, MonotonicClock
 from offpolicy.timing.core_ledger import CoreLedger
@@ -75,11 +74,10 @@ class Monitor:
         self._save_due = Every(elapsed_s, 60.0 * every_min) if every_min else None
         self._num_answered = 0  # signals that have asked for a checkpoint, and got it
         self._requested_s: float | None = None
-        self._seen_versions = self._versions_of(None)
+        self._seen_versions = self._versions
         self._episodes_read = [0] * len(shared.episodes)
         self._hellos: dict[str, Mapping[str, Any]] = {}  # the first message of each process, by its name
         self._collectors = [f"collector {index}" for index in range(cfg.collect.num_collectors)]
-        self._learner: LearnerReports | None = None
         self._rate_limiter: RateLimiter = make_rate_limiter(
             cfg, LearningStart(first_learning_step(cfg, num_hosts), 0), num_hosts
         )
@@ -185,7 +183,6 @@ class Monitor:
             if message["source_kind"] != "rollouts":
                 self._logger.set_in_force("replay.source", message["source_kind"])
             self._system = SystemMonitor(message["device"])
-            self._learner = self._shared.learner_reports(message["metrics"])
             self._rate_limiter = make_rate_limiter(self._cfg, LearningStart(*message["start"]), self._num_hosts)
             self.gpu = message["gpu"]
             self._logger.view.message(message["source"])
@@ -230,7 +227,7 @@ class Monitor:
             self._requested_s = self._elapsed_s()
         if self._requested_s is not None:
             # All sides must have reported: one side's window beside another one's would compare two times.
-            versions = zip(self._versions_of(self._learner), self._seen_versions, strict=True)
+            versions = zip(self._versions, self._seen_versions, strict=True)
             is_late = self._elapsed_s() - self._requested_s > LATE_S
             if is_late or all(now > seen for now, seen in versions):
                 self._requested_s = None
@@ -245,21 +242,21 @@ class Monitor:
         collectors: list[CollectorTotals] = []
         for reports in self._shared.collector_reports:
             totals = reports.read()
-            if totals is None:  # windows are formed by place: a later one must not take this one's
+            if not totals:  # windows are formed by place: a later one must not take this one's
                 break
-            collectors.append(totals)
+            collectors += totals
         evaluator = self._shared.evaluator_reports
         env_steps = self._env_steps
         return Snapshot(
             wall_s=self._elapsed_s(),
             env_steps=env_steps,
             iteration=self._shared.control.leader[RankWord.ITERATIONS],
-            learners=self._learner.read() if self._learner else (),
+            learners=self._shared.learner_reports.read(),
             collectors=tuple(collectors),
             replay_rows=self._replay_rows,
             replay_capacity=self._capacity,
             update_debt=self._debt(env_steps),
-            evaluator=evaluator.read() if evaluator is not None else None,
+            evaluator=next(iter(evaluator.read()), None) if evaluator is not None else None,
             cores=self._cores,
             system=self._system.read(),
             restarts=sum(words[CollectorWord.RESTARTS] for words in self._shared.control.collectors),
@@ -312,14 +309,14 @@ class Monitor:
                 self.callbacks.episodes([{**episode.known()} for episode in finished])
                 self._episodes_read[index] = stop
 
-    def _versions_of(self, learner: LearnerReports | None) -> tuple[int, ...]:
-        """Returns how many reports the learners and each collector have published."""
-        collectors = [reports.version for reports in self._shared.collector_reports]
-        return (learner.version if learner else 0, *collectors)
+    @property
+    def _versions(self) -> tuple[int, ...]:
+        """How many reports the learners and each collector have published."""
+        return tuple(reports.version for reports in (self._shared.learner_reports, *self._shared.collector_reports))
 
     def _log(self) -> None:
         """Writes one record, or a line of status while learning has not begun."""
-        versions, env_steps = self._versions_of(self._learner), self._env_steps
+        versions, env_steps = self._versions, self._env_steps
         if versions[0] > self._seen_versions[0] and not self._missing:
             self._seen_versions = versions
             self._read_cores()

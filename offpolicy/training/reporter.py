@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,14 +14,13 @@ from offpolicy.errors import DesyncError, NumericsError
 from offpolicy.nets.policy import flat_size, flat_view, flatten_into
 from offpolicy.processes.child import name_threads
 from offpolicy.processes.control_page import RankWord
+from offpolicy.processes.reports import Reports, pack, unpack
 from offpolicy.protocols import BatchSource
 from offpolicy.timing.profiler import Profiler
 from offpolicy.timing.trace_writer import Mark
 from offpolicy.training.rank import Rank
-from offpolicy.training.run_memory import learner_reports, weights_mailbox
-from offpolicy.types import Float64, LearnerTotals
-
-NUM_FACTS = 3  # numbers of one rank's health
+from offpolicy.training.run_memory import weights_mailbox
+from offpolicy.types import NO_ACCOUNT, Float64, LearnerTotals, MetricTotals
 
 
 class WeightPublisher:
@@ -68,9 +67,10 @@ class Reporter:
         self._rank, self._learner, self._source = rank, learner, source
         self._world, self._profiler = world, profiler
         self._warmup_updates = 0  # updates of the first iteration and before it: the account begins behind them
-        names = list(learner.read_metrics().names)
-        self._reports = learner_reports(rank.child.block("learner_report"), names, rank.num_ranks)
-        self._matrix: Float64 = np.zeros((rank.num_ranks, len(self._own_vector())))
+        self._reports = Reports[LearnerTotals](rank.child.block("learner_report"), rank.num_ranks)
+        names = learner.read_metrics().names
+        nothing = LearnerTotals(NO_ACCOUNT, 0, 0, 0.0, MetricTotals(names, np.zeros(len(names)), np.zeros(len(names))))
+        self._totals = [nothing] * rank.num_ranks  # of all ranks, as of the newest report
 
     def run_if_due(self) -> None:
         """Updates the progress words, and reports if all ranks have agreed to: one collective for all numbers."""
@@ -84,37 +84,36 @@ class Reporter:
         self._warmup_updates = self._warmup_updates or num_updates
         if self._world.is_reporting:
             name_threads()  # those started since; the supervisor tells threads apart by name
-            table = self._world.gather(np.concatenate((health_facts(self._world, self._learner), self._own_vector())))
-            check_health(self._rank, self._world, table[:, :NUM_FACTS])
-            self._publish(table[:, NUM_FACTS:])
+            rows = self._world.gather(pack((health_facts(self._world, self._learner), self._own_totals())))
+            facts, totals = zip(*map(unpack, rows), strict=True)
+            check_health(self._rank, self._world, np.array(facts))
+            self._publish(totals)
 
     def run_last(self, *, is_complete: bool) -> None:
         """Reports once more: the last report closes the account."""
         self._rank.words[RankWord.UPDATES] = self._learner.num_updates
         env_steps, stopped_by = self._world.env_steps, self._world.stopped_by
         self._rank.child.send("done", is_complete=is_complete, env_steps=env_steps, stopped_by=stopped_by)
-        self._publish(self._world.gather(self._own_vector()))
+        self._publish(map(unpack, self._world.gather(pack(self._own_totals()))))
 
     def publish_own(self) -> None:
         """Reports this rank's own counters, without asking the other ranks."""
-        matrix = self._matrix.copy()
-        matrix[self._rank.rank] = self._own_vector()
-        self._publish(matrix)
+        self._totals[self._rank.rank] = self._own_totals()
+        self._publish(self._totals)
 
-    def _publish(self, matrix: Float64) -> None:
-        self._matrix = matrix
+    def _publish(self, totals: Iterable[LearnerTotals]) -> None:
+        self._totals = list(totals)
         if self._rank.is_leader:
-            self._reports.publish(matrix)
+            self._reports.publish(*self._totals)
 
-    def _own_vector(self) -> Float64:
-        """Returns the counters of this rank as one vector."""
+    def _own_totals(self) -> LearnerTotals:
         learner, source, ledger = self._learner, self._source, self._rank.ledger
         account = ledger.account()
         if ledger.is_in_iteration:
             # Its time is in the account but for the end of this phase. Without it, long iterations were divided by a
             # number that is one too small at first, and one too large in the last record.
             account = replace(account, iterations=account.iterations + 1)
-        totals = LearnerTotals(
+        return LearnerTotals(
             metrics=learner.read_metrics(),
             updates=learner.num_updates,
             warmup_updates=self._warmup_updates,
@@ -127,7 +126,6 @@ class Reporter:
             device=self._rank.device_timer.totals(),
             late=self._world.late,
         )
-        return self._reports.vector(totals)
 
 
 def health_facts(world: World, learner: Learner) -> tuple[float, float, float]:

@@ -14,25 +14,19 @@ from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import CollectorWord, ControlPage
 from offpolicy.processes.handshake import LearnerGate
 from offpolicy.processes.mailbox import EvaluationRequests, Mailbox
-from offpolicy.processes.reports import LearnerReports, ProcessReports
+from offpolicy.processes.reports import Reports
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing
 from offpolicy.replay.row_layout import RowLayout
-from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase, PackerPhase
 from offpolicy.training.worker import WorkerSpec
-from offpolicy.types import CollectorTotals, EvaluatorTotals, SpaceSpec
+from offpolicy.types import CollectorTotals, EvaluatorTotals, LearnerTotals, SpaceSpec
 
 EPISODE_CAPACITY = 65_536  # finished episodes of a collector that the supervisor may not have read yet
 SAVE_BYTES_PER_S = 50e6  # of a slow disk
 OTHER_FILES = 32  # that the supervisor opens besides: of the records, and for a moment while it starts a process
-MAX_METRICS = 64  # training metrics of an algorithm
 COLLECTOR_COUNTERS = ("env_steps", "vector_steps", "policy_lag_sum", "policy_steps")
-COLLECTOR_PHASES = tuple(str(phase) for phase in CollectorPhase)
-LEARNER_PHASES = tuple(str(phase) for phase in LearnerPhase)
-PACKER_PHASES = tuple(str(phase) for phase in PackerPhase)
-EVALUATOR_PHASES = tuple(str(phase) for phase in EvaluatorPhase)
 EVALUATOR_WAKE = "evaluator_wake"
 
 
@@ -111,17 +105,17 @@ class RunMemory:
         sizes = {
             "control": ControlPage.nbytes(runner.world_size, num_collectors),
             "weights": Mailbox.nbytes(0),  # grown by the processes that open it: they know the policy's size
-            "learner_report": LearnerReports.nbytes(self.num_ranks, LEARNER_PHASES, PACKER_PHASES, MAX_METRICS),
+            "learner_report": Reports.nbytes(self.num_ranks),
         }
         for index in collectors:
             sizes |= {
                 f"{ring}-{index}": transport_nbytes(cfg, spec) // num_collectors,
-                f"collector_report-{index}": ProcessReports.nbytes(CollectorTotals, COLLECTOR_PHASES),
+                f"collector_report-{index}": Reports.nbytes(),
                 f"episodes-{index}": Ring.nbytes(EPISODE_CAPACITY, EPISODE_COLUMNS, 8),
             }
         if has_evaluator:
             sizes["evaluation"] = EvaluationRequests.nbytes(0)  # grown in the same way
-            sizes["evaluator_report"] = ProcessReports.nbytes(EvaluatorTotals, EVALUATOR_PHASES)
+            sizes["evaluator_report"] = Reports.nbytes()
         check_memory(cfg, spec)
         wake_names = [f"collector_wake-{index}" for index in collectors] + waiting_for_rows(cfg)
         wake_names += [EVALUATOR_WAKE] if has_evaluator else []
@@ -154,14 +148,9 @@ class RunMemory:
         self.control = control_page(self.blocks["control"].buffer, cfg)
         self.rings = [_replay_ring(self._buffer(f"replay-{i}"), cfg, spec) for i in collectors if has_replay]
         self.episodes = [Ring(self._buffer(f"episodes-{i}"), EPISODE_COLUMNS, np.float64) for i in collectors]
-        self.collector_reports = [
-            ProcessReports(self._buffer(f"collector_report-{i}"), CollectorTotals, COLLECTOR_PHASES) for i in collectors
-        ]
-        self.evaluator_reports = (
-            ProcessReports(self._buffer("evaluator_report"), EvaluatorTotals, EVALUATOR_PHASES)
-            if has_evaluator
-            else None
-        )
+        self.learner_reports = Reports[LearnerTotals](self._buffer("learner_report"), self.num_ranks)
+        self.collector_reports = [Reports[CollectorTotals](self._buffer(f"collector_report-{i}")) for i in collectors]
+        self.evaluator_reports = Reports[EvaluatorTotals](self._buffer("evaluator_report")) if has_evaluator else None
 
     def close(self) -> None:
         """Gives the memory and the descriptors back: a program may start many runs."""
@@ -190,10 +179,6 @@ class RunMemory:
         """Descriptors to pass to the processes, by name."""
         blocks = {name: block.fd for name, block in self.blocks.items()}
         return blocks | {name: wake_event.fd for name, wake_event in self.wake_events.items()}
-
-    def learner_reports(self, metrics: list[str]) -> LearnerReports:
-        """Returns the ranks' reports; rank 0 has sent the names of its metrics by then."""
-        return learner_reports(self._buffer("learner_report"), metrics, self.num_ranks)
 
 
 def waiting_for_rows(cfg: RunConfig) -> list[str]:
@@ -257,8 +242,3 @@ def rollout_ring(context: ChildContext, job: WorkerSpec, index: int) -> RolloutR
     """Returns the rollout ring of a collector."""
     layout = rollout_layout(job.cfg, job.spec)
     return RolloutRing(context.block(f"rollouts-{index}"), layout, job.cfg.rollout.slots)
-
-
-def learner_reports(buffer: memoryview, metrics: list[str], num_ranks: int) -> LearnerReports:
-    """Returns the report mailbox of all ranks."""
-    return LearnerReports(buffer, num_ranks, phases=LEARNER_PHASES, packer_phases=PACKER_PHASES, metrics=metrics)

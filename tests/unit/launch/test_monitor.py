@@ -43,11 +43,11 @@ LEARNER_HELLO: dict[str, Any] = {
 class FakeReports:
     """Reports whose version the test sets."""
 
-    def __init__(self, totals: Any) -> None:
+    def __init__(self, totals: LearnerTotals | CollectorTotals) -> None:
         self.version, self.totals = 0, totals
 
-    def read(self) -> Any:
-        return self.totals if self.version else None
+    def read(self) -> tuple[LearnerTotals | CollectorTotals, ...]:
+        return (self.totals,) if self.version else ()
 
 
 class FakeCores:
@@ -108,7 +108,7 @@ class Run:
         self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
         self.episodes = Ring(memoryview(bytearray(Ring.nbytes(4, EPISODE_COLUMNS, 8))), EPISODE_COLUMNS, np.float64)
         learner = LearnerTotals(NO_ACCOUNT, 5, 0, 0.0, METRICS)
-        self.learner_reports = FakeReports((learner,))
+        self.learner_reports = FakeReports(learner)
         self.collector_reports = FakeReports(CollectorTotals(NO_ACCOUNT, 0, 0, 0.0, 0))
         shared: Any = SimpleNamespace(
             control=self.control,
@@ -117,7 +117,7 @@ class Run:
             collector_reports=[self.collector_reports],
             evaluator_reports=None,
             num_ranks=1,
-            learner_reports=lambda names: self.learner_reports,
+            learner_reports=self.learner_reports,
         )
         self.shared, self.cores = shared, FakeCores()
         self.monitor = self._monitor()
@@ -148,7 +148,7 @@ class Run:
         self.send("collector", "hello", env_steps=env_steps, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
 
     def learner_updates(self, updates: int) -> None:
-        self.learner_reports.totals = (LearnerTotals(NO_ACCOUNT, updates, 0, 0.0, METRICS),)
+        self.learner_reports.totals = LearnerTotals(NO_ACCOUNT, updates, 0, 0.0, METRICS)
 
     def report(self) -> None:
         self.learner_reports.version += 1

@@ -23,7 +23,7 @@ from offpolicy.training.worker import HostPlan, WorkerSpec
 from offpolicy.types import Float64, SpaceSpec
 
 SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 22
 
 
 class FakeChild:
@@ -66,8 +66,8 @@ class FakeWorld(World):
         self.gathered: list[Float64] = []
         self.num_recounts = 0
 
-    def gather(self, values: Sequence[float] | Float64) -> Float64:
-        own = np.array(values, dtype=np.float64)
+    def gather(self, values: Any) -> Any:
+        own = values if isinstance(values, np.ndarray) else np.array(values, dtype=np.float64)
         self.gathered.append(own)
         return np.array([own, *self._others(own)])
 

@@ -14,12 +14,12 @@ from offpolicy.errors import DesyncError, NumericsError
 from offpolicy.nets.policy import flatten_into
 from offpolicy.processes.control_page import RankWord
 from offpolicy.processes.mailbox import Mailbox
+from offpolicy.processes.reports import Reports
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.rank import Rank
 from offpolicy.training.reporter import Reporter, WeightPublisher, check_health, health_facts
-from offpolicy.training.run_memory import learner_reports
-from offpolicy.types import NO_ACCOUNT, MetricTotals
+from offpolicy.types import NO_ACCOUNT, LearnerTotals, MetricTotals
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, tiny_learner
 
 
@@ -48,8 +48,8 @@ def reporter(rank: Rank, world: FakeWorld) -> tuple[Reporter, FakeLearner]:
     return Reporter(rank, world, learner, source), learner  # type: ignore[arg-type]  # a fake source
 
 
-def published(rank: Rank, num_ranks: int = 1) -> Any:
-    return learner_reports(rank.child.block("learner_report"), ["critic_loss"], num_ranks)
+def published(rank: Rank, num_ranks: int = 1) -> Reports[LearnerTotals]:
+    return Reports(rank.child.block("learner_report"), num_ranks)
 
 
 def test_an_iteration_updates_the_progress_words_and_asks_no_other_rank(make_rank: MakeRank) -> None:
