@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,6 @@ from offpolicy.config.schema import RESUMABLE, RunConfig, plugins_of
 from offpolicy.config.sections import RANK_RUNNERS
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
 from offpolicy.errors import (
-    EXIT_INTERRUPTED,
     EXIT_OK,
     CheckpointError,
     ConfigError,
@@ -62,7 +60,13 @@ from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.summary import RunStatus
 from offpolicy.processes.deaths import Restarts
 from offpolicy.processes.fork_server import ForkServer
-from offpolicy.processes.signals import drop_save_requests, interrupts_exit, signals_blocked, signals_queued
+from offpolicy.processes.signals import (
+    SignalKeeper,
+    drop_save_requests,
+    interrupts_exit,
+    signals_blocked,
+    signals_kept,
+)
 from offpolicy.processes.supervisor import TICK_S, Failure, Supervisor, SupervisorConfig
 from offpolicy.runs import mark_latest
 from offpolicy.timing.clock import Stopwatch, unix_s
@@ -124,6 +128,7 @@ class Parts:
     provenance: Provenance
     callbacks: Callbacks
     restarts: Restarts
+    signals: SignalKeeper
 
 
 def train_run(
@@ -165,7 +170,7 @@ def train_run(
         with (
             contextlib.closing(memory),
             interrupts_exit(),  # by a stop during the claim, which has left the run directory as it was
-            signals_queued(ends_process=ends_process) as kept,
+            signals_kept(ends_process=ends_process) as kept,
             plan.claim(kept.stops_raise if host.is_alone else contextlib.nullcontext) as run,
             signals_blocked(),
             _store_listener(plan.cfg, host) as listener,
@@ -200,7 +205,7 @@ def train_run(
                     os.write(log_fd, f"warning: {warning}\n".encode())
                 # A launcher that has started all hosts begins them again together.
                 restarts = Restarts(0 if host.job else cfg.runner.max_restarts, watch.elapsed_s)
-                parts = Parts(run, memory, server, log_fd, listener, provenance, own, restarts)
+                parts = Parts(run, memory, server, log_fd, listener, provenance, own, restarts, kept)
                 try:
                     code, failure = _run(job, parts, watch)
                 finally:
@@ -275,6 +280,7 @@ def _supervise(
     )  # fmt: skip
     limits = SupervisorConfig(
         parts.server,
+        parts.signals,
         parts.log_fd,
         STOP_TIMEOUT_S + save_s(cfg, job.spec),
         cfg.env.step_timeout_s,
@@ -314,8 +320,6 @@ def _supervise(
         finally:
             refusal = None if again else conclude(parts.run.path, monitor, logger, outcome, parts.provenance)
     if again is not None:
-        if supervisor.signal_code:  # since: it is kept for the next supervisor
-            os.kill(os.getpid(), signal.SIGINT if supervisor.signal_code == EXIT_INTERRUPTED else signal.SIGTERM)
         return again
     if refusal is not None and outcome.exit_code == EXIT_OK:
         cause = f"summary.json was not written: {refusal}"
@@ -334,9 +338,9 @@ def _spawn(
     """
     cfg, end_s = job.cfg, elapsed_s() + job.cfg.runner.start_timeout_s
     while not parts.server.is_ready(TICK_S) and elapsed_s() < end_s:
-        if supervisor.signal_code and job.host.is_alone:
+        if job.host.is_alone and supervisor.take_signals():
             break
-    if supervisor.signal_code and job.host.is_alone:
+    if job.host.is_alone and supervisor.take_signals():
         return []
     payload, fds = job.to_json(), parts.memory.fds
     names = [("learner", rank) for rank in range(cfg.runner.world_size)]

@@ -21,7 +21,7 @@ from offpolicy.envs.vectorization import TOGETHER, resolve_vectorization
 from offpolicy.envs.worker_pool import OPEN_GRACE_S
 from offpolicy.errors import EnvFailure, HangError
 from offpolicy.processes.children import module_path
-from offpolicy.processes.fork_server import ChildError, ChildRaised, ChildTimeout, ForkServer, call_in_child
+from offpolicy.processes.fork_server import ChildError, ChildTimeout, ForkServer, call_in_child
 from offpolicy.types import SpaceSpec
 
 
@@ -48,8 +48,7 @@ def probe(cfg: EnvConfig, server: ForkServer | None = None) -> SpaceSpec:
     except ChildTimeout as error:
         raise HangError(f"{cfg.id} was not created, reset and stepped once within {timeout_s:g} s") from error
     except ChildError as error:
-        how = f"raised {error.reason}" if isinstance(error, ChildRaised) else error.reason
-        raise EnvFailure(f"{cfg.id}: the process that tried it {how}\n{error.output}") from error
+        raise EnvFailure(f"{cfg.id}: the process that tried it {error.reason}\n{error.output}") from error
     return SpaceSpec.from_json(found)
 
 

@@ -70,23 +70,22 @@ def main(fds: list[int]) -> int:
     """Entry of a fork: reads from the first descriptor what to run, and runs it; returns the exit code."""
     spec_fd, message_fd, lifeline_fd, *shared = fds
     with os.fdopen(spec_fd, "rb") as source:
-        spec = json.load(source)
+        role, index, target, payload, names, supervisor_pid = json.load(source)
     for fd in (message_fd, lifeline_fd, *shared):
         os.set_inheritable(fd, False)  # programs that an environment starts must not keep our pipes open
     drop_refused("stdout", "stderr")  # to train.log, on a disk that may be full
     leave_signals()
-    die_with_parent(spec["supervisor_pid"])
+    die_with_parent(supervisor_pid)
     threading.Thread(target=_end_with, args=(lifeline_fd,), name="lifeline", daemon=True).start()
-    show_name(f"op-{spec['role']}-{spec['index']}")
-    be_killed_first(spec["role"])
-    fault.arm(spec["role"], spec["index"])
+    show_name(f"op-{role}-{index}")
+    be_killed_first(role)
+    fault.arm(role, index)
     fault.hit("child.start")
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     sys.path.append(os.getcwd())  # where `module:EnvId` lives; last, so that it shadows nothing
-    named = dict(zip(spec["fds"], shared, strict=True))
-    context = ChildContext(spec["role"], spec["index"], spec["payload"], named, message_fd)
-    code = _call(context, spec["target"])
+    context = ChildContext(role, index, payload, dict(zip(names, shared, strict=True)), message_fd)
+    code = _call(context, target)
     try:
         context.closing.close()
     except BaseException:  # how the child has ended is sent

@@ -48,20 +48,24 @@ SPIN_ROUNDS = 3_000
 # For a learner that tries its numbers of threads (ADR 45). Its threads stay awake in the serial parts of an update, and
 # in a collector's turn that is short.
 LONG_SPIN_ROUNDS = 60_000
-MESSAGE_BYTES = 65_536  # of a request or an answer, at most
+MESSAGE_BYTES = 64  # of a request or an answer, at most: each is a number in decimal digits
+READY = 0  # the answer that the server gives by itself, once it has imported everything
 MOST_FDS = 200  # descriptors in one message; the kernel takes 253
 TIMEOUT_S = 120.0  # of an answer of the server, or to a call, unless another one is set
 ADOPTION_POLL_S = 0.0002
 _ROOT = str(Path(__file__).resolve().parents[2])
 # The root is on the path just for this import: the server must run our code, but find nothing else there.
 _SERVE = (
-    "import sys; sys.path.insert(0, sys.argv[2]); from offpolicy.processes.fork_server import serve; sys.path.pop(0);"
-    " serve()"
+    "import sys; _, fd, root, parent, *modules = sys.argv; sys.path.insert(0, root);"
+    " from offpolicy.processes.fork_server import serve; sys.path.pop(0); serve(int(fd), int(parent), modules)"
 )
 
 
 class ForkServer:
-    """The client's side. Use it on the main thread and as a context manager: its exit ends the server."""
+    """The client's side: a request is a number of descriptors, which follow, its answer a pid, or an errno below 0.
+
+    Use it on the main thread and as a context manager: its exit ends the server.
+    """
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str], spin_rounds: int = SPIN_ROUNDS) -> None:
         """`modules`: what it imports, in this order; it forks between two of them, too.
@@ -112,10 +116,7 @@ class ForkServer:
         `payload`: JSON values. `fds`: descriptors that it inherits, by name. `log_fd`: file of its stdout and stderr.
         It ends when the other end of `lifeline_fd` is closed. Raises `StartError`.
         """
-        spec = {
-            "role": role, "index": index, "target": target, "payload": payload, "fds": list(fds),
-            "supervisor_pid": os.getpid(),
-        }  # fmt: skip
+        spec = (role, index, target, payload, list(fds), os.getpid())
         with contextlib.ExitStack() as opened:
             messages, theirs = os.pipe()
             opened.callback(os.close, messages)
@@ -138,24 +139,22 @@ class ForkServer:
 
         Raises `StartError` if the server cannot be used, and `OSError` if the machine refuses.
         """
-        request = {"num_fds": len(fds)}
         try:
-            self._send(request, fds)
+            self._send(fds)
         except (ConnectionError, ProcessLookupError):  # it is gone, and has not begun with this request
             self.close()
             self._start()
-            self._send(request, fds)
+            self._send(fds)
         try:
-            while "ready" in (answer := self._receive()):
+            while (answer := self._receive()) == READY:
                 pass
         except OSError as error:
             cause = self._ended()
             self.close()  # or a late answer would be taken for that to the next request
             raise cause from error
-        if "errno" in answer:
-            raise OSError(answer["errno"], os.strerror(answer["errno"]))
-        pid: int = answer["pid"]
-        return pid
+        if answer < 0:
+            raise OSError(-answer, os.strerror(-answer))
+        return answer
 
     def _start(self) -> None:
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the kernel would drop all exit codes
@@ -164,34 +163,33 @@ class ForkServer:
             self._output = opened.enter_context(scratch_file())
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             opened.callback(self._socket.close)
+            arguments = [str(theirs.fileno()), _ROOT, str(os.getpid()), *self._modules]
             with theirs, signals_blocked():
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-X", "faulthandler", "-c", _SERVE, str(theirs.fileno()), _ROOT],
+                    [sys.executable, "-P", "-X", "faulthandler", "-c", _SERVE, *arguments],
                     pass_fds=(theirs.fileno(),), env=self._environment,
                     stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
                 )  # fmt: skip
             opened.callback(self._process.wait)
             opened.callback(self._process.kill)
             self._is_ready = False
-            self._send({"parent_pid": os.getpid(), "modules": self._modules})
             self._opened = opened.pop_all()
 
-    def _send(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
+    def _send(self, fds: Sequence[int]) -> None:
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)  # it may have been raised since the server began
         resource.prlimit(self.pid, resource.RLIMIT_NOFILE, limits)
         self._socket.settimeout(self.timeout_s)
-        self._socket.send(json.dumps(message).encode())
+        self._socket.send(b"%d" % len(fds))
         for begin in range(0, len(fds), MOST_FDS):
             socket.send_fds(self._socket, [b"f"], fds[begin : begin + MOST_FDS])
 
-    def _receive(self) -> dict[str, Any]:
-        """Returns the next message. Raises `OSError` if the server has ended, or gives no answer in time."""
+    def _receive(self) -> int:
+        """Returns the next answer. Raises `OSError` if the server has ended, or gives none in time."""
         data = self._socket.recv(MESSAGE_BYTES)
         if not data:
             raise ConnectionResetError("the fork server has ended")
-        message: dict[str, Any] = json.loads(data)
-        self._is_ready |= "ready" in message
-        return message
+        self._is_ready |= int(data) == READY
+        return int(data)
 
     def _ended(self) -> StartError:
         """Returns why the server cannot be used, with what it printed last."""
@@ -217,10 +215,6 @@ class ChildTimeout(ChildError):
     """The child was killed because it did not finish in time."""
 
 
-class ChildRaised(ChildError):
-    """The function raised an error that is none of the library's; its traceback ends the output."""
-
-
 def call_in_child(
     target: str, payload: Any = None, *, timeout_s: float = TIMEOUT_S, server: ForkServer | None = None
 ) -> Any:  # Any: JSON values
@@ -228,22 +222,19 @@ def call_in_child(
 
     That is a fork of `server`, or of one that has imported nothing. It, and whatever it started, is killed when the
     call ends and when this process dies. It finds modules of the working directory, after all others. An
-    `OffPolicyError` of the function is raised here with its type and text, any other error as `ChildRaised`. Raises
-    `ChildTimeout` after `timeout_s` and `ChildError` if the child died.
+    `OffPolicyError` of the function is raised here with its type and text. Raises `ChildError` for any other error, or
+    if the child died, and `ChildTimeout` after `timeout_s`.
     """
     known = own_children()
     with contextlib.ExitStack() as opened:
         output = opened.enter_context(scratch_file())
         opened.enter_context(adopting())
         parent = server or opened.enter_context(ForkServer([], os.environ))
+        known.add(parent.pid)
         lifeline = os.pipe()
         for fd in lifeline:
             opened.callback(os.close, fd)
-
-        def end_left() -> None:
-            end_adopted({*known, parent.pid})
-
-        opened.enter_context(cleaned_up(end_left))
+        opened.enter_context(cleaned_up(lambda: end_adopted(known)))
         child = parent.start("call", 0, target, payload, {}, output.fileno(), lifeline[0])
         opened.callback(child.close)
         try:
@@ -254,7 +245,7 @@ def call_in_child(
         finally:
             child.kill()
             child.wait(KILL_TIMEOUT_S)
-            end_left()
+            end_adopted(known)
         while child.read() is not None:
             pass
         printed = tail_of(output)
@@ -265,54 +256,51 @@ def call_in_child(
     error = child.error
     kind = None if error["traceback"] else getattr(errors, error["error"], None)
     if kind is None:
-        raise ChildRaised(f"{error['error']}: {error['text']}", printed)
+        raise ChildError(f"raised {error['error']}: {error['text']}", printed)
     raise kind(error["problems"] or error["text"])
 
 
 # -- the server -------------------------------------------------------------------------------------------------------
 
 
-def serve() -> NoReturn:
-    """Imports what the client names, then forks on request; ends when the client closes the socket, or dies.
+def serve(fd: int, parent_pid: int, modules: Sequence[str]) -> NoReturn:
+    """Imports the modules, then forks on request; ends when the client closes the socket `fd`, or dies.
 
     The signals of a run stay blocked, as the client has blocked them at the start, in a fork until `leave_signals`: a
     stop is often sent to all processes of a group.
     """
-    sock = socket.socket(fileno=int(sys.argv[1]))
+    sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)
-    task = json.loads(sock.recv(MESSAGE_BYTES))
-    die_with_parent(task["parent_pid"])
+    die_with_parent(parent_pid)
     show_name("op-forkserver")
     gc.disable()  # until a fork: what the imports make stays, and looking at it took 0.3 of the 2.0 s of torch's import
-    for name in task["modules"]:
+    for name in modules:
         importlib.import_module(name)
         sys.stdout.flush()  # or each fork would print it again
         gc.freeze()  # the collector of a fork never looks at it, and so copies none of its pages
         while wait_readable(0.0, sock.fileno()):
-            _answer(sock, task["parent_pid"])
-    sock.send(b'{"ready": true}')
+            _answer(sock)
+    sock.send(b"%d" % READY)
     while True:
-        _answer(sock, task["parent_pid"])
+        _answer(sock)
 
 
-def _answer(sock: socket.socket, parent_pid: int) -> None:
+def _answer(sock: socket.socket) -> None:
     """Answers one request with the pid of a new process, which runs its main function here and exits."""
-    data = sock.recv(MESSAGE_BYTES)
+    data, fds = sock.recv(MESSAGE_BYTES), list[int]()
     if not data:
         sys.exit(0)
-    num_fds, fds = json.loads(data)["num_fds"], list[int]()
-    while len(fds) < num_fds:
+    while len(fds) < int(data):
         fds += socket.recv_fds(sock, 1, MOST_FDS)[1]
     read, write = os.pipe()
     try:
         between = os.fork()
     except OSError as error:
-        between, answer = -1, _refusal(error)
+        between, answer = -1, b"%d" % -(error.errno or errno.EAGAIN)
     if not between:
         _fork_and_end(write)
         for fd in (read, write, sock.detach()):
             os.close(fd)
-        die_with_parent(parent_pid)
         for number, fd in enumerate(fds[:3]):
             os.dup2(fd, number)
             os.close(fd)
@@ -323,26 +311,21 @@ def _answer(sock: socket.socket, parent_pid: int) -> None:
     os.close(write)
     if between > 0:
         os.waitpid(between, 0)
-        answer = os.read(read, MESSAGE_BYTES) or _refusal(OSError(errno.EAGAIN, ""))  # it was killed
+        answer = os.read(read, MESSAGE_BYTES) or b"%d" % -errno.EAGAIN  # it was killed
     for fd in (read, *fds):
         os.close(fd)
     sock.send(answer)
 
 
 def _fork_and_end(answer_fd: int) -> None:
-    """Forks, writes the pid and ends; returns in the fork, once this process has ended."""
+    """Forks, writes the answer and ends; returns in the fork, once this process has ended."""
     own_pid = os.getpid()
     try:
-        pid = os.fork()
-        answer = json.dumps({"pid": pid}).encode()
+        answer = os.fork()
     except OSError as error:
-        pid, answer = own_pid, _refusal(error)
-    if pid:
-        os.write(answer_fd, answer)
+        answer = -(error.errno or errno.EAGAIN)
+    if answer:
+        os.write(answer_fd, b"%d" % answer)
         os._exit(0)
     while os.getppid() == own_pid:
         select.select([], [], [], ADOPTION_POLL_S)
-
-
-def _refusal(error: OSError) -> bytes:
-    return json.dumps({"errno": error.errno}).encode()

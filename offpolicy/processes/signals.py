@@ -1,4 +1,4 @@
-"""Signals: those that end a command before its run, those that a run keeps and handles, and none in its children.
+"""Signals: those that end a command before its run, those that a run keeps, and none in its children.
 
 It imports almost nothing, so that a command can use it before everything else.
 """
@@ -85,12 +85,15 @@ def drop_save_requests() -> None:
 
 
 class SignalKeeper:
-    """A handler that keeps the signals which have come until they are taken, or dropped once a run has its outcome."""
+    """The handler of a run's signals: it keeps them until they are taken, or dropped once the run has its outcome.
 
-    def __init__(self) -> None:
+    `fd` can be read once one has come.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self.is_dropping = fd, False
         self._numbers: list[int] = []
         self._raises = False
-        self.is_dropping = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if not self.is_dropping:
@@ -113,25 +116,29 @@ class SignalKeeper:
             raise KeyboardInterrupt
 
     def drop(self) -> None:
-        """Forgets the signals that have come, and those that will: the run has its outcome."""
+        """Drops the signals that have come, and those that will: the run has its outcome."""
         self.is_dropping = True
         self._numbers.clear()
 
     def take(self) -> list[int]:
         """Returns the signals that have come since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fd, 4096)
         numbers, self._numbers = self._numbers, []
         return numbers
 
 
 @contextlib.contextmanager
-def signals_queued(*, ends_process: bool = False) -> Iterator[SignalKeeper]:
-    """Keeps the run's signals for `signals_handled`, or until the end of the block.
+def signals_kept(*, ends_process: bool = False) -> Iterator[SignalKeeper]:
+    """Keeps the run's signals; those that are left at the end of the block go to the handlers before it.
 
     To block them is not enough: the kernel gives a signal that the main thread blocks to a thread of a library.
     `ends_process`: the process ends with the block. Once they are dropped, the signals are then ignored from there on:
     an interpreter that is being taken down calls no handler of Python's, and would die of them.
     """
-    keeper = SignalKeeper()
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    keeper = SignalKeeper(reader)
+    wakeup_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     before = handle_signals(RUN_SIGNALS, keeper)
     try:
         yield keeper
@@ -139,36 +146,17 @@ def signals_queued(*, ends_process: bool = False) -> Iterator[SignalKeeper]:
         is_over = ends_process and keeper.is_dropping
         for number, handler in before.items():
             signal.signal(number, signal.SIG_IGN if is_over else handler)
-        for kept in keeper.take():
-            os.kill(os.getpid(), kept)
-
-
-@contextlib.contextmanager
-def signals_handled(handler: Handler) -> Iterator[int]:
-    """Calls `handler` with the run's signals, first with those that were kept or blocked.
-
-    Yields a descriptor that can be read once a signal has come.
-    """
-    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    wakeup_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    before = handle_signals(RUN_SIGNALS, handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, RUN_SIGNALS)
-    for keeper in before.values():
-        for number in keeper.take() if isinstance(keeper, SignalKeeper) else ():
-            handler(number, None)
-    try:
-        yield reader
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
         signal.set_wakeup_fd(wakeup_before)
+        left = keeper.take()
         os.close(reader)
         os.close(writer)
+        for number in left:
+            os.kill(os.getpid(), number)
 
 
 @contextlib.contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Blocks the run's signals. A child started inside inherits that, and unblocks them once it ignores them."""
+    """Blocks the run's signals. What is started inside inherits that."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, RUN_SIGNALS)
     try:
         yield

@@ -14,7 +14,6 @@ import selectors
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 from offpolicy import fault
@@ -35,7 +34,7 @@ from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWor
 from offpolicy.processes.deaths import OomWatch, Restarts
 from offpolicy.processes.fork_server import ForkServer
 from offpolicy.processes.shared_memory import WakeEvent
-from offpolicy.processes.signals import SAVE_SIGNAL, signals_handled, stop_code
+from offpolicy.processes.signals import RUN_SIGNALS, SAVE_SIGNAL, SignalKeeper, stop_code
 
 TICK_S = 0.1  # at most, between two checks of the children
 SECOND_S = 0.5  # a signal so soon after the first is the same one: launchers forward what their child has got too
@@ -68,6 +67,7 @@ class SupervisorConfig:
     """The clock and the limits of a supervisor."""
 
     server: ForkServer  # of which the children are forks
+    signals: SignalKeeper
     log_fd: int  # the file of the children's stdout and stderr
     stop_timeout_s: float  # for the iteration, the final checkpoint and the children's exit
     step_timeout_s: float  # of a step of the environments
@@ -98,7 +98,6 @@ class Supervisor:
         self._oom = OomWatch(config.elapsed_s)
         self._selector = selectors.DefaultSelector()  # data: the child that has written, None for all else
         self._first_signal_s: float | None = None
-        self._is_signal_shown = False
         self._has_lost_one = False  # True after a death that the run survives: all processes begin again
         self._deadline_s: float | None = None  # of the stop
         self._is_hastened = self._is_killing = False  # a learner is lost, so nothing will be saved; all were killed
@@ -114,8 +113,8 @@ class Supervisor:
             self._lifeline = os.pipe()
             for fd in self._lifeline:
                 steps.callback(os.close, fd)
-            self._signals = steps.enter_context(signals_handled(self._on_signal))
-            self._selector.register(self._signals, selectors.EVENT_READ)
+            self._selector.register(self._config.signals.fd, selectors.EVENT_READ)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, RUN_SIGNALS)  # blocked for what was started before
             steps.callback(self._end_children)
             self._entered = steps.pop_all()
         return self
@@ -144,17 +143,13 @@ class Supervisor:
     def run(self, on_tick: Callable[[], None], on_signal: Callable[[], None] = lambda: None) -> None:
         """Supervises until every child has exited. `on_tick` is called about ten times a second.
 
-        `on_signal` is called at once when the first signal has come: a signal wakes the loop.
+        `on_signal` is called at once when the first stop has come: a signal wakes the loop.
         """
         while self.children:
             for key, _ in self._selector.select(TICK_S):
-                if key.fd == self._signals:
-                    os.read(self._signals, 64)
-                elif key.data is not None and not self._read(key.data):
+                if key.data is not None and not self._read(key.data):
                     self._selector.unregister(key.fd)
-            if self._first_signal_s is not None and not self._is_signal_shown:
-                on_signal()
-                self._is_signal_shown = True
+            self.take_signals(on_signal)
             self.tick()
             on_tick()
 
@@ -178,6 +173,26 @@ class Supervisor:
             self._deadline_s = self._now_s + self._config.stop_timeout_s
         for wake_event in self._wake_events:
             wake_event.set()
+
+    def take_signals(self, on_signal: Callable[[], None] = lambda: None) -> int:
+        """Handles the signals that have come; returns the exit code of the first stop, 0 before there is one.
+
+        The first stop lets all processes save. A Ctrl-C that comes later than `SECOND_S` kills them.
+        """
+        for number in self._config.signals.take():
+            now_s = self._config.elapsed_s()
+            if number == SAVE_SIGNAL:
+                for word in (HostWord.SAVE_REQUEST, HostWord.SAVE_SIGNALS):
+                    self._control.host[word] += 1
+            elif self._first_signal_s is None:
+                self._first_signal_s = now_s
+                if self.failure is None:
+                    self.signal_code = stop_code(number)
+                self.stop(Stop.FINISH)
+                on_signal()
+            elif number == signal.SIGINT and now_s - self._first_signal_s >= SECOND_S:
+                self._kill_all()
+        return self.signal_code
 
     # -- ends of children ---------------------------------------------------------------------------------------------
 
@@ -428,21 +443,4 @@ class Supervisor:
             if self.failure is None and level == Stop.FINISH:
                 cause = f"did not finish within {self._config.stop_timeout_s:g} s of the stop request"
                 self._fail(self._blocking_child(), HangError.exit_code, cause)
-            self._kill_all()
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Asks for a checkpoint, or for the end: the first stop lets all processes save, a second Ctrl-C kills them.
-
-        That is one that comes later than `SECOND_S`, once the screen was given the text that the run stops.
-        """
-        now_s = self._config.elapsed_s()
-        if number == SAVE_SIGNAL:
-            for word in (HostWord.SAVE_REQUEST, HostWord.SAVE_SIGNALS):
-                self._control.host[word] += 1
-        elif self._first_signal_s is None:
-            self._first_signal_s = now_s
-            if self.failure is None:
-                self.signal_code = stop_code(number)
-            self.stop(Stop.FINISH)
-        elif number == signal.SIGINT and self._is_signal_shown and now_s - self._first_signal_s >= SECOND_S:
             self._kill_all()

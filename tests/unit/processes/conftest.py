@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from offpolicy.processes.children import Child
 from offpolicy.processes.control_page import ControlPage, HostWord, Stop
 from offpolicy.processes.deaths import Restarts
 from offpolicy.processes.shared_memory import WakeEvent
+from offpolicy.processes.signals import signals_kept
 from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig
 
 STOP_TIMEOUT_S, STEP_TIMEOUT_S = 60.0, 10.0
@@ -64,8 +66,18 @@ class Stage:
         self.restarts = Restarts(max_restarts, lambda: self.now_s)
         self.event = WakeEvent.create()
         self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(2, 2))), 2, 2)
+        self._entered = ExitStack()
+        signals = self._entered.enter_context(signals_kept())
         config = SupervisorConfig(
-            NO_SERVER, 2, STOP_TIMEOUT_S, STEP_TIMEOUT_S, lambda: self.now_s, self.restarts, num_hosts=2, **limits
+            NO_SERVER,
+            signals,
+            2,
+            STOP_TIMEOUT_S,
+            STEP_TIMEOUT_S,
+            lambda: self.now_s,
+            self.restarts,
+            num_hosts=2,
+            **limits,
         )
         self.messages: list[tuple[str, Any]] = []
         self.supervisor = Supervisor(
@@ -75,7 +87,7 @@ class Stage:
         self._roles = roles
 
     def __enter__(self) -> Stage:
-        self.supervisor.__enter__()
+        self._entered.enter_context(self.supervisor)
         for name in self._roles:
             self.add(name)
         return self
@@ -87,7 +99,7 @@ class Stage:
         self.supervisor.add(self.processes[name])
 
     def __exit__(self, *error: object) -> None:
-        self.supervisor.__exit__(*error)
+        self._entered.close()
         for process in self.processes.values():
             os.close(process.pipe)
 

@@ -11,7 +11,7 @@ import pytest
 
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.processes.children import describe_exit
-from offpolicy.processes.fork_server import ChildError, ChildRaised, ChildTimeout, ForkServer, call_in_child
+from offpolicy.processes.fork_server import ChildError, ChildTimeout, ForkServer, call_in_child
 from offpolicy.processes.signals import signals_blocked
 from tests.unit.processes.conftest import wait_until
 
@@ -124,9 +124,9 @@ def test_errors_of_the_library_are_raised_again_with_their_type_and_text() -> No
     ],
 )
 def test_other_errors_are_reported_with_type_and_traceback(target: str, reason: str) -> None:
-    with pytest.raises(ChildRaised) as caught:
+    with pytest.raises(ChildError) as caught:
         call_in_child(target)
-    assert caught.value.reason == reason
+    assert caught.value.reason == f"raised {reason}"
     assert "Traceback (most recent call last)" in caught.value.output
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.processes.signals import signals_blocked, signals_handled, signals_queued
+from offpolicy.processes.signals import signals_blocked, signals_kept
 from tests.unit.processes.conftest import Stage
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -94,38 +95,36 @@ def ignored(number: signal.Signals) -> Iterator[None]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_a_signal_that_was_ignored_at_entry_stays_ignored(number: signal.Signals) -> None:
     with ignored(number):
-        with signals_handled(lambda number, frame: pytest.fail("handled")):
+        with signals_kept() as kept:
             os.kill(os.getpid(), number)
-            assert signal.getsignal(number) == signal.SIG_IGN
+            assert (signal.getsignal(number), kept.take()) == (signal.SIG_IGN, [])
         assert signal.getsignal(number) == signal.SIG_IGN
 
 
 def test_a_second_ctrl_c_counts_once_the_first_was_shown_and_half_a_second_has_passed() -> None:
     with Stage("learner-0") as stage:
-        seen = list[bool]()
+        seen = list[float]()
 
         def interrupt() -> None:
             os.kill(os.getpid(), signal.SIGINT)
-            seen.append(stage.processes["learner-0"].poll() is None)
 
         def interrupt_twice() -> None:
             interrupt()
             interrupt()  # not shown yet
 
-        stage.run({0: interrupt_twice, 1: interrupt, 3: interrupt}, tick_s=0.3, on_signal=lambda: seen.append(True))
-        assert seen == [True, True, True, True, False]
+        script = {0: interrupt_twice, 1: interrupt, 3: interrupt}
+        stage.run(script, tick_s=0.3, on_signal=lambda: seen.append(stage.now_s))
+        assert (seen, stage.now_s) == ([pytest.approx(100.3)], pytest.approx(101.5))
         assert stage.supervisor.signal_code == 130
 
 
 def test_a_signal_that_came_between_the_claim_and_the_first_process_stops_the_run() -> None:
-    numbers = list[int]()
-    with signals_queued():
+    with Stage("learner-0") as stage:
         sender = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT))  # this thread does not block it
         with signals_blocked():
             sender.start()
             sender.join()
-        with signals_handled(lambda number, frame: numbers.append(number)):
-            assert numbers == [signal.SIGINT]
+        assert stage.supervisor.take_signals() == 130
 
 
 def test_a_program_with_a_wakeup_descriptor_of_its_own_gets_it_back() -> None:
@@ -135,9 +134,10 @@ def test_a_program_with_a_wakeup_descriptor_of_its_own_gets_it_back() -> None:
         writer.setblocking(False)
         before = signal.set_wakeup_fd(writer.fileno())
         try:
-            with signals_handled(lambda number, frame: None) as fd:
+            with signals_kept() as kept:
                 os.kill(os.getpid(), signal.SIGTERM)
-                assert os.read(fd, 64) == bytes([signal.SIGTERM])
+                assert select.select([kept.fd], [], [], 20.0)[0]
+                assert kept.take() == [signal.SIGTERM]
             assert signal.set_wakeup_fd(before) == writer.fileno()
         finally:
             signal.set_wakeup_fd(before)
@@ -149,7 +149,7 @@ def test_a_kept_stop_interrupts_what_may_be_interrupted_and_stays_kept() -> None
             for number in numbers:
                 os.kill(os.getpid(), number)
 
-    with signals_queued() as kept:
+    with signals_kept() as kept:
         with pytest.raises(KeyboardInterrupt):
             read(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):  # of the one that has come
@@ -162,14 +162,14 @@ def test_a_kept_stop_interrupts_what_may_be_interrupted_and_stays_kept() -> None
 
 ENDING = """
 import os, signal, sys
-from offpolicy.processes.signals import signals_queued
+from offpolicy.processes.signals import signals_kept
 
 class Late:
     def __del__(self):  # when the interpreter has taken down its handlers
         os.kill(os.getpid(), signal.SIGNUMBER)
 
 late = Late()
-with signals_queued(ends_process=True) as kept:
+with signals_kept(ends_process=True) as kept:
     kept.drop()
 os.kill(os.getpid(), signal.SIGNUMBER)
 sys.exit(int(sys.argv[1]))
@@ -186,9 +186,9 @@ def test_a_signal_after_the_end_of_a_run_does_not_change_the_exit_code() -> None
 def test_a_program_that_goes_on_gets_its_handlers_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
     for ends_process in (False, True):  # no run has ended in the block
-        with signals_queued(ends_process=ends_process) as kept:
+        with signals_kept(ends_process=ends_process) as kept:
             assert signal.getsignal(signal.SIGTERM) is kept
         assert signal.getsignal(signal.SIGTERM) is before
-    with signals_queued() as kept:
+    with signals_kept() as kept:
         kept.drop()
     assert signal.getsignal(signal.SIGTERM) is before
