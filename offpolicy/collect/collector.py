@@ -149,9 +149,7 @@ def wait_turn(parts: CollectorParts) -> bool:
                 turn = gate.wait_turn(may_step)
         else:
             with phase(CollectorPhase.SNAPSHOT):
-                with gate.saving():
-                    error = parts.take_snapshot()
-                gate.snapshot_taken(error)
+                gate.answer_snapshot(parts.take_snapshot)
                 turn = gate.turn(may_step)
     return turn is Turn.STEP
 

@@ -105,11 +105,18 @@ class ControlPage:
         """True while the process waits for another one."""
         return bool(self.words(role, index)[RankWord.IS_WAITING])
 
+    def owes_snapshot(self, index: int) -> bool:
+        """True while a collector has not answered the newest request for a snapshot."""
+        return self.leader[RankWord.SNAPSHOT_REQUEST] > self.collectors[index][CollectorWord.SNAPSHOT_DONE]
+
+    def is_released(self, index: int) -> bool:
+        """False in a stop, and while the learner still copies the rows that belong to a collector's snapshot."""
+        done = self.collectors[index][CollectorWord.SNAPSHOT_DONE]
+        return not self.is_stopping and self.leader[RankWord.SNAPSHOT_RELEASE] >= done
+
     def is_asked(self, role: str, index: int) -> bool:
         """True while a collector owes a snapshot, or any process its exit: it has no reason to wait."""
-        if self.host[HostWord.STOP] == Stop.EXIT or role != "collector":
-            return self.host[HostWord.STOP] == Stop.EXIT
-        return self.leader[RankWord.SNAPSHOT_REQUEST] > self.collectors[index][CollectorWord.SNAPSHOT_DONE]
+        return self.host[HostWord.STOP] == Stop.EXIT or (role == "collector" and self.owes_snapshot(index))
 
     def may_go(self, role: str, index: int) -> bool:
         """True for a collector that owes a snapshot, or may take a step: it has no reason to wait for the learner.
@@ -118,7 +125,5 @@ class ControlPage:
         """
         if role != "collector":
             return False
-        own, leader = self.collectors[index], self.leader
-        is_released = leader[RankWord.SNAPSHOT_RELEASE] >= own[CollectorWord.SNAPSHOT_DONE]
-        has_grant = own[CollectorWord.ENV_STEPS] < leader[RankWord.GRANTED]
-        return self.is_asked(role, index) or (is_released and has_grant and not self.is_stopping)
+        has_grant = self.collectors[index][CollectorWord.ENV_STEPS] < self.leader[RankWord.GRANTED]
+        return self.is_asked(role, index) or (self.is_released(index) and has_grant)

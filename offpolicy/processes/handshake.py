@@ -7,9 +7,8 @@ transitions exist once each has done ceil(E / C).
 
 from __future__ import annotations
 
-import contextlib
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from offpolicy import fault
@@ -36,7 +35,7 @@ class CollectorGate:
     """A collector's side. `to_wake` are the events of all that may be waiting for its rows."""
 
     def __init__(self, control: ControlPage, index: int, wake_event: WakeEvent, to_wake: Sequence[WakeEvent]) -> None:
-        self._control, self._wake_event, self._to_wake = control, wake_event, tuple(to_wake)
+        self._control, self._index, self._wake_event, self._to_wake = control, index, wake_event, tuple(to_wake)
         self._own = control.collectors[index]
         self._announced = -1  # rows or rollouts handed over when the others were last woken
 
@@ -59,28 +58,22 @@ class CollectorGate:
 
     def turn(self, may_go: Callable[[int], bool]) -> Turn | None:
         """Returns what to do next, None if there is nothing yet. A snapshot is taken between steps, never in one."""
-        leader = self._control.leader
-        if self._control.host[HostWord.STOP] == Stop.EXIT:
+        control = self._control
+        if control.host[HostWord.STOP] == Stop.EXIT:
             return Turn.STOP
-        done = self._own[CollectorWord.SNAPSHOT_DONE]
-        if leader[RankWord.SNAPSHOT_REQUEST] > done:
+        if control.owes_snapshot(self._index):
             return Turn.SNAPSHOT
-        # Until the release the learner is still copying the rows that belong to the snapshot.
-        may_step = not self._control.is_stopping and leader[RankWord.SNAPSHOT_RELEASE] >= done
-        return Turn.STEP if may_step and may_go(leader[RankWord.GRANTED]) else None
+        return Turn.STEP if control.is_released(self._index) and may_go(control.leader[RankWord.GRANTED]) else None
 
-    @contextlib.contextmanager
-    def saving(self) -> Iterator[None]:
-        """Announces in the block that the requested snapshot is being written: a disk may take its time."""
+    def answer_snapshot(self, take: Callable[[], OSError | None]) -> None:
+        """Takes the requested snapshot; announces that it is on disk, or what the disk refused, as `take` returns it.
+
+        The disk may take its time.
+        """
         self._own[CollectorWord.IS_SAVING] = 1
         self._own[CollectorWord.PROGRESS] += 1
-        try:
-            yield
-        finally:
-            self._own[CollectorWord.IS_SAVING] = 0
-
-    def snapshot_taken(self, error: OSError | None = None) -> None:
-        """Announces that the requested snapshot is on disk, or that the disk refused it."""
+        error = take()
+        self._own[CollectorWord.IS_SAVING] = 0
         self._own[CollectorWord.PROGRESS] += 1
         self._own[CollectorWord.SNAPSHOT_ERRNO] = (error.errno or errno.EIO) if error else 0
         self._own[CollectorWord.SNAPSHOT_DONE] = self._control.leader[RankWord.SNAPSHOT_REQUEST]

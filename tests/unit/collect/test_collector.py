@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,10 +86,8 @@ class Gate:
 
     wait_turn = turn
 
-    def saving(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def snapshot_taken(self, error: OSError | None) -> None:
+    def answer_snapshot(self, take: Callable[[], OSError | None]) -> None:
+        take()
         self.snapshots += 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from functools import partial
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_a_snapshot_comes_before_the_next_step_and_holds_the_collector(gates: Ga
 
     def collect() -> None:
         turns.append(turn(collector, 1))
-        collector.snapshot_taken()
+        collector.answer_snapshot(lambda: None)
         turns.append(turn(collector, 1))
 
     control.leader[RankWord.SNAPSHOT_REQUEST] += 1
@@ -81,7 +82,7 @@ def test_a_finishing_collector_still_serves_the_last_snapshot_and_leaves_when_as
     control.host[HostWord.STOP] = Stop.FINISH
     control.leader[RankWord.SNAPSHOT_REQUEST] += 1
     assert turn(collector, 1) is Turn.SNAPSHOT
-    collector.snapshot_taken()
+    collector.answer_snapshot(lambda: None)
     learner.release_snapshot()
     control.host[HostWord.STOP] = Stop.EXIT
     assert turn(collector, 1) is Turn.STOP
@@ -90,8 +91,8 @@ def test_a_finishing_collector_still_serves_the_last_snapshot_and_leaves_when_as
 def test_a_refused_snapshot_counts_as_answered_until_the_next_one_is_on_disk(gates: Gates) -> None:
     control, collector, _ = gates
     control.leader[RankWord.SNAPSHOT_REQUEST] += 1
-    for error, reported in ((OSError(errno.ENOSPC, "full"), errno.ENOSPC), (OSError("unknown"), errno.EIO), (None, 0)):
-        collector.snapshot_taken(error)
+    for error, reported in (((errno.ENOSPC, "full"), errno.ENOSPC), (("unknown",), errno.EIO), ((), 0)):
+        collector.answer_snapshot(partial(OSError, *error) if error else lambda: None)
         assert control.collectors[0][CollectorWord.SNAPSHOT_DONE] == 1
         assert control.collectors[0][CollectorWord.SNAPSHOT_ERRNO] == reported
 
