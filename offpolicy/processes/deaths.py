@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,25 +56,20 @@ class OomWatch:
         self._elapsed_s = elapsed_s
         files = [directory / name for directory in cgroups("memory") for name in COUNTERS]
         self._counts = {file: _kills(file) for file in (*files, VMSTAT)}
-        self._new: dict[Path, tuple[int, float]] = {}  # kills of which no process has the cause yet, and when they came
+        self._grown_s: dict[Path, float] = {}  # when counts grew of which no process has the cause yet
 
     def look(self) -> None:
         """Reads the counts, several times a second: they say nothing of a process that is killed later."""
-        now_s = self._elapsed_s()
-        self._new = {file: (count, at_s) for file, (count, at_s) in self._new.items() if now_s - at_s <= RECENT_S}
         for file, before in self._counts.items():
             self._counts[file] = count = _kills(file)
             if count > before:
-                self._new[file] = (self._new.get(file, (0, 0.0))[0] + count - before, now_s)
+                self._grown_s[file] = self._elapsed_s()
 
     def cause(self) -> str | None:
-        """Returns why the kernel killed a process just now, with the limit that was reached; None if it killed none.
-
-        Each kill is the cause of one process.
-        """
+        """Returns why the kernel killed a process just now, with the limit that was reached; None if it killed none."""
         self.look()
-        grown = [file for file in self._counts if file in self._new]
-        self._new = {file: (count - 1, at_s) for file, (count, at_s) in self._new.items() if count > 1}
+        since_s = self._elapsed_s() - RECENT_S
+        grown = [file for file in self._counts if self._grown_s.pop(file, -math.inf) >= since_s]
         limits = {limit.directory: limit for limit in memory_limits()} if grown else {}
         for file in grown:
             if limit := limits.get(file.parent):

@@ -1,8 +1,7 @@
 """The supervisor: starts the children of a run, reads their messages, reaps them, and ends the run in order.
 
 It imports no torch and never blocks for long, so it always answers. States: running, finishing (the learners save and
-exit, until a deadline), exiting, killing. Each kind of child may be absent. Every path ends in the same clean-up, and
-the first failure is the one reported.
+exit, until a deadline), exiting, killing. Every path ends in the same clean-up, and the first failure is reported.
 """
 
 from __future__ import annotations
@@ -167,8 +166,7 @@ class Supervisor:
 
     def stop(self, level: Stop) -> None:
         """Asks all children to finish, or to exit; the first call sets the deadline after which they are killed."""
-        if self._control.host[HostWord.STOP] < level:
-            self._control.host[HostWord.STOP] = level
+        self._control.host[HostWord.STOP] = max(level, self._control.host[HostWord.STOP])
         if self._deadline_s is None:
             self._deadline_s = self._now_s + self._config.stop_timeout_s
         for wake_event in self._wake_events:
@@ -212,31 +210,24 @@ class Supervisor:
         return messages is not None
 
     def _warn(self, child: Child, text: str) -> None:
-        self._on_message(child, {"kind": "warning", "text": text})
+        self._on_message(child, {"kind": "warning", "text": f"{child.name} (pid {child.pid}) {text}"})
 
     def _reap(self) -> None:
         """Reaps the dead children: all processes begin again after a death that is survived, or the run stops."""
-        ended = self._ended()
-        if any(child.is_consequence for child in ended):  # the rank that it has lost may be dead by now
-            ended += self._ended()
-        for child in sorted(ended, key=lambda child: child.is_consequence):
-            fault.hit("supervisor.reap")
-            if self._is_survived(child):
-                self._has_lost_one = True
-                for other in (*ended, *self.children.values()):
-                    self._kill(other)
-            else:
-                self._stop_after(child)
-
-    def _ended(self) -> list[Child]:
-        """Returns the children that have ended, with their last messages read; they are no children any more."""
         ended = [child for child in self.children.values() if child.poll() is not None]
         for child in ended:
             # Not until end of file: a process that an environment left behind may hold the pipe open.
             while self._read(child):
                 pass
             self._remove(child)
-        return ended
+        for child in sorted(ended, key=lambda child: child.is_consequence):
+            fault.hit("supervisor.reap")
+            if not self._is_survived(child):
+                self._stop_after(child)
+                continue
+            self._has_lost_one = True
+            for other in (*ended, *self.children.values()):
+                self._kill(other)
 
     def _remove(self, child: Child) -> None:
         del self.children[child.key]
@@ -252,10 +243,9 @@ class Supervisor:
         is_over = child.is_killed or child.has_finished or self.failure is not None or self._deadline_s is not None
         if is_over or self._config.restarts.limit == 0 or not child.is_death:
             return False
-        cause = self._cause_of(child).splitlines()[0]
-        death = f"{child.name} (pid {child.pid}) {cause} at env step {self._env_steps:,}"
+        death = f"{self._cause_of(child).splitlines()[0]} at env step {self._env_steps:,}"
         try:
-            number = self._config.restarts.add(death)
+            number = self._config.restarts.add(f"{child.name} (pid {child.pid}) {death}")
         except CrashLoopError as error:
             self._fail(child, error.exit_code, str(error))
             return False
@@ -270,21 +260,17 @@ class Supervisor:
         """
         code, level = child.returncode or 0, self._control.host[HostWord.STOP]
         is_expected = child.has_finished if child.is_learner else level == Stop.EXIT and code <= 0
-        if not is_expected:
-            if not child.is_killed:
-                self._note_exit(child)
-            self._stop_without(child)
-            return
-        if code and not child.is_killed and self.failure is None:
+        if is_expected and code and not child.is_killed and self.failure is None:
             when = "after it had finished" if child.is_learner else "after the learner had finished"
-            self._warn(child, f"{child.name} (pid {child.pid}) {describe_exit(code)} {when}")
-        self.stop(Stop.FINISH if self._learners else Stop.EXIT)
+            self._warn(child, f"{describe_exit(code)} {when}")
+        elif not is_expected and not child.is_killed:
+            self._note_exit(child)
+        self._stop_without(child, is_lost=not is_expected)
 
-    def _stop_without(self, child: Child) -> None:
-        """Stops the run after the loss of a child: the learners save, unless one of them is lost."""
-        learners = self._learners
-        self.stop(Stop.FINISH if learners else Stop.EXIT)
-        if child.is_learner and learners and self._deadline_s is not None:
+    def _stop_without(self, child: Child, *, is_lost: bool) -> None:
+        """Stops the run after the end of a child: the learners save, unless one of them is lost; the others exit."""
+        self.stop(Stop.FINISH if self._learners else Stop.EXIT)
+        if is_lost and child.is_learner and self._learners and self._deadline_s is not None:
             # The others cannot train without it. They notice by themselves, and get little time to.
             self._deadline_s = min(self._deadline_s, self._now_s + PEER_GRACE_S)
             self._is_hastened = True
@@ -345,9 +331,9 @@ class Supervisor:
                 if self.failure is None:
                     self._fail(child, HangError.exit_code, cause)
                 else:
-                    self._warn(child, f"{child.name} (pid {child.pid}) {cause}")
+                    self._warn(child, cause)
                 self._remove(child)
-                self._stop_without(child)
+                self._stop_without(child, is_lost=True)
 
     # -- hangs --------------------------------------------------------------------------------------------------------
 
@@ -376,27 +362,26 @@ class Supervisor:
         if progress != child.progress or words[RankWord.IS_WAITING]:
             child.progress, child.progress_s = progress, self._now_s
             return None
-        limit_s, allowed_by = config.step_timeout_s + WORKER_GRACE_S, "env.step_timeout_s"
+        limits = [(config.step_timeout_s + WORKER_GRACE_S, "env.step_timeout_s")]
         if child.is_learner:
-            limit_s = max(config.step_timeout_s, LEARNER_STEP_TIMEOUT_S, config.peer_timeout_s + PEER_GRACE_S)
+            limits.append((max(LEARNER_STEP_TIMEOUT_S, config.peer_timeout_s + PEER_GRACE_S), "env.step_timeout_s"))
         # Still starting; the evaluator starts again with every evaluation.
         if progress == 0 or child.role == "evaluator":
             replay_s = config.replay_s if child.role != "evaluator" else 0.0
             # Longer by as much as more threads than cores want to run.
             start_s = config.start_timeout_s * min(max(1.0, load_per_core()), MOST_LOAD) + replay_s
-            if start_s > limit_s:
-                reading = " and the time to read the replay" if replay_s else ""
-                limit_s, allowed_by = start_s, f"runner.start_timeout_s{reading}"
+            reading = " and the time to read the replay" if replay_s else ""
+            limits.append((start_s, f"runner.start_timeout_s{reading}"))
         if child.role == "collector" and words[CollectorWord.IS_SAVING]:
-            limit_s, allowed_by = max(limit_s, SNAPSHOT_TIMEOUT_S), "its part of a checkpoint may take"
+            limits.append((SNAPSHOT_TIMEOUT_S, "its part of a checkpoint may take"))
+        limit_s, allowed_by = max(limits)
         is_hung = self._now_s - child.progress_s > limit_s
         return f"no progress for {limit_s:.0f} s, longer than {allowed_by}" if is_hung else None
 
     def _end_deadlock(self) -> None:
         """Ends a run whose processes all wait: the collector that keeps the others waiting, else all of them."""
-        child = self._blocking_child()
+        child, waited = self._blocking_child(), "learner and collector waited for each other"
         is_frozen, may_go = is_stopped(child.pid), self._control.may_go(*child.key)
-        waited = "learner and collector waited for each other"
         if is_frozen or may_go:
             why = "a signal had stopped" if is_frozen else "waited although it could go on"
             waited = f"the others waited for it, which {why},"
@@ -437,7 +422,7 @@ class Supervisor:
                 why = "was busy half-way to the deadline of the stop"
             if why is not None and not child.is_learner and child.killed_s is None:
                 lost = "; what is saved now lacks its episodes" if child.role == "collector" else ""
-                self._warn(child, f"{child.name} (pid {child.pid}) {why} and was killed{lost}")
+                self._warn(child, f"{why} and was killed{lost}")
                 self._kill(child, is_hung=True)
         if left_s < 0 and self.children and not self._is_killing:
             if self.failure is None and level == Stop.FINISH:
