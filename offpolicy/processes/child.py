@@ -1,7 +1,7 @@
 """The child's side: how a process of a run begins, reports and ends.
 
-A child takes orders from its supervisor only (the run's signals are ignored), dies with it by two independent
-mechanisms (PDEATHSIG, and end-of-file on the lifeline pipe), and reports its failure with a traceback.
+The run's signals do nothing to it. It dies with its supervisor by two independent mechanisms (PDEATHSIG, and the end of
+the lifeline pipe), and reports its failure with a traceback.
 """
 
 from __future__ import annotations
@@ -127,10 +127,10 @@ def resolve(target: str) -> Callable[..., Any]:
 
 
 def call_within(timeout_s: float, call: Callable[[], T]) -> T:
-    """Calls a function in a thread; returns its result, or raises its error.
+    """Calls a function in a thread; returns its result, or raises its error, or TimeoutError after `timeout_s`.
 
-    Raises TimeoutError if it has not ended after `timeout_s`. Its thread then stays: torch's calls of a store whose
-    process is frozen never end, whatever deadline they were given. Such a process must end by `leave_now`.
+    Its thread then stays: torch's calls of a store whose process is frozen never end, whatever deadline they were
+    given. Such a process must end by `leave_now`.
     """
     future: Future[T] = Future()
 
@@ -151,15 +151,12 @@ def call_within(timeout_s: float, call: Callable[[], T]) -> T:
 
 
 def show_name(name: str) -> None:
-    """Shows this name of the process in `ps` and `top`."""
+    """Names the process in `ps` and `top`."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:NAME_CHARACTERS])
 
 
 def name_threads() -> None:
-    """Shows Python's names of this process's threads in `ps` and `top`, as Python itself does from 3.14 on.
-
-    Threads of libraries keep theirs: OpenMP's workers have the name of the thread that started them.
-    """
+    """Shows Python's names of this process's threads in `ps` and `top`, as Python itself does from 3.14 on."""
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
             with contextlib.suppress(OSError):  # it has ended, or a sandbox refuses it
@@ -170,10 +167,7 @@ def name_threads() -> None:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Makes the kernel kill this process when its parent `parent_pid` dies, however that happens.
-
-    The kernel watches the parent's *thread* that started this process.
-    """
+    """Makes the kernel kill this process when the thread of its parent `parent_pid` that started it ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it died before the request; the signal will never come
         os._exit(ORPHANED)
@@ -189,8 +183,7 @@ def _end_with(lifeline_fd: int) -> None:
 def is_held(grace_s: float = 0.0) -> bool:
     """True if the interpreter would wait, perhaps for ever, for threads or processes that were left running.
 
-    They are those of `call_within`, and what an environment has started and not ended. The latter have `grace_s` to end
-    by themselves, as what writes a last file does.
+    Those that an environment has started have `grace_s` to end by themselves, as what writes a last file does.
     """
     pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", {})  # the interpreter ends them
     threads = [one for one in threading.enumerate() if one is not threading.main_thread() and one not in pools]
@@ -206,10 +199,7 @@ def is_held(grace_s: float = 0.0) -> bool:
 
 
 def leave_now(code: int) -> NoReturn:
-    """Ends this process without taking its interpreter down: it has failed, or is held.
-
-    A thread that is still in a call of a library would abort the process there, and hide its exit code.
-    """
+    """Ends this process without taking its interpreter down, where a thread in a library's call would abort it."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # a full disk, or what an environment has made of the stream
             stream.flush()

@@ -27,12 +27,12 @@ _STARTED = 19  # index of the instant of a process's start, of those in `_stat`
 
 
 class Child:
-    """A fork of the fork server, which is a child of this process: a process of the run, or one that answers a call."""
+    """A fork of the fork server and child of this process: a process of the run, or one that answers a call."""
 
     def __init__(self, role: str, index: int, pid: int, pidfd: int, messages: int) -> None:
         """`role`: learner, collector, evaluator or call. `messages`: the read end of its pipe of messages."""
         self.role, self.index, self.pid, self.pidfd, self.messages = role, index, pid, pidfd, messages
-        self.key = (role, index)
+        self.key, self.name, self.is_learner = (role, index), f"{role} {index}", role == "learner"
         self.returncode: int | None = None  # as that of `subprocess.Popen`: minus the signal that killed it
         self.error: dict[str, Any] = {}  # its error message, JSON
         self.result: Any = None  # of its main function, JSON
@@ -73,16 +73,6 @@ class Child:
         self.send_signal(signal.SIGKILL)
 
     @property
-    def name(self) -> str:
-        """Role and index."""
-        return f"{self.role} {self.index}"
-
-    @property
-    def is_learner(self) -> bool:
-        """True for a learner rank, false for a collector or the evaluator."""
-        return self.role == "learner"
-
-    @property
     def is_consequence(self) -> bool:
         """True if it has failed because another process has: the learner ranks need each other."""
         return bool(self.error.get("is_consequence"))
@@ -95,21 +85,22 @@ class Child:
         return (self.returncode or 0) < 0
 
     def read(self) -> list[Mapping[str, Any]] | None:
-        """Returns the messages that it has written but errors and ends, which are kept; None at their end, or now."""
+        """Returns what it has written but errors and ends, which are kept; None at the end, or before there is more."""
         fault.hit("message.read")
-        with contextlib.suppress(BlockingIOError):
-            if data := os.read(self.messages, 65_536):
-                *lines, self._buffered = (self._buffered + data).split(b"\n")
-                others = []
-                for message in map(json.loads, lines):
-                    if message["kind"] == "error":
-                        self.error = message
-                    elif message["kind"] == "finished":
-                        self.has_finished, self.result = True, message["result"]
-                    else:
-                        others.append(message)
-                return others
-        return None
+        try:
+            data = os.read(self.messages, 65_536)
+        except BlockingIOError:
+            return None
+        *lines, self._buffered = (self._buffered + data).split(b"\n")
+        others = []
+        for message in map(json.loads, lines):
+            if message["kind"] == "error":
+                self.error = message
+            elif message["kind"] == "finished":
+                self.has_finished, self.result = True, message["result"]
+            else:
+                others.append(message)
+        return others if data else None
 
 
 # -- what children leave behind ---------------------------------------------------------------------------------------
@@ -141,8 +132,7 @@ def end_adopted(known: Collection[int]) -> None:
     """
     left_alone = set(known)
     for _ in range(ROUNDS):
-        adopted = own_children() - left_alone
-        if not adopted:
+        if not (adopted := own_children() - left_alone):
             break
         for pid in adopted:
             with contextlib.suppress(ProcessLookupError):
@@ -179,10 +169,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Returns state, parent and what follows of /proc/<pid>/stat; nothing for a process that is gone.
-
-    As bytes: its name, which stands before them in brackets, may be any.
-    """
+    """Returns state, parent and what follows of /proc/<pid>/stat, as bytes; nothing for a process that is gone."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     return []

@@ -221,9 +221,8 @@ def call_in_child(
     """Returns the JSON result of the function `module:function`, called with `payload` in another process.
 
     That is a fork of `server`, or of one that has imported nothing. It, and whatever it started, is killed when the
-    call ends and when this process dies. It finds modules of the working directory, after all others. An
-    `OffPolicyError` of the function is raised here with its type and text. Raises `ChildError` for any other error, or
-    if the child died, and `ChildTimeout` after `timeout_s`.
+    call ends. An `OffPolicyError` of the function is raised here with its type and text. Raises `ChildError` for any
+    other error, or if the child died, and `ChildTimeout` after `timeout_s`.
     """
     known = own_children()
     with contextlib.ExitStack() as opened:

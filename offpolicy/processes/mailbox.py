@@ -1,7 +1,5 @@
 """Three-slot publication of one flat block by one writer to many readers: never torn, never blocking either side.
 
-Used for the actor's weights (learner to collectors), the cumulative reports (all processes to the supervisor) and the
-evaluation requests (rank 0 to the evaluator).
 Header: the newest version. Each slot carries the version it holds, which the writer zeroes before it overwrites the
 slot and sets after; version v lives in slot v % 3. A reader copies the newest slot and looks at the slot's version
 again: if it changed, the writer has lapped it (published twice during one copy), and it takes the newer one.
@@ -65,9 +63,9 @@ class Mailbox:
 
 
 class EvaluationRequest(NamedTuple):
-    """What identifies one request. `number` counts them; 0: there was none yet."""
+    """What identifies one request."""
 
-    number: int
+    number: int  # 0: there was none yet
     env_steps: int
     policy_version: int
 
@@ -75,8 +73,8 @@ class EvaluationRequest(NamedTuple):
 class EvaluationRequests:
     """The newest evaluation request of rank 0: a flat policy [P] of float32, its weight version and its env steps.
 
-    A request is never queued: one that was not begun when the next is made is replaced by it. Requests are numbered
-    from 1, so the evaluator knows how many it has missed.
+    One that was not begun when the next is made is replaced by it. They are numbered from 1, so the evaluator knows how
+    many it has missed.
     """
 
     _HEAD = (("env_steps", np.uint64), ("policy_version", np.uint64))

@@ -38,32 +38,23 @@ class SharedBlock:
             raise
 
     def clear(self) -> None:
-        """Zeroes the block, whose views stay, when no other process uses it. Raises OSError if memory is short.
-
-        The block has its size then, too: whoever reads a view beyond the end of the file dies of SIGBUS.
-        """
+        """Zeroes the block, whose views stay, when no other process uses it. Raises OSError if memory is short."""
         os.ftruncate(self.fd, 0)
         try:
             fault.hit("memory.allocate")
             os.posix_fallocate(self.fd, 0, self.allocated)
-        finally:
+        finally:  # a read of a view beyond the end of the file would be SIGBUS
             os.ftruncate(self.fd, self.size)
 
     def close(self) -> None:
-        """Gives the memory back and closes the descriptor, when no other process uses it.
-
-        Views that are left see zeros: the garbage collector may find them much later.
-        """
+        """Gives the memory back and closes the descriptor; views that are left see zeros."""
         os.ftruncate(self.fd, 0)
         os.ftruncate(self.fd, self.size)
         os.close(self.fd)
 
     @classmethod
     def attach(cls, fd: int, at_least: int = 0) -> SharedBlock:
-        """Returns the block behind an inherited descriptor, grown first to `at_least` bytes; its content stays.
-
-        Several processes may grow a block to the same size at once. Raises OSError if it does not fit.
-        """
+        """Returns the block behind an inherited descriptor, grown first to `at_least` bytes, or raises OSError."""
         if at_least:
             os.posix_fallocate(fd, 0, at_least)
         return cls(fd, os.fstat(fd).st_size)
