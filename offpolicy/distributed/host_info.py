@@ -40,14 +40,13 @@ class HostInfo:
                 f"torchrun --nproc-per-node: got {per_host}, allowed 1: offpolicy runs one supervisor per host, which"
                 f" starts the learner ranks itself; write runner.world_size={per_host} for {per_host} ranks on each"
             )
-        num_hosts, attempt = int(env["WORLD_SIZE"]), int(env.get("TORCHELASTIC_RESTART_COUNT", "0"))
         return cls(
             index=int(env["RANK"]),
-            num_hosts=num_hosts,
+            num_hosts=int(env["WORLD_SIZE"]),
             store_host=env["MASTER_ADDR"],
             store_port=int(env["MASTER_PORT"]),
             is_store_ours=env.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
-            attempt=attempt,
+            attempt=int(env.get("TORCHELASTIC_RESTART_COUNT", "0")),
             job=env["TORCHELASTIC_RUN_ID"],
         )
 

@@ -1,4 +1,4 @@
-"""The learner ranks as a group of torch.distributed, and the store where they meet.
+"""The learner ranks as a group of torch.distributed, what they exchange in an update, and the store where they meet.
 
 Two channels. Over gloo, with CPU tensors, ranks agree. Gradients and networks move over NCCL between GPUs, over gloo
 else. A rank that does not come ends a collective of either with a `PeerLostError` that names it.
@@ -27,6 +27,7 @@ from offpolicy.errors import PeerLostError
 from offpolicy.processes.child import call_within
 from offpolicy.processes.control_page import RankWord, Words
 from offpolicy.timing.clock import Stopwatch
+from offpolicy.timing.device_timer import CudaEvent, DeviceTimer, elapsed_ns
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
 
@@ -47,7 +48,7 @@ class Arrivals:
 
     The ranks of one host share a clock. Each writes the instant of its arrival into shared memory before a collective,
     and reads those of the others after it. The words are used in turns: a rank that is ahead may have arrived at the
-    next collective by then, but not at the one after it. With timing off all instants are 0.
+    next collective by then, but not at the one after it.
     """
 
     def __init__(self, ledger: Ledger, ranks: Sequence[Words], index: int, *, is_one_host: bool) -> None:
@@ -157,57 +158,131 @@ class ProcessGroup:
         return PeerLostError(f"lost {lost_ranks(self._store, self.rank, self.num_ranks)}: {how} ({what})")
 
 
+class GroupExchange:
+    """Averages and gathers over a group; its time counts as `rank_barrier` and `param_sync`, not as `train`.
+
+    An exchange on the host waits for the device's work first, so that this stays in `train`. One on the device (NCCL)
+    is queued behind that work, and a sum of one number in front of it ends when the last rank has arrived; events
+    around both say how long they took. Either waits for the device once.
+    """
+
+    def __init__(self, group: ProcessGroup, device: torch.device, device_timer: DeviceTimer, ledger: Ledger) -> None:
+        self._group, self._device, self._device_timer, self._ledger = group, device, device_timer, ledger
+        # gloo moves host memory: gradients of a GPU pass through a pinned block.
+        self._is_staged = device.type == "cuda" and not group.uses_nccl
+        self._events = [CudaEvent(device) for _ in range(3)] if group.uses_nccl else []
+        self._one = torch.zeros(1, device=device)
+        self._blocks: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def num_ranks(self) -> int:
+        """R, over all hosts."""
+        return self._group.num_ranks
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Replaces each tensor, in place, by its mean over the ranks: one collective for all of them."""
+        sizes = [tensor.numel() for tensor in tensors]
+        flat, bucket = self._block(sum(sizes))
+        with self._device_timer.outside_train(), torch.no_grad():
+            torch.cat([tensor.reshape(-1) for tensor in tensors], out=flat)
+            if self._is_staged:
+                bucket.copy_(flat, non_blocking=True)
+            if not self._group.uses_nccl:
+                self._device_timer.wait()  # until the bucket is filled
+            with self._on_device() if self._group.uses_nccl else self._group.timed():
+                self._group.sum(bucket)
+                bucket.mul_(1.0 / self.num_ranks)
+                if self._is_staged:
+                    flat.copy_(bucket, non_blocking=True)  # the next exchange waits before it fills the bucket again
+                means = [piece.view_as(tensor) for piece, tensor in zip(torch.split(flat, sizes), tensors, strict=True)]
+                torch._foreach_copy_(list(tensors), means)
+
+    @contextmanager
+    def _on_device(self) -> Iterator[None]:
+        """Times an exchange on the device: it is queued, then waited for, where the loss of a rank is recognised.
+
+        An error of this rank's own device is raised as it is: no peer is to blame.
+        """
+        arrived, met, ended = self._events
+        arrived.record()
+        self._group.sum(self._one)
+        met.record()
+        yield
+        ended.record()
+        with self._ledger.phase(LearnerPhase.PARAM_SYNC):
+            try:
+                self._device_timer.wait()
+            finally:  # a sum that NCCL has ended may be an error of the device too
+                self._group.check()
+            now_ns = self._ledger.now_ns()
+            self._ledger.charge_head(LearnerPhase.TRAIN, now_ns - elapsed_ns(arrived, ended))
+            self._ledger.charge_head(LearnerPhase.RANK_BARRIER, now_ns - elapsed_ns(met, ended))
+
+    def gather(self, vector: Tensor) -> Tensor:
+        """Returns the vectors [n] of all ranks as [R, n], on the vector's device, the same bits everywhere."""
+        with self._device_timer.outside_train():
+            own = vector.cpu()  # waits for the device
+            return self._group.gather(own).to(vector.device)
+
+    def _block(self, size: int) -> tuple[Tensor, Tensor]:
+        """Returns a flat block on the device and the bucket to exchange, often the same; cached."""
+        if size not in self._blocks:
+            with torch.inference_mode(False):  # memory made in it could not be written outside of it
+                flat = torch.empty(size, device=self._device)
+                self._blocks[size] = flat, (torch.empty(size, pin_memory=True) if self._is_staged else flat)
+        return self._blocks[size]
+
+
+def checksum(tensors: Sequence[Tensor]) -> float:
+    """Returns 48 bits that change with any bit of any tensor or its position, as a whole float64. Waits once.
+
+    Integer sums weighted by position, made where the tensors live: hashing on the host would copy all of them.
+    """
+    total = torch.zeros((), dtype=torch.int64, device=tensors[0].device)
+    for position, tensor in enumerate(tensors):
+        bits = tensor.detach().contiguous().reshape(-1).view(torch.int32).long()
+        weights = torch.arange(1, len(bits) + 1, device=bits.device) * 2_654_435_761 + 2 * position + 1
+        total += (bits * weights).sum()
+    value = int(total.item()) & (2**64 - 1)
+    return float((value ^ (value >> 48)) & (2**48 - 1))
+
+
 def lost_ranks(store: Store, rank: int, num_ranks: int, check_s: float = PEER_CHECK_S) -> str:
-    """Returns the names of the ranks that do not mark themselves alive in the store.
+    """Returns the names of the ranks that do not mark themselves alive in the store, as all do that have lost one.
 
-    All ranks do whose collective has failed. The store may not answer.
+    On one host rank 0 keeps the store. If it goes while only others are missing, rank 0 has noticed the loss earlier.
     """
+    missing = list(range(num_ranks))
+
+    def look() -> None:
+        store.set(f"alive/{rank}", "1")
+        watch = Stopwatch()
+        while missing and watch.elapsed_s() < check_s:
+            missing[:] = [one for one in missing if not store.check([f"alive/{one}"])]
+            select.select([], [], [], 0.05)
+
     try:
-        return call_within(check_s + 0.5, lambda: _silent_ranks(store, rank, num_ranks, check_s))
+        call_within(check_s + 0.5, look)
     except (RuntimeError, OSError):  # it is frozen, or went down with its process
-        return "rank 0, or whatever else keeps the ranks' store"
-
-
-def _silent_ranks(store: Store, rank: int, num_ranks: int, check_s: float) -> str:
-    """Raises RuntimeError if the store is gone, or goes while rank 0, which keeps it on one host, is missing.
-
-    If it goes while only others are, rank 0 has noticed the loss earlier, and left: they are the lost ones.
-    """
-
-    def silent() -> list[int]:
-        return [one for one in range(num_ranks) if not store.check([f"alive/{one}"])]
-
-    store.set(f"alive/{rank}", "1")
-    watch, missing = Stopwatch(), silent()
-    while missing and watch.elapsed_s() < check_s:
-        select.select([], [], [], 0.05)
-        try:
-            missing = silent()
-        except RuntimeError:
-            if 0 in missing:
-                raise
-            break
+        if 0 in missing:
+            return "rank 0, or whatever else keeps the ranks' store"
     return ", ".join(f"rank {one}" for one in missing) or "a rank that has left since"
 
 
 def open_store(host: HostInfo, rank: int, *, listen_fd: int | None, port: int, timeout_s: float) -> Store:
     """Returns the store where the ranks find each other. Raises `PeerLostError` if it does not answer in time.
 
-    On one host global rank 0 serves it on the socket `listen_fd`, which the supervisor bound to a free loopback port:
-    no port is guessed. Under a launcher it is the launcher's.
+    On one host global rank 0 serves it on the socket `listen_fd`, which the supervisor bound to a free loopback port.
+    Under a launcher it is the launcher's.
     """
-    timeout = timedelta(seconds=timeout_s)
     address = LOOPBACK_HOST if host.is_alone else host.store_host
     is_server = rank == 0 and (host.is_alone or host.is_store_ours)
     if is_server and listen_fd is None:
         listen_fd = socket.create_server((address, port)).detach()  # on this address only; the store would take all
-
-    def open_it() -> TCPStore:
-        return TCPStore(
-            address, port, None, is_server, timeout, wait_for_workers=False,
-            master_listen_fd=listen_fd if is_server else None,
-        )  # fmt: skip
-
+    open_it = partial(
+        TCPStore, address, port, None, is_server, timedelta(seconds=timeout_s), wait_for_workers=False,
+        master_listen_fd=listen_fd if is_server else None,
+    )  # fmt: skip
     try:
         store = call_within(timeout_s + OPEN_GRACE_S, open_it)
     except (RuntimeError, TimeoutError) as error:

@@ -61,9 +61,9 @@ def agree(host: HostInfo, proposal: Proposal, timeout_s: float) -> RendezvousRes
 def merge_proposals(proposals: Sequence[Proposal]) -> RendezvousResult:
     """Returns the common start of all hosts' proposals, by host. Raises `ConfigError` naming the differences.
 
-    It is the newest checkpoint of host 0, which holds the networks, that every other host has a part of; a host without
-    any checkpoint, such as a replaced one, does not count. Where no step is common, that of host 0. Where host 0 has
-    none but another host has, the run is refused: the launcher may have numbered the hosts in another order.
+    It is the newest checkpoint of host 0, which holds the networks, that every other host with checkpoints has a part
+    of; where no step is common, that of host 0. Where host 0 has none but another host has, the run is refused: the
+    launcher may have numbered the hosts in another order.
     """
     first = proposals[0]
     problems = [
@@ -91,9 +91,8 @@ def merge_proposals(proposals: Sequence[Proposal]) -> RendezvousResult:
 class ProposalExchange:
     """One host's side of the exchange, over a store that may hold the values of earlier attempts of the same run.
 
-    The launcher keeps its store when it restarts the processes, and counts restarts differently on every host. So each
-    process has a unique id; host 0 publishes a launch with the ids in the store, and another one whenever an id has
-    changed, until every host has joined that very launch. A process of an earlier attempt is in no such launch.
+    The launcher keeps its store when it restarts the processes. So each process has a unique id; host 0 publishes a
+    launch with the ids in the store, and another one whenever an id has changed, until every host has joined it.
     """
 
     def __init__(self, store: Any, host: HostInfo, timeout_s: float) -> None:  # Any: a torch store

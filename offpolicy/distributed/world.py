@@ -24,9 +24,8 @@ CAPPED = 0.1  # share of an iteration's work that counts as lateness at most, so
 class World:
     """The learner ranks of all hosts, as one of them sees them; alone, its collectives are the identity.
 
-    One small collective per iteration carries everything that they must agree on. Only a host's leader counts its
-    collectors and knows if a user of its host wants a checkpoint now; only rank 0 decides when to report, and when the
-    clock wants a checkpoint. A rank that wants to stop stops all.
+    One small collective per iteration carries all that they must agree on. Only a host's leader counts its collectors
+    and knows if a user wants a checkpoint now; only rank 0 decides when to report. A rank that wants to stop stops all.
     """
 
     def __init__(

@@ -312,7 +312,8 @@ class Monitor:
     @property
     def _versions(self) -> tuple[int, ...]:
         """How many reports the learners and each collector have published."""
-        return tuple(reports.version for reports in (self._shared.learner_reports, *self._shared.collector_reports))
+        collectors = [reports.version for reports in self._shared.collector_reports]
+        return (self._shared.learner_reports.version, *collectors)
 
     def _log(self) -> None:
         """Writes one record, or a line of status while learning has not begun."""

@@ -36,7 +36,7 @@ def _plain(value: Any) -> Any:
     if type(value).__module__ == types.__name__:
         return {"type": type(value).__name__, "fields": [_plain(getattr(value, each)) for each in value.__match_args__]}
     if isinstance(value, np.ndarray):
-        return {"array": b64encode(value).decode(), "dtype": value.dtype.str, "shape": value.shape}
+        return {"array": b64encode(value.tobytes()).decode(), "dtype": value.dtype.str, "shape": value.shape}
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     return value.item() if isinstance(value, np.generic) else value

@@ -150,8 +150,8 @@ def signals_kept(*, ends_process: bool = False) -> Iterator[SignalKeeper]:
         left = keeper.take()
         os.close(reader)
         os.close(writer)
-        for number in left:
-            os.kill(os.getpid(), number)
+        for kept in left:
+            os.kill(os.getpid(), kept)
 
 
 @contextlib.contextmanager

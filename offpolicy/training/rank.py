@@ -10,8 +10,7 @@ import torch
 
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.config.schema import RunConfig, device_problems
-from offpolicy.distributed.exchange import GroupExchange
-from offpolicy.distributed.process_group import Arrivals, ProcessGroup, bind_interface, open_store
+from offpolicy.distributed.process_group import Arrivals, GroupExchange, ProcessGroup, bind_interface, open_store
 from offpolicy.distributed.world import World
 from offpolicy.errors import ConfigError
 from offpolicy.machine import num_usable_cores

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from offpolicy.algos.learner import Learner
-from offpolicy.distributed.exchange import checksum
+from offpolicy.distributed.process_group import checksum
 from offpolicy.distributed.world import World
 from offpolicy.errors import DesyncError, NumericsError
 from offpolicy.nets.policy import flat_size, flat_view, flatten_into

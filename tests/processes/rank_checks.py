@@ -22,9 +22,15 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # exported wi
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.algorithms import AlgoConfig
-from offpolicy.distributed.exchange import GroupExchange, checksum
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.distributed.process_group import Arrivals, ProcessGroup, bind_interface, open_store
+from offpolicy.distributed.process_group import (
+    Arrivals,
+    GroupExchange,
+    ProcessGroup,
+    bind_interface,
+    checksum,
+    open_store,
+)
 from offpolicy.distributed.world import World
 from offpolicy.errors import PeerLostError
 from offpolicy.processes.control_page import ControlPage

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from offpolicy.distributed.exchange import GroupExchange, checksum
+from offpolicy.distributed.process_group import GroupExchange, checksum
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
 from tests.fakes import FakeClock
@@ -121,7 +121,7 @@ def test_an_exchange_waits_for_the_device_once_and_leaves_its_arithmetic_in_trai
     monkeypatch: pytest.MonkeyPatch, uses_nccl: bool, calls: list[str], exchanged: dict[str, int]
 ) -> None:
     device: Any = FakeDevice(uses_nccl=uses_nccl)
-    monkeypatch.setattr("offpolicy.distributed.exchange.CudaEvent", lambda _: FakeEvent(device))
+    monkeypatch.setattr("offpolicy.distributed.process_group.CudaEvent", lambda _: FakeEvent(device))
     exchange = GroupExchange(device, torch.device("cpu"), device, device.ledger)
     tensors = [torch.tensor([1.0, 2.0]), torch.tensor(5.0)]
     with device.ledger.phase(LearnerPhase.TRAIN):
