@@ -20,7 +20,6 @@ from offpolicy.errors import NumericsError, PeerSaveError, SaveError
 from offpolicy.processes.control_page import CollectorWord, HostWord
 from offpolicy.training.checkpointer import Checkpointer
 from offpolicy.training.rank import Rank
-from offpolicy.training.reporter import NUM_FACTS
 from offpolicy.training.worker import SNAPSHOT_DIR
 from tests.unit.training.conftest import FakeWorld, MakeRank, run_if_due
 
@@ -68,7 +67,7 @@ class SaveWorld(FakeWorld):
 
     def __init__(self, *votes: float) -> None:
         said = iter(votes)
-        super().__init__(2, lambda own: [own.copy() if len(own) == NUM_FACTS else np.array([next(said)])])
+        super().__init__(2, lambda own: [own.copy() if len(own) == 3 else np.array([next(said)])])
 
 
 def checkpointer(rank: Rank, world: FakeWorld) -> tuple[Checkpointer, FakeState]:
