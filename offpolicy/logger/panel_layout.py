@@ -76,7 +76,7 @@ def render(shown: Shown, width: int, height: int) -> RenderableType:
         ]
     elif shown.num_records:
         inner, room = width - 4, height - 3  # without the frame, and the status
-        above, below = lines_above(shown, inner), lines_below(shown, inner)
+        above, below = lines_above(shown, inner), [*lines_below(shown, inner)]
         account = _account(shown, width, max(LEAST_LINES, room - len(above) - min(MUST, len(below))))
         lines = [*above, *account, *below[: room - len(above) - len(account)], status_line(shown, inner)]
     else:

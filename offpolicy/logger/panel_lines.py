@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
 from rich.text import Text
 
 from offpolicy.config.algorithms import algorithm_info
@@ -124,11 +125,9 @@ def sparkline(points: Sequence[float], width: int) -> str:
     """Returns the points in at most `width` characters, from the lowest to the highest; '' for fewer than two."""
     if len(points) < 2:
         return ""
-    num = min(width, len(points))
-    edges = [round(i * len(points) / num) for i in range(num + 1)]
-    means = [sum(points[start:stop]) / (stop - start) for start, stop in zip(edges[:-1], edges[1:], strict=True)]
-    low, span = min(means), max(means) - min(means)
-    return "".join(BLOCKS[min(7, int(8 * (mean - low) / span)) if span else 0] for mean in means)
+    means = np.array([part.mean() for part in np.array_split(points, min(width, len(points)))])
+    levels = 8 * (means - means.min()) / (np.ptp(means) or 1.0)
+    return "".join(BLOCKS[level] for level in levels.astype(int).clip(max=7))
 
 
 def named(name: str, *parts: str | tuple[str, str]) -> Text:
@@ -146,8 +145,8 @@ def progress_line(shown: Shown, width: int) -> Text:
     """Returns a bar, the share, steps, the elapsed time, and the time left, if it is known."""
     record, total = shown.record, shown.header.total_timesteps
     steps, elapsed = number(record, "env_steps") or 0.0, text_of(record, "time/elapsed_s")
-    text = f" {min(100, int(100 * steps // total)):3}%  {count(steps)} / {count(total)} steps   elapsed {elapsed}"
-    text += f"   ETA {text_of(record, 'time/eta_s')}" if number(record, "time/eta_s") else ""
+    text = f" {min(100, int(100 * steps // total)):3}%  {steps:,.0f} / {total:,} steps   elapsed {elapsed}"
+    text += f"   ETA {text_of(record, 'time/eta_s')}" if record.get("time/eta_s") else ""
     done = int(min(1.0, steps / total) * max(0, width - len(text)))
     return Text.assemble(("━" * done, "green"), ("─" * (width - len(text) - done), "bright_black"), text)
 
@@ -254,8 +253,7 @@ def machine_lines(shown: Shown, width: int) -> Iterator[Text]:
     if (capacity := number(record, CORES_KEY)) is not None:
         idle, others = ((number(record, f"cores/{row}_ms_per_s") or 0.0) / MS_PER_S for row in ("idle", "others"))
         beside = f", others {others:.1f}" if others >= 0.1 else ""  # noqa: PLR2004  # a core's tenth is shown
-        used = max(0.0, capacity - idle - max(0.0, others))
-        parts.append(named("cpu", f"{used:.1f} of {capacity:g} cores{beside}"))
+        parts.append(named("cpu", f"{max(0.0, capacity - idle - max(0.0, others)):.1f} of {capacity:g} cores{beside}"))
     for name in ("memory", "vram"):
         if f"system/{name}_gib" in record:
             parts.append(named(name, f"{text(f'system/{name}_gib')} of {text(f'system/{name}_total_gib')} GiB"))
@@ -266,31 +264,26 @@ def machine_lines(shown: Shown, width: int) -> Iterator[Text]:
         yield fitting(parts, width)
 
 
-def detail_lines(shown: Shown) -> Iterator[Text]:
-    """Yields a line each on the thread that packs batches, on what the cores did, and on every rank."""
-    record, text = shown.record, partial(text_of, shown.record)
-    if number(record, "prefetch/pack_ms"):
-        times = (f"{phase.replace('_', ' ')} {text(f'prefetch/{phase}_ms')}" for phase in PackerPhase)
-        yield named("packer", "   ".join(times) + " ms per batch")
-    if (capacity := number(record, CORES_KEY)) is not None:
-        used = {str(row): (number(record, f"cores/{row}_ms_per_s") or 0.0) / MS_PER_S for row in CoreClass}
-        yield named("cores", cores_text(used, capacity))
-    for rank in range(shown.header.world_size):
-        if f"rank/{rank}/iter_ms" in record:
-            times = (f"{name} {text(f'rank/{rank}/{key}_ms')}" for key, name in RANK_TIMES.items())
-            yield named(f"rank {rank}", "  ".join([*times, f"cpu {text(f'rank/{rank}/cpu_pct')}%"]))
-
-
 def lines_above(shown: Shown, width: int) -> list[Text]:
     """Returns the lines above the account: what people look at."""
     lines = (progress_line(shown, width), return_line(shown, width), speed_line(shown, width))
     return [*lines, *verdict_lines(shown.verdict)[:2]]
 
 
-def lines_below(shown: Shown, width: int) -> list[Text]:
-    """Returns the lines below the account, as many as a high terminal holds: the first ones are wanted most."""
-    lines = [*rate_lines(shown, width), *machine_lines(shown, width), *verdict_lines(shown.verdict)[2:]]
-    return [*lines, *(detail_lines(shown) if width >= BROAD else ())]
+def lines_below(shown: Shown, width: int) -> Iterator[Text]:
+    """Yields the lines below the account, as many as a high terminal holds: the first ones are wanted most."""
+    record, text = shown.record, partial(text_of, shown.record)
+    yield from (*rate_lines(shown, width), *machine_lines(shown, width), *verdict_lines(shown.verdict)[2:])
+    if number(record, "prefetch/pack_ms") and width >= BROAD:
+        times = (f"{phase.replace('_', ' ')} {text(f'prefetch/{phase}_ms')}" for phase in PackerPhase)
+        yield named("packer", "   ".join(times) + " ms per batch")
+    if (capacity := number(record, CORES_KEY)) is not None and width >= BROAD:
+        used = {str(row): (number(record, f"cores/{row}_ms_per_s") or 0.0) / MS_PER_S for row in CoreClass}
+        yield named("cores", cores_text(used, capacity))
+    for rank in range(shown.header.world_size if width >= BROAD else 0):
+        if f"rank/{rank}/iter_ms" in record:
+            times = (f"{name} {text(f'rank/{rank}/{key}_ms')}" for key, name in RANK_TIMES.items())
+            yield named(f"rank {rank}", "  ".join([*times, f"cpu {text(f'rank/{rank}/cpu_pct')}%"]))
 
 
 def learning_pairs(shown: Shown) -> list[tuple[str, str]]:

@@ -108,16 +108,14 @@ class PlainLines(View):
             self.message(status)
 
     def message(self, message: str) -> None:
-        stream = self._stream
-        if stream is None:
-            return
         try:
-            stream.write(message + "\n")
-            stream.flush()
+            if self._stream is not None:
+                self._stream.write(message + "\n")
+                self._stream.flush()
         except Exception as error:  # the run does not depend on its lines
-            self._stream = None
             if isinstance(error, OSError):  # not of a stream that a program has put in place of stdout
-                silence(stream)
+                silence(self._stream)
+            self._stream = None
 
     def finish(self, table: RenderableType) -> None:
         """Writes the table without colours."""
@@ -144,8 +142,9 @@ class NotebookView(PlainLines):
     def __init__(self, display: Callable[..., Any], header: RunHeader) -> None:  # Any: as in `notebook_display`
         super().__init__(None, header)
         self._display = display
-        self._handle: Any = None  # Any: of the output that is shown again and again
         self._line, self._activity, self._steps = "starting", "", 0.0
+        # Any: of the output that is shown again and again
+        self._handle: Any = display({"text/plain": self._line}, raw=True, display_id=True)
         self._messages: list[str] = []
 
     def record(self, record: Record, verdict: Verdict | None = None, *, is_last: bool = False) -> None:
@@ -175,17 +174,13 @@ class NotebookView(PlainLines):
     def _show(self) -> None:
         text = "\n".join([f"{self._line}  {self._activity}".rstrip(), *self._messages])
         bar = f'<progress value="{self._steps:.0f}" max="{self._header.total_timesteps}" style="width:100%"></progress>'
-        shown = {"text/html": f"{bar}<pre>{escape(text)}</pre>", "text/plain": text}
-        if self._handle is None:
-            self._handle = self._display(shown, raw=True, display_id=True)
-        else:
-            self._handle.update(shown, raw=True)
+        self._handle.update({"text/html": f"{bar}<pre>{escape(text)}</pre>", "text/plain": text}, raw=True)
 
 
 class Terminal:
     """The keys of a terminal, read from `take` to `give_back` without waiting and without echo; Ctrl-Z is noted there.
 
-    keys: descriptor of the terminal that controls this process; where it is not, or another job has it, none are read.
+    keys: descriptor of the terminal that controls this process, or -1. While another job has it, none are read.
     """
 
     def __init__(self, keys: int) -> None:
@@ -245,7 +240,6 @@ class Panel(View):
     """
 
     def __init__(self, console: Console, header: RunHeader, keys: int = -1, *, is_full: bool = False) -> None:
-        """`keys`: descriptor from which they are read; -1: none."""
         self._console, self._terminal, self._shown = console, Terminal(keys), Shown(header, is_full)
         self._is_closed = self._is_stopping = False
         self._is_stale = False  # the newest frame was not drawn: the terminal had not taken the one before

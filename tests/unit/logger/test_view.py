@@ -123,7 +123,7 @@ def test_records_share_one_output_with_the_newest_messages_escaped(header: RunHe
     view.evaluation(evaluation)
     view.record({"env_steps": 500.0, "rollout/ep_rew_mean": -3.5})
     (shown,) = outputs.shown
-    assert "waiting for learner 0" in shown[0]["text/plain"]
+    assert "waiting for learner 0" in shown[1]["text/plain"]
     assert '<progress value="500" max="20000"' in shown[-1]["text/html"]
     assert "message &lt;7&gt;" in shown[-1]["text/html"]
     assert shown[-1]["text/plain"].startswith("2% step=500/20000 ret=-3.50\nmessage <3>\n")
