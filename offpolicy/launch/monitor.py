@@ -99,9 +99,9 @@ class Monitor:
                 fields = {name: message[name] for name in EvalResult._fields}
                 self.last_eval = EvalResult(**fields)
                 self._logger.log_eval(self.last_eval)
-                self.callbacks.evaluation(self.last_eval)
+                self.callbacks.post("on_evaluation", self.last_eval)
             case "eval_episode":
-                self.callbacks.episodes([{name: value for name, value in message.items() if name != "kind"}])
+                self.callbacks.post("on_episode", {name: value for name, value in message.items() if name != "kind"})
             case "setting":
                 update_s = {int(threads): seconds for threads, seconds in message["update_s"].items()}
                 header = replace(self._logger.header, learner_threads=message["threads"], mode=message["mode"])
@@ -127,7 +127,7 @@ class Monitor:
     def _on_checkpoint(self, env_steps: int, num_signals: int) -> None:
         """Notes a checkpoint; it is the one that the last of so many signals has asked for, if that has none yet."""
         self.saved_steps.append(env_steps)
-        self.callbacks.checkpoint(checkpoint_path(self._logger.run_dir, env_steps))
+        self.callbacks.post("on_checkpoint", checkpoint_path(self._logger.run_dir, env_steps))
         if num_signals > self._num_answered:
             self._num_answered = num_signals
             self._logger.view.message(f"checkpoint saved at env step {env_steps:,}: SIGUSR1 asked for it")
@@ -278,7 +278,7 @@ class Monitor:
         self.drain_episodes()
         snapshot = self.snapshot()
         if not self._missing and snapshot.learners and not self._has_logged(snapshot):
-            self.callbacks.record(self._logger.log_interval(snapshot))
+            self.callbacks.post("on_record", self._logger.log_interval(snapshot))
         self.callbacks.settle()
         self._show_warnings()
 
@@ -306,7 +306,7 @@ class Monitor:
                 finished = list(unpack_episodes(ring.read_range(read, stop)))
                 for episode in finished:
                     self._logger.log_episode(episode)
-                self.callbacks.episodes([{**episode.known()} for episode in finished])
+                self.callbacks.post("on_episode", *({**episode.known()} for episode in finished))
                 self._episodes_read[index] = stop
 
     @property
@@ -325,7 +325,7 @@ class Monitor:
             if self._num_logged == 0 and self._has_logged(snapshot):
                 return
             record = self._logger.log_interval(snapshot)
-            self.callbacks.record(record)
+            self.callbacks.post("on_record", record)
             lag = record.get("perf/policy_lag")
             if self._trace is not None and isinstance(lag, float):
                 self._trace.count(LAG, MonotonicClock.now_ns(), lag)

@@ -59,22 +59,19 @@ class CallbackThread:
         # Any: the arguments of calls of one method
         self._queue: queue.Queue[tuple[str, Sequence[Any]] | None] = queue.Queue(QUEUE_CALLS)
         self._is_late = False
-        self._thread = threading.Thread(
-            target=self._serve, name="callback", daemon=True
-        )  # one that blocks stays behind
+        # A daemon: one that blocks stays behind.
+        self._thread = threading.Thread(target=self._serve, name="callback", daemon=True)
         self._thread.start()
 
     def post(self, method: str, arguments: Sequence[Any]) -> None:  # Any: those of the method
         """Queues a call for each argument, as one entry of the queue, or counts them as dropped."""
-        try:
-            if self.error is None:
-                self._queue.put_nowait((method, arguments))
-                return
-        except queue.Full:
-            if not self._is_late:
-                self._is_late = True
-                self._warn(f"warning: callback {self.name} is behind: {QUEUE_CALLS} calls wait, others are dropped")
+        if self.error is None and not self._queue.full():
+            self._queue.put_nowait((method, arguments))
+            return
         self.dropped += len(arguments)
+        if self.error is None and not self._is_late:
+            self._is_late = True
+            self._warn(f"warning: callback {self.name} is behind: {QUEUE_CALLS} calls wait, others are dropped")
 
     def settle(self, timeout_s: float) -> bool:
         """Waits until every call was made; False if it takes longer."""
@@ -116,23 +113,8 @@ class Callbacks:
         self._warnings: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._threads = [CallbackThread(callback, self._warnings.put) for callback in callbacks]
 
-    def record(self, record: Record) -> None:
-        """Passes a record on."""
-        self._post("on_record", [record])
-
-    def episodes(self, records: Sequence[Record]) -> None:
-        """Passes the records of finished episodes on."""
-        self._post("on_episode", records)
-
-    def evaluation(self, result: EvalResult) -> None:
-        """Passes an evaluation on."""
-        self._post("on_evaluation", [result])
-
-    def checkpoint(self, path: Path) -> None:
-        """Passes the directory of a checkpoint on."""
-        self._post("on_checkpoint", [path])
-
-    def _post(self, method: str, arguments: Sequence[Any]) -> None:  # Any: those of the method
+    def post(self, method: str, *arguments: Any) -> None:  # Any: what the method takes
+        """Has a method of all callbacks called with each argument, in turn."""
         for thread in self._threads if arguments else ():
             thread.post(method, copy.deepcopy(arguments))  # a callback may change a record, on its thread
 
@@ -175,9 +157,8 @@ def load_callback(target: str) -> Callback:
         found = getattr(importlib.import_module(module), name)
         callback = found() if isinstance(found, type) else found
     except (Exception, SystemExit) as error:  # the user's module may raise anything
-        raise ConfigError(
-            f"callbacks: got {target!r}, which cannot be loaded: {type(error).__name__}: {error}"
-        ) from error
+        cause = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"callbacks: got {target!r}, which cannot be loaded: {cause}") from error
     return checked(callback, target)
 
 
@@ -185,9 +166,7 @@ def checked(callback: Any, name: str | None = None) -> Callback:  # Any: not che
     """Returns the callback. Raises `ConfigError` if it lacks a method."""
     missing = [method for method in METHODS if not callable(getattr(callback, method, None))]
     if missing:
-        raise ConfigError(
-            f"callbacks: got {name or name_of(callback)!r}, which has no {', '.join(missing)}; inherit from"
-            " offpolicy.logger.callbacks.Callback"
-        )
+        lacks = f"{name or name_of(callback)!r}, which has no {', '.join(missing)}"
+        raise ConfigError(f"callbacks: got {lacks}; inherit from offpolicy.logger.callbacks.Callback")
     found: Callback = callback
     return found

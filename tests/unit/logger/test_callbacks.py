@@ -87,9 +87,9 @@ def stuck() -> Iterator[Stuck]:
 def test_calls_come_in_order_on_a_thread_of_their_own() -> None:
     kept, record = Kept(), {"env_steps": 1.0}
     called = Callbacks([Clears(), kept])
-    called.record(record)
-    called.evaluation(RESULT)  # a method that it leaves out does nothing
-    called.checkpoint(Path("checkpoints/step-000000000001"))
+    called.post("on_record", record)
+    called.post("on_evaluation", RESULT)  # a method that it leaves out does nothing
+    called.post("on_checkpoint", Path("checkpoints/step-000000000001"))
     called.settle()
     assert kept.got == [record, (Path("checkpoints/step-000000000001"), "callback")]
     assert record == {"env_steps": 1.0}, "what a callback does to a record is not recorded"
@@ -106,14 +106,14 @@ def test_a_burst_of_episodes_is_one_entry_of_the_queue(stuck: Stuck) -> None:
 
     kept = Episodes()
     called = Callbacks([kept, stuck])
-    called.record({"env_steps": 1.0})
+    called.post("on_record", {"env_steps": 1.0})
     stuck.begun.wait()
-    called.episodes([{"ep_return": float(number)} for number in range(3 * QUEUE_CALLS)])
-    called.episodes([])
+    called.post("on_episode", *({"ep_return": float(number)} for number in range(3 * QUEUE_CALLS)))
+    called.post("on_episode")
     called.settle(0.1)
     assert kept.got[1:] == [float(number) for number in range(3 * QUEUE_CALLS)]
     for _ in range(QUEUE_CALLS):
-        called.episodes([{"ep_return": 1.0}] * 2)
+        called.post("on_episode", {"ep_return": 1.0}, {"ep_return": 1.0})
     assert called.section()[1]["dropped"] == 2
     called.close()
 
@@ -132,7 +132,7 @@ def test_one_that_raises_is_named_once_and_the_others_go_on(error: BaseException
     kept = Kept()
     called = Callbacks([Raises(error), kept])
     for step in range(3):
-        called.record({"env_steps": float(step)})
+        called.post("on_record", {"env_steps": float(step)})
         called.settle(5.0)
     (warning,) = called.take_warnings()
     assert warning.startswith("warning: callback ")
@@ -147,7 +147,7 @@ def test_one_that_blocks_delays_nothing_and_is_left_behind(stuck: Stuck) -> None
     counts = Counts()
     called = Callbacks([stuck, counts])
     for step in range(QUEUE_CALLS + 20):
-        called.record({"env_steps": float(step)})
+        called.post("on_record", {"env_steps": float(step)})
         assert counts.arrived.acquire(timeout=5.0)
         assert stuck.begun.wait(5.0)
     called.settle(timeout_s=0.01)
