@@ -13,7 +13,7 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,7 @@ PATIENCE_S = 2.0  # at the end of a run, for a picture that is being drawn
 PICTURE = "timing/account"  # in the group of the phases, so that the page still opens on evaluations
 AXIS = ("env_steps", "iteration", "wall_s")
 SHOWN = frozenset(key for charts in CHARTS.values() for keys in charts.values() for key in keys)
-Charts = Mapping[str, Mapping[str, Sequence[str]]]
-# Options at the head of the table of hyper-parameters: as many as TensorBoard shows before the results.
+# Options that TensorBoard puts at the head of the table of hyper-parameters: as many as it shows before the results.
 FIRST = ("algo.name", "env.id", "runner.name", "seed", "total_timesteps")
 # Options that change neither what a run learns nor how fast.
 LEFT_OUT = ("run_dir", "resume", "log", "checkpoint", "timing", "env.measure")
@@ -80,7 +79,6 @@ class TensorBoardSink(Sink):
         self._evaluations = NewEvaluations(header.last_eval_step)
         self._is_full, self._has_ranks = is_full, header.world_size > 1
         self._seen: set[str] = set()  # keys that have been written
-        self._charts: Charts = {}
         self._pictures: AccountPictures | None = AccountPictures()  # None: they have failed
         self._file = AppendFile(_event_path(run_dir, int(header.started_unix_s)))
         self._pending = BytesIO()
@@ -102,18 +100,13 @@ class TensorBoardSink(Sink):
             self._pictures.add(record)
         rest, evaluation = self._evaluations.take(record)
         step = int(_number(record.get("env_steps")))
+        num_seen = len(self._seen)
         self._scalars(step, self._selected(rest))
         if evaluation:
             self._scalars(int(_number(evaluation["eval/env_steps"])), self._selected(evaluation))
         self._picture(step, is_wanted=bool(evaluation))
-        charts: dict[str, dict[str, list[str]]] = {}
-        for category, of_category in CHARTS.items():
-            for title, keys in of_category.items():
-                if seen := [key for key in keys if key in self._seen]:
-                    charts.setdefault(category, {})[title] = seen
-        if charts != self._charts:  # a reader takes the newest layout
-            self._charts = charts
-            self._values(step, _layout_value(charts))
+        if len(self._seen) > num_seen:  # a reader takes the newest layout
+            self._values(step, _layout_value(self._seen))
         self._flush()
 
     def text(self, tag: str, content: str, env_steps: int) -> None:
@@ -133,11 +126,8 @@ class TensorBoardSink(Sink):
         values = (summary["eval"]["mean_reward"], self._wall_s, summary["rates"]["steps_per_sec"], train_pct)
         final = zip(FINAL_METRICS, values, strict=True)
         self._scalars(summary["env_steps"], {key: value for key, value in final if value is not None})
-        ok = summary["status"] == RunStatus.COMPLETED
-        end = plugin_data_pb2.SessionEndInfo(
-            status=api_pb2.STATUS_SUCCESS if ok else api_pb2.STATUS_FAILURE,
-            end_time_secs=self._started_s + self._wall_s,
-        )
+        status = api_pb2.STATUS_SUCCESS if summary["status"] == RunStatus.COMPLETED else api_pb2.STATUS_FAILURE
+        end = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=self._started_s + self._wall_s)
         self._values(summary["env_steps"], _hparams_value(hparams_metadata.SESSION_END_INFO_TAG, session_end_info=end))
         self._flush()
         self._picture(summary["env_steps"], is_wanted=True, patience_s=PATIENCE_S)
@@ -155,9 +145,8 @@ class TensorBoardSink(Sink):
     def _is_shown(self, key: str, value: float) -> bool:
         if self._is_full or key not in METRICS:  # a key of one rank, or UniLab's name of another key
             return True
-        if key not in SHOWN or (key in WITH_RANKS and not self._has_ranks):
-            return False
-        return value != 0.0 or key in self._seen or key not in ONCE_USED
+        is_used = value != 0.0 or key in self._seen or key not in ONCE_USED
+        return key in SHOWN and is_used and (self._has_ranks or key not in WITH_RANKS)
 
     def _flush(self) -> None:
         """Appends what is pending, whole or not at all: readers stop at a torn event."""
@@ -171,7 +160,6 @@ class TensorBoardSink(Sink):
         values = [summary_pb2.Summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
         for value in values:
             if value.tag not in self._seen:
-                self._seen.add(value.tag)
                 metric = METRICS.get(RANK_IN_KEY.sub("rank/<r>/", value.tag))  # None: a name of another trainer
                 if metric is not None:
                     over = f"Unit: {metric.unit}; over: {metric.window}; of: {metric.reduction}."
@@ -179,6 +167,7 @@ class TensorBoardSink(Sink):
                 # TensorBoard's fast loader drops a description without these two.
                 value.metadata.data_class = summary_pb2.DATA_CLASS_SCALAR
                 value.metadata.plugin_data.plugin_name = scalar_metadata.PLUGIN_NAME
+        self._seen.update(numbers)
         self._values(step, *values)
 
     def _picture(self, step: int, *, is_wanted: bool, patience_s: float = 0.0) -> None:
@@ -214,29 +203,26 @@ def _number(value: float | str | None) -> float:
 
 
 def used_options(config: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of the configuration
-    """Returns the options by dotted key, `FIRST` first; without those that nothing reads and those that are null."""
+    """Returns the options by dotted key; without those that nothing reads and those that are null."""
     options = {key: value for key, value in flatten(config).items() if value is not None}
     try:
         unread = tuple(unread_keys(RunConfig.from_mapping(config)))
     except ConfigError:  # of another trainer
         unread = ()
-    used = {key: value for key, value in options.items() if not is_within(key, (*LEFT_OUT, *unread))}
-    return {key: used[key] for key in FIRST if key in used} | used
+    return {key: value for key, value in options.items() if not is_within(key, (*LEFT_OUT, *unread))}
 
 
 def _origin(run_dir: Path, start: Provenance) -> str:
     """Returns where the run came from, as a table: the directory, the command, the commit, the versions."""
     found = {"directory": str(run_dir), "command": start.command, "git commit": start.git_commit or "none"}
-    found |= {package: version or "not installed" for package, version in versions().items()}
-    rows = [f"| {name} | `{value}` |" for name, value in (found | {"cpu": cpu_model()}).items()]
-    return "\n".join(["| | |", "|---|---|", *rows])
+    found |= {package: version or "not installed" for package, version in versions().items()} | {"cpu": cpu_model()}
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | `{value}` |" for name, value in found.items())])
 
 
 def _event_path(run_dir: Path, started_s: int) -> Path:
     """Returns a name that sorts after those of earlier files: readers take files in order of name and never go back."""
-    stamps = [re.search(r"tfevents\.(\d+)", path.name) for path in run_dir.glob("events.out.tfevents.*")]
-    newest = max((int(match.group(1)) for match in stamps if match), default=-1)
-    stamp = max(started_s, newest + 1)
+    names = " ".join(path.name for path in run_dir.glob("events.out.tfevents.*"))
+    stamp = max(started_s, *(int(earlier) + 1 for earlier in re.findall(r"tfevents\.(\d+)", names)), 0)
     return run_dir / f"events.out.tfevents.{stamp:010d}.{socket.gethostname()}.{os.getpid()}.0"
 
 
@@ -246,17 +232,18 @@ def _string_tensor(content: str | bytes) -> tensor_pb2.TensorProto:
     return tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[raw], tensor_shape=shape)
 
 
-def _layout_value(categories: Charts) -> summary_pb2.Summary.Value:
+def _layout_value(seen: Container[str]) -> summary_pb2.Summary.Value:
     """Returns the custom-scalars dashboard: charts with a line per key and run, each key as a regular expression."""
     layout = layout_pb2.Layout()
-    for category, charts in categories.items():
+    for category, titles in CHARTS.items():
+        charts = {title: [f"^{re.escape(key)}$" for key in keys if key in seen] for title, keys in titles.items()}
         chart_pbs = [
-            layout_pb2.Chart(
-                title=title, multiline=layout_pb2.MultilineChartContent(tag=[f"^{re.escape(key)}$" for key in keys])
-            )
-            for title, keys in charts.items()
+            layout_pb2.Chart(title=title, multiline=layout_pb2.MultilineChartContent(tag=tags))
+            for title, tags in charts.items()
+            if tags
         ]
-        layout.category.append(layout_pb2.Category(title=category, chart=chart_pbs))
+        if chart_pbs:
+            layout.category.append(layout_pb2.Category(title=category, chart=chart_pbs))
     return summary_pb2.Summary.Value(
         tag=layout_metadata.CONFIG_SUMMARY_TAG,
         tensor=_string_tensor(layout.SerializeToString()),
@@ -264,14 +251,8 @@ def _layout_value(categories: Charts) -> summary_pb2.Summary.Value:
     )
 
 
-def _hparams_values(
-    options: Mapping[str, Any],  # Any: values of options
-    started_s: float,
-) -> Iterator[summary_pb2.Summary.Value]:
-    """Yields the experiment and the start of its session in this same run, so that no extra run directory appears.
-
-    TensorBoard sorts the options by name, those that it calls different first.
-    """
+def _hparams_values(options: Mapping[str, Any], started_s: float) -> Iterator[summary_pb2.Summary.Value]:
+    """Yields the experiment and the start of its session in this same run, so that no extra run directory appears."""
     infos = []
     start = plugin_data_pb2.SessionStartInfo(start_time_secs=started_s)
     for key, value in options.items():
@@ -282,9 +263,8 @@ def _hparams_values(
         else:
             start.hparams[key].string_value, data_type = utf8(str(value)), api_pb2.DATA_TYPE_STRING
         infos.append(api_pb2.HParamInfo(name=key, type=data_type, differs=key in FIRST))
-    metrics = [
-        api_pb2.MetricInfo(name=api_pb2.MetricName(tag=key), display_name=name) for key, name in FINAL_METRICS.items()
-    ]
+    named = ((api_pb2.MetricName(tag=key), name) for key, name in FINAL_METRICS.items())
+    metrics = [api_pb2.MetricInfo(name=tag, display_name=name) for tag, name in named]
     experiment = api_pb2.Experiment(hparam_infos=infos, metric_infos=metrics)
     yield _hparams_value(hparams_metadata.EXPERIMENT_TAG, experiment=experiment)
     yield _hparams_value(hparams_metadata.SESSION_START_INFO_TAG, session_start_info=start)

@@ -43,19 +43,14 @@ class Stuck(Callback):
         self.end.wait()
 
 
-class Clears(Kept):
-    def on_record(self, record: Any) -> None:
-        self.got.append(dict(record))
-        record.clear()
-
-
-class Counts(Callback):
-    """Says that a record has arrived."""
+class Clears(Callback):
+    """Changes what it gets, and says that it has arrived."""
 
     def __init__(self) -> None:
         self.arrived = threading.Semaphore(0)
 
     def on_record(self, record: Any) -> None:
+        record.clear()
         self.arrived.release()
 
 
@@ -118,37 +113,34 @@ def test_a_burst_of_episodes_is_one_entry_of_the_queue(stuck: Stuck) -> None:
     called.close()
 
 
-@pytest.mark.parametrize(
-    ("error", "cause"),
-    [
+def test_one_that_raises_is_named_once_and_the_others_go_on() -> None:
+    """`asyncio` cancels with an error that is no `Exception`: the thread ended, and the end of the run waited."""
+    for error, cause in (
         (ValueError("no\nat all"), "ValueError: no at all"),
         (SystemExit(3), "SystemExit: 3"),
         (asyncio.CancelledError(), "CancelledError"),
         (Mute(), "Mute"),
-    ],
-)
-def test_one_that_raises_is_named_once_and_the_others_go_on(error: BaseException, cause: str) -> None:
-    """`asyncio` cancels with an error that is no `Exception`: the thread ended, and the end of the run waited."""
-    kept = Kept()
-    called = Callbacks([Raises(error), kept])
-    for step in range(3):
-        called.post("on_record", {"env_steps": float(step)})
-        called.settle(5.0)
-    (warning,) = called.take_warnings()
-    assert warning.startswith("warning: callback ")
-    assert warning.endswith(f":Raises is not called any more in this run: on_record: {cause}")
-    assert [record["env_steps"] for record in kept.got] == [0.0, 1.0, 2.0]
-    raised = called.section()[0]
-    assert (raised["calls"], raised["dropped"], raised["error"]) == (1, 2, f"on_record: {cause}")
-    called.close()
+    ):
+        kept = Kept()
+        called = Callbacks([Raises(error), kept])
+        for step in range(3):
+            called.post("on_record", {"env_steps": float(step)})
+            called.settle(5.0)
+        (warning,) = called.take_warnings()
+        assert warning.startswith("warning: callback ")
+        assert warning.endswith(f":Raises is not called any more in this run: on_record: {cause}")
+        assert [record["env_steps"] for record in kept.got] == [0.0, 1.0, 2.0]
+        raised = called.section()[0]
+        assert (raised["calls"], raised["dropped"], raised["error"]) == (1, 2, f"on_record: {cause}")
+        called.close()
 
 
 def test_one_that_blocks_delays_nothing_and_is_left_behind(stuck: Stuck) -> None:
-    counts = Counts()
-    called = Callbacks([stuck, counts])
+    other = Clears()
+    called = Callbacks([stuck, other])
     for step in range(QUEUE_CALLS + 20):
         called.post("on_record", {"env_steps": float(step)})
-        assert counts.arrived.acquire(timeout=5.0)
+        assert other.arrived.acquire(timeout=5.0)
         assert stuck.begun.wait(5.0)
     called.settle(timeout_s=0.01)
     behind, late = called.take_warnings()
@@ -174,24 +166,17 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("mine")
-def test_a_class_is_made_and_an_object_taken() -> None:
+def test_a_class_is_made_and_an_object_taken_and_what_cannot_be_loaded_is_refused() -> None:
     assert type(load_callback("mine_callbacks:Good")).__name__ == "Good"
     assert load_callback("mine_callbacks:good") is load_callback("mine_callbacks:good")
-
-
-@pytest.mark.usefixtures("mine")
-@pytest.mark.parametrize(
-    ("target", "cause"),
-    [
+    for target, cause in (
         ("nowhere_at_all:X", "ModuleNotFoundError"),
         ("mine_callbacks:Best", "has no attribute 'Best'"),
         ("mine_callbacks:Needy", "missing 1 required positional argument"),
         ("a_script:Good", "SystemExit: 3"),
-    ],
-)
-def test_one_that_cannot_be_loaded_is_refused(target: str, cause: str) -> None:
-    with pytest.raises(ConfigError, match=f"callbacks: got '{target}', which cannot be loaded: .*{cause}"):
-        load_callback(target)
+    ):
+        with pytest.raises(ConfigError, match=f"callbacks: got '{target}', which cannot be loaded: .*{cause}"):
+            load_callback(target)
 
 
 @pytest.mark.usefixtures("mine")

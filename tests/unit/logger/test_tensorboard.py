@@ -22,15 +22,11 @@ from offpolicy.logger.tensorboard import TensorBoardSink, used_options
 from offpolicy.timing.phases import LearnerPhase
 
 CONFIG = {"algo": {"name": "sac", "gamma": 0.99, "hidden_dims": [256, 256], "auto_alpha": True}, "seed": 3}
-TEXTS = ("configuration", "run")
 SUMMARY = {
-    "status": "completed",
-    "wall_s": 9.0,
-    "env_steps": 2100,
-    "eval": {"mean_reward": -140.0},
+    "status": "completed", "wall_s": 9.0, "env_steps": 2100, "eval": {"mean_reward": -140.0},
     "rates": {"steps_per_sec": 150.0},
     "timing": {"learner": {"wall_s": 10.0, "phases_s": {"train": 6.0, "warmup": 2.0}}},
-}
+}  # fmt: skip
 
 
 def read(run_dir: Path) -> Any:
@@ -53,12 +49,8 @@ def write(run_dir: Path, header: RunHeader, resume_step: int | None, *records: R
 def test_full_writes_every_number_of_a_record_over_env_steps(tmp_path: Path, header: RunHeader, record: Record) -> None:
     write(tmp_path, header, None, record, is_full=True)
     accumulator = read(tmp_path)
-    numbers = {key for key, value in record.items() if not isinstance(value, str)} - {
-        "env_steps",
-        "iteration",
-        "wall_s",
-    }
-    assert set(accumulator.Tags()["scalars"]) == numbers
+    numbers = {key for key, value in record.items() if not isinstance(value, str)}
+    assert set(accumulator.Tags()["scalars"]) == numbers - {"env_steps", "iteration", "wall_s"}
     (event,) = accumulator.Scalars("timing/learner_train_ms")
     assert (event.step, event.value) == (2000, pytest.approx(6.1))
     assert event.wall_time == pytest.approx(1_000_008.6)
@@ -86,31 +78,28 @@ def test_a_resume_purges_later_points(tmp_path: Path, header: RunHeader) -> None
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 2
 
 
-def tags_of(chart: Any) -> list[str]:
-    return [tag.strip("^$").replace("\\", "") for tag in chart.multiline.tag]
-
-
-def layout_of(run_dir: Path) -> list[tuple[str, list[str]]]:
-    """Categories of the newest layout, each with the keys of its charts."""
+def charts_of(run_dir: Path) -> dict[str, list[list[str]]]:
+    """The keys of each chart of the newest layout, by category."""
     event = read(run_dir).Tensors("custom_scalars__config__")[-1]
     layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
-    return [(one.title, [tag for chart in one.chart for tag in tags_of(chart)]) for one in layout.category]
+    return {
+        category.title: [[tag.strip("^$").replace("\\", "") for tag in chart.multiline.tag] for chart in category.chart]
+        for category in layout.category
+    }
 
 
 def test_a_chart_has_one_key_and_appears_with_its_first_value(
     tmp_path: Path, header: RunHeader, record: Record
 ) -> None:
-    key = "timing/learner_h2d_ms"
+    key, title = "timing/learner_h2d_ms", "Learner phases, ms per iteration"
     write(tmp_path, header, None, record)
-    first = dict(layout_of(tmp_path))
+    first = charts_of(tmp_path)
     assert list(first)[:3] == ["Overview", "Learning", "Rates"]
-    assert key not in first["Learner phases, ms per iteration"]
+    assert [key] not in first[title]
     write(tmp_path, header, None, record, record | {"env_steps": 2100, key: 1.0})
-    category = dict(layout_of(tmp_path))["Learner phases, ms per iteration"]
-    assert set(category) == {*first["Learner phases, ms per iteration"], key}
-    layout = read(tmp_path).Tensors("custom_scalars__config__")[-1].tensor_proto.string_val[0]
-    charts = [chart for one in layout_pb2.Layout.FromString(layout).category for chart in one.chart]
-    assert {len(chart.multiline.tag) for chart in charts} == {1}
+    charts = charts_of(tmp_path)
+    assert [chart for chart in charts[title] if chart not in first[title]] == [[key]]
+    assert {len(chart) for category in charts.values() for chart in category} == {1}
 
 
 @pytest.mark.promise("metric-table")
@@ -123,12 +112,18 @@ def test_a_scalar_has_the_meaning_and_unit_of_the_table(tmp_path: Path, header: 
     assert points(tmp_path, "perf/utd") == [(1, 1.0), (2, 1.0)]
 
 
-def test_the_configuration_and_the_origin_are_texts(tmp_path: Path, header: RunHeader) -> None:
-    write(tmp_path, header, None)
-    texts = {tag: read(tmp_path).Tensors(f"{tag}/text_summary")[0].tensor_proto.string_val[0].decode() for tag in TEXTS}
-    assert "  gamma: 0.99\n" in texts["configuration"]
-    assert "| command | `" in texts["run"]
-    assert "| git commit | `" in texts["run"]
+def test_texts_are_in_the_text_dashboard(tmp_path: Path, header: RunHeader) -> None:
+    sink = TensorBoardSink(tmp_path, CONFIG, header, None)
+    sink.text("verdict", "**learner**", 1200)
+    sink.close()
+    accumulator, texts = read(tmp_path), {}
+    for tag in ("configuration", "run", "verdict"):
+        (event,) = accumulator.Tensors(f"{tag}/text_summary")
+        texts[tag] = event.step, event.tensor_proto.string_val[0].decode()
+    assert texts["verdict"] == (1200, "**learner**")
+    assert "  gamma: 0.99\n" in texts["configuration"][1]
+    assert "| command | `" in texts["run"][1]
+    assert "| git commit | `" in texts["run"][1]
 
 
 def test_hparams_are_in_the_same_run(tmp_path: Path, header: RunHeader) -> None:
@@ -161,14 +156,6 @@ def test_an_option_in_other_bytes_and_a_failure_are_shown_in_the_table(tmp_path:
     assert start.hparams["init_from"].string_value == r"caf\udce9"
     end = metadata.parse_session_end_info_plugin_data(contents[metadata.SESSION_END_INFO_TAG])
     assert end.status == api_pb2.STATUS_FAILURE
-
-
-def test_a_text_is_in_the_text_dashboard(tmp_path: Path, header: RunHeader) -> None:
-    sink = TensorBoardSink(tmp_path, CONFIG, header, None)
-    sink.text("verdict", "**learner**", 1200)
-    sink.close()
-    (event,) = read(tmp_path).Tensors("verdict/text_summary")
-    assert (event.step, event.tensor_proto.string_val) == (1200, [b"**learner**"])
 
 
 @pytest.mark.promise("full-disk")
@@ -204,13 +191,13 @@ def test_a_plain_run_has_few_charts_and_no_prefix_before_eval(
     assert prefixes == ["eval", "perf", "rollout", "share", "spread", "timing", "train"]
 
 
-@pytest.mark.parametrize(("num_ranks", "has_ranks"), [(1, False), (2, True)])
-def test_keys_of_ranks_need_several_ranks(
-    tmp_path: Path, header: RunHeader, record: Record, num_ranks: int, has_ranks: bool
-) -> None:
-    write(tmp_path, replace(header, world_size=num_ranks), None, dict.fromkeys(record, 1.0))
-    for key in ("rank/rank_barrier_max_ms", "timing/learner_rank_barrier_ms", "share/learner_param_sync_pct"):
-        assert (key in read(tmp_path).Tags()["scalars"]) is has_ranks
+def test_keys_of_ranks_need_several_ranks(tmp_path: Path, header: RunHeader, record: Record) -> None:
+    for num_ranks in (1, 2):
+        run = tmp_path / str(num_ranks)
+        run.mkdir()
+        write(run, replace(header, world_size=num_ranks), None, dict.fromkeys(record, 1.0))
+        for key in ("rank/rank_barrier_max_ms", "timing/learner_rank_barrier_ms", "share/learner_param_sync_pct"):
+            assert (key in read(run).Tags()["scalars"]) is (num_ranks > 1)
 
 
 def test_a_phase_is_written_from_its_first_time_on(tmp_path: Path, header: RunHeader) -> None:
@@ -219,51 +206,30 @@ def test_a_phase_is_written_from_its_first_time_on(tmp_path: Path, header: RunHe
     assert points(tmp_path, key) == [(1, 2.0), (2, 0.0)]
 
 
-@pytest.mark.parametrize(
-    ("algo", "used", "unused"),
-    [
+def test_options_are_those_of_the_algorithm() -> None:
+    for algo, used, unused in (
         ("sac", "algo.alpha_lr", "algo.exploration_noise"),
         ("td3", "algo.exploration_noise", "algo.alpha_lr"),
-        ("appo", "rollout.length", "replay.capacity"),
         ("appo", "algo.clip", "collect.band"),
-    ],
-)
-def test_options_are_those_of_the_algorithm(algo: str, used: str, unused: str) -> None:
-    options = used_options(load_config([f"algo={algo}"]).to_mapping())
-    assert list(options)[:3] == ["algo.name", "env.id", "runner.name"]
-    assert options["algo.name"] == algo
-    assert used in options
-    assert unused not in options
-    assert not [key for key in options if key.startswith(("log.", "timing.", "run_dir"))]
-    assert None not in options.values()
+    ):
+        options = used_options(load_config([f"algo={algo}"]).to_mapping())
+        assert options["algo.name"] == algo
+        assert used in options
+        assert unused not in options
+        assert not [key for key in options if key.startswith(("log.", "timing.", "run_dir"))]
+        assert None not in options.values()
 
 
-PNG = b"\x89PNG\r\n\x1a\n"
-
-
-def timed(env_steps: int, train: float = 80.0) -> Record:
-    shares = dict.fromkeys((f"share/learner_{phase}_pct" for phase in LearnerPhase), 0.0)
-    return {
-        "env_steps": env_steps,
-        **shares,
-        "share/learner_train_pct": train,
-        "share/learner_other_pct": 100.0 - train,
-    }
-
-
-def history(*records: Record) -> AccountPictures:
-    made = AccountPictures()
-    for record in records:
-        made.add(record)
-    return made
-
-
-def test_a_picture_is_drawn_when_it_is_due() -> None:
+def test_a_picture_of_the_account_is_drawn_when_it_is_due() -> None:
     pytest.importorskip("matplotlib")
-    made = history(timed(100), timed(200, 60.0))
+    made = AccountPictures()
+    for env_steps, train in ((100, 80.0), (200, 60.0)):
+        shares: Record = dict.fromkeys((f"share/learner_{phase}_pct" for phase in LearnerPhase), 0.0)
+        shares |= {"share/learner_train_pct": train, "share/learner_other_pct": 100.0 - train}
+        made.add({"env_steps": env_steps, **shares})
     assert made.take(EVERY_S - 1.0, timeout_s=60.0) is None
     first = made.take(EVERY_S, timeout_s=60.0)
     assert first is not None
-    assert (first[0], first[1][:8]) == (200, PNG)
+    assert (first[0], first[1][:8]) == (200, b"\x89PNG\r\n\x1a\n")
     assert made.take(2 * EVERY_S - 1.0, timeout_s=60.0) is None
     assert made.take(2 * EVERY_S, timeout_s=60.0) is not None
