@@ -11,47 +11,30 @@ Where it is known only at the end of a span how it divides between phases, as wi
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from operator import sub
-from types import TracebackType
+
+import numpy as np
 
 from offpolicy.timing.clock import Clock, MonotonicClock, cpu_ns, scheduler_stats
-from offpolicy.timing.histogram import HistogramRecorder
+from offpolicy.timing.histogram import Counts, bins_of
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.trace_writer import Mark, TraceTrack
-from offpolicy.types import NO_ACCOUNT, Account, Cooldown, SchedulerStats, TaggedTime
+from offpolicy.types import HISTOGRAM_BINS, NO_ACCOUNT, Account, Cooldown, SchedulerStats, TaggedTime
 
 NULL_SPAN = nullcontext()
-
-
-class _Span:
-    """A reusable object per phase, so that a phase costs two clock readings and no allocation."""
-
-    __slots__ = ("_index", "_is_open", "_ledger", "_outer")
-
-    def __init__(self, ledger: Ledger, index: int) -> None:
-        self._ledger, self._index, self._outer, self._is_open = ledger, index, 0, False
-
-    def __enter__(self) -> None:
-        if self._is_open:
-            raise RuntimeError(f"phase {self._ledger.names[self._index]} opened inside itself")
-        self._is_open = True
-        self._outer = self._ledger.switch(self._index)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._is_open = False
-        self._ledger.switch(self._outer)
+SLICE = 128  # iterations that are noted before their histograms are counted: some 50 us at a time
 
 
 class Ledger:
     """The account of one thread over the phases of one enum, which must contain `other`.
 
-    With a `trace` (see `trace_names`) every phase but `other` is written into it when it closes. Without a histogram an
-    account is cheap, for threads that are asked for one in every iteration.
+    A span, `with ledger.phase(...)`, costs two clock readings and no allocation. With a `trace` (see `trace_names`)
+    every phase but `other` is written into it when it closes. Without a histogram an account is cheap, for threads that
+    are asked for one in every iteration.
     """
 
     def __init__(
@@ -67,24 +50,30 @@ class Ledger:
         self._trace, self._has_histogram = trace, has_histogram
         self.names = tuple(str(phase) for phase in phases)
         self._index = {phase: index for index, phase in enumerate(phases)}
-        self._spans: dict[StrEnum, AbstractContextManager[None]] = {
-            phase: _Span(self, index) for phase, index in self._index.items()
-        }
-        self._phases_ns = [0] * len(self.names)
-        self._histogram = HistogramRecorder(len(self.names))
-        self._tagged = TaggedTime()
-        self._open = self._other = self.names.index("other")
+        self._opened = dict(self._index)  # without the phases that are skipped
+        self._next = self._open = self._other = self.names.index("other")
+        self._outer: list[int] = []  # the phases in which the open one was opened
+        self._clear()
         self._born_ns = self.now_ns() if opened_ns is None else opened_ns
         self._start_ns = self.switched_ns = self._born_ns  # `switched_ns`: when the open phase was opened, or read last
         self._closed_ns = 0  # the end of the last iteration
-        self._iterations = 0
         self._is_warm = False
         self._num_closed = 0  # iterations, those of the warm-up among them
         self._last_iteration: Cooldown | None = None  # readings at its end, once the cooldown has begun
 
     def phase(self, phase: StrEnum) -> AbstractContextManager[None]:
         """Returns the span of a phase, for a `with` statement."""
-        return self._spans[phase]
+        index = self._opened.get(phase)
+        if index is None:
+            return NULL_SPAN
+        self._next = index
+        return self
+
+    def __enter__(self) -> None:
+        self._outer.append(self.switch(self._next))
+
+    def __exit__(self, *_: object) -> None:
+        self.switch(self._outer.pop())
 
     def switch(self, index: int) -> int:
         """Closes the open phase, opens another at the same instant, and returns the index of the closed one."""
@@ -102,7 +91,9 @@ class Ledger:
         self._closed_ns = self.switched_ns
         self._iterations += 1
         self._num_closed += 1
-        self._histogram.add(self._phases_ns)
+        self._notes.extend(self._phases_ns)
+        if len(self._notes) >= SLICE * len(self.names):
+            self._count()
         if self._trace is not None:
             self._trace.mark(Mark.ITERATION, self.switched_ns, self._num_closed)
 
@@ -115,10 +106,33 @@ class Ledger:
     def _start_here(self) -> None:
         self.switch(self._open)
         self._start_ns = self.switched_ns
-        self._phases_ns = [0] * len(self.names)
-        self._histogram = HistogramRecorder(len(self.names))
-        self._tagged = TaggedTime()
-        self._iterations = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        num_phases = len(self.names)
+        self._phases_ns = [0] * num_phases
+        self._iterations, self._tagged = 0, TaggedTime()
+        # Histograms of each phase, and of all together in the last row. An iteration is only noted, which takes well
+        # below a microsecond; it is counted when counts are read, or with a slice of others.
+        self._counts = np.zeros((num_phases + 1, HISTOGRAM_BINS), dtype=np.int64)
+        self._before_ns = np.zeros(num_phases, dtype=np.int64)  # the totals of the last iteration that was counted
+        self._notes = array("q")  # the totals of every iteration since
+
+    def _count(self) -> Counts:
+        """Counts the iterations that were noted; returns a copy of the counts [phases + 1, HISTOGRAM_BINS]."""
+        notes = np.frombuffer(self._notes, dtype=np.int64).reshape(-1, len(self.names))
+        took_ns = np.diff(notes, axis=0, prepend=self._before_ns[np.newaxis])
+        bins = bins_of(np.concatenate((took_ns, took_ns.sum(axis=1, keepdims=True)), axis=1))
+        flat = bins + HISTOGRAM_BINS * np.arange(len(self._counts))
+        self._counts += np.bincount(flat.ravel(), minlength=self._counts.size).reshape(self._counts.shape)
+        if len(notes):
+            self._before_ns = notes[-1]
+        self._notes = array("q")
+        return self._counts.copy()
+
+    def _last_ns(self, index: int) -> int:
+        """Returns the time of a phase from the start to the end of the last iteration."""
+        return self._notes[index - len(self.names)] if self._notes else int(self._before_ns[index])
 
     def begin_cooldown(self) -> None:
         """Sets what came after the last iteration apart, within the account. Only the first call counts.
@@ -126,7 +140,7 @@ class Ledger:
         Before the end of the warm-up nothing is.
         """
         if self._is_warm and self._last_iteration is None:
-            last_ns = {name: self._histogram.last_ns(row) for row, name in enumerate(self.names)}
+            last_ns = {name: self._last_ns(index) for index, name in enumerate(self.names)}
             self._last_iteration = Cooldown(last_ns, cpu_ns(), scheduler_stats())
 
     def account(self) -> Account:
@@ -149,18 +163,19 @@ class Ledger:
             scheduler=scheduler,
             tagged=self._tagged,
             cooldown=cooldown,
-            histogram=self._histogram.counts() if self._has_histogram else None,
+            histogram=self._count() if self._has_histogram else None,
         )
 
     def skip(self, phases: Iterable[StrEnum]) -> None:
         """Opens these phases no more: their part does nothing, and a clock reading would be most of their time."""
-        self._spans |= dict.fromkeys(phases, NULL_SPAN)
+        for phase in phases:
+            self._opened.pop(phase, None)
 
     def tag(self, phase: StrEnum) -> None:
         """Adds this iteration and its time of `phase` to the tagged time; always the same phase."""
         row = self._index[phase]
         iterations, ns = self._tagged
-        self._tagged = TaggedTime(iterations + 1, ns + self._phases_ns[row] - self._histogram.last_ns(row))
+        self._tagged = TaggedTime(iterations + 1, ns + self._phases_ns[row] - self._last_ns(row))
 
     @property
     def is_in_iteration(self) -> bool:

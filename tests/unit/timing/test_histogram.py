@@ -6,14 +6,8 @@ import numpy as np
 import pytest
 
 from offpolicy.model.windows import percentiles_of
-from offpolicy.timing.histogram import (
-    BIN_MIDDLES_NS,
-    SLICE,
-    Counts,
-    HistogramRecorder,
-    bins_of,
-)
-from offpolicy.timing.ledger import Ledger
+from offpolicy.timing.histogram import BIN_MIDDLES_NS, Counts, bins_of
+from offpolicy.timing.ledger import SLICE, Ledger
 from offpolicy.timing.phases import LearnerPhase as Phase
 from tests.fakes import FakeClock
 
@@ -21,13 +15,21 @@ MS = 1_000_000
 ROWS = tuple(Phase)
 
 
-def counts_of(durations_ms: list[float]) -> Counts:
+def counts_of(durations_ms: list[float], asked_every: int = 1000) -> Counts:
     """The histogram of one phase that took so long in each iteration."""
-    recorder, total_ns = HistogramRecorder(1), 0
-    for duration_ms in durations_ms:
-        total_ns += round(duration_ms * MS)
-        recorder.add([total_ns])
-    return recorder.counts()[0]
+    clock = FakeClock()
+    ledger = Ledger(Phase, clock)
+    ledger.end_warmup()
+    for index, duration_ms in enumerate(durations_ms):
+        with ledger.phase(Phase.TRAIN):
+            clock.advance(round(duration_ms * MS))
+        ledger.close()
+        if index % asked_every == 0:
+            ledger.account()
+    histogram = ledger.account().histogram
+    assert histogram is not None
+    counts: Counts = histogram[ROWS.index(Phase.TRAIN)]
+    return counts
 
 
 def test_two_delays_that_alternate_are_both_recovered() -> None:
@@ -43,16 +45,10 @@ def test_a_duration_is_read_back_to_three_per_cent() -> None:
     assert BIN_MIDDLES_NS[bins_of(ns)] == pytest.approx(ns, rel=0.033)
 
 
-def test_iterations_are_counted_once_however_often_somebody_asks() -> None:
-    recorder, total_ns, num_iterations = HistogramRecorder(1), 0, 2 * SLICE + 7
-    for index in range(num_iterations):
-        total_ns += (index % 2 + 1) * MS
-        recorder.add([total_ns])
-        if index % 500 == 0:
-            recorder.counts()
-    counts = recorder.counts()[0]
+def test_iterations_are_counted_once_however_often_an_account_is_taken() -> None:
+    counts = counts_of([1.0, 2.0] * (SLICE + 3), asked_every=50)
     ones, twos = bins_of(np.array([MS, 2 * MS]))
-    assert (counts[ones], counts[twos], counts.sum()) == (SLICE + 4, SLICE + 3, num_iterations)
+    assert (counts[ones], counts[twos], counts.sum()) == (SLICE + 3, SLICE + 3, 2 * SLICE + 6)
 
 
 def test_a_ledger_counts_every_phase_and_the_whole_of_every_iteration() -> None:

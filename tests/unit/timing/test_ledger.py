@@ -88,13 +88,6 @@ def test_an_exception_keeps_its_interval_and_the_account_still_closes() -> None:
     assert sum(account.phases_ns.values()) == account.wall_ns == 10
 
 
-def test_a_phase_inside_itself_is_refused() -> None:
-    ledger, _ = ledger_at()
-    with pytest.raises(RuntimeError, match="train opened inside itself"), ledger.phase(Phase.TRAIN):  # noqa: SIM117
-        with ledger.phase(Phase.TRAIN):
-            pass
-
-
 def test_warm_up_is_kept_apart_and_starts_at_the_birth_of_the_process() -> None:
     clock = FakeClock(100)
     ledger = Ledger(Phase, clock, opened_ns=40)
