@@ -2,218 +2,239 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offpolicy.collect.episodes import EpisodeTracker, pack_episodes
 from offpolicy.collect.policy import CollectorPolicy
 from offpolicy.collect.replay_writer import BadRowError, Writer
-from offpolicy.collect.rollout_writer import RolloutWriter
+from offpolicy.collect.snapshot import take_snapshot
+from offpolicy.config.schema import RunConfig
 from offpolicy.envs.env_adapter import VectorAdapter
-from offpolicy.errors import EnvFailure, NumericsError
+from offpolicy.errors import EnvFailure, EnvWorkerKilled, NumericsError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord
+from offpolicy.processes.deaths import Restarts
 from offpolicy.processes.handshake import CollectorGate, Turn
 from offpolicy.processes.reports import Reports
 from offpolicy.replay.ring import Ring
 from offpolicy.seeding import env_seed
+from offpolicy.timing.clock import Stopwatch
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.trace_writer import Mark
-from offpolicy.types import CollectorTotals, Float32, StepOutcome
+from offpolicy.types import CollectorTotals, Float32, Float64, StepOutcome
 
 
 @dataclass(slots=True)
-class Progress:
-    """The collector's cumulative counters and where its environments stand."""
+class Collector:
+    """A collector: its parts, its cumulative counters, and where its environments and their episodes stand."""
 
-    obs: Float32  # [N, O] to act on next
+    cfg: RunConfig
+    index: int  # on this host
+    number: int  # among the collectors of all hosts: it names the random streams and the environments
+    num_hosts: int
+    env: VectorAdapter
+    policy: CollectorPolicy
+    writer: Writer
+    gate: CollectorGate
+    control: ControlPage
+    reports: Reports[CollectorTotals]
+    episodes: Ring  # of those that have ended, with the columns of `EpisodeRecord`
+    ledger: Ledger
+    send: Callable[..., None]  # a message, `send(kind, **fields)`, to the supervisor
+    snapshot_dir: Path
+    start_steps: int = 0  # of each collector in the checkpoint that the run goes on from
+    obs: Float32 = field(init=False)  # [N, O] to act on next
+    ep_return: Float64 = field(init=False)  # [N] raw, of the running episodes
+    ep_length: NDArray[np.int64] = field(init=False)  # [N]
+    num_finished: int = 0  # episodes that ended in the last vector step
     env_steps: int = 0
     vector_steps: int = 0
     policy_steps: int = 0
     policy_lag_sum: float = 0.0
     bad_rows: int = 0  # dropped since this process started
+    has_warned: bool = False  # True: of environments whose state cannot be saved
+    answered: int = 0  # the newest request for a report that was answered
+    restarts: Restarts = field(init=False)  # of the environments
 
+    def __post_init__(self) -> None:
+        self.ep_return, self.ep_length = np.zeros(self.env.num_envs), np.zeros(self.env.num_envs, np.int64)
+        self.restarts = Restarts(self.cfg.runner.max_restarts, Stopwatch().elapsed_s)
 
-@dataclass(frozen=True, slots=True)
-class CollectorParts:
-    """The parts of a collector."""
-
-    env: VectorAdapter
-    policy: CollectorPolicy
-    writer: Writer
-    gate: CollectorGate
-    reporter: CollectorReporter
-    progress: Progress
-    ledger: Ledger
-    take_snapshot: Callable[[], OSError | None]  # returns what the disk refused
-    renew_env: Callable[[EnvFailure], None]  # begins new episodes in new environments, or raises what it is given
-    warn: Callable[[str], None]
-    seed: int
-    number: int  # of this collector, among those of all hosts
-    max_bad_rows: int
-    rollouts: RolloutWriter | None = None  # the writer again, for its counts; None where it writes replay rows
-
-
-class CollectorReporter:
-    """Publishes the cumulative report when asked, and every finished episode at once."""
-
-    def __init__(  # noqa: PLR0913  # of whom it reports, and where
-        self,
-        control: ControlPage,
-        index: int,
-        reports: Reports[CollectorTotals],
-        episodes: Ring,
-        tracker: EpisodeTracker,
-        *,
-        start_steps: Sequence[int],
-        num_hosts: int = 1,
-    ) -> None:
-        """`start_steps`: env steps of each collector of this host in the checkpoint that the run goes on from.
-
-        One that still starts has announced nothing, and has done at least these.
-        """
-        self._control, self._reports, self._episodes = control, reports, episodes
-        by_collector = enumerate(zip(control.collectors, start_steps, strict=True))
-        self._others = [of_other for i, of_other in by_collector if i != index]
-        self._num_hosts = num_hosts
-        self.tracker = tracker
-        self.num_finished = 0  # episodes that ended in the last vector step
-        self.env_steps = 0  # of the run, at the last vector step
-        self._answered = 0
-
-    def record(self, outcome: StepOutcome, own_steps: int) -> None:
-        """Appends the episodes that ended in one vector step, dated by the env steps of all collectors.
-
-        Those of other hosts are not known here; their collectors do as many as those of this one.
-        """
-        others = sum(max(words[CollectorWord.ENV_STEPS], start) for words, start in self._others)
-        on_this_host = own_steps + others
-        self.env_steps = on_this_host * self._num_hosts
-        finished = self.tracker.update(outcome, self.env_steps)
-        self.num_finished = len(finished)
-        if finished:
-            self._episodes.append(pack_episodes(finished))
-
-    def newest_version(self) -> int:
-        """Returns the version of the newest weights."""
-        return self._control.leader[RankWord.VERSION]
-
-    def is_wanted(self) -> bool:
-        """True if the supervisor has asked for a report since the last one."""
-        return self._control.host[HostWord.REPORT_REQUEST] != self._answered
-
-    def publish(self, parts: CollectorParts) -> None:
-        """Publishes the cumulative report."""
-        self._answered = self._control.host[HostWord.REPORT_REQUEST]
-        progress, rollouts = parts.progress, parts.rollouts
-        totals = CollectorTotals(
-            account=parts.ledger.account(),
-            env_steps=progress.env_steps,
-            vector_steps=progress.vector_steps,
-            policy_lag_sum=progress.policy_lag_sum,
-            policy_steps=progress.policy_steps,
-        )
-        if rollouts is not None:
-            totals = replace(totals, rollouts=rollouts.rollouts, rollouts_dropped=rollouts.dropped)
-        self._reports.publish(totals)
-
-
-def collect(parts: CollectorParts) -> None:
-    """Steps the environments until it is time to exit; every nanosecond lands in one phase or in `other`."""
-    try:
-        while wait_turn(parts):
-            step(parts)
-            parts.ledger.close()
-            if parts.reporter.is_wanted():
-                parts.reporter.publish(parts)
-    finally:
-        parts.ledger.begin_cooldown()
-        parts.reporter.publish(parts)
-
-
-def wait_turn(parts: CollectorParts) -> bool:
-    """Waits until the next step may be taken, saving snapshots meanwhile; False when it is time to exit."""
-    phase, gate, writer, env_steps = parts.ledger.phase, parts.gate, parts.writer, parts.progress.env_steps
-
-    def may_step(granted: int) -> bool:
-        return writer.may_step(env_steps, granted)
-
-    with phase(CollectorPhase.HANDSHAKE):
-        gate.announce(env_steps, writer.handed_over(env_steps))
-        turn = gate.turn(may_step)
-    while turn is None or turn is Turn.SNAPSHOT:
-        if turn is None:
-            with phase(CollectorPhase.LEARNER_WAIT):
-                turn = gate.wait_turn(may_step)
-        else:
-            with phase(CollectorPhase.SNAPSHOT):
-                gate.answer_snapshot(parts.take_snapshot)
-                turn = gate.turn(may_step)
-    return turn is Turn.STEP
-
-
-def step(parts: CollectorParts) -> None:
-    """Takes one vector step: `progress.obs` moves from what was acted on to what is acted on next."""
-    phase, policy, progress = parts.ledger.phase, parts.policy, parts.progress
-    is_random = policy.is_random(progress.env_steps)
-    if not is_random:
-        parts.ledger.end_warmup()
-        with phase(CollectorPhase.WEIGHT_APPLY):
-            if parts.writer.wants_fresh_policy(policy.version) and policy.refresh():
-                parts.ledger.mark(Mark.APPLIED, policy.version)
-    with phase(CollectorPhase.ACTION_SELECT):
-        output = policy.act(progress.obs, progress.env_steps)
-    with phase(CollectorPhase.ENV_STEP):
+    def run(self) -> None:
+        """Steps the environments until it is time to exit; every nanosecond lands in one phase or in `other`."""
         try:
-            outcome = parts.env.step(output.action)
-        except EnvFailure as error:
-            parts.renew_env(error)
-            parts.reporter.num_finished = 0  # no episode is reset in the next step
-            return
-    if parts.reporter.num_finished:  # episodes of the last step: they are reset in this one (NEXT_STEP)
-        parts.ledger.tag(CollectorPhase.ENV_STEP)
-    with phase(CollectorPhase.REPLAY_WRITE):
-        try:
-            progress.env_steps += parts.writer.write(progress.obs, output, outcome)
-        except BadRowError as error:
-            outcome = drop_bad_rows(parts, error, outcome)
-            progress.env_steps += error.num_stored
-        progress.vector_steps += 1
+            while self.wait_turn():
+                self.step()
+                self.ledger.close()
+                if self.must_report():
+                    self.report()
+        finally:
+            self.ledger.begin_cooldown()
+            self.report()
+
+    def wait_turn(self) -> bool:
+        """Waits until the next step may be taken, saving snapshots meanwhile; False when it is time to exit."""
+        phase, gate, writer, env_steps = self.ledger.phase, self.gate, self.writer, self.env_steps
+
+        def may_step(granted: int) -> bool:
+            return writer.may_step(env_steps, granted)
+
+        with phase(CollectorPhase.HANDSHAKE):
+            gate.announce(env_steps, writer.handed_over(env_steps))
+            turn = gate.turn(may_step)
+        while turn is None or turn is Turn.SNAPSHOT:
+            if turn is None:
+                with phase(CollectorPhase.LEARNER_WAIT):
+                    turn = gate.wait_turn(may_step)
+            else:
+                with phase(CollectorPhase.SNAPSHOT):
+                    gate.answer_snapshot(lambda: take_snapshot(self))
+                    turn = gate.turn(may_step)
+        return turn is Turn.STEP
+
+    def step(self) -> None:
+        """Takes one vector step: `obs` moves from what was acted on to what is acted on next."""
+        phase, policy = self.ledger.phase, self.policy
+        is_random = policy.is_random(self.env_steps)
         if not is_random:
-            progress.policy_steps += 1
-            progress.policy_lag_sum += max(parts.reporter.newest_version() - policy.version, 0)
-        parts.reporter.record(outcome, progress.env_steps)
-        progress.obs = np.ascontiguousarray(outcome.next_obs)
+            self.ledger.end_warmup()
+            with phase(CollectorPhase.WEIGHT_APPLY):
+                if self.writer.wants_fresh_policy(policy.version) and policy.refresh():
+                    self.ledger.mark(Mark.APPLIED, policy.version)
+        with phase(CollectorPhase.ACTION_SELECT):
+            output = policy.act(self.obs, self.env_steps)
+        with phase(CollectorPhase.ENV_STEP):
+            try:
+                outcome = self.env.step(output.action)
+            except EnvFailure as error:
+                self.renew_env(error)
+                self.num_finished = 0  # no episode is reset in the next step
+                return
+        if self.num_finished:  # episodes of the last step: they are reset in this one (NEXT_STEP)
+            self.ledger.tag(CollectorPhase.ENV_STEP)
+        with phase(CollectorPhase.REPLAY_WRITE):
+            try:
+                self.env_steps += self.writer.write(self.obs, output, outcome)
+            except BadRowError as error:
+                outcome = self.drop_bad_rows(error, outcome)
+                self.env_steps += error.num_stored
+            self.vector_steps += 1
+            if not is_random:
+                self.policy_steps += 1
+                self.policy_lag_sum += max(self.control.leader[RankWord.VERSION] - policy.version, 0)
+            self.record_episodes(outcome)
+            self.obs = np.ascontiguousarray(outcome.next_obs)
 
+    def record_episodes(self, outcome: StepOutcome) -> None:
+        """Adds a vector step to the running episodes, and publishes those that ended in it with their raw returns."""
+        self.ep_return += np.where(outcome.is_valid, outcome.reward, 0.0)
+        self.ep_length += outcome.is_valid
+        ended = np.flatnonzero((outcome.terminated | outcome.truncated) & outcome.is_valid)
+        self.num_finished = len(ended)
+        if self.num_finished:
+            columns = [
+                np.full(len(ended), self.run_steps()),
+                self.number * self.env.num_envs + ended,
+                self.ep_return[ended],
+                self.ep_length[ended],
+                outcome.terminated[ended],
+                outcome.truncated[ended],
+                outcome.success[ended],
+            ]
+            self.episodes.append(np.stack(columns, axis=1))
+            self.ep_return[ended], self.ep_length[ended] = 0.0, 0
 
-def drop_bad_rows(parts: CollectorParts, error: BadRowError, outcome: StepOutcome) -> StepOutcome:
-    """Resets the environments of bad transitions, or all that can only be reset together; returns the other rows.
+    def run_steps(self) -> int:
+        """Returns the env steps of all collectors.
 
-    Raises `NumericsError` beyond `env.max_bad_rows`, and where an episode begins with NaN or Inf.
-    """
-    env, progress, tracker = parts.env, parts.progress, parts.reporter.tracker
-    progress.bad_rows += len(error.envs)
-    episode_step = int(tracker.ep_length[error.envs[0]])
-    text = f"{error} at env step {progress.env_steps}, episode step {episode_step}, seed {parts.seed}"
-    if progress.bad_rows > parts.max_bad_rows:
-        raise NumericsError(text) from None
-    parts.warn(f"{text}; dropped, {progress.bad_rows} of env.max_bad_rows={parts.max_bad_rows}")
-    where = np.zeros(env.num_envs, np.bool_)
-    where[list(error.envs) if env.can_reset_some else slice(None)] = True
-    seed = env_seed(parts.seed, "bad_row", parts.number, progress.env_steps, progress.vector_steps)
-    obs = env.reset_some(seed, range(env.num_envs), where) if env.can_reset_some else env.reset(seed)
-    obs = np.where(where[:, None], obs, outcome.next_obs)
-    require_finite(obs, parts.seed)
-    tracker.ep_return[where], tracker.ep_length[where] = 0.0, 0
-    parts.writer.abandon(np.flatnonzero(where).tolist())
-    return outcome._replace(
-        next_obs=obs,
-        terminated=outcome.terminated & ~where,
-        truncated=outcome.truncated & ~where,
-        is_valid=outcome.is_valid & ~where,
-    )
+        One of this host that still starts has announced nothing, and has done at least those of the checkpoint. The
+        collectors of other hosts are not known here; they do as many as those of this one.
+        """
+        others = [words for index, words in enumerate(self.control.collectors) if index != self.index]
+        own_host = self.env_steps + sum(max(words[CollectorWord.ENV_STEPS], self.start_steps) for words in others)
+        return self.num_hosts * own_host
+
+    def must_report(self) -> bool:
+        """True if the supervisor has asked for a report since the last one."""
+        return self.control.host[HostWord.REPORT_REQUEST] != self.answered
+
+    def report(self) -> None:
+        """Publishes the cumulative report."""
+        self.answered = self.control.host[HostWord.REPORT_REQUEST]
+        rollouts, dropped = self.writer.rollout_counts()
+        self.reports.publish(
+            CollectorTotals(
+                account=self.ledger.account(),
+                env_steps=self.env_steps,
+                vector_steps=self.vector_steps,
+                policy_lag_sum=self.policy_lag_sum,
+                policy_steps=self.policy_steps,
+                rollouts=rollouts,
+                rollouts_dropped=dropped,
+            )
+        )
+
+    def warn(self, text: str) -> None:
+        """Sends a warning to the supervisor."""
+        self.send("warning", text=text)
+
+    def renew_env(self, error: EnvFailure) -> None:
+        """Makes the environments again after one of them raised, and begins new episodes; again where that fails too.
+
+        Raises the error where that is not wanted, or a worker was killed; `CrashLoopError` if it happens too often.
+        """
+        cfg, own = self.cfg, self.control.collectors[self.index]
+        while True:
+            if cfg.env.on_error == "raise" or self.restarts.limit == 0 or isinstance(error, EnvWorkerKilled):
+                raise error
+            text = str(error).splitlines()[0]
+            number = self.restarts.add(text)
+            self.warn(f"{text}; {number}, by new environments; not bitwise from here on, as episodes begin again")
+            own[CollectorWord.RESTARTS] += 1
+            try:
+                self.env.renew()
+                self.reset_all("renewed", self.number, self.env_steps, own[CollectorWord.RESTARTS])
+                return
+            except EnvFailure as failure:
+                error = failure
+
+    def reset_all(self, *path: str | int) -> None:
+        """Begins an episode in every environment, with seeds named by `path`. Raises `EnvFailure`, `NumericsError`."""
+        self.obs = self.env.reset(env_seed(self.cfg.seed, *path))
+        require_finite(self.obs, self.cfg.seed)
+        self.writer.abandon(range(self.env.num_envs))
+        self.ep_return[:], self.ep_length[:] = 0.0, 0
+
+    def drop_bad_rows(self, error: BadRowError, outcome: StepOutcome) -> StepOutcome:
+        """Resets the environments of bad transitions, or all that can only be reset together; returns the other rows.
+
+        Raises `NumericsError` beyond `env.max_bad_rows`, and where an episode begins with NaN or Inf.
+        """
+        env, seed, most = self.env, self.cfg.seed, self.cfg.env.max_bad_rows
+        self.bad_rows += len(error.envs)
+        episode_step = int(self.ep_length[error.envs[0]])
+        text = f"{error} at env step {self.env_steps}, episode step {episode_step}, seed {seed}"
+        if self.bad_rows > most:
+            raise NumericsError(text) from None
+        self.warn(f"{text}; dropped, {self.bad_rows} of env.max_bad_rows={most}")
+        where = np.zeros(env.num_envs, np.bool_)
+        where[list(error.envs) if env.can_reset_some else slice(None)] = True
+        new_seed = env_seed(seed, "bad_row", self.number, self.env_steps, self.vector_steps)
+        obs = env.reset_some(new_seed, range(env.num_envs), where) if env.can_reset_some else env.reset(new_seed)
+        obs = np.where(where[:, None], obs, outcome.next_obs)
+        require_finite(obs, seed)
+        self.ep_return[where], self.ep_length[where] = 0.0, 0
+        self.writer.abandon(np.flatnonzero(where).tolist())
+        return outcome._replace(
+            next_obs=obs,
+            terminated=outcome.terminated & ~where,
+            truncated=outcome.truncated & ~where,
+            is_valid=outcome.is_valid & ~where,
+        )
 
 
 def require_finite(obs: Float32, seed: int) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from offpolicy.collect.repeated_noise import RepeatedNoise
-from offpolicy.config.algorithms import AlgoConfig
+from offpolicy.config.schema import RunConfig
 from offpolicy.errors import NumericsError
 from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size
 from offpolicy.output import counted
@@ -19,69 +20,49 @@ from offpolicy.processes.mailbox import Mailbox
 from offpolicy.seeding import generator, torch_seed
 from offpolicy.types import Float32, PolicyOutput, SpaceSpec
 
+POWER = 2.0  # noise is repeated for n steps with P(n) ~ n^-2: mostly one step, now and then many
 LARGEST_OBS = 1e18  # from where on an observation's square is not finite: NaN is then no fault of the networks
 
 
-@dataclass(frozen=True, slots=True)
-class Exploration:
-    """The exploration of a collector, as a function of its own transitions."""
-
-    warmup_steps: int  # transitions before the policy acts: uniform actions
-    noise_at: Callable[[int], float] | None = None  # the exploration noise, where it changes during the run
-    noise_repeat: int = 1  # steps for which an environment holds its noise, at most
-
-    @classmethod
-    def of(cls, algo: AlgoConfig, num_collectors: int) -> Exploration:
-        """Returns the exploration of one of so many collectors."""
-        return cls(
-            warmup_steps=0 if algo.learns_from_rollouts else steps_per_collector(algo.learning_starts, num_collectors),
-            noise_at=noise_schedule(algo, num_collectors),
-            noise_repeat=algo.noise_repeat,
-        )
-
-
-def noise_schedule(algo: AlgoConfig, num_collectors: int) -> Callable[[int], float] | None:
-    """Returns the exploration noise by a collector's own transitions; None where it is one number.
-
-    All collectors do as many transitions, so those of the others are known. What they have really done would depend on
-    the moment of asking, and a resumed run would act differently.
-    """
-    ramp = algo.ramps.get("exploration_noise")
-    return None if ramp is None else lambda own_steps: ramp.at(own_steps * num_collectors)
-
-
 class CollectorPolicy:
-    """The collector's copy of the policy and its random streams."""
+    """The collector's copy of the policy and its random streams, of which every collector has others."""
 
     def __init__(
         self,
         policy: Policy,
         mailbox: Mailbox,
-        exploration: Exploration,
-        *,
+        cfg: RunConfig,
         spec: SpaceSpec,
-        seed: int,
-        path: tuple[int, ...],
+        *,
+        number: int,
+        num_collectors: int,
     ) -> None:
-        """`seed` and `path` name its random streams: every collector has others."""
-        self._policy, self._mailbox = policy.eval(), mailbox
-        self._exploration, self._spec = exploration, spec
+        """`number` is that of the collector among the `num_collectors` of all hosts."""
+        algo = cfg.algo
+        self._policy, self._mailbox, self._spec = policy.eval(), mailbox, spec
+        self._seed, self._path, self._num_collectors = cfg.seed, (number,) if number else (), num_collectors
+        # Transitions of this collector before the policy acts.
+        self._random_steps = (
+            0 if algo.learns_from_rollouts else steps_per_collector(algo.learning_starts, num_collectors)
+        )
+        self._noise_ramp = algo.ramps.get("exploration_noise")  # None: one number during the whole run
+        self._longest_noise = algo.noise_repeat
         self._flat = np.zeros(flat_size(policy), dtype=np.float32)
         adopt_flat(policy, self._flat)
         self.policy_rng = torch.Generator()
         self.version = 0  # version of the weights it acts with; 0: none were published yet
-        self.reseed(seed, *path)
+        self.reseed()
 
-    def reseed(self, seed: int, *path: int) -> None:
-        """Restarts the random streams, and holds no noise; `path` tells one collector, or one start, from another."""
-        self.warmup_rng = generator(seed, "warmup_action", *path)
-        self.policy_rng.manual_seed(torch_seed(seed, "exploration", *path))
-        longest = self._exploration.noise_repeat
+    def reseed(self, *start: int) -> None:
+        """Restarts the random streams, and holds no noise; `start` tells one start of a run from another."""
+        self.warmup_rng = generator(self._seed, "warmup_action", *self._path, *start)
+        self.policy_rng.manual_seed(torch_seed(self._seed, "exploration", *self._path, *start))
+        longest = self._longest_noise
         self.repeated_noise = RepeatedNoise(longest, self._spec.action_dim) if longest > 1 else None
 
     def is_random(self, env_steps: int) -> bool:
         """True if actions are still uniform, after `env_steps` own transitions."""
-        return env_steps < self._exploration.warmup_steps
+        return env_steps < self._random_steps
 
     def refresh(self) -> bool:
         """Takes the newest published weights, with one copy; False if there are none newer."""
@@ -95,19 +76,57 @@ class CollectorPolicy:
         """Returns exploratory actions [N, A] for obs [N, O]. Raises `NumericsError` for NaN of a sound observation."""
         if self.is_random(env_steps):
             return PolicyOutput(random_actions(self._spec, self.warmup_rng, len(obs)), None, self.version)
-        output = self._explore(obs, env_steps)
+        if self._noise_ramp is not None:
+            # All collectors do as many transitions. What the others have really done would depend on the moment of
+            # asking, and a resumed run would act differently.
+            self._policy.explore_with(self._noise_ramp.at(env_steps * self._num_collectors))
+        log_prob: Tensor | None = None
+        if self.repeated_noise is not None:
+            noise = self.repeated_noise.draw(len(obs), self.policy_rng)
+            drawn = self._policy.act_with_noise(torch.from_numpy(obs), noise)
+        else:
+            with torch.inference_mode():
+                drawn, log_prob = self._policy.sample(torch.from_numpy(obs), self.policy_rng)
+        output = PolicyOutput(drawn.numpy(), None if log_prob is None else log_prob.numpy(), self.version)
         require_sound(output.action, obs, output.log_prob, f"after {env_steps} env steps of this collector")
         return output
 
-    def _explore(self, obs: Float32, env_steps: int) -> PolicyOutput:
-        if self._exploration.noise_at is not None:
-            self._policy.explore_with(self._exploration.noise_at(env_steps))
-        if self.repeated_noise is not None:
-            noise = self.repeated_noise.draw(len(obs), self.policy_rng)
-            return PolicyOutput(self._policy.act_with_noise(torch.from_numpy(obs), noise).numpy(), None, self.version)
-        with torch.inference_mode():
-            drawn, log_prob = self._policy.sample(torch.from_numpy(obs), self.policy_rng)
-        return PolicyOutput(drawn.numpy(), None if log_prob is None else log_prob.numpy(), self.version)
+
+class RepeatedNoise:
+    """Unit noise [N, A] that each of N environments holds for 1 to `longest` steps (FlashSAC, arXiv:2604.04539, 4).
+
+    It knows nothing of episodes: what is held at the end of one is held at the start of the next.
+    """
+
+    def __init__(self, longest: int, action_dim: int) -> None:
+        chances = np.arange(1, longest + 1) ** -POWER
+        self._reached = torch.from_numpy(np.cumsum(chances / chances.sum())[:-1])  # P(at most n steps)
+        self._action_dim = action_dim
+        self._noise, self._left = torch.zeros(0, action_dim), torch.zeros(0, dtype=torch.int64)
+
+    def draw(self, num_envs: int, generator: torch.Generator) -> Tensor:
+        """Returns the noise of the next step. -> [N, A].
+
+        The generator gives as many numbers in every step, whichever of them are used.
+        """
+        if len(self._left) != num_envs:
+            self._noise, self._left = torch.zeros(num_envs, self._action_dim), torch.zeros(num_envs, dtype=torch.int64)
+        fresh = torch.randn(num_envs, self._action_dim, generator=generator)
+        chance = torch.rand(num_envs, generator=generator, dtype=torch.float64)
+        steps = 1 + torch.searchsorted(self._reached, chance, right=True)
+        is_over = self._left == 0
+        self._noise = torch.where(is_over[:, None], fresh, self._noise)
+        self._left = torch.where(is_over, steps, self._left) - 1
+        return self._noise
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Returns the noise that is held, [N, A], and for how many further steps, [N]; before the first draw N is 0."""
+        return {"held_noise": self._noise.numpy(), "held_steps": self._left.numpy()}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Continues from what `arrays` returned."""
+        self._noise = torch.from_numpy(arrays["held_noise"].copy())
+        self._left = torch.from_numpy(arrays["held_steps"].copy())
 
 
 class BadEpisodeError(NumericsError):

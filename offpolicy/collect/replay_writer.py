@@ -53,6 +53,10 @@ class Writer(Protocol):
         """Drops what is open of the running episodes of `envs`, which end here without a last row."""
         ...
 
+    def rollout_counts(self) -> tuple[int, int]:
+        """Returns how many rollouts were finished, and how many of them dropped because no slot was free."""
+        ...
+
     def open_windows(self) -> tuple[Float32, Float64]:
         """Returns what no learner can have seen yet, for a snapshot: rows [n, W] and numbers of them [m, ...]."""
         ...
@@ -158,6 +162,10 @@ class ReplayWriter:
         """Drops the open rows of `envs`, whose episodes end here without a last row."""
         if self._windows is not None:
             self._windows.abandon(envs)
+
+    def rollout_counts(self) -> tuple[int, int]:
+        """Returns zeros."""
+        return 0, 0
 
     def open_windows(self) -> tuple[Float32, Float64]:
         """Returns the open vector steps, a row for each environment: [n, O + A] and sums [n, 5]; for a snapshot."""

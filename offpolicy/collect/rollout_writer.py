@@ -28,10 +28,9 @@ class RolloutWriter:
         self._stamp = RolloutStamp(0, 0, 0)
         self.rollouts = 0  # finished by this process, those dropped among them
 
-    @property
-    def dropped(self) -> int:
-        """Rollouts dropped because no slot was free."""
-        return self._ring.dropped
+    def rollout_counts(self) -> tuple[int, int]:
+        """Returns how many rollouts were finished, and how many of them dropped because no slot was free."""
+        return self.rollouts, self._ring.dropped
 
     def wants_fresh_policy(self, version: int) -> bool:
         """True if a rollout begins with the next step, or an open one was restored and no weights have acted yet."""

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from offpolicy.checkpoint import checkpoint_path
-from offpolicy.collect.episodes import unpack_episodes
 from offpolicy.config.schema import RunConfig
 from offpolicy.logger.callbacks import Callbacks
 from offpolicy.logger.logger import OffPolicyLogger
@@ -28,6 +27,7 @@ from offpolicy.types import (
     NO_ACCOUNT,
     CollectorTotals,
     CoreTotals,
+    EpisodeRecord,
     EvalResult,
     LearnerTotals,
     MetricTotals,
@@ -303,7 +303,10 @@ class Monitor:
                 lost = counted(ring.oldest - read, "episode")
                 self._logger.view.message(f"warning: not recorded, as too many ended at once: {lost}")
             if stop > read:
-                finished = list(unpack_episodes(ring.read_range(read, stop)))
+                finished = [
+                    EpisodeRecord(int(steps), int(env), ep_return, int(length), bool(is_end), bool(is_cut), success)
+                    for steps, env, ep_return, length, is_end, is_cut, success in ring.read_range(read, stop).tolist()
+                ]
                 for episode in finished:
                     self._logger.log_episode(episode)
                 self.callbacks.post("on_episode", *({**episode.known()} for episode in finished))

@@ -6,7 +6,6 @@ import errno
 
 import numpy as np
 
-from offpolicy.collect.episodes import EPISODE_COLUMNS
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.machine import allow_open_files, gives_memory_back, memory
@@ -21,8 +20,9 @@ from offpolicy.replay.ring import Ring
 from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.training.worker import WorkerSpec
-from offpolicy.types import CollectorTotals, EvaluatorTotals, LearnerTotals, SpaceSpec
+from offpolicy.types import CollectorTotals, EpisodeRecord, EvaluatorTotals, LearnerTotals, SpaceSpec
 
+EPISODE_COLUMNS = len(EpisodeRecord._fields)
 EPISODE_CAPACITY = 65_536  # finished episodes of a collector that the supervisor may not have read yet
 SAVE_BYTES_PER_S = 50e6  # of a slow disk
 OTHER_FILES = 32  # that the supervisor opens besides: of the records, and for a moment while it starts a process

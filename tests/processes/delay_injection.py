@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable
 from itertools import accumulate
+from types import ModuleType
 from typing import Any
 
 from offpolicy.processes.child import ChildContext
@@ -22,7 +23,7 @@ from offpolicy.processes.control_page import RankWord
 from offpolicy.training.run_memory import control_page
 from offpolicy.training.worker import WorkerSpec
 
-Part = tuple[type, str]  # a class and the name of the method that is late
+Part = tuple[type | ModuleType, str]  # a class or a module, and the name of the function that is late
 
 
 def learner_parts() -> dict[str, tuple[Part, ...]]:
@@ -65,11 +66,10 @@ def packer_parts() -> dict[str, tuple[Part, ...]]:
 
 def collector_parts() -> dict[str, tuple[Part, ...]]:
     """Which part each phase of a collector times."""
-    from offpolicy.collect.collector import CollectorReporter
+    from offpolicy.collect import collector
     from offpolicy.collect.policy import CollectorPolicy
     from offpolicy.collect.replay_writer import ReplayWriter
     from offpolicy.collect.rollout_writer import RolloutWriter
-    from offpolicy.collect.snapshot import CollectorSnapshot
     from offpolicy.envs.env_adapter import EnvAdapter
     from offpolicy.envs.vector import NativeVector
     from offpolicy.envs.worker_pool import Workers
@@ -77,12 +77,12 @@ def collector_parts() -> dict[str, tuple[Part, ...]]:
 
     return {
         "handshake": ((CollectorGate, "announce"),),
-        "snapshot": ((CollectorSnapshot, "save"),),
+        "snapshot": ((collector, "take_snapshot"),),
         "weight_apply": ((CollectorPolicy, "refresh"),),
         "action_select": ((CollectorPolicy, "act"),),
         "env_step": ((EnvAdapter, "step"), (NativeVector, "step"), (Workers, "step")),
         "replay_write": ((ReplayWriter, "write"), (RolloutWriter, "write")),
-        "other": ((CollectorReporter, "is_wanted"),),
+        "other": ((collector.Collector, "must_report"),),
     }
 
 

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from offpolicy.collect.collector import (
-    CollectorParts,
-    CollectorReporter,
-    Progress,
-    collect,
-    drop_bad_rows,
-    step,
-    wait_turn,
-)
-from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
+from offpolicy.collect.collector import Collector
 from offpolicy.collect.replay_writer import BadRowError
+from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EnvFailure, NumericsError
 from offpolicy.processes.control_page import CollectorWord, ControlPage
 from offpolicy.processes.handshake import Turn
 from offpolicy.replay.ring import Ring
 from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import CollectorPhase
+from offpolicy.training.run_memory import EPISODE_COLUMNS
 from offpolicy.types import CollectorTotals, PolicyOutput, StepOutcome
 from tests.fakes import FakeClock
 
@@ -58,6 +51,8 @@ class Writer:
 
     def __init__(self) -> None:
         self.num_steps = 0
+        self.counts = 0, 0
+        self.abandoned: list[int] = []
 
     def wants_fresh_policy(self, version: int) -> bool:
         return self.num_steps % 2 == 0
@@ -73,6 +68,12 @@ class Writer:
     def write(self, obs: np.ndarray, output: PolicyOutput, outcome: StepOutcome) -> int:
         self.num_steps += 1
         return int(outcome.is_valid.sum())
+
+    def rollout_counts(self) -> tuple[int, int]:
+        return self.counts
+
+    def abandon(self, envs: Any) -> None:
+        self.abandoned.extend(envs)
 
 
 class Gate:
@@ -95,59 +96,103 @@ class Reports(list[CollectorTotals]):
     publish = list.append
 
 
-def never_renewed(error: EnvFailure) -> None:
-    raise error
+class Env:
+    """Environments whose episodes begin with `first`."""
+
+    def __init__(
+        self, first: float = 7.0, num_envs: int = 2, *, can_reset_some: bool = True, error: EnvFailure | None = None
+    ) -> None:
+        self.first, self.num_envs, self.can_reset_some, self.seeds = first, num_envs, can_reset_some, list[int]()
+        self._error = error  # in the first step
+
+    def step(self, action: np.ndarray) -> StepOutcome:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return outcome()
+
+    def reset(self, seed: int) -> np.ndarray:
+        self.seeds.append(seed)
+        return np.full((self.num_envs, max(self.num_envs - 1, 1)), self.first, np.float32)
+
+    def reset_some(self, seed: int, numbers: Any, where: np.ndarray) -> np.ndarray:
+        return self.reset(seed)
+
+    def renew(self) -> None: ...
 
 
-def make(reports: Reports | None = None, gate: Gate | None = None, num_envs: int = 2, **parts: Any) -> CollectorParts:
-    control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
-    episodes = Ring(memoryview(bytearray(Ring.nbytes(8, EPISODE_COLUMNS, 8))), EPISODE_COLUMNS, np.float64)
-    reporter: Any = CollectorReporter(
-        control,
-        0,
-        Reports() if reports is None else reports,
-        episodes,
-        EpisodeTracker(num_envs),
-        start_steps=[0] * len(control.collectors),
-    )  # type: ignore[arg-type]
+def make(*, index: int = 0, num_collectors: int = 1, config: Any = None, **parts: Any) -> Collector:
+    control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, num_collectors))), 1, num_collectors)
     defaults: dict[str, Any] = {
-        "env": SimpleNamespace(step=lambda action: outcome()),
+        "cfg": RunConfig.from_mapping(config or {"env": {"max_bad_rows": 10}}),
+        "index": index,
+        "number": index,
+        "num_hosts": 1,
+        "env": Env(),
         "policy": Policy(),
         "writer": Writer(),
-        "gate": gate or Gate(),
-        "reporter": reporter,
-        "progress": Progress(obs=np.zeros((2, 1), np.float32)),
+        "gate": Gate(),
+        "control": control,
+        "reports": Reports(),
+        "episodes": Ring(memoryview(bytearray(Ring.nbytes(8, EPISODE_COLUMNS, 8))), EPISODE_COLUMNS, np.float64),
         "ledger": NullLedger(CollectorPhase),
-        "take_snapshot": lambda: None,
-        "renew_env": never_renewed,
-        "warn": lambda text: None,
-        "seed": 1,
-        "number": 0,
-        "max_bad_rows": 10,
+        "send": lambda kind, text: None,
+        "snapshot_dir": Path("none"),
     }
-    return CollectorParts(**{**defaults, **parts})
+    collector = Collector(**{**defaults, **parts})
+    collector.obs = np.zeros((2, 1), np.float32)
+    return collector
+
+
+def ended(reward: list[float], ends: list[bool], is_valid: list[bool], *, by: str = "terminated") -> StepOutcome:
+    """A step of two environments in which some episodes end."""
+    nothing = np.zeros(2, np.bool_)
+    flags = {"terminated": nothing, "truncated": nothing, by: np.array(ends)}
+    return StepOutcome(
+        np.zeros((2, 1), np.float32), np.array(reward), **flags, is_valid=np.array(is_valid), success=NAN, measure=NAN
+    )
+
+
+def finished(collector: Collector) -> list[tuple[float, ...]]:
+    """Environment, return, length and both flags of the episodes that were published."""
+    return [tuple(row[1:6]) for row in collector.episodes.read_range(0, 8)[: collector.episodes.committed].tolist()]
+
+
+@pytest.mark.promise("raw-return")
+def test_an_episode_is_published_with_its_raw_return_its_length_and_its_end() -> None:
+    collector = make()
+    collector.record_episodes(ended([1.5, -1.0], [False, False], [True, True]))
+    assert finished(collector) == []
+    collector.record_episodes(ended([2.5, -1.0], [True, False], [True, True]))
+    collector.record_episodes(ended([0.0, -1.0], [False, True], [False, True], by="truncated"))
+    assert finished(collector) == [(0, 4.0, 2, 1, 0), (1, -3.0, 3, 0, 1)]
+
+
+@pytest.mark.promise("reset-rows")
+def test_the_reset_row_belongs_to_no_episode() -> None:
+    collector = make()
+    collector.record_episodes(ended([1.0, 0.0], [True, False], [True, True]))
+    collector.record_episodes(ended([99.0, 0.0], [False, False], [False, True]))
+    collector.record_episodes(ended([3.0, 0.0], [True, False], [True, True]))
+    assert finished(collector)[1] == (0, 3.0, 1, 1, 0)
 
 
 def test_episodes_are_dated_by_the_checkpoint_until_the_other_collectors_have_begun() -> None:
     """Of a resumed run whose other collector still starts; its episodes never go back in env steps."""
-    control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 2))), 1, 2)
-    episodes = Ring(memoryview(bytearray(Ring.nbytes(8, EPISODE_COLUMNS, 8))), EPISODE_COLUMNS, np.float64)
-    reporter: Any = CollectorReporter(  # type: ignore[arg-type]
-        control, 1, Reports(), episodes, EpisodeTracker(2), start_steps=[140, 84]
-    )
-    reporter.record(outcome(), 100)
-    assert reporter.env_steps == 240
-    control.collectors[0][CollectorWord.ENV_STEPS] = 150
-    reporter.record(outcome(), 102)
-    assert reporter.env_steps == 252
+    collector = make(index=1, num_collectors=2, start_steps=140)
+    collector.env_steps = 100
+    assert collector.run_steps() == 240
+    collector.control.collectors[0][CollectorWord.ENV_STEPS] = 150
+    collector.env_steps = 102
+    assert collector.run_steps() == 252
 
 
 def test_weights_are_taken_when_the_writer_wants_them_and_never_in_the_warm_up() -> None:
     policy = Policy(warmup_steps=4)
-    parts = make(policy=policy)
+    collector = make(policy=policy)
     for _ in range(6):
-        step(parts)
-    assert (policy.refreshed, parts.progress.policy_steps) == (2, 4)  # steps 3 and 5 of the six
+        collector.step()
+    assert (policy.refreshed, collector.policy_steps) == (2, 4)  # steps 3 and 5 of the six
 
 
 NUMBERS, NONE, ALL = np.zeros(3, np.float32), np.zeros(3, np.bool_), np.ones(3, np.bool_)
@@ -155,41 +200,15 @@ OUTCOME = StepOutcome(np.ones((3, 2), np.float32), NUMBERS, NONE, ALL, ALL, NUMB
 BAD = BadRowError(np.array([0, 2]), {"reward": np.array([np.nan, 0.0, np.inf]), "obs": np.ones((3, 2))})
 
 
-class Beginning:
-    """Environments whose episodes begin with `first`."""
-
-    def __init__(self, first: float = 7.0, num_envs: int = 2, *, can_reset_some: bool = True) -> None:
-        self.first, self.num_envs, self.can_reset_some, self.seeds = first, num_envs, can_reset_some, list[int]()
-
-    def step(self, action: np.ndarray) -> StepOutcome:
-        return outcome()
-
-    def reset(self, seed: int) -> np.ndarray:
-        self.seeds.append(seed)
-        return np.full((self.num_envs, self.num_envs - 1), self.first, np.float32)
-
-    def reset_some(self, seed: int, numbers: Any, where: np.ndarray) -> np.ndarray:
-        return self.reset(seed)
-
-
-class Abandoned(Writer):
-    """Remembers which environments were abandoned."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.abandoned: list[int] = []
-
-    def abandon(self, envs: Any) -> None:
-        self.abandoned.extend(envs)
-
-
-def with_bad_rows(env: Beginning, **parts: Any) -> tuple[CollectorParts, list[str]]:
+def with_bad_rows(env: Env, most: int = 10) -> tuple[Collector, list[str]]:
     """A collector of three environments in the middle of their episodes, and its warnings."""
     warnings: list[str] = []
-    made = make(env=env, writer=Abandoned(), warn=warnings.append, num_envs=3, **parts)
-    made.progress.env_steps = 40
-    made.reporter.tracker.ep_return[:], made.reporter.tracker.ep_length[:] = 1.0, [4, 5, 6]
-    return made, warnings
+    collector = make(
+        env=env, send=lambda kind, text: warnings.append(text), config={"seed": 1, "env": {"max_bad_rows": most}}
+    )
+    collector.env_steps = 40
+    collector.ep_return[:], collector.ep_length[:] = 1.0, [4, 5, 6]
+    return collector, warnings
 
 
 @pytest.mark.parametrize(("can_reset_some", "expected"), [(True, [7, 1, 7]), (False, [7, 7, 7])])
@@ -197,60 +216,60 @@ def test_the_environments_of_bad_rows_begin_again_and_theirs_are_no_transitions(
     can_reset_some: bool, expected: list[int]
 ) -> None:
     """Where all can only be reset together, the episodes of all end with the row, and none is glued to another."""
-    parts, _ = with_bad_rows(Beginning(num_envs=3, can_reset_some=can_reset_some))
-    kept = drop_bad_rows(parts, BAD, OUTCOME)
+    collector, _ = with_bad_rows(Env(num_envs=3, can_reset_some=can_reset_some))
+    kept = collector.drop_bad_rows(BAD, OUTCOME)
     was_reset = [value == 7 for value in expected]
-    tracker: Any = parts.reporter.tracker
-    writer: Any = parts.writer
+    writer: Any = collector.writer
     assert kept.next_obs[:, 0].tolist() == expected
     assert kept.is_valid.tolist() == kept.truncated.tolist() == [not value for value in was_reset]
-    assert (tracker.ep_length == 0).tolist() == (tracker.ep_return == 0).tolist() == was_reset
+    assert (collector.ep_length == 0).tolist() == (collector.ep_return == 0).tolist() == was_reset
     assert writer.abandoned == np.flatnonzero(was_reset).tolist()
 
 
 def test_each_bad_row_is_counted_and_each_reset_has_another_seed() -> None:
-    env = Beginning(num_envs=3)
-    parts, warnings = with_bad_rows(env)
+    env = Env(num_envs=3)
+    collector, warnings = with_bad_rows(env)
     for vector_steps in range(3):
-        parts.progress.vector_steps = vector_steps
-        drop_bad_rows(parts, BAD, OUTCOME)
+        collector.vector_steps = vector_steps
+        collector.drop_bad_rows(BAD, OUTCOME)
     assert len(set(env.seeds)) == 3
     assert [text.rpartition(", ")[2] for text in warnings] == [f"{n} of env.max_bad_rows=10" for n in (2, 4, 6)]
 
 
 @pytest.mark.promise("nan-never-trained")
 def test_one_bad_row_beyond_the_limit_names_environment_step_and_seed() -> None:
-    parts, warnings = with_bad_rows(Beginning(num_envs=3), max_bad_rows=1)
+    collector, warnings = with_bad_rows(Env(num_envs=3), most=1)
     text = "^NaN or Inf in reward of environment 0 at env step 40, episode step 4, seed 1$"
     with pytest.raises(NumericsError, match=text):
-        drop_bad_rows(parts, BAD, OUTCOME)
+        collector.drop_bad_rows(BAD, OUTCOME)
     assert warnings == []
 
 
 def test_an_episode_that_begins_with_nan_is_an_error() -> None:
-    parts, _ = with_bad_rows(Beginning(np.nan, num_envs=3))
+    collector, _ = with_bad_rows(Env(np.nan, num_envs=3))
     with pytest.raises(NumericsError, match="^NaN or Inf in the first observation of environment 0, seed 1$"):
-        drop_bad_rows(parts, BAD, OUTCOME)
+        collector.drop_bad_rows(BAD, OUTCOME)
 
 
 def test_the_sound_rows_of_a_step_with_bad_ones_count_as_env_steps() -> None:
-    class OneIsBad(Abandoned):
+    class OneIsBad(Writer):
         def write(self, obs: np.ndarray, output: PolicyOutput, outcome: StepOutcome) -> int:
             raise BadRowError(np.array([0]), {"reward": NAN}, num_stored=1)
 
-    env = Beginning()
-    parts = make(writer=OneIsBad(), env=env)
-    step(parts)
-    assert (parts.progress.env_steps, parts.progress.vector_steps) == (1, 1)
+    collector = make(writer=OneIsBad())
+    collector.step()
+    assert (collector.env_steps, collector.vector_steps) == (1, 1)
 
 
-@pytest.mark.parametrize(("rollouts", "expected"), [(None, (0, 0)), (SimpleNamespace(rollouts=5, dropped=2), (5, 2))])
-def test_the_last_report_counts_everything(rollouts: Any, expected: tuple[int, int]) -> None:
-    reports = Reports()
-    collect(make(reports, Gate(Turn.STEP, Turn.STEP, Turn.STOP), rollouts=rollouts))
+def test_the_last_report_counts_everything() -> None:
+    collector = make(gate=Gate(Turn.STEP, Turn.STEP, Turn.STOP))
+    writer, reports = collector.writer, collector.reports
+    assert isinstance(writer, Writer)
+    assert isinstance(reports, Reports)
+    writer.counts = 5, 2
+    collector.run()
     (last,) = reports
-    assert (last.env_steps, last.vector_steps) == (4, 2)
-    assert (last.rollouts, last.rollouts_dropped) == expected
+    assert (last.env_steps, last.vector_steps, last.rollouts, last.rollouts_dropped) == (4, 2, 5, 2)
 
 
 class SlowGate(Gate):
@@ -278,27 +297,23 @@ class SlowGate(Gate):
     ],
 )
 def test_handshake_idleness_and_snapshots_are_phases_of_their_own(
-    turns: tuple[Turn | None, ...], expected: tuple[int, int, int]
+    turns: tuple[Turn | None, ...], expected: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock()
     ledger = Ledger(CollectorPhase, clock)
     ledger.end_warmup()
-    assert wait_turn(make(gate=SlowGate(clock, *turns), ledger=ledger, take_snapshot=lambda: clock.advance(100)))
+    monkeypatch.setattr("offpolicy.collect.collector.take_snapshot", lambda collector: clock.advance(100))
+    assert make(gate=SlowGate(clock, *turns), ledger=ledger).wait_turn()
     phases_ns = ledger.account().phases_ns
     assert tuple(phases_ns[name] for name in ("handshake", "learner_wait", "snapshot")) == expected
     assert sum(phases_ns.values()) == sum(expected)
 
 
 def test_a_step_in_which_the_environment_raises_counts_nothing_and_new_episodes_follow() -> None:
-    def fail(action: np.ndarray) -> StepOutcome:
-        raise EnvFailure("env 0 failed in step")
-
-    def renew(error: EnvFailure) -> None:
-        parts.progress.obs = np.ones((2, 1), np.float32)
-
-    parts = make(env=SimpleNamespace(step=fail), renew_env=renew)
-    step(parts)
-    progress = parts.progress
-    assert (progress.env_steps, progress.vector_steps, progress.obs.tolist()) == (0, 0, [[1.0], [1.0]])
+    failure = EnvFailure("env 0 failed in step")
+    collector = make(env=Env(error=failure), config={"env": {"on_error": "restart"}})
+    collector.step()
+    assert (collector.env_steps, collector.vector_steps, collector.obs.tolist()) == (0, 0, [[7.0], [7.0]])
+    assert collector.writer.abandoned == [0, 1]  # type: ignore[attr-defined]
     with pytest.raises(EnvFailure):
-        step(make(env=SimpleNamespace(step=fail)))
+        make(env=Env(error=failure)).step()

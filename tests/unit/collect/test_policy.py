@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +9,10 @@ import pytest
 import torch
 
 from offpolicy.algos.registry import make_policy
-from offpolicy.collect.policy import CollectorPolicy, Exploration, noise_schedule, random_actions
-from offpolicy.collect.repeated_noise import RepeatedNoise
+from offpolicy.collect.policy import CollectorPolicy, RepeatedNoise, random_actions
 from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.config.schedules import Ramp
+from offpolicy.config.schema import RunConfig
 from offpolicy.errors import NumericsError
 from offpolicy.nets.normalizer import block_moments
 from offpolicy.nets.policy import flat_size, flatten_into
@@ -21,23 +20,18 @@ from offpolicy.processes.mailbox import Mailbox
 from offpolicy.types import SpaceSpec
 
 SPEC = SpaceSpec(3, 2, (-1.0, -1.0), (1.0, 1.0))
-ALGO = AlgoConfig(name="td3", hidden_dims=(8,), exploration_noise=0.0)
+ALGO = AlgoConfig(name="td3", hidden_dims=(8,), exploration_noise=0.0, learning_starts=100)
 
 
 def make(
-    seed: int = 0,
-    path: tuple[int, ...] = (),
-    algo: AlgoConfig = ALGO,
-    noise_at: Callable[[int], float] | None = None,
-    noise_repeat: int = 1,
-    spec: SpaceSpec = SPEC,
+    seed: int = 0, algo: AlgoConfig = ALGO, spec: SpaceSpec = SPEC, number: int = 0, num_collectors: int = 1
 ) -> tuple[CollectorPolicy, Mailbox]:
     torch.manual_seed(1)
     policy = make_policy(algo, spec)
     nbytes = 4 * flat_size(policy)
     mailbox = Mailbox(memoryview(bytearray(Mailbox.nbytes(nbytes))), nbytes)
-    exploration = Exploration(warmup_steps=100, noise_at=noise_at, noise_repeat=noise_repeat)
-    return CollectorPolicy(policy, mailbox, exploration, spec=spec, seed=seed, path=path), mailbox
+    cfg = replace(RunConfig(), algo=algo, seed=seed)
+    return CollectorPolicy(policy, mailbox, cfg, spec, number=number, num_collectors=num_collectors), mailbox
 
 
 @pytest.mark.promise("warm-up")
@@ -101,7 +95,7 @@ def test_the_streams_are_functions_of_the_seed() -> None:
 
 def test_every_collector_has_other_streams() -> None:
     obs = np.zeros((1, 3), np.float32)
-    first, second = (make(5, path)[0] for path in ((), (1,)))
+    first, second = (make(5, number=number, num_collectors=2)[0] for number in (0, 1))
     assert not np.array_equal(first.act(obs, 0).action, second.act(obs, 0).action)
     assert not torch.equal(first.policy_rng.get_state(), second.policy_rng.get_state())
 
@@ -113,19 +107,20 @@ def test_an_on_policy_actor_returns_the_log_probability_of_every_action() -> Non
     assert (choice.action.shape, choice.log_prob.shape, choice.version) == ((4, 2), (4,), 0)
 
 
-def test_the_noise_is_that_of_the_own_transitions_where_it_is_scheduled() -> None:
-    policy, _ = make(noise_at=lambda env_steps: 0.1 if env_steps == 100 else 0.0)
-    obs = np.zeros((2000, 3), np.float32)
-    quiet = policy.act(obs, 101).action
-    assert (policy.act(obs, 100).action - quiet).std() == pytest.approx(0.1, rel=0.05)
-    np.testing.assert_array_equal(policy.act(obs, 101).action, quiet)
+def test_scheduled_noise_is_dated_by_the_steps_of_all_collectors() -> None:
+    ramp = Ramp(start=0.4, end=0.0, over=100)
+    policy, _ = make(algo=AlgoConfig(name="td3", learning_starts=60, exploration_noise=ramp), num_collectors=3)
+    obs = np.zeros((4000, 3), np.float32)
+    quiet = policy.act(obs, 60).action
+    for own_steps, noise in ((20, 0.4), (40, 0.16), (60, 0.0)):  # the ramp begins at 60 of all
+        assert (policy.act(obs, own_steps).action - quiet).std() == pytest.approx(noise, rel=0.05)
 
 
 def test_flashsacs_noise_is_repeated_where_it_is_asked_for() -> None:
     """The same observation has the same action for as long as an environment holds its noise, and only then."""
-    algo = AlgoConfig(name="flashsac", actor_width=8)
+    algo = AlgoConfig(name="flashsac", actor_width=8, learning_starts=100)
     obs = np.ones((4, 3), np.float32)
-    held, fresh = (make(algo=algo, noise_repeat=longest)[0] for longest in (16, 1))
+    held, fresh = (make(algo=replace(algo, noise_repeat=longest))[0] for longest in (16, 1))
     assert fresh.repeated_noise is None
     repeats = {}
     for policy in (held, fresh):
@@ -138,13 +133,6 @@ def test_flashsacs_noise_is_repeated_where_it_is_asked_for() -> None:
     assert 0.4 < repeats[held] < 0.7  # the mean of n is 2.13
 
 
-def test_a_collector_dates_its_noise_by_the_steps_of_all() -> None:
-    algo = AlgoConfig(name="td3", learning_starts=60, exploration_noise=Ramp(start=0.5, end=0.0, over=100))
-    noise = noise_schedule(algo, num_collectors=3)
-    assert noise is not None
-    assert [noise(own_steps) for own_steps in (0, 20, 30, 60)] == [0.5, 0.5, 0.35, 0.0]
-
-
 ONE_CHOICE = SpaceSpec(3, 1, (0.0,), (2.0,), num_actions=3)
 TWO_CHOICES = SpaceSpec(3, 2, (0.0, 5.0), (2.0, 6.0), nvec=(3, 2))
 
@@ -155,7 +143,7 @@ TWO_CHOICES = SpaceSpec(3, 2, (0.0, 5.0), (2.0, 6.0), nvec=(3, 2))
 )
 def test_an_action_of_nan_for_a_sound_observation_is_the_policys(name: str, spec: SpaceSpec) -> None:
     """The environment was blamed for what it makes of it; torch draws no number from NaN, and raised."""
-    algo = AlgoConfig(name=name, hidden_dims=(4,))
+    algo = AlgoConfig(name=name, hidden_dims=(4,), learning_starts=100)
     policy, mailbox = make(algo=algo, spec=spec)
     mailbox.publish(np.full(flat_size(make_policy(algo, spec)), np.nan, np.float32))
     policy.refresh()

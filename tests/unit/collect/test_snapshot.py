@@ -11,21 +11,21 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
-from offpolicy.collect.collector import Progress
-from offpolicy.collect.episodes import EpisodeTracker
-from offpolicy.collect.repeated_noise import RepeatedNoise
-from offpolicy.collect.snapshot import CollectorSnapshot
+from offpolicy.collect.policy import RepeatedNoise
+from offpolicy.collect.snapshot import restore_snapshot, take_snapshot
+from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.vector import make_vector
 
 ACTION = np.full((2, 2), 0.5, np.float32)
 
 
-class Collector:
+class Collector(SimpleNamespace):
     """Two point masses that have taken a step, with fakes of the policy and the writer."""
 
-    def __init__(self, seed: int, num_envs: int = 2) -> None:
-        self.env = make_vector(EnvConfig(id="offpolicy.envs.toy:PointMass-v0", num_envs=num_envs))
+    def __init__(self, seed: int, directory: Path = Path("none")) -> None:
+        self.cfg, self.index, self.snapshot_dir, self.warn = RunConfig(), 0, directory, list[str]().append
+        self.env = make_vector(EnvConfig(id="offpolicy.envs.toy:PointMass-v0", num_envs=2))
         self.policy = SimpleNamespace(
             warmup_rng=np.random.default_rng(seed),
             policy_rng=torch.Generator().manual_seed(seed),
@@ -33,15 +33,13 @@ class Collector:
         )
         self.reopened: list[Any] = []
         rows, sums = np.full((1, 3), seed, np.float32), np.full((1, 4), seed, np.float64)
-        writer = SimpleNamespace(
+        self.writer = SimpleNamespace(
             open_windows=lambda: (rows, sums), reopen_windows=lambda *windows: self.reopened.extend(windows)
         )
-        self.tracker = EpisodeTracker(num_envs)
         self.env.reset(seed)
-        outcome = self.env.step(ACTION[:num_envs])
-        self.tracker.update(outcome, num_envs)
-        self.progress = Progress(outcome.next_obs, env_steps=seed, vector_steps=1)
-        self.snapshot = CollectorSnapshot("collector0", self.env, self.policy, writer, self.tracker)  # type: ignore[arg-type]  # fakes
+        outcome = self.env.step(ACTION)
+        self.obs, self.ep_return, self.ep_length = outcome.next_obs, outcome.reward, np.ones(2, np.int64)
+        self.env_steps, self.vector_steps, self.policy_steps, self.policy_lag_sum = seed, 1, 0, 0.0
 
 
 def saved(directory: Path) -> Any:
@@ -55,20 +53,20 @@ def saved(directory: Path) -> Any:
 
 
 def test_another_collector_continues_from_a_snapshot(tmp_path: Path) -> None:
-    one, other = Collector(5), Collector(6)
-    one.snapshot.save(tmp_path / "part", one.progress)
-    assert other.snapshot.restore(saved(tmp_path / "part"), other.progress) is None
-    assert (other.progress.env_steps, other.progress.vector_steps) == (5, 1)
-    np.testing.assert_array_equal(other.progress.obs, one.progress.obs)
-    np.testing.assert_array_equal(other.tracker.ep_return, one.tracker.ep_return)
+    one, other = Collector(5, tmp_path / "part"), Collector(6)
+    assert take_snapshot(one) is None
+    assert restore_snapshot(other, saved(tmp_path / "part")) is None
+    assert (other.env_steps, other.vector_steps) == (5, 1)
+    np.testing.assert_array_equal(other.obs, one.obs)
+    np.testing.assert_array_equal(other.ep_return, one.ep_return)
     assert [float(windows.mean()) for windows in other.reopened] == [5.0, 5.0]
     assert other.policy.warmup_rng.random() == one.policy.warmup_rng.random()
     np.testing.assert_array_equal(other.env.step(ACTION).next_obs, one.env.step(ACTION).next_obs)
 
 
-def noisy(seed: int) -> Collector:
+def noisy(seed: int, directory: Path = Path("none")) -> Collector:
     """One that holds noise, and has acted three times."""
-    collector = Collector(seed)
+    collector = Collector(seed, directory)
     collector.policy.repeated_noise = RepeatedNoise(16, 2)
     for _ in range(3):
         collector.policy.repeated_noise.draw(2, collector.policy.policy_rng)
@@ -76,27 +74,27 @@ def noisy(seed: int) -> Collector:
 
 
 def test_noise_that_is_held_is_held_after_a_snapshot_too(tmp_path: Path) -> None:
-    one, other = noisy(5), noisy(6)
-    one.snapshot.save(tmp_path / "part", one.progress)
-    assert other.snapshot.restore(saved(tmp_path / "part"), other.progress) is None
+    one, other = noisy(5, tmp_path / "part"), noisy(6)
+    take_snapshot(one)
+    assert restore_snapshot(other, saved(tmp_path / "part")) is None
     for _ in range(40):
         ours, theirs = (each.policy.repeated_noise.draw(2, each.policy.policy_rng) for each in (one, other))
         assert torch.equal(ours, theirs)
 
 
 def test_a_collector_that_was_not_there_says_so(tmp_path: Path) -> None:
-    one, other = Collector(5), Collector(6)
-    one.snapshot.save(tmp_path / "part", one.progress)
-    assert "was not there" in str(other.snapshot.restore(saved(tmp_path / "no"), other.progress))
+    one, other = Collector(5, tmp_path / "part"), Collector(6)
+    assert take_snapshot(one) is None
+    assert "was not there" in str(restore_snapshot(other, saved(tmp_path / "no")))
     assert other.reopened == []
 
 
 def test_a_state_that_does_not_fit_begins_new_episodes(tmp_path: Path) -> None:
-    one, other = Collector(5), Collector(6)
-    one.snapshot.save(tmp_path / "part", one.progress)
-    path = tmp_path / "part" / "collector0.json"
+    one, other = Collector(5, tmp_path / "part"), Collector(6)
+    assert take_snapshot(one) is None
+    path = tmp_path / "part" / "collector-0.json"
     numbers = json.loads(path.read_text())
     numbers["env"]["id"] = "Another-v0"
     path.write_text(json.dumps(numbers))
-    assert "saved with id 'Another-v0'" in str(other.snapshot.restore(saved(tmp_path / "part"), other.progress))
+    assert "saved with id 'Another-v0'" in str(restore_snapshot(other, saved(tmp_path / "part")))
     assert other.reopened == []

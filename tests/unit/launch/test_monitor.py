@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.collect.episodes import EPISODE_COLUMNS, pack_episodes
 from offpolicy.config.schema import RunConfig
 from offpolicy.launch.monitor import LATE_S, Monitor
 from offpolicy.logger.callbacks import Callback, Callbacks
@@ -17,6 +16,7 @@ from offpolicy.logger.metrics import UnknownMetricError
 from offpolicy.logger.record import RunHeader
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord
 from offpolicy.replay.ring import Ring
+from offpolicy.training.run_memory import EPISODE_COLUMNS
 from offpolicy.types import (
     NO_ACCOUNT,
     NO_COUNTERS,
@@ -159,7 +159,7 @@ class Run:
         self.monitor.on_tick()
 
     def end_episode(self, env_steps: int) -> None:
-        self.episodes.append(pack_episodes([EpisodeRecord(env_steps, 0, -1.0, 10, True, False, 1.0)]))
+        self.episodes.append(np.array([EpisodeRecord(env_steps, 0, -1.0, 10, True, False, 1.0)], np.float64))
 
 
 @pytest.fixture
