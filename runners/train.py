@@ -178,7 +178,6 @@ def train_run(
             if host.is_alone and run.checkpoint is not None and is_complete(run, plan.cfg):
                 check_same(plan.cfg, read_config(run.path))
                 kept.drop()
-                run.leave()
                 sys.stdout.write(already_complete(run.path, run.checkpoint.env_steps, plan.cfg) + "\n")
                 return Ended(EXIT_OK, run.path, None)
             cfg = _run_config(plan, run, spec)
@@ -260,6 +259,7 @@ def _run_config(plan: LaunchPlan, run: RunDir, spec: SpaceSpec) -> RunConfig:
         check_fits(cfg, spec, run.checkpoint)
         check_spaces(run.path, spec)
         cfg = replace(cfg, teacher=saved.teacher)  # the one that the run started from
+    run.begin()
     write_config(run.path, cfg, spec)
     return cfg
 

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         # Locked, or a run that goes on might resume from what is being removed; to look harms nothing.
         with contextlib.ExitStack() as locks:
             for path in () if arguments.dry_run else paths:
-                locks.callback(RunLock(path).withdraw)
+                locks.callback(RunLock(path).release)
             for line in _prune(paths, keep=arguments.keep, is_dry=arguments.dry_run):
                 plain_console().print(line, soft_wrap=True)
     return EXIT_OK

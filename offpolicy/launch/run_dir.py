@@ -6,8 +6,8 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 
 from offpolicy import fault
@@ -38,21 +38,14 @@ class TakenError(ConfigError):
 
 
 class RunDir:
-    """A claimed run directory. `checkpoint` is the one to resume from, None in a fresh directory.
+    """A claimed run directory, which its exit unlocks. Until `begin` it is left as it was found.
 
-    `rejected` holds the texts about newer checkpoints that are unusable; `aside` is where the records of an attempt
-    that saved nothing are now, None if there was none.
+    `checkpoint` is the one to resume from, None in a fresh directory. `warnings` name newer checkpoints that are
+    unusable, and where the records of an attempt that saved nothing are now.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        lock: RunLock,
-        checkpoint: Checkpoint | None,
-        rejected: tuple[str, ...],
-        aside: Path | None = None,
-    ) -> None:
-        self.path, self.checkpoint, self.rejected, self.aside, self._lock = path, checkpoint, rejected, aside, lock
+    def __init__(self, path: Path, lock: RunLock, checkpoint: Checkpoint | None, warnings: Sequence[str]) -> None:
+        self.path, self.checkpoint, self.warnings, self._lock = path, checkpoint, tuple(warnings), lock
 
     @classmethod
     def claim(
@@ -79,32 +72,24 @@ class RunDir:
             _refuse_by_content(path, resume)
         # Before the lock is taken, by which the directory of anybody would look like that of a run.
         is_lost = is_restart or (resume == "auto" and not at and has_saved_nothing(path))
-        created, aside = _create(path), None
-        try:
-            lock = RunLock(path)
-            try:
-                _remove_left_over(path)
-                if is_lost and (is_restart or not _has_checkpoint(path)):
-                    aside = _set_aside(path)
-                # Again, now that no other run can write: the directory may have been filled since.
-                _refuse_by_content(path, resume)
-                with while_reading():
-                    checkpoint, rejected = _find_checkpoint(path, at)
-            except BaseException:
-                lock.withdraw()
-                raise
-        except BaseException:
-            _remove(created)
-            raise
-        return cls(path, lock, checkpoint, rejected, aside)
+        with ExitStack() as undo:
+            undo.callback(_remove, _create(path))
+            lock, warnings = RunLock(path), list[str]()
+            undo.callback(lock.release)
+            _remove_left_over(path)
+            if is_lost and (is_restart or not _has_checkpoint(path)) and (aside := _set_aside(path)) is not None:
+                text = f"the last attempt ended before its first checkpoint; its records are in {aside}"
+                warnings.append(f"{text}, and the run starts from the beginning")
+            # Again, now that no other run can write: the directory may have been filled since.
+            _refuse_by_content(path, resume)
+            with while_reading():
+                checkpoint, rejected = _find_checkpoint(path, at)
+            undo.pop_all()
+        return cls(path, lock, checkpoint, [*rejected, *warnings])
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the user should know of the checkpoints and of an attempt set aside."""
-        if self.aside is None:
-            return self.rejected
-        text = f"the last attempt ended before its first checkpoint; its records are in {self.aside}"
-        return (*self.rejected, f"{text}, and the run starts from the beginning")
+    def begin(self) -> None:
+        """Notes in the directory that this process runs it. Raises `ConfigError` where the disk refuses."""
+        self._lock.sign()
 
     def go_back(self) -> None:
         """Finds the checkpoint from which the processes begin again; None before the first.
@@ -113,27 +98,15 @@ class RunDir:
         """
         store = run_store(self.path)
         self.checkpoint = store.newest_valid()
-        self.rejected, self.aside = tuple(store.rejected), None  # the warnings of the first start have been shown
-        if self.checkpoint is None and self.rejected:
-            raise CheckpointError("\n".join(self.rejected))
-
-    def release(self) -> None:
-        """Unlocks the directory; a second call does nothing."""
-        self._lock.release()
-
-    def leave(self) -> None:
-        """Unlocks the directory as it was found: it is still told how its last run ended."""
-        self._lock.withdraw()
+        self.warnings = tuple(store.rejected)
+        if self.checkpoint is None and self.warnings:
+            raise CheckpointError("\n".join(self.warnings))
 
     def __enter__(self) -> RunDir:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Unlocks the directory; as it was found where the start is refused."""
-        if kind is not None and issubclass(kind, ConfigError):
-            self.leave()
-        else:
-            self.release()
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 def refuse_file(path: Path) -> None:
@@ -208,7 +181,7 @@ def _remove_left_over(path: Path) -> None:
         run_store(path).remove_drafts()
 
 
-def _find_checkpoint(path: Path, at: int | None) -> tuple[Checkpoint | None, tuple[str, ...]]:
+def _find_checkpoint(path: Path, at: int | None) -> tuple[Checkpoint | None, Sequence[str]]:
     """Returns the checkpoint to resume from, and the texts about those rejected. Raises `CheckpointError`.
 
     Without the step `at` of several hosts it is the newest usable one. At that step, a host may have none.
@@ -223,19 +196,15 @@ def _find_checkpoint(path: Path, at: int | None) -> tuple[Checkpoint | None, tup
         return None, ()
     checkpoint = store.newest_valid()
     if checkpoint is None:
-        raise CheckpointError("\n".join([*store.rejected, _why_none(path)]))
-    return checkpoint, tuple(store.rejected)
-
-
-def _why_none(path: Path) -> str:
-    """Returns why there is no checkpoint to resume from, and what helps."""
-    if has_saved_nothing(path):
-        word = shlex.quote(f"run_dir={as_override(str(path))}")
-        return (
-            f"run_dir: {path} holds a run that ended before its first checkpoint, or whose checkpoints were removed:"
-            f" give the `offpolicy train` command that began it again, with {word}"
-        )
-    return f"run_dir: {path} exists but holds no usable checkpoint: choose another run_dir, or remove this one"
+        why = f"run_dir: {path} exists but holds no usable checkpoint: choose another run_dir, or remove this one"
+        if has_saved_nothing(path):
+            word = shlex.quote(f"run_dir={as_override(str(path))}")
+            why = (
+                f"run_dir: {path} holds a run that ended before its first checkpoint, or whose checkpoints were"
+                f" removed: give the `offpolicy train` command that began it again, with {word}"
+            )
+        raise CheckpointError("\n".join([*store.rejected, why]))
+    return checkpoint, store.rejected
 
 
 def has_saved_nothing(path: Path) -> bool:
@@ -291,14 +260,11 @@ def _create(path: Path) -> list[Path]:
     """Makes the directory and its missing parents, durably; returns those made. Raises `ConfigError`."""
     created: list[Path] = []
     try:
-        missing = [ancestor for ancestor in (path, *path.parents) if not ancestor.exists()]
-        for ancestor in reversed(missing):
-            try:
+        for ancestor in reversed([part for part in (path, *path.parents) if not part.exists()]):
+            with suppress(FileExistsError):  # another run made it at the same instant: it is not ours to take back
                 fault.hit("run_dir.create")
                 ancestor.mkdir()
-            except FileExistsError:  # another run made it at the same instant: it is not ours to take back
-                continue
-            created.append(ancestor)
+                created.append(ancestor)
             with suppress(PermissionError):  # a parent that may be written but not read cannot be fsynced either
                 Disk().fsync_dir(ancestor.parent)
     except OSError as error:
@@ -307,10 +273,8 @@ def _create(path: Path) -> list[Path]:
     return created
 
 
-def _remove(created: list[Path]) -> None:
+def _remove(created: Sequence[Path]) -> None:
     """Removes what `_create` made, except directories that are no longer empty."""
-    for path in reversed(created):
-        try:
+    with suppress(OSError):
+        for path in reversed(created):
             path.rmdir()
-        except OSError:
-            return

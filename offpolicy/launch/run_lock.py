@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,10 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # another one after every sta
 
 
 class RunLock:
-    """An exclusive kernel lock on `<directory>/.lock`, whose content names the holder.
+    """An exclusive kernel lock on `<directory>/.lock`, whose content names the last run that has held it.
+
+    Until `sign` it changes nothing: a start that is refused leaves the directory as it was found, and with it what the
+    lock says of a holder that was killed.
 
     Not `filelock`: its older versions empty the file before they have the lock, so that a refused process erases the
     holder's name, and a newer one that may not wait refuses a claim because of another that is being withdrawn.
@@ -32,88 +34,63 @@ class RunLock:
 
     def __init__(self, directory: Path) -> None:
         """Locks. Raises `RunDirBusyError` if another process holds the lock, `ConfigError` if it cannot be had."""
-        self._path = directory / LOCK
-        self._descriptor, self._is_new = -1, False
-        self._found, self._found_ns = b"", (0, 0)  # content and times of the file before it was signed
-        try:
-            while not self._take():
-                pass
-        except OSError as error:
-            raise ConfigError(f"run_dir: {directory} is not writable: {error.strerror}") from error
-
-    def release(self) -> None:
-        """Unlocks; the file stays, without the pid of the holder. Does nothing once it is unlocked."""
-        if self._descriptor >= 0:
-            with suppress(OSError):  # a full disk: the pid says nothing once its process has ended
-                self._sign(parent_identity())
-        self._close()
-
-    def withdraw(self) -> None:
-        """Unlocks and leaves the directory as it was found, and with it what the lock says of its last holder.
-
-        Without the pid of a holder that was killed, an earlier end of the run would pass for its last one.
-        """
-        if self._is_new:
-            self._path.unlink()
-        elif self._descriptor >= 0:
-            with suppress(OSError):  # a full disk
-                self._write(self._found)
-                os.utime(self._descriptor, ns=self._found_ns)
-        self._close()
-
-    def _take(self) -> bool:
-        """Opens, locks and signs the file; False if a withdrawn claim has removed it meanwhile."""
+        self._path, self._is_signed = directory / LOCK, False
+        self._is_new = not self._path.exists()
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            self._descriptor, self._is_new = os.open(self._path, flags | os.O_EXCL, 0o644), True
-        except FileExistsError:
-            self._descriptor, self._is_new = os.open(self._path, flags, 0o644), False
+            self._descriptor = os.open(self._path, flags, 0o644)
+        except OSError as error:
+            raise ConfigError(f"run_dir: {directory} is not writable: {error.strerror}") from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = _holder(os.pread(self._descriptor, 512, 0))
-            self._close()
-            raise RunDirBusyError(f"run_dir: {self._path.parent} is in use by {holder}") from error
+            # A lock on a file that a refused start has removed would exclude no other process.
+            is_ours = self._path.exists() and os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        except BlockingIOError:
+            is_ours = False
         except OSError as error:
-            self._close()  # first: without the lock, what the file says is another's
-            self.withdraw()
+            self.release()
             raise ConfigError(
-                f"run_dir: {self._path.parent} cannot be locked: {error.strerror}; choose a directory on a file system"
-                " with flock, or mount this one with it"
+                f"run_dir: {directory} cannot be locked: {error.strerror}; choose a directory on a file system with"
+                " flock, or mount this one with it"
             ) from error
+        if not is_ours:
+            os.close(self._descriptor)
+            holder = _read(directory)
+            is_known = is_running(directory) is not False
+            name = f"pid {holder['pid']} on host {holder['host']}" if is_known else "another process"
+            raise RunDirBusyError(f"run_dir: {directory} is in use by {name}")
+
+    def sign(self) -> None:
+        """Names this process as the holder. Raises `ConfigError` where the disk refuses."""
+        pid = os.getpid()
         try:
-            # A lock on a removed file would exclude no other process.
-            if not (self._path.exists() and os.path.samestat(os.fstat(self._descriptor), self._path.stat())):
-                self._close()
-                return False
-            found = os.fstat(self._descriptor)
-            self._found_ns = (found.st_atime_ns, found.st_mtime_ns)
-            self._found = os.pread(self._descriptor, found.st_size, 0)
-            pid = os.getpid()
-            self._sign({"pid": pid, "started": start_ticks(pid), **parent_identity()})
-        except OSError:
-            self.withdraw()
-            raise
-        return True
+            self._write({"pid": pid, "started": start_ticks(pid), **parent_identity()})
+        except OSError as error:
+            raise ConfigError(f"run_dir: {self._path.parent} is not writable: {error.strerror}") from error
+        self._is_signed = True
 
-    def _sign(self, holder: Mapping[str, object]) -> None:
-        self._write(json.dumps(dict(holder)).encode())
+    def release(self) -> None:
+        """Unlocks. A file that was signed stays, without the pid of the holder; a second call does nothing."""
+        if self._descriptor < 0:
+            return
+        with suppress(OSError):  # a full disk: the pid says nothing once its process has ended
+            if self._is_signed:
+                self._write(parent_identity())
+            elif self._is_new:
+                self._path.unlink()
+        os.close(self._descriptor)
+        self._descriptor = -1
 
-    def _write(self, content: bytes) -> None:
+    def _write(self, holder: dict[str, object]) -> None:
         fault.hit("run_dir.lock")
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, content, 0)
-
-    def _close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        os.pwrite(self._descriptor, json.dumps(holder).encode(), 0)
 
 
 def is_running(path: Path) -> bool | None:
-    """True if the holder of the lock of `path` is alive, None if it is on another host; the lock is not touched.
+    """True if the run that has signed the lock of `path` last goes on, None if it is on another host.
 
-    A holder that has released the lock has removed its pid from it.
+    The lock is not touched. A run that has ended has removed its pid from it.
     """
     holder = _read(path)
     if not isinstance(holder.get("pid"), int) or "host" not in holder:
@@ -154,12 +131,3 @@ def _read(path: Path) -> dict[str, Any]:  # Any: values of JSON
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _holder(content: bytes) -> str:
-    """Returns the holder of the lock in words; its file may be read before the holder has signed it."""
-    try:
-        holder = json.loads(content)
-        return f"pid {holder['pid']} on host {holder['host']}"
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return "another process"

@@ -95,6 +95,7 @@ def test_a_run_in_progress_is_refused_before_anything_goes(run: Path, refused: T
     save(run / "host-1", 10, 20, 30)
     for busy in (run, run / "host-1"):
         lock = RunLock(busy)
+        lock.sign()
         assert "is in use by pid" in refused("prune", run, code=73)
         lock.release()
     assert (len(names(run)), len(names(run / "host-1"))) == (4, 3)

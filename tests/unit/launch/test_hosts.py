@@ -98,18 +98,17 @@ def attempt(path: Path, **other: object) -> None:
     (path / LOCK).write_text(json.dumps({**parent_identity(), **other}))
 
 
-@pytest.mark.parametrize("other", [{"parent": -1}, {"parent_started": 0}, {"boot": "of another node"}])
-def test_only_the_launcher_that_started_a_run_may_begin_it_again_where_that_is_refused(
-    tmp_path: Path, other: dict[str, object]
-) -> None:
+def test_only_the_launcher_that_started_a_run_may_begin_it_again_where_that_is_refused(tmp_path: Path) -> None:
     attempt(tmp_path)
     cfg = replace(RunConfig(), run_dir=str(tmp_path), resume="never")
     plan = hosts.LaunchPlan(cfg, HostInfo(job="a"), 0)
-    with plan.claim() as run:
-        assert run.aside == tmp_path / "attempt-0"
-    attempt(tmp_path, **other)  # as of another torchrun, which may have the pid and the host name of the first one
-    with pytest.raises(ConfigError, match="exists and resume=never"):
-        plan.claim()
+    with plan.claim():
+        assert (tmp_path / "attempt-0").is_dir()
+    # As of another torchrun, which may have the pid and the host name of the first one.
+    for other in ({"parent": -1}, {"parent_started": 0}, {"boot": "of another node"}):
+        attempt(tmp_path, **other)
+        with pytest.raises(ConfigError, match="exists and resume=never"):
+            plan.claim()
 
 
 def test_a_host_that_goes_on_with_the_others_keeps_its_records(tmp_path: Path) -> None:
@@ -118,7 +117,7 @@ def test_a_host_that_goes_on_with_the_others_keeps_its_records(tmp_path: Path) -
     (tmp_path / "metrics.jsonl").write_text('{"env_steps": 20}\n')
     cfg = replace(RunConfig(), run_dir=str(tmp_path))
     with hosts.LaunchPlan(cfg, HostInfo(index=1, num_hosts=2, job="a"), 20).claim() as run:
-        assert (run.checkpoint, run.aside) == (None, None)
+        assert run.checkpoint is None
     assert (tmp_path / "metrics.jsonl").read_text() == '{"env_steps": 20}\n'
 
 

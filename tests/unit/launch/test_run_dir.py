@@ -30,11 +30,17 @@ REPOSITORY = Path(offpolicy.__file__).parents[1]
 def run(tmp_path: Path) -> Path:
     """The path of a run with checkpoints at 100 and 200."""
     run = tmp_path / "run"
-    RunDir.claim(run, "auto").release()
+    begin(run)
     for env_steps in (100, 200):
         with CheckpointStore(run / "checkpoints").begin(env_steps) as draft:
             draft.add_json("state", shared_state(env_steps))
     return run
+
+
+def begin(path: Path) -> None:
+    """A run that was there."""
+    with RunDir.claim(path, "auto") as claimed:
+        claimed.begin()
 
 
 def tree(path: Path) -> list[str]:
@@ -63,7 +69,7 @@ def test_the_newest_checkpoint_is_resumed(run: Path) -> None:
     for resume in ("auto", "must"):
         with RunDir.claim(run, resume) as claimed:
             assert claimed.checkpoint is not None
-            assert (claimed.checkpoint.env_steps, claimed.rejected) == (200, ())
+            assert (claimed.checkpoint.env_steps, claimed.warnings) == (200, ())
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_named(run: Path) -> None:
@@ -72,9 +78,9 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(run: Path) -> None:
     with RunDir.claim(run, "auto") as claimed:
         assert claimed.checkpoint is not None
         assert claimed.checkpoint.env_steps == 100
-    assert len(claimed.rejected) == 1
-    assert "step-000000000200/state.json: expected sha256" in claimed.rejected[0]
-    assert claimed.rejected[0].endswith("using step-000000000100 instead")
+    assert len(claimed.warnings) == 1
+    assert "step-000000000200/state.json: expected sha256" in claimed.warnings[0]
+    assert claimed.warnings[0].endswith("using step-000000000100 instead")
 
 
 # --- refused
@@ -107,7 +113,8 @@ def holder(run: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the run."""
     script = (
         "import sys; from pathlib import Path; from offpolicy.launch.run_dir import RunDir\n"
-        "claimed = RunDir.claim(Path(sys.argv[1]), 'auto'); print('claimed', flush=True); sys.stdin.read()\n"
+        "claimed = RunDir.claim(Path(sys.argv[1]), 'auto'); claimed.begin()\n"
+        "print('claimed', flush=True); sys.stdin.read()\n"
     )
     command = [sys.executable, "-c", script, str(run)]
     with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -185,7 +192,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
 def lost(tmp_path: Path) -> Path:
     """The path of a run that was killed before it saved anything."""
     lost = tmp_path / "lost"
-    RunDir.claim(lost, "auto").release()
+    begin(lost)
     (lost / "config.yaml").write_text("seed: 1")
     (lost / "metrics.jsonl").write_text('{"env_steps": 10}')
     (lost / "checkpoints" / ".tmp-0123").mkdir(parents=True)  # killed in its first save
@@ -195,8 +202,8 @@ def lost(tmp_path: Path) -> Path:
 def test_a_run_that_saved_nothing_starts_again_and_its_records_are_kept(lost: Path) -> None:
     for attempt in (0, 1):
         with RunDir.claim(lost, "auto") as claimed:
-            assert (claimed.checkpoint, claimed.aside) == (None, lost / f"attempt-{attempt}")
-            assert "ended before its first checkpoint; its records are in" in claimed.warnings[0]
+            assert claimed.checkpoint is None
+            assert f"before its first checkpoint; its records are in {lost}/attempt-{attempt}," in claimed.warnings[0]
             assert sorted(os.listdir(lost)) == [LOCK, *(f"attempt-{number}" for number in range(attempt + 1))]
         (lost / "config.yaml").write_text("seed: 1")
     assert (lost / "attempt-0" / "metrics.jsonl").read_text() == '{"env_steps": 10}'
@@ -225,7 +232,7 @@ def test_a_checkpoint_that_was_saved_before_the_lock_is_not_moved_aside(
     monkeypatch.setattr("offpolicy.launch.run_dir.RunLock", Late)
     with RunDir.claim(lost, "auto") as claimed:
         assert claimed.checkpoint is not None
-        assert (claimed.checkpoint.env_steps, claimed.aside) == (100, None)
+        assert (claimed.checkpoint.env_steps, claimed.warnings) == (100, ())
     assert (lost / "metrics.jsonl").exists()
 
 
@@ -239,8 +246,7 @@ def test_a_claim_removes_what_writers_that_were_killed_have_left(lost: Path) -> 
     for path in (*files, draft / "collector-0.json", living):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    with RunDir.claim(lost, "auto") as claimed:
-        assert claimed.aside == lost / "attempt-0"
+    begin(lost)
     left = {path.name for path in lost.rglob("*")}
     assert not left & {part.name, draft.name, *(path.name for path in files)}
     assert living.name in left
@@ -264,8 +270,8 @@ def test_only_what_a_run_writes_is_moved(lost: Path) -> None:
     for name in ("notes.md", ".gitignore"):
         (lost / name).write_text("mine")
     for attempt in (0, 1):
-        with RunDir.claim(lost, "auto") as claimed:
-            assert claimed.aside == lost / f"attempt-{attempt}"
+        begin(lost)
+        assert (lost / f"attempt-{attempt}").is_dir()
         (lost / "train.log").write_text("killed before its configuration was written")
     assert (lost / "notes.md").exists()
     assert sorted(os.listdir(lost / "attempt-1")) == ["train.log"]
@@ -277,16 +283,19 @@ def test_a_disk_that_refuses_the_move_is_named_and_the_next_claim_finishes_it(lo
     problem = r"the records of the last attempt in .*lost cannot be moved to .*attempt-0: No"
     with refused("run_dir.aside@n=2:ENOSPC"), pytest.raises(ConfigError, match=problem):
         RunDir.claim(lost, "auto")
-    with RunDir.claim(lost, "auto") as claimed:
-        assert claimed.aside == lost / "attempt-1"
+    begin(lost)
+    assert (lost / "attempt-1").is_dir()
 
 
 @pytest.mark.promise("full-disk")
-@pytest.mark.parametrize(("site", "said"), [("create", "a/run cannot be created"), ("lock", "run is not writable")])
-def test_a_directory_that_the_disk_refuses_leaves_nothing(tmp_path: Path, site: str, said: str) -> None:
-    with refused(f"run_dir.{site}:ENOSPC"), pytest.raises(ConfigError, match=f"{said}: No space left on device"):
-        RunDir.claim(tmp_path / "a" / "run", "auto")
+def test_a_directory_that_the_disk_refuses_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "run"
+    with refused("run_dir.create:ENOSPC"), pytest.raises(ConfigError, match=r"a/run cannot be created: No space left"):
+        RunDir.claim(path, "auto")
     assert tree(tmp_path) == []
+    with refused("run_dir.lock:ENOSPC"), pytest.raises(ConfigError, match=r"a/run is not writable: No space left"):
+        begin(path)
+    assert tree(path) == []
 
 
 def test_every_file_that_the_documents_name_is_moved_aside(lost: Path) -> None:
@@ -297,5 +306,5 @@ def test_every_file_that_the_documents_name_is_moved_aside(lost: Path) -> None:
     for name in names - {"checkpoints", LOCK, "attempt-1", "host-1"}:
         (lost / name).touch()
     assert len(names) > 15
-    RunDir.claim(lost, "auto").release()
+    begin(lost)
     assert sorted(os.listdir(lost)) == [LOCK, "attempt-0"]

@@ -24,6 +24,7 @@ from offpolicy.runs import LOCK, is_of_earlier_start
 def held(directory: Path) -> Iterator[None]:
     lock = RunLock(directory)
     try:
+        lock.sign()
         yield
     finally:
         lock.release()
@@ -56,21 +57,17 @@ def test_a_file_system_without_locks_is_named_and_left_as_it_was_found(
     assert [path.read_text() for path in tmp_path.iterdir()] == ([] if holder is None else [holder])
 
 
-def test_a_lock_on_a_withdrawn_file_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flock, names = fcntl.flock, []
+def test_a_lock_on_a_file_that_was_removed_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flock = fcntl.flock
 
-    def withdrawn_meanwhile(descriptor: int, operation: int) -> None:
+    def removed_meanwhile(descriptor: int, operation: int) -> None:
         flock(descriptor, operation)
-        names.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-        if len(names) == 1:
-            (tmp_path / ".lock").unlink()
-            (tmp_path / ".lock").touch()  # the file of a third claim
+        (tmp_path / ".lock").unlink()
+        (tmp_path / ".lock").touch()  # the file of a third claim
 
-    monkeypatch.setattr(fcntl, "flock", withdrawn_meanwhile)
-    with held(tmp_path):
-        assert len(names) == 2
-        with pytest.raises(RunDirBusyError):
-            RunLock(tmp_path)
+    monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
+    with pytest.raises(RunDirBusyError, match="in use by another process"):
+        RunLock(tmp_path)
 
 
 def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
@@ -125,26 +122,13 @@ def test_a_file_is_of_an_earlier_start_until_the_last_one_has_ended_or_written_i
     assert not is_of_earlier_start(summary)
 
 
-def test_a_withdrawn_lock_leaves_the_directory_as_it_was_found(tmp_path: Path) -> None:
-    RunLock(tmp_path).withdraw()
-    assert list(tmp_path.iterdir()) == []
-    for content in ("", "{}", "[1]", '{"pid": 1, "appname": "an editor"}'):
-        (tmp_path / LOCK).write_text(content)
-        assert not is_signed(tmp_path)  # anybody's
-        RunLock(tmp_path).withdraw()
-        assert (tmp_path / LOCK).read_text() == content
-    with held(tmp_path):
-        pass
-    assert is_signed(tmp_path)  # a run was here
-
-
-def test_a_withdrawn_lock_still_says_that_its_last_holder_was_killed(tmp_path: Path) -> None:
+def test_a_lock_that_was_not_signed_leaves_the_directory_as_it_was_found(tmp_path: Path) -> None:
     """`offpolicy prune`, or a start that was refused, made an earlier end of the run pass for its last one."""
-    lock, summary = tmp_path / LOCK, tmp_path / "summary.json"
-    lock.write_text(json.dumps({"pid": 2**30, "parent": 1, "host": socket.gethostname()}))
-    summary.write_text("{}")
-    os.utime(lock, ns=(2, 2))
-    for summary_ns, is_earlier in ((1, True), (3, False)):  # later: it was killed when it had written its summary
-        os.utime(summary, ns=(summary_ns, summary_ns))
-        RunLock(tmp_path).withdraw()
-        assert is_of_earlier_start(summary) is is_earlier
+    RunLock(tmp_path).release()
+    assert list(tmp_path.iterdir()) == []
+    for content in ("", "[1]", '{"pid": 1, "appname": "an editor"}', '{"pid": 1073741824, "parent": 1, "host": "a"}'):
+        (tmp_path / LOCK).write_text(content)
+        os.utime(tmp_path / LOCK, ns=(2, 2))
+        assert is_signed(tmp_path) == ("parent" in content)  # else anybody's
+        RunLock(tmp_path).release()
+        assert ((tmp_path / LOCK).read_text(), (tmp_path / LOCK).stat().st_mtime_ns) == (content, 2)
