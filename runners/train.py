@@ -45,8 +45,7 @@ from offpolicy.launch.preflight import (
     check_restart,
     check_same,
     check_spaces,
-    find_source,
-    find_teacher,
+    find_origin,
     preflight,
 )
 from offpolicy.launch.resources import plan_host, spin_rounds, track_names
@@ -161,8 +160,7 @@ def train_run(
             spec = preflight(own_cfg, server)
             plan = plan_launch(cfg, host)
             host = plan.host  # with what the hosts have agreed on
-            teacher_step = find_teacher(plan, spec)
-            plan, init_step = find_source(plan, spec)
+            plan, origin_step = find_origin(plan, spec)
             host_plan = plan_host(plan.cfg, host)
             check_restart(plan.cfg)
             called = (*map(load_callback, cfg.callbacks), *callbacks) if host.index == 0 else ()
@@ -194,8 +192,7 @@ def train_run(
                 start_step=plan.start_step or 0,
                 checkpoint=None,
                 store_port=listener.getsockname()[1] if listener else host.store_port,
-                init_step=init_step,
-                teacher_step=teacher_step,
+                origin_step=origin_step,
             )
             if run.checkpoint is not None:
                 job = _from_checkpoint(job, run.checkpoint)

@@ -23,7 +23,7 @@ from offpolicy.machine import X86_64, memory, num_usable_cores, processor
 from offpolicy.output import counted
 from offpolicy.processes.fork_server import ChildError, ChildTimeout, ForkServer, call_in_child
 from offpolicy.replay.demonstrations import read_demos
-from offpolicy.runs import find_run
+from offpolicy.runs import existing_run
 from offpolicy.training.run_memory import check_memory, check_share
 from offpolicy.types import ACTOR_GROUPS, HISTORY, MIN_FRAMES, OBS, PRIVILEGED, SpaceSpec
 
@@ -49,7 +49,7 @@ def preflight(cfg: RunConfig, server: ForkServer | None = None) -> SpaceSpec:
     check_processor(processor())
     check_id(cfg.env.id)
     check_threads(cfg, num_usable_cores())
-    gpus = cuda_memory(cfg.runner.start_timeout_s) if asks_for_gpus(cfg) else Gpus([])
+    gpus = find_gpus(cfg)
     check_gpus(cfg, gpus)
     if cfg.log.wandb == "online":
         require_login()
@@ -127,12 +127,6 @@ def check_groups(cfg: RunConfig, spec: SpaceSpec) -> None:
         raise ConfigError(f"env.id: {HISTORY} of {env} has the shape {shape}, allowed {allowed}")
 
 
-def asks_for_gpus(cfg: RunConfig) -> bool:
-    """True if a GPU is named, or if their number or memory matters where there are any."""
-    would_matter = cfg.runner.world_size > 1 or cfg.replay.source == "resident"
-    return cfg.device.startswith("cuda") or (cfg.device == "auto" and would_matter)
-
-
 class Gpus(NamedTuple):
     """What torch can use."""
 
@@ -140,19 +134,22 @@ class Gpus(NamedTuple):
     problem: str = ""  # what torch says where it cannot use those that there are
 
 
-def cuda_memory(timeout_s: float) -> Gpus:
-    """Returns the free memory of the CUDA devices. A child process asks torch: this one stays free of it."""
+def find_gpus(cfg: RunConfig) -> Gpus:
+    """Returns the CUDA devices where they matter. A child process asks torch: this one stays free of it."""
+    would_matter = cfg.runner.world_size > 1 or cfg.replay.source == "resident"
+    if not (cfg.device.startswith("cuda") or (cfg.device == "auto" and would_matter)):
+        return Gpus([])
     try:
-        free, problem = call_in_child("offpolicy.launch.preflight:free_cuda_memory", timeout_s=timeout_s)
+        target = "offpolicy.launch.preflight:free_cuda_memory"
+        return Gpus(*call_in_child(target, timeout_s=cfg.runner.start_timeout_s))
     except ChildTimeout as error:  # a driver that hangs
         return Gpus([], f"it {error.reason} (runner.start_timeout_s)")
     except ChildError as error:  # torch cannot be imported, or its driver takes the process down
         return Gpus([], (error.output.splitlines() or [error.reason])[-1])
-    return Gpus(free, problem)
 
 
 def free_cuda_memory(_: None) -> tuple[list[int], str]:
-    """Runs in the child of `cuda_memory`."""
+    """Runs in the child of `find_gpus`."""
     import torch
 
     try:
@@ -240,58 +237,30 @@ def check_spaces(path: Path, spec: SpaceSpec) -> None:
         raise ConfigError([f"env.id: {difference}: {refusal}" for difference in differences])
 
 
-def find_teacher(plan: LaunchPlan, spec: SpaceSpec) -> int | None:
-    """Returns the env step of the teacher's newest checkpoint; None if this host's learner needs no teacher.
+def find_origin(plan: LaunchPlan, spec: SpaceSpec) -> tuple[LaunchPlan, int | None]:
+    """Returns the plan with the directory of the run that `teacher` or `init_from` names, and that run's newest step.
 
-    Raises `ConfigError` naming every difference between teacher and student.
+    The step is None where this host's learner takes nothing over: only rank 0 reads that run, and only at the start of
+    its own. From then on its own checkpoints hold all of it. Raises `ConfigError` naming every difference between the
+    networks and spaces of the two.
     """
     cfg = plan.cfg
-    if cfg.teacher is None or not _begins_from_another(plan):
-        return None
-    path = _require_run("teacher", cfg.teacher, Path(cfg.teacher))
-    return _newest_step("teacher", path, teacher_differences(path, cfg, spec))
-
-
-def find_source(plan: LaunchPlan, spec: SpaceSpec) -> tuple[LaunchPlan, int | None]:
-    """Returns the plan with the directory that `init_from` names, and the env step of that run's newest checkpoint.
-
-    The step is None where this host's learner takes nothing over. Raises `ConfigError` naming every difference between
-    the two runs' networks and spaces.
-    """
-    cfg = plan.cfg
-    if cfg.init_from is None or not _begins_from_another(plan):
+    key, given = ("init_from", cfg.init_from) if cfg.teacher is None else ("teacher", cfg.teacher)
+    if given is None or plan.host.index or plan.start_step:
         return plan, None
-    path = _require_run("init_from", cfg.init_from, find_run(cfg.init_from))
-    step = _newest_step("init_from", path, source_differences(path, cfg, spec))
-    return replace(plan, cfg=replace(cfg, init_from=str(path))), step
-
-
-def _begins_from_another(plan: LaunchPlan) -> bool:
-    """True if this host's learner reads the run that `teacher` or `init_from` names.
-
-    Only rank 0 reads it, and only at the start of a run: from then on the run's own checkpoints hold all of it.
-    """
-    if plan.host.index != 0 or plan.start_step > 0:
-        return False
-    return run_store(Path(plan.cfg.run_dir or ".")).newest_valid(reads_rows=False) is None
-
-
-def _require_run(key: str, given: str, path: Path) -> Path:
-    """Returns the directory of the run that `key` names as `given`. Raises `ConfigError` where it holds none."""
-    if not (path / "config.yaml").is_file():
-        raise ConfigError(f"{key}: got {given!r}, allowed the directory of a run (it has no config.yaml)")
-    return path
-
-
-def _newest_step(key: str, path: Path, differences: Sequence[str]) -> int:
-    """Returns the env step of the newest checkpoint of a run. Raises `ConfigError` without one, or if it differs."""
+    if run_store(Path(cfg.run_dir or ".")).newest_valid(reads_rows=False) is not None:
+        return plan, None
+    path = existing_run(given, key)
+    is_teacher = key == "teacher"
+    differences = teacher_differences(path, cfg, spec) if is_teacher else source_differences(path, cfg, spec)
     if differences:
         raise ConfigError(differences)
     store = run_store(path)
     checkpoint = store.newest_valid(reads_rows=False)  # its networks are wanted, and that run may go on
     if checkpoint is None:
         raise ConfigError("\n".join([*store.rejected, f"{key}: {path} holds no usable checkpoint"]))
-    return checkpoint.env_steps
+    cfg = replace(cfg, teacher=str(path)) if is_teacher else replace(cfg, init_from=str(path))
+    return replace(plan, cfg=cfg), checkpoint.env_steps
 
 
 def source_differences(path: Path, cfg: RunConfig, spec: SpaceSpec) -> list[str]:

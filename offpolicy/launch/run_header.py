@@ -144,10 +144,10 @@ def _begin_lines(job: WorkerSpec, run: RunDir) -> Iterator[str]:
         yield f"all processes begin again {where}"
     elif job.start_step:
         yield f"resuming at env step {job.start_step:,}"
-    elif job.teacher_step is not None or job.init_step is not None:
+    elif job.origin_step is not None:
         other, whose = Path(cfg.teacher or cfg.init_from or ""), "the teacher's" if cfg.teacher else "its"
         text = f"teacher: {other}" if cfg.teacher else f"networks and normalisers: of {other}"
-        yield f"{text}, env step {job.teacher_step or job.init_step or 0:,}"
+        yield f"{text}, env step {job.origin_step:,}"
         for difference in env_differences(read_config(other).env, cfg.env):
             yield f"warning: {whose} environment was another one: {difference}"
 

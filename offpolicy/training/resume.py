@@ -74,15 +74,15 @@ def load_start(rank: Rank, world: World, learner: Learner) -> TrainingStart:
                 learner.load_state(LearnerState(learner_tensors(checkpoint), dict(state.numbers)))
             except CheckpointError as error:
                 raise CheckpointError(f"{checkpoint.path / 'learner.safetensors'}: {error}") from error
-    elif job.teacher_step is not None:
-        teacher = f"{job.cfg.teacher}, env step {job.teacher_step}"
+    elif job.cfg.teacher is not None and job.origin_step is not None:
+        teacher = f"{job.cfg.teacher}, env step {job.origin_step}"
         if rank.rank == 0:
-            path = Path(job.cfg.teacher or "")
-            env_steps, tensors = _tensors_of(path, job.teacher_step, rank)
+            path = Path(job.cfg.teacher)
+            env_steps, tensors = _tensors_of(path, job.origin_step, rank)
             teacher = f"{job.cfg.teacher}, env step {env_steps}"
             adopt_teacher(learner.tensors(), job.spec, tensors, read_spec(path))
-    elif job.init_step is not None and rank.rank == 0:
-        learner.adopt(_tensors_of(Path(job.cfg.init_from or ""), job.init_step, rank)[1])
+    elif job.origin_step is not None and rank.rank == 0:
+        learner.adopt(_tensors_of(Path(job.cfg.init_from or ""), job.origin_step, rank)[1])
     metrics = learner.read_metrics()
     facts = (learner.num_updates, start.env_steps, start.updates, job.last_eval_step, has_rows)
     table = world.gather((*facts, *metrics.sums, *metrics.counts))

@@ -44,8 +44,8 @@ class WorkerSpec:
     checkpoint: int | None  # `start_step` if this host has a checkpoint of it
     store_port: int  # of the store through which the ranks find each other
     last_eval_step: int = 0  # env steps of the last evaluation that is not made again
-    init_step: int | None = None  # env steps of the checkpoint of `init_from` to start from; None: none is needed
-    teacher_step: int | None = None  # env steps of the teacher's checkpoint to start from; None: none is needed
+    # Env steps of the checkpoint of `teacher` or `init_from` that a fresh run starts from; None: from new networks.
+    origin_step: int | None = None
     trace_dir: str | None = None  # directory of the trace's tracks; None: the run is not traced
     restarts: int = 0  # times that all processes began again after a death, before this start
 

@@ -18,7 +18,7 @@ from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError
 from offpolicy.launch import preflight
 from offpolicy.launch.hosts import LaunchPlan
-from offpolicy.launch.preflight import find_source, find_teacher
+from offpolicy.launch.preflight import find_origin
 from offpolicy.processes.fork_server import ChildTimeout
 from offpolicy.types import SpaceSpec
 
@@ -52,9 +52,9 @@ def teacher_at(path: Path, obs: int) -> None:
 
 def test_only_the_first_host_looks_for_the_teacher(tmp_path: Path) -> None:
     other = dataclasses.replace(ALONE, index=1, num_hosts=2)
-    assert find_teacher(plan(tmp_path, other), HISTORY) is None
-    with pytest.raises(ConfigError, match="it has no config.yaml"):
-        find_teacher(plan(tmp_path), HISTORY)
+    assert find_origin(plan(tmp_path, other), HISTORY)[1] is None
+    with pytest.raises(ConfigError, match="got .*teacher', allowed a run's directory"):
+        find_origin(plan(tmp_path), HISTORY)
 
 
 def test_a_teacher_with_other_groups_or_actions_is_refused(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_teacher_with_other_groups_or_actions_is_refused(tmp_path: Path) -> No
     teacher_at(tmp_path / "teacher", obs=64)
     wider = dataclasses.replace(HISTORY, action_high=tuple(2.0 * bound for bound in HISTORY.action_high))
     with pytest.raises(ConfigError) as caught:
-        find_teacher(plan(tmp_path), wider)
+        find_origin(plan(tmp_path), wider)
     group, action = caught.value.problems
     assert group.startswith("env.id: group obs has (64,) with the teacher ")
     assert "(96,) in this run: allowed the same" in group
@@ -170,7 +170,7 @@ def source_at(path: Path, spec: SpaceSpec = SPEC, **algo: object) -> None:
 def test_every_difference_from_the_run_to_begin_with_is_named(tmp_path: Path) -> None:
     source_at(tmp_path / "source", dataclasses.replace(SPEC, action_high=(2.0,) * 6), hidden_dims=[64])
     with pytest.raises(ConfigError) as caught:
-        find_source(warm(tmp_path), SPEC)
+        find_origin(warm(tmp_path), SPEC)
     sizes, bounds = caught.value.problems
     assert sizes == (
         f"algo.hidden_dims: got [256,256], the run {tmp_path / 'source'} has [64]; write algo.hidden_dims=[64]"
@@ -182,15 +182,15 @@ def test_every_difference_from_the_run_to_begin_with_is_named(tmp_path: Path) ->
 def test_another_shape_of_as_many_numbers_is_another_space(tmp_path: Path, field: str) -> None:
     source_at(tmp_path / "source", dataclasses.replace(SPEC, **{field: (2, 3)}))
     with pytest.raises(ConfigError, match=rf"env\.id: {field} was \(2, 3\), is \(3, 2\); .*/source allows the same"):
-        find_source(warm(tmp_path), dataclasses.replace(SPEC, **{field: (3, 2)}))
+        find_origin(warm(tmp_path), dataclasses.replace(SPEC, **{field: (3, 2)}))
 
 
 def test_a_run_of_another_algorithm_or_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     source_at(tmp_path / "source")
     with pytest.raises(ConfigError, match=r"init_from: .* is a run of algo=sac, allowed a run of algo=td3$"):
-        find_source(warm(tmp_path, name="td3"), SPEC)
+        find_origin(warm(tmp_path, name="td3"), SPEC)
     with pytest.raises(ConfigError, match="init_from: .* holds no usable checkpoint"):
-        find_source(warm(tmp_path), SPEC)
+        find_origin(warm(tmp_path), SPEC)
 
 
 def test_more_threads_than_the_cores_of_this_host_could_ever_run_are_refused() -> None:

@@ -191,7 +191,7 @@ def test_a_checkpoint_that_another_run_has_removed_since_is_replaced_by_its_newe
     rank = make_rank(**TINY)
     save(rank, env_steps=80)
     beginning = make_rank(init_from=rank.job.run_dir, **TINY)
-    beginning.job = replace(beginning.job, init_step=40)
+    beginning.job = replace(beginning.job, origin_step=40)
     load_start(beginning, FakeWorld(), tiny_learner(beginning))
     ((kind, fields),) = beginning.child.sent  # type: ignore[attr-defined]  # a fake child
     assert kind == "warning"
