@@ -4,18 +4,11 @@
                                 (copy stream)     (on the device)
 
 Batch source: `PrefetchSource` (`offpolicy/replay/prefetch_source.py`) with `replay.slots` slots, two by default. A slot
-holds the batches of an iteration, in page-locked host memory and on the device; on a CPU both are the same memory.
-
-    packing thread                                        learner's thread
-    waits for a submitted slot (phase request_wait)       waits for a packed slot (phase replay batch wait)
-    draws the rows below the ring's end as it was when    trains on its batches (train); replay sample and h2d are
-      the slot was submitted, packs them (phase pack)       next to nothing, because they were done ahead
-    copies the slot to the device on a second stream      submits the other slot when it takes this one into use,
-    hands it over                                           and this one once its batches are used
-
-So a batch is one iteration old. With `replay.slots=1` nothing is packed ahead.
+holds the batches of an iteration, in page-locked host memory and on the device; on a CPU both are the same memory. The
+packing thread draws from the rows that there were when the slot was submitted, packs them, and copies the slot on a
+second stream. The learner trains on one slot meanwhile, so a batch is one iteration old, and replay sample and h2d are
+next to nothing. With `replay.slots=1` nothing is packed ahead.
 `runner=single_gpu replay.source=prefetch collect.mode=overlap` is the same topology by other keys.
-
 Collectors: as in `single_gpu`, but `collect.mode=overlap` is the default: they take the env steps of the next iteration
 while this one trains.
 World: one rank; collectives return their input. Exchange of gradients: none.

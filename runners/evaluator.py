@@ -68,13 +68,15 @@ class EvaluatorProcess:
         """Waits for a request that is not answered yet; False when it is time to exit."""
         with self._ledger.phase(EvaluatorPhase.WAIT_REQUEST):
             self._words[EvaluatorWord.IS_WAITING] = 1
-            while not self._must_exit() and (self._control.is_stopping or self._requests.newest == self._answered):
+            while (stop := self._control.host[HostWord.STOP]) != Stop.EXIT:
+                if stop == Stop.RUN and self._requests.newest != self._answered:
+                    break
+                self._was_stopped |= stop == Stop.FINISH
                 self._wake_event.wait(POLL_S)
-                self._was_stopped |= self._control.host[HostWord.STOP] == Stop.FINISH
                 self._report_if_requested()
             self._words[EvaluatorWord.PROGRESS] += 1
             self._words[EvaluatorWord.IS_WAITING] = 0
-        return not self._must_exit()
+        return stop != Stop.EXIT
 
     def _answer(self) -> None:
         """Evaluates the newest request and sends the result; a stop leaves the request unanswered."""
@@ -83,11 +85,9 @@ class EvaluatorProcess:
             self._ledger.mark(Mark.APPLIED, asked.policy_version)
         missed = asked.number - self._answered - 1  # requests that this one has replaced
         if missed and not self._skipped:
-            text = (
-                f"an evaluation before env step {asked.env_steps:,} was left out: the one before it was still going on;"
-                " evaluator/skipped counts them. Raise eval.every or lower eval.episodes"
-            )
-            self._child.send("warning", text=text)
+            why = "the one before it was still going on; evaluator/skipped counts them"
+            text = f"an evaluation before env step {asked.env_steps:,} was left out: {why}"
+            self._child.send("warning", text=f"{text}. Raise eval.every or lower eval.episodes")
         self._skipped += missed
         result = self._evaluation.evaluate(self._flat, asked.env_steps, asked.policy_version)
         if result is not None:
@@ -102,9 +102,6 @@ class EvaluatorProcess:
     def _announce_early_stop(self) -> None:
         """Publishes whether the evaluations so far end the run."""
         self._words[EvaluatorWord.STOPS_EARLY] = int(self._evaluation.stops_early)
-
-    def _must_exit(self) -> bool:
-        return self._control.host[HostWord.STOP] >= Stop.EXIT
 
     def _should_stop(self) -> bool:
         """True if the run is stopping; the call counts as progress, and reports if a report was requested."""

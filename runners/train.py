@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -171,7 +171,6 @@ def train_run(
             signals_kept(ends_process=ends_process) as kept,
             plan.claim(kept.stops_raise if host.is_alone else contextlib.nullcontext) as run,
             signals_blocked(),
-            _store_listener(plan.cfg, host) as listener,
         ):
             if host.is_alone and run.checkpoint is not None and is_complete(run, plan.cfg):
                 check_same(plan.cfg, read_config(run.path))
@@ -183,6 +182,9 @@ def train_run(
             provenance.note(run.path / "config.yaml", plugins_of(cfg))
             if host.index == 0:
                 mark_latest(run.path)
+            listener: socket.socket | None = None  # on which rank 0 serves the ranks' store, with one host
+            if cfg.runner.name in RANK_RUNNERS and host.is_alone:
+                listener = opened.enter_context(socket.create_server((LOOPBACK_HOST, 0)))
             job = WorkerSpec(
                 cfg=cfg,
                 spec=spec,
@@ -358,16 +360,6 @@ def entry_point(role: str, cfg: RunConfig) -> str:
     """
     package = __package__ or "runners"
     return f"{package}.{cfg.runner.name}:learner_main" if role == "learner" else f"{package}.{role}:main"
-
-
-@contextlib.contextmanager
-def _store_listener(cfg: RunConfig, host: HostInfo) -> Iterator[socket.socket | None]:
-    """Opens, on one host, a loopback socket on a free port on which rank 0 serves the ranks' store."""
-    if cfg.runner.name not in RANK_RUNNERS or not host.is_alone:
-        yield None
-        return
-    with socket.create_server((LOOPBACK_HOST, 0)) as listener:
-        yield listener
 
 
 def _write_trace(trace_dir: Path, run_dir: Path, logger: OffPolicyLogger) -> None:

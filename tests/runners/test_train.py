@@ -81,6 +81,7 @@ def test_a_run_does_not_go_on_with_other_spaces_of_the_same_size(tmp_path: Path,
     write_config(tmp_path, config(), old)
     state = SimpleNamespace(fingerprint=fingerprint(config(), old))
     run: Any = SimpleNamespace(path=tmp_path, checkpoint=SimpleNamespace(path=tmp_path, read=lambda *_: state))
+    run.begin = lambda: None
     plan: Any = SimpleNamespace(cfg=config())
     if refusal:
         with pytest.raises(ConfigError, match=f"(?s){refusal}.*the spaces of the run .* cannot change when it goes on"):
