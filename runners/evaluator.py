@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from offpolicy.collect.evaluation import EpisodeCallbacks
 from offpolicy.collect.run_evaluation import RunEvaluation
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
@@ -40,11 +41,10 @@ class EvaluatorProcess:
             job.spec,
             Path(job.run_dir),
             job.kept_eval_step,
-            should_stop=self._should_stop,
-            warn=lambda text: child.send("warning", text=text),
             send=child.send,
-            ledger=self._ledger,
-            close_failed=child.closing.callback,
+            callbacks=EpisodeCallbacks(
+                should_stop=self._should_stop, close_failed=child.closing.callback, ledger=self._ledger
+            ),
         )
         self._requests = evaluation_requests(child, self._evaluation.policy_size)
         self._flat = np.zeros(self._evaluation.policy_size, np.float32)
@@ -60,7 +60,7 @@ class EvaluatorProcess:
                 while self._wait_request():
                     self._answer()
                 if not self._was_stopped:
-                    self._evaluation.finish()
+                    self._evaluation.video.finish()
             finally:
                 self._report()
 
@@ -95,7 +95,6 @@ class EvaluatorProcess:
             self._words[EvaluatorWord.EVALUATED_STEPS] = asked.env_steps
             self._words[EvaluatorWord.ANSWERED] = asked.number
             self._learner_wake.set()
-            self._evaluation.film(asked.env_steps)
         self._answered = asked.number
         self._report()
 

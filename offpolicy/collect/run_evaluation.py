@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from offpolicy.algos.registry import make_policy
@@ -17,7 +18,6 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.errors import SaveError
 from offpolicy.files import JsonlFile
 from offpolicy.nets.policy import flat_size, load_flat
-from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.types import EvalResult, Float32, SpaceSpec
 
@@ -25,26 +25,22 @@ from offpolicy.types import EvalResult, Float32, SpaceSpec
 class RunEvaluation:
     """Evaluates, sends episodes and result, records it, keeps the best policy, asks for an early stop, and films."""
 
-    def __init__(  # noqa: PLR0913  # of whom it evaluates, and the calls of the process that does
+    def __init__(
         self,
         cfg: RunConfig,
         spec: SpaceSpec,
         run_dir: Path,
         kept_step: int,
         *,
-        should_stop: Callable[[], bool],
-        warn: Callable[[str], None],
         send: Callable[..., None],
-        ledger: Ledger | None = None,
-        close_failed: Callable[[Callable[[], object]], object] = lambda close: close(),
+        callbacks: EpisodeCallbacks,
     ) -> None:
         """`kept_step`: env steps up to which evaluations stay recorded: later ones are made again.
 
-        `should_stop` and `close_failed` as in `EpisodeCallbacks`; `send(kind, **fields)` goes to the supervisor.
+        `send(kind, **fields)` goes to the supervisor.
         """
-        self._cfg, self._warn, self._send = cfg, warn, send
-        self._should_stop, self._close_failed = should_stop, close_failed
-        self._ledger = ledger or NullLedger()
+        self._cfg, self._send = cfg, send
+        self._callbacks = callbacks
         self._policy = make_policy(cfg.algo, spec).eval()
         self.policy_size = flat_size(self._policy)  # numbers of the flat policy
         self.episodes = 0  # of all evaluations
@@ -54,8 +50,11 @@ class RunEvaluation:
         self._write([])
         self._scores, self._best = read_scores(run_dir), BestStore(run_dir)
         self._best_reward = self._best.mean_reward()
-        self._video = EvalVideo(cfg, spec, run_dir, warn)
+        self.video = EvalVideo(cfg, spec, run_dir, self._warn)
         self._set_stop()
+
+    def _warn(self, text: str) -> None:
+        self._send("warning", text=text)
 
     def _set_stop(self) -> None:
         """Sets `stops_early`: true if the results so far end the run (`stop.*`); the supervisor is sent the reason."""
@@ -65,12 +64,12 @@ class RunEvaluation:
             self._send("early_stop", text=reason)
 
     def evaluate(self, flat: Float32, env_steps: int, policy_version: int) -> EvalResult | None:
-        """Evaluates the flat policy [P]; None if stopped. Raises `EnvFailure`, `NumericsError`.
+        """Evaluates the flat policy [P], and begins its video; None if stopped. Raises `EnvFailure`, `NumericsError`.
 
         Where the run skips bad transitions, an evaluation in which an environment gave NaN or Inf has the mean NaN.
         """
         cfg = self._cfg
-        with self._ledger.phase(EvaluatorPhase.WEIGHT_APPLY):
+        with self._callbacks.ledger.phase(EvaluatorPhase.WEIGHT_APPLY):
             load_flat(self._policy, flat)
 
         def send_episode(episode: Episode) -> None:
@@ -87,13 +86,7 @@ class RunEvaluation:
             }
             self._send("eval_episode", **{name: value for name, value in record.items() if math.isfinite(value)})
 
-        callbacks = EpisodeCallbacks(
-            should_stop=self._should_stop,
-            on_end=send_episode,
-            ledger=self._ledger,
-            close_failed=self._close_failed,
-        )
-        act = deterministic_actor(self._policy)
+        act, callbacks = deterministic_actor(self._policy), replace(self._callbacks, on_end=send_episode)
         try:
             found = run_episodes(act, cfg.env, episodes=cfg.eval.episodes, seed=cfg.seed, callbacks=callbacks)
         except BadEpisodeError as error:
@@ -108,7 +101,10 @@ class RunEvaluation:
             result = EvalResult(env_steps, *means, cfg.eval.episodes, policy_version)
         self.episodes += result.episodes
         self._send("eval", **result._asdict())
-        self.record(result, self._tensors())
+        # As a checkpoint's learner names them: views.
+        tensors = {f"policy.{name}": tensor.numpy() for name, tensor in self._policy.state_dict().items()}
+        self.record(result, tensors)
+        self.video.film(tensors, env_steps)
         return result
 
     def record(self, result: EvalResult, tensors: Mapping[str, Array]) -> None:
@@ -146,20 +142,8 @@ class RunEvaluation:
             self._warn(text)
         self._warned.add(what)
 
-    def film(self, env_steps: int) -> None:
-        """Begins the video of the policy that was evaluated last; returns at once."""
-        self._video.film(self._tensors(), env_steps)
-
-    def finish(self) -> None:
-        """Gives the videos that are still to be made some time."""
-        self._video.finish()
-
     def close(self) -> None:
         """Ends the video that is being made."""
-        with contextlib.closing(self._video):
+        with contextlib.closing(self.video):
             if self._file is not None:
                 self._file.close()
-
-    def _tensors(self) -> dict[str, Array]:
-        """Returns the policy that was evaluated last, by the names in a checkpoint's learner: views."""
-        return {f"policy.{name}": tensor.numpy() for name, tensor in self._policy.state_dict().items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from offpolicy.collect.evaluation import EpisodeCallbacks
 from offpolicy.collect.run_evaluation import RunEvaluation
 from offpolicy.distributed.world import World
 from offpolicy.errors import EnvFailure, NumericsError, PeerEnvFailure
@@ -101,10 +102,8 @@ class InlineEvaluator(Evaluator):
             job.spec,
             Path(job.run_dir),
             job.kept_eval_step,
-            should_stop=rank.is_stopping,
-            warn=rank.warn,
             send=child.send,
-            close_failed=child.closing.callback,
+            callbacks=EpisodeCallbacks(should_stop=rank.is_stopping, close_failed=child.closing.callback),
         )
         self._stops_early = self._evaluation.stops_early
 
@@ -115,7 +114,6 @@ class InlineEvaluator(Evaluator):
             result = self._evaluation.evaluate(self._publisher.flat, env_steps, self._publisher.version)
         self._is_known = result is not None  # a stop leaves an evaluation without a result
         if result is not None:
-            self._evaluation.film(env_steps)
             self._result_step, self._stops_early = env_steps, self._evaluation.stops_early
 
     def wait_result(self) -> bool:
@@ -125,7 +123,7 @@ class InlineEvaluator(Evaluator):
     def close(self) -> None:
         """Ends the video that is being made; a run that was not stopped gives it some time."""
         if not self._rank.control.is_stopping:
-            self._evaluation.finish()
+            self._evaluation.video.finish()
         self._evaluation.close()
 
 

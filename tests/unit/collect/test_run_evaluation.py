@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from offpolicy.checkpoint import read_best
+from offpolicy.collect.evaluation import EpisodeCallbacks
 from offpolicy.collect.evaluations import EVALUATIONS_FILE, Score, read_scores, stop_reason
 from offpolicy.collect.policy import BadEpisodeError
 from offpolicy.collect.run_evaluation import RunEvaluation
@@ -30,7 +31,10 @@ class Process:
         self.is_stopping = False
 
     def send(self, kind: str, **fields: Any) -> None:
-        self.sent.append((kind, fields))
+        if kind == "warning":
+            self.warnings.append(fields["text"])
+        else:
+            self.sent.append((kind, fields))
 
     def should_stop(self) -> bool:
         return self.is_stopping
@@ -38,9 +42,8 @@ class Process:
 
 def opened(tmp_path: Path, process: Process, kept_step: int = 0, spec: SpaceSpec = SPEC, **tree: Any) -> RunEvaluation:
     cfg = RunConfig.from_mapping({"env": POINT, "eval": {"episodes": 2}, **tree})
-    return RunEvaluation(
-        cfg, spec, tmp_path, kept_step, should_stop=process.should_stop, warn=process.warnings.append, send=process.send
-    )
+    callbacks = EpisodeCallbacks(should_stop=process.should_stop)
+    return RunEvaluation(cfg, spec, tmp_path, kept_step, send=process.send, callbacks=callbacks)
 
 
 def evaluate(evaluation: RunEvaluation, env_steps: int) -> Any:
