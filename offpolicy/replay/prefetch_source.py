@@ -21,7 +21,7 @@ from offpolicy.processes.handshake import LearnerGate
 from offpolicy.protocols import DeviceSync
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
-from offpolicy.replay.sampler import Bounds, Draw, SampleAges, Sampler
+from offpolicy.replay.sampler import Bounds, Draw, Sampler
 from offpolicy.replay.staging import CopyStream, host_block, nbytes_text
 from offpolicy.timing.device_timer import BackgroundCopyTimer, StreamSync
 from offpolicy.timing.ledger import NULL_SPAN, Ledger
@@ -88,7 +88,7 @@ class PrefetchSource(RateLimitedSource):
         timers: PackerTimers,
     ) -> None:
         super().__init__(spec, sampler, gate, steps, updates)
-        self._sampler, self._ages = sampler, SampleAges(sampler.rings)
+        self._sampler = sampler
         self._ledger, self._copies, device_sync = timers
         self._copy_stream = CopyStream(spec.device, device_sync or StreamSync(spec.device), self._copies or NULL_SPAN)
         staging = host_block((spec.num_slots, *spec.block_shape), torch.float32, spec.device)
@@ -104,14 +104,6 @@ class PrefetchSource(RateLimitedSource):
         self._todo, self._done = SimpleQueue[Slot | None](), SimpleQueue[Slot | Exception]()
         # A daemon, though always joined: one that hangs must not keep the process alive.
         self._thread = threading.Thread(target=self._pack_all, name="packer", daemon=True)
-
-    @property
-    def samples(self) -> int:
-        return self._ages.samples
-
-    @property
-    def sample_age_sum(self) -> float:
-        return self._ages.convert()
 
     def wait_batch(self) -> None:
         """Blocks until there is a batch to hand out. Raises what the packing thread raised."""
@@ -133,7 +125,7 @@ class PrefetchSource(RateLimitedSource):
         begin, end = slot.taken, slot.taken + min(self.num_due, slot.num_left)
         assert slot.draw is not None, "it was packed"
         per_batch = len(slot.draw.position) // len(slot.staging)
-        self._ages.add(slot.draw.part(begin * per_batch, end * per_batch))
+        self._sampler.hand_out(slot.draw.part(begin * per_batch, end * per_batch))
         slot.taken = end
         self.updates += end - begin
         self.gather_fresh()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,16 +11,16 @@ from torch import Tensor
 
 from offpolicy.processes.handshake import LearnerGate
 from offpolicy.replay.rate_limiter import RateLimiter
-from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.running_returns import RunningReturns
-from offpolicy.replay.sampler import SampleAges, Sampler
+from offpolicy.replay.sampler import Sampler
 from offpolicy.replay.staging import CopyStream, StagingBlock, host_block, nbytes_text
 from offpolicy.timing.device_timer import StreamSync
 from offpolicy.types import NO_ACCOUNT, Account, Batch, Batches, Float32
 
 if TYPE_CHECKING:
     from offpolicy.distributed.world import World
+    from offpolicy.replay.resident_source import ResidentSampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +42,6 @@ class SourceSpec:
         return self.rate_limiter.max_updates, self.batch_size, self.layout.width
 
 
-class AnySampler(Protocol):
-    """A sampler as far as all sources know it: the rings and the random streams that it draws from."""
-
-    rings: tuple[ReplayRing, ...]
-
-    def state(self) -> dict[str, Any]:
-        """Returns JSON data from which another sampler draws the same rows."""
-        ...
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restores what `state` returned."""
-        ...
-
-
 class RateLimitedSource:
     """The part that replay sources share: rate limiter, handshake, observations for the normaliser, copy to the device.
 
@@ -65,14 +51,24 @@ class RateLimitedSource:
     rollouts = None  # the rows come from a replay
     has_batch_wait = False
 
-    def __init__(self, spec: SourceSpec, sampler: AnySampler, gate: LearnerGate, steps: World, updates: int) -> None:
+    def __init__(
+        self, spec: SourceSpec, sampler: Sampler | ResidentSampler, gate: LearnerGate, steps: World, updates: int
+    ) -> None:
         self._spec, self._rings, self._gate, self._steps = spec, sampler.rings, gate, steps
-        self._streams = sampler
+        self._draws = sampler
         self.updates = updates
         self.first_unseen_row = [0] * len(self._rings)
         self._fresh: Float32 | None = None
         discount = spec.return_discount
         self._returns = None if discount is None else RunningReturns(self._rings, spec.layout, discount)
+
+    @property
+    def samples(self) -> int:
+        return self._draws.samples
+
+    @property
+    def sample_age_sum(self) -> float:
+        return float(self._draws.age_sum)
 
     @property
     def num_due(self) -> int:
@@ -132,10 +128,10 @@ class RateLimitedSource:
 
     def random_state(self) -> dict[str, Any]:
         returns = {} if self._returns is None else {"returns": self._returns.state()}
-        return self._streams.state() | returns
+        return self._draws.state() | returns
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        self._streams.set_state(state)
+        self._draws.set_state(state)
         if self._returns is not None:
             self._returns.set_state(state["returns"])
 
@@ -161,27 +157,19 @@ class ReplaySource(RateLimitedSource):
         updates: int,
     ) -> None:
         super().__init__(spec, sampler, gate, steps, updates)
-        self._sampler, self._ages = sampler, SampleAges(sampler.rings)
+        self._sampler = sampler
         values = host_block(spec.block_shape, torch.float32, spec.device)
         self._staging, self._copy_stream = StagingBlock(values), CopyStream(spec.device, StreamSync(spec.device))
         numbers = range(1, len(values) + 1)  # of updates: views for torch and for NumPy are made once
         self._blocks = [(values[:n], values[:n].numpy().reshape(-1, spec.layout.width)) for n in numbers]
         self._fields = tuple(map(spec.layout.split, values)) if spec.device.type == "cpu" else ()
 
-    @property
-    def samples(self) -> int:
-        return self._ages.samples
-
-    @property
-    def sample_age_sum(self) -> float:
-        return self._ages.convert()
-
     def sample(self) -> Tensor:
         """Returns rows [U, B, W] for the updates that are due now."""
         self._copy_stream.block_until(self._staging.copied)  # it was, where the loop waits behind every update
         num_due = self.num_due
         rows, array = self._blocks[num_due - 1]
-        self._ages.add(self._sampler.fill(array))
+        self._sampler.hand_out(self._sampler.fill(array))
         self.updates += num_due
         self.gather_fresh()
         return rows

@@ -242,14 +242,6 @@ class ResidentSource(RateLimitedSource):
         super().__init__(spec, sampler, gate, steps, updates)
         self._sampler = sampler
 
-    @property
-    def samples(self) -> int:
-        return self._sampler.samples
-
-    @property
-    def sample_age_sum(self) -> float:
-        return float(self._sampler.age_sum)
-
     def sample(self) -> Tensor:
         """Returns rows [U, B, W], already on the device, for the updates that are due now."""
         num_due = self.num_due

@@ -58,6 +58,9 @@ class Sampler:
         self.rings, self._rng, self._guard, self._demos = tuple(rings), rng, guard, demos
         self.description = "" if demos is None else demos.description  # the end of a source's line in the run's header
         self._capacities = [ring.max_transitions if capacity is None else capacity for ring in self.rings]
+        self.samples = 0  # rows of the replay that were handed out
+        self._age_sum = 0.0  # in transitions, of those that were converted
+        self._rows = 0  # ages in rows of the own ring, which were not
 
     def bounds(self) -> Bounds:
         """Returns the rows of the replay that are readable now. Raises RuntimeError if there are none."""
@@ -177,6 +180,26 @@ class Sampler:
             out[here] = rows
         return intact
 
+    def hand_out(self, draw: Draw) -> None:
+        """Counts rows that are handed out now, and their ages."""
+        self.samples += len(draw.position)
+        if len(self.rings) == 1:
+            newest = len(draw.position) * self.rings[0].committed
+        else:
+            newest = int(np.array([ring.committed for ring in self.rings])[draw.ring].sum())
+        self._rows += newest - int(draw.position.sum())
+
+    @property
+    def age_sum(self) -> float:
+        """Sum over `samples` of the row's age: the transitions written since, to all rings of this host.
+
+        Rings are written at the same pace, so it is the age in the row's own ring times the number of rings. Ages of
+        rows since the last call are converted by the share of transitions of now.
+        """
+        self._age_sum += len(self.rings) * share_of_transitions(self.rings) * self._rows
+        self._rows = 0
+        return self._age_sum
+
     def state(self) -> dict[str, Any]:
         """Returns JSON data from which another sampler fills the same batches."""
         state = generator_state(self._rng)
@@ -187,38 +210,6 @@ class Sampler:
         set_generator_state(self._rng, state)
         if self._demos is not None:
             self._demos.set_state(state["demos"])
-
-
-class SampleAges:
-    """Age of the rows handed out.
-
-    An age is the number of transitions written since, to all rings of this host. Rings are written at the same pace, so
-    it is the age in the row's own ring times the number of rings.
-    """
-
-    def __init__(self, rings: Sequence[ReplayRing]) -> None:
-        self._rings = tuple(rings)
-        self.samples = 0
-        self._age_sum = 0.0  # in transitions, of those that were converted
-        self._rows = 0  # ages in rows of the own ring, which were not
-
-    def convert(self) -> float:
-        """Returns the sum of the ages over `samples`, in transitions.
-
-        Those of rows since the last call are converted by the share of transitions of now.
-        """
-        self._age_sum += len(self._rings) * share_of_transitions(self._rings) * self._rows
-        self._rows = 0
-        return self._age_sum
-
-    def add(self, draw: Draw) -> None:
-        """Counts rows that are handed out now."""
-        self.samples += len(draw.position)
-        if len(self._rings) == 1:
-            newest = len(draw.position) * self._rings[0].committed
-        else:
-            newest = int(np.array([ring.committed for ring in self._rings])[draw.ring].sum())
-        self._rows += newest - int(draw.position.sum())
 
 
 def share_of_transitions(rings: Sequence[ReplayRing]) -> float:

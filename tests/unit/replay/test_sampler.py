@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from offpolicy.replay.replay_ring import ReplayRing
-from offpolicy.replay.sampler import Draw, SampleAges, Sampler
+from offpolicy.replay.sampler import Draw, Sampler
 from tests.interleaving import interruptions
 from tests.replay_scene import NUMBERED, Scene, append, numbered_ring, numbers_of
 
@@ -70,14 +70,14 @@ def test_rows_recycled_since_the_snapshot_are_replaced_by_others_of_it_or_by_pre
 
 def test_an_age_is_what_was_written_to_all_rings_up_to_the_hand_out() -> None:
     rings = [numbered_ring(16, 5), numbered_ring(16, 5)]
-    ages = SampleAges(rings)
+    ages = Sampler(rings, np.random.default_rng(0), guard=0)
     draw = Draw(np.array([0, 1, 1]), np.array([4, 4, 0]))
-    ages.add(draw)
-    assert (ages.samples, ages.convert()) == (3, 2.0 * (1 + 1 + 5))
+    ages.hand_out(draw)
+    assert (ages.samples, ages.age_sum) == (3, 2.0 * (1 + 1 + 5))
     for ring in rings:
         append(ring, 1)
-    ages.add(draw)
-    assert (ages.samples, ages.convert()) == (6, 2.0 * (1 + 1 + 5) + 2.0 * (2 + 2 + 6))
+    ages.hand_out(draw)
+    assert (ages.samples, ages.age_sum) == (6, 2.0 * (1 + 1 + 5) + 2.0 * (2 + 2 + 6))
 
 
 def transitions_in(ring: ReplayRing) -> list[int]:
@@ -172,6 +172,6 @@ def test_rows_that_one_of_several_writers_recycles_meanwhile_are_drawn_again() -
 
 def test_an_age_is_in_transitions_where_every_second_row_is_none() -> None:
     ring = ring_of_short_episodes(0, 1.0)
-    ages = SampleAges([ring])
-    ages.add(Draw(np.array([0]), np.array([ring.committed - 20])))
-    assert ages.convert() == pytest.approx(10, abs=1)
+    ages = Sampler([ring], np.random.default_rng(0), guard=0)
+    ages.hand_out(Draw(np.array([0]), np.array([ring.committed - 20])))
+    assert ages.age_sum == pytest.approx(10, abs=1)
