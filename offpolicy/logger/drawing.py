@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from offpolicy.logger.console import number
 from offpolicy.logger.metrics import LEARNER_ROWS
 from offpolicy.logger.record import Record
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
@@ -74,16 +75,16 @@ class AccountPictures:
     """
 
     def __init__(self) -> None:
-        self._rows: list[tuple[float, ...]] = []  # env steps, then the percent of each phase
+        self._rows: list[tuple[float | None, ...]] = []  # env steps, then the percent of each phase
         self._next_s = EVERY_S
         self._drawing: Future[tuple[int, bytes]] | None = None
 
     def add(self, record: Record) -> None:
         """Keeps the shares of a record, if it has all of them."""
-        row = [record.get(key) for key in ("env_steps", *(f"share/learner_{phase}_pct" for phase in LearnerPhase))]
-        numbers = tuple(value for value in row if isinstance(value, int | float))
-        if len(numbers) == len(row):
-            self._rows = [*(self._rows if len(self._rows) < MOST_RECORDS else self._rows[::2]), numbers]
+        keys = ("env_steps", *(f"share/learner_{phase}_pct" for phase in LearnerPhase))
+        row = tuple(number(record, key) for key in keys)
+        if None not in row:
+            self._rows = [*(self._rows if len(self._rows) < MOST_RECORDS else self._rows[::2]), row]
 
     def take(self, wall_s: float | None, timeout_s: float = 0.0) -> tuple[int, bytes] | None:
         """Returns the last env steps and the PNG of a picture, once it is ready. Raises its error.
@@ -94,7 +95,7 @@ class AccountPictures:
         if is_due and importlib.util.find_spec("matplotlib") is not None:
             self._next_s, self._drawing = (wall_s or 0.0) + EVERY_S, Future()
             # A daemon: a search for fonts must not hold up the end of the program for longer than `timeout_s`.
-            Thread(target=_draw, args=(np.array(self._rows), self._drawing), name="picture", daemon=True).start()
+            Thread(target=_draw, args=(np.array(self._rows, float), self._drawing), name="picture", daemon=True).start()
         try:
             picture = None if self._drawing is None else self._drawing.result(timeout_s)
         except TimeoutError:

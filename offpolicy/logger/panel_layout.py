@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from rich.panel import Panel as Box
 from rich.text import Text
 
 from offpolicy.logger.console import milliseconds, number
-from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, METRICS
+from offpolicy.logger.metrics import METRICS, PHASES
 from offpolicy.logger.panel_lines import (
     LEGEND,
     Shown,
@@ -37,25 +36,23 @@ WAITS = {*(f"timing/learner_{phase}_ms" for phase in LEARNER_WAITS), "timing/col
 
 
 class Side(NamedTuple):
-    """One clock, its phases, and those that have a row in every panel, in this order."""
+    """One clock, and the phases that have a row in every panel, in this order."""
 
     name: str
     unit: str
-    kind: type[LearnerPhase] | type[CollectorPhase]
-    rows: Mapping[str, str]  # names by phase
     wall_key: str
     standing: tuple[str, ...]
 
 
 LEARNER = Side(
-    "Learner", "ms/iteration", LearnerPhase, LEARNER_ROWS, "perf/iter_ms",
+    "Learner", "ms/iteration", "perf/iter_ms",
     (
         LearnerPhase.COLLECTOR_WAIT, LearnerPhase.REPLAY_BATCH_WAIT, LearnerPhase.H2D, LearnerPhase.RANK_BARRIER,
         LearnerPhase.SYNC_COORDINATION, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC,
     ),
 )  # fmt: skip
 COLLECTOR = Side(
-    "Collector", "ms/vector step", CollectorPhase, COLLECTOR_ROWS, "perf/collector_cycle_ms",
+    "Collector", "ms/vector step", "perf/collector_cycle_ms",
     (CollectorPhase.LEARNER_WAIT, CollectorPhase.ENV_STEP, CollectorPhase.ACTION_SELECT),
 )  # fmt: skip
 
@@ -132,15 +129,15 @@ def _side(side: Side, shown: Shown, most: int, width: int) -> list[Text]:
     record, header, clock = shown.record, shown.header, side.name.lower()
     wall_ms, cpu_pct = number(record, side.wall_key), number(record, f"cpu/{clock}_pct")
     cause = None if shown.verdict is None else shown.verdict.phase  # both sides have phases such as `other`
-    cause_key = f"timing/{clock}_{cause}_ms" if isinstance(cause, side.kind) else ""
-    keys = {f"timing/{clock}_{phase}_ms": name for phase, name in side.rows.items()}
+    cause_key = f"timing/{clock}_{cause}_ms" if isinstance(cause, PHASES[clock]) else ""
     standing = [f"timing/{clock}_{phase}_ms" for phase in side.standing]
-    others = [key for key in keys if key not in standing and (shown.is_full or key == cause_key or key in shown.seen)]
+    keys = (f"timing/{clock}_{phase}_ms" for phase in PHASES[clock] if phase not in side.standing)
+    others = [key for key in keys if shown.is_full or key == cause_key or key in shown.seen]
     num = most - len(standing) - 2
     if len(others) > num:
         num -= 1
         others.sort(key=lambda key: key != cause_key)
-    rows = {keys[key]: [key] for key in (*standing, *others[:num])}
+    rows = {METRICS[key].row: [key] for key in (*standing, *others[:num])}
     rows |= {f"{len(others) - num} more": others[num:]} if others[num:] else {}
     rows[METRICS[side.wall_key].row] = [side.wall_key]
     notes = {"timing/learner_h2d_ms": "CPU"} if header.device.startswith("cpu") else {}  # why there is hardly any time
