@@ -8,30 +8,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.launch.run_header import announce, open_run_logger
+from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.training.worker import HostPlan, WorkerSpec
 from offpolicy.types import EvalResult, SpaceSpec
 from tests.fakes import shared_state
 
 SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0), max_episode_steps=100)
+PLAN = HostPlan(has_evaluator=False, learner_threads=3, collector_threads=1)
+CFG = RunConfig.from_mapping({"log": {"tensorboard": False}})
 
 
 def header(
-    *,
-    spec: SpaceSpec = SPEC,
-    host: HostInfo | None = None,
-    has_evaluator: bool = False,
-    start_step: int = 0,
-    rejected: Any = (),
-    **tree: Any,
-) -> list[str]:
-    plan = HostPlan(has_evaluator, learner_threads=3, collector_threads=1)
+    *, spec: SpaceSpec = SPEC, host: HostInfo | None = None, has_evaluator: bool = False, start_step: int = 0,
+    rejected: Any = (), **tree: Any,
+) -> list[str]:  # fmt: skip
+    plan = replace(PLAN, has_evaluator=has_evaluator)
     cfg = RunConfig.from_mapping(tree)
     job = WorkerSpec(cfg, spec, plan, host or HostInfo(), "runs/x", start_step, None, 0)
     lines: list[str] = []
@@ -94,52 +90,41 @@ def test_a_death_that_costs_more_than_a_minute_is_warned_of() -> None:
         assert header(**given)[-1] == f"if a process is killed, all begin again from the newest checkpoint: {cost}"
 
 
-def checkpoint_at(run: Path, env_steps: int) -> Checkpoint:
-    """A checkpoint of a run on rollouts."""
-    with CheckpointStore(run / CHECKPOINTS).begin(env_steps) as draft:
-        draft.add_json("state", shared_state(env_steps, start=[0, 0]))
-    return CheckpointStore(run / CHECKPOINTS).at(env_steps)
+def opened(run: Path, job: WorkerSpec, saved_at: int | None) -> OffPolicyLogger:
+    """The logger of a run on rollouts, closed again, that goes on from a checkpoint, or begins."""
+    checkpoint = None
+    if saved_at is not None:
+        with CheckpointStore(run / CHECKPOINTS).begin(saved_at) as draft:
+            draft.add_json("state", shared_state(saved_at, start=[0, 0]))
+        checkpoint = CheckpointStore(run / CHECKPOINTS).at(saved_at)
+    directory: Any = SimpleNamespace(path=run, checkpoint=checkpoint)
+    logger = open_run_logger(job, directory, Provenance("offpolicy train", None, "abc", "2026", "host", None))
+    logger.close()
+    return logger
 
 
-@pytest.mark.parametrize(
-    ("saved_at", "restarts", "kept"), [(None, 0, [50, 90]), (0, 0, []), (60, 0, [50]), (None, 1, [])]
-)
-def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
-    tmp_path: Path, saved_at: int | None, restarts: int, kept: list[int]
-) -> None:
+def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(tmp_path: Path) -> None:
     """A stop before the first step saves a checkpoint at 0; what a resume from it makes again was recorded twice.
 
     So is what a run makes again whose learner died before anything was saved.
     """
-    (tmp_path / "metrics.jsonl").write_text('{"env_steps": 50}\n{"env_steps": 90}\n')
-    job = WorkerSpec(
-        RunConfig.from_mapping({"log": {"tensorboard": False}}),
-        SPEC,
-        HostPlan(has_evaluator=False, learner_threads=1, collector_threads=1),
-        HostInfo(),
-        run_dir=str(tmp_path),
-        start_step=saved_at or 0,
-        checkpoint=saved_at,
-        store_port=0,
-        restarts=restarts,
-    )
-    checkpoint = None if saved_at is None else checkpoint_at(tmp_path, saved_at)
-    run: Any = SimpleNamespace(path=tmp_path, checkpoint=checkpoint)
-    open_run_logger(job, run, Provenance("offpolicy train", None, "abc", "2026", "host", None)).close()
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["env_steps"] for line in lines] == kept
+    cases: list[tuple[int | None, int, list[int]]] = [(None, 0, [50, 90]), (0, 0, []), (60, 0, [50]), (None, 1, [])]
+    for index, (saved_at, restarts, kept) in enumerate(cases):
+        run = tmp_path / str(index)
+        run.mkdir()
+        (run / "metrics.jsonl").write_text('{"env_steps": 50}\n{"env_steps": 90}\n')
+        job = WorkerSpec(CFG, SPEC, PLAN, HostInfo(), str(run), saved_at or 0, saved_at, 0, restarts=restarts)
+        opened(run, job, saved_at)
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["env_steps"] for line in lines] == kept
 
 
 def test_a_resumed_run_knows_the_last_evaluation_that_it_keeps_and_the_best_one(tmp_path: Path) -> None:
     kept, last = (EvalResult(step, reward, 0.5, 50.0, 3) for step, reward in ((20, -1.0), (40, -3.0)))
     lines = [json.dumps(result._asdict()) for result in (kept, last, last._replace(env_steps=60, mean_reward=9.0))]
     (tmp_path / "evaluations.jsonl").write_text("\n".join([*lines, "torn"]))
-    plan = HostPlan(has_evaluator=False, learner_threads=1, collector_threads=1)
-    cfg = RunConfig.from_mapping({"log": {"tensorboard": False}})
-    job = WorkerSpec(cfg, SPEC, plan, HostInfo(), str(tmp_path), 50, 50, 0, last_eval_step=40)
-    run: Any = SimpleNamespace(path=tmp_path, checkpoint=checkpoint_at(tmp_path, 50))
-    logger = open_run_logger(job, run, Provenance("offpolicy resume", None, "abc", "2026", "host", None))
-    logger.close()
+    job = WorkerSpec(CFG, SPEC, PLAN, HostInfo(), str(tmp_path), 50, 50, 0, last_eval_step=40)
+    logger = opened(tmp_path, job, 50)
     assert logger.last_eval == last
     assert (logger.header.is_resumed, logger.header.best_eval) == (True, (-1.0, 20))
     assert logger.header.last_eval_step == 40

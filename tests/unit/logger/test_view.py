@@ -283,7 +283,7 @@ def test_a_terminal_gets_a_panel_and_all_else_plain_lines(header: RunHeader, mon
     assert isinstance(open_view("on", io.StringIO(), header), SafeView)
 
 
-def test_a_terminal_that_takes_nothing_stops_nobody_and_shows_the_newest_frame_once_it_does(header: RunHeader) -> None:
+def test_a_terminal_that_takes_nothing_stops_nothing_and_shows_the_newest_frame_once_it_does(header: RunHeader) -> None:
     pipe = FullPipe()
     view = open_view("on", pipe.file, header)
     for number in range(10):
