@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from offpolicy import plugins
@@ -17,18 +20,20 @@ from offpolicy.config.sections import LogConfig
 from offpolicy.logger.console import number
 from offpolicy.logger.end_screen import end_screen
 from offpolicy.logger.metrics import require_known, with_unilab_keys
-from offpolicy.logger.predictions import PredictionError, possible_advice, window_verdict
+from offpolicy.logger.predictions import possible_advice, window_verdict
 from offpolicy.logger.provenance import Provenance
-from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
-from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, SinkContext, Summary, Warn, disabled, error_of
-from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_series
+from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
+from offpolicy.logger.sinks import JsonlSink, SafeSinks, Sink, SinkContext, Summary, Warn
+from offpolicy.logger.stragglers import StragglerWatch, rank_series
+from offpolicy.logger.timing_keys import Window
 from offpolicy.logger.view import View, open_view
 from offpolicy.model.bottleneck import SteadyCause, Verdict
 from offpolicy.model.rates import Rates, RateWindow, compute_rates, num_updates, policy_steps
-from offpolicy.model.windows import learner_windows, of_iterations
+from offpolicy.model.windows import of_iterations
 from offpolicy.types import NO_COUNTERS, EpisodeRecord, EvalResult, Lateness, Snapshot
 
 STEADY_S = 4.0  # seconds of learning before the time left is estimated
+FEWEST_ERRORS = 3  # predictions from which their error is stated
 NO_OPTIONS: Mapping[str, object] = {}
 
 
@@ -45,7 +50,7 @@ class OffPolicyLogger:
         run_dir: Path,
         config_mapping: Mapping[str, Any],  # Any: nested configuration values
         header: RunHeader,
-        sinks: Sequence[SafeSink],
+        sinks: SafeSinks,
         view: View,
         log: LogConfig = LogConfig(),  # noqa: B008  # frozen
     ) -> None:
@@ -58,10 +63,9 @@ class OffPolicyLogger:
         self.prediction_error: float | None = None  # median of the newest, as a fraction; None as long as there are few
         self._window_begin: Snapshot | None = None  # of the last record
         self._learning: Snapshot | None = None  # the first one of learning
-        self._sinks, self._log = tuple(sinks), log
-        self._episodes = EpisodeWindow()
-        self._straggler, self._slow_ranks = StragglerFinder(), StragglerWatch()
-        self._cause, self._rates, self._errors = SteadyCause(), RateWindow(), PredictionError()
+        self._sinks, self._log, self._episodes = sinks, log, EpisodeWindow()
+        self._stragglers, self._cause, self._rates = StragglerWatch(), SteadyCause(), RateWindow()
+        self._errors: deque[float] = deque(maxlen=20)  # of the newest predictions
         self._is_stopping = False
 
     @property
@@ -95,20 +99,25 @@ class OffPolicyLogger:
         previous = last
         if self._window_begin is not None and last.env_steps == snapshot.env_steps:
             previous = self._window_begin
+        window = Window(previous, snapshot)
         rates = self._rates.rates(learning, header.mode, header.num_hosts)
-        late = self._straggler.observe(previous, learning)
-        verdict = self._verdict(previous, learning, rates, late)
-        record = build_record(previous, snapshot, self._episodes, self.last_eval, header, rates, verdict, late)
+        late = self._stragglers.straggler(previous, learning)
+        verdict = self._verdict(Window(previous, learning), rates, late)
+        record = build_record(window, self._episodes, self.last_eval, header, rates, verdict, late)
         if self.prediction_error is not None:
             record["perf/prediction_error_pct"] = 100.0 * self.prediction_error
-        self._errors.add(rates)
-        self.prediction_error = self._errors.median
-        self._set_time_left(record, snapshot, learning)
+        if rates.predicted_steps_per_sec and rates.steps_per_sec:
+            self._errors.append(abs(rates.predicted_steps_per_sec / rates.steps_per_sec - 1.0))
+        self.prediction_error = median(self._errors) if len(self._errors) >= FEWEST_ERRORS else None
+        if self._learning is not None and snapshot.wall_s - self._learning.wall_s >= STEADY_S:
+            # Since learning began, not of this window: an evaluation inside the window would multiply the time left.
+            since = compute_rates(self._learning, learning, header.mode, header.num_hosts)
+            if since.steps_per_sec:
+                record["time/eta_s"] = max(0, header.total_timesteps - snapshot.env_steps) / since.steps_per_sec
         record = self.completed(record)
         self.training_return = number(record, "rollout/ep_rew_mean")
-        every_rank: Record = {**rank_series(previous, snapshot)}
+        every_rank: Record = {**rank_series(window)}
         require_known([*record, *every_rank])
-        warnings = self._slow_ranks.observe(learner_windows(last, learning), snapshot.wall_s)
         self.last_snapshot, self._window_begin = snapshot, previous
         # Learning has begun once both sides reported it; a collector's older report would add its random steps.
         counts = ((num_updates(each), policy_steps(each)) for each in (snapshot, self.start))
@@ -117,16 +126,14 @@ class OffPolicyLogger:
             self._cause.begin_learning()
         written = with_unilab_keys(record) if self._log.unilab_keys else record
         written = written | every_rank if self._log.ranks == "all" else written
-        for sink in self._sinks:
-            sink.write(written)
+        self._sinks.each(lambda sink: sink.write(dict(written)))
         if verdict is not None and self._cause.has_changed:
             advice = [f"- {advice.text}" for advice in verdict.advice]
             markdown = "\n".join([f"**{verdict.label}**", "", verdict.reason, "", *advice])
-            for sink in self._sinks:
-                sink.text("verdict", markdown, snapshot.env_steps)
+            self._sinks.each(lambda sink: sink.text("verdict", markdown, snapshot.env_steps))
         is_last = bool(snapshot.learners) and snapshot.learners[0].account.cooldown is not None
         self.view.record(record | every_rank, verdict, is_last=is_last)
-        for warning in warnings:
+        for warning in self._stragglers.warnings(Window(last, learning)):
             self.view.message(warning)
         return written
 
@@ -134,43 +141,24 @@ class OffPolicyLogger:
         """Returns the record as it is written."""
         return record
 
-    def _set_time_left(self, record: Record, snapshot: Snapshot, learning: Snapshot) -> None:
-        """Replaces the time left at the rate of the window by that at the rate since learning began.
-
-        Removes it in the first `STEADY_S` seconds of learning.
-        """
-        if self._learning is None or snapshot.wall_s - self._learning.wall_s < STEADY_S:
-            record.pop("time/eta_s", None)  # nothing is known yet: an estimate would be hours off
-            return
-        # Since learning began, not of this window: an evaluation inside the window would multiply the time left.
-        since = compute_rates(self._learning, learning, self.header.mode, self.header.num_hosts)
-        remaining = eta_s(snapshot, since, self.header.total_timesteps)
-        if remaining is not None:
-            record["time/eta_s"] = remaining
-
-    def _verdict(self, previous: Snapshot, snapshot: Snapshot, rates: Rates, late: Lateness | None) -> Verdict | None:
+    def _verdict(self, window: Window, rates: Rates, late: Lateness | None) -> Verdict | None:
         """Returns the verdict to show: the steady cause, with the numbers of this window."""
-        verdict_of = partial(
-            window_verdict, previous, snapshot, rates, self.header, error=self.prediction_error, late=late
-        )
-        verdict = verdict_of()
+        header, error = self.header, self.prediction_error
+        verdict = window_verdict(window, rates, header, error=error, late=late)
         if verdict is None:
             return None
         shown = self._cause.update(verdict.cause)
         if shown != verdict.cause:
-            verdict = verdict_of(shown=shown)
-            assert verdict is not None  # as before, for the same window
+            verdict = window_verdict(window, rates, header, shown, error, late) or verdict
         if not self.gives_advice:
             return replace(verdict, advice=())
-        return possible_advice(
-            verdict, self.config_mapping, has_gpu=self.header.has_gpu, steps_per_sec=rates.steps_per_sec
-        )
+        speed = rates.steps_per_sec
+        return possible_advice(verdict, self.config_mapping, has_gpu=header.has_gpu, steps_per_sec=speed)
 
     def log_episode(self, episode: EpisodeRecord) -> None:
         """Records one finished training episode."""
         self._episodes.add(episode)
-        for sink in self._sinks:
-            sink.episode(episode)
+        self._sinks.each(lambda sink: sink.episode(episode))
 
     def log_eval(self, result: EvalResult) -> None:
         """Shows an evaluation, and keeps it for the records from the next one on."""
@@ -201,14 +189,12 @@ class OffPolicyLogger:
 
     def finish(self, summary: Summary) -> None:
         """Writes the summary to the sinks and shows it."""
-        for sink in self._sinks:
-            sink.finish(summary)
+        self._sinks.each(lambda sink: sink.finish(copy.deepcopy(summary)))  # what it does with it is its own
         self.view.finish(end_screen(summary, self.run_dir))
 
     def close(self) -> None:
         """Closes every sink and releases the terminal."""
-        for sink in self._sinks:
-            sink.close()
+        self._sinks.close()
         self.view.close()
 
 
@@ -242,7 +228,7 @@ def open_sinks(  # noqa: PLR0913  # a run, and where it goes on
     resume_updates: int | None = None,
     provenance: Provenance | None = None,
     options: Mapping[str, object] = NO_OPTIONS,
-) -> list[SafeSink]:
+) -> SafeSinks:
     """Returns the guarded sinks that `log` switches on; one that cannot be opened is left out, after a warning.
 
     As for `open_logger`; `options` are those of the plug-ins in `log.sinks`. A back-end is imported when it is used.
@@ -265,18 +251,8 @@ def open_sinks(  # noqa: PLR0913  # a run, and where it goes on
         sink: Sink = open_sink(SinkContext(run_dir, config, options[name], resume_step))
         return sink
 
-    factories: dict[str, Callable[[], Sink]] = {
-        "metrics.jsonl": partial(JsonlSink, run_dir, resume_step, resume_updates)
-    }
-    factories |= {"tensorboard": tensorboard} if log.tensorboard else {}
-    factories |= {"wandb": wandb} if log.wandb != "disabled" else {}
-    factories |= {str(sink_plugin(name)): partial(of_plugin, name) for name in options if name in log.sinks}
-    opened: list[SafeSink] = []
-
-    def open_one(name: str, factory: Callable[[], Sink]) -> None:
-        opened.append(SafeSink(name, factory(), warn))
-
-    for name, factory in factories.items():
-        if (error := error_of(partial(open_one, name, factory))) is not None:
-            warn(disabled(name, error))
-    return opened
+    sinks: dict[str, Callable[[], Sink]] = {"metrics.jsonl": partial(JsonlSink, run_dir, resume_step, resume_updates)}
+    sinks |= {"tensorboard": tensorboard} if log.tensorboard else {}
+    sinks |= {"wandb": wandb} if log.wandb != "disabled" else {}
+    sinks |= {str(sink_plugin(name)): partial(of_plugin, name) for name in options if name in log.sinks}
+    return SafeSinks(warn, sinks)

@@ -1,9 +1,7 @@
-"""The verdict on a window and what it predicts: the throughput after a change, and how good such predictions were."""
+"""The verdict on a window, and what it predicts: the throughput after a change."""
 
 from __future__ import annotations
 
-import statistics
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,7 +11,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import MODE_RUNNERS
 from offpolicy.errors import ConfigError
 from offpolicy.logger.record import RunHeader
-from offpolicy.logger.timing_keys import collectors_elapsed, device_keys
+from offpolicy.logger.timing_keys import Window, device_keys
 from offpolicy.model.bottleneck import (
     LEARNER_ADVICE,
     ROLLOUT_ADVICE,
@@ -32,17 +30,14 @@ from offpolicy.model.throughput import (
     collector_pauses,
     pipeline_of,
     spread_of,
-    timed_ranks,
 )
-from offpolicy.model.windows import Elapsed, cores_elapsed, learner_elapsed, learner_windows, tagged_excess_ns
+from offpolicy.model.windows import tagged_excess_ns
 from offpolicy.timing.phases import CollectorPhase, CoreClass, LearnerPhase
-from offpolicy.types import Lateness, Snapshot
+from offpolicy.types import Lateness
 
-NUM_KEPT = 20  # predictions whose errors are known
 # Shorter windows, such as the rest at the end of a run, are not judged: a clock ends with its last iteration, the
 # scheduler's counters with the reading, and a few milliseconds of difference would be most of the window.
 LEAST_JUDGED_NS = 50_000_000
-FEWEST = 3  # predictions from which an error is stated
 
 
 def possible_advice(
@@ -64,26 +59,8 @@ def possible_advice(
     return verdict.for_run(config, has_gpu=has_gpu, is_allowed=is_allowed, steps_per_sec=steps_per_sec)
 
 
-class PredictionError:
-    """The median error of the newest predictions, as a fraction of what came."""
-
-    def __init__(self) -> None:
-        self._errors: deque[float] = deque(maxlen=NUM_KEPT)
-
-    @property
-    def median(self) -> float | None:
-        """None as long as there were few."""
-        return statistics.median(self._errors) if len(self._errors) >= FEWEST else None
-
-    def add(self, rates: Rates) -> None:
-        """Adds the prediction for a window to the errors."""
-        if rates.predicted_steps_per_sec and rates.steps_per_sec:
-            self._errors.append(abs(rates.predicted_steps_per_sec / rates.steps_per_sec - 1.0))
-
-
 def window_verdict(  # noqa: PLR0913  # what a verdict is made of, each needed
-    previous: Snapshot,
-    current: Snapshot,
+    window: Window,
     rates: Rates,
     header: RunHeader,
     shown: Cause | None = None,
@@ -97,21 +74,20 @@ def window_verdict(  # noqa: PLR0913  # what a verdict is made of, each needed
     `shown` is the cause to name, with the numbers of this window; None: the window's own. `error` is that of the
     predictions before, as a fraction; None: not known yet. `late` is the straggler.
     """
-    learner, collector = learner_elapsed(previous, current), collectors_elapsed(previous, current)
+    learner, collector, cores = window.learner, window.collectors, window.cores
     if learner is None or collector is None:
         return None
-    if num_updates(current) == 0 or (learner.wall_ns == 0 and learner.total_ns > 0):
+    if num_updates(window.current) == 0 or (learner.wall_ns == 0 and learner.total_ns > 0):
         return WARMING_UP
-    if num_updates(current) == num_updates(previous):
+    if window.updates == 0 or learner.wall_ns <= 0 or collector.wall_ns <= 0:
         return None
-    if learner.wall_ns <= 0 or collector.wall_ns <= 0 or min(learner.total_ns, collector.total_ns) < LEAST_JUDGED_NS:
+    if min(learner.total_ns, collector.total_ns) < LEAST_JUDGED_NS:
         return None
-    cores, windows = cores_elapsed(previous, current), learner_windows(previous, current)
     env_step_ns = collector.phases_ns.get(CollectorPhase.ENV_STEP, 0)
     reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP) or 0.0
-    waits = (window.phases_ns.get(LearnerPhase.COLLECTOR_WAIT, 0) / window.wall_ns for window in timed_ranks(windows))
+    waits = [clock.phases_ns.get(LearnerPhase.COLLECTOR_WAIT, 0) / clock.wall_ns for clock in window.working.values()]
     overlap_gain = 1.0  # unknown
-    if header.mode == "alternate" and (now := window_pipeline(previous, current, rates, header)) is not None:
+    if header.mode == "alternate" and (now := window_pipeline(window, rates, header)) is not None:
         overlap_gain = replace(now, mode="overlap", measured_mode=now.mode).steps_per_sec / now.steps_per_sec
     # Threads of this host's collectors and of its learners, beside its cores.
     of_collectors = header.num_collectors * header.collector_threads
@@ -121,12 +97,12 @@ def window_verdict(  # noqa: PLR0913  # what a verdict is made of, each needed
         longest_wait=max(waits, default=0.0),
         straggler=late if late is not None and late.rank > 0 else None,  # rank 0 does not wait for itself
         learner_advice=ROLLOUT_ADVICE if header.has_rollouts else LEARNER_ADVICE,
-        learner_descheduled=_descheduled(learner),
-        collector_descheduled=_descheduled(collector),
+        learner_descheduled=learner.scheduler.runnable_ns / learner.total_ns,
+        collector_descheduled=collector.scheduler.runnable_ns / collector.total_ns,
         resets=reset_ns / env_step_ns if env_step_ns > 0 else 0.0,
-        launch_bound=device_keys(previous, current).get("device/launch_bound") or 0.0,
-        may_try_threads=len(current.learners) == 1
-        and current.learners[0].device is None
+        launch_bound=device_keys(window).get("device/launch_bound") or 0.0,
+        may_try_threads=len(window.ranks) == 1
+        and window.current.learners[0].device is None
         and (header.learner_threads > 1 or cores is None or cores.capacity_ns > cores.wall_ns),
         may_try_modes=header.runner in MODE_RUNNERS,
         can_lower_collectors=cores is not None and of_collectors > 1 and of_collectors + of_learners > num_cores,
@@ -137,14 +113,9 @@ def window_verdict(  # noqa: PLR0913  # what a verdict is made of, each needed
     return find_bottleneck(learner.phases_ns, collector.phases_ns, rates, header.mode, evidence, shown)
 
 
-def _descheduled(window: Elapsed) -> float:
-    """Returns the fraction of the time in which a side could have run while others had the core."""
-    return window.scheduler.runnable_ns / window.total_ns if window.total_ns > 0 else 0.0
-
-
-def window_pipeline(previous: Snapshot, current: Snapshot, rates: Rates, header: RunHeader) -> Pipeline | None:
+def window_pipeline(window: Window, rates: Rates, header: RunHeader) -> Pipeline | None:
     """Returns what both sides spent on an env step in the window; None where one of them did nothing."""
-    learner, collector = learner_elapsed(previous, current), collectors_elapsed(previous, current)
+    learner, collector = window.learner, window.collectors
     if learner is None or collector is None or not rates.collector_capacity or not rates.learner_capacity:
         return None
     measured = Capacities(rates.collector_capacity, rates.learner_capacity)
@@ -158,22 +129,21 @@ def window_pipeline(previous: Snapshot, current: Snapshot, rates: Rates, header:
         now,
         threads=tuple(header.tried_update_s),
         env_step_factors=dict(header.env_step_factors),
-        cores=_cores(previous, current, rates, header),
+        cores=_cores(window, rates, header),
         collector_spread=spread_of(collector, collector_pauses(header.mode), 1.0 / per_vector_step),
         learner_spread=spread_of(learner, LEARNER_PAUSES, per_vector_step),
     )
 
 
-def _cores(previous: Snapshot, current: Snapshot, rates: Rates, header: RunHeader) -> Cores | None:
+def _cores(window: Window, rates: Rates, header: RunHeader) -> Cores | None:
     """Returns the cores of this host without what other programs used in the window; None with timing off."""
-    window = cores_elapsed(previous, current)
-    if window is None or window.wall_ns <= 0 or not header.learner_threads:
+    cores = window.cores
+    if cores is None or cores.wall_ns <= 0 or not header.learner_threads:
         return None
-    count = (window.capacity_ns - window.classes_ns[CoreClass.OTHERS]) / window.wall_ns
-    tried_s = header.tried_update_s
-    num_ranks = max(1, header.world_size // header.num_hosts)
     # Next to a device the threads of the learner wait.
-    threads = header.learner_threads if current.learners[0].device is None else 1
-    now_s = tried_s.get(threads)
-    extra_s = {} if now_s is None else {number: (s - now_s) * (rates.utd or 0.0) for number, s in tried_s.items()}
-    return Cores(count, threads, num_ranks, extra_s, header.num_hosts)
+    threads = header.learner_threads if window.current.learners[0].device is None else 1
+    tried_s, extra_s = header.tried_update_s, dict[int, float]()
+    if threads in tried_s:
+        extra_s = {number: (s - tried_s[threads]) * (rates.utd or 0.0) for number, s in tried_s.items()}
+    count = (cores.capacity_ns - cores.classes_ns[CoreClass.OTHERS]) / cores.wall_ns
+    return Cores(count, threads, max(1, header.world_size // header.num_hosts), extra_s, header.num_hosts)

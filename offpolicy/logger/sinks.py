@@ -1,8 +1,8 @@
-"""Sinks of records: their base class, the guard that drops a failed one, and the JSON lines of a run."""
+"""Sinks of records: their base class, the guard that drops failed ones, and the JSON lines of a run."""
 
 from __future__ import annotations
 
-import copy
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ Summary = Mapping[str, Any]  # Any: the nested mapping of summary.json
 
 
 class Sink:
-    """One destination. Any method may raise: the run calls it through `SafeSink`. What is not defined does nothing."""
+    """One destination. Any method may raise: the run calls it through `SafeSinks`. What is not defined does nothing."""
 
     def write(self, record: Record) -> None:
         """Writes one record of a log interval."""
@@ -46,56 +46,42 @@ class SinkContext:
     resume_step: int | None  # env step that the run goes on from: records since are superseded; None: a new run
 
 
-class SafeSink:
-    """Guards a sink: its first exception disables it, with one warning; what follows is dropped."""
+class SafeSinks:
+    """The sinks of a run by name. The first exception of one disables it, with one warning; the rest is dropped."""
 
-    def __init__(self, name: str, sink: Sink, warn: Warn) -> None:
-        self.name = name
-        self._sink: Sink | None = sink
-        self._warn = warn
+    def __init__(self, warn: Warn, sinks: Mapping[str, Callable[[], Sink]]) -> None:
+        """Opens the sinks; one that cannot be opened is left out."""
+        self._warn, self._open = warn, dict[str, Sink]()
+        for name, open_sink in sinks.items():
+            self._succeeds(name, partial(self._add, name, open_sink))
 
-    def write(self, record: Record) -> None:
-        """Writes the record."""
-        self._guard(lambda sink: sink.write(dict(record)))
-
-    def episode(self, episode: EpisodeRecord) -> None:
-        """Writes the episode."""
-        self._guard(lambda sink: sink.episode(episode))
-
-    def text(self, tag: str, content: str, env_steps: int) -> None:
-        """Writes the text."""
-        self._guard(lambda sink: sink.text(tag, content, env_steps))
-
-    def finish(self, summary: Summary) -> None:
-        """Writes the summary."""
-        self._guard(lambda sink: sink.finish(copy.deepcopy(summary)))  # what it does with it is its own
+    def each(self, use: Callable[[Sink], object]) -> None:
+        """Uses every sink that has not failed."""
+        for name, sink in list(self._open.items()):
+            if not self._succeeds(name, partial(use, sink)):
+                del self._open[name]
+                with contextlib.suppress(Exception):  # frees its descriptors
+                    sink.close()
 
     def close(self) -> None:
-        """Closes the sink if it has not failed; later calls are dropped."""
-        sink, self._sink = self._sink, None
-        if sink is not None and (error := error_of(sink.close)) is not None:  # a second try would find it half closed
-            self._warn(disabled(self.name, error))
+        """Closes every sink that has not failed; later calls are dropped."""
+        while self._open:
+            name, sink = self._open.popitem()
+            self._succeeds(name, sink.close)
 
-    def _guard(self, call: Callable[[Sink], None]) -> None:
-        sink = self._sink
-        if sink is not None and (error := error_of(partial(call, sink))) is not None:
-            self._sink = None
-            self._warn(disabled(self.name, error))
-            error_of(sink.close)  # frees its descriptors
+    def _add(self, name: str, open_sink: Callable[[], Sink]) -> None:
+        self._open[name] = open_sink()
 
-
-def error_of(call: Callable[[], object]) -> BaseException | None:
-    """Returns what a call raised: it must not end hours of training. An interrupt is raised.
-
-    `asyncio` cancels with an error that is no `Exception`.
-    """
-    try:
-        call()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        return error
-    return None
+    def _succeeds(self, name: str, call: Callable[[], object]) -> bool:
+        """True if the call raises nothing; else warns: it must not end hours of training."""
+        try:
+            call()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # asyncio cancels with an error that is no `Exception`
+            self._warn(disabled(name, error))
+            return False
+        return True
 
 
 def disabled(name: str, error: BaseException) -> str:
@@ -117,17 +103,18 @@ class NewEvaluations:
     `last_steps` are the env steps of the last one before this start of the run.
     """
 
-    def __init__(self, last_steps: float | None = None) -> None:
-        self._last_steps = last_steps
+    def __init__(self, last_steps: int | None = None) -> None:
+        self._last_steps: float | str | None = last_steps
 
     def take(self, record: Record) -> tuple[Record, Record]:
         """Returns the record without `eval/`, and its `eval/` part, empty if it is not new."""
-        rest = {key: value for key, value in record.items() if not key.startswith("eval/")}
-        steps = record.get("eval/env_steps")
-        if steps is None or isinstance(steps, str) or steps == self._last_steps:
+        evaluation = {key: value for key, value in record.items() if key.startswith("eval/")}
+        rest = {key: value for key, value in record.items() if key not in evaluation}
+        steps = record.get("eval/env_steps", self._last_steps)
+        if steps == self._last_steps:
             return rest, {}
         self._last_steps = steps
-        return rest, {key: value for key, value in record.items() if key not in rest}
+        return rest, evaluation
 
 
 class JsonlSink(Sink):

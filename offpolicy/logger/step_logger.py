@@ -61,15 +61,15 @@ class StepLogger(OffPolicyLogger):
 
     def __init__(self, *parts: Any, **options: Any) -> None:  # Any: those of `OffPolicyLogger`
         super().__init__(*parts, **options)
-        watch = Stopwatch()
-        self._elapsed_s, self._due = watch.elapsed_s, Every(watch.elapsed_s, self._log.every_s)
+        self._watch = Stopwatch()
+        self._due = Every(self._watch.elapsed_s, self._log.every_s)
         self._learner_ns = Counter(dict.fromkeys(map(str, LearnerPhase), 0))
         self._collector_ns = Counter(dict.fromkeys(map(str, CollectorPhase), 0))
         self._vector_step_ns: dict[str, int] = {}
         self._metrics: dict[str, Float64] = {}  # sum and number of the values, by name
         self._values: Record = {}  # newest values that are recorded as they are
         self._iteration = self._iterations = self._env_steps = self._vector_steps = self._samples = 0
-        self._updates: float = 0.0
+        self._updates = 0.0
 
     def log_step(
         self,
@@ -91,12 +91,14 @@ class StepLogger(OffPolicyLogger):
         self._learner_ns.update(times_ns)
         info = extra_info or {}
         env_steps, samples = int(info.get("throughput_steps", 0)), int(info.get("learner_samples_per_iter", 0))
-        self._iteration, self._iterations = int(iteration), self._iterations + 1
-        self._env_steps, self._samples = self._env_steps + env_steps, self._samples + samples
-        self._updates += samples / info.get("effective_batch_size", samples) if samples else 1.0
         vector_steps = max(1, round(env_steps / (self.header.num_envs * self.header.num_collectors)))
-        self._vector_steps += vector_steps
         self._collector_ns.update({phase: vector_steps * ns for phase, ns in self._vector_step_ns.items()})
+        self._iteration = int(iteration)
+        self._iterations += 1
+        self._env_steps += env_steps
+        self._vector_steps += vector_steps
+        self._samples += samples
+        self._updates += samples / info.get("effective_batch_size", samples) if samples else 1.0
         for name, value in (metrics or {}).items():
             key = our_key(name if "/" in name else f"train/{name}") or ""
             if key.startswith("train/") and np.isfinite(value):
@@ -145,7 +147,7 @@ class StepLogger(OffPolicyLogger):
         learner = Account(self._learner_ns.total(), 0, self._iterations, dict(self._learner_ns), 0)
         collector = Account(self._collector_ns.total(), 0, self._vector_steps, dict(self._collector_ns), 0)
         return Snapshot(
-            wall_s=self._elapsed_s(),
+            wall_s=self._watch.elapsed_s(),
             env_steps=self._env_steps,
             iteration=self._iteration,
             learners=(LearnerTotals(learner, round(self._updates), self._samples, 0.0, metrics),),

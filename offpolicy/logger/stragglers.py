@@ -5,12 +5,14 @@ The account of rank 0 alone does not show them: if rank 0 is the slow one, it wa
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping, Sequence
 from operator import sub
 from statistics import fmean, median_low
 
-from offpolicy.model.windows import NS_PER_MS, Elapsed, learner_windows
+from offpolicy.logger.metrics import RANK_STATISTICS
+from offpolicy.logger.timing_keys import Window
+from offpolicy.model.windows import NS_PER_MS, Elapsed
 from offpolicy.timing.phases import LEARNER_OWN_WORK, LearnerPhase
 from offpolicy.types import Lateness, LateTotals, Snapshot
 
@@ -27,55 +29,45 @@ SLOW = 1.5  # factor of the median of the ranks above which a rank is slow
 WARN_AFTER_S = 60.0  # seconds in which a rank is slow in every window before there is a warning
 
 
-def working_ranks(windows: Sequence[Elapsed | None]) -> Mapping[int, Elapsed]:
-    """Returns the windows with an iteration in them, by rank."""
-    return {rank: window for rank, window in enumerate(windows) if window is not None and window.iterations > 0}
-
-
-def own_work_ns(window: Elapsed) -> int:
+def own_work_ns(clock: Elapsed) -> int:
     """Returns the time of a rank's own work: no waits, no exchange, nothing that only rank 0 does."""
-    return sum(window.phases_ns.get(phase, 0) for phase in LEARNER_OWN_WORK)
+    return sum(clock.phases_ns.get(phase, 0) for phase in LEARNER_OWN_WORK)
 
 
-def rank_keys(previous: Snapshot, current: Snapshot, late: Lateness | None = None) -> dict[str, float]:
+def rank_keys(window: Window, late: Lateness | None = None) -> dict[str, float]:
     """Returns the `rank/` keys of one window per rank; none with timing off. `late` is the straggler.
 
     Ranks without an iteration in the window are left out; if no rank has one, only `rank/num` is known.
     """
-    windows = learner_windows(previous, current)
-    if all(window is None for window in windows):
+    if all(clock is None for clock in window.learners):
         return {}
-    working = working_ranks(windows)
-    if not working:
-        return {"rank/num": 0}
-    record: dict[str, float] = {}
-    for phase in LearnerPhase:
-        means_ms = [window.mean_ms(phase) for window in working.values()]
-        for name, of in (("min", min), ("mean", fmean), ("max", max)):
-            record[f"rank/{phase}_{name}_ms"] = of(means_ms)
-    latest = max(lateness(previous, current), key=lambda each: each.ms)
-    record |= {"rank/late_ms": latest.ms, "rank/late_share": latest.share}
-    return record | ({} if late is None else {"rank/straggler": late.rank}) | {"rank/num": len(working)}
+    record: dict[str, float] = {"rank/num": len(window.working)}
+    if window.working:
+        for phase in LearnerPhase:
+            means_ms = [clock.mean_ms(phase) for clock in window.working.values()]
+            of_ranks = min(means_ms), fmean(means_ms), max(means_ms)
+            record |= {f"rank/{phase}_{name}_ms": ms for name, ms in zip(RANK_STATISTICS, of_ranks, strict=True)}
+        latest = max(lateness(window), key=lambda each: each.ms)
+        record |= {"rank/late_ms": latest.ms, "rank/late_share": latest.share}
+    return record if late is None else record | {"rank/straggler": late.rank}
 
 
-def rank_series(previous: Snapshot, current: Snapshot) -> dict[str, float]:
+def rank_series(window: Window) -> dict[str, float]:
     """Returns the window of each of several ranks: phases, wall, lateness and CPU time. Empty for one rank."""
-    working, record = working_ranks(learner_windows(previous, current)), dict[str, float]()
-    if len(current.learners) < 2:  # noqa: PLR2004  # what one rank does is in the record already
-        return {}
-    late = {each.rank: each for each in lateness(previous, current)}
-    for rank, window in working.items():
-        numbers = {f"{phase}_ms": window.mean_ms(phase) for phase in LearnerPhase}
-        numbers |= {"iter_ms": window.wall_ns / window.iterations / NS_PER_MS, "late_ms": late[rank].ms}
-        numbers |= {"late_share": late[rank].share, "cpu_pct": 100.0 * window.cpu_ns / window.total_ns}
-        record |= {f"rank/{rank}/{name}": value for name, value in numbers.items()}
+    record: dict[str, float] = {}
+    for late in lateness(window) if len(window.ranks) > 1 else ():  # what one rank does is in the record already
+        clock = window.working[late.rank]
+        numbers = {f"{phase}_ms": clock.mean_ms(phase) for phase in LearnerPhase}
+        numbers |= {"iter_ms": clock.wall_ns / clock.iterations / NS_PER_MS, "late_ms": late.ms}
+        numbers |= {"late_share": late.share, "cpu_pct": 100.0 * clock.cpu_ns / clock.total_ns}
+        record |= {f"rank/{late.rank}/{name}": value for name, value in numbers.items()}
     return record
 
 
-def lateness(previous: Snapshot, current: Snapshot) -> Sequence[Lateness]:
+def lateness(window: Window) -> list[Lateness]:
     """Returns by how much each rank with an iteration in the window works longer than the median rank."""
-    working, counts = working_ranks(learner_windows(previous, current)), _counts(previous, current)
-    late_ms = {rank: counts[rank].late_ns / window.iterations / NS_PER_MS for rank, window in working.items()}
+    counts = {rank: _counts(window, rank) for rank in window.working}
+    late_ms = {rank: counts[rank].late_ns / clock.iterations / NS_PER_MS for rank, clock in window.working.items()}
     usual_ms = median_low(late_ms.values()) if late_ms else 0.0
     return [
         Lateness(rank, max(0.0, ms - usual_ms), counts[rank].late / max(counts[rank].iterations, 1))
@@ -83,7 +75,7 @@ def lateness(previous: Snapshot, current: Snapshot) -> Sequence[Lateness]:
     ]
 
 
-def straggler(previous: Snapshot, current: Snapshot, named: int | None = None) -> Lateness | None:
+def straggler(window: Window, named: int | None = None) -> Lateness | None:
     """Returns the rank that the others wait for; None where none is later than equal ranks may be by chance.
 
     Its lateness, without rare pauses, is more than 2 % of its work and 1 % of its wall, and it is late in more
@@ -91,15 +83,15 @@ def straggler(previous: Snapshot, current: Snapshot, named: int | None = None) -
     70 % at least; of eight or more, all but one suffice. Of fewer than 50 iterations the margin grows with the noise of
     their mean. Of the rank `named` so far less is asked.
     """
-    windows, counts = learner_windows(previous, current), _counts(previous, current)
-    late = max(lateness(previous, current), key=lambda each: counts[each.rank].capped_ns, default=None)
-    window = None if late is None else windows[late.rank]
-    if late is None or window is None:
+    counts = {rank: _counts(window, rank) for rank in window.working}
+    late = max(lateness(window), key=lambda each: counts[each.rank].capped_ns, default=None)
+    if late is None:
         return None
-    usual_ns = median_low(counts[rank].capped_ns for rank in working_ranks(windows))
+    clock = window.working[late.rank]
+    usual_ns = median_low(each.capped_ns for each in counts.values())
     num_counted = max(counts[late.rank].iterations, 1)
     few = max(1.0, (ENOUGH / num_counted) ** 0.5)
-    margin_ns = max(few * LATE_OF_WORK * own_work_ns(window), LATE_OF_WALL * window.wall_ns)
+    margin_ns = max(few * LATE_OF_WORK * own_work_ns(clock), LATE_OF_WALL * clock.wall_ns)
     most = 1.0 - 1.0 / num_counted if num_counted >= ENOUGH_TO_MISS_ONE else 1.0
     share = max(LATE_ITERATIONS, min(0.5 + SIGMAS * 0.5 / (num_counted / ALIKE) ** 0.5, most))
     if late.rank == named:
@@ -107,66 +99,52 @@ def straggler(previous: Snapshot, current: Snapshot, named: int | None = None) -
     return late if late.share >= share and counts[late.rank].capped_ns - usual_ns > margin_ns else None
 
 
-class StragglerFinder:
-    """Names the straggler of the last ten seconds, and keeps to it until it is hardly late any more.
+def _counts(window: Window, rank: int) -> LateTotals:
+    """Returns the counts of a rank in the window; none before its first report."""
+    before, after = window.ranks[rank]
+    return LateTotals(*map(sub, after.late, before.late))
 
-    Within a second or two one of equal ranks is the slower one, because of what else its core has to do.
+
+class StragglerWatch:
+    """Names the straggler of the last ten seconds, and warns of a rank that is slow for a minute.
+
+    Within a second or two one of equal ranks is the slower one, because of what else its core has to do. So a straggler
+    is kept until it is hardly late any more.
     """
 
     def __init__(self) -> None:
         self._ends: deque[Snapshot] = deque()  # of the windows before this one, the newest last
         self._named: int | None = None
+        self._slow_since_s: dict[int, float] = {}  # by rank; infinite once it has caused a warning
 
-    def observe(self, previous: Snapshot, current: Snapshot) -> Lateness | None:
+    def straggler(self, previous: Snapshot, current: Snapshot) -> Lateness | None:
         """Returns the straggler at the end of the window from `previous` to `current`, None where there is none."""
         # A record that takes the place of the last one begins where that one began, which is known already.
         if not self._ends or previous.wall_s > self._ends[-1].wall_s:
             self._ends.append(previous)
         while len(self._ends) > 1 and self._ends[1].wall_s <= current.wall_s - WINDOW_S:
             self._ends.popleft()
-        late = straggler(self._ends[0], current, self._named)
+        late = straggler(Window(self._ends[0], current), self._named)
         self._named = None if late is None else late.rank
         return late
 
-
-def _counts(previous: Snapshot, current: Snapshot) -> Sequence[LateTotals]:
-    """Returns the counts of every rank in the window; none before their first report."""
-    before = [rank.late for rank in previous.learners]
-    return [
-        LateTotals(*map(sub, totals.late, before[rank] if rank < len(before) else LateTotals()))
-        for rank, totals in enumerate(current.learners)
-    ]
-
-
-class StragglerWatch:
-    """Warns once of a rank that has been slow in every window of a minute; again only after it has recovered."""
-
-    def __init__(self) -> None:
-        self._slow_since_s: dict[int, float] = {}
-        self._warned: set[int] = set()
-
-    def observe(self, windows: Sequence[Elapsed | None], wall_s: float) -> list[str]:
-        """Returns the warnings due after one window per rank that ended at `wall_s`.
+    def warnings(self, window: Window) -> list[str]:
+        """Returns a warning of each rank that has been slow in every window of a minute; again after it has recovered.
 
         A rank without an iteration in its window stays slow, or not slow, as it was.
         """
-        work_ms = {
-            rank: own_work_ns(window) / window.iterations / NS_PER_MS for rank, window in working_ranks(windows).items()
-        }
+        work_ms = {rank: own_work_ns(clock) / clock.iterations / NS_PER_MS for rank, clock in window.working.items()}
         if len(work_ms) < 2:  # one rank alone delays no other
             return []
         # The low median: between two ranks the plain one is their mean, which the slower never exceeds by half
         # unless it takes three times as long as the other.
-        median_ms = median_low(work_ms.values())
+        median_ms, wall_s = median_low(work_ms.values()), window.current.wall_s
         warnings: list[str] = []
         for rank, ms in work_ms.items():
             if ms <= SLOW * median_ms:
                 self._slow_since_s.pop(rank, None)
-                self._warned.discard(rank)
-                continue
-            slow_s = wall_s - self._slow_since_s.setdefault(rank, wall_s)
-            if slow_s >= WARN_AFTER_S and rank not in self._warned:
-                self._warned.add(rank)
+            elif (slow_s := wall_s - self._slow_since_s.setdefault(rank, wall_s)) >= WARN_AFTER_S:
+                self._slow_since_s[rank] = math.inf
                 warnings.append(
                     f"warning: learner rank {rank} has been slow for {slow_s:.0f} s:"
                     f" {ms:.1f} ms of own work per iteration, the median rank takes {median_ms:.1f} ms"

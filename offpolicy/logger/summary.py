@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,20 +16,13 @@ from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS
 from offpolicy.logger.predictions import possible_advice, window_pipeline, window_verdict
 from offpolicy.logger.record import RunHeader, flops_per_sec, samples_per_sec
 from offpolicy.logger.stragglers import straggler
-from offpolicy.logger.timing_keys import cpu_ms_per_env_step
+from offpolicy.logger.timing_keys import Window, cpu_ms_per_env_step
 from offpolicy.machine import cpu_model, versions
 from offpolicy.model.bottleneck import Bottleneck, Verdict
 from offpolicy.model.rates import compute_rates, num_updates
-from offpolicy.model.windows import (
-    NS_PER_S,
-    Elapsed,
-    collector_windows,
-    learner_elapsed,
-    of_iterations,
-    spreads_of,
-)
+from offpolicy.model.windows import NS_PER_S, Elapsed, of_iterations, spreads_of
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
-from offpolicy.types import NO_COUNTERS, Account, EvalResult, Snapshot
+from offpolicy.types import NO_COUNTERS, Account, EvalResult, Lateness, Snapshot
 
 WARMUP, WHOLE = "warmup", "whole"  # names in the account besides the phases
 NO_CONFIG: Mapping[str, Any] = {}
@@ -76,12 +69,11 @@ def build_summary(
     it would be wrong after a resume. `start` is the snapshot that this start went on from. Advice that `config_mapping`
     already follows is left out.
     """
-    learning = of_iterations(snapshot)
-    rates = compute_rates(baseline, learning, header.mode, header.num_hosts)
+    window = Window(baseline, of_iterations(snapshot))
+    rates = compute_rates(baseline, window.current, header.mode, header.num_hosts)
     learner = snapshot.learners[0].account if snapshot.learners else None
-    pipeline = window_pipeline(baseline, learning, rates, header)
-    late = straggler(baseline, learning)
-    verdict = window_verdict(baseline, learning, rates, header, error=result.prediction_error, late=late)
+    pipeline, late, evaluation = window_pipeline(window, rates, header), straggler(window), result.last_eval
+    verdict = window_verdict(window, rates, header, error=result.prediction_error, late=late)
     if verdict is None or verdict.bottleneck == Bottleneck.WARMING_UP:
         # Rank 0 alone of the ranks: a missing account of another one may be a late report, not timing switched off.
         accounts = [rank.account for rank in snapshot.learners[:1]] + [totals.account for totals in snapshot.collectors]
@@ -99,19 +91,18 @@ def build_summary(
         "wall_s": snapshot.wall_s,
         "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
         "eval": {
-            "mean_reward": _finite(result.last_eval.mean_reward) if result.last_eval is not None else None,
-            "std_reward": _finite(result.last_eval.std_reward) if result.last_eval is not None else None,
-            "episodes": result.last_eval.episodes if result.last_eval is not None else 0,
+            "mean_reward": _finite(evaluation.mean_reward) if evaluation is not None else None,
+            "std_reward": _finite(evaluation.std_reward) if evaluation is not None else None,
+            "episodes": evaluation.episodes if evaluation is not None else 0,
         },
         "rollout": {"ep_rew_mean": result.training_return},
-        "timing": _timing_section(snapshot)
-        | ({"straggler": None if late is None else late._asdict()} if len(learning.learners) > 1 else {}),
+        "timing": _timing_section(snapshot, late),
         "learning": {
-            "learner_s": _seconds(learner_elapsed(baseline, learning)),
-            "collectors_s": [_seconds(window.elapsed) for window in collector_windows(baseline, learning)],
+            "learner_s": _seconds(window.learner),
+            "collectors_s": [_seconds(clock) for clock in window.each_collector],
         },
         "pipeline": None if pipeline is None else pipeline.to_mapping(),
-        "cores": _cores_section(baseline, snapshot, header.num_hosts),
+        "cores": _cores_section(window, header.num_hosts),
         "rates": {
             "steps_per_sec": rates.steps_per_sec,
             "collector_capacity": rates.collector_capacity,
@@ -119,7 +110,7 @@ def build_summary(
             "predicted_steps_per_sec": rates.predicted_steps_per_sec,
             "prediction_error": result.prediction_error,
             "utd": rates.utd,
-            "samples_per_sec": samples_per_sec(baseline, learning),
+            "samples_per_sec": samples_per_sec(window),
             "flops_per_sec": flops_per_sec(rates, header),
         },
         "bottleneck": {
@@ -141,20 +132,18 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _timing_section(snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mapping
+def _timing_section(snapshot: Snapshot, late: Lateness | None) -> dict[str, Any]:  # Any: nested mapping
     """Returns the accounts of rank 0 and collector 0; of all of them where there are several; and of the evaluator."""
-    learners = [_account_section(rank.account, tuple(LearnerPhase)) for rank in snapshot.learners]
-    collectors = [_account_section(totals.account, tuple(CollectorPhase)) for totals in snapshot.collectors]
-    section: dict[str, Any] = {
-        "learner": learners[0] if learners else None,
-        "collector": collectors[0] if collectors else None,
-    }
-    if len(learners) > 1:
-        section["learners"] = learners
-    if len(collectors) > 1:
-        section["collectors"] = collectors
+    section: dict[str, Any] = {"learner": None, "collector": None}
+    learners = [_account_section(rank.account, LearnerPhase) for rank in snapshot.learners]
+    collectors = [_account_section(totals.account, CollectorPhase) for totals in snapshot.collectors]
+    for side, accounts in (("learner", learners), ("collector", collectors)):
+        section |= {side: accounts[0]} if accounts else {}
+        section |= {f"{side}s": accounts} if len(accounts) > 1 else {}
     if snapshot.evaluator is not None:
-        section["evaluator"] = _account_section(snapshot.evaluator.account, tuple(EvaluatorPhase))
+        section["evaluator"] = _account_section(snapshot.evaluator.account, EvaluatorPhase)
+    if len(learners) > 1:
+        section["straggler"] = None if late is None else late._asdict()
     return section
 
 
@@ -162,7 +151,7 @@ def _seconds(window: Elapsed | None) -> dict[str, float] | None:
     return None if window is None else {phase: ns / NS_PER_S for phase, ns in window.phases_ns.items()}
 
 
-def _account_section(account: Account, phases: tuple[str, ...]) -> dict[str, Any] | None:  # Any: nested
+def _account_section(account: Account, phases: Iterable[str]) -> dict[str, Any] | None:  # Any: nested
     """Returns phases, warm-up and residual in seconds, which sum to the wall, and the spread of each phase."""
     if account.is_empty:
         return None
@@ -179,19 +168,19 @@ def _account_section(account: Account, phases: tuple[str, ...]) -> dict[str, Any
     }
 
 
-def _cores_section(baseline: Snapshot, snapshot: Snapshot, num_hosts: int) -> Section | None:
+def _cores_section(window: Window, num_hosts: int) -> Section | None:
     """Returns what the cores of this host did, in seconds that sum to the capacity; None with timing off.
 
-    The CPU time per env step is measured from `baseline`, as the rates are.
+    The CPU time per env step is that of `window`, as the rates are.
     """
-    cores = snapshot.cores
+    cores = window.current.cores
     if cores is None or cores.wall_ns <= 0:
         return None
     return {
         "wall_s": cores.wall_ns / NS_PER_S,
         "capacity": cores.capacity_ns / cores.wall_ns,
         "seconds": {row: ns / NS_PER_S for row, ns in cores.classes_ns.items()},
-        "cpu_ms_per_env_step": cpu_ms_per_env_step(baseline, snapshot, num_hosts),
+        "cpu_ms_per_env_step": cpu_ms_per_env_step(window, num_hosts),
     }
 
 

@@ -1,6 +1,6 @@
 """TensorBoard events without torch and without tensorflow: scalars over env steps, charts, options, texts.
 
-Events are written by the calling thread, one write per record: `SafeSink` catches the error of a full disk, which a
+Events are written by the calling thread, one write per record: `SafeSinks` catches the error of a full disk, which a
 writer thread would only print.
 """
 

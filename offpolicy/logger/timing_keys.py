@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat
+from operator import sub
 from statistics import fmean
+
+import numpy as np
 
 from offpolicy.logger.metrics import CORES_KEY, PIPELINE_KEY, ROLLOUT_KEY
 from offpolicy.model.windows import (
@@ -12,67 +16,94 @@ from offpolicy.model.windows import (
     collector_windows,
     cores_elapsed,
     elapsed,
-    learner_elapsed,
     learner_windows,
     packer_elapsed,
     spreads_of,
     tagged_excess_ns,
 )
 from offpolicy.timing.phases import CollectorPhase, CoreClass, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
-from offpolicy.types import NO_ACCOUNT, DeviceTotals, SchedulerStats, Snapshot, TaggedTime
+from offpolicy.types import (
+    NO_ACCOUNT,
+    DeviceTotals,
+    LearnerTotals,
+    MetricTotals,
+    SchedulerStats,
+    Snapshot,
+    TaggedTime,
+)
 
 MS_PER_S = 1000.0
 STATISTICS = ("p50", "p95", "p99", "max")
 PIPELINE = (LearnerPhase.H2D, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC, LearnerPhase.WEIGHT_PUBLISH)
 NO_DEVICE_TIME = DeviceTotals(0, 0, 0, 0, iterations=0, launch_bound=0, dropped=0)
+NOTHING_LEARNT = LearnerTotals(NO_ACCOUNT, 0, 0, 0.0, MetricTotals((), np.zeros(0), np.zeros(0)))
 
 Numbers = dict[str, float | None]
 
 
-def collectors_elapsed(previous: Snapshot, current: Snapshot) -> Elapsed | None:
-    """Returns the windows of all collectors added up; None without an account."""
-    windows = [window.elapsed for window in collector_windows(previous, current) if window.elapsed is not None]
-    if not windows:
+class Window:
+    """Two readings of a run, and what its clocks measured between them; None of a clock without an account."""
+
+    def __init__(self, previous: Snapshot, current: Snapshot) -> None:
+        self.previous, self.current = previous, current
+        before = chain(previous.learners, repeat(NOTHING_LEARNT))
+        self.ranks = list(zip(before, current.learners, strict=False))  # the counters of each rank, before and now
+        self.learners = learner_windows(previous, current)  # by rank
+        self.learner = self.learners[0] if self.learners else None  # rank 0, which stands for the learner side
+        self.working = {rank: clock for rank, clock in enumerate(self.learners) if clock and clock.iterations > 0}
+        self.each_collector = [each.elapsed for each in collector_windows(previous, current)]
+        self.collectors = sum_of([clock for clock in self.each_collector if clock is not None])
+        self.cores = cores_elapsed(previous, current)
+
+    @property
+    def updates(self) -> int:
+        """The updates of the shared networks in the window."""
+        return self.ranks[0][1].updates - self.ranks[0][0].updates if self.ranks else 0
+
+
+def sum_of(clocks: list[Elapsed]) -> Elapsed | None:
+    """Returns the windows of several collectors added up; None for none."""
+    if not clocks:
         return None
-    spreads = [window.histogram for window in windows if window.histogram is not None]
+    spreads = [clock.histogram for clock in clocks if clock.histogram is not None]
     return Elapsed(
-        sum(window.wall_ns for window in windows),
-        sum(window.total_ns for window in windows),
-        sum(window.iterations for window in windows),
-        {phase: sum(window.phases_ns.get(phase, 0) for window in windows) for phase in CollectorPhase},
-        sum(window.cpu_ns for window in windows),
-        SchedulerStats(*(sum(parts) for parts in zip(*(window.scheduler for window in windows), strict=True))),
-        TaggedTime(*(sum(parts) for parts in zip(*(window.tagged for window in windows), strict=True))),
+        sum(clock.wall_ns for clock in clocks),
+        sum(clock.total_ns for clock in clocks),
+        sum(clock.iterations for clock in clocks),
+        {phase: sum(clock.phases_ns.get(phase, 0) for clock in clocks) for phase in CollectorPhase},
+        sum(clock.cpu_ns for clock in clocks),
+        SchedulerStats(*map(sum, zip(*(clock.scheduler for clock in clocks), strict=True))),
+        TaggedTime(*map(sum, zip(*(clock.tagged for clock in clocks), strict=True))),
         sum(spreads[1:], start=spreads[0]) if spreads else None,
     )
 
 
-def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: float | None) -> Numbers:
+def phase_keys(window: Window, *, has_rollouts: bool) -> Numbers:
     """Returns rank 0's phases per iteration, the collectors' per vector step, their spread, and their CPU time.
 
-    `rollout_ms` is the mean wall of a rollout.
+    The wall of a rollout is a mean over all collectors; 0 without rollouts.
     """
     record: Numbers = {}
-    for side, phases, whole, window in (
+    learner, collector = window.learner, window.collectors
+    for side, phases, whole, clock in (
         ("learner", LearnerPhase, "iter", learner),
         ("collector", CollectorPhase, "cycle", collector),
     ):
-        if window is not None and window.total_ns > 0:
+        if clock is not None and clock.total_ns > 0:
             # A phase can be long because its process was not given a core.
-            record[f"cpu/{side}_pct"] = 100.0 * window.cpu_ns / window.total_ns
-            record[f"cpu/{side}_descheduled_pct"] = 100.0 * window.scheduler.runnable_ns / window.total_ns
-            record[f"cpu/{side}_preemptions_per_sec"] = window.scheduler.preemptions * NS_PER_S / window.total_ns
-        if window is None or window.iterations == 0:
+            record[f"cpu/{side}_pct"] = 100.0 * clock.cpu_ns / clock.total_ns
+            record[f"cpu/{side}_descheduled_pct"] = 100.0 * clock.scheduler.runnable_ns / clock.total_ns
+            record[f"cpu/{side}_preemptions_per_sec"] = clock.scheduler.preemptions * NS_PER_S / clock.total_ns
+        if clock is None or clock.iterations == 0:
             continue
-        record |= {f"timing/{side}_{phase}_ms": window.mean_ms(phase) for phase in phases}
-        for phase, spread in spreads_of(window.histogram, {**window.phases_ns, whole: window.wall_ns}).items():
+        for phase in phases:
+            record[f"timing/{side}_{phase}_ms"] = clock.mean_ms(phase)
+            if clock.wall_ns > 0:
+                record[f"share/{side}_{phase}_pct"] = 100.0 * clock.phases_ns.get(phase, 0) / clock.wall_ns
+        for name, spread in spreads_of(clock.histogram, {**clock.phases_ns, whole: clock.wall_ns}).items():
             # Four digits: the percentiles are exact to 3 %. None of phases that never opened.
-            numbers = {name: float(f"{getattr(spread, name):.4g}") for name in STATISTICS}
-            record |= {f"spread/{side}_{phase}_{name}_ms": value for name, value in numbers.items()}
+            record |= {f"spread/{side}_{name}_{each}_ms": float(f"{getattr(spread, each):.4g}") for each in STATISTICS}
             record[f"spread/{side}_count"] = spread.iterations
-        if window.wall_ns > 0:
-            shares = {phase: window.phases_ns.get(phase, 0) / window.wall_ns for phase in phases}
-            record |= {f"share/{side}_{phase}_pct": 100.0 * share for phase, share in shares.items()}
     if learner is not None and learner.iterations > 0:
         record["perf/iter_ms"] = learner.wall_ns / learner.iterations / NS_PER_MS
         record[PIPELINE_KEY] = sum(learner.mean_ms(phase) for phase in PIPELINE)
@@ -80,104 +111,85 @@ def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: f
         reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP)
         record["perf/collector_cycle_ms"] = collector.wall_ns / collector.iterations / NS_PER_MS
         record["timing/collector_reset_ms"] = None if reset_ns is None else reset_ns / collector.iterations / NS_PER_MS
-        record[ROLLOUT_KEY] = rollout_ms
+        after, before = (sum(each.rollouts for each in of.collectors) for of in (window.current, window.previous))
+        rollout_ms = collector.wall_ns / (after - before) / NS_PER_MS if after > before else None
+        record[ROLLOUT_KEY] = rollout_ms if has_rollouts else 0.0
     return record
 
 
-def core_keys(previous: Snapshot, current: Snapshot, num_hosts: int) -> Numbers:
+def core_keys(window: Window, num_hosts: int) -> Numbers:
     """Returns what the cores of this host did per second, and the CPU time of the run per env step."""
-    window = cores_elapsed(previous, current)
-    if window is None:
+    cores = window.cores
+    if cores is None:
         return {}
-    record: Numbers = {f"cores/{row}_ms_per_s": MS_PER_S * window.classes_ns[row] / window.wall_ns for row in CoreClass}
-    record[CORES_KEY] = window.capacity_ns / window.wall_ns
-    record["perf/cpu_ms_per_env_step"] = cpu_ms_per_env_step(previous, current, num_hosts)
-    return record
+    record: Numbers = {f"cores/{row}_ms_per_s": MS_PER_S * cores.classes_ns[row] / cores.wall_ns for row in CoreClass}
+    record[CORES_KEY] = cores.capacity_ns / cores.wall_ns
+    return record | {"perf/cpu_ms_per_env_step": cpu_ms_per_env_step(window, num_hosts)}
 
 
-def cpu_ms_per_env_step(previous: Snapshot, current: Snapshot, num_hosts: int) -> float | None:
+def cpu_ms_per_env_step(window: Window, num_hosts: int) -> float | None:
     """Returns the CPU time of all processes of the run per env step; None without either in the window."""
-    window, env_steps = cores_elapsed(previous, current), current.env_steps - previous.env_steps
-    if window is None or env_steps <= 0:
+    cores, env_steps = window.cores, window.current.env_steps - window.previous.env_steps
+    if cores is None or env_steps <= 0:
         return None
-    ours_ns = window.capacity_ns - window.classes_ns[CoreClass.OTHERS] - window.classes_ns[CoreClass.IDLE]
+    ours_ns = cores.capacity_ns - cores.classes_ns[CoreClass.OTHERS] - cores.classes_ns[CoreClass.IDLE]
     return num_hosts * ours_ns / NS_PER_MS / env_steps
 
 
-def prefetch_keys(previous: Snapshot, current: Snapshot) -> Numbers:
+def prefetch_keys(window: Window) -> Numbers:
     """Returns means per batch of rank 0's packer; zeros without a packer, so that all runners have one schema."""
-    learner, packer = learner_elapsed(previous, current), packer_elapsed(previous, current)
-    if learner is None or learner.iterations == 0 or (packer is not None and packer.iterations == 0):
+    packer = packer_elapsed(window.previous, window.current)
+    if 0 not in window.working or (packer is not None and packer.iterations == 0):
         return {}
     return {f"prefetch/{phase}_ms": 0.0 if packer is None else packer.mean_ms(phase) for phase in PackerPhase}
 
 
-def device_keys(previous: Snapshot, current: Snapshot) -> Numbers:
-    """Returns device times of rank 0; no keys without a device timer, or without an iteration in the window.
+def device_keys(window: Window) -> Numbers:
+    """Returns device times of rank 0, and the update's over several ranks; no keys without a device timer.
 
     A device counts as busy from the first to the last operation of a span, gaps included. Hidden copies overlap with
-    updates, which count already.
+    updates, which count already. Ranks without an iteration in the window are left out.
     """
-    windows = device_windows(previous, current)
-    if 0 not in windows:
-        return {}
-    window, done = windows[0]
-    spans_ns = {
-        DeviceSpan.SAMPLE: done.sample_ns,
-        DeviceSpan.TRAIN: done.train_ns,
-        DeviceSpan.H2D: done.h2d_ns,
-        DeviceSpan.H2D_HIDDEN: done.h2d_hidden_ns,
+    done = {
+        rank: DeviceTotals(*map(sub, after.device, before.device or NO_DEVICE_TIME))
+        for rank, (before, after) in enumerate(window.ranks)
+        if after.device is not None and rank in window.working
     }
-    record: Numbers = {f"device/{span}_ms": ns / window.iterations / NS_PER_MS for span, ns in spans_ns.items()}
-    record["device/busy_share"] = (sum(spans_ns.values()) - done.h2d_hidden_ns) / window.wall_ns
-    if done.iterations > 0:
-        record["device/launch_bound"] = done.launch_bound / done.iterations
-    return record | {"device/dropped": done.dropped}
+    record: Numbers = {}
+    if 0 in done:
+        totals, clock = done[0], window.working[0]
+        spans_ns = {
+            DeviceSpan.SAMPLE: totals.sample_ns,
+            DeviceSpan.TRAIN: totals.train_ns,
+            DeviceSpan.H2D: totals.h2d_ns,
+            DeviceSpan.H2D_HIDDEN: totals.h2d_hidden_ns,
+        }
+        record = {f"device/{span}_ms": ns / clock.iterations / NS_PER_MS for span, ns in spans_ns.items()}
+        record["device/busy_share"] = (sum(spans_ns.values()) - totals.h2d_hidden_ns) / clock.wall_ns
+        record["device/launch_bound"] = totals.launch_bound / totals.iterations if totals.iterations else None
+        record["device/dropped"] = totals.dropped
+    if done and len(window.ranks) > 1:
+        train_ms = {rank: each.train_ns / window.working[rank].iterations / NS_PER_MS for rank, each in done.items()}
+        record["rank/device_train_min_ms"] = min(train_ms.values())
+        record["rank/device_train_mean_ms"] = fmean(train_ms.values())
+        record["rank/device_train_max_ms"] = max(train_ms.values())
+        record["rank/device_slowest"] = max(train_ms, key=lambda rank: train_ms[rank])
+    return record
 
 
-def device_rank_keys(previous: Snapshot, current: Snapshot) -> Numbers:
-    """Returns the update's device time over several ranks, and the rank with the most; no keys without a timer."""
-    train_ms = {
-        rank: done.train_ns / window.iterations / NS_PER_MS
-        for rank, (window, done) in device_windows(previous, current).items()
-    }
-    if len(current.learners) == 1 or not train_ms:
-        return {}
-    return {
-        "rank/device_train_min_ms": min(train_ms.values()),
-        "rank/device_train_mean_ms": fmean(train_ms.values()),
-        "rank/device_train_max_ms": max(train_ms.values()),
-        "rank/device_slowest": max(train_ms, key=lambda rank: train_ms[rank]),
-    }
-
-
-def device_windows(previous: Snapshot, current: Snapshot) -> dict[int, tuple[Elapsed, DeviceTotals]]:
-    """Returns by rank the window and what the device did in it, where there is a device timer and an iteration."""
-    found = {}
-    for rank, window in enumerate(learner_windows(previous, current)):
-        after = current.learners[rank].device
-        if window is not None and after is not None and window.iterations > 0 and window.wall_ns > 0:
-            before = previous.learners[rank].device if rank < len(previous.learners) else None
-            since = before or NO_DEVICE_TIME
-            found[rank] = window, DeviceTotals(*(now - then for now, then in zip(after, since, strict=True)))
-    return found
-
-
-def evaluator_keys(previous: Snapshot, current: Snapshot) -> Numbers:
+def evaluator_keys(window: Window) -> Numbers:
     """Returns counters, phases and CPU time of the evaluator's process; no keys where rank 0 evaluates.
 
     Phases are in ms per second of its wall: the evaluator is idle most of the time, so a mean per evaluation or per
     step would have no value in most windows.
     """
-    totals = current.evaluator
+    totals, earlier = window.current.evaluator, window.previous.evaluator
     if totals is None:
         return {}
-    counters: Numbers = {"evaluator/episodes": float(totals.episodes), "evaluator/skipped": float(totals.skipped)}
-    before = previous.evaluator.account if previous.evaluator is not None else NO_ACCOUNT
-    window = elapsed(before, totals.account)
-    if window is None or window.wall_ns <= 0:
-        return counters
-    phases: Numbers = {
-        f"evaluator/{phase}_ms": MS_PER_S * window.phases_ns.get(phase, 0) / window.wall_ns for phase in EvaluatorPhase
-    }
-    return counters | phases | {"cpu/evaluator_pct": 100.0 * window.cpu_ns / window.total_ns}
+    record: Numbers = {"evaluator/episodes": float(totals.episodes), "evaluator/skipped": float(totals.skipped)}
+    clock = elapsed(NO_ACCOUNT if earlier is None else earlier.account, totals.account)
+    if clock is not None and clock.wall_ns > 0:
+        for phase in EvaluatorPhase:
+            record[f"evaluator/{phase}_ms"] = MS_PER_S * clock.phases_ns.get(phase, 0) / clock.wall_ns
+        record["cpu/evaluator_pct"] = 100.0 * clock.cpu_ns / clock.total_ns
+    return record

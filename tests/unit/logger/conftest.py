@@ -9,6 +9,8 @@ import pytest
 
 from offpolicy.logger.predictions import window_verdict
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
+from offpolicy.logger.timing_keys import Window
+from offpolicy.model.bottleneck import Verdict
 from offpolicy.model.rates import compute_rates
 from offpolicy.timing.histogram import bins_of
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
@@ -19,6 +21,7 @@ from offpolicy.types import (
     CollectorTotals,
     EpisodeRecord,
     EvalResult,
+    Lateness,
     LearnerTotals,
     MetricTotals,
     SchedulerStats,
@@ -87,6 +90,18 @@ def record(make_snapshot: MakeSnapshot, evaluation: EvalResult, header: RunHeade
     window.add(EpisodeRecord(200, 0, -1000.0, 200, False, True, float("nan")))
     window.add(EpisodeRecord(400, 0, -500.0, 100, True, False, 1.0))
     before, after = make_snapshot(500), make_snapshot(1000)
+    verdict = verdict_of(before, after, header)
+    return build_record(Window(before, after), window, evaluation, header, verdict=verdict)
+
+
+def verdict_of(
+    before: Snapshot, after: Snapshot, header: RunHeader, error: float | None = None, late: Lateness | None = None
+) -> Verdict | None:
     rates = compute_rates(before, after, header.mode)
-    verdict = window_verdict(before, after, rates, header)
-    return build_record(before, after, window, evaluation, header, rates, verdict)
+    return window_verdict(Window(before, after), rates, header, error=error, late=late)
+
+
+def record_between(
+    before: Snapshot, after: Snapshot, header: RunHeader, late: Lateness | None = None, result: EvalResult | None = None
+) -> Record:
+    return build_record(Window(before, after), EpisodeWindow(), result, header, late=late)

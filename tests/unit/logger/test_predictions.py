@@ -8,38 +8,14 @@ from typing import Any
 import pytest
 
 from offpolicy.config.schema import RunConfig
-from offpolicy.logger.predictions import (
-    NUM_KEPT,
-    PredictionError,
-    possible_advice,
-    window_verdict,
-)
+from offpolicy.logger.predictions import possible_advice
 from offpolicy.logger.record import RunHeader
 from offpolicy.model.bottleneck import PACK_BESIDE, PACK_IN_THREAD, Advice, Bottleneck, Verdict
-from offpolicy.model.rates import Rates, compute_rates
 from offpolicy.timing.phases import CoreClass, LearnerPhase
 from offpolicy.types import Account, CoreTotals, DeviceTotals, SchedulerStats, Snapshot, TaggedTime
-from tests.unit.logger.conftest import MakeSnapshot
+from tests.unit.logger.conftest import MakeSnapshot, verdict_of
 
 MS = 1_000_000
-
-
-def predicting(predicted: float | None, steps_per_sec: float | None) -> Rates:
-    return Rates(steps_per_sec, None, None, None, None, None, predicted)
-
-
-def test_the_error_is_the_median_of_the_newest_predictions() -> None:
-    error = PredictionError()
-    for predicted in (110.0, 95.0):
-        error.add(predicting(predicted, 100.0))
-    error.add(predicting(None, 100.0))
-    error.add(predicting(100.0, None))
-    assert error.median is None
-    error.add(predicting(102.0, 100.0))
-    assert error.median == pytest.approx(0.05)
-    for _ in range(NUM_KEPT):
-        error.add(predicting(101.0, 100.0))
-    assert error.median == pytest.approx(0.01)
 
 
 def busy(snapshot: Snapshot, wall_ms: int, others_ms: int, num_cores: int = 2) -> Snapshot:
@@ -72,8 +48,7 @@ def test_overlapping_is_advised_where_a_core_is_free_for_it_and_predictions_were
     make_snapshot: MakeSnapshot, header: RunHeader, others_ms: int, threads: int, error: float | None, is_advised: bool
 ) -> None:
     before, now = turns(make_snapshot, others_ms)
-    rates = compute_rates(before, now, "alternate")
-    verdict = window_verdict(before, now, rates, replace(header, learner_threads=threads), error=error)
+    verdict = verdict_of(before, now, replace(header, learner_threads=threads), error)
     assert verdict is not None
     assert ("collect.mode" in {advice.key for advice in verdict.advice}) is is_advised
 
@@ -101,8 +76,7 @@ def test_a_window_of_a_few_milliseconds_is_not_judged(
 ) -> None:
     """The rest of a run between its last record and its end read "descheduled 1491%"."""
     before, now = make_snapshot(500), make_snapshot(iterations)
-    rates = compute_rates(before, now, "alternate")
-    assert (window_verdict(before, now, rates, header) is not None) is is_judged
+    assert (verdict_of(before, now, header) is not None) is is_judged
 
 
 # -- what a window holds is the evidence of the right side ------------------------------------------------------------
@@ -137,7 +111,7 @@ def without_core(account: Account | None) -> Account:
 
 
 def label_of(before: Snapshot, now: Snapshot, header: RunHeader) -> str:
-    verdict = window_verdict(before, now, compute_rates(before, now, "overlap"), replace(header, mode="overlap"))
+    verdict = verdict_of(before, now, replace(header, mode="overlap"))
     assert verdict is not None
     return verdict.label
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +12,29 @@ import numpy as np
 import pytest
 
 from offpolicy.config.schedules import Ramp
-from offpolicy.logger.predictions import window_verdict
-from offpolicy.logger.record import (
-    EpisodeWindow,
-    Record,
-    RunHeader,
-    build_record,
-    metric_means,
-    rollout_keys,
-    rollout_ms,
-)
-from offpolicy.model.bottleneck import Verdict
-from offpolicy.model.rates import compute_rates
+from offpolicy.logger.record import Record, RunHeader
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.types import (
     NO_ACCOUNT,
+    NO_COUNTERS,
     NUM_LAGS,
     Account,
     CollectorTotals,
-    Cooldown,
-    EvalResult,
     LearnerTotals,
     MetricTotals,
     RolloutTotals,
-    SchedulerStats,
     Snapshot,
     SpaceSpec,
 )
 from tests.fakes import FakeClock
+from tests.unit.logger.conftest import record_between, verdict_of
 
 GOLDEN = Path(__file__).with_name("golden_record.json")
-NO_EPISODES = EpisodeWindow()
 TIMED = ("timing/", "share/", "cpu/", "perf/bottleneck", "perf/iter", "rank/", "prefetch/")
 
 
-@pytest.mark.promise("metric-names")
+@pytest.mark.promise("metric-names", "learning-curve-names")
 def test_a_full_record_equals_the_golden_file(record: Record) -> None:
     golden = json.loads(GOLDEN.read_text())
     assert record.keys() == golden.keys()
@@ -56,17 +43,6 @@ def test_a_full_record_equals_the_golden_file(record: Record) -> None:
     assert {key: record[key] for key in golden if key not in numbers} == {
         key: value for key, value in golden.items() if key not in numbers
     }
-
-
-@pytest.mark.promise("learning-curve-names")
-def test_learning_curves_have_the_names_that_users_know(record: Record) -> None:
-    names = {
-        "rollout": ("ep_rew_mean", "ep_len_mean", "success_rate"),
-        "eval": ("mean_reward", "std_reward"),
-        "time": ("total_timesteps",),
-        "train": ("actor_loss", "critic_loss", "alpha_loss", "ent_coef", "n_updates"),
-    }
-    assert [f"{group}/{name}" for group in names for name in names[group] if f"{group}/{name}" not in record] == []
 
 
 @pytest.mark.promise("account-closes")
@@ -82,7 +58,7 @@ def test_the_phases_of_each_side_sum_to_its_wall(record: Record) -> None:
 def test_means_are_of_the_window_not_since_the_start(make_snapshot: Any, header: RunHeader) -> None:
     early, late = make_snapshot(100), make_snapshot(200)
     late.learners[0].metrics.sums[0] = early.learners[0].metrics.sums[0] + 100 * 7.0
-    record = build_record(early, late, NO_EPISODES, None, header)
+    record = record_between(early, late, header)
     assert record["train/actor_loss"] == pytest.approx(7.0)
 
 
@@ -91,7 +67,7 @@ def test_with_timing_off_no_timing_key_is_there_and_the_counters_rates_stay(
     make_snapshot: Any, header: RunHeader
 ) -> None:
     before, after = make_snapshot(500, is_timed=False), make_snapshot(1000, is_timed=False)
-    record = build_record(before, after, NO_EPISODES, None, header)
+    record = record_between(before, after, header)
     assert not [key for key in record if key.startswith(TIMED)]
     assert record["perf/steps_per_sec"] == pytest.approx(500 / 3.3)
     assert record["perf/utd"] == pytest.approx(1.0)
@@ -100,21 +76,16 @@ def test_with_timing_off_no_timing_key_is_there_and_the_counters_rates_stay(
 def test_a_record_holds_neither_nan_nor_none(make_snapshot: Any, header: RunHeader) -> None:
     snapshot = make_snapshot(1000)
     snapshot.learners[0].metrics.sums[0] = np.nan
-    record = build_record(None, snapshot, NO_EPISODES, None, header)
+    record = record_between(NO_COUNTERS, snapshot, header)
     assert "train/actor_loss" not in record
     assert None not in record.values()
     json.dumps(record, allow_nan=False)
 
 
-def verdict_of(before: Snapshot | None, after: Snapshot, header: RunHeader) -> Verdict | None:
-    return window_verdict(before, after, compute_rates(before, after, header.mode), header)
-
-
 def test_rates_are_of_all_hosts(make_snapshot: Any, header: RunHeader) -> None:
     three = dataclasses.replace(header, num_hosts=3)
-    record = build_record(make_snapshot(500), make_snapshot(1000), NO_EPISODES, None, three)
+    record = record_between(make_snapshot(500), make_snapshot(1000), three)
     assert record["perf/steps_per_sec"] == pytest.approx(3 * 1000 / 6.6)
-    assert record["time/eta_s"] == pytest.approx(18_000 * 6.6 / 3000)
 
 
 def longer(account: Account, phase: str, seconds: int) -> Account:
@@ -136,14 +107,14 @@ def test_the_bottleneck_of_a_window_of_evaluation_is_the_evaluation(make_snapsho
     verdict = verdict_of(before, updated, header)
     assert verdict is not None
     assert verdict.label == "learner(evaluation 100%)"
-    assert "perf/steps_per_sec" not in build_record(before, after, NO_EPISODES, None, header)
+    assert "perf/steps_per_sec" not in record_between(before, after, header)
 
 
 def test_without_a_report_of_one_side_there_is_no_verdict(make_snapshot: Any, header: RunHeader) -> None:
     before, after = make_snapshot(500), make_snapshot(600)
     silent = dataclasses.replace(after, collectors=before.collectors)
     assert verdict_of(before, silent, header) is None
-    record = build_record(before, silent, NO_EPISODES, None, header)
+    record = record_between(before, silent, header)
     assert "perf/bottleneck" not in record
     assert record["perf/iter_ms"] == pytest.approx(6.6)
 
@@ -153,133 +124,76 @@ def test_success_rate_ignores_episodes_with_unknown_success(record: Record) -> N
     assert record["rollout/ep_rew_mean"] == -750.0
 
 
-def of_rank(total: float, count: float) -> MetricTotals:
-    return MetricTotals(("critic_loss",), np.array([total]), np.array([count]))
-
-
-def test_metrics_are_joined_by_name_when_new_ones_appear() -> None:
-    after = MetricTotals(("actor_loss", "critic_loss"), np.array([3.0, 16.0]), np.array([1.0, 8.0]))
-    assert metric_means([of_rank(10.0, 5.0)], [after]) == {"actor_loss": 3.0, "critic_loss": 2.0}
-
-
-def test_the_mean_over_ranks_weighs_each_by_its_count_and_leaves_out_what_is_not_known() -> None:
-    ranks = [of_rank(0.1 * 10, 10.0), of_rank(0.7 * 1, 1.0), of_rank(0.0, 0.0)]
-    assert metric_means([], ranks) == {"critic_loss": (0.1 * 10 + 0.7) / 11}
-    for bad in (np.nan, np.inf):
-        assert metric_means([], [of_rank(6.0, 3.0), of_rank(bad, 3.0)]) == {"critic_loss": 2.0}
-        assert metric_means([], [of_rank(bad, 3.0)]) == {"critic_loss": None}
-
-
-def test_a_run_past_its_goal_has_no_time_left(make_snapshot: Any, header: RunHeader) -> None:
-    before, after = make_snapshot(500), make_snapshot(1000)
-    beyond = dataclasses.replace(header, total_timesteps=after.env_steps - 100)
-    assert build_record(before, after, NO_EPISODES, None, beyond)["time/eta_s"] == 0.0
-
-
-def test_what_follows_the_last_iteration_lowers_no_rate(make_snapshot: Any, header: RunHeader) -> None:
-    """The last record of a run holds its final evaluation."""
-    before, after = make_snapshot(500), make_snapshot(1000)
-    rank = after.learners[0]
-    pause_ns = dict.fromkeys(rank.account.phases_ns, 0) | {"evaluation": 2 * 10**9}
-    phases_ns = {phase: ns + pause_ns[phase] for phase, ns in rank.account.phases_ns.items()}
-    ended = dataclasses.replace(
-        rank.account,
-        wall_ns=rank.account.wall_ns + 2 * 10**9,
-        phases_ns=phases_ns,
-        cooldown=Cooldown(pause_ns, 0, SchedulerStats()),
-    )
-    last = dataclasses.replace(after, learners=(dataclasses.replace(rank, account=ended),))
-    records = [build_record(before, now, NO_EPISODES, None, header) for now in (after, last)]
-    for key in ("perf/updates_per_sec", "perf/samples_per_sec"):
-        assert records[1][key] == pytest.approx(records[0][key])
-    assert records[1]["timing/learner_evaluation_ms"] == pytest.approx(4.0)
-
-
 def test_schedules_are_recorded_at_their_current_value(make_snapshot: Any, header: RunHeader) -> None:
     ramps = {
         "actor_lr": Ramp(start=1e-3, end=0.0, over=4000, begin=1000),
         "exploration_noise": Ramp(start=0.3, end=0.1, over=10, begin=0),
         "lr": Ramp(start=1.0, end=0.0, over=1),
     }
-    record = build_record(None, make_snapshot(1000), EpisodeWindow(), None, dataclasses.replace(header, ramps=ramps))
+    record = record_between(NO_COUNTERS, make_snapshot(1000), dataclasses.replace(header, ramps=ramps))
     recorded = {key: record.get(f"train/{key}") for key in (*ramps, "critic_lr")}
     assert recorded == {"actor_lr": 7.5e-4, "exploration_noise": 0.1, "lr": None, "critic_lr": None}
 
 
-def test_an_evaluation_is_recorded_with_its_policy_version(make_snapshot: Any, header: RunHeader) -> None:
-    result = EvalResult(60, -2.0, 0.5, 50.0, 3, policy_version=41)
-    record = build_record(None, make_snapshot(1000), EpisodeWindow(), result, header)
-    assert (record["eval/env_steps"], record["eval/policy_version"]) == (60, 41)
-
-
 NO_METRICS = MetricTotals((), np.zeros(0), np.zeros(0))
-LAG, P95 = "perf/policy_lag", "perf/policy_lag_p95"
 
 
-def rank_with(lags: Mapping[int, int], too_old: int = 0) -> LearnerTotals:
-    """A rank that learnt from that many rollouts of each lag."""
+def snapshot_of(ranks: Sequence[LearnerTotals], collectors: Sequence[CollectorTotals] = ()) -> Snapshot:
+    return Snapshot(1.0, 0, 0, tuple(ranks), tuple(collectors), 0, 1, None)
+
+
+def mean_of(*totals: MetricTotals, before: tuple[MetricTotals, ...] = ()) -> Callable[[str], Any]:
+    """Returns the means of the metrics of ranks by name."""
+    readings = [
+        snapshot_of([LearnerTotals(NO_ACCOUNT, 0, 0, 0.0, each) for each in ranks]) for ranks in (before, totals)
+    ]
+    header = RunHeader(algo="sac", env_id="", seed=0, mode="alternate", total_timesteps=1)
+    record = record_between(*readings, header)
+    return lambda name: record.get(f"train/{name}")
+
+
+def critic(total: float, count: float) -> MetricTotals:
+    return MetricTotals(("critic_loss",), np.array([total]), np.array([count]))
+
+
+def test_the_mean_over_ranks_weighs_each_by_its_count_and_leaves_out_what_is_not_known() -> None:
+    after = MetricTotals(("actor_loss", "critic_loss"), np.array([3.0, 16.0]), np.array([1.0, 8.0]))
+    joined = mean_of(after, before=(critic(10.0, 5.0),))  # by name: a new metric has appeared
+    assert (joined("actor_loss"), joined("critic_loss")) == (3.0, 2.0)
+    assert mean_of(critic(1.0, 10.0), critic(0.7, 1.0), critic(0.0, 0.0))("critic_loss") == pytest.approx(1.7 / 11)
+    for bad in (np.nan, np.inf):
+        assert mean_of(critic(6.0, 3.0), critic(bad, 3.0))("critic_loss") == 2.0
+        assert mean_of(critic(bad, 3.0))("critic_loss") is None
+
+
+def with_rollouts(lags: Mapping[int, int], rollouts: int, lost: int) -> Snapshot:
+    """Two ranks and two collectors, each with so many rollouts, of 100 ms, and so many lost on either side."""
     histogram = np.zeros(NUM_LAGS)
-    for lag, count in lags.items():
-        histogram[lag] = count
-    return LearnerTotals(NO_ACCOUNT, 0, 0, 0.0, NO_METRICS, rollouts=RolloutTotals(too_old, histogram))
-
-
-def rollout_collector(rollouts: int = 0, dropped: int = 0, wall_ms: int | None = None) -> CollectorTotals:
-    account = NO_ACCOUNT if wall_ms is None else Account(wall_ms * 10**6, 0, rollouts, {"env_step": wall_ms * 10**6}, 0)
-    return CollectorTotals(account, 0, 100, 7.0, 10, rollouts, dropped)
-
-
-def snapshot_of(*ranks: LearnerTotals, collectors: tuple[CollectorTotals, ...] = ()) -> Snapshot:
-    return Snapshot(1.0, 0, 0, ranks, collectors, 0, 1, None)
-
-
-NO_ROLLOUTS = LearnerTotals(NO_ACCOUNT, 0, 0, 0.0, NO_METRICS)
+    histogram[list(lags)] = list(lags.values())
+    account = Account(rollouts * 10**8, 0, rollouts, {"env_step": rollouts * 10**8}, 0)
+    rank = LearnerTotals(NO_ACCOUNT, 0, 0, 0.0, NO_METRICS, rollouts=RolloutTotals(lost, histogram))
+    return snapshot_of([rank] * 2, [CollectorTotals(account, 0, 100, 7.0, 10, rollouts, lost)] * 2)
 
 
 @pytest.mark.parametrize(
     ("lags", "mean", "p95"),
-    [
-        ({0: 6, 1: 3, 5: 1}, 0.8, 5.0),
-        ({0: 95, 7: 5}, 0.35, 0.0),
-        ({0: 94, 3: 1, 7: 5}, 0.38, 3.0),
-        ({1: 1, 2: 1}, 1.5, 2.0),
-    ],
+    [({0: 6, 1: 3, 5: 1}, 0.8, 5.0), ({0: 95, 7: 5}, 0.35, 0.0), ({0: 94, 3: 1, 7: 5}, 0.38, 3.0)],
 )
-def test_the_policy_lag_is_that_of_the_rollouts_learnt_from_in_the_window(
-    lags: Mapping[int, int], mean: float, p95: float
+def test_rollouts_are_counted_timed_and_aged_over_all_ranks_and_collectors(
+    header: RunHeader, lags: Mapping[int, int], mean: float, p95: float
 ) -> None:
-    before, now = snapshot_of(rank_with({9: 50})), snapshot_of(rank_with({9: 50, **lags}))
-    keys = rollout_keys(before, now)
-    assert (keys[LAG], keys[P95]) == (pytest.approx(mean), p95)
-
-
-def test_all_rollouts_lost_are_counted_over_all_collectors_and_ranks() -> None:
-    before = snapshot_of(
-        rank_with({}, too_old=1), rank_with({}), collectors=(rollout_collector(dropped=4), rollout_collector())
-    )
-    now = snapshot_of(
-        rank_with({}, too_old=3),
-        rank_with({}, too_old=5),
-        collectors=(rollout_collector(dropped=5), rollout_collector(dropped=2)),
-    )
-    keys = rollout_keys(before, now)
-    assert (keys["perf/rollouts_dropped"], keys["perf/rollouts_too_old"]) == (7, 8)
-
-
-def test_rollout_ms_is_the_wall_of_the_collectors_per_rollout() -> None:
-    before = snapshot_of(
-        rank_with({}), collectors=(rollout_collector(1, wall_ms=100), rollout_collector(1, wall_ms=100))
-    )
-    now = snapshot_of(rank_with({}), collectors=(rollout_collector(3, wall_ms=300), rollout_collector(5, wall_ms=500)))
-    assert rollout_ms(before, now) == 100.0
-    assert rollout_ms(now, now) is None
+    appo = dataclasses.replace(header, algo="appo", mode="free")
+    before, now = with_rollouts({9: 50}, 1, 1), with_rollouts({9: 50, **lags}, 3, 4)
+    record = record_between(before, now, appo)
+    assert (record["perf/policy_lag"], record["perf/policy_lag_p95"]) == (pytest.approx(mean), p95)
+    assert (record["perf/rollouts_dropped"], record["perf/rollouts_too_old"]) == (8, 8)
+    assert record["timing/collector_rollout_ms"] == 100.0
 
 
 def test_without_rollouts_the_lag_is_per_vector_step(header: RunHeader) -> None:
-    now = snapshot_of(NO_ROLLOUTS, collectors=(rollout_collector(),))
-    record = build_record(None, now, EpisodeWindow(), None, header)
-    assert record[LAG] == 0.7
-    assert P95 not in record
+    record = record_between(NO_COUNTERS, with_rollouts({}, 0, 0), header)
+    assert record["perf/policy_lag"] == 0.7
+    assert "perf/policy_lag_p95" not in record
 
 
 MS = 1_000_000
@@ -324,7 +238,7 @@ def collector(num_envs: int, act_ms: int, step_ms: int, wait_ms: int) -> Collect
 def record_of(header: RunHeader, *collectors: CollectorTotals, update_ms: int = 20, wait_ms: int = 0) -> Record:
     learners = (learner(update_ms, wait_ms),)
     after = Snapshot(9.0, 100, NUM_ITERATIONS, learners, collectors, 100, 1000, 0.0)
-    return build_record(None, after, EpisodeWindow(), None, header)
+    return record_between(NO_COUNTERS, after, header)
 
 
 @pytest.fixture
@@ -341,16 +255,16 @@ def test_flops_per_sec_of_an_update_of_known_work_and_duration_are_exact(counted
 def test_samples_per_sec_are_those_of_all_ranks_each_on_its_own_clock(make_snapshot: Any, header: RunHeader) -> None:
     before, after = (both_ranks(make_snapshot(updates)) for updates in (100, 200))
     after = dataclasses.replace(after, wall_s=99.0)  # the supervisor's clock is another one
-    record = build_record(before, after, EpisodeWindow(), None, header)
+    record = record_between(before, after, header)
     assert record["perf/samples_per_sec"] == pytest.approx(2 * 256 / 6.6e-3)
-    assert "perf/samples_per_sec" not in build_record(after, after, EpisodeWindow(), None, header)
+    assert "perf/samples_per_sec" not in record_between(after, after, header)
 
 
 def test_the_samples_of_the_warm_up_are_in_no_rate(make_snapshot: Any, header: RunHeader) -> None:
     after = make_snapshot(200)
     warm = dataclasses.replace(after.learners[0], warmup_updates=50)
-    record = build_record(None, dataclasses.replace(after, learners=(warm,)), EpisodeWindow(), None, header)
-    whole = build_record(None, after, EpisodeWindow(), None, header)["perf/samples_per_sec"]
+    record = record_between(NO_COUNTERS, dataclasses.replace(after, learners=(warm,)), header)
+    whole = record_between(NO_COUNTERS, after, header)["perf/samples_per_sec"]
     assert record["perf/samples_per_sec"] == pytest.approx(0.75 * whole)  # type: ignore[operator]  # numbers
 
 
@@ -382,5 +296,5 @@ def test_env_step_share_is_a_fraction_of_active_time(header: RunHeader) -> None:
 
 def test_restarts_are_in_the_record_from_the_first_one_on(make_snapshot: Any, header: RunHeader) -> None:
     restarted = dataclasses.replace(make_snapshot(1000), restarts=2, learner_restarts=1)
-    records = [build_record(None, now, NO_EPISODES, None, header) for now in (make_snapshot(1000), restarted)]
+    records = [record_between(NO_COUNTERS, now, header) for now in (make_snapshot(1000), restarted)]
     assert [(each.get("collect/restarts"), each.get("train/restarts")) for each in records] == [(None, None), (2, 1)]

@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 
 from offpolicy.distributed.world import with_iteration
-from offpolicy.logger.predictions import window_verdict
-from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
-from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_keys, straggler
-from offpolicy.model.rates import compute_rates
-from offpolicy.model.windows import Elapsed
+from offpolicy.logger.record import Record, RunHeader
+from offpolicy.logger.stragglers import StragglerWatch, rank_keys, straggler
+from offpolicy.logger.timing_keys import Window
 from offpolicy.timing.phases import LearnerPhase, PackerPhase
 from offpolicy.types import NO_ACCOUNT, NO_COUNTERS, Account, LateTotals, LearnerTotals, MetricTotals, Snapshot
+from tests.unit.logger.conftest import record_between, verdict_of
 
 MS = 1_000_000
 NO_METRICS = MetricTotals((), np.zeros(0), np.zeros(0))
-NO_EPISODES = EpisodeWindow()
 
 
 def account(iterations: int, **mean_ms: float) -> Account:
@@ -37,7 +35,7 @@ def record_of(header: RunHeader, *ranks: LearnerTotals, before: tuple[LearnerTot
         return Snapshot(0.0, 0, 0, learners, (), 0, 1, 0.0)
 
     since, now = snapshot(before), snapshot(ranks)
-    return build_record(since, now, NO_EPISODES, None, header, late=straggler(since, now))
+    return record_between(since, now, header, straggler(Window(since, now)))
 
 
 def late_rank(iterations: int, late_ms: float, share: float, capped_ms: float | None = None) -> LearnerTotals:
@@ -95,8 +93,8 @@ def test_every_runner_has_the_same_keys(
     snapshot = make_snapshot(50)
     learner = snapshot.learners[0] if slots is None else with_packer(snapshot.learners[0], slots)
     several = dataclasses.replace(snapshot, learners=(learner,) * num_ranks)
-    keys = set(build_record(None, several, NO_EPISODES, None, header))
-    assert keys == set(build_record(None, snapshot, NO_EPISODES, None, header))
+    keys = set(record_between(NO_COUNTERS, several, header))
+    assert keys == set(record_between(NO_COUNTERS, snapshot, header))
     assert len([key for key in keys if key.startswith("rank/")]) == 3 * len(LearnerPhase) + 3
 
 
@@ -117,8 +115,7 @@ def test_the_verdict_names_the_rank_that_rank_0_waits_for(header: RunHeader, mak
     ranks = [waiting, waiting]
     ranks[late] = late_rank(50, 40.0, 1.0)
     snapshot = dataclasses.replace(make_snapshot(50), learners=tuple(ranks))
-    rates, late_one = compute_rates(NO_COUNTERS, snapshot, header.mode), straggler(NO_COUNTERS, snapshot)
-    verdict = window_verdict(NO_COUNTERS, snapshot, rates, header, late=late_one)
+    verdict = verdict_of(NO_COUNTERS, snapshot, header, late=straggler(Window(NO_COUNTERS, snapshot)))
     assert verdict is not None
     assert verdict.label == ("learner(rank_barrier 87%)" if late else "learner(train 80%)")
     assert ("rank 1 arrives 40.0 ms late, in 100% of the iterations" in verdict.reason) is bool(late)
@@ -142,8 +139,8 @@ def simulated_record(rng: np.random.Generator, slower: Sequence[float]) -> Recor
         dataclasses.replace(rank(ITERATIONS, train=ms / ITERATIONS, param_sync=0.5), late=each)
         for ms, each in zip(work_ms, late, strict=True)
     )
-    snapshot = Snapshot(0.0, 0, 0, learners, (), 0, 1, 0.0)
-    return dict(rank_keys(NO_COUNTERS, snapshot, straggler(NO_COUNTERS, snapshot)))
+    window = Window(NO_COUNTERS, Snapshot(0.0, 0, 0, learners, (), 0, 1, 0.0))
+    return dict(rank_keys(window, straggler(window)))
 
 
 @pytest.mark.parametrize("num_ranks", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (4, 8))])
@@ -163,14 +160,14 @@ def test_a_rank_slower_by_five_per_cent_is_named_in_38_of_forty_records(num_rank
 
 def named_by_second(*spells: tuple[float, int]) -> list[int | None]:
     """The straggler at the end of each second, of spells (share of the iterations in which rank 1 is late, seconds)."""
-    finder, named = StragglerFinder(), list[int | None]()
+    watch, named = StragglerWatch(), list[int | None]()
     shares = [share for share, seconds in spells for _ in range(seconds)]
     before = NO_COUNTERS
     for second in range(len(shares) + 1):
         iterations, share = 60 * second, sum(shares[:second]) / max(second, 1)
         ranks = (late_rank(iterations, 0.0, 0.0), late_rank(iterations, 3.0 * share, share))
         snapshot = Snapshot(float(second), iterations, iterations, ranks, (), 0, 1, 0.0)
-        late = finder.observe(before, snapshot)
+        late = watch.straggler(before, snapshot)
         named.append(None if late is None else late.rank)
         before = snapshot
     return named[1:]
@@ -182,34 +179,25 @@ def test_a_rank_that_stays_late_is_named_until_it_is_hardly_late_any_more() -> N
     assert set(named[-10:]) == {None}
 
 
-def window(own_ms: float, barrier_ms: float = 0.0, iterations: int = 10) -> Elapsed:
-    phases_ns = {"train": round(own_ms * iterations * MS), "rank_barrier": round(barrier_ms * iterations * MS)}
-    wall_ns = sum(phases_ns.values())
-    return Elapsed(wall_ns, wall_ns, iterations, phases_ns, 0)
-
-
 # A scripted watch: the own time of every rank in ms, one window every two seconds.
 EVEN, LATE = (10.0, 10.0, 10.0), (10.0, 15.1, 10.0)
 
 
 def warnings_of(*spells: tuple[tuple[float, ...], int]) -> list[str]:
-    watch, warnings, wall_s = StragglerWatch(), [], 100.0
+    watch, warnings, wall_s = StragglerWatch(), list[str](), 100.0
     for own_ms, num_windows in spells:
+        ranks = tuple(rank(10, train=ms, rank_barrier=20.0 - ms) for ms in own_ms)
         for _ in range(num_windows):
-            warnings += watch.observe([window(ms, barrier_ms=20.0 - ms) for ms in own_ms], wall_s)
+            warnings += watch.warnings(Window(NO_COUNTERS, Snapshot(wall_s, 0, 0, ranks, (), 0, 1, 0.0)))
             wall_s += 2.0
     return warnings
 
 
 def test_a_rank_that_is_slow_for_a_minute_is_named_once() -> None:
     assert warnings_of((LATE, 30)) == []  # 58 s
+    assert len(warnings_of(((20.0, 10.0), 40))) == 1  # of two ranks, too
     assert warnings_of((LATE, 30), (EVEN, 1), (LATE, 30)) == []  # the minute begins again
     assert warnings_of((EVEN, 5), (LATE, 200)) == [
         "warning: learner rank 1 has been slow for 60 s:"
         " 15.1 ms of own work per iteration, the median rank takes 10.0 ms"
     ]
-
-
-def test_of_two_ranks_one_twice_as_slow_causes_a_warning() -> None:
-    (warning,) = warnings_of(((20.0, 10.0), 40))
-    assert "rank 0" in warning

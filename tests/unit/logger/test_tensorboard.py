@@ -17,7 +17,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 from offpolicy.config.overrides import load_config
 from offpolicy.logger.drawing import EVERY_S, AccountPictures
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.logger.sinks import SafeSink
+from offpolicy.logger.sinks import SafeSinks
 from offpolicy.logger.tensorboard import TensorBoardSink, used_options
 from offpolicy.timing.phases import LearnerPhase
 
@@ -163,15 +163,15 @@ def test_a_full_disk_is_one_warning_and_keeps_what_was_written(tmp_path: Path, h
     """The event file may grow by ten bytes more."""
     sink = TensorBoardSink(tmp_path, CONFIG, header, None)
     warnings: list[str] = []
-    safe = SafeSink("tensorboard", sink, warnings.append)
-    safe.write({"env_steps": 1, "perf/utd": 1.0})
+    safe = SafeSinks(warnings.append, {"tensorboard": lambda: sink})
+    safe.each(lambda sink: sink.write({"env_steps": 1, "perf/utd": 1.0}))
     (path,) = tmp_path.glob("events.out.tfevents.*")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, limits[1]))
     try:
-        safe.write({"env_steps": 2, "perf/utd": 1.0})
-        safe.write({"env_steps": 3, "perf/utd": 1.0})
+        safe.each(lambda sink: sink.write({"env_steps": 2, "perf/utd": 1.0}))
+        safe.each(lambda sink: sink.write({"env_steps": 3, "perf/utd": 1.0}))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)

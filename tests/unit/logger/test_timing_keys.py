@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from offpolicy.logger.record import EpisodeWindow, RunHeader, build_record
-from offpolicy.logger.timing_keys import (
-    core_keys,
-    device_keys,
-    evaluator_keys,
-    phase_keys,
-)
-from offpolicy.model.windows import elapsed
+from offpolicy.logger.record import RunHeader
+from offpolicy.logger.timing_keys import Window, core_keys, device_keys, evaluator_keys
 from offpolicy.timing.phases import CoreClass, EvaluatorPhase, LearnerPhase
 from offpolicy.types import (
-    NO_ACCOUNT,
     NO_COUNTERS,
     Account,
     CoreTotals,
@@ -27,8 +19,8 @@ from offpolicy.types import (
     SchedulerStats,
     Snapshot,
 )
+from tests.unit.logger.conftest import MakeSnapshot, record_between
 
-MakeSnapshot = Callable[..., Snapshot]
 MS = 1_000_000
 
 
@@ -41,8 +33,8 @@ def on_device(snapshot: Snapshot, updates: int, dropped: int) -> Snapshot:
 
 @pytest.mark.promise("lanes-apart")
 def test_times_are_means_of_the_window_per_iteration(make_snapshot: Any) -> None:
-    keys = device_keys(on_device(make_snapshot(500), 500, dropped=7), on_device(make_snapshot(1000), 1000, dropped=9))
-    assert keys == {
+    before, now = on_device(make_snapshot(500), 500, dropped=7), on_device(make_snapshot(1000), 1000, dropped=9)
+    assert device_keys(Window(before, now)) == {
         "device/train_ms": 4.0,
         "device/h2d_ms": 0.5,
         "device/h2d_hidden_ms": 2.0,
@@ -63,11 +55,11 @@ def totals(wall_ms: int, step_ms: int, episodes: int = 4) -> EvaluatorTotals:
 def test_evaluator_phases_are_ms_per_second_of_its_wall(make_snapshot: MakeSnapshot) -> None:
     before = replace(make_snapshot(500), evaluator=totals(1000, 0))
     now = replace(make_snapshot(1000), evaluator=totals(3000, 500, episodes=6))
-    keys = evaluator_keys(before, now)
+    keys = evaluator_keys(Window(before, now))
     assert (keys["evaluator/env_step_ms"], keys["evaluator/wait_request_ms"]) == (250.0, 750.0)
     assert sum(keys[f"evaluator/{phase}_ms"] for phase in EvaluatorPhase) == pytest.approx(1000.0)
     assert keys["cpu/evaluator_pct"] == 12.5
-    first = evaluator_keys(NO_COUNTERS, replace(before, evaluator=totals(1000, 550)))
+    first = evaluator_keys(Window(NO_COUNTERS, replace(before, evaluator=totals(1000, 550))))
     assert first["cpu/evaluator_pct"] == 25.0  # 275 ms of 1.1 s: its start is part of that time, not of its steady wall
     assert sum(first[f"evaluator/{phase}_ms"] for phase in EvaluatorPhase) == pytest.approx(1000.0)
     assert (keys["evaluator/episodes"], keys["evaluator/skipped"]) == (6, 1)
@@ -76,7 +68,7 @@ def test_evaluator_phases_are_ms_per_second_of_its_wall(make_snapshot: MakeSnaps
 @pytest.mark.promise("lanes-apart")
 def test_an_evaluator_adds_its_keys_and_changes_no_other(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
     alone, beside = make_snapshot(1000), replace(make_snapshot(1000), evaluator=totals(3000, 500))
-    records = [build_record(make_snapshot(500), now, EpisodeWindow(), None, header) for now in (alone, beside)]
+    records = [record_between(make_snapshot(500), now, header) for now in (alone, beside)]
     assert not [key for key in records[0] if "evaluator" in key]
     assert {key: value for key, value in records[1].items() if "evaluator" not in key} == records[0]
 
@@ -92,21 +84,23 @@ def cores(wall_ms: int, **classes_ms: int) -> CoreTotals:
 def test_the_classes_of_the_cores_are_ms_per_second_and_sum_to_the_capacity(make_snapshot: MakeSnapshot) -> None:
     before = replace(make_snapshot(500), cores=cores(1000, learner=900, idle=600))
     now = replace(make_snapshot(1000), cores=cores(3000, learner=2700, openmp=500, others=300, idle=1000))
-    keys = core_keys(before, now, 1)
+    keys = core_keys(Window(before, now), 1)
     assert {key: value for key, value in keys.items() if value} == {
         "cores/learner_ms_per_s": 900.0, "cores/openmp_ms_per_s": 250.0, "cores/others_ms_per_s": 150.0,
         "cores/idle_ms_per_s": 200.0, "cores/capacity": 1.5, "perf/cpu_ms_per_env_step": 2300 / 500,
     }  # fmt: skip
     assert len(keys) == len(CoreClass) + 2
-    assert core_keys(before, now, 3)["perf/cpu_ms_per_env_step"] == 3 * 2300 / 500
-    assert core_keys(NO_COUNTERS, before, 1)["cores/learner_ms_per_s"] == 900.0
+    assert core_keys(Window(before, now), 3)["perf/cpu_ms_per_env_step"] == 3 * 2300 / 500
+    assert core_keys(Window(NO_COUNTERS, before), 1)["cores/learner_ms_per_s"] == 900.0
 
 
-def test_cpu_time_is_a_share_of_all_time_with_the_warm_up() -> None:
+def test_cpu_time_is_a_share_of_all_time_with_the_warm_up(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
     """One core was used for 2 of 4 seconds, wanted for 0.4 more, and taken away 8 times."""
     phases_ns = dict.fromkeys(map(str, LearnerPhase), 0) | {"train": 1000 * MS}
     account = Account(1000 * MS, 3000 * MS, 10, phases_ns, 2000 * MS, SchedulerStats(400 * MS, 8))
-    keys = phase_keys(elapsed(NO_ACCOUNT, account), None, None)
+    now = make_snapshot(10)
+    now = replace(now, learners=(replace(now.learners[0], account=account),), collectors=())
+    keys = record_between(NO_COUNTERS, now, header)
     assert {key: value for key, value in keys.items() if key.startswith("cpu/")} == {
         "cpu/learner_pct": 50.0, "cpu/learner_descheduled_pct": 10.0, "cpu/learner_preemptions_per_sec": 2.0,
     }  # fmt: skip
