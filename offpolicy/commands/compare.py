@@ -17,7 +17,6 @@ from offpolicy.analysis.compare import LEAST_CHANGE, LEAST_OF_WALL, UNLIKE, sect
 from offpolicy.analysis.conditions import Answer, check_conditions, parse_conditions
 from offpolicy.analysis.learning_curves import FINAL_FRACTION, LEAST_OF_RANGE, common_end, reach_key
 from offpolicy.analysis.runs import MAX_DESCHEDULED, LabelledRuns, read_runs, warnings
-from offpolicy.commands.options import finite
 from offpolicy.errors import EXIT_OK, EXIT_UNJUDGED, ConfigError
 from offpolicy.files import write_output
 from offpolicy.logger.console import plain_console
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs", nargs="+", metavar="[label=]run", help="a run's directory, also one with TensorBoard files only"
     )
-    parser.add_argument("--reference", type=finite, help="score to reach (default: chosen from the curves)")
+    parser.add_argument("--reference", type=float, help="score to reach (default: chosen from the curves)")
     parser.add_argument("--png", type=Path, help="write a picture; needs offpolicy[plot], as --html does")
     parser.add_argument("--markdown", type=Path, help="write the tables as Markdown")
     parser.add_argument("--html", type=Path, help="write one page with tables and picture")

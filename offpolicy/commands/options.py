@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,17 +43,6 @@ def at_least(least: int) -> Callable[[str], int]:
         raise argparse.ArgumentTypeError(f"got {text}, allowed a whole number in [{least}, inf)")
 
     return read
-
-
-def finite(text: str) -> float:
-    """Returns a number that is not infinite."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"got {text}, allowed a finite number")
-    return number
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:

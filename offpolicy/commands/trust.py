@@ -6,6 +6,7 @@ needed. Nothing else of a directory can execute anything.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from offpolicy.config.overrides import config_file
 from offpolicy.config.parsing import flatten
 from offpolicy.config.run_files import read_values
 from offpolicy.errors import ConfigError
+from offpolicy.types import Json
 
 KEYS = ("env.id", "env.wrappers", "callbacks")  # their values may be `module:name`, or many
 
@@ -25,16 +27,21 @@ def check_trust(run: Path, *, is_trusted: bool, overridden: Sequence[str] = ()) 
 
     Keys that are `overridden` on the command line are the user's own. Raises `ConfigError` for what needs `--trust`.
     """
-    problems, file = [], run if run.is_file() else run / "config.yaml"
-    for key, module in _named_modules(file):
-        if key in overridden:
-            continue
-        places = list(_executed(module))
-        where = places[-1] if places else "no directory of sys.path"
-        sys.stderr.write(f"offpolicy: {file}: {key} imports {module}, found in {where}\n")
-        reasons = [f"{place}, which {why}" for place in places if (why := why_not_trusted(file, place))]
-        if reasons and not is_trusted:
-            problems.append(f"{key}: {module} would run {reasons[0]}; read it, then add --trust")
+    problems, file, values = [], run if run.is_file() else run / "config.yaml", dict[str, Json]()
+    with contextlib.suppress(ConfigError):  # the command, which reads it in the same way, refuses it
+        values = flatten(read_values(file))
+    for key in KEYS:
+        given = [] if key in overridden else values.get(key) or []
+        for target in given if isinstance(given, list) else [given]:
+            module = str(target).rpartition(":")[0]
+            if not module or module.partition(".")[0] == "offpolicy":
+                continue
+            places = list(_executed(module))
+            where = places[-1] if places else "no directory of sys.path"
+            sys.stderr.write(f"offpolicy: {file}: {key} imports {module}, found in {where}\n")
+            reasons = [f"{place}, which {why}" for place in places if (why := why_not_trusted(file, place))]
+            if reasons and not is_trusted:
+                problems.append(f"{key}: {module} would run {reasons[0]}; read it, then add --trust")
     if problems:
         raise ConfigError(problems)
 
@@ -60,20 +67,6 @@ def why_not_trusted(file: Path, place: Path) -> str | None:
         if (owner := path.lstat().st_uid) != os.getuid():
             return f"lies in the current directory, and user {owner} made {path}"
     return None
-
-
-def _named_modules(file: Path) -> Iterator[tuple[str, str]]:
-    """Yields the modules that a run's configuration names, with their keys, but for our own."""
-    try:
-        values = flatten(read_values(file))
-    except ConfigError:  # the command, which reads it in the same way, refuses it
-        return
-    for key in KEYS:
-        given = values.get(key) or []
-        for target in given if isinstance(given, list) else [given]:
-            module = str(target).rpartition(":")[0]
-            if module and module.partition(".")[0] != "offpolicy":
-                yield key, module
 
 
 def _executed(module: str) -> Iterator[Path]:

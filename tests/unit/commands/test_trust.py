@@ -43,13 +43,19 @@ def test_a_key_of_the_command_line_is_the_users_own(run: Path, capsys: pytest.Ca
     assert capsys.readouterr().err == ""
 
 
-def test_a_module_inside_the_run_needs_trust(run: Path, monkeypatch: pytest.MonkeyPatch, refused: Typed) -> None:
+def test_a_module_or_link_inside_the_run_needs_trust(
+    run: Path, monkeypatch: pytest.MonkeyPatch, refused: Typed
+) -> None:
     monkeypatch.chdir(run)
     (run / "evilmod.py").write_text(EVIL)
     for command, *options in (["resume"], ["eval"], ["play"], ["record", "--out", "demos.npz"]):
         assert "lies inside the run's directory; read it, then add --trust" in refused(command, run, *options)
     assert not (run / "evilmod.executed").exists()
     check_trust(run, is_trusted=True)
+    (run / "evilmod.py").rename(run.parent / "elsewhere.py")
+    (run / "evilmod.py").symlink_to(run.parent / "elsewhere.py")
+    with pytest.raises(ConfigError, match="lies inside the run's directory"):
+        check_trust(run, is_trusted=False)
 
 
 def test_every_file_that_is_executed_and_its_directory_count(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,14 +69,6 @@ def test_every_file_that_is_executed_and_its_directory_count(run: Path, monkeypa
             check_trust(run, is_trusted=False)
         monkeypatch.undo()
         monkeypatch.chdir(run.parent / "here")
-
-
-def test_a_link_inside_the_run_needs_trust(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (run.parent / "elsewhere.py").write_text(EVIL)
-    (run / "evilmod.py").symlink_to(run.parent / "elsewhere.py")
-    monkeypatch.chdir(run)
-    with pytest.raises(ConfigError, match="lies inside the run's directory"):
-        check_trust(run, is_trusted=False)
 
 
 def test_a_run_that_a_new_one_takes_its_configuration_from_needs_trust_too(
