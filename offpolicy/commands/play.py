@@ -42,10 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Shows the policy, or writes the video, and prints its returns. Raises `ConfigError`, `EnvFailure`, `SaveError`.
-
-    What is missing is said before the policy is loaded.
-    """
+    """Shows the policy, or writes the video, and prints its returns. Raises `ConfigError`, `EnvFailure`, `SaveError`."""
     video = arguments.video
     if video is not None:
         check_output("--video", video, ".gif", *WITH_FFMPEG)
@@ -60,9 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     if video is None and not has_display():
         instead = f"offpolicy play {shown_path(arguments.run)} --video run.gif"
         raise ConfigError(f"--video: got none, and no window can be opened here; write {instead}")
-    mode, doing = (FILE, "filming") if video else (WINDOW, "showing")
+    mode = FILE if video else WINDOW
     film = Film(saved.actor(), saved.env, episodes=arguments.episodes, seed=saved.seed, mode=mode)
-    with contextlib.closing(film), Console(stderr=True).status(Text(f"{doing} {saved.env.id}")):
+    with contextlib.closing(film), Console(stderr=True).status(Text(f"playing {saved.env.id}")):
         saved.require_spaces(film.spec)
         count = write_video(film, film.fps, video) if video else sum(1 for _ in film)
     returns = ", ".join(return_text(value, ",") for value in film.returns)
@@ -110,11 +107,11 @@ def run_record(arguments: argparse.Namespace) -> int:
     from offpolicy.commands.saved_run import SavedRun
 
     saved, episodes = SavedRun.find(arguments.run, PolicyChoice.of(arguments)), list[Episode]()
-    space = saved.spec.action_space
+    space, learners = saved.spec.action_space, ", ".join(info.name for info in FROM_REPLAY)
     if not any(space in info.action_spaces for info in FROM_REPLAY):
-        learners = ", ".join(info.name for info in FROM_REPLAY)
-        why = f"{learners}, which learn from files, do not take them"
-        raise ConfigError(f"run: {saved.path} has {space} actions; {why}")
+        raise ConfigError(
+            f"run: {saved.path} has {space} actions; {learners}, which learn from files, do not take them"
+        )
     callbacks = EpisodeCallbacks(on_spaces=saved.require_spaces, on_end=episodes.append, keeps_steps=True)
     found = run_episodes(saved.actor(), saved.env, episodes=arguments.episodes, seed=saved.seed, callbacks=callbacks)
     count = save_demos(arguments.out, episodes, saved.spec)

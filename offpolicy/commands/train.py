@@ -12,7 +12,6 @@ import importlib.util
 import os
 import sys
 import uuid
-from collections.abc import Iterator
 from types import ModuleType
 
 from offpolicy.commands.options import TRUST
@@ -45,8 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     with interrupts_exit():
         config = load_config(words)
         check_source(words, is_trusted=TRUST in arguments.overrides)
-    with _started() as (runners, server):
-        return int(runners.train(config, server, ends_process=True))
+    return _run("train", config)
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
@@ -65,8 +63,7 @@ def run_resume(arguments: argparse.Namespace) -> int:
         path = existing_run(named[0] if named else LATEST)
         overrides = load_values([word for word in words if word not in named[:1]])
         check_trust(path, is_trusted=TRUST in arguments.overrides, overridden=tuple(flatten(overrides)))
-    with _started() as (runners, server):
-        return int(runners.resume(path, overrides, server, ends_process=True))
+    return _run("resume", path, overrides)
 
 
 def add_help(parser: argparse.ArgumentParser) -> None:
@@ -94,13 +91,13 @@ def _package() -> str:
     return "offpolicy.runners" if importlib.util.find_spec("offpolicy.runners") else "runners"
 
 
-@contextlib.contextmanager
-def _started() -> Iterator[tuple[ModuleType, ForkServer]]:
+def _run(function: str, *given: object) -> int:
+    """Calls a function of the runners with what is given, and the fork server. Returns the exit code."""
     with contextlib.ExitStack() as opened:
         with interrupts_exit():
             server = opened.enter_context(run_server())  # it imports torch while this process imports the rest
             runners = train_module()
-        yield runners, server
+        return int(getattr(runners, function)(*given, server, ends_process=True))
 
 
 def _print(text: str) -> int:

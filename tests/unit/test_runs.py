@@ -73,17 +73,13 @@ def test_a_run_without_a_readable_configuration_does_not_hide_the_others() -> No
     assert find_run("Ant") == Path("runs", NAMES[2])
 
 
-def test_latest_without_a_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path / "empty")
-    with pytest.raises(ConfigError, match="run: got 'latest', but .* holds no run"):
-        find_run("latest")
-
-
-def test_a_run_elsewhere_is_latest_too(tmp_path: Path) -> None:
+def test_latest_may_be_elsewhere_and_is_refused_without_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     mark_latest(tmp_path / "mine")
     assert find_run("latest").resolve() == (tmp_path / "mine").resolve()
+    monkeypatch.chdir(tmp_path / "mine")
+    with pytest.raises(ConfigError, match="run: got 'latest', but .* holds no run"):
+        find_run("latest")
 
 
 def test_whole_records_are_read(tmp_path: Path) -> None:
