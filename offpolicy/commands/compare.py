@@ -26,21 +26,14 @@ from offpolicy.runs import STDOUT, check_output
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the runs, the files to write and the conditions."""
-    parser.add_argument(
-        "runs", nargs="+", metavar="[label=]run", help="a run's directory, also one with TensorBoard files only"
-    )
+    parser.add_argument("runs", nargs="+", metavar="[label=]run", help="runs, also of TensorBoard files only")
     parser.add_argument("--reference", type=float, help="score to reach (default: chosen from the curves)")
     parser.add_argument("--png", type=Path, help="write a picture; needs offpolicy[plot], as --html does")
     parser.add_argument("--markdown", type=Path, help="write the tables as Markdown")
     parser.add_argument("--html", type=Path, help="write one page with tables and picture")
-    parser.add_argument(
-        "--fail-on",
-        action="append",
-        default=[],
-        metavar="CONDITION",
-        help="for CI, repeatable: exit 1 if a change is surely beyond it, 75 if that cannot be judged:"
-        " 'perf/steps_per_sec<-5%%', 'timing/learner_train_ms>+3%%', 'eval/mean_reward<-10'",
-    )
+    what = "for CI, repeatable: exit 1 if a change is surely beyond it, 75 if that cannot be judged"
+    examples = "'perf/steps_per_sec<-5%%', 'timing/learner_train_ms>+3%%', 'eval/mean_reward<-10'"
+    parser.add_argument("--fail-on", action="append", default=[], metavar="CONDITION", help=f"{what}: {examples}")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -24,13 +24,7 @@ from offpolicy.timing.clock import ClockCheck, check_clock
 CHILD_S = 60.0  # torch on a cold disk
 LITTLE_MEMORY = 2 * GIB  # a default run has three processes, two of them with torch
 SLOW_READING_NS = 500  # of the clock; a tsc takes some 50
-OK, NOTE, SLOW, BAD, BROKEN = "ok", "note", "slow", "bad", "broken"  # levels
-MEANINGS = {
-    BROKEN: "training cannot work",
-    BAD: "some runs fail, or are wrong",
-    SLOW: "slower than it must be",
-    NOTE: "worth knowing",
-}
+OK, NOTE, SLOW, BAD, BROKEN = LEVELS = "ok", "note", "slow", "bad", "broken"
 
 
 class Finding(NamedTuple):
@@ -70,9 +64,8 @@ def lines(found: Sequence[Finding]) -> Iterator[str]:
     for section in dict.fromkeys(each.section for each in found):
         yield section
         yield from (f"  {each.level:<6} {each.name:<17} {each.value}" for each in found if each.section == section)
-    for level, words in MEANINGS.items():
-        fixes = [f"  {each.name}: {each.fix}" for each in found if each.level == level]
-        yield from [f"{words}:", *fixes] if fixes else []
+    if fixes := sorted((each for each in found if each.fix), key=lambda each: -LEVELS.index(each.level)):
+        yield from ("to change, the worst first:", *(f"  {each.name}: {each.fix}" for each in fixes))
     if not any(each.level == BROKEN for each in found):
         yield "training works here: offpolicy train algo=sac"
 

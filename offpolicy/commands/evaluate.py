@@ -36,9 +36,7 @@ RANDOM = "random"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the runs and what is evaluated."""
-    parser.add_argument(
-        "runs", nargs="*", metavar="[label=]run", help="runs; all are compared with the first (default: latest)"
-    )
+    parser.add_argument("runs", nargs="*", metavar="[label=]run", help="runs, compared with the first (or latest)")
     parser.add_argument("--episodes", type=at_least(1), default=10, help="complete episodes of each (default: 10)")
     parser.add_argument("--random", action="store_true", help="random actions as one more policy")
     add_policy_options(parser)

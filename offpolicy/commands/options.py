@@ -57,8 +57,7 @@ def add_policy_options(parser: argparse.ArgumentParser, *, has_device: bool = Tr
     which.add_argument("--step", type=at_least(0), help="checkpoint to load, in env steps (default: the newest)")
     which.add_argument("--best", action="store_true", help="the policy of the run's best evaluation")
     parser.add_argument(TRUST, action="store_true", help="import code that lies in the run's or this directory")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="key=value", help="change the environment: --set env.kwargs.x=1"
-    )
+    changes = "change the environment: --set env.kwargs.x=1"
+    parser.add_argument("--set", action="append", default=[], metavar="key=value", help=changes)
     if has_device:
         parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<index> (default: auto)")

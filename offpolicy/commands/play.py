@@ -34,15 +34,13 @@ WITH_FFMPEG = (".mp4", ".mkv", ".webm")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the run and the video."""
     add_run(parser)
-    parser.add_argument(
-        "--video", type=Path, help="file to write: .gif, or .mp4; without it, a window where there is a display"
-    )
+    parser.add_argument("--video", type=Path, help="file to write: .gif, or .mp4 (default: a window, with a display)")
     parser.add_argument("--episodes", type=at_least(1), default=1, help="complete episodes (default: 1)")
     add_policy_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Shows the policy, or writes the video, and prints its returns. Raises `ConfigError`, `EnvFailure`, `SaveError`."""
+    """Shows the policy, or films it, and prints its returns. Raises `ConfigError`, `EnvFailure` or `SaveError`."""
     video = arguments.video
     if video is not None:
         check_output("--video", video, ".gif", *WITH_FFMPEG)
