@@ -8,13 +8,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import SyncVectorEnv
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.batched.vector import TaskVector
 from offpolicy.envs.make import make_env
-from offpolicy.envs.vectorization import task_of
 
 SEEDS = (5, 77, 1234)
 ASSETS = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
@@ -36,10 +34,7 @@ class Seen:
 
 def batch(env_id: str, num_envs: int = 3, num_threads: int = 2, **kwargs: Any) -> TaskVector:
     """Returns the task as a batch; `kwargs` as `env.kwargs`."""
-    one = make_env(EnvConfig(id=env_id, kwargs=kwargs))
-    cls: Any = load_env_creator(str(task_of(gymnasium.spec(env_id))))
-    own = {key: value for key, value in kwargs.items() if key != "max_episode_steps"}
-    return TaskVector(cls, one, num_envs, num_threads, own)
+    return TaskVector(make_env(EnvConfig(id=env_id, kwargs=kwargs)), num_envs, num_threads)
 
 
 def compare(env_id: str, steps: int, **kwargs: Any) -> Seen:

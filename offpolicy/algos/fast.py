@@ -32,19 +32,18 @@ from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, SpaceSpec
 
 DIGESTS: Mapping[str, str] = {
-    "offpolicy.algos.learner": "8afe3c879aa298dc",
+    "offpolicy.algos.learner": "ab3aedb92677a6ce",
     "offpolicy.algos.losses": "cafd66ff7ea68b71",
     "offpolicy.algos.optim": "058e9bfe28776905",
     "offpolicy.algos.sac": "67dce3bbcbc2db96",
     "offpolicy.algos.td3": "0095fcc4dc52548b",
-    "offpolicy.nets.actors": "c21bef55f623c91e",
-    "offpolicy.nets.critics": "ff3339563c406312",
-    "offpolicy.nets.distributions": "4e1dc4c544f99ae8",
-    "offpolicy.nets.encoders": "e9b467ffba08ad57",
+    "offpolicy.nets.actors": "5077099f3069a4c5",
+    "offpolicy.nets.critics": "637329ac5b8d81fa",
+    "offpolicy.nets.distributions": "dcc14ab3a95f41de",
     "offpolicy.nets.flat": "6670e6dee5cfe719",
-    "offpolicy.nets.mlp": "a46e105a4779a1b7",
-    "offpolicy.nets.normalizer": "3740313b23d9d0a1",
-    "offpolicy.nets.policy": "2272d1e26fe8b4a4",
+    "offpolicy.nets.mlp": "798cd6a2452b796c",
+    "offpolicy.nets.normalizer": "3072436b8f339058",
+    "offpolicy.nets.policy": "f432872d27281a54",
 }  # as `digests_of` returns them
 FEWEST_WEIGHTS = 128 * 128  # of a layer whose products oneDNN makes faster
 NARROW = 4  # from so many outputs per input on a BLAS makes the gradient of a first layer faster transposed

@@ -14,7 +14,7 @@ from offpolicy.algos.optim import GuardedAdam, OptimizerStep
 from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.errors import CheckpointError
 from offpolicy.nets.normalizer import block_moments
-from offpolicy.nets.policy import Policy, has_statistics
+from offpolicy.nets.policy import Policy, statistics_of
 from offpolicy.types import Batch, Batches, MetricTotals, Rollouts
 
 TEMPERATURE = "log_alpha"  # SAC's, as checkpoints name it
@@ -126,7 +126,7 @@ class Learner:
         for prefix, optimizer in rule.optimizers.items():
             self._tensors.update((f"{prefix}.{name}", tensor) for name, tensor in optimizer.tensors().items())
         # A normaliser absorbs fresh rows in every iteration. Ranks average statistics in every update, and may round.
-        are_averaged = has_statistics(self.policy) and self.num_ranks > 1
+        are_averaged = bool(statistics_of(self.policy)) and self.num_ranks > 1
         self._changes_always = self.policy.normalizer is not None or are_averaged
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import difflib
@@ -44,8 +43,7 @@ def make_env(cfg: EnvConfig) -> Env:
     """Returns the environment `cfg.id`, unchecked by Gymnasium: `EnvAdapter` checks at less cost.
 
     It is wrapped as `cfg.wrappers` say. Raises `ConfigError` for an unknown id, a missing dependency or wrong
-    `env.kwargs`, and `EnvFailure` with the environment's traceback for anything else that its module, its constructor
-    or a wrapper raises.
+    `env.kwargs`, and `EnvFailure` for anything else that its module, its constructor or a wrapper raises.
     """
     limit = cfg.kwargs.get("max_episode_steps")  # Gymnasium takes this keyword, and the next, itself
     if limit is not None and (type(limit) is not int or limit == 0 or limit < -1):
@@ -65,14 +63,9 @@ def make_env(cfg: EnvConfig) -> Env:
         raise  # one of our own environments, which names the key itself
     except (Exception, SystemExit) as error:
         raise construction_problem(cfg.id, cfg.kwargs, spec, spec.entry_point, error) from error
-    try:
-        _refuse_running_statistics(f"env.id: the registration of {cfg.id}", env, env.unwrapped)
-        for target in cfg.wrappers:
-            env = _wrapped(target, env)
-    except (ConfigError, EnvFailure):
-        with contextlib.suppress(Exception):  # what the wrapper raised is what counts
-            env.close()
-        raise
+    _refuse_running_statistics(f"env.id: the registration of {cfg.id}", env, env.unwrapped)
+    for target in cfg.wrappers:
+        env = _wrapped(target, env)
     return env
 
 

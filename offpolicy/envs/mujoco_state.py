@@ -1,10 +1,9 @@
 """MuJoCo's data as plain data and back, exactly, and a fingerprint of its models.
 
-`mjSTATE_INTEGRATION` (time, positions, velocities, activations, warm start, controls, applied forces, ...) determines
-the next `mj_step`. But environments also read derived quantities before they step (Humanoid: the centre of mass; Ant:
-contact forces), and after a step those are one substep behind the positions, so recomputing them changes the result.
-They are therefore saved too and written over what `mj_forward` computes. Contacts and constraints (`data.contact`,
-`efc_*`) are not: a restored environment that reads them before it steps sees those of the restored positions.
+`mjSTATE_INTEGRATION` determines the next `mj_step`. But environments also read derived quantities before they step
+(Humanoid: the centre of mass; Ant: contact forces), which are one substep behind the positions: they are saved too and
+written over what `mj_forward` computes. Contacts and constraints (`data.contact`, `efc_*`) are not: a restored
+environment that reads them before it steps sees those of the restored positions.
 """
 
 from __future__ import annotations
@@ -51,10 +50,9 @@ def load_data(data: Any, saved: dict[str, NDArray[Any]]) -> None:
 
 
 def _derived(data: Any) -> dict[str, NDArray[Any]]:
-    """Returns views of the arrays in the data's main buffer, whose sizes the model alone decides.
+    """Returns views of the arrays in the data's main buffer, which starts with `qpos`: the model decides their sizes.
 
-    The others lie in an arena (contacts, constraints, islands): they change size at every step, and every step computes
-    them again. The buffer starts with `qpos`.
+    The others lie in an arena (contacts, constraints, islands), and every step computes them again.
     """
     start = data.qpos.ctypes.data
     arrays = {}

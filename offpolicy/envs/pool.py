@@ -1,8 +1,7 @@
 """EnvPool's environments, stepped by its C++ threads (`env.vectorization=envpool`).
 
-Needs the extra `envpool`: `pip install 'offpolicy[envpool]'`. Only this module imports it, on demand. EnvPool has
-environments of its own under Gymnasium's ids, with a MuJoCo of its own: numbers differ from Gymnasium's in their last
-digits, and more along an episode. Evaluations use Gymnasium's own.
+Needs the extra `envpool`. EnvPool has its own environments under Gymnasium's ids: numbers differ in their last digits,
+and more along an episode. Evaluations use Gymnasium's.
 """
 
 from __future__ import annotations

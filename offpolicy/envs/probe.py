@@ -1,8 +1,4 @@
-"""A look at an environment before anything starts: it exists, its spaces are supported, it resets and steps.
-
-It happens in a short-lived child process, so that a crash, a hang or a heavy import of the environment never touches
-the caller.
-"""
+"""A look at an environment before anything starts, in a short-lived process that may crash or hang."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """The accepted spaces: observations become vectors, and actions become the environment's own.
 
-Observations: a Box of numbers of rank 0 or 1, or a small one of higher rank, or a Dict (nested too) of those. A Dict is
-flattened in Gymnasium's own order, the order of `space.spaces` (sorted keys for a plain dict), which is the order of
-`gymnasium.spaces.utils.flatten`. `SpaceSpec.obs_keys` records it, nested keys joined by `/`.
-Actions: a Box of floats with finite bounds, of any shape; row-major when not one-dimensional. Or a Discrete, whose
-actions are their numbers from 0 on, as floats [A = 1], or a MultiDiscrete, of one such number for each choice [A].
+Observations: a Box of numbers of rank 0 or 1, or a small one of higher rank, or a Dict (nested too) of those, flattened
+in the order of `gymnasium.spaces.utils.flatten`; `SpaceSpec.obs_keys` records it, nested keys joined by `/`.
+Actions: a Box of floats with finite bounds, of any shape, row-major; a Discrete, whose actions are their numbers from 0
+on, as floats [A = 1]; or a MultiDiscrete, of one such number for each choice [A].
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Of each layer (each wrapper, then the environment itself) are saved: its plain attributes, MuJoCo's data, and the
 generator; or what `get_state()` returns, where a layer has that and `set_state(state)`. Plain are numbers, texts,
 arrays, NumPy's generators, and lists, tuples and dicts of these, each with one name. Spaces, classes, functions and
-MuJoCo's models come from the constructor: they are compared, not saved. Where an environment holds anything else,
-`save_state` returns what it is. State outside the attributes, such as Python's global `random`, cannot be seen.
+MuJoCo's models are compared, not saved. Where an environment holds anything else, `save_state` returns what it is.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from offpolicy.envs.make import (
 )
 from offpolicy.envs.pool import Pool
 from offpolicy.envs.spaces import Codec, as_array, describe, env_actions, flatten
-from offpolicy.envs.vectorization import TOGETHER, resolve_vectorization, task_of, why_not_batched
+from offpolicy.envs.vectorization import TOGETHER, resolve_vectorization, why_not_batched
 from offpolicy.envs.worker_pool import Workers
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Bool, Float32, StepOutcome
@@ -74,9 +74,8 @@ class NativeVector(VectorAdapter):
     """Environments of `cfg.id` that are one object, all stepped by one call.
 
     It is EnvPool's with `env.vectorization=envpool`; else Gymnasium's `vector_entry_point`, or for Gymnasium's MuJoCo
-    tasks a batch of the simulations of `first`, one such environment that has not been reset. Raises `ConfigError` if
-    the environment has none of them or resets in another way than NEXT_STEP, and `EnvFailure` for what its constructor
-    raises.
+    tasks a batch of the simulations of `first`, one such environment that has not been reset. Raises `ConfigError`
+    where there is none or it resets in another way than NEXT_STEP, and `EnvFailure` for what its constructor raises.
     """
 
     def __init__(  # noqa: PLR0913  # as the other kinds, and threads
@@ -198,14 +197,11 @@ def _make_native(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) ->
 
 def _make_batched(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) -> VectorEnv[Any, Any, Any]:
     """Returns one of Gymnasium's MuJoCo tasks as a batch. Raises `ConfigError` where it cannot be one."""
-    spec = find_spec(cfg.id)
-    if (why := why_not_batched(spec, cfg.kwargs)) is not None:
+    if (why := why_not_batched(find_spec(cfg.id), cfg.kwargs)) is not None:
         raise ConfigError(f"env.vectorization: got mujoco, allowed sync or async: {why}")
     from offpolicy.envs.batched.vector import TaskVector  # it imports MuJoCo, which other environments do not need
 
-    cls = creator_of(task_of(spec))
-    kwargs = {key: value for key, value in cfg.kwargs.items() if key != "max_episode_steps"}
     try:
-        return TaskVector(cls, first, num_envs, num_threads, kwargs)
+        return TaskVector(first, num_envs, num_threads)
     except ValueError as error:
         raise ConfigError(f"env.vectorization: got mujoco, allowed sync or async: {cfg.id}: {error}") from error

@@ -53,8 +53,8 @@ class Workers(VectorAdapter):
         for index in range(self.num_envs):
             pipe, theirs = context.Pipe()
             # No daemon: that may not start processes, as a simulator may. `_serve` ends with this process all the same.
-            request = (theirs, os.getpid(), self.cfg, index, self.num_envs, self.codec)
-            process = context.Process(target=_serve, args=request)
+            arguments = (theirs, os.getpid(), self.cfg, index, self.num_envs, self.codec)
+            process = context.Process(target=_serve, args=arguments)
             with theirs, signals_blocked():  # one that is sent to all processes of the run would end it
                 process.start()
             self._pipes.append(pipe)
@@ -131,8 +131,7 @@ def end_processes(processes: Sequence[BaseProcess]) -> None:
 def _serve(pipe: Connection, parent_pid: int, cfg: EnvConfig, index: int, num_envs: int, codec: Codec) -> None:
     """Runs in a worker: answers until the pipe is closed. The first reset, which has a deadline, makes the environment.
 
-    It ends with its collector and ignores the run's signals, which are the supervisor's. What it cannot print is
-    dropped, as in the collector.
+    It ends with its collector, ignores the run's signals and drops what it cannot print, as the collector does.
     """
     drop_refused("stdout", "stderr")
     leave_signals()

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.config.algorithms import AlgoConfig
-from offpolicy.nets.actors import Actor, Explored
-from offpolicy.nets.distributions import Categorical, DiagonalGaussian, PolicyDistribution, drawn
-from offpolicy.nets.encoders import with_encoder
-from offpolicy.nets.mlp import mlp, orthogonal_
+from offpolicy.nets.actors import Actor, Explored, SoftmaxActor
+from offpolicy.nets.distributions import DiagonalGaussian, PolicyDistribution
+from offpolicy.nets.mlp import mlp, orthogonal_, with_encoder
 from offpolicy.nets.normalizer import EPS, RunningMoments
 from offpolicy.types import ACTOR_GROUPS, SpaceSpec
 
@@ -27,14 +26,15 @@ class StochasticActor(Actor):
 
     def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
         """Returns a sample and its log-probability. [..., O] -> [..., A], [...]."""
-        return drawn(self.distribution(obs), generator)
+        distribution = self.distribution(obs)
+        action = distribution.sample(generator)
+        return action, distribution.log_prob(action.nan_to_num())  # an action of NaN is no index
 
 
 class GaussianActor(StochasticActor):
     """APPO's policy for continuous actions: N(mean(s), std), with one std per dimension in all states.
 
-    The samples are not squashed: their log-probability is that of the Gaussian, and the environment adapter clips what
-    lies outside [-1, 1]. Orthogonal initialisation as in PPO's reference implementation.
+    Samples are not squashed: the environment adapter clips them. Orthogonal initialisation as in PPO's reference.
     """
 
     def __init__(
@@ -54,25 +54,14 @@ class GaussianActor(StochasticActor):
         return self.distribution(obs).mean.clamp(-1.0, 1.0)
 
 
-class CategoricalActor(StochasticActor):
-    """APPO's policy for discrete actions, of several independent choices with `nvec` actions each: softmaxes.
+class CategoricalActor(SoftmaxActor, StochasticActor):
+    """APPO's policy for discrete actions. Orthogonal initialisation, as `GaussianActor`."""
 
-    Orthogonal initialisation, as `GaussianActor`.
-    """
+    explore = StochasticActor.explore
 
     def __init__(self, obs_dim: int, nvec: Sequence[int], hidden_dims: Sequence[int], activation: str) -> None:
-        super().__init__()
-        self.nvec = tuple(nvec)
-        self.body = orthogonal_(mlp(obs_dim, hidden_dims, sum(nvec), activation), head_gain=POLICY_GAIN)
-
-    def distribution(self, obs: Tensor) -> Categorical:
-        """[..., O] -> a distribution of actions [..., A]."""
-        parts = torch.split(self.body(obs), list(self.nvec), dim=-1)
-        return Categorical(torch.cat([part.log_softmax(dim=-1) for part in parts], dim=-1), self.nvec)
-
-    def act(self, obs: Tensor) -> Tensor:
-        """Returns the likeliest actions. [..., O] -> [..., A]."""
-        return self.distribution(obs).mode()
+        super().__init__(obs_dim, nvec, hidden_dims, activation)
+        orthogonal_(self.body, head_gain=POLICY_GAIN)
 
 
 class TrunkActor(StochasticActor):
@@ -85,7 +74,7 @@ class TrunkActor(StochasticActor):
         raise NotImplementedError
 
     def distribution(self, obs: Tensor) -> PolicyDistribution:
-        """[..., O] -> a distribution of actions [..., A]."""
+        """[..., O] -> the trunk's distribution of actions [..., A]."""
         return self.trunk.distribution(self.trunk_input(obs))
 
     def act(self, obs: Tensor) -> Tensor:
@@ -138,13 +127,10 @@ class ValueCritic(nn.Module):
 
     @torch.no_grad()
     def absorb(self, moments: Tensor) -> None:
-        """Adds `moments` of value targets to the statistics; every V(s) in returns stays, PopArt eq. 3 and 4.
-
-        Raises `RuntimeError` in a critic without statistics.
-        """
+        """Adds `moments` of value targets to the statistics; every V(s) in returns stays, PopArt eq. 3 and 4."""
         head = self.body[-1]
-        if self.normalizer is None or not isinstance(head, nn.Linear):
-            raise RuntimeError("this critic predicts returns: it has no statistics of its targets")
+        assert self.normalizer is not None  # only a critic with statistics is given moments
+        assert isinstance(head, nn.Linear)
         mean, std = self._units(self.normalizer)
         self.normalizer.absorb(moments)
         new_mean, new_std = self._units(self.normalizer)

@@ -1,7 +1,6 @@
 """Actors of SAC and TD3: observations [..., O] to actions [..., A], for acting and for learning.
 
-Continuous actions live in the [-1, 1] space; a discrete one is its number, in a last dimension of size 1 (of several
-at once: as many).
+Continuous actions live in the [-1, 1] space; discrete ones are their numbers.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ class Actor(nn.Module):
         raise NotImplementedError
 
     def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
-        """Returns an action with the algorithm's noise, and its log-probability where the algorithm learns from it.
-
-        [..., O] -> [..., A], and [...] or None.
-        """
+        """Returns an action [..., A] with the algorithm's noise, and its log-probability [...] if it is learnt from."""
         raise NotImplementedError
 
 
@@ -119,30 +115,34 @@ class DeterministicActor(Actor):
 
 
 class SoftmaxActor(Actor):
-    """SAC's policy for discrete actions: softmax(net(s)), with torch's default initialisation (arXiv:1910.07207)."""
+    """A policy for discrete actions, of independent choices with `nvec` actions each: softmaxes of net(s).
 
-    def __init__(self, obs_dim: int, num_actions: int, hidden_dims: Sequence[int], activation: str) -> None:
+    SAC's has one choice, and torch's default initialisation (arXiv:1910.07207).
+    """
+
+    def __init__(self, obs_dim: int, nvec: Sequence[int], hidden_dims: Sequence[int], activation: str) -> None:
         super().__init__()
-        self.body = mlp(obs_dim, hidden_dims, num_actions, activation)
+        self.nvec = tuple(nvec)
+        self.body = mlp(obs_dim, hidden_dims, sum(nvec), activation)
 
     def distribution(self, obs: Tensor) -> Categorical:
-        """[..., O] -> a distribution of actions [..., 1]."""
-        logits: Tensor = self.body(obs)
-        return Categorical(logits.log_softmax(dim=-1), (logits.shape[-1],))
+        """[..., O] -> a distribution of actions [..., A]."""
+        parts = torch.split(self.body(obs), list(self.nvec), dim=-1)
+        return Categorical(torch.cat([part.log_softmax(dim=-1) for part in parts], dim=-1), self.nvec)
 
     def act(self, obs: Tensor) -> Tensor:
-        """Returns the likeliest action. [..., O] -> [..., 1]."""
+        """Returns the likeliest actions. [..., O] -> [..., A]."""
         return self.distribution(obs).mode()
 
     def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
-        """Returns a sample of the policy. [..., O] -> [..., 1]."""
+        """Returns a sample of the policy. [..., O] -> [..., A]."""
         return self.distribution(obs).sample(generator), None
 
 
 def soft_actor(algo: AlgoConfig, spec: SpaceSpec) -> SquashedGaussianActor | SoftmaxActor:
     """Returns SAC's actor for the action space of `spec`."""
     if spec.num_actions:
-        return SoftmaxActor(spec.obs_dim, spec.num_actions, algo.hidden_dims, algo.activation)
+        return SoftmaxActor(spec.obs_dim, (spec.num_actions,), algo.hidden_dims, algo.activation)
     return SquashedGaussianActor(spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation)
 
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.config.algorithms import AlgoConfig
-from offpolicy.nets.encoders import with_encoder
-from offpolicy.nets.mlp import Mlp, mlp
+from offpolicy.nets.mlp import Mlp, mlp, with_encoder
 from offpolicy.types import SpaceSpec
 
 
@@ -48,11 +47,6 @@ class TwinCritic(nn.Module):
 class DiscreteTwinCritic(TwinCritic):
     """Two independent Q networks with an output for each of K discrete actions (arXiv:1910.07207)."""
 
-    def __init__(
-        self, obs_dim: int, num_actions: int, hidden_dims: Sequence[int], activation: str, layer_norm: bool = False
-    ) -> None:
-        super().__init__(obs_dim, 0, hidden_dims, activation, layer_norm, num_actions)
-
     def values(self, obs: Tensor) -> Tensor:
         """Returns both values of every action. [B, O] -> [C=2, B, K]."""
         return torch.stack((self.first(obs), self.second(obs)))
@@ -64,15 +58,12 @@ class DiscreteTwinCritic(TwinCritic):
 
 
 def make_critic(algo: AlgoConfig, spec: SpaceSpec, num_outputs: int = 1) -> TwinCritic:
-    """Returns the twin critics on the CPU, initialised from torch's global CPU generator.
-
-    `num_outputs`: values of each critic for a pair of observation and action, of a Box.
-    """
+    """Returns the twin critics on the CPU; of a Box each has `num_outputs` values for a pair of obs and action."""
 
     def make(inner: SpaceSpec) -> TwinCritic:
         options = (algo.hidden_dims, algo.activation, algo.critic_layer_norm)
         if spec.num_actions:
-            return DiscreteTwinCritic(inner.obs_dim, spec.num_actions, *options)
+            return DiscreteTwinCritic(inner.obs_dim, 0, *options, spec.num_actions)
         return TwinCritic(inner.obs_dim, spec.action_dim, *options, num_outputs)
 
     return with_encoder(algo, spec, make)

@@ -40,12 +40,6 @@ class DiagonalGaussian(NamedTuple):
         """Returns the distributions of states [T, B] as those of [T * B]; a copy, which no optimiser moves."""
         return DiagonalGaussian(self.mean.flatten(0, 1), self.log_std.flatten(0, 1).clone())
 
-    def kl_to(self, other: DiagonalGaussian) -> Tensor:
-        """KL(this || other). -> [...]."""
-        ratio = (2.0 * (self.log_std - other.log_std)).exp()
-        distance = (self.mean - other.mean).square() * (-2.0 * other.log_std).exp()
-        return (0.5 * (ratio + distance - 1.0) + other.log_std - self.log_std).sum(dim=-1)
-
 
 class Categorical(NamedTuple):
     """One action of each of A independent choices, which have `nvec` actions; actions are their indices, as floats.
@@ -86,10 +80,6 @@ class Categorical(NamedTuple):
         """Returns the distributions of states [T, B] as those of [T * B]."""
         return Categorical(self.log_probs.flatten(0, 1), self.nvec)
 
-    def kl_to(self, other: Categorical) -> Tensor:
-        """KL(this || other). -> [...]."""
-        return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(dim=-1)
-
     def _parts(self) -> tuple[Tensor, ...]:
         return torch.split(self.log_probs, list(self.nvec), dim=-1)
 
@@ -101,16 +91,12 @@ class Categorical(NamedTuple):
 PolicyDistribution = DiagonalGaussian | Categorical
 
 
-def drawn(distribution: PolicyDistribution, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Returns one action per state and its log-probability. -> [..., A], [...]."""
-    action = distribution.sample(generator)
-    return action, distribution.log_prob(action.nan_to_num())  # an action of NaN is no index
-
-
 def kl_divergence(old: PolicyDistribution, new: PolicyDistribution) -> Tensor:
     """KL(old || new) of two distributions of one kind. -> [...]."""
     if isinstance(old, DiagonalGaussian):
         assert isinstance(new, DiagonalGaussian)
-        return old.kl_to(new)
+        ratio = (2.0 * (old.log_std - new.log_std)).exp()
+        distance = (old.mean - new.mean).square() * (-2.0 * new.log_std).exp()
+        return (0.5 * (ratio + distance - 1.0) + new.log_std - old.log_std).sum(dim=-1)
     assert isinstance(new, Categorical)
-    return old.kl_to(new)
+    return (old.log_probs.exp() * (old.log_probs - new.log_probs)).sum(dim=-1)

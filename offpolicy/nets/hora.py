@@ -1,10 +1,8 @@
 """HORA's networks: rapid motor adaptation for in-hand rotation (arXiv:2210.04887), after RMA (arXiv:2107.04034).
 
 A teacher encodes what only a simulation knows as a latent and acts on the observation and the latent. A student infers
-the latent from the history of its joints, and acts with the teacher's trunk. Both get the whole observation and take
-the groups that they need from it:
-
-    obs [O]   privileged [P]   proprio_hist [F, D]   ->   a vector [O + P + F D], in the environment's order
+the latent from the history of its joints, and acts with the teacher's trunk. Both get the whole observation, of `obs`
+[O], `privileged` [P] and `proprio_hist` [F, D], and take the groups that they need from it.
 """
 
 from __future__ import annotations
@@ -46,8 +44,7 @@ class AdaptationModule(nn.Module):
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec) -> None:
         super().__init__()
-        self.columns = spec.columns(HISTORY)
-        self._frames = spec.shape_of(HISTORY)
+        self.columns, self._frames = spec.columns(HISTORY), spec.shape_of(HISTORY)
         num_frames, frame_dim = self._frames
         kernel, stride = CONVOLUTIONS[0]
         self._num_unread = (num_frames - kernel) % stride

@@ -28,7 +28,7 @@ class RunningMoments(nn.Module):
     @torch.no_grad()
     def absorb(self, moments: Tensor) -> None:
         """Adds a block's `moments`. Leaves out a block without rows, or with a NaN or Inf, as a whole."""
-        rows, block_mean, block_square_sum = split_moments(moments)
+        rows, (block_mean, block_square_sum) = moments[0], moments[1:].chunk(2)
         total = self.count + rows
         delta = block_mean - self.mean
         mean = self.mean + delta * (rows / total)
@@ -60,8 +60,8 @@ class ObsNormalizer(RunningMoments):
 class ReturnScale(RunningMoments):
     """The divisor of rewards: max(sqrt(Var G + eps), max|G| / value_max), FlashSAC (arXiv:2604.04539) section 4.
 
-    G are the running discounted returns of all transitions in the order in which they were made. A block's moments are
-    [4] float64: number of rows, mean, sum of squared deviations, and the greatest |G|.
+    G are the running discounted returns of all transitions. A block's moments are [4] float64: number of rows, mean,
+    sum of squared deviations, and the greatest |G|.
     """
 
     largest: Tensor  # [1] float64, the greatest |G| so far
@@ -96,9 +96,3 @@ def weighted_moments(rows: Tensor, weight: Tensor) -> Tensor:
     count = weight.sum()
     mean = (weight * values).sum(dim=0) / count.clamp(min=1.0)
     return torch.cat((count[None], mean, (weight * (values - mean).square()).sum(dim=0)))
-
-
-def split_moments(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns views of moments [1 + 2 O]: rows [], mean [O], sum of squared deviations [O]."""
-    obs_dim = (len(moments) - 1) // 2
-    return moments[0], moments[1 : 1 + obs_dim], moments[1 + obs_dim :]

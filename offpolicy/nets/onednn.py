@@ -1,8 +1,7 @@
 """float32 matrix products by oneDNN, where the BLAS of torch does not use the widest instructions of a CPU.
 
-The CPU builds of torch multiply with MKL, which takes its AVX-512 kernels on Intel's processors alone. On others it
-runs AVX2 kernels, on an AMD EPYC of family 26 (Zen 5) at half the speed that the cores have. oneDNN, which torch has
-for convolutions and bfloat16, chooses by the instructions that there are.
+MKL, with which the CPU builds of torch multiply, takes its AVX-512 kernels on Intel's processors alone: an AMD EPYC of
+family 26 (Zen 5) runs at half its speed. oneDNN chooses by the instructions that there are.
 """
 
 from __future__ import annotations
@@ -21,14 +20,10 @@ OPERATOR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # Any: tor
 
 
 def multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Returns the product, with a bias for each column. [a, b], [b, c], [c] -> [a, c], fresh memory.
-
-    Each factor may be transposed. One with gaps between its rows is copied: on the right it would be multiplied element
-    by element, 2,000 times as slowly.
-    """
+    """Returns the product, with a bias for each column. [a, b], [b, c], [c] -> [a, c], fresh memory."""
     turned = right.t()
     if not (right.is_contiguous() or turned.is_contiguous()):
-        turned = turned.contiguous()
+        turned = turned.contiguous()  # with gaps between its rows it would be 2,000 times as slow
     product: Tensor = OPERATOR.default(left, turned, bias, "none", [], "")
     return product
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actors import Actor, DeterministicActor, Explored, SquashedGaussianActor
-from offpolicy.nets.encoders import with_encoder
 from offpolicy.nets.flat import joined, offsets, views
+from offpolicy.nets.mlp import with_encoder
 from offpolicy.nets.normalizer import ObsNormalizer
 from offpolicy.types import Float32, SpaceSpec
 
@@ -30,10 +30,7 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def sample(self, obs: Tensor, generator: torch.Generator) -> Explored:
-        """Returns an exploratory action, with its log-probability [B] where the algorithm learns from it, else None.
-
-        `generator` lives on the policy's device. [B, O] -> [B, A].
-        """
+        """Returns an exploratory action [B, A], with its log-probability [B] where the algorithm learns from it."""
         return self.actor.explore(self.normalize(obs), generator)
 
     @torch.no_grad()
@@ -77,7 +74,7 @@ def flatten_into(policy: Policy, out: Float32) -> None:
     tensors = _tensors(policy)
     host, device = torch.from_numpy(out), tensors[0].device
     block = joined(tuple(policy.actor.parameters()))
-    if block is not None and not _statistics(policy):
+    if block is not None and not statistics_of(policy):
         host.copy_(block)
         return
     staged = host if device.type == "cpu" else torch.zeros(len(out), device=device)
@@ -87,21 +84,18 @@ def flatten_into(policy: Policy, out: Float32) -> None:
 
 
 def flat_view(policy: Policy) -> Float32 | None:
-    """Returns the flat block that the parameters themselves lie in; None where it has to be written.
-
-    It does where an optimiser on the CPU has joined them, alone or before others, and there are no statistics.
-    """
+    """Returns the flat block that the parameters lie in, joined by an optimiser on the CPU; None where they do not."""
     block = joined(tuple(policy.actor.parameters()))
-    if block is None or _statistics(policy) or block.device.type != "cpu":
+    if block is None or statistics_of(policy) or block.device.type != "cpu":
         return None
     view: Float32 = block.numpy()
     return view
 
 
 def adopt_flat(policy: Policy, flat: Float32) -> None:
-    """Makes the policy act from the block [flat_size] on the CPU, now with its own weights, then with what is written.
+    """Makes the policy act from the block [flat_size] on the CPU: from its own weights, then from what is written.
 
-    Nothing is loaded but the statistics, by `adopt_statistics`, when the block has changed.
+    Statistics are not seen there: `adopt_statistics` loads them.
     """
     flatten_into(policy, flat)
     views_of_all = _views(policy, torch.from_numpy(flat))
@@ -111,7 +105,7 @@ def adopt_flat(policy: Policy, flat: Float32) -> None:
 
 def adopt_statistics(policy: Policy, flat: Float32) -> None:
     """Copies the statistics of batch norms and of the normaliser from the block, if there are any."""
-    if statistics := _statistics(policy):
+    if statistics := statistics_of(policy):
         torch._foreach_copy_(statistics, _views(policy, torch.from_numpy(flat))[-len(statistics) :])
 
 
@@ -121,19 +115,15 @@ def load_flat(policy: Policy, flat: Float32) -> None:
     torch._foreach_copy_(tensors, _views(policy, torch.from_numpy(flat).to(tensors[0].device)))
 
 
-def has_statistics(policy: Policy) -> bool:
-    """True if a policy acts with statistics beside its parameters: of batch norms, or of the normaliser."""
-    return bool(_statistics(policy))
-
-
-def _statistics(policy: Policy) -> list[Tensor]:
+def statistics_of(policy: Policy) -> list[Tensor]:
+    """Returns what a policy acts with beside its parameters: statistics of batch norms, and of the normaliser."""
     statistics, normalizer = list(policy.actor.buffers()), policy.normalizer
     return statistics if normalizer is None else [*statistics, normalizer.mean, normalizer.var]
 
 
 def _tensors(policy: Policy) -> list[Tensor]:
     """Returns the tensors in the flat block, in its order."""
-    return [*(parameter.detach() for parameter in policy.actor.parameters()), *_statistics(policy)]
+    return [*(parameter.detach() for parameter in policy.actor.parameters()), *statistics_of(policy)]
 
 
 def _views(policy: Policy, block: Tensor) -> list[Tensor]:

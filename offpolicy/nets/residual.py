@@ -1,7 +1,7 @@
 """Residual networks with batch norm, FlashSAC's actor and critics (arXiv:2604.04539): section 4, figure 2.
 
-Batch norm, linear; blocks x + relu(BN(W2 relu(BN(W1 x)))) of four times the width inside; RMS norm; linear. The paper
-also scales every row of a weight to norm 1 after each step, which its ablation hardly sees (4,837 without, 4,875 with).
+Batch norm, linear; blocks x + relu(BN(W2 relu(BN(W1 x)))) of four times the width inside; RMS norm; linear. Rows of
+weights are not scaled to norm 1 after each step, which the paper's ablation hardly sees (4,837 without, 4,875 with).
 """
 
 from __future__ import annotations
@@ -61,12 +61,11 @@ class ResidualBlock(nn.Module):
 class ResidualNet(Mlp):
     """[B, inputs] -> [B, outputs]: the network of the header, and what `last` makes of its output."""
 
-    def __init__(self, inputs: int, width: int, num_blocks: int, outputs: int, last: nn.Module | None = None) -> None:
+    def __init__(self, inputs: int, width: int, num_blocks: int, outputs: int, *last: nn.Module) -> None:
         blocks = [ResidualBlock(width) for _ in range(num_blocks)]
         head = _linear(width, outputs, bias=True)
         norm = nn.RMSNorm(width, eps=RMS_EPS)
-        tail = (norm, head) if last is None else (norm, head, last)
-        super().__init__(BatchNorm(inputs), _linear(inputs, width), *blocks, *tail)
+        super().__init__(BatchNorm(inputs), _linear(inputs, width), *blocks, norm, head, *last)
 
     def forward(self, input: Tensor, *, of_batch: bool = False) -> Tensor:  # noqa: A002  # the name in nn.Sequential
         """Evaluates with the statistics of the batch, or with the running ones."""

@@ -1,8 +1,7 @@
 """N simulations of one MuJoCo model, stepped by the threads of `mujoco.batch`.
 
-Derived fields (`xpos`, `cinert`, ...) are those that `mj_step` leaves: of the state before its last substep, as
-Gymnasium's environments read them. Contact forces on bodies (`cfrc_ext`) are in no call of a batch: as Gymnasium does,
-`mj_rnePostConstraint` computes them after a step, from the whole `MjData` that a persistent batch keeps.
+Derived fields (`xpos`, `cinert`, ...) are of the state before the last substep, as Gymnasium's environments read them.
+Contact forces (`cfrc_ext`) come from `mj_rnePostConstraint` after a step, as in Gymnasium, on a whole `MjData`.
 """
 
 # MuJoCo's names come from a compiled module, which pyright cannot read.
@@ -40,47 +39,42 @@ class Simulations:
     ) -> None:
         self.model, self.num_envs = model, num_envs
         is_persistent = has_contact_forces or has_memory(model) or model.nplugin > 0
-        self._batch = Batch(model, num_envs, min(num_threads, num_envs), persistent=is_persistent)
-        self.qpos: Array = self._batch.bind("qpos")  # [N, nq]
-        self.qvel: Array = self._batch.bind("qvel")  # [N, nv]
-        self.ctrl: Array = self._batch.bind("ctrl")  # [N, A]
+        self.batch = Batch(model, num_envs, min(num_threads, num_envs), persistent=is_persistent)
+        self.qpos: Array = self.batch.bind("qpos")  # [N, nq]
+        self.qvel: Array = self.batch.bind("qvel")  # [N, nv]
+        self.ctrl: Array = self.batch.bind("ctrl")  # [N, A]
         self.contact_forces: Array = np.zeros((num_envs, model.nbody, 6) if has_contact_forces else (0, 0, 6))
         self._scratch = mujoco.MjData(model) if has_contact_forces else None
         self._num_warnings = np.zeros((num_envs, len(WARNINGS)), np.int32)
 
     def bind(self, field: str) -> Array:
         """Returns a derived field [N, ...], renewed by every call for the simulations of that call; read-only."""
-        array: Array = self._batch.bind(field)
+        array: Array = self.batch.bind(field)
         return array
 
     def step(self, ids: Ids | None, num_substeps: int) -> None:
         """Advances the simulations `ids`, None for all, with the controls in `ctrl`."""
-        self._batch.step(ids, nstep=num_substeps)
+        self.batch.step(ids, nstep=num_substeps)
         if self._scratch is not None:
             for sim in range(self.num_envs) if ids is None else ids.tolist():
-                self._batch.get_data(sim, self._scratch)
+                self.batch.get_data(sim, self._scratch)
                 mujoco.mj_rnePostConstraint(self.model, self._scratch)
                 self.contact_forces[sim] = self._scratch.cfrc_ext
 
     def start(self, ids: Ids, qpos: Array, qvel: Array) -> None:
         """Resets the simulations `ids` to the model's defaults at `qpos` [n, nq], `qvel` [n, nv]."""
-        self._batch.reset(ids, stage=mujoco.mjtStage.mjSTAGE_NONE)
+        self.batch.reset(ids, stage=mujoco.mjtStage.mjSTAGE_NONE)
         self.qpos[ids], self.qvel[ids] = qpos, qvel
-        self._batch.forward(ids)
+        self.batch.forward(ids)
         self._num_warnings[ids] = 0
         if self._scratch is not None:
             for sim in ids.tolist():
-                self._batch.get_data(sim, self._scratch)
+                self.batch.get_data(sim, self._scratch)
                 self.contact_forces[sim] = self._scratch.cfrc_ext
-
-    def error_of(self, sim: int) -> str:
-        """Returns the error that MuJoCo has raised in a simulation."""
-        text: str = self._batch.error(sim)
-        return text
 
     def new_warnings(self) -> list[tuple[int, str]]:
         """Returns simulation and name of each of MuJoCo's warnings since the last call, such as (3, "BADQACC")."""
-        numbers = self._batch.warning[:, :, 1]
+        numbers = self.batch.warning[:, :, 1]
         if (numbers == self._num_warnings).all():
             return []
         sims, kinds = np.nonzero(numbers > self._num_warnings)
@@ -94,8 +88,8 @@ class Simulations:
         """
         if has_memory(self.model):
             raise ValueError("a batch does not save which bodies sleep; env.vectorization=sync does")
-        return np.array(self._batch.state)
+        return np.array(self.batch.state)
 
     def set_state(self, state: Array) -> None:
         """Restores what `get_state` returned. Derived fields are renewed by the next step only."""
-        self._batch.state[...] = state
+        self.batch.state[...] = state

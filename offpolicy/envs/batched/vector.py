@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from offpolicy.envs.batched.simulations import Array, Ids, Simulations
 from offpolicy.envs.batched.tasks import Info, Params, State, Task
-from offpolicy.envs.make import Env
+from offpolicy.envs.make import Env, creator_of
 from offpolicy.envs.mujoco_state import model_digest
+from offpolicy.envs.vectorization import task_of
 from offpolicy.errors import EnvFailure
 from offpolicy.types import Bool
 
@@ -27,18 +28,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
-    """`num_envs` environments of the task `cls`, with Gymnasium's NEXT_STEP autoreset.
+    """`num_envs` environments of a task, with Gymnasium's NEXT_STEP autoreset.
 
-    Numbers and seeds are those of `gymnasium.vector.SyncVectorEnv` with the same actions, and infos too, but that those
-    of a step are no environment's that begins an episode in it. Raises
-    `EnvFailure` naming the environment where MuJoCo raises an error. The constructor raises `ValueError` for a model
+    Numbers are those of `gymnasium.vector.SyncVectorEnv`; infos of a step say nothing of environments that it resets.
+    Raises `EnvFailure` naming the environment where MuJoCo raises an error, the constructor `ValueError` for a model
     that a batch refuses.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "reset_mask": True}  # noqa: RUF012  # Gymnasium's own name
 
-    def __init__(self, cls: type[Task], env: Env, num_envs: int, num_threads: int, kwargs: Params) -> None:
-        """`env` is one environment of the task as `gymnasium.make(..., **kwargs)` makes it, not reset yet."""
+    def __init__(self, env: Env, num_envs: int, num_threads: int) -> None:
+        """`env` is one environment of the task as `gymnasium.make` makes it, not reset yet."""
         one: Any = env.unwrapped  # Any: what Gymnasium's MuJoCo environments have is in no stub
         assert env.spec is not None
         self._name, limit = env.spec.id, env.spec.max_episode_steps
@@ -47,9 +47,10 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
         self.observation_space = batch_space(env.observation_space, num_envs)
         self.action_space = batch_space(env.action_space, num_envs)
+        cls: type[Task] = creator_of(task_of(env.spec))
         self._sims = Simulations(one.model, num_envs, num_threads, has_contact_forces=cls.has_contact_forces)
         start = State(one.init_qpos.copy(), one.init_qvel.copy())
-        self._task = cls(self._sims, start, one.dt, {**defaults(env.spec), **kwargs})
+        self._task = cls(self._sims, start, one.dt, params_of(env.spec))
         self._num_substeps: int = one.frame_skip
         self._rngs = [seeding.np_random()[0] for _ in range(num_envs)]  # random ones where no seed is given
         self._seeds: list[int | None] = [None] * num_envs
@@ -62,12 +63,12 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, Info]:
-        """Starts an episode everywhere, or only where `options["reset_mask"]` [N] is True."""
-        seeds = [seed + env for env in range(self.num_envs)] if isinstance(seed, int) else seed
+        """Starts an episode everywhere, or only where `options["reset_mask"]` [N] is True; `seed`: one for each."""
         where = (options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_))
         ids = np.flatnonzero(where)
-        for env in ids.tolist():
-            if seeds is not None and seeds[env] is not None:
+        if seed is not None:
+            seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
+            for env in ids.tolist():
                 self._seeds[env], self._rngs[env] = seeds[env], seeding.np_random(seeds[env])[0]
         self._start_episodes(ids)
         self._was_done = self._was_done & ~where
@@ -138,7 +139,7 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
     def _failed(self, call: str, error: SimulationError, actions: NDArray[Any] | None) -> EnvFailure:
         first, *others = error.ids.tolist()
         also = f"\n(so did envs {others} in the same {call})" if others else ""
-        reason, newline, rest = self._sims.error_of(first).partition("\n")
+        reason, newline, rest = self._sims.batch.error(first).partition("\n")
         head = f"{self._named(first)} failed in {call}: {self._where(first, actions)}: MuJoCo: {reason}"
         return EnvFailure(f"{head}{also}{newline}{rest}")
 
@@ -164,8 +165,8 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
         self._age, self._was_done = state["age"], state["was_done"]
 
 
-def defaults(spec: EnvSpec) -> Params:
-    """Returns the keyword arguments that a registration has by itself: its constructor's defaults and its own."""
-    parameters = inspect.signature(load_env_creator(str(spec.entry_point))).parameters
+def params_of(spec: EnvSpec) -> Params:
+    """Returns the keyword arguments of an environment: its constructor's defaults, and those that it was made with."""
+    parameters = inspect.signature(creator_of(spec.entry_point)).parameters
     named = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
     return {**named, **spec.kwargs}

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from offpolicy.envs.hand import MAX_EPISODE_STEPS
 from offpolicy.envs.hand.model import NUM_JOINTS, make_hand
-from offpolicy.envs.hand.rotation import GROUPS, HandRotations
-from offpolicy.envs.hand.task import TASKS
+from offpolicy.envs.hand.rotation import GROUPS, TASKS, HandRotations
 from offpolicy.errors import ConfigError
 
 Obs = dict[str, NDArray[np.float32]]

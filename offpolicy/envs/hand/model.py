@@ -1,7 +1,6 @@
 """The hands as MuJoCo models.
 
-`four_finger`: four fingers of four joints around a round palm, made of primitive shapes only. Written for this project;
-no measurements of a real hand, and numbers are not comparable with those of one.
+`four_finger`: four fingers of four joints around a round palm, made of primitive shapes; it models no real hand.
 `leap`: the LEAP hand (arXiv:2309.06440). Its model is not part of this project: it comes from a package or a file.
 """
 

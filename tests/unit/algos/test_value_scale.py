@@ -53,9 +53,3 @@ def test_a_block_that_is_left_out_changes_no_bit() -> None:
     for block in (moments(float("nan"), 1.0), block_moments(torch.empty(0, 1))):
         critic.absorb(block)
     assert [name for name, tensor in critic.state_dict().items() if not torch.equal(tensor, before[name])] == []
-
-
-def test_a_critic_without_statistics_says_so() -> None:
-    critic = ValueCritic(3, (8,), "tanh", normalize_value=False)
-    with pytest.raises(RuntimeError, match="predicts returns"):
-        critic.absorb(moments(0.0, 1.0))

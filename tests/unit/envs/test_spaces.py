@@ -58,14 +58,6 @@ def test_dict_observations_are_flattened_in_gymnasiums_order_which_the_spec_reco
     assert flat.tolist() == utils.flatten(NESTED, obs).tolist()
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "int16", "uint8", "bool"])
-def test_every_numeric_dtype_becomes_float32(dtype: str) -> None:
-    codec = describe(spaces.Box(0, 1, (3,), np.dtype(dtype).type), ACTION, None)
-    flat = flat_of(codec, np.array([1, 0, 1], dtype))
-    assert flat.dtype == np.float32
-    assert flat.tolist() == [1.0, 0.0, 1.0]
-
-
 def test_both_ends_of_every_bound_are_reached_exactly() -> None:
     odd = scale([-2.0, 1.0, 0.1], [0.5, 3.1, 0.3])
     ends = odd(np.array([[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]], np.float32))
@@ -105,25 +97,6 @@ def test_several_discrete_actions_are_counted_from_zero_and_have_the_shape_of_th
     assert space.contains(action)
 
 
-@pytest.mark.parametrize("bound", [np.inf, 3.4e38])
-def test_infinite_action_bounds_are_refused(bound: float) -> None:
-    assert "its bounds are infinite" in problems(ACTION, spaces.Box(-bound, 1.0, (1,)))
-
-
-@pytest.mark.parametrize(
-    "space",
-    [spaces.Box(0, 4, (1,), np.int64), spaces.MultiBinary(2), spaces.Dict({"a": ACTION})],
-)
-def test_other_action_spaces_are_refused(space: Space[Any]) -> None:
-    assert "allowed a Box of floats with finite bounds" in problems(ACTION, space)
-
-
-def test_pixels_are_refused_by_that_name() -> None:
-    assert "images are not supported: they would need convolutional networks" in problems(
-        spaces.Box(0, 255, (64, 64, 3), np.uint8), ACTION
-    )
-
-
 def test_every_unsupported_part_is_named_at_once() -> None:
     obs = spaces.Dict({"a": spaces.Discrete(3), "b": ACTION, "c": spaces.Dict({"d": spaces.Text(5)})})
     text = problems(obs, spaces.MultiBinary(2))
@@ -132,32 +105,20 @@ def test_every_unsupported_part_is_named_at_once() -> None:
     assert "action space: got MultiBinary(2)" in text
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (np.zeros(3, np.float32), r"observation: expected shape \(2,\) dtype float32, got shape \(3,\) dtype float32"),
-        (np.array(["a", "b"]), r"expected shape \(2,\) dtype float32, got shape \(2,\) dtype <U1"),
-        (None, "expected shape .*, got NoneType None"),
-        ([[1.0], [1.0, 2.0]], "expected shape .*, got list"),
-    ],
-)
-def test_an_observation_that_is_not_as_declared_is_named(value: Any, expected: str) -> None:
-    codec = describe(spaces.Box(-1.0, 1.0, (2,), np.float32), ACTION, None)
-    with pytest.raises(EnvFailure, match=expected):
-        flat_of(codec, value)
+def test_spaces_without_numbers_or_bounds_are_refused() -> None:
+    assert "its bounds are infinite" in problems(ACTION, spaces.Box(-3.4e38, 1.0, (1,)))
+    assert "allowed a Box of floats with finite bounds" in problems(ACTION, spaces.Box(0, 4, (1,), np.int64))
+    assert "images are not supported: they would need" in problems(spaces.Box(0, 255, (64, 64, 3), np.uint8), ACTION)
 
 
-@pytest.mark.parametrize(
-    ("obs", "expected"),
-    [
-        (
-            {"alpha": np.zeros(1), "zeta": np.zeros(2)},
-            r"key 'beta/x': expected shape \(\) dtype int64, got keys \['alpha'",
-        ),
-        ({"alpha": np.zeros(2)}, r"key 'alpha': expected shape \(1,\) dtype float32, got shape \(2,\)"),
-        (np.zeros(8), r"key 'alpha': expected shape \(1,\).*, got shape \(8,\)"),
-    ],
-)
-def test_a_wrong_part_of_a_dict_is_named_by_its_key(obs: Any, expected: str) -> None:
-    with pytest.raises(EnvFailure, match=expected):
-        flat_of(describe(NESTED, ACTION, None), obs)
+def test_an_observation_that_is_not_as_declared_is_named() -> None:
+    box = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    for space, value, expected in (
+        (box, np.array(["a", "b"]), r"observation: expected shape \(2,\) dtype float32, got shape \(2,\) dtype <U1"),
+        (box, None, "expected shape .*, got NoneType None"),
+        (box, [[1.0], [1.0, 2.0]], "expected shape .*, got list"),
+        (NESTED, {"alpha": np.zeros(1)}, r"key 'beta/x': expected shape \(\) dtype int64, got keys \['alpha'"),
+        (NESTED, {"alpha": np.zeros(2)}, r"key 'alpha': expected shape \(1,\) dtype float32, got shape \(2,\)"),
+    ):
+        with pytest.raises(EnvFailure, match=expected):
+            flat_of(describe(space, ACTION, None), value)

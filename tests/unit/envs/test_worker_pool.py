@@ -117,14 +117,6 @@ def test_workers_that_the_kernel_holds_are_given_up_together(monkeypatch: pytest
     assert [each.limits_s for each in held] == [[0.1, 30.0], [0.0, 0.0]]
 
 
-@pytest.mark.slow
-def test_an_interrupt_of_the_process_group_leaves_the_workers_to_their_parent() -> None:
-    with workers("Counter-v0", 1) as envs:
-        envs.reset(1)
-        os.kill(pids_of(envs)[0], signal.SIGINT)
-        assert envs.step(zeros(envs)).next_obs[0, 1] == 1.0
-
-
 ORPHANS = """
 import os, sys
 from offpolicy.config.sections import EnvConfig

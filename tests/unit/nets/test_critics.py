@@ -77,14 +77,6 @@ def test_a_gaussian_acts_by_its_mean_inside_the_bounds() -> None:
     assert actor.act(OBS)[:, 1].tolist() == [1.0] * 4
 
 
-def test_a_categorical_acts_by_its_likeliest_action() -> None:
-    actor = CategoricalActor(3, (4,), (8,), "tanh")
-    with torch.no_grad():
-        layers_of(actor)[-1].bias.copy_(torch.tensor([0.0, 0.0, 1.0, 0.0]))
-    assert actor.act(OBS).tolist() == [[2.0]] * 4
-    assert torch.allclose(actor.distribution(OBS).log_probs.exp().sum(dim=-1), torch.ones(4))
-
-
 @specs
 def test_the_log_prob_of_a_sample_is_that_of_the_distribution(spec: SpaceSpec) -> None:
     policy = policy_of(spec)

@@ -14,7 +14,7 @@ from offpolicy.algos.registry import make_learner, make_policy
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.nets.critics import make_critic
-from offpolicy.nets.encoders import EncodedInput
+from offpolicy.nets.mlp import EncodedInput
 from offpolicy.nets.policy import Policy, flat_size, flatten_into, load_flat
 from offpolicy.plugins import NETWORKS
 from offpolicy.types import Batch, Batches, SpaceSpec
@@ -79,14 +79,6 @@ def test_the_actor_and_each_critic_have_an_encoder_of_their_own() -> None:
     encoders = [net[0] for net in (critic.first, critic.second, actor.body)]  # type: ignore[union-attr]
     assert all(isinstance(encoder, EncodedInput) for encoder in encoders)
     assert len({id(parameter) for encoder in encoders for parameter in encoder.parameters()}) == 6
-
-
-def test_a_critics_action_passes_by_the_encoder() -> None:
-    encoder = EncodedInput(torch.nn.Linear(3, 5), 3)
-    pair = torch.arange(10.0).view(2, 5)
-    assert encoder(pair).shape == (2, 7)
-    assert torch.equal(encoder(pair)[:, 5:], pair[:, 3:])
-    assert encoder(pair[:, :3]).shape == (2, 5)
 
 
 @pytest.mark.parametrize("name", ["sac", "td3", "appo"])

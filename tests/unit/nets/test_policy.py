@@ -36,16 +36,6 @@ def test_a_policy_loaded_from_the_block_acts_bit_for_bit_the_same(name: str, spe
     assert torch.equal(copy.sample(OBS, seeds[0])[0], source.sample(OBS, seeds[1])[0])
 
 
-def test_actions_are_those_of_the_normalised_observation() -> None:
-    policy = policy_of("td3")
-    assert policy.normalizer is not None
-    assert torch.equal(policy.act(OBS), policy.actor.act(policy.normalizer(OBS)))
-    assert not torch.allclose(policy.act(OBS), policy.actor.act(OBS))
-    seeds = [torch.Generator().manual_seed(5) for _ in range(2)]
-    expected = policy.actor.explore(policy.normalizer(OBS), seeds[0])[0]
-    assert torch.equal(policy.sample(OBS, seeds[1])[0], expected)
-
-
 @pytest.mark.parametrize("normalize_obs", [False, True])
 def test_a_policy_acts_from_the_block_that_it_has_adopted(normalize_obs: bool) -> None:  # noqa: FBT001
     source, copy = (policy_of("td3", normalize_obs=normalize_obs) for _ in range(2))

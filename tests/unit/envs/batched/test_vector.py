@@ -64,20 +64,12 @@ def test_a_state_continues_bit_for_bit(env_id: str) -> None:
     np.testing.assert_array_equal(played(second, 40, seed=1), wanted)
 
 
-@pytest.mark.parametrize(
-    ("saved", "reason"),
-    [
-        ({"vectorization": "sync"}, "it was saved with vectorization 'sync'"),
-        ({"frame_skip": 2}, "it was saved with kwargs"),
-        ({"num_envs": 5}, "it was saved with num_envs 5"),
-    ],
-)
-def test_a_state_of_another_kind_is_refused_and_the_environments_are_new(saved: dict[str, Any], reason: str) -> None:
-    other, own = adapter("Hopper-v5", **saved), adapter("Hopper-v5", threads=2)
+def test_a_state_of_another_kind_is_refused_and_the_environments_are_new() -> None:
+    other, own = adapter("Hopper-v5", vectorization="sync"), adapter("Hopper-v5", threads=2)
     other.reset(1)
     state = save_state(other)
     assert isinstance(state, EnvState), state
-    with pytest.raises(CheckpointError, match=reason):
+    with pytest.raises(CheckpointError, match="it was saved with vectorization 'sync'"):
         restore_state(own, state)
     np.testing.assert_array_equal(own.reset(1), adapter("Hopper-v5").reset(1))
 

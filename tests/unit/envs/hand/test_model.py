@@ -12,8 +12,7 @@ import pytest
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import VectorAdapter
 from offpolicy.envs.hand.model import LEAP_PACKAGE, NUM_JOINTS, make_hand
-from offpolicy.envs.hand.rotation import PLACE_SCALE, HandRotations
-from offpolicy.envs.hand.task import SPIN
+from offpolicy.envs.hand.rotation import PLACE_SCALE, SPIN, HandRotations
 from offpolicy.envs.vector import make_vector
 
 ENV_ID = "offpolicy.envs.hand:HandSpin-v0"
