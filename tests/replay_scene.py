@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
+import torch
 
 from offpolicy.checkpoint import Checkpoint, read_replay
 from offpolicy.collect.replay_writer import BadRowError, ReplayWriter
+from offpolicy.replay.demonstrations import Demonstrations
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, OFFSET_SHIFT, RowLayout
+from offpolicy.replay.sampler import Sampler
 from offpolicy.types import PolicyOutput, StepOutcome
 
 OBS_DIM, ACTION_DIM, GAMMA = 3, 2, 0.5
@@ -55,6 +59,35 @@ def append(ring: ReplayRing, count: int) -> None:
     ring.write(slots[:0, 2:], slots[:1, :2])
     for index in range(count):
         ring.write(slots[index : index + 1, 2:], slots[index + 1 : index + 2, :2])
+
+
+class World:
+    """Rings of `NUMBERED` rows, one per collector, with the gate and the agreed env steps of a batch source."""
+
+    def __init__(self, num_rings: int = 1, capacity: int = 4096, count: int = 11) -> None:
+        self.rings = [numbered_ring(capacity, count) for _ in range(num_rings)]
+
+    @property
+    def env_steps(self) -> int:
+        return sum(ring.committed for ring in self.rings)
+
+    def collect(self, count: int) -> None:
+        for ring in self.rings:
+            append(ring, count)
+
+    def wait_for(self, env_steps: int) -> None: ...
+
+    def grant(self, env_steps: int) -> None: ...
+
+    def sampler(self, guard: int = 0, demos: Demonstrations | None = None) -> Sampler:
+        return Sampler(self.rings, np.random.default_rng(0), guard, demos=demos)
+
+
+CPU = torch.device("cpu")
+NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+devices = pytest.mark.parametrize(
+    "device", [CPU, pytest.param(torch.device("cuda", 0), marks=[pytest.mark.gpu, NO_CUDA], id="cuda")]
+)
 
 
 def numbers_of(rows: np.ndarray) -> np.ndarray:

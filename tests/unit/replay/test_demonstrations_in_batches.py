@@ -17,48 +17,20 @@ from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
 from offpolicy.replay.resident_source import ResidentDemonstrations, ResidentSampler, ResidentSource
-from offpolicy.replay.sampler import Sampler
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import NullLedger
-from tests.replay_scene import NUMBERED, append, numbered_ring
+from tests.replay_scene import CPU, NUMBERED, World, devices
 
 LAYOUT = NUMBERED
-CPU = torch.device("cpu")
 LIMITER = RateLimiter(Fraction(3, 2), start=10, start_updates=0, lead=0, credit=0, max_updates=5, total=1000)
 SPEC = SourceSpec(LAYOUT, LIMITER, batch_size=8, device=CPU, normalize_obs=True, fresh_rings=(0,))
 NUM_DEMOS, PER_BATCH = 10, 3
 KINDS = ("direct", "prefetch", "resident")
 TEN = -1.0 - np.arange(NUM_DEMOS, dtype=np.float32)[:, None].repeat(LAYOUT.width, axis=1)
 
-devices = pytest.mark.parametrize(
-    "device",
-    [
-        CPU,
-        pytest.param(
-            torch.device("cuda", 0),
-            marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")],
-            id="cuda",
-        ),
-    ],
-)
 
-
-class World:
-    """A ring whose rows encode their index; the gate and the agreed env steps."""
-
-    def __init__(self) -> None:
-        self.ring = numbered_ring(256, 12)
-
-    @property
-    def env_steps(self) -> int:
-        return self.ring.committed
-
-    def collect(self, count: int) -> None:
-        append(self.ring, count)
-
-    def wait_for(self, env_steps: int) -> None: ...
-
-    def grant(self, env_steps: int) -> None: ...
+def new_world() -> World:
+    return World(capacity=256, count=12)
 
 
 def demos(per_batch: int = PER_BATCH, seed: int = 3, rank: int = 0, num_ranks: int = 1) -> Demonstrations:
@@ -75,8 +47,7 @@ def make_source() -> Iterator[MakeSource]:
     made: list[BatchSource] = []
 
     def make(kind: str, world: World, device: torch.device = CPU) -> BatchSource:
-        rings, spec = (world.ring,), replace(SPEC, device=device)
-        sampler = Sampler(rings, np.random.default_rng(0), guard=0, demos=demos())
+        spec, sampler = replace(SPEC, device=device), world.sampler(demos=demos())
         source: BatchSource
         if kind == "direct":
             source = ReplaySource(spec, sampler, world, world, updates=0)
@@ -84,7 +55,7 @@ def make_source() -> Iterator[MakeSource]:
             source = PrefetchSource(spec, sampler, world, world, 0, PackerTimers(NullLedger()))
         else:
             mixed = ResidentDemonstrations(demos(), LIMITER.max_updates, device, StreamSync(device))
-            resident = ResidentSampler(rings, device, 0, DeviceTimer(StreamSync(device)), mixed)
+            resident = ResidentSampler(world.rings, device, 0, DeviceTimer(StreamSync(device)), mixed)
             source = ResidentSource(spec, resident, world, world, 0)
         made.append(source)
         return source
@@ -114,7 +85,7 @@ def taken(source: BatchSource, world: World, iterations: int) -> torch.Tensor:
 def test_every_batch_has_its_share_and_the_demonstrations_go_round(
     kind: str, device: torch.device, make_source: MakeSource
 ) -> None:
-    world = World()
+    world = new_world()
     rows = taken(make_source(kind, world, device), world, iterations=12)
     assert len(rows) > 20
     assert rows.shape[1] == SPEC.batch_size
@@ -127,12 +98,12 @@ def test_every_batch_has_its_share_and_the_demonstrations_go_round(
 def test_only_rows_of_the_replay_are_counted_have_an_age_and_are_shown_to_the_normaliser(
     kind: str, make_source: MakeSource
 ) -> None:
-    world = World()
+    world = new_world()
     source, age, count = make_source(kind, world), 0.0, 0
     for _ in range(6):
         rows = take(source)
         replayed = rows[rows >= 0]
-        age, count = age + float((world.ring.committed - replayed).sum()), count + len(replayed)
+        age, count = age + float((world.env_steps - replayed).sum()), count + len(replayed)
         world.collect(2)
     assert (source.samples, source.sample_age_sum) == (count, age)
     source = make_source(kind, world)
@@ -145,7 +116,7 @@ def test_only_rows_of_the_replay_are_counted_have_an_age_and_are_shown_to_the_no
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_source_goes_on_in_the_middle_of_a_cycle(kind: str, make_source: MakeSource) -> None:
     for before in (1, 2, 5):
-        world = World()
+        world = new_world()
         whole = make_source(kind, world)
         taken(whole, world, before)
         state = json.loads(json.dumps(whole.random_state()))
@@ -160,8 +131,8 @@ def test_a_new_source_goes_on_in_the_middle_of_a_cycle(kind: str, make_source: M
 def test_without_demonstrations_no_bit_changes(make_source: MakeSource) -> None:
     """The stream of the replay is its own: what is mixed in takes no random number from it."""
     out = np.empty((3 * 5, LAYOUT.width), np.float32)
-    Sampler((World().ring,), np.random.default_rng(0), guard=0).fill(out)
-    rows = take(make_source("direct", World()))
+    new_world().sampler().fill(out)
+    rows = take(make_source("direct", new_world()))
     assert rows[rows >= 0].tolist() == out[:, 0].tolist()
 
 

@@ -20,11 +20,10 @@ from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
 from offpolicy.replay.resident_source import ResidentDemonstrations, ResidentSampler, ResidentSource
-from offpolicy.replay.sampler import Sampler
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import NullLedger
 from offpolicy.types import Batches
-from tests.replay_scene import NUMBERED, append, numbered_ring
+from tests.replay_scene import NUMBERED, World
 from tests.simulated_device import CUDA, MS, SimulatedDevice
 
 LAYOUT = NUMBERED
@@ -36,26 +35,9 @@ SPEC = SourceSpec(LAYOUT, LIMITER, BATCH, CUDA, normalize_obs=True, fresh_rings=
 Source = BatchSource
 
 
-class World:
-    """Rings whose rows hold their index in every column, and a collector that is always ahead."""
-
-    def __init__(self, num_rings: int = 1) -> None:
-        self.rings = [numbered_ring(CAPACITY) for _ in range(num_rings)]
-        self.collect(20)
-
-    @property
-    def env_steps(self) -> int:
-        return sum(ring.committed for ring in self.rings)
-
-    def collect(self, count: int) -> None:
-        for ring in self.rings:
-            append(ring, count)
-
-    def wait_for(self, env_steps: int) -> None: ...
-    def grant(self, env_steps: int) -> None: ...
-
-    def sampler(self) -> Sampler:
-        return Sampler(self.rings, np.random.default_rng(0), guard=0)
+def new_world(num_rings: int = 1) -> World:
+    """Rings and a collector that is always ahead."""
+    return World(num_rings, CAPACITY, 20)
 
 
 def direct(world: World) -> Source:
@@ -115,7 +97,7 @@ def test_a_batch_holds_what_was_drawn_however_far_the_host_runs_ahead(
 ) -> None:
     """Forty iterations in which the host waits for nothing that the source does not wait for."""
     with SimulatedDevice(**SPEEDS[speed]).installed(monkeypatch) as device:
-        world = World()
+        world = new_world()
         source, ring = make(world), world.rings[0]
         consumer, asked = Consumer(device, MS if speed == "slow kernels" else 1_000), [ring.oldest] * 4
         try:
@@ -139,7 +121,7 @@ def test_a_batch_on_its_way_to_the_device_makes_the_host_wait_for_nothing(
     device: SimulatedDevice, name: str, num_rings: int
 ) -> None:
     """Neither for its rows, nor for a block of another collector's rows, nor for fresh observations."""
-    device.copy_ns, world = MS, World(num_rings)
+    device.copy_ns, world = MS, new_world(num_rings)
     source = SOURCES[name](world)
     for _ in range(5):
         source.to_device(source.sample())

@@ -17,57 +17,13 @@ from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource, rows_
 from offpolicy.replay.rate_limiter import LearningStart, RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
 from offpolicy.replay.sampler import Sampler
-from offpolicy.replay.staging import CopyStream
-from offpolicy.timing.device_timer import StreamSync
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase
-from tests.replay_scene import NUMBERED, append, numbered_ring
+from tests.replay_scene import CPU, NUMBERED, World, devices
 
 LAYOUT = NUMBERED
-CPU = torch.device("cpu")
 LIMITER = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=1, total=1000)
 SOURCE = SourceSpec(LAYOUT, LIMITER, batch_size=64, device=CPU, normalize_obs=True, fresh_rings=(0,))
-
-
-devices = pytest.mark.parametrize(
-    "device",
-    [
-        CPU,
-        pytest.param(
-            torch.device("cuda", 0),
-            marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")],
-            id="cuda",
-        ),
-    ],
-)
-
-
-class World:
-    """A ring per collector, the gate and the agreed env steps; each row encodes its index."""
-
-    def __init__(self, num_rings: int = 1, capacity: int = 4096) -> None:
-        self.rings = [numbered_ring(capacity) for _ in range(num_rings)]
-        self.landed = threading.Condition()
-        self.collect(11)
-
-    @property
-    def env_steps(self) -> int:
-        return sum(ring.committed for ring in self.rings)
-
-    def collect(self, count: int) -> None:
-        with self.landed:
-            for ring in self.rings:
-                append(ring, count)
-            self.landed.notify_all()
-
-    def wait_for(self, env_steps: int) -> None:
-        with self.landed:
-            self.landed.wait_for(lambda: self.env_steps >= env_steps)
-
-    def grant(self, env_steps: int) -> None: ...
-
-    def sampler(self, guard: int = 0) -> Sampler:
-        return Sampler(self.rings, np.random.default_rng(0), guard)
 
 
 MakeSource = Callable[..., PrefetchSource]
@@ -185,111 +141,49 @@ def test_an_error_of_the_packing_thread_is_raised_on_the_learners(make_source: M
     assert packers() == []
 
 
-@devices
-def test_the_packers_account_closes(make_source: MakeSource, device: torch.device) -> None:
-    world = World()
-    source = make_source(world, device=device)
-    assert source.packer_account().is_empty
-    for _ in range(10):
-        take(source)
-        world.collect(1)
-    account = source.packer_account()
-    assert sum(account.phases_ns.values()) == account.wall_ns
-    assert account.iterations >= 10
-    used = {name for name, ns in account.phases_ns.items() if ns}
-    assert {"request_wait", "pack"} <= used
-    assert ("copy" in used) == (device.type == "cuda")
+LOW_UTD = RateLimiter.of("alternate", 0.05, 1, band=0, start=LearningStart(1100, 0), total=10**6)
 
 
-@pytest.mark.parametrize(("num_slots", "max_updates"), [(1, 4), (3, 1), (3, 4)])
+@pytest.mark.parametrize(
+    ("num_slots", "limiter"),
+    [
+        (1, replace(LIMITER, max_updates=4)),
+        (3, LIMITER),
+        (3, replace(LIMITER, max_updates=4)),
+        (1, LOW_UTD),
+        (3, LOW_UTD),
+    ],
+)
 def test_a_resumed_source_hands_out_the_batches_the_interrupted_one_would_have(
-    make_source: MakeSource, num_slots: int, max_updates: int
+    make_source: MakeSource, num_slots: int, limiter: RateLimiter
 ) -> None:
-    options = {"num_slots": num_slots, "rate_limiter": replace(LIMITER, max_updates=max_updates)}
-    world = World()
-    source = make_source(world, **options)
-    for _ in range(6):
-        take(source)
-        source.release()
-        world.collect(1)
-    take(source)
-    state = json.loads(json.dumps(source.random_state()))  # saved before the collectors are let go
-    written, updates = world.rings[0].committed, source.updates
-    source.release()
-    world.collect(1)
-    expected = []
-    for _ in range(6):
-        expected.append(take(source))
-        source.release()
-        world.collect(1)
-
-    again = World()
-    again.collect(written - 11)
-    resumed = make_source(again, sampler=again.sampler(), **options)
-    resumed.set_random_state(state)
-    resumed.updates = updates
-    resumed.release()
-    again.collect(1)
-    for batches in expected:
-        assert torch.equal(take(resumed), batches)
-        resumed.release()
-        again.collect(1)
-
-
-@pytest.mark.parametrize("num_slots", [1, 3])
-def test_at_a_low_utd_a_resumed_source_draws_no_row_that_is_recycled_before_it_packs(
-    make_source: MakeSource, num_slots: int
-) -> None:
-    """The ring is full, and the collector writes twenty rows between two updates."""
-    limiter = RateLimiter.of("alternate", 0.05, 1, band=0, start=LearningStart(1100, 0), total=10**6)
-    options = {"num_slots": num_slots, "rate_limiter": limiter}
-    guard = 8 + rows_recycled_while_open(limiter, 1, num_slots)
+    """At a low UTD the ring is full and twenty rows are written between two updates: none that is drawn is recycled."""
+    is_low = limiter is LOW_UTD
+    guard = 8 + rows_recycled_while_open(limiter, 1, num_slots) if is_low else 0
 
     def made(collected: int) -> tuple[World, PrefetchSource]:
-        world = World(capacity=4 * guard + 100)
-        for _ in range(collected):
-            world.collect(1)
-        return world, make_source(world, sampler=world.sampler(guard), **options)
+        world = World(capacity=4 * guard + 100 if is_low else 4096)
+        world.collect(collected)
+        return world, make_source(world, sampler=world.sampler(guard), num_slots=num_slots, rate_limiter=limiter)
+
+    def let_go(world: World, source: PrefetchSource) -> None:
+        source.release()
+        world.collect(limiter.chunk)
 
     def iterate(world: World, source: PrefetchSource) -> torch.Tensor:
         rows = take(source)
-        source.release()
-        world.collect(limiter.chunk)
+        let_go(world, source)
         return rows
 
-    world, source = made(3_000)
-    for _ in range(12):
+    world, source = made(3_000 if is_low else 0)
+    for _ in range(6 + 6 * is_low):
         iterate(world, source)
     take(source)
-    state, updates, written = json.loads(json.dumps(source.random_state())), source.updates, world.rings[0].committed
-    source.release()
-    world.collect(limiter.chunk)
-    expected = [iterate(world, source) for _ in range(2 * num_slots + 2)]
-
-    again, resumed = made(written - 11)
+    state = json.loads(json.dumps(source.random_state()))  # saved before the collectors are let go
+    again, resumed = made(world.rings[0].committed - 11)
     resumed.set_random_state(state)
-    resumed.updates = updates
-    resumed.release()
-    again.collect(limiter.chunk)
-    for rows in expected:
-        assert torch.equal(iterate(again, resumed), rows)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_the_device_a_copy_waits_for_the_learner_and_the_learner_for_the_copy() -> None:
-    device = torch.device("cuda", 0)
-    copy_stream = CopyStream(device, StreamSync(device))
-    target = torch.zeros(1 << 20, device=device)
-    source = torch.ones(1 << 20, pin_memory=True)
-    busy = torch.randn(4096, 4096, device=device)
-    for _ in range(50):
-        busy = busy @ busy * 1e-3
-    seen_before = target.clone()  # queued after the matrix products, before the copy
-    copied = copy_stream.copy(target, source, after=copy_stream.learner_mark())
-    copy_stream.stall_learner_stream(copied)
-    seen_after = target.clone()
-    copy_stream.block_until(copied)
-    assert copied is not None
-    assert copied.query()
-    assert (seen_before.sum().item(), seen_after.sum().item()) == (0.0, float(1 << 20))
+    resumed.updates = source.updates
+    let_go(world, source)
+    let_go(again, resumed)
+    for _ in range(2 * num_slots + 2):
+        assert torch.equal(iterate(again, resumed), iterate(world, source))

@@ -115,15 +115,6 @@ def test_running_returns_take_every_new_row_once_and_go_on_after_a_resume(kind: 
     again.close()
 
 
-def test_a_resumed_source_goes_on_with_the_same_draws() -> None:
-    ring = numbered_ring(64, 60)
-    first = make_source(ring, gate=Clock(11))
-    first.sample()
-    second = make_source(ring, gate=Clock(11))
-    second.set_random_state(json.loads(json.dumps(first.random_state())))
-    assert torch.equal(first.sample(), second.sample())
-
-
 def test_the_fields_are_those_of_the_batches_sampled_last_however_many_are_due() -> None:
     """Their views are kept; rows of before, or of another batch, would be learnt from unnoticed."""
     steps = Clock(12)
