@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from offpolicy.algos.registry import make_policy
-from offpolicy.collect.policy import CollectorPolicy, RepeatedNoise, random_actions
+from offpolicy.collect.policy import CollectorPolicy, RepeatedNoise
 from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.schema import RunConfig
@@ -43,16 +43,6 @@ def test_actions_are_uniform_in_the_whole_range_until_learning_starts() -> None:
     assert np.abs(actions.var(axis=0) - 1 / 3).max() < 0.02
     assert policy.is_random(99)
     assert not policy.is_random(100)
-
-
-def test_until_learning_starts_discrete_actions_are_uniform_numbers() -> None:
-    spec = SpaceSpec(3, 2, (0.0, 5.0), (2.0, 6.0), nvec=(3, 2))
-    actions = random_actions(spec, np.random.default_rng(0), 600)
-    assert (actions.shape, actions.dtype) == ((600, 2), np.float32)
-    for choice, count in enumerate(spec.nvec):
-        values, numbers = np.unique(actions[:, choice], return_counts=True)
-        assert values.tolist() == list(range(count))
-        assert numbers.min() > 0.8 * 600 / count
 
 
 def test_the_newest_weights_are_acted_with_from_the_next_refresh_on() -> None:

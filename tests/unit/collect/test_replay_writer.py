@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.collect.open_windows import NUM_SUMS
 from offpolicy.collect.replay_writer import BadRowError, ReplayWriter
 from offpolicy.replay.demonstrations import Transitions, demonstration_rows
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.types import PolicyOutput, StepOutcome
-from tests.replay_scene import Scene, transitions_of
+from tests.replay_scene import transitions_of
 
 LAYOUT = RowLayout(obs_dim=1, action_dim=1)
 GAMMA = 0.5
@@ -200,12 +199,3 @@ def test_an_observation_that_is_acted_on_is_looked_at_unless_a_sound_step_led_to
         feed(writer, [number], outcome([3.0]))
     assert ring.num_written == num_written
     assert feed(writer, [3.0], outcome([4.0])) == 1
-
-
-def test_the_open_steps_are_saved_with_a_row_for_each_environment() -> None:
-    scene = Scene(np.random.default_rng(0), 2, 3, 30, "float32")
-    for _ in range(5):
-        scene.step(0.0, 0.0)
-    rows, sums = scene.writer.open_windows()
-    assert (rows.shape, sums.shape) == ((2 * 2, 3 + 2), (2 * 2, NUM_SUMS))
-    assert sums[:, 2].tolist() == [2.0, 2.0, 1.0, 1.0]  # steps summed so far

@@ -29,8 +29,10 @@ class Collector(SimpleNamespace):
         self.policy = SimpleNamespace(
             warmup_rng=np.random.default_rng(seed),
             policy_rng=torch.Generator().manual_seed(seed),
-            repeated_noise=None,
+            repeated_noise=RepeatedNoise(16, 2),
         )
+        for _ in range(3):
+            self.draw()
         self.reopened: list[Any] = []
         rows, sums = np.full((1, 3), seed, np.float32), np.full((1, 4), seed, np.float64)
         self.writer = SimpleNamespace(
@@ -40,6 +42,9 @@ class Collector(SimpleNamespace):
         outcome = self.env.step(ACTION)
         self.obs, self.ep_return, self.ep_length = outcome.next_obs, outcome.reward, np.ones(2, np.int64)
         self.env_steps, self.vector_steps, self.policy_steps, self.policy_lag_sum = seed, 1, 0, 0.0
+
+    def draw(self) -> torch.Tensor:
+        return self.policy.repeated_noise.draw(2, self.policy.policy_rng)
 
 
 def saved(directory: Path) -> Any:
@@ -61,25 +66,9 @@ def test_another_collector_continues_from_a_snapshot(tmp_path: Path) -> None:
     np.testing.assert_array_equal(other.ep_return, one.ep_return)
     assert [float(windows.mean()) for windows in other.reopened] == [5.0, 5.0]
     assert other.policy.warmup_rng.random() == one.policy.warmup_rng.random()
+    for _ in range(40):  # noise that is held is held on
+        assert torch.equal(one.draw(), other.draw())
     np.testing.assert_array_equal(other.env.step(ACTION).next_obs, one.env.step(ACTION).next_obs)
-
-
-def noisy(seed: int, directory: Path = Path("none")) -> Collector:
-    """One that holds noise, and has acted three times."""
-    collector = Collector(seed, directory)
-    collector.policy.repeated_noise = RepeatedNoise(16, 2)
-    for _ in range(3):
-        collector.policy.repeated_noise.draw(2, collector.policy.policy_rng)
-    return collector
-
-
-def test_noise_that_is_held_is_held_after_a_snapshot_too(tmp_path: Path) -> None:
-    one, other = noisy(5, tmp_path / "part"), noisy(6)
-    take_snapshot(one)
-    assert restore_snapshot(other, saved(tmp_path / "part")) is None
-    for _ in range(40):
-        ours, theirs = (each.policy.repeated_noise.draw(2, each.policy.policy_rng) for each in (one, other))
-        assert torch.equal(ours, theirs)
 
 
 def test_a_collector_that_was_not_there_says_so(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offpolicy.config.help import COMMON_RESUMED, is_asked, resume_help, train_help
+from offpolicy.config.help import COMMON_RESUMED, resume_help, train_help
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import RESUMABLE, RunConfig, specs
 from offpolicy.errors import ConfigError
@@ -65,8 +65,3 @@ def test_resume_help_shows_only_what_may_change() -> None:
     assert [key for key in keys_in(text) if key not in COMMON_RESUMED] == []
     everything = keys_in(resume_help(["--help", "all"], config_of))
     assert [key for key in everything if not key.startswith(RESUMABLE) and key != "groups:"] == []
-
-
-@pytest.mark.parametrize(("words", "is_help"), [(["algo=td3", "-h"], True), (["--help"], True), (["help=1"], False)])
-def test_help_is_asked_for_anywhere(words: list[str], is_help: bool) -> None:
-    assert is_asked(words) == is_help

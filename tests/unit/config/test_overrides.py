@@ -58,13 +58,6 @@ def tiny_conf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("offpolicy.config.overrides.conf_dir", lambda: tmp_path)
 
 
-@pytest.mark.usefixtures("tiny_conf")
-@pytest.mark.parametrize("tokens", [["algo.critic_lr=0.4", "experiment=x"], ["experiment=x", "algo.critic_lr=0.4"]])
-def test_command_line_beats_experiment_beats_env_beats_algo_beats_default(tokens: list[str]) -> None:
-    algo = load_config(tokens).algo
-    assert (algo.batch_size, algo.tau, algo.gamma, algo.actor_lr, algo.critic_lr) == (256, 0.1, 0.2, 0.3, 0.4)
-
-
 @pytest.fixture
 def tiny_pair(tiny_conf: None, tmp_path: Path) -> None:
     """The same with a file for algorithm `a` in environment `e`, and none for it in `f`."""

@@ -178,12 +178,6 @@ def test_observations_are_paired_with_those_that_follow(opened: list[Any]) -> No
     assert (found.first.tolist(), found.truncated.sum()) == ([0, 2], 2)
 
 
-def test_a_directory_of_a_data_set_is_opened_as_one(opened: list[Any], tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    assert len(read_demos(str(tmp_path), REACH)) == 5
-    assert opened == [tmp_path / "data"]
-
-
 def test_parts_of_a_dict_observation_are_joined_in_the_order_of_the_environment(opened: list[Any]) -> None:
     parts = {"goal": np.full((3, 2), 7.0), "arm": {"angle": np.arange(3.0)[:, None]}}
     sys.modules["minari"].episodes[:] = [episode(2, 0.0, parts)]

@@ -125,9 +125,3 @@ def test_a_smaller_ring_takes_the_newest_of_the_saved_transitions(n_step: int) -
         found = rows_in(ring)
         assert most / 2 < len(found) == ring.num_transitions <= most + 2
         assert np.array_equal(found, before[-len(found) :])
-
-
-def test_a_row_takes_its_observation_and_the_next_is_not_stored_with_it() -> None:
-    layout, of_bytes = RowLayout(17, 6), RowLayout(10, 1, "uint8")
-    assert (layout.nbytes, of_bytes.nbytes) == (4 * (17 + 6 + 3), 4 * (3 + 1 + 3))
-    assert ReplayRing.nbytes_for(1_000_000, layout, 1, 1) / 1_000_000 < 1.05 * layout.nbytes

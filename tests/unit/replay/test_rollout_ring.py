@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
 
 from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing, RolloutStamp
 from tests.interleaving import deaths
@@ -33,17 +32,6 @@ def take(ring: RolloutRing) -> tuple[RolloutStamp, list[float]]:
     """The stamp of the oldest rollout and the distinct numbers of its rows."""
     rows = np.full(ring.layout.shape, np.nan, dtype=np.float32)
     return ring.take(rows), np.unique(rows).tolist()
-
-
-def test_the_fields_of_a_batch_are_the_columns_of_its_rows() -> None:
-    layout = RolloutLayout(obs_dim=2, action_dim=1, length=1, num_envs=1)
-    rows = torch.tensor([[[1.0, 2, 3, 4, 5, 6, 7, 8]], [[11.0, 12, 0, 0, 0, 0, 0, 0]]])
-    batch = layout.split(rows, progress=0.25)
-    assert batch.obs.tolist() == [[[1, 2]], [[11, 12]]]
-    assert batch.action.tolist() == [[[3]]]
-    scalars = (batch.log_prob, batch.reward, batch.terminated, batch.truncated, batch.is_valid)
-    assert [column.tolist() for column in scalars] == [[[4]], [[5]], [[6]], [[7]], [[8]]]
-    assert batch.progress == 0.25
 
 
 def test_rollouts_are_taken_in_their_order_with_their_stamps() -> None:
@@ -87,17 +75,6 @@ def test_a_rollout_begun_without_a_free_slot_is_handed_over_if_there_is_one_at_i
     assert ring.commit(stamp(1))
     assert take(ring) == (stamp(1), [1])
     assert ring.dropped == 0
-
-
-def test_waiting_rollouts_come_oldest_first_across_the_wrap() -> None:
-    ring = make_ring(3)
-    for number in range(5):
-        put(ring, number)
-        if number < 2:
-            take(ring)
-    waiting = [(given, np.unique(rows).tolist()) for given, rows in ring.waiting()]
-    assert waiting == [(stamp(2), [2]), (stamp(3), [3]), (stamp(4), [4])]
-    assert ring.unread == 3
 
 
 def writer_steps(ring: RolloutRing, count: int, begun: set[int]) -> Iterator[bool]:
