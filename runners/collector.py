@@ -17,7 +17,7 @@ from offpolicy.envs.vector import make_vector
 from offpolicy.nets.policy import flat_size
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import CollectorWord, RankWord
-from offpolicy.processes.handshake import CollectorGate, steps_per_collector
+from offpolicy.processes.handshake import steps_per_collector
 from offpolicy.processes.reports import Reports
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.ring import Ring
@@ -50,7 +50,8 @@ def main(child: ChildContext) -> None:
 
     env = make_vector(cfg.env, on_progress=note_progress, num_threads=job.plan.env_threads)
     child.closing.callback(env.close)
-    number, num_collectors = job.host.index * cfg.collect.num_collectors + index, _num_collectors(job)
+    num_collectors = cfg.collect.num_collectors * job.host.num_hosts
+    number = job.host.index * cfg.collect.num_collectors + index
     networks = make_policy(cfg.algo, job.spec)
     mailbox = weights_mailbox(child, flat_size(networks))
     ring: ReplayRing | None = None
@@ -64,7 +65,6 @@ def main(child: ChildContext) -> None:
     else:
         ring = replay_ring(child, job, index)
         writer = ReplayWriter(ring, gamma=cfg.algo.gamma, n_step=cfg.algo.n_step)
-    to_wake = [child.wake_event(name) for name in waiting_for_rows(cfg)]
     collector = Collector(
         cfg=cfg,
         index=index,
@@ -73,8 +73,9 @@ def main(child: ChildContext) -> None:
         env=env,
         policy=CollectorPolicy(networks, mailbox, cfg, job.spec, number=number, num_collectors=num_collectors),
         writer=writer,
-        gate=CollectorGate(control, index, child.wake_event(f"collector_wake-{index}"), to_wake),
         control=control,
+        wake_event=child.wake_event(f"collector_wake-{index}"),
+        to_wake=[child.wake_event(name) for name in waiting_for_rows(cfg)],
         reports=Reports[CollectorTotals](child.block(f"collector_report-{index}")),
         episodes=Ring(child.block(f"episodes-{index}"), EPISODE_COLUMNS, np.float64),
         ledger=ledger,
@@ -83,7 +84,7 @@ def main(child: ChildContext) -> None:
         start_steps=steps_per_collector(job.start_step, num_collectors),
     )
     collector.reset_all("collector", number)
-    if job.start_step and (why_not := _resume(collector, job, ring)) is not None:
+    if job.start_step and (why_not := _resume(collector, job, ring, num_collectors)) is not None:
         # New episodes: those from the start of the run must not come again.
         collector.reset_all("collector", number, collector.env_steps)
         collector.policy.reseed(collector.env_steps)
@@ -95,9 +96,8 @@ def main(child: ChildContext) -> None:
     collector.run()
 
 
-def _resume(collector: Collector, job: WorkerSpec, ring: ReplayRing | None) -> str | None:
+def _resume(collector: Collector, job: WorkerSpec, ring: ReplayRing | None, num_collectors: int) -> str | None:
     """Restores replay rows, then environments and streams. Returns why the continuation is not exact, or None."""
-    num_collectors = _num_collectors(job)
     collector.env_steps = steps_per_collector(job.start_step - collector.number, num_collectors)
     if job.checkpoint is None:
         return "this host has no checkpoint of the step that the run goes on from"
@@ -108,7 +108,3 @@ def _resume(collector: Collector, job: WorkerSpec, ring: ReplayRing | None) -> s
     if before != num_collectors:
         return f"{before} collectors before, {num_collectors} now"
     return restore_snapshot(collector, checkpoint)
-
-
-def _num_collectors(job: WorkerSpec) -> int:
-    return job.cfg.collect.num_collectors * job.host.num_hosts

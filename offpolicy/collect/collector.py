@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from offpolicy.collect.snapshot import take_snapshot
 from offpolicy.config.schema import RunConfig
 from offpolicy.envs.env_adapter import VectorAdapter
 from offpolicy.errors import EnvFailure, EnvWorkerKilled, NumericsError
-from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord
+from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Turn, Words
 from offpolicy.processes.deaths import Restarts
-from offpolicy.processes.handshake import CollectorGate, Turn
+from offpolicy.processes.handshake import POLL_S, wake
 from offpolicy.processes.reports import Reports
+from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.replay.ring import Ring
 from offpolicy.seeding import env_seed
 from offpolicy.timing.clock import Stopwatch
@@ -39,14 +41,16 @@ class Collector:
     env: VectorAdapter
     policy: CollectorPolicy
     writer: Writer
-    gate: CollectorGate
     control: ControlPage
+    wake_event: WakeEvent
+    to_wake: Sequence[WakeEvent]  # of all that may be waiting for its rows
     reports: Reports[CollectorTotals]
     episodes: Ring  # of those that have ended, with the columns of `EpisodeRecord`
     ledger: Ledger
     send: Callable[..., None]  # a message, `send(kind, **fields)`, to the supervisor
     snapshot_dir: Path
     start_steps: int = 0  # of each collector in the checkpoint that the run goes on from
+    words: Words = field(init=False)  # its own of the control page
     obs: Float32 = field(init=False)  # [N, O] to act on next
     ep_return: Float64 = field(init=False)  # [N] raw, of the running episodes
     ep_length: NDArray[np.int64] = field(init=False)  # [N]
@@ -57,10 +61,12 @@ class Collector:
     policy_lag_sum: float = 0.0
     bad_rows: int = 0  # dropped since this process started
     has_warned: bool = False  # True: of environments whose state cannot be saved
+    handed_over: int = -1  # rows, or rollouts, that the learner had got when it was last woken
     answered: int = 0  # the newest request for a report that was answered
     restarts: Restarts = field(init=False)  # of the environments
 
     def __post_init__(self) -> None:
+        self.words = self.control.collectors[self.index]
         self.ep_return, self.ep_length = np.zeros(self.env.num_envs), np.zeros(self.env.num_envs, np.int64)
         self.restarts = Restarts(self.cfg.runner.max_restarts, Stopwatch().elapsed_s)
 
@@ -78,23 +84,47 @@ class Collector:
 
     def wait_turn(self) -> bool:
         """Waits until the next step may be taken, saving snapshots meanwhile; False when it is time to exit."""
-        phase, gate, writer, env_steps = self.ledger.phase, self.gate, self.writer, self.env_steps
+        phase, control, words, env_steps = self.ledger.phase, self.control, self.words, self.env_steps
 
         def may_step(granted: int) -> bool:
-            return writer.may_step(env_steps, granted)
+            return self.writer.may_step(env_steps, granted)
 
         with phase(CollectorPhase.HANDSHAKE):
-            gate.announce(env_steps, writer.handed_over(env_steps))
-            turn = gate.turn(may_step)
+            self.announce()
+            turn = control.turn(self.index, may_step)
         while turn is None or turn is Turn.SNAPSHOT:
             if turn is None:
                 with phase(CollectorPhase.LEARNER_WAIT):
-                    turn = gate.wait_turn(may_step)
+                    words[CollectorWord.IS_WAITING] = 1
+                    self.wake_event.wait(POLL_S)
+                    words[CollectorWord.IS_WAITING] = 0
+                    words[CollectorWord.PROGRESS] += 1
+                    turn = control.turn(self.index, may_step)
             else:
                 with phase(CollectorPhase.SNAPSHOT):
-                    gate.answer_snapshot(lambda: take_snapshot(self))
-                    turn = gate.turn(may_step)
+                    self.answer_snapshot()
+                    turn = control.turn(self.index, may_step)
         return turn is Turn.STEP
+
+    def announce(self) -> None:
+        """Announces the env steps; wakes the others if the learner has got more of them."""
+        self.words[CollectorWord.ENV_STEPS] = self.env_steps
+        self.words[CollectorWord.PROGRESS] += 1
+        handed_over = self.writer.handed_over(self.env_steps)
+        if handed_over != self.handed_over:
+            self.handed_over = handed_over
+            wake(self.to_wake)
+
+    def answer_snapshot(self) -> None:
+        """Takes the requested snapshot; announces that it is on disk, or what the disk refused."""
+        self.words[CollectorWord.IS_SAVING] = 1
+        self.words[CollectorWord.PROGRESS] += 1
+        error = take_snapshot(self)
+        self.words[CollectorWord.IS_SAVING] = 0
+        self.words[CollectorWord.PROGRESS] += 1
+        self.words[CollectorWord.SNAPSHOT_ERRNO] = (error.errno or errno.EIO) if error else 0
+        self.words[CollectorWord.SNAPSHOT_DONE] = self.control.leader[RankWord.SNAPSHOT_REQUEST]
+        wake(self.to_wake)
 
     def step(self) -> None:
         """Takes one vector step: `obs` moves from what was acted on to what is acted on next."""
@@ -187,17 +217,17 @@ class Collector:
 
         Raises the error where that is not wanted, or a worker was killed; `CrashLoopError` if it happens too often.
         """
-        cfg, own = self.cfg, self.control.collectors[self.index]
+        cfg = self.cfg
         while True:
             if cfg.env.on_error == "raise" or self.restarts.limit == 0 or isinstance(error, EnvWorkerKilled):
                 raise error
             text = str(error).splitlines()[0]
             number = self.restarts.add(text)
             self.warn(f"{text}; {number}, by new environments; not bitwise from here on, as episodes begin again")
-            own[CollectorWord.RESTARTS] += 1
+            self.words[CollectorWord.RESTARTS] += 1
             try:
                 self.env.renew()
-                self.reset_all("renewed", self.number, self.env_steps, own[CollectorWord.RESTARTS])
+                self.reset_all("renewed", self.number, self.env_steps, self.words[CollectorWord.RESTARTS])
                 return
             except EnvFailure as failure:
                 error = failure

@@ -5,7 +5,8 @@ Only a word's own writer stores it, which is one aligned write of 8 bytes: never
 
 from __future__ import annotations
 
-from enum import IntEnum
+from collections.abc import Callable
+from enum import Enum, IntEnum, auto
 from typing import TypeAlias
 
 Words: TypeAlias = memoryview  # the words of one process, indexed by its enumeration below
@@ -67,6 +68,14 @@ class Stop(IntEnum):
     EXIT = 2  # exit now
 
 
+class Turn(Enum):
+    """The next thing that a collector does."""
+
+    STEP = auto()
+    SNAPSHOT = auto()
+    STOP = auto()
+
+
 _SECTION_WORDS = 16  # whole cache lines for each process, so that no process's stores slow down another one's
 
 
@@ -113,6 +122,17 @@ class ControlPage:
         """False in a stop, and while the learner still copies the rows that belong to a collector's snapshot."""
         done = self.collectors[index][CollectorWord.SNAPSHOT_DONE]
         return not self.is_stopping and self.leader[RankWord.SNAPSHOT_RELEASE] >= done
+
+    def turn(self, index: int, may_step: Callable[[int], bool]) -> Turn | None:
+        """Returns what a collector does next, None if there is nothing yet. It takes a snapshot between two steps.
+
+        `may_step` says whether a granted count allows the next step.
+        """
+        if self.host[HostWord.STOP] == Stop.EXIT:
+            return Turn.STOP
+        if self.owes_snapshot(index):
+            return Turn.SNAPSHOT
+        return Turn.STEP if self.is_released(index) and may_step(self.leader[RankWord.GRANTED]) else None
 
     def is_asked(self, role: str, index: int) -> bool:
         """True while a collector owes a snapshot, or any process its exit: it has no reason to wait."""

@@ -2,82 +2,23 @@
 
 All sides publish cumulative counts, so a lost or repeated wake-up changes nothing; every wait reads the stop word at
 least every `POLL_S`. Every collector of a run, on whatever host, does the same number of env steps: with C of them, E
-transitions exist once each has done ceil(E / C).
+transitions exist once each has done ceil(E / C). A collector's side is in `collect/collector.py`.
 """
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Sequence
-from enum import Enum, auto
 
 from offpolicy import fault
-from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Stop
+from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
 from offpolicy.processes.shared_memory import WakeEvent
 
 POLL_S = 0.5
 
 
-class Turn(Enum):
-    """The next thing that a collector does."""
-
-    STEP = auto()
-    SNAPSHOT = auto()
-    STOP = auto()
-
-
 def steps_per_collector(env_steps: int, num_collectors: int) -> int:
     """Returns the env steps that each collector must have done for `env_steps` transitions to exist."""
     return -(-env_steps // num_collectors)
-
-
-class CollectorGate:
-    """A collector's side. `to_wake` are the events of all that may be waiting for its rows."""
-
-    def __init__(self, control: ControlPage, index: int, wake_event: WakeEvent, to_wake: Sequence[WakeEvent]) -> None:
-        self._control, self._index, self._wake_event, self._to_wake = control, index, wake_event, tuple(to_wake)
-        self._own = control.collectors[index]
-        self._announced = -1  # rows or rollouts handed over when the others were last woken
-
-    def announce(self, env_steps: int, handed_over: int) -> None:
-        """Announces `env_steps`; wakes the others if `handed_over`, the count of what the learner got, has changed."""
-        self._own[CollectorWord.ENV_STEPS] = env_steps
-        self._own[CollectorWord.PROGRESS] += 1
-        if self._announced != handed_over:
-            self._announced = handed_over
-            _wake(self._to_wake)
-
-    def wait_turn(self, may_go: Callable[[int], bool]) -> Turn:
-        """Blocks until there is something to do. `may_go` says whether a granted count allows the next step."""
-        while (turn := self.turn(may_go)) is None:
-            self._own[CollectorWord.IS_WAITING] = 1
-            self._wake_event.wait(POLL_S)
-            self._own[CollectorWord.IS_WAITING] = 0
-            self._own[CollectorWord.PROGRESS] += 1
-        return turn
-
-    def turn(self, may_go: Callable[[int], bool]) -> Turn | None:
-        """Returns what to do next, None if there is nothing yet. A snapshot is taken between steps, never in one."""
-        control = self._control
-        if control.host[HostWord.STOP] == Stop.EXIT:
-            return Turn.STOP
-        if control.owes_snapshot(self._index):
-            return Turn.SNAPSHOT
-        return Turn.STEP if control.is_released(self._index) and may_go(control.leader[RankWord.GRANTED]) else None
-
-    def answer_snapshot(self, take: Callable[[], OSError | None]) -> None:
-        """Takes the requested snapshot; announces that it is on disk, or what the disk refused, as `take` returns it.
-
-        The disk may take its time.
-        """
-        self._own[CollectorWord.IS_SAVING] = 1
-        self._own[CollectorWord.PROGRESS] += 1
-        error = take()
-        self._own[CollectorWord.IS_SAVING] = 0
-        self._own[CollectorWord.PROGRESS] += 1
-        self._own[CollectorWord.SNAPSHOT_ERRNO] = (error.errno or errno.EIO) if error else 0
-        self._own[CollectorWord.SNAPSHOT_DONE] = self._control.leader[RankWord.SNAPSHOT_REQUEST]
-        _wake(self._to_wake)
 
 
 class LearnerGate:
@@ -128,7 +69,7 @@ class LearnerGate:
 
     def wake_collectors(self) -> None:
         """Wakes the collectors."""
-        _wake(self._collector_events)
+        wake(self._collector_events)
 
     def request_snapshot(self) -> bool:
         """Asks the collectors for a snapshot and waits for it; False if one of them has exited.
@@ -161,6 +102,7 @@ class LearnerGate:
         self._own[RankWord.IS_WAITING] = 0
 
 
-def _wake(events: Sequence[WakeEvent]) -> None:
+def wake(events: Sequence[WakeEvent]) -> None:
+    """Wakes the processes of these events."""
     for event in events:
         event.set()

@@ -73,10 +73,9 @@ def collector_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.envs.env_adapter import EnvAdapter
     from offpolicy.envs.vector import NativeVector
     from offpolicy.envs.worker_pool import Workers
-    from offpolicy.processes.handshake import CollectorGate
 
     return {
-        "handshake": ((CollectorGate, "announce"),),
+        "handshake": ((collector.Collector, "announce"),),
         "snapshot": ((collector, "take_snapshot"),),
         "weight_apply": ((CollectorPolicy, "refresh"),),
         "action_select": ((CollectorPolicy, "act"),),

@@ -35,8 +35,7 @@ COLLECTOR = """
 import random, sys, time
 import numpy as np
 from offpolicy.collect.rollout_writer import RolloutWriter
-from offpolicy.processes.handshake import CollectorGate, Turn
-from offpolicy.processes.control_page import CollectorWord, ControlPage
+from offpolicy.processes.control_page import CollectorWord, ControlPage, Turn
 from offpolicy.processes.shared_memory import WakeEvent, SharedBlock
 from offpolicy.types import PolicyOutput, StepOutcome
 from tests.processes.test_rollouts import LAYOUT, NUM_COLLECTORS, NUM_SLOTS, coded
@@ -46,13 +45,15 @@ control_fd, ring_fd, wake_event, learner_wake, index = map(int, sys.argv[1:])
 ring = RolloutRing(SharedBlock.attach(ring_fd).buffer, LAYOUT, NUM_SLOTS)
 writer = RolloutWriter(ring, may_drop=False, newest_version=lambda: 0)
 control = ControlPage(SharedBlock.attach(control_fd).buffer, 1, NUM_COLLECTORS)
-gate = CollectorGate(control, index, WakeEvent(wake_event), [WakeEvent(learner_wake)])
 rng, steps, vector_steps = random.Random(index), 0, 0
 N = LAYOUT.num_envs
-control.collectors[index][CollectorWord.HAS_BEGUN] = 1
+words = control.collectors[index]
+words[CollectorWord.HAS_BEGUN] = 1
 while True:
-    gate.announce(steps, writer.handed_over(steps))
-    turn = gate.wait_turn(lambda granted: writer.may_step(steps, granted))
+    words[CollectorWord.ENV_STEPS] = steps
+    WakeEvent(learner_wake).set()
+    while (turn := control.turn(index, lambda granted: writer.may_step(steps, granted))) is None:
+        WakeEvent(wake_event).wait(0.5)
     if turn is not Turn.STEP:
         break
     obs, next_obs = coded(index, vector_steps), coded(index, vector_steps + 1)

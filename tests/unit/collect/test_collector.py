@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import operator
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +17,9 @@ from offpolicy.collect.collector import Collector
 from offpolicy.collect.replay_writer import BadRowError
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EnvFailure, NumericsError
-from offpolicy.processes.control_page import CollectorWord, ControlPage
-from offpolicy.processes.handshake import Turn
+from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Stop
+from offpolicy.processes.handshake import LearnerGate
+from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.replay.ring import Ring
 from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import CollectorPhase
@@ -76,22 +81,6 @@ class Writer:
         self.abandoned.extend(envs)
 
 
-class Gate:
-    def __init__(self, *turns: Turn | None) -> None:
-        self.turns, self.snapshots = list(turns), 0
-
-    def announce(self, env_steps: int, handed_over: int) -> None: ...
-
-    def turn(self, may_go: Any) -> Turn | None:
-        return self.turns.pop(0)
-
-    wait_turn = turn
-
-    def answer_snapshot(self, take: Callable[[], OSError | None]) -> None:
-        take()
-        self.snapshots += 1
-
-
 class Reports(list[CollectorTotals]):
     publish = list.append
 
@@ -131,8 +120,9 @@ def make(*, index: int = 0, num_collectors: int = 1, config: Any = None, **parts
         "env": Env(),
         "policy": Policy(),
         "writer": Writer(),
-        "gate": Gate(),
         "control": control,
+        "wake_event": WakeEvent.create(),
+        "to_wake": [WakeEvent.create()],
         "reports": Reports(),
         "episodes": Ring(memoryview(bytearray(Ring.nbytes(8, EPISODE_COLUMNS, 8))), EPISODE_COLUMNS, np.float64),
         "ledger": NullLedger(CollectorPhase),
@@ -262,51 +252,94 @@ def test_the_sound_rows_of_a_step_with_bad_ones_count_as_env_steps() -> None:
 
 
 def test_the_last_report_counts_everything() -> None:
-    collector = make(gate=Gate(Turn.STEP, Turn.STEP, Turn.STOP))
+    collector = make()
     writer, reports = collector.writer, collector.reports
     assert isinstance(writer, Writer)
     assert isinstance(reports, Reports)
     writer.counts = 5, 2
+    collector.control.leader[RankWord.GRANTED] = 4
+    threading.Timer(0.1, lambda: stop(collector, Stop.EXIT)).start()
     collector.run()
     (last,) = reports
     assert (last.env_steps, last.vector_steps, last.rollouts, last.rollouts_dropped) == (4, 2, 5, 2)
 
 
-class SlowGate(Gate):
-    """Takes 3 ns to announce, 10 to wait."""
-
-    def __init__(self, clock: FakeClock, *turns: Turn | None) -> None:
-        super().__init__(*turns)
-        self._clock = clock
-
-    def announce(self, env_steps: int, handed_over: int) -> None:
-        self._clock.advance(3)
-
-    def wait_turn(self, may_go: Any) -> Turn | None:
-        self._clock.advance(10)
-        return self.turn(may_go)
+def stop(collector: Collector, level: Stop) -> None:
+    collector.control.host[HostWord.STOP] = level
+    collector.wake_event.set()
 
 
-@pytest.mark.parametrize(
-    ("turns", "expected"),
-    [
-        ((Turn.STEP,), (3, 0, 0)),  # nothing to wait for
-        ((None, Turn.STEP), (3, 10, 0)),
-        ((None, Turn.SNAPSHOT, Turn.STEP), (3, 10, 100)),
-        ((None, Turn.SNAPSHOT, None, Turn.STEP), (3, 20, 100)),  # held until the checkpoint is on disk
-    ],
-)
-def test_handshake_idleness_and_snapshots_are_phases_of_their_own(
-    turns: tuple[Turn | None, ...], expected: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Learner(SimpleNamespace):
+    """A wake event of a collector: every wait takes 10 ns, and by its end the learner has taken the next action."""
+
+    def wait(self, timeout_s: float) -> bool:
+        self.clock.advance(10)
+        self.actions.pop(0)()
+        return True
+
+
+def test_handshake_idleness_and_snapshots_are_phases_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot comes before the next step, and holds the collector until the checkpoint is on disk."""
     clock = FakeClock()
     ledger = Ledger(CollectorPhase, clock)
     ledger.end_warmup()
+    learner = Learner(clock=clock, actions=[])
+    collector = make(ledger=ledger, wake_event=learner, to_wake=[SimpleNamespace(set=lambda: clock.advance(3))])
     monkeypatch.setattr("offpolicy.collect.collector.take_snapshot", lambda collector: clock.advance(100))
-    assert make(gate=SlowGate(clock, *turns), ledger=ledger).wait_turn()
-    phases_ns = ledger.account().phases_ns
-    assert tuple(phases_ns[name] for name in ("handshake", "learner_wait", "snapshot")) == expected
-    assert sum(phases_ns.values()) == sum(expected)
+    leader = collector.control.leader
+
+    def put(word: RankWord, value: int) -> Callable[[], None]:
+        return lambda: operator.setitem(leader, word, value)
+
+    grant, request, release = (
+        put(RankWord.GRANTED, 9),
+        put(RankWord.SNAPSHOT_REQUEST, 1),
+        put(RankWord.SNAPSHOT_RELEASE, 1),
+    )
+    spent = []
+    for actions in ([], [request, grant, release]):
+        learner.actions += actions
+        if not actions:
+            grant()
+        assert collector.wait_turn()
+        spent.append([ledger.account().phases_ns[name] for name in ("handshake", "learner_wait", "snapshot")])
+        put(RankWord.GRANTED, 0)()
+        collector.env_steps += 1
+    assert spent == [[3, 0, 0], [6, 30, 103]]
+    assert sum(ledger.account().phases_ns.values()) == 139
+
+
+def test_the_collector_steps_up_to_its_grant_and_then_waits() -> None:
+    collector = make()
+    collector.env_steps, learner = 2, LearnerGate(collector.control, 0, WakeEvent.create(), [collector.wake_event])
+    learner.grant(3)
+    assert collector.wait_turn()
+    collector.env_steps = 3
+    timer = threading.Timer(0.05, lambda: learner.grant(4))
+    timer.start()
+    assert collector.wait_turn()
+    timer.join()
+    assert learner.env_steps == 3
+
+
+def test_a_finishing_collector_still_serves_the_last_snapshot_and_exits_when_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A snapshot that the disk has refused is answered, too."""
+    collector = make()
+    words, leader = collector.control.collectors[0], collector.control.leader
+    leader[RankWord.GRANTED] = 100
+    found = []
+    for number, error in enumerate((OSError(errno.ENOSPC, "full"), OSError("unknown"), None), start=1):
+        monkeypatch.setattr("offpolicy.collect.collector.take_snapshot", lambda _, error=error: error)
+        stop(collector, Stop.FINISH)
+        leader[RankWord.SNAPSHOT_REQUEST] = number
+        timer = threading.Timer(0.05, lambda: stop(collector, Stop.EXIT))
+        timer.start()
+        assert not collector.wait_turn()
+        timer.join()
+        found.append((words[CollectorWord.SNAPSHOT_DONE], words[CollectorWord.SNAPSHOT_ERRNO]))
+    assert found == [(1, errno.ENOSPC), (2, errno.EIO), (3, 0)]
 
 
 def test_a_step_in_which_the_environment_raises_counts_nothing_and_new_episodes_follow() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import threading
-from functools import partial
 
 import pytest
 
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Stop
-from offpolicy.processes.handshake import CollectorGate, LearnerGate, Turn
+from offpolicy.processes.handshake import LearnerGate
 from offpolicy.processes.shared_memory import WakeEvent
 
 
@@ -18,83 +16,13 @@ def new_page(num_ranks: int = 1, num_collectors: int = 1) -> ControlPage:
     return ControlPage(buffer, num_ranks, num_collectors)
 
 
-@pytest.fixture
-def gates() -> tuple[ControlPage, CollectorGate, LearnerGate]:
-    control = new_page()
-    collector_wake, learner_wake = WakeEvent.create(), WakeEvent.create()
-    return (
-        control,
-        CollectorGate(control, 0, collector_wake, [learner_wake]),
-        LearnerGate(control, 0, learner_wake, [collector_wake]),
-    )
-
-
-Gates = tuple[ControlPage, CollectorGate, LearnerGate]
-
-
-def turn(collector: CollectorGate, env_steps: int) -> Turn:
-    """The turn of a collector whose grants count env steps."""
-    collector.announce(env_steps, env_steps)
-    return collector.wait_turn(lambda granted: env_steps < granted)
-
-
-def test_the_collector_steps_up_to_its_grant_and_then_waits(gates: Gates) -> None:
-    _, collector, learner = gates
-    learner.grant(3)
-    assert turn(collector, 2) is Turn.STEP
-    timer = threading.Timer(0.05, lambda: learner.grant(4))
-    timer.start()
-    assert turn(collector, 3) is Turn.STEP
-    timer.join()
-
-
 @pytest.mark.promise("no-hang")
-def test_a_stop_request_ends_the_learners_wait(gates: Gates) -> None:
-    control, _, learner = gates
+def test_a_stop_request_ends_the_learners_wait() -> None:
+    control = new_page()
+    learner = LearnerGate(control, 0, WakeEvent.create(), [])
     control.host[HostWord.STOP] = Stop.FINISH
     learner.wait_for(1000)
     assert learner.env_steps == 0
-
-
-def test_a_snapshot_comes_before_the_next_step_and_holds_the_collector(gates: Gates) -> None:
-    control, collector, learner = gates
-    learner.grant(100)
-    turns: list[Turn] = []
-
-    def collect() -> None:
-        turns.append(turn(collector, 1))
-        collector.answer_snapshot(lambda: None)
-        turns.append(turn(collector, 1))
-
-    control.leader[RankWord.SNAPSHOT_REQUEST] += 1
-    thread = threading.Thread(target=collect)
-    thread.start()
-    thread.join(0.2)
-    assert turns == [Turn.SNAPSHOT]  # held although 99 steps are granted
-    learner.release_snapshot()
-    thread.join(2.0)
-    assert turns == [Turn.SNAPSHOT, Turn.STEP]
-
-
-def test_a_finishing_collector_still_serves_the_last_snapshot_and_leaves_when_asked(gates: Gates) -> None:
-    control, collector, learner = gates
-    learner.grant(100)
-    control.host[HostWord.STOP] = Stop.FINISH
-    control.leader[RankWord.SNAPSHOT_REQUEST] += 1
-    assert turn(collector, 1) is Turn.SNAPSHOT
-    collector.answer_snapshot(lambda: None)
-    learner.release_snapshot()
-    control.host[HostWord.STOP] = Stop.EXIT
-    assert turn(collector, 1) is Turn.STOP
-
-
-def test_a_refused_snapshot_counts_as_answered_until_the_next_one_is_on_disk(gates: Gates) -> None:
-    control, collector, _ = gates
-    control.leader[RankWord.SNAPSHOT_REQUEST] += 1
-    for error, reported in (((errno.ENOSPC, "full"), errno.ENOSPC), (("unknown",), errno.EIO), ((), 0)):
-        collector.answer_snapshot(partial(OSError, *error) if error else lambda: None)
-        assert control.collectors[0][CollectorWord.SNAPSHOT_DONE] == 1
-        assert control.collectors[0][CollectorWord.SNAPSHOT_ERRNO] == reported
 
 
 def test_the_learner_waits_until_every_collector_has_done_its_share() -> None:
