@@ -57,8 +57,7 @@ def saved_run(
     (path / "config.yaml").touch()
     run = SimpleNamespace(
         path=path, env=EnvConfig(measure=measure), cfg=SimpleNamespace(seed=3),
-        checkpoint=SimpleNamespace(env_steps=50), actor=lambda: None, require_spaces=lambda spec: None,
-        seed=3,
+        checkpoint=SimpleNamespace(env_steps=50), actor=lambda: None, require_spaces=lambda spec: None, seed=3,
     )  # fmt: skip
     monkeypatch.setattr("offpolicy.commands.saved_run.SavedRun", SimpleNamespace(find=lambda path, choice: run))
     left = iter(found)
@@ -91,19 +90,13 @@ def test_a_measure_that_no_policy_has_is_refused_and_the_returns_are_kept(
     assert json.loads((tmp_path / "eval.jsonl").read_text())["mean_reward"] == 1.5
 
 
-def test_the_results_of_the_runs_before_one_that_fails_are_recorded(
+def test_the_results_before_one_that_fails_are_recorded_and_never_glued_to_a_torn_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Typed
 ) -> None:
-    saved_run(tmp_path, monkeypatch, episodes(1.0), EnvFailure("it broke"))
-    assert "it broke" in refused("eval", f"a={tmp_path}", f"b={tmp_path}", code=1)
-    assert json.loads((tmp_path / "eval.jsonl").read_text())["mean_reward"] == 1.0
-
-
-def test_a_record_is_never_glued_to_a_torn_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Typed) -> None:
     """A disk that was full took a part of a line; the next record was lost with it."""
-    saved_run(tmp_path, monkeypatch, episodes(1.0, math.nan))
+    saved_run(tmp_path, monkeypatch, episodes(1.0, math.nan), EnvFailure("it broke"))
     (tmp_path / "eval.jsonl").write_text('{"env_steps": 40, "mean_reward": 7.0}\n{"env_steps": 45, "mean')
-    printed("eval", tmp_path)
+    assert "it broke" in refused("eval", f"a={tmp_path}", f"b={tmp_path}", code=1)
     records = [json.loads(line) for line in (tmp_path / "eval.jsonl").read_text().splitlines()]
     assert [(one["env_steps"], one["mean_reward"]) for one in records] == [(40, 7.0), (50, None)]
 

@@ -37,9 +37,6 @@ def test_the_newest_checkpoint_is_taken_and_damaged_ones_are_named(
     manifest.write_text("{")
     assert SavedRun.find(running, choice()).checkpoint.env_steps == 10
     assert "step-000000000020/MANIFEST.json" in capsys.readouterr().err
-
-
-def test_a_run_without_a_checkpoint_is_refused(running: Path) -> None:
     shutil.rmtree(running / "checkpoints")
     with pytest.raises(CheckpointError, match="holds no usable checkpoint"):
         SavedRun.find(running, choice())

@@ -84,20 +84,18 @@ def near(gamma: float, seed: int) -> list[float]:
 Start = Callable[[Returns], Runs]
 
 
-def test_the_best_is_printed_as_a_command(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_comes_first_each_trial_has_all_seeds_and_the_best_is_a_command(
+    start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
     runs = start(near)
-    assert swept("algo=sac", "--trials", "6") == 0
-    best = min((cfg.algo.gamma for cfg in runs.started), key=lambda gamma: abs(gamma - 0.95))
-    assert capsys.readouterr().out.splitlines()[-1] == f"offpolicy train algo=sac algo.gamma={best}"
-    assert len({cfg.algo.gamma for cfg in runs.started}) == 6
-
-
-def test_the_default_is_the_first_trial_and_each_has_all_seeds(start: Start) -> None:
-    runs = start(near)
-    swept("total_timesteps=5000", "--trials", "2", "--seeds", "3")
-    assert [cfg.seed for cfg in runs.started] == [1, 2, 3] * 2
-    assert [cfg.algo.gamma for cfg in runs.started[:3]] == [0.99] * 3
+    assert swept("algo=sac", "total_timesteps=5000", "--trials", "6", "--seeds", "3") == 0
+    gammas = [cfg.algo.gamma for cfg in runs.started]
+    assert [cfg.seed for cfg in runs.started] == [1, 2, 3] * 6
+    assert (gammas[:3], len(set(gammas))) == ([0.99] * 3, 6)
     assert {cfg.total_timesteps for cfg in runs.started} == {5000}
+    best = min(gammas, key=lambda gamma: abs(gamma - 0.95))
+    command = f"offpolicy train algo=sac total_timesteps=5000 algo.gamma={best}"
+    assert capsys.readouterr().out.splitlines()[-1] == command
 
 
 @pytest.mark.parametrize(("option", "count"), [("--seeds=2", 1), ("--no-prune", 0)])
