@@ -46,10 +46,7 @@ REFUSALS = {  # what an operating system says to a command, mostly to its stdout
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code.
-
-    A reader who leaves early ends it as the signal SIGPIPE would; a full disk fails it.
-    """
+    """Runs one command and returns its exit code; without a reader that of SIGPIPE, on a full disk 74."""
     words = sys.argv[1:] if argv is None else list(argv)
     with interrupts_exit():
         open_streams()

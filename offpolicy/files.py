@@ -121,10 +121,9 @@ class AppendFile:
 
 
 class JsonlFile(AppendFile):
-    """An append-only file of JSON lines.
+    """An append-only file of JSON lines, which drops a torn last line when it is opened.
 
-    On opening, a torn last line is dropped; with `resume_step`, records beyond that env step, or beyond
-    `resume_updates`, move to `<name>.superseded.jsonl`, because the resumed run is going to make those again.
+    Records beyond `resume_step` or `resume_updates`, which a resumed run makes again, move to `*.superseded.jsonl`.
     """
 
     def __init__(self, path: Path, resume_step: int | None, resume_updates: int | None = None) -> None:
@@ -190,10 +189,7 @@ def _mend(path: Path, last_step: float, last_updates: float) -> None:
 
 
 class Disk:
-    """The operations that change a disk, as one object: tests record them, fail them and replay them up to a crash.
-
-    Every method raises `OSError`; nothing is durable before the matching fsync returned.
-    """
+    """The operations that change a disk; nothing is durable before its fsync has returned. All raise OSError."""
 
     def mkdir(self, path: Path) -> None:
         """Makes a directory in an existing one."""

@@ -20,10 +20,7 @@ PATIENCE_S = 5.0  # without a byte that is read, after which the end of a run wa
 
 
 def open_descriptors() -> None:
-    """Opens what the caller has closed (`>&-`) on /dev/null; Python's own streams stay as they are.
-
-    The first file that a run opens would otherwise become its stdout, and a child's stdout would overwrite it.
-    """
+    """Opens what the caller has closed (`>&-`) on /dev/null, else the first file of a run would become its stdout."""
     for fd in range(len(STANDARD)):
         try:
             os.fstat(fd)

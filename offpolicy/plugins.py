@@ -1,8 +1,4 @@
-"""Plug-ins: what other installed packages add by entry points; each is imported when its name is used, not before.
-
-A name that is ours too, or that two packages give, and an entry point that cannot be imported are refused where the
-name is used; the refusal names package and entry point.
-"""
+"""Plug-ins: what other installed packages add by entry points; each is imported, or refused, when its name is used."""
 
 from __future__ import annotations
 
@@ -54,10 +50,7 @@ def names(group: str) -> tuple[str, ...]:
 
 
 def find(group: str, name: str, key: str, ours: Collection[str] = ()) -> Plugin | None:
-    """Returns the plug-in of a name; None where there is none. Raises `ConfigError` where the name says two things.
-
-    `key` is the configuration's, for the refusal; `ours` are the names that we give ourselves.
-    """
+    """Returns the plug-in of a name, or None. Raises `ConfigError`, naming `key`, for a name of two, or of `ours`."""
     found = [plugin for plugin in installed(group) if plugin.name == name]
     if found and name in ours:
         raise ConfigError(f"{key}: {name} is ours, and {found[0]} gives it too; uninstall that package")

@@ -118,10 +118,9 @@ def read_summary(run: Path) -> Mapping[str, Any]:  # Any: values of JSON
 
 def known_summary(run: Path) -> Mapping[str, Any]:  # Any: values of JSON
     """Returns `summary.json` of a run; empty where there is none to read, as before its end."""
-    try:
+    with contextlib.suppress(ConfigError):
         return read_summary(run)
-    except ConfigError:
-        return {}
+    return {}
 
 
 def last_summary(run: Path) -> Mapping[str, Any]:  # Any: values of JSON

@@ -154,15 +154,14 @@ def comparison(labelled: Mapping[str, Episodes], measure: str | None) -> Rendera
     return Group(results, against, f"{counted(count, 'episode')} each, begun alike for all; {bounds}")
 
 
-def _interval_text(of: Callable[..., Interval], *columns: Float64, decimals: int = 1) -> str:
-    """Returns value and bounds, if there are any, of what the columns [E] have: without decimals where it is large."""
+def _interval_text(of: Callable[..., Interval], *columns: Float64, decimals: int | None = None) -> str:
+    """Returns the interval of what the columns [E] have, with so many decimals, else by its size; none from 1000 on."""
     is_known = ~np.isnan(sum(columns))  # an environment may report a measure of some episodes only
     if not is_known.any():
         return UNKNOWN
     interval = of(*(column[is_known] for column in columns))
     known = [number for number in interval if not math.isnan(number)]
     largest = max(map(abs, known))
-    is_small = decimals == 1 and largest < 1.0
-    decimals = decimals if largest < 1000.0 else 0
+    is_small, decimals = decimals is None and largest < 1.0, 0 if largest >= 1000.0 else decimals or 1
     value, *bounds = (three_digits(number) if is_small else f"{number:z,.{decimals}f}" for number in known)
     return f"{value} [{', '.join(bounds)}]" if bounds else value

@@ -91,20 +91,15 @@ def test_the_usable_cores_are_those_of_the_tightest_limit(tmp_path: Path) -> Non
 # -- memory limits ----------------------------------------------------------------------------------------------------
 
 
-def in_memory_cgroups(tmp_path: Path, cgroup: str, *mounts: str) -> list[tuple[int, int, str]]:
-    """Limit, used bytes and directory below `tmp_path` of the groups of a process."""
-    found = machine.memory_limits(process_in(tmp_path, cgroup, *mounts))
-    return [(limit.limit, limit.used, str(limit.directory.relative_to(tmp_path))) for limit in found]
-
-
 def test_the_memory_limits_of_a_group_and_of_those_around_it_count(tmp_path: Path) -> None:
     stat = "anon 5\ninactive_file 30\nactive_file 7\n"
     group(tmp_path / "cg", memory__max="max\n", memory__current="999\n", memory__stat=stat)
     group(tmp_path / "cg/pod", memory__max="500\n", memory__current="130\n", memory__stat=stat)
     group(tmp_path / "cg/pod/job", memory__max="200\n", memory__current="90\n", memory__stat=stat)
-    limits = in_memory_cgroups(tmp_path, "0::/pod/job\n", f"/ {tmp_path}/cg rw - cgroup2 cgroup2 rw")
-    assert limits == [(200, 60, "cg/pod/job"), (500, 100, "cg/pod")]
-    assert machine.memory(tmp_path / "self") == (140, 200)
+    process = process_in(tmp_path, "0::/pod/job\n", f"/ {tmp_path}/cg rw - cgroup2 cgroup2 rw")
+    job, pod = tmp_path / "cg/pod/job", tmp_path / "cg/pod"
+    assert machine.memory_limits(process) == [(200, 60, job), (500, 100, pod)]
+    assert machine.memory(process) == (140, 200)
 
 
 def test_version_1_has_its_memory_limit_in_the_hierarchy_of_the_memory_controller(tmp_path: Path) -> None:
@@ -112,7 +107,8 @@ def test_version_1_has_its_memory_limit_in_the_hierarchy_of_the_memory_controlle
     files = {"memory__limit_in_bytes": "300\n", "memory__usage_in_bytes": "100\n", "memory__stat": stat}
     group(tmp_path / "memory/job", **files)
     mounts = (f"/ {tmp_path}/cpu rw - cgroup cgroup rw,cpu", f"/ {tmp_path}/memory rw - cgroup cgroup rw,memory")
-    assert in_memory_cgroups(tmp_path, "4:memory:/job\n2:cpu:/\n0::/\n", *mounts) == [(300, 60, "memory/job")]
+    process = process_in(tmp_path, "4:memory:/job\n2:cpu:/\n0::/\n", *mounts)
+    assert machine.memory_limits(process) == [(300, 60, tmp_path / "memory/job")]
 
 
 # -- GPU --------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,9 @@ def test_a_plugin_is_found_without_an_import_and_says_where_it_is_from(site: Pat
     assert str(plugin) == "mypkg_a 1.2 (entry point offpolicy.algos: mine = mypkg_a:VALUE)"
     assert plugin.label == "algos mine of mypkg_a 1.2"
     assert "mypkg_a" not in sys.modules
-    assert plugins.load(plugin, int) == 3
+    assert plugins.load(plugin, int) == plugins.resolve(plugin, "mypkg_a:VALUE") == 3
+    with pytest.raises(ConfigError, match=r"mypkg_a 1.2 .*: mypkg_a.deep:rule cannot be imported"):
+        plugins.resolve(plugin, "mypkg_a.deep:rule")
 
 
 def test_a_name_of_ours_and_a_name_of_two_packages_are_refused(site: Path) -> None:
@@ -57,12 +59,3 @@ def test_one_that_cannot_be_used_is_named(site: Path) -> None:
         named = f"{name} 1.2 .*entry point offpolicy.algos: broken_{index} = {name}:X"
         with pytest.raises(ConfigError, match=f"{named}.*{problem}"):
             plugins.load(plugin, int)
-
-
-def test_what_a_plugin_names_itself_is_imported_later(site: Path) -> None:
-    make_package(site, "mypkg_e", "def rule():\n    return 5", {ALGOS: "mine = mypkg_e:rule"})
-    plugin = plugins.find(ALGOS, "mine", "algo")
-    assert plugin is not None
-    assert plugins.resolve(plugin, "mypkg_e:rule")() == 5
-    with pytest.raises(ConfigError, match=r"mypkg_e 1.2 .*: mypkg_e.deep:rule cannot be imported"):
-        plugins.resolve(plugin, "mypkg_e.deep:rule")
