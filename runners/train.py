@@ -21,14 +21,7 @@ from offpolicy.config.run_files import read_config, write_config
 from offpolicy.config.schema import RESUMABLE, RunConfig, plugins_of
 from offpolicy.config.sections import RANK_RUNNERS
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
-from offpolicy.errors import (
-    EXIT_OK,
-    CheckpointError,
-    ConfigError,
-    CrashLoopError,
-    SaveError,
-    StartError,
-)
+from offpolicy.errors import EXIT_OK, CheckpointError, ConfigError, CrashLoopError, SaveError, StartError
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, own_config, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
 from offpolicy.launch.outcome import (
@@ -40,14 +33,7 @@ from offpolicy.launch.outcome import (
     outcome_of,
     print_failure,
 )
-from offpolicy.launch.preflight import (
-    check_fits,
-    check_restart,
-    check_same,
-    check_spaces,
-    find_origin,
-    preflight,
-)
+from offpolicy.launch.preflight import check_fits, check_restart, check_same, check_spaces, find_origin, preflight
 from offpolicy.launch.resources import plan_host, spin_rounds, track_names
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.launch.run_header import announce, open_run_logger, unread_warning
@@ -59,13 +45,7 @@ from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.summary import RunStatus
 from offpolicy.processes.deaths import Restarts
 from offpolicy.processes.fork_server import ForkServer
-from offpolicy.processes.signals import (
-    SignalKeeper,
-    drop_save_requests,
-    interrupts_exit,
-    signals_blocked,
-    signals_kept,
-)
+from offpolicy.processes.signals import SignalKeeper, drop_save_requests, interrupts_exit, signals_blocked, signals_kept
 from offpolicy.processes.supervisor import TICK_S, Failure, Supervisor, SupervisorConfig
 from offpolicy.runs import mark_latest
 from offpolicy.timing.clock import Stopwatch, unix_s
@@ -131,11 +111,7 @@ class Parts:
 
 
 def train_run(
-    cfg: RunConfig,
-    callbacks: Sequence[Callback] = (),
-    server: ForkServer | None = None,
-    *,
-    ends_process: bool = False,
+    cfg: RunConfig, callbacks: Sequence[Callback] = (), server: ForkServer | None = None, *, ends_process: bool = False
 ) -> Ended:
     """Trains from the start, or continues the run of the run directory.
 

@@ -28,14 +28,7 @@ class CollectorPolicy:
     """The collector's copy of the policy and its random streams, of which every collector has others."""
 
     def __init__(
-        self,
-        policy: Policy,
-        mailbox: Mailbox,
-        cfg: RunConfig,
-        spec: SpaceSpec,
-        *,
-        number: int,
-        num_collectors: int,
+        self, policy: Policy, mailbox: Mailbox, cfg: RunConfig, spec: SpaceSpec, *, number: int, num_collectors: int
     ) -> None:
         """`number` is that of the collector among the `num_collectors` of all hosts."""
         algo = cfg.algo

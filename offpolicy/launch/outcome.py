@@ -10,13 +10,7 @@ from typing import NamedTuple
 
 from offpolicy.collect.evaluations import read_scores, stop_reason
 from offpolicy.config.schema import RunConfig
-from offpolicy.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_TERMINATED,
-    Interrupted,
-    error_of,
-)
+from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, Interrupted, error_of
 from offpolicy.files import atomic_write
 from offpolicy.launch.monitor import Monitor
 from offpolicy.launch.run_dir import RunDir

@@ -79,13 +79,7 @@ class PrefetchSource(RateLimitedSource):
     has_batch_wait = True
 
     def __init__(
-        self,
-        spec: SourceSpec,
-        sampler: Sampler,
-        gate: LearnerGate,
-        steps: World,
-        updates: int,
-        timers: PackerTimers,
+        self, spec: SourceSpec, sampler: Sampler, gate: LearnerGate, steps: World, updates: int, timers: PackerTimers
     ) -> None:
         super().__init__(spec, sampler, gate, steps, updates)
         self._sampler = sampler

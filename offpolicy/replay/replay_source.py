@@ -148,14 +148,7 @@ class ReplaySource(RateLimitedSource):
 
     kind = "direct"
 
-    def __init__(
-        self,
-        spec: SourceSpec,
-        sampler: Sampler,
-        gate: LearnerGate,
-        steps: World,
-        updates: int,
-    ) -> None:
+    def __init__(self, spec: SourceSpec, sampler: Sampler, gate: LearnerGate, steps: World, updates: int) -> None:
         super().__init__(spec, sampler, gate, steps, updates)
         self._sampler = sampler
         values = host_block(spec.block_shape, torch.float32, spec.device)
