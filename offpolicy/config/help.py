@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from offpolicy.config.overrides import as_override, group_options, load_config, load_values
 from offpolicy.config.parsing import Spec, allowed_text, is_within
-from offpolicy.config.schema import RESUMABLE, RunConfig, specs
-from offpolicy.config.unread import unread_keys
+from offpolicy.config.schema import RESUMABLE, RunConfig, specs, unread_keys
 from offpolicy.errors import ConfigError
 from offpolicy.types import Json
 

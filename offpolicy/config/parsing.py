@@ -15,10 +15,13 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from offpolicy.config.foreign_names import OURS
 from offpolicy.types import Json
+
+if TYPE_CHECKING:
+    from offpolicy.config.schedules import Ramp
 
 T = TypeVar("T")
 Hint: TypeAlias = Any  # Any: a type, or a union of types
@@ -30,7 +33,7 @@ NO_CLASSES: Classes = MappingProxyType({})
 def option(default: Json, doc: str, **limits: Json) -> Any:  # Any: dataclasses.field is typed as the field's own type
     """A config field: its default, meaning, limits (`ge gt le lt choices`) and what it `needs`.
 
-    Nothing reads it where a condition of `needs` does not hold, such as "replay.source=auto,prefetch"; `rules.py` has
+    Nothing reads it where a condition of `needs` does not hold, such as "replay.source=auto,prefetch"; `schema.py` has
     their form. One that `is_required` must be given: its default only stands in for a bad value.
     """
     metadata = {"doc": doc, **limits}
@@ -72,14 +75,6 @@ def specs_of(cls: Hint, classes: Classes = NO_CLASSES, prefix: str = "", needs: 
 def hints_of(cls: Hint) -> Mapping[str, Hint]:
     """Returns the types of the fields of a dataclass."""
     return MappingProxyType(typing.get_type_hints(cls))
-
-
-class Structured(Protocol):
-    """A value of several keys, such as a schedule, where a plain one is allowed too."""
-
-    def problems(self, key: str, limits: Limits) -> list[str]:
-        """Returns the problems of it as the value of an option with `limits`."""
-        ...
 
 
 _BAD = object()  # stands for a value that is not allowed
@@ -144,7 +139,7 @@ class Parser:
         )
 
 
-def _structured(hint: Hint) -> type[Structured] | None:
+def _structured(hint: Hint) -> type[Ramp] | None:
     """Returns the dataclass that a union of a plain type and a dataclass allows."""
     found: list[Hint] = [part for part in typing.get_args(hint) if dataclasses.is_dataclass(part)]
     return found[0] if found else None

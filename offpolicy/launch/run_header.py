@@ -12,8 +12,7 @@ from offpolicy.collect.evaluations import best_of, last_result, read_scores
 from offpolicy.config.overrides import as_override
 from offpolicy.config.parsing import flatten
 from offpolicy.config.run_files import env_differences, read_config
-from offpolicy.config.schema import RunConfig, plugins_of
-from offpolicy.config.unread import unread_options
+from offpolicy.config.schema import RunConfig, plugins_of, unread_options
 from offpolicy.envs.make import MAX_EPISODE_STEPS
 from offpolicy.envs.vectorization import is_batched_task, slower_because
 from offpolicy.launch.resources import env_step_factors

@@ -29,8 +29,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from offpolicy import fault
 from offpolicy.config.parsing import flatten, is_within, plain
-from offpolicy.config.schema import RunConfig
-from offpolicy.config.unread import unread_keys
+from offpolicy.config.schema import RunConfig, unread_keys
 from offpolicy.errors import ConfigError
 from offpolicy.files import AppendFile
 from offpolicy.logger.drawing import AccountPictures

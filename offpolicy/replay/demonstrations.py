@@ -162,22 +162,16 @@ def demonstration_rows(found: Transitions, layout: RowLayout, *, gamma: float, n
 def to_env(action: Float32, spec: SpaceSpec) -> Float32:
     """Returns actions [N, A] of [-1, 1], clipped to it, or the numbers of discrete ones, in the environment's units."""
     low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
-    if spec.choices:
-        numbers: Float32 = (action + low).astype(np.float32)
-        return numbers
-    scaled: Float32 = (np.clip(action, -1.0, 1.0) * (high - low) / 2.0 + (high + low) / 2.0).astype(np.float32)
-    return scaled
+    units = action + low if spec.choices else np.clip(action, -1.0, 1.0) * (high - low) / 2.0 + (high + low) / 2.0
+    return np.asarray(units, np.float32)
 
 
 def from_env(action: Float64, spec: SpaceSpec) -> Float32:
     """The inverse of `to_env`; 0 where there is nothing to choose."""
     low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
-    if spec.choices:
-        numbers: Float32 = (action - low).astype(np.float32)
-        return numbers
     half = np.where(high > low, (high - low) / 2.0, np.inf)
-    scaled: Float32 = np.clip((action - (high + low) / 2.0) / half, -1.0, 1.0).astype(np.float32)
-    return scaled
+    own = action - low if spec.choices else np.clip((action - (high + low) / 2.0) / half, -1.0, 1.0)
+    return np.asarray(own, np.float32)
 
 
 def _read_npz(source: str) -> Arrays:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import yaml
 
 from offpolicy.config.overrides import conf_dir, group_options, load_config
-from offpolicy.config.schema import RunConfig
+from offpolicy.config.schema import RunConfig, unread_options
 from offpolicy.config.sections import RUNNER_DEFAULT_MODE
-from offpolicy.config.unread import unread_options
 
 
 def words_of_presets() -> list[list[str]]:

@@ -10,8 +10,7 @@ import pytest
 
 from offpolicy.config.overrides import load_config
 from offpolicy.config.parsing import merge, nested
-from offpolicy.config.schema import RunConfig
-from offpolicy.config.unread import unread_options
+from offpolicy.config.schema import RunConfig, unread_options
 from offpolicy.errors import ConfigError
 
 TWO_RANKS = {"name": "multi_gpu", "world_size": 2}
