@@ -15,13 +15,10 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from offpolicy.config.foreign_names import OURS
 from offpolicy.types import Json
-
-if TYPE_CHECKING:
-    from offpolicy.config.schedules import Ramp
 
 T = TypeVar("T")
 Hint: TypeAlias = Any  # Any: a type, or a union of types
@@ -139,8 +136,8 @@ class Parser:
         )
 
 
-def _structured(hint: Hint) -> type[Ramp] | None:
-    """Returns the dataclass that a union of a plain type and a dataclass allows."""
+def _structured(hint: Hint) -> Hint:
+    """Returns the dataclass that a union of a plain type and a dataclass, such as a `Ramp`, allows; else None."""
     found: list[Hint] = [part for part in typing.get_args(hint) if dataclasses.is_dataclass(part)]
     return found[0] if found else None
 
