@@ -22,7 +22,7 @@ from offpolicy.logger.end_screen import end_screen
 from offpolicy.logger.metrics import require_known, with_unilab_keys
 from offpolicy.logger.predictions import possible_advice, window_verdict
 from offpolicy.logger.provenance import Provenance
-from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
+from offpolicy.logger.record import Record, RunHeader, build_record, episode_keys
 from offpolicy.logger.sinks import JsonlSink, SafeSinks, Sink, SinkContext, Summary, Warn
 from offpolicy.logger.stragglers import StragglerWatch, rank_series
 from offpolicy.logger.timing_keys import Window
@@ -63,7 +63,9 @@ class OffPolicyLogger:
         self.prediction_error: float | None = None  # median of the newest, as a fraction; None as long as there are few
         self._window_begin: Snapshot | None = None  # of the last record
         self._learning: Snapshot | None = None  # the first one of learning
-        self._sinks, self._log, self._episodes = sinks, log, EpisodeWindow()
+        self._sinks, self._log = sinks, log
+        self._episodes: deque[EpisodeRecord] = deque(maxlen=100)
+        self._num_episodes = 0  # all that have finished
         self._stragglers, self._cause, self._rates = StragglerWatch(), SteadyCause(), RateWindow()
         self._errors: deque[float] = deque(maxlen=20)  # of the newest predictions
         self._is_stopping = False
@@ -95,15 +97,15 @@ class OffPolicyLogger:
 
         A record at the env step of the last one takes its place, so it begins where that one began.
         """
-        header, learning, last = self.header, of_iterations(snapshot), self.last_snapshot
-        previous = last
-        if self._window_begin is not None and last.env_steps == snapshot.env_steps:
+        header, previous = self.header, self.last_snapshot
+        if self._window_begin is not None and previous.env_steps == snapshot.env_steps:
             previous = self._window_begin
-        window = Window(previous, snapshot)
-        rates = self._rates.rates(learning, header.mode, header.num_hosts)
-        late = self._stragglers.straggler(previous, learning)
-        verdict = self._verdict(Window(previous, learning), rates, late)
-        record = build_record(window, self._episodes, self.last_eval, header, rates, verdict, late)
+        window, learning = Window(previous, snapshot), Window(previous, of_iterations(snapshot))
+        rates = self._rates.rates(learning.current, header.mode, header.num_hosts)
+        late = self._stragglers.straggler(learning)
+        verdict = self._verdict(learning, rates, late)
+        curves = episode_keys(self._episodes, self._num_episodes, self.last_eval)
+        record = build_record(window, learning, curves, header, rates, verdict, late)
         if self.prediction_error is not None:
             record["perf/prediction_error_pct"] = 100.0 * self.prediction_error
         if rates.predicted_steps_per_sec and rates.steps_per_sec:
@@ -111,7 +113,7 @@ class OffPolicyLogger:
         self.prediction_error = median(self._errors) if len(self._errors) >= FEWEST_ERRORS else None
         if self._learning is not None and snapshot.wall_s - self._learning.wall_s >= STEADY_S:
             # Since learning began, not of this window: an evaluation inside the window would multiply the time left.
-            since = compute_rates(self._learning, learning, header.mode, header.num_hosts)
+            since = compute_rates(self._learning, learning.current, header.mode, header.num_hosts)
             if since.steps_per_sec:
                 record["time/eta_s"] = max(0, header.total_timesteps - snapshot.env_steps) / since.steps_per_sec
         record = self.completed(record)
@@ -133,7 +135,7 @@ class OffPolicyLogger:
             self._sinks.each(lambda sink: sink.text("verdict", markdown, snapshot.env_steps))
         is_last = bool(snapshot.learners) and snapshot.learners[0].account.cooldown is not None
         self.view.record(record | every_rank, verdict, is_last=is_last)
-        for warning in self._stragglers.warnings(Window(last, learning)):
+        for warning in self._stragglers.warnings(learning):
             self.view.message(warning)
         return written
 
@@ -157,7 +159,8 @@ class OffPolicyLogger:
 
     def log_episode(self, episode: EpisodeRecord) -> None:
         """Records one finished training episode."""
-        self._episodes.add(episode)
+        self._episodes.append(episode)
+        self._num_episodes += 1
         self._sinks.each(lambda sink: sink.episode(episode))
 
     def log_eval(self, result: EvalResult) -> None:

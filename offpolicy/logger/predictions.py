@@ -77,9 +77,10 @@ def window_verdict(  # noqa: PLR0913  # what a verdict is made of, each needed
     learner, collector, cores = window.learner, window.collectors, window.cores
     if learner is None or collector is None:
         return None
-    if num_updates(window.current) == 0 or (learner.wall_ns == 0 and learner.total_ns > 0):
+    updates = num_updates(window.current)
+    if updates == 0 or (learner.wall_ns == 0 and learner.total_ns > 0):
         return WARMING_UP
-    if window.updates == 0 or learner.wall_ns <= 0 or collector.wall_ns <= 0:
+    if updates == num_updates(window.previous) or learner.wall_ns <= 0 or collector.wall_ns <= 0:
         return None
     if min(learner.total_ns, collector.total_ns) < LEAST_JUDGED_NS:
         return None

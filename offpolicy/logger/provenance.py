@@ -32,7 +32,7 @@ class Provenance:
     """The circumstances of one start of a run."""
 
     command: str
-    directory: str | None  # where it was given; None where it was removed since
+    directory: str  # where it was given
     git_commit: str | None  # of the checkout there, else of ours; with -dirty where files differ from it
     started: str  # ISO 8601, UTC
     host: str
@@ -41,22 +41,16 @@ class Provenance:
     @classmethod
     def of_this_process(cls, started_unix_s: float, argv: Sequence[str] | None = None) -> Provenance:
         """Returns what this process was started with: `offpolicy` with the words `argv`, else what was typed."""
-        here: Path | None = None  # it may have been removed
-        with contextlib.suppress(OSError):
-            here = Path.cwd()
-        commit = None if here is None else git_commit(here)
+        commit = git_commit(Path.cwd())
         if commit is None and (PACKAGE.parent / ".git").exists():
             commit = git_commit(PACKAGE.parent)
         program = Path(sys.argv[0])
-        if argv is not None:
-            words = ["offpolicy", *argv]
-        elif program.name == "offpolicy" or program.absolute().parent == PACKAGE:  # python -m offpolicy
-            words = ["offpolicy", *sys.argv[1:]]
-        else:
-            words = [Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]]
+        if argv is None and (program.name == "offpolicy" or program.absolute().parent == PACKAGE):
+            argv = sys.argv[1:]  # of the console script, or of python -m offpolicy
+        words = [Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]] if argv is None else ["offpolicy", *argv]
         return cls(
             command=utf8(shlex.join(words)),
-            directory=None if here is None else utf8(str(here)),
+            directory=utf8(str(Path.cwd())),
             git_commit=commit,
             started=datetime.fromtimestamp(started_unix_s, UTC).isoformat(timespec="seconds"),
             host=socket.gethostname(),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 
@@ -15,9 +15,9 @@ from offpolicy.config.schedules import Ramp
 from offpolicy.logger.stragglers import rank_keys
 from offpolicy.logger.timing_keys import Window, core_keys, device_keys, evaluator_keys, phase_keys, prefetch_keys
 from offpolicy.model.bottleneck import Verdict
-from offpolicy.model.rates import Rates, compute_rates, num_updates, policy_steps
+from offpolicy.model.rates import Rates, num_updates, policy_steps
 from offpolicy.model.throughput import collector_active_ns
-from offpolicy.model.windows import NS_PER_S, Elapsed, of_iterations
+from offpolicy.model.windows import NS_PER_S, Elapsed
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.types import NUM_LAGS, EpisodeRecord, EvalResult, Lateness, MetricTotals, RolloutTotals
 
@@ -66,49 +66,30 @@ class RunHeader:
         return algorithm_info(self.algo, self.stage).learns_from_rollouts
 
 
-@dataclass(slots=True)
-class EpisodeWindow:
-    """The last 100 finished training episodes, and the number of all of them."""
-
-    recent: deque[EpisodeRecord] = field(default_factory=lambda: deque(maxlen=100))
-    finished: int = 0
-
-    def add(self, episode: EpisodeRecord) -> None:
-        """Appends an episode; of more than 100 the oldest is dropped."""
-        self.recent.append(episode)
-        self.finished += 1
-
-
 def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     window: Window,
-    episodes: EpisodeWindow,
-    last_eval: EvalResult | None,
+    learning: Window,
+    curves: Record,
     header: RunHeader,
-    rates: Rates | None = None,
-    verdict: Verdict | None = None,
-    late: Lateness | None = None,
+    rates: Rates,
+    verdict: Verdict | None,
+    late: Lateness | None,
 ) -> Record:
     """Returns the record of the window: finite numbers and text only.
 
-    `rates` are those of a longer window where this one holds little; None: those of this one. `verdict` is the one to
-    show; None: unknown. `late` is the straggler. Phases are means per iteration in ms. Keys without data in the window
-    are absent, as are all timing keys with timing off.
+    `learning` is the window up to each side's last iteration. `curves` are the `episode_keys`. `rates` are those of a
+    longer window where this one holds little. `verdict` is the one to show; None: unknown. `late` is the straggler.
+    Phases are means per iteration in ms. Keys without data in the window are absent, as are all timing keys with timing
+    off.
     """
     current = window.current
-    learning = Window(window.previous, of_iterations(current))
-    rates = rates or compute_rates(window.previous, learning.current, header.mode, header.num_hosts)
     record: Record = {"env_steps": current.env_steps, "iteration": current.iteration, "wall_s": current.wall_s}
     record |= phase_keys(window, has_rollouts=header.has_rollouts)
     record |= prefetch_keys(window) | evaluator_keys(window) | device_keys(window) | core_keys(window, header.num_hosts)
     record |= rank_keys(window, late)
     record |= {
-        "perf/steps_per_sec": rates.steps_per_sec,
-        "perf/updates_per_sec": rates.updates_per_sec,
+        **{f"perf/{name}": value for name, value in asdict(rates).items() if name != "learner_active_s"},
         "perf/samples_per_sec": samples_per_sec(learning),
-        "perf/collector_capacity": rates.collector_capacity,
-        "perf/learner_capacity": rates.learner_capacity,
-        "perf/predicted_steps_per_sec": rates.predicted_steps_per_sec,
-        "perf/utd": rates.utd,
         "perf/update_debt": current.update_debt,
         "perf/learner_threads": header.learner_threads or None,
         "time/total_timesteps": current.env_steps,
@@ -125,7 +106,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     if verdict is not None:
         record |= {"perf/bottleneck": verdict.label, "perf/bottleneck_reason": verdict.reason}
         record |= {"perf/bottleneck_advice": "; ".join(one.text for one in verdict.advice)} if verdict.advice else {}
-    record |= _episode_keys(episodes, last_eval) | _metric_means(window)
+    record |= curves | _metric_means(window)
     # The schedules of learner and collectors; the learner reports the rate of `lr` as a metric.
     record |= {f"train/{name}": ramp.at(current.env_steps) for name, ramp in header.ramps.items() if name != "lr"}
     known = {key: value for key, value in record.items() if value is not None}
@@ -197,13 +178,13 @@ def _flops_keys(rates: Rates, collectors: Elapsed | None, header: RunHeader) -> 
     return record
 
 
-def _episode_keys(episodes: EpisodeWindow, result: EvalResult | None) -> Record:
-    """Returns the means of the last training episodes, and the last evaluation."""
-    record: Record = {"rollout/episodes": episodes.finished}
-    if episodes.recent:
-        successes = [episode.success for episode in episodes.recent if not math.isnan(episode.success)]
-        record["rollout/ep_rew_mean"] = fmean(episode.ep_return for episode in episodes.recent)
-        record["rollout/ep_len_mean"] = fmean(episode.ep_length for episode in episodes.recent)
+def episode_keys(recent: Collection[EpisodeRecord], finished: int, result: EvalResult | None) -> Record:
+    """Returns the means of the recent training episodes, the number of all `finished`, and the last evaluation."""
+    record: Record = {"rollout/episodes": finished}
+    if recent:
+        successes = [episode.success for episode in recent if not math.isnan(episode.success)]
+        record["rollout/ep_rew_mean"] = fmean(episode.ep_return for episode in recent)
+        record["rollout/ep_len_mean"] = fmean(episode.ep_length for episode in recent)
         record["rollout/success_rate"] = fmean(successes) if successes else None
     if result is not None:
         record |= {

@@ -64,9 +64,15 @@ def rank_series(window: Window) -> dict[str, float]:
     return record
 
 
+def counts_of(window: Window) -> dict[int, LateTotals]:
+    """Returns the counts of each rank with an iteration in the window."""
+    changes = [LateTotals(*map(sub, after.late, before.late)) for before, after in window.ranks]
+    return {rank: changes[rank] for rank in window.working}
+
+
 def lateness(window: Window) -> list[Lateness]:
     """Returns by how much each rank with an iteration in the window works longer than the median rank."""
-    counts = {rank: _counts(window, rank) for rank in window.working}
+    counts = counts_of(window)
     late_ms = {rank: counts[rank].late_ns / clock.iterations / NS_PER_MS for rank, clock in window.working.items()}
     usual_ms = median_low(late_ms.values()) if late_ms else 0.0
     return [
@@ -83,7 +89,7 @@ def straggler(window: Window, named: int | None = None) -> Lateness | None:
     70 % at least; of eight or more, all but one suffice. Of fewer than 50 iterations the margin grows with the noise of
     their mean. Of the rank `named` so far less is asked.
     """
-    counts = {rank: _counts(window, rank) for rank in window.working}
+    counts = counts_of(window)
     late = max(lateness(window), key=lambda each: counts[each.rank].capped_ns, default=None)
     if late is None:
         return None
@@ -99,12 +105,6 @@ def straggler(window: Window, named: int | None = None) -> Lateness | None:
     return late if late.share >= share and counts[late.rank].capped_ns - usual_ns > margin_ns else None
 
 
-def _counts(window: Window, rank: int) -> LateTotals:
-    """Returns the counts of a rank in the window; none before its first report."""
-    before, after = window.ranks[rank]
-    return LateTotals(*map(sub, after.late, before.late))
-
-
 class StragglerWatch:
     """Names the straggler of the last ten seconds, and warns of a rank that is slow for a minute.
 
@@ -117,14 +117,14 @@ class StragglerWatch:
         self._named: int | None = None
         self._slow_since_s: dict[int, float] = {}  # by rank; infinite once it has caused a warning
 
-    def straggler(self, previous: Snapshot, current: Snapshot) -> Lateness | None:
-        """Returns the straggler at the end of the window from `previous` to `current`, None where there is none."""
+    def straggler(self, window: Window) -> Lateness | None:
+        """Returns the straggler at the end of the window, None where there is none."""
         # A record that takes the place of the last one begins where that one began, which is known already.
-        if not self._ends or previous.wall_s > self._ends[-1].wall_s:
-            self._ends.append(previous)
-        while len(self._ends) > 1 and self._ends[1].wall_s <= current.wall_s - WINDOW_S:
+        if not self._ends or window.previous.wall_s > self._ends[-1].wall_s:
+            self._ends.append(window.previous)
+        while len(self._ends) > 1 and self._ends[1].wall_s <= window.current.wall_s - WINDOW_S:
             self._ends.popleft()
-        late = straggler(Window(self._ends[0], current), self._named)
+        late = straggler(Window(self._ends[0], window.current), self._named)
         self._named = None if late is None else late.rank
         return late
 

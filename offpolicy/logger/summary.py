@@ -72,7 +72,8 @@ def build_summary(
     window = Window(baseline, of_iterations(snapshot))
     rates = compute_rates(baseline, window.current, header.mode, header.num_hosts)
     learner = snapshot.learners[0].account if snapshot.learners else None
-    pipeline, late, evaluation = window_pipeline(window, rates, header), straggler(window), result.last_eval
+    pipeline, late = window_pipeline(window, rates, header), straggler(window)
+    evaluation = result.last_eval or EvalResult(0, math.nan, math.nan, math.nan, episodes=0)
     verdict = window_verdict(window, rates, header, error=result.prediction_error, late=late)
     if verdict is None or verdict.bottleneck == Bottleneck.WARMING_UP:
         # Rank 0 alone of the ranks: a missing account of another one may be a late report, not timing switched off.
@@ -91,9 +92,9 @@ def build_summary(
         "wall_s": snapshot.wall_s,
         "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
         "eval": {
-            "mean_reward": _finite(evaluation.mean_reward) if evaluation is not None else None,
-            "std_reward": _finite(evaluation.std_reward) if evaluation is not None else None,
-            "episodes": evaluation.episodes if evaluation is not None else 0,
+            "mean_reward": evaluation.mean_reward if math.isfinite(evaluation.mean_reward) else None,
+            "std_reward": evaluation.std_reward if math.isfinite(evaluation.std_reward) else None,
+            "episodes": evaluation.episodes,
         },
         "rollout": {"ep_rew_mean": result.training_return},
         "timing": _timing_section(snapshot, late),
@@ -126,10 +127,6 @@ def build_summary(
         "versions": versions(),
         "hardware": {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "gpu": result.gpu},
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _timing_section(snapshot: Snapshot, late: Lateness | None) -> dict[str, Any]:  # Any: nested mapping

@@ -22,15 +22,7 @@ from offpolicy.model.windows import (
     tagged_excess_ns,
 )
 from offpolicy.timing.phases import CollectorPhase, CoreClass, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
-from offpolicy.types import (
-    NO_ACCOUNT,
-    DeviceTotals,
-    LearnerTotals,
-    MetricTotals,
-    SchedulerStats,
-    Snapshot,
-    TaggedTime,
-)
+from offpolicy.types import NO_ACCOUNT, DeviceTotals, LearnerTotals, MetricTotals, SchedulerStats, Snapshot, TaggedTime
 
 MS_PER_S = 1000.0
 STATISTICS = ("p50", "p95", "p99", "max")
@@ -54,11 +46,6 @@ class Window:
         self.each_collector = [each.elapsed for each in collector_windows(previous, current)]
         self.collectors = sum_of([clock for clock in self.each_collector if clock is not None])
         self.cores = cores_elapsed(previous, current)
-
-    @property
-    def updates(self) -> int:
-        """The updates of the shared networks in the window."""
-        return self.ranks[0][1].updates - self.ranks[0][0].updates if self.ranks else 0
 
 
 def sum_of(clocks: list[Elapsed]) -> Elapsed | None:

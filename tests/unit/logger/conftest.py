@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from offpolicy.logger.predictions import window_verdict
-from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
+from offpolicy.logger.record import Record, RunHeader, build_record, episode_keys
 from offpolicy.logger.timing_keys import Window
 from offpolicy.model.bottleneck import Verdict
 from offpolicy.model.rates import compute_rates
+from offpolicy.model.windows import of_iterations
 from offpolicy.timing.histogram import bins_of
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.types import (
@@ -86,12 +87,13 @@ def evaluation() -> EvalResult:
 @pytest.fixture
 def record(make_snapshot: MakeSnapshot, evaluation: EvalResult, header: RunHeader) -> Record:
     """The record between the 500th and the 1000th update."""
-    window = EpisodeWindow()
-    window.add(EpisodeRecord(200, 0, -1000.0, 200, False, True, float("nan")))
-    window.add(EpisodeRecord(400, 0, -500.0, 100, True, False, 1.0))
+    episodes = [
+        EpisodeRecord(200, 0, -1000.0, 200, False, True, float("nan")),
+        EpisodeRecord(400, 0, -500.0, 100, True, False, 1.0),
+    ]
     before, after = make_snapshot(500), make_snapshot(1000)
     verdict = verdict_of(before, after, header)
-    return build_record(Window(before, after), window, evaluation, header, verdict=verdict)
+    return record_between(before, after, header, verdict=verdict, curves=episode_keys(episodes, 2, evaluation))
 
 
 def verdict_of(
@@ -101,7 +103,14 @@ def verdict_of(
     return window_verdict(Window(before, after), rates, header, error=error, late=late)
 
 
-def record_between(
-    before: Snapshot, after: Snapshot, header: RunHeader, late: Lateness | None = None, result: EvalResult | None = None
+def record_between(  # noqa: PLR0913  # what a record is made of
+    before: Snapshot,
+    after: Snapshot,
+    header: RunHeader,
+    late: Lateness | None = None,
+    verdict: Verdict | None = None,
+    curves: Record | None = None,
 ) -> Record:
-    return build_record(Window(before, after), EpisodeWindow(), result, header, late=late)
+    learning = Window(before, of_iterations(after))
+    rates = compute_rates(before, learning.current, header.mode, header.num_hosts)
+    return build_record(Window(before, after), learning, curves or {}, header, rates, verdict, late)

@@ -10,12 +10,10 @@ import pytest
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from offpolicy.analysis.records import RunRecords, read_run, records_of
+from offpolicy.analysis.records import RunRecords, read_run
 from offpolicy.logger.metrics import (
     COLLECTOR_ROWS,
     LEARNER_ROWS,
-    METRICS,
-    our_key,
     vocabulary_of,
     with_unilab_keys,
 )
@@ -190,20 +188,3 @@ def test_a_run_with_both_names_is_read_as_the_same_run(tmp_path: Path) -> None:
     assert (both.notes, both.unlike) == ((), frozenset())
     for key, column in plain.columns.items():
         np.testing.assert_array_equal(both.columns[key], column, err_msg=key)
-
-
-def test_unilabs_names_alone_are_read_as_our_numbers(tmp_path: Path) -> None:
-    """The inverse: what a dashboard of UniLab would show, read as compare reads a run of UniLab."""
-    added = [key for key in with_unilab_keys(OURS) if key not in OURS]
-    marks = ("timing/learner_checkpoint_ms", "time/elapsed_s")
-    row = {
-        key: value for key, value in with_unilab_keys(OURS).items() if key not in marks and not isinstance(value, str)
-    }
-    renamed = {our_key(key) for key in added} - {"env_steps"}
-    theirs = {key: value for key, value in row.items() if key not in renamed}
-    found = records_of(tmp_path, [theirs], None)
-    assert found.vocabulary.name == "UniLab E2 (from #639)"
-    assert found.columns["timing/collector_waits_ms"].tolist() == [0.5]  # theirs is the wait among others
-    for key, value in row.items():
-        if key in METRICS and key != "timing/collector_learner_wait_ms":
-            assert found.columns[key].tolist() == [value], key

@@ -13,7 +13,6 @@ import pytest
 
 from offpolicy.config.schedules import Ramp
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.types import (
     NO_ACCOUNT,
@@ -25,9 +24,7 @@ from offpolicy.types import (
     MetricTotals,
     RolloutTotals,
     Snapshot,
-    SpaceSpec,
 )
-from tests.fakes import FakeClock
 from tests.unit.logger.conftest import record_between, verdict_of
 
 GOLDEN = Path(__file__).with_name("golden_record.json")
@@ -198,63 +195,36 @@ def test_without_rollouts_the_lag_is_per_vector_step(header: RunHeader) -> None:
 
 MS = 1_000_000
 NUM_ITERATIONS = 40
-SPEC = SpaceSpec(11, 3, (-1.0,) * 3, (1.0,) * 3)
-NETS = {"algo": {"name": "td3", "hidden_dims": [24, 16]}}
 
 
-def learner(update_ms: int, wait_ms: int) -> LearnerTotals:
-    """A loop of waits and updates."""
-    clock = FakeClock()
-    ledger = Ledger(LearnerPhase, clock)
-    ledger.end_warmup()
-    for _ in range(NUM_ITERATIONS):
-        with ledger.phase(LearnerPhase.COLLECTOR_WAIT):
-            clock.advance(wait_ms * MS)
-        with ledger.phase(LearnerPhase.TRAIN):
-            clock.advance(update_ms * MS)
-        ledger.close()
-    return LearnerTotals(ledger.account(), NUM_ITERATIONS, 0, 0.0, NO_METRICS)
+def account(**mean_ms: int) -> Account:
+    phases_ns = {phase: NUM_ITERATIONS * ms * MS for phase, ms in mean_ms.items()}
+    return Account(sum(phases_ns.values()), 0, NUM_ITERATIONS, phases_ns, 0)
 
 
-def collector(num_envs: int, act_ms: int, step_ms: int, wait_ms: int) -> CollectorTotals:
-    """A loop of waits, decisions and steps, of which every tenth is a reset row in one of the environments."""
-    clock = FakeClock()
-    ledger = Ledger(CollectorPhase, clock)
-    ledger.end_warmup()
-    spans = {
-        CollectorPhase.LEARNER_WAIT: wait_ms,
-        CollectorPhase.ACTION_SELECT: act_ms,
-        CollectorPhase.ENV_STEP: step_ms,
-    }
-    for _ in range(NUM_ITERATIONS):
-        for phase, ms in spans.items():
-            with ledger.phase(phase):
-                clock.advance(ms * MS)
-        ledger.close()
-    env_steps = NUM_ITERATIONS * num_envs - NUM_ITERATIONS // 10
-    return CollectorTotals(ledger.account(), env_steps, NUM_ITERATIONS, 0.0, NUM_ITERATIONS)
-
-
-def record_of(header: RunHeader, *collectors: CollectorTotals, update_ms: int = 20, wait_ms: int = 0) -> Record:
-    learners = (learner(update_ms, wait_ms),)
-    after = Snapshot(9.0, 100, NUM_ITERATIONS, learners, collectors, 100, 1000, 0.0)
-    return record_between(NO_COUNTERS, after, header)
-
-
-@pytest.fixture
-def counted(header: RunHeader) -> RunHeader:
-    return dataclasses.replace(header, flops_per_update=3e6, attainable_flops_per_sec=6e8)
-
-
-def test_flops_per_sec_of_an_update_of_known_work_and_duration_are_exact(counted: RunHeader) -> None:
-    record = record_of(counted, collector(1, 1, 1, 18))
+@pytest.mark.parametrize("num_collectors", [1, 3])
+@pytest.mark.parametrize("wait_ms", [0, 500])
+def test_flops_and_the_share_of_env_steps_are_of_active_time(
+    header: RunHeader, num_collectors: int, wait_ms: int
+) -> None:
+    """A decision is made for every environment, even those just reset."""
+    rank = LearnerTotals(account(collector_wait=wait_ms, train=20), NUM_ITERATIONS, 0, 0.0, NO_METRICS)
+    steps = account(learner_wait=wait_ms, action_select=2, env_step=6)
+    collector = CollectorTotals(steps, 7 * NUM_ITERATIONS - 4, NUM_ITERATIONS, 0.0, NUM_ITERATIONS)
+    counted = dataclasses.replace(
+        header, flops_per_update=3e6, attainable_flops_per_sec=6e8, flops_per_decision=900.0, num_envs=7
+    )
+    record = record_between(NO_COUNTERS, snapshot_of([rank], [collector] * num_collectors), counted)
     assert record["perf/flops_per_sec"] == pytest.approx(3e6 / 0.020, rel=1e-12)
     assert record["perf/flops_of_attainable"] == pytest.approx(0.25, rel=1e-12)
+    assert record["perf/collector_flops_per_sec"] == pytest.approx(7 * 900.0 / 0.002, rel=1e-12)
+    assert record["perf/env_step_share"] == 0.75
 
 
 def test_samples_per_sec_are_those_of_all_ranks_each_on_its_own_clock(make_snapshot: Any, header: RunHeader) -> None:
-    before, after = (both_ranks(make_snapshot(updates)) for updates in (100, 200))
-    after = dataclasses.replace(after, wall_s=99.0)  # the supervisor's clock is another one
+    before, after = make_snapshot(100), make_snapshot(200)
+    before = dataclasses.replace(before, learners=before.learners * 2)
+    after = dataclasses.replace(after, learners=after.learners * 2, wall_s=99.0)  # the supervisor's clock is another
     record = record_between(before, after, header)
     assert record["perf/samples_per_sec"] == pytest.approx(2 * 256 / 6.6e-3)
     assert "perf/samples_per_sec" not in record_between(after, after, header)
@@ -266,32 +236,6 @@ def test_the_samples_of_the_warm_up_are_in_no_rate(make_snapshot: Any, header: R
     record = record_between(NO_COUNTERS, dataclasses.replace(after, learners=(warm,)), header)
     whole = record_between(NO_COUNTERS, after, header)["perf/samples_per_sec"]
     assert record["perf/samples_per_sec"] == pytest.approx(0.75 * whole)  # type: ignore[operator]  # numbers
-
-
-def both_ranks(snapshot: Snapshot) -> Snapshot:
-    return dataclasses.replace(snapshot, learners=snapshot.learners * 2)
-
-
-def test_flops_per_sec_exclude_waits(counted: RunHeader) -> None:
-    busy, waiting = (record_of(counted, collector(1, 1, 1, 18), wait_ms=wait_ms) for wait_ms in (0, 50))
-    for key in ("perf/flops_per_sec", "perf/flops_of_attainable"):
-        assert busy[key] == waiting[key]
-
-
-@pytest.mark.parametrize("num_envs", [1, 7])
-@pytest.mark.parametrize("num_collectors", [1, 3])
-def test_decisions_are_counted_for_every_environment_even_those_just_reset(
-    header: RunHeader, num_envs: int, num_collectors: int
-) -> None:
-    by_hand = 2.0 * (11 * 24 + 24 * 16 + 16 * 3)
-    known = dataclasses.replace(header, flops_per_decision=by_hand, num_envs=num_envs)
-    record = record_of(known, *[collector(num_envs, 2, 5, 13)] * num_collectors)
-    assert record["perf/collector_flops_per_sec"] == pytest.approx(num_envs * by_hand / 0.002, rel=1e-12)
-
-
-def test_env_step_share_is_a_fraction_of_active_time(header: RunHeader) -> None:
-    for wait_ms in (0, 500):
-        assert record_of(header, collector(4, 2, 6, wait_ms))["perf/env_step_share"] == 0.75
 
 
 def test_restarts_are_in_the_record_from_the_first_one_on(make_snapshot: Any, header: RunHeader) -> None:

@@ -167,7 +167,7 @@ def named_by_second(*spells: tuple[float, int]) -> list[int | None]:
         iterations, share = 60 * second, sum(shares[:second]) / max(second, 1)
         ranks = (late_rank(iterations, 0.0, 0.0), late_rank(iterations, 3.0 * share, share))
         snapshot = Snapshot(float(second), iterations, iterations, ranks, (), 0, 1, 0.0)
-        late = watch.straggler(before, snapshot)
+        late = watch.straggler(Window(before, snapshot))
         named.append(None if late is None else late.rank)
         before = snapshot
     return named[1:]
