@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from offpolicy.errors import ConfigError
 
@@ -54,10 +53,6 @@ class HostInfo:
     def is_alone(self) -> bool:
         """True if there is no other host."""
         return self.num_hosts == 1
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain data."""
-        return asdict(self)
 
 
 def require_interface(name: str | None, host: HostInfo) -> None:

@@ -43,7 +43,7 @@ class RendezvousResult:
 
 def agree(host: HostInfo, proposal: Proposal, timeout_s: float) -> RendezvousResult:
     """Agrees with the other hosts. Raises `HangError` if they do not all come, `ConfigError` if they differ."""
-    request = {"host": host.to_json(), "proposal": asdict(proposal), "timeout_s": timeout_s}
+    request = {"host": asdict(host), "proposal": asdict(proposal), "timeout_s": timeout_s}
     target = "offpolicy.distributed.rendezvous:exchange_proposals"
     try:
         answer = call_in_child(target, request, timeout_s=timeout_s + GRACE_S)

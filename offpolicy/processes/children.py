@@ -159,20 +159,20 @@ def reap_adopted(known: Collection[int]) -> None:
 
 def is_stopped(pid: int) -> bool:
     """True for a process that a signal, or a debugger, has stopped."""
-    return _stat(pid)[:1] in ([b"T"], [b"t"])
+    return _stat(pid)[0] in "Tt"
 
 
 def start_ticks(pid: int) -> int | None:
     """Returns when a process started, in clock ticks since the boot; None for one that has ended."""
     fields = _stat(pid)
-    return int(fields[_STARTED]) if fields and fields[0] not in (b"Z", b"X") else None
+    return None if fields[0] in "ZX" else int(fields[_STARTED])
 
 
-def _stat(pid: int) -> list[bytes]:
-    """Returns state, parent and what follows of /proc/<pid>/stat, as bytes; nothing for a process that is gone."""
+def _stat(pid: int) -> list[str]:
+    """Returns state, parent and what follows of /proc/<pid>/stat; the state X of a process that is gone."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    return []
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
+    return ["X"]
 
 
 def wait_readable(timeout_s: float, *fds: int) -> bool:

@@ -2,9 +2,9 @@
 
 An interpreter that imports torch takes seconds of CPU, a fork of one that has done so takes milliseconds (ADR 1). The
 server has one thread, computes nothing and never initialises CUDA, so a fork inherits no lock that another thread holds
-and no pool of threads. (Where the user gives OPENBLAS_NUM_THREADS, NumPy's library ends its threads before a fork.) It
-forks twice and ends the process between. The kernel then gives the new process to the nearest subreaper, which is the
-process that asked for the fork: that one waits for it, and the fork dies with it.
+and no pool of threads. It forks twice and ends the process between: the kernel gives the new process to the nearest
+subreaper, which is the process that asked for the fork. A request is a number of descriptors, which follow, and its
+answer a pid, or an errno below 0, all in decimal digits.
 """
 
 from __future__ import annotations
@@ -41,14 +41,11 @@ from offpolicy.processes.children import (
 )
 from offpolicy.processes.signals import cleaned_up, signals_blocked
 
-# Rounds in which a thread of libgomp waits for the others before it gives its core away. By default it spins for
-# milliseconds, and where another program has the core of one of them an update takes several times as long. With a
-# third of these rounds a thread often sleeps between two of the products of an update, and updates are slower by 20 %.
+# Rounds in which a thread of libgomp waits for the others before it gives its core away (ADR 45). By default it spins
+# for milliseconds, and an update takes several times as long where another program has the core of one of them.
 SPIN_ROUNDS = 3_000
-# For a learner that tries its numbers of threads (ADR 45). Its threads stay awake in the serial parts of an update, and
-# in a collector's turn that is short.
-LONG_SPIN_ROUNDS = 60_000
-MESSAGE_BYTES = 64  # of a request or an answer, at most: each is a number in decimal digits
+LONG_SPIN_ROUNDS = 60_000  # of a learner that tries its numbers of threads; they stay awake between two products
+MESSAGE_BYTES = 64  # of a request or an answer, at most
 READY = 0  # the answer that the server gives by itself, once it has imported everything
 MOST_FDS = 200  # descriptors in one message; the kernel takes 253
 TIMEOUT_S = 120.0  # of an answer of the server, or to a call, unless another one is set
@@ -62,10 +59,7 @@ _SERVE = (
 
 
 class ForkServer:
-    """The client's side: a request is a number of descriptors, which follow, its answer a pid, or an errno below 0.
-
-    Use it on the main thread and as a context manager: its exit ends the server.
-    """
+    """The client's side. Use it on the main thread and as a context manager: its exit ends the server."""
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str], spin_rounds: int = SPIN_ROUNDS) -> None:
         """`modules`: what it imports, in this order; it forks between two of them, too.
@@ -90,11 +84,6 @@ class ForkServer:
     def close(self) -> None:
         """Ends the server; its forks run on."""
         self._opened.close()
-
-    @property
-    def pid(self) -> int:
-        """The server's process id."""
-        return self._process.pid
 
     def is_ready(self, timeout_s: float) -> bool:
         """Waits until the server has imported everything, for `timeout_s` at most; True if it has.
@@ -172,7 +161,7 @@ class ForkServer:
                 )  # fmt: skip
             opened.callback(self._process.wait)
             opened.callback(self._process.kill)
-            self._is_ready = False
+            self.pid, self._is_ready = self._process.pid, False
             self._opened = opened.pop_all()
 
     def _send(self, fds: Sequence[int]) -> None:
@@ -265,8 +254,7 @@ def call_in_child(
 def serve(fd: int, parent_pid: int, modules: Sequence[str]) -> NoReturn:
     """Imports the modules, then forks on request; ends when the client closes the socket `fd`, or dies.
 
-    The signals of a run stay blocked, as the client has blocked them at the start, in a fork until `leave_signals`: a
-    stop is often sent to all processes of a group.
+    The signals of a run stay blocked in a fork until `leave_signals`: a stop is often sent to all processes of a group.
     """
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)

@@ -40,14 +40,11 @@ def handle_signals(numbers: Sequence[signal.Signals], handler: Handler) -> dict[
 def interrupts_exit() -> Iterator[None]:
     """Lets a stop signal end the process at once, with no traceback, where nothing is open that must be closed.
 
-    A `KeyboardInterrupt` would be wrapped, or swallowed, by the libraries that the start calls, and SIGTERM would leave
-    what the start has started. Where a signal is ignored or handled by the caller, nothing changes.
+    A `KeyboardInterrupt` would be swallowed by libraries that the start calls, and SIGTERM would leave what it has
+    started. Where a signal is ignored or handled by the caller, nothing changes.
     """
     replaced = (signal.default_int_handler, signal.SIG_DFL, _exit)
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    before = {number: handler for number, handler in before.items() if handler in replaced}
-    for number in before:
-        signal.signal(number, _exit)
+    before = handle_signals([number for number in STOP_SIGNALS if signal.getsignal(number) in replaced], _exit)
     try:
         yield
     finally:
@@ -133,8 +130,8 @@ def signals_kept(*, ends_process: bool = False) -> Iterator[SignalKeeper]:
     """Keeps the run's signals; those that are left at the end of the block go to the handlers before it.
 
     To block them is not enough: the kernel gives a signal that the main thread blocks to a thread of a library.
-    `ends_process`: the process ends with the block. Once they are dropped, the signals are then ignored from there on:
-    an interpreter that is being taken down calls no handler of Python's, and would die of them.
+    `ends_process`: the process ends with the block. Once dropped, signals are then ignored: an interpreter that is
+    being taken down calls no handler of Python's, and would die of them.
     """
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     keeper = SignalKeeper(reader)
@@ -168,21 +165,19 @@ def signals_blocked() -> Iterator[None]:
 
 
 def leave_signals() -> None:
-    """Does nothing about the run's signals, which are the supervisor's; those that came while blocked are dropped.
+    """Lets the run's signals, which are the supervisor's, do nothing; SIGTERM ends processes that this one forks.
 
-    A handler that does nothing, not SIG_IGN: that would pass to the programs an environment starts, and stay with them.
-    Processes that it forks can be ended by SIGTERM again.
+    By a handler, not by SIG_IGN, which would pass to the programs that an environment starts.
     """
     handle_signals(RUN_SIGNALS, _do_nothing)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, RUN_SIGNALS)
     os.register_at_fork(after_in_child=_be_terminable)
 
 
-def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """The handler of signals that are the supervisor's."""
+def _do_nothing(number: int, frame: FrameType | None) -> None: ...
 
 
 def _be_terminable() -> None:
-    """Lets SIGTERM end a process that was forked off: it has inherited that this one does nothing about it."""
+    """Lets SIGTERM end a process that has inherited `_do_nothing`."""
     if signal.getsignal(signal.SIGTERM) is _do_nothing:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

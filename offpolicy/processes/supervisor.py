@@ -100,8 +100,8 @@ class Supervisor:
         self._has_lost_one = False  # True after a death that the run survives: all processes begin again
         self._deadline_s: float | None = None  # of the stop
         self._is_hastened = self._is_killing = False  # a learner is lost, so nothing will be saved; all were killed
-        self._ticked_s = config.elapsed_s()
-        self._now_s = 0.0  # this clock stands still while nothing runs, so that no pause counts against a child
+        # This clock stands still while nothing runs, so that no pause counts against a child.
+        self._ticked_s, self._now_s = config.elapsed_s(), 0.0
         self._counts, self._counts_s = (-1, -1), 0.0  # of env steps and updates, and since when they stand
 
     def __enter__(self) -> Supervisor:
