@@ -57,10 +57,10 @@ class Rank:
         timer = make_device_timer(StreamSync(CPU), self.ledger, is_enabled=True)
         self.exchange = GroupExchange(self.group, CPU, timer, self.ledger)
 
-    def world(self, env_steps: int = 0, *, wants_report: bool = False, leads: bool = False) -> World:
+    def world(self) -> World:
         """This rank's side of the agreements."""
-        requests = (wants_report, False)
-        return World(Gate(env_steps), lambda: requests, self.ledger, self.exchange, self.group, is_leader=leads)
+        gate: Any = None  # of collectors, which there are none of
+        return World(gate, lambda: (False, False), self.ledger, self.exchange, self.group)
 
     def learner(self, seed: int = 1, **algo: Any) -> Learner:
         return make_learner(config(**algo), SPEC, CPU, seed, self.exchange)
@@ -223,38 +223,6 @@ def poisoned(rank: Rank) -> Answer:
     return answer
 
 
-# -- what is agreed --------------------------------------------------------------------------------------
-
-
-class Gate:
-    """The steps of a host."""
-
-    def __init__(self, env_steps: int) -> None:
-        self.env_steps = env_steps
-
-    def wait_for(self, env_steps: int) -> None: ...
-
-    def grant(self, env_steps: int) -> None: ...
-
-
-def meetings(rank: Rank) -> Answer:
-    """Meetings in which leadership, wish for a report and wish to stop are given by rank."""
-    cases: dict[str, tuple[tuple[bool, bool], tuple[bool, bool], tuple[bool, bool]]] = {
-        "one host": ((True, False), (False, False), (False, False)),
-        "two hosts": ((True, True), (False, False), (False, False)),
-        "rank 0 wants a report": ((True, False), (True, False), (False, False)),
-        "rank 1 wants a report": ((True, False), (False, True), (False, False)),
-        "rank 1 stops": ((True, False), (False, False), (False, True)),
-        "both stop": ((True, False), (False, False), (True, True)),
-    }
-    answer: Answer = {}
-    for case, (leads, reports, stops) in cases.items():
-        world = rank.world((10, 25)[rank.index], wants_report=reports[rank.index], leads=leads[rank.index])
-        has_stopped = world.agree(is_stopping=stops[rank.index])
-        answer[case] = [world.env_steps, world.is_reporting, has_stopped, world.stopped_by]
-    return answer
-
-
 # -- processes --------------------------------------------------------------------------------------------------------
 
 CHECKS: dict[str, Callable[[Rank], Answer]] = {
@@ -264,7 +232,6 @@ CHECKS: dict[str, Callable[[Rank], Answer]] = {
     "normalised by one": lambda rank: normalised(rank, shown_by=(0,)),
     "common start": common_start,
     "poisoned": poisoned,
-    "meetings": meetings,
 }
 LOSS_TIMEOUT_S = 3.0
 

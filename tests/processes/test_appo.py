@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes.conftest import LiveRun, StartRun, kill_and_resume, last_checkpoint, run_to_end
-from tests.processes.test_delays import POINT, SLOW_STEP, Run, train
+from tests.processes.test_delays import POINT, SLOW_STEP
 
 pytestmark = pytest.mark.mp
 TINY_APPO = (
@@ -29,18 +29,6 @@ TINY_APPO = (
 )
 ENDLESS = "total_timesteps=100000000"
 REPEATABLE = ("collect.mode=alternate", "total_timesteps=1000", "checkpoint.every=100", "algo.lr_schedule=kl_adaptive")
-DELAYED = ("algo=appo", "algo.epochs=1", "algo.num_minibatches=1", "env.num_envs=1", "rollout.length=10")
-
-
-def delayed_run(directory: Path, *overrides: str, slow_ms: int = 0) -> Run:
-    """A whole run whose learner is slowed down."""
-    mine = (
-        "algo.learning_starts=1000",
-        "algo.batch_size=256",
-        "algo.hidden_dims=[16,16]",
-    )  # the defaults that BASE changes for SAC
-    environ = {"SLOW_UPDATE_MS": str(slow_ms)} if slow_ms else {}
-    return train(directory, (*DELAYED, *mine, *overrides), environ)
 
 
 @pytest.fixture(scope="module")
@@ -119,16 +107,3 @@ def test_a_run_stopped_inside_a_rollout_resumes_there(start_run: StartRun, tmp_p
     # Rollouts of 20 transitions: the open one was finished, not started again.
     env_steps = run.summary()["env_steps"]
     assert stopped_at + 100 <= env_steps < stopped_at + 100 + 20
-
-
-@pytest.mark.slow
-@pytest.mark.alone
-def test_a_full_ring_is_the_collectors_learner_wait(tmp_path: Path) -> None:
-    run = delayed_run(tmp_path, POINT, "total_timesteps=400", slow_ms=50)
-    rollout_ms = run.median("timing/collector_rollout_ms")
-    assert rollout_ms >= 50
-    assert run.median("timing/collector_learner_wait_ms") * 10 > 0.5 * rollout_ms
-    assert run.median("timing/learner_collector_wait_ms") < 5
-    assert run.summary["bottleneck"]["verdict"] == "learner"
-    # One rollout waits while another one is learnt from: it was collected with the weights of before.
-    assert run.median("perf/policy_lag") == 1.0

@@ -16,21 +16,17 @@ STALL_S = 3.0
 
 
 @pytest.mark.promise("account-true", "account-closes")
-@pytest.mark.parametrize("end", [signal.SIGKILL, pytest.param(signal.SIGCONT, marks=pytest.mark.slow)])
-def test_a_collector_that_stalls_is_waited_for_and_its_time_is_kept(start_run: StartRun, end: signal.Signals) -> None:
-    """Frozen for 3 s; then killed, or thawed and the run stopped: whatever comes after, the summary has the 3 s."""
+def test_a_collector_that_stalls_is_waited_for_and_its_time_is_kept(start_run: StartRun) -> None:
+    """Frozen for 3 s, then killed: the summary has the 3 s."""
     run = start_run(*ENDLESS, "runner.max_restarts=0")
     run.wait_for_updates()
     begin_s = time.monotonic()
     usual_s = waited_s(run.records())
     os.kill(run.pid_of("collector"), signal.SIGSTOP)
     time.sleep(STALL_S)
-    os.kill(run.pid_of("collector"), end)
-    if end == signal.SIGCONT:
-        run.signal(signal.SIGINT)
+    os.kill(run.pid_of("collector"), signal.SIGKILL)
     assert run.finish()[0] != 0
-    longest_s = time.monotonic() - begin_s  # the learner waits until it hears of the collector's end
-    assert run.summary()["status"] == ("interrupted" if end == signal.SIGCONT else "failed")
+    longest_s = time.monotonic() - begin_s  # until the supervisor has reaped the collector
     phases_s = run.summary()["timing"]["learner"]["phases_s"]
     assert STALL_S - 0.3 <= phases_s["collector_wait"] - usual_s <= longest_s + 1.0
     assert sum(phases_s.values()) - phases_s["warmup"] - phases_s["collector_wait"] < STALL_S

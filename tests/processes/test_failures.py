@@ -222,15 +222,6 @@ def test_a_bad_value_is_refused_with_exit_2(start_run: Any, overrides: str, word
     assert not run.directory.exists()
 
 
-@pytest.mark.promise("run-dir")
-def test_a_finished_run_is_never_overwritten(start_run: Any, finished_copy: Path) -> None:
-    before = (finished_copy / "metrics.jsonl").read_text()
-    code, _, err = start_run(*FINISHED, "resume=never").finish()
-    assert code == 2
-    assert "never overwritten" in err
-    assert (finished_copy / "metrics.jsonl").read_text() == before
-
-
 def test_resuming_with_another_configuration_is_refused_with_every_difference(
     start_run: Any, finished_copy: Path
 ) -> None:

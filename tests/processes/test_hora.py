@@ -86,27 +86,6 @@ def test_a_student_killed_resumes_bitwise_without_its_teacher(
         assert (again / name).read_bytes() == (whole / name).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        pytest.param(
-            ("algo=hora",),
-            "env.id: Pendulum-v1 observes no groups, allowed a Dict with obs, privileged for algo=hora",
-            marks=pytest.mark.slow,
-        ),
-        ((*ADAPT[1:], "teacher=TEACHER", "algo.latent_dim=4", "algo.hidden_dims=[8]"), "write algo.latent_dim=3"),
-    ],
-)
-def test_a_configuration_that_does_not_fit_is_refused_without_a_run(
-    run_cli: RunCli, teacher: Path, tmp_path: Path, words: tuple[str, ...], message: str
-) -> None:
-    named = [word.replace("TEACHER", str(teacher)) for word in words]
-    done = run_cli(["train", *named, "run_dir=refused"])
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert not (tmp_path / "refused").exists()
-
-
 @pytest.mark.slow
 def test_policies_are_compared_under_other_physics(run_cli: RunCli, teacher: Path) -> None:
     words = ("--episodes", "4", "--random", "--set", "env.kwargs.physics=held_out")

@@ -111,21 +111,6 @@ def test_a_nan_of_one_rank_makes_all_refuse_the_same_step_and_is_traced_to_it(an
 
 # -- what they agree on -----------------------------------------------------------------------------------------------
 
-AGREED: dict[str, list[Any]] = {
-    # env steps (10 on the host of rank 0, 25 on that of rank 1), is reporting, has stopped, stopped by
-    "one host": [10, False, False, None],
-    "two hosts": [35, False, False, None],
-    "rank 0 wants a report": [10, True, False, None],
-    "rank 1 wants a report": [10, False, False, None],
-    "rank 1 stops": [10, False, True, 1],
-    "both stop": [10, False, True, 0],
-}
-
-
-@pytest.mark.promise("ranks-together")
-def test_a_meeting_agrees_on_steps_report_and_stop(answers: Any) -> None:
-    assert answers["meetings"] == [AGREED, AGREED]
-
 
 # -- what they say of each other --------------------------------------------------------------------------------------
 
@@ -153,14 +138,6 @@ def test_a_frozen_rank_is_named(tmp_path: Path) -> None:
     """Rank 0, which serves the store."""
     [answer] = losses("freeze-0", tmp_path, (1,))
     assert "rank 0" in answer["error"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("end", ["die", "freeze"])
-def test_of_three_ranks_both_survivors_name_the_lost_one(tmp_path: Path, end: str) -> None:
-    for answer in losses(f"{end}-1", tmp_path, (0, 2), num_ranks=3):
-        assert "lost rank 1: it died" in answer["error"]
-        assert answer["took_s"] < LOSS_TIMEOUT_S + 3.0
 
 
 @pytest.mark.slow

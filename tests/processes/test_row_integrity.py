@@ -129,19 +129,6 @@ counts = pytest.mark.parametrize(
 
 @pytest.mark.promise("no-torn-row")
 @counts
-def test_the_sampler_hands_out_what_it_drew(count: int) -> None:
-    with written() as field:
-        sampler, out = field.sampler(), np.empty((2048, LAYOUT.width), dtype=np.float32)
-        for _ in range(0, count, len(out)):
-            first = [ring.oldest for ring in field.rings]
-            draw = sampler.fill(out)
-            assert (draw.position >= np.array(first)[draw.ring]).all()
-            assert (out[:, :7] == numbers(draw.position, draw.ring)).all()
-            assert bad_rows(out) == 0
-
-
-@pytest.mark.promise("no-torn-row")
-@counts
 def test_the_prefetching_source_hands_out_whole_rows(count: int) -> None:
     """Also while they are in use: the packing thread is busy meanwhile."""
     with written() as field:

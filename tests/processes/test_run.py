@@ -27,6 +27,7 @@ def test_a_run_completes_and_its_time_account_closes(finished_run: LiveRun) -> N
         assert sum(account["phases_s"].values()) + account["other_s"] == pytest.approx(account["wall_s"], abs=1e-6)
     assert finished_run.checkpoints()[-1] == "step-000000001100"
     assert "bottleneck=" in finished_run.out
+    assert f"updates: {summary['kernels']}" in finished_run.out
     assert {"config.yaml", "metrics.jsonl", "episodes.jsonl", "summary.json", "train.log"} <= {
         path.name for path in finished_run.directory.iterdir()
     }

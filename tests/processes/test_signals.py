@@ -162,23 +162,6 @@ def test_a_run_whose_output_nobody_reads_trains_and_saves_when_it_is_stopped(unr
 # -- evaluations and pauses -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.promise("no-hang")
-def test_a_pause_of_everything_is_not_a_hang(start_run: Any, traces: Any) -> None:
-    run = start_run(*ENDLESS, "env.step_timeout_s=1")
-    run.wait_for_updates()
-    everybody = [run.process.pid, *(pid for pid in traces.processes() if pid != run.process.pid)]
-    for pid in everybody:
-        os.kill(pid, signal.SIGSTOP)
-    time.sleep(12.0)
-    for pid in everybody:
-        os.kill(pid, signal.SIGCONT)
-    time.sleep(2.0)
-    assert run.process.poll() is None
-    run.signal(signal.SIGINT)
-    assert run.finish()[0] == 130
-
-
 # -- a resume that is stopped -----------------------------------------------------------------------------------------
 
 STOPPED = """

@@ -30,18 +30,6 @@ def test_a_run_says_which_threads_and_mode_were_fastest_and_records_them(start_r
     assert run.records()[-1]["perf/learner_threads"] == threads
 
 
-@NEEDS_TWO_CORES
-def test_a_resumed_run_continues_with_the_threads_of_its_checkpoint(start_run: StartRun) -> None:
-    first = start_run(*AUTO, "collect.mode=auto")
-    assert first.finish(120)[0] == 0
-    chosen = [first.summary()[key] for key in ("threads", "mode")]
-    again = start_run("total_timesteps=2500", command=("resume", "run"))
-    code, out, err = again.finish(120)
-    assert (code, err) == (0, "")
-    assert "fastest: " not in out
-    assert [again.summary()[key] for key in ("threads", "mode")] == chosen
-
-
 @pytest.mark.alone
 @pytest.mark.timeout(600)
 @NEEDS_TWO_CORES

@@ -22,9 +22,7 @@ EVERY = ("eval.every=100", "eval.episodes=1")
             pytest.param(overrides, id=name, marks=pytest.mark.slow)
             for name, overrides in {
                 "beside": ("eval.beside=true",),
-                "double_buffer": ("eval.beside=false", "runner=double_buffer"),
                 "two_ranks": ("eval.beside=true", "runner=multi_gpu", "runner.world_size=2", "device=cpu"),
-                "free": ("eval.beside=false", "algo=td3", "collect.mode=free"),
             }.items()
         ),
     ],

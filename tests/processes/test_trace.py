@@ -26,11 +26,6 @@ RUNS = {
         ("runner=multi_gpu", "runner.world_size=2", "collect.num_collectors=2"),
         {"learner 0", "learner 1", "collector 0", "collector 1", "supervisor"},
     ),
-    "appo": (
-        ("train", *(word for word in TINY if not word.startswith(("algo.learning", "algo.batch")))),
-        ("algo=appo", "rollout.length=20", "env.num_envs=2", "algo.num_minibatches=2"),
-        {"learner 0", "collector 0", "supervisor"},
-    ),
     "hora": ((*TEACH, "run_dir=run"), (), {"learner 0", "collector 0", "supervisor"}),
 }
 

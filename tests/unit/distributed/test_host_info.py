@@ -33,10 +33,8 @@ def test_the_place_is_what_torchrun_says() -> None:
     assert not host.is_alone
 
 
-@pytest.mark.parametrize("agent", [{}, {"TORCHELASTIC_USE_AGENT_STORE": "False"}])
-def test_the_store_is_ours_where_the_launcher_opens_none(agent: dict[str, str]) -> None:
-    others = {name: value for name, value in TORCHRUN.items() if name != "TORCHELASTIC_USE_AGENT_STORE"}
-    assert HostInfo.of_launcher(others | agent).is_store_ours
+def test_the_store_is_ours_where_the_launcher_opens_none() -> None:
+    assert HostInfo.of_launcher(TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "False"}).is_store_ours
 
 
 def test_several_supervisors_per_host_are_refused_with_what_to_write_instead() -> None:
@@ -52,8 +50,5 @@ def test_an_interface_that_does_not_exist_is_refused_with_those_that_do() -> Non
 def test_across_hosts_the_interface_must_be_named() -> None:
     with pytest.raises(ConfigError, match=r"^runner\.interface: got null, but 3 hosts "):
         require_interface(None, HostInfo(num_hosts=3))
-
-
-@pytest.mark.parametrize("name", [None, "lo"])
-def test_a_host_on_its_own_needs_no_interface_and_takes_one_that_it_has(name: str | None) -> None:
-    require_interface(name, HostInfo())
+    for name in (None, "lo"):
+        require_interface(name, HostInfo())

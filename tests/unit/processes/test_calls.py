@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from offpolicy.errors import ConfigError, EnvFailure
-from offpolicy.processes.children import describe_exit
 from offpolicy.processes.fork_server import ChildError, ChildTimeout, ForkServer, call_in_child
-from offpolicy.processes.signals import signals_blocked
 from tests.unit.processes.conftest import wait_until
 
 MODULE = """
@@ -24,7 +22,6 @@ def echo(payload):
     os.write(1, b"written")
     return payload
 
-def paths(_): return sys.path
 def refuse(problems): raise ConfigError(problems)
 def fail(_): raise EnvFailure("step 3")
 def stumble(_): return [][0]
@@ -84,12 +81,6 @@ def test_call_returns_the_json_result_whatever_the_function_prints() -> None:
     with ForkServer([], os.environ) as server:
         assert call_in_child("callee:echo", payload, server=server) == payload
         assert server.is_ready(20.0)  # it is left to its owner
-
-
-def test_the_working_directory_is_searched_last() -> None:
-    paths = call_in_child("callee:paths")
-    assert paths[-1] == os.getcwd()
-    assert "" not in paths
 
 
 def test_the_error_is_raised_also_where_taking_down_the_interpreter_would_abort_the_child() -> None:
@@ -163,28 +154,11 @@ def test_child_dies_with_its_parent(tmp_path: Path) -> None:
     assert is_gone(int(path.read_text()))
 
 
-def test_exit_codes_in_words() -> None:
-    words = [describe_exit(code) for code in (3, -9, -40)]
-    assert words == ["exited with code 3", "was killed by SIGKILL", "was killed by signal 40"]
-
-
 def is_gone(pid: int) -> bool:
     """True once the process has ended; a zombie counts."""
     stat = Path(f"/proc/{pid}/stat")
     wait_until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
     return True
-
-
-def test_held_signals_arrive_after_the_block() -> None:
-    arrived: list[int] = []
-    before = signal.signal(signal.SIGHUP, lambda number, _: arrived.append(number))
-    try:
-        with signals_blocked():
-            signal.raise_signal(signal.SIGHUP)  # to this thread: another one would not hold it
-            assert arrived == []
-        assert arrived == [signal.SIGHUP]
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 def test_what_a_call_has_started_ends_with_it_also_in_another_session() -> None:

@@ -17,7 +17,7 @@ from offpolicy.processes.shared_memory import SharedBlock
 from tests.unit.processes.conftest import wait_until
 
 MODULE = """
-import os, signal, threading
+import os, threading
 from offpolicy.errors import ConfigError, PeerLostError
 
 def report(context):
@@ -37,12 +37,6 @@ def print_much(context):
 def refuse(context): raise ConfigError(["a: got 1", "b: got 2"])
 def lose(context): raise PeerLostError("rank 1")
 def stumble(context): return [][0]
-def survive(context):
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): os.kill(os.getpid(), number)
-    context.send("alive")
-def leave(context):
-    context.send("leaving")
-    os._exit(0)
 def close_for_ever(context):
     context.closing.callback(threading.Event().wait)
     stumble(context)
@@ -159,16 +153,6 @@ def test_a_full_disk_under_what_a_child_prints_is_no_failure(start: Starter) -> 
     child = start("stumble", output="/dev/full")
     messages_of(child, 1)
     assert child.error["error"] == "IndexError"
-
-
-def test_terminal_signals_are_ignored(start: Starter) -> None:
-    assert messages_of(start("survive")) == [{"kind": "alive"}]
-
-
-def test_a_child_that_exits_with_0_before_its_main_function_returns_has_not_finished(start: Starter) -> None:
-    child = start("leave")
-    assert messages_of(child) == [{"kind": "leaving"}]
-    assert not child.has_finished
 
 
 def test_a_child_whose_lifeline_closes_exits(start: Starter) -> None:

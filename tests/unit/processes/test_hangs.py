@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from offpolicy.processes.control_page import CollectorWord, RankWord, Stop
-from tests.unit.processes.conftest import CRASH, Stage, exit_of, freeze
+from tests.unit.processes.conftest import CRASH, Stage, exit_of
 
 HELD = "did not end although it was killed: the kernel holds it"
 
@@ -42,29 +42,6 @@ def test_a_collector_that_waits_although_it_could_go_on_is_the_one_to_blame_and_
         assert stage.processes["learner-0"].code == 0
     assert (failure.role, failure.exit_code) == ("collector", 70)
     assert failure.cause == "the others waited for it, which waited although it could go on, for 10 s"
-
-
-def test_a_collector_that_must_stand_still_for_a_snapshot_is_not_to_blame() -> None:
-    with Stage("learner-0", "collector-0") as stage:
-        stage.control.collectors[0][CollectorWord.IS_WAITING] = 1
-        stage.control.collectors[0][CollectorWord.SNAPSHOT_DONE] = 1
-        for word in (RankWord.IS_WAITING, RankWord.GRANTED, RankWord.SNAPSHOT_REQUEST):
-            stage.control.leader[word] = 1
-        failure = stage.run_to_failure()
-    assert failure.cause == "learner and collector waited for each other for 10 s"
-
-
-def test_a_frozen_collector_for_which_all_wait_is_the_one_to_blame_and_the_learner_can_save(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    freeze(monkeypatch, "collector-0")
-    with Stage("learner-0", "collector-0") as stage:
-        stage.control.collectors[0][CollectorWord.IS_WAITING] = 1
-        stage.control.leader[RankWord.IS_WAITING] = 1
-        failure = stage.run_to_failure({20: exit_of(stage, "learner-0")})
-        assert stage.processes["learner-0"].code == 0
-    assert (failure.role, failure.exit_code) == ("collector", 70)
-    assert failure.cause == "the others waited for it, which a signal had stopped, for 10 s"
 
 
 def test_a_child_that_hangs_while_a_failed_run_ends_does_not_take_the_place_of_the_failure() -> None:

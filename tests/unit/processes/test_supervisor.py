@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from offpolicy.processes.control_page import CollectorWord, HostWord, RankWord, Stop
+from offpolicy.processes.control_page import CollectorWord, RankWord, Stop
 from offpolicy.processes.supervisor import Failure
 from tests.unit.processes.conftest import CRASH, LOST, Stage, exit_of, freeze
 
@@ -63,26 +61,6 @@ def test_a_rank_that_runs_on_is_not_waited_for_where_another_one_has_lost_it() -
     assert (failure.index, failure.cause) == (0, "PeerLostError: lost rank 1")
 
 
-def test_a_collector_in_a_long_step_has_the_time_of_the_ranks_that_notice_a_loss() -> None:
-    """It was killed at once, as half-way to the deadline of a stop; nothing is saved that would need it."""
-    with Stage("learner-0", "learner-1", "collector-0") as stage:
-        seen = list[int | None]()
-
-        def look() -> None:
-            seen.append(stage.processes["collector-0"].poll())
-
-        stage.processes["learner-1"].exit(-9)
-        stage.run({1: look, 2: lambda: stage.crash("learner-0", LOST, 70), 3: lambda: stage.follow("collector-0")})
-        assert seen == [None]
-        assert stage.messages == []
-
-
-def test_a_process_that_fails_after_everything_was_saved_is_the_failure() -> None:
-    with Stage("learner-0", "collector-0") as stage:
-        failure = stage.run_to_failure({0: exit_of(stage, "learner-0"), 2: lambda: stage.crash("collector-0", CRASH)})
-    assert (failure.role, failure.cause) == ("collector", "EnvFailure: step 3")
-
-
 def test_a_signal_after_a_failure_does_not_make_it_an_interrupt() -> None:
     with Stage("learner-0", "collector-0") as stage:
         stage.run_to_failure({
@@ -102,35 +80,12 @@ def test_the_first_signal_stops_the_run_in_order(number: signal.Signals, code: i
         assert (stage.supervisor.signal_code, stage.stop_level()) == (code, Stop.EXIT)
 
 
-def test_usr1_asks_the_learner_for_a_checkpoint_and_the_run_goes_on() -> None:
-    with Stage("learner-0") as stage:
-        stopped = list[int]()
-        script = {
-            1: lambda: os.kill(os.getpid(), signal.SIGUSR1),
-            4: lambda: stopped.append(stage.stop_level()),
-            6: exit_of(stage, "learner-0"),
-        }
-        assert stage.run(script) is None
-        assert (stage.control.host[HostWord.SAVE_REQUEST], stopped) == (1, [Stop.RUN])
-        assert stage.supervisor.signal_code == 0
-
-
 def test_leaving_the_context_kills_what_is_left_and_restores_the_handlers() -> None:
     handler = signal.getsignal(signal.SIGTERM)
     with Stage("learner-0") as stage:
         assert signal.getsignal(signal.SIGTERM) != handler
     assert stage.processes["learner-0"].code == -signal.SIGKILL
     assert signal.getsignal(signal.SIGTERM) == handler
-
-
-def test_a_process_that_another_thread_of_the_program_starts_meanwhile_outlives_the_run() -> None:
-    with ThreadPoolExecutor(1) as thread:
-        with Stage("learner-0") as stage:
-            other = thread.submit(subprocess.Popen, ["sleep", "60"]).result()
-            stage.run({0: exit_of(stage, "learner-0")})
-        assert other.poll() is None
-        other.kill()
-        assert thread.submit(other.wait).result() == -signal.SIGKILL
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
@@ -183,17 +138,6 @@ def test_a_stop_that_takes_too_long_kills_all_and_is_a_hang() -> None:
     assert failure.cause == "did not finish within 60 s of the stop request"
 
 
-def test_a_signal_after_the_learner_has_finished_does_not_keep_the_collectors() -> None:
-    with Stage("learner-0", "collector-0") as stage:
-        levels: list[int] = []
-        script = {
-            0: exit_of(stage, "learner-0"), 2: lambda: os.kill(os.getpid(), signal.SIGTERM),
-            4: lambda: levels.append(stage.stop_level()), 5: lambda: stage.follow("collector-0"),
-        }  # fmt: skip
-        assert stage.run(script) is None
-        assert levels == [Stop.EXIT]
-
-
 def test_a_collector_that_sleeps_on_after_a_stop_is_killed_in_time_and_named() -> None:
     with Stage("learner-0", "collector-0") as stage:
         stage.control.collectors[0][CollectorWord.IS_WAITING] = 1
@@ -207,14 +151,6 @@ def test_a_collector_that_sleeps_on_after_a_stop_is_killed_in_time_and_named() -
         ((name, message),) = stage.messages
     assert (name, message["kind"]) == ("collector 0", "warning")
     assert message["text"].startswith("collector 0 (pid 1001) did not react for 10 s and was killed")
-
-
-def test_a_collector_that_was_stopped_from_outside_costs_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    freeze(monkeypatch, "collector-0")
-    with Stage("learner-0", "collector-0") as stage:
-        script = {0: lambda: stage.supervisor.stop(Stop.FINISH), 14: exit_of(stage, "learner-0")}
-        assert stage.run(script) is None
-        assert stage.processes["collector-0"].code == -signal.SIGKILL
 
 
 def test_a_collector_that_waits_for_a_slow_learner_is_left_alone() -> None:
@@ -250,13 +186,6 @@ def test_half_way_through_a_stop_a_busy_collector_is_killed_without_a_failure_an
         "collector 0 (pid 1001) was busy half-way to the deadline of the stop and was killed;"
         " what is saved now lacks its episodes"
     )
-
-
-def test_a_collector_that_had_failed_before_it_was_killed_in_a_stop_is_the_failure() -> None:
-    with Stage("learner-0", "collector-0") as stage:
-        stage.send("collector-0", **CRASH)
-        failure = stage.run_to_failure({0: lambda: stage.supervisor.stop(Stop.FINISH), 40: exit_of(stage, "learner-0")})
-    assert (failure.exit_code, failure.cause) == (1, "EnvFailure: step 3")
 
 
 def test_a_pause_of_everything_extends_the_deadline_of_a_stop() -> None:
