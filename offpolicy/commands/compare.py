@@ -37,10 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the comparison of `[label=]RUN ...` and writes the files asked for. Raises `ConfigError`.
-
-    Returns 1 if a condition of `--fail-on` holds, else `EXIT_UNJUDGED` if one cannot be judged, else 0.
-    """
+    """Prints and writes a comparison. Returns 1 if a condition fails, 75 if one cannot be judged, else 0."""
     conditions = parse_conditions(arguments.fail_on)
     png, markdown, html = paths = arguments.png, arguments.markdown, arguments.html
     for option, path in zip(("--png", "--markdown", "--html"), paths, strict=True):
@@ -69,10 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def report_of(compared: Sequence[LabelledRuns], reference: float | None = None) -> pages.Report:
-    """Returns the tables and notes of runs, the first the baseline. Raises `ConfigError` where there is nothing.
-
-    `reference`: the score to reach, None: chosen from the curves.
-    """
+    """Returns the tables and notes of runs, the first the baseline, with a score to reach. Raises `ConfigError`."""
     labels, found = tuple(labelled.label for labelled in compared), tuple(sections(compared, reference))
     if not found:
         raise ConfigError(f"run: {', '.join(labels)} have recorded nothing that could be compared")

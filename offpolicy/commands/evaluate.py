@@ -78,10 +78,9 @@ class Evaluated(NamedTuple):
 def evaluated(
     paths: Mapping[str, Path], choice: PolicyChoice, *, episodes: int, with_random: bool = False
 ) -> Evaluated:
-    """Evaluates every run on the same episodes and appends each result to its run's `eval.jsonl` as it is found.
+    """Evaluates runs, by label, on the same episodes and appends each result to its `eval.jsonl` as it is found.
 
-    `paths`: the runs' directories by label; `with_random`: uniformly random actions as one more policy. Raises
-    `ConfigError` where the policies cannot be compared, and where no episode of any has the measure.
+    `with_random`: random actions as one more policy. Raises `ConfigError` for policies that cannot be compared.
     """
     from offpolicy.collect.evaluation import EpisodeCallbacks, random_actor, run_episodes  # these import torch
     from offpolicy.commands.saved_run import SavedRun

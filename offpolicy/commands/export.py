@@ -41,10 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the files, each with its contract, and prints how far they are from the run's own policy.
+    """Writes the files with their contracts, and prints how far they are from the run's own policy.
 
-    Raises `ConfigError`, `CheckpointError`, `EnvFailure` or `SaveError`; a file that decides otherwise than the run is
-    not kept.
+    Raises `ConfigError`, `CheckpointError`, `EnvFailure` or `SaveError`; then no file is kept.
     """
     given = {"--onnx": arguments.onnx, "--torch": arguments.torch}
     files: dict[str, Path] = {option: file for option, file in given.items() if file is not None}

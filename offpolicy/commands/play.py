@@ -67,10 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write_video(pictures: Iterable[Picture], fps: float, path: Path) -> int:
-    """Writes pictures into the file as they are made, of a GIF some; returns how many there were. Raises `SaveError`.
-
-    What the pictures raise leaves the file as it was.
-    """
+    """Writes pictures, of a GIF some, as they are made; returns how many there were. Raises `SaveError`."""
     import imageio.v2 as imageio
 
     from offpolicy.collect.video import GifTiming
@@ -96,10 +93,7 @@ def add_record(parser: argparse.ArgumentParser) -> None:
 
 
 def run_record(arguments: argparse.Namespace) -> int:
-    """Runs the deterministic policy, writes its transitions and prints what is in the file.
-
-    Raises `ConfigError`, `EnvFailure` or `SaveError`.
-    """
+    """Writes the transitions of the policy without noise. Raises `ConfigError`, `EnvFailure` or `SaveError`."""
     check_output("--out", arguments.out, ".npz", is_new=True)
     from offpolicy.collect.evaluation import Episode, EpisodeCallbacks, run_episodes
     from offpolicy.commands.saved_run import SavedRun

@@ -26,11 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Removes all checkpoints of the runs that are older than their newest good ones, and prints what went.
+    """Removes what is older than the newest good checkpoints that all hosts of a run have, and prints what went.
 
-    Of a run of several hosts those count that all hosts have: a start needs the parts of all. The newest good
-    checkpoint, `checkpoints/best` and whatever cannot be read stay. Raises `RunDirBusyError` for a run in progress,
-    `SaveError` where the disk refuses; then the runs before it are pruned.
+    `checkpoints/best` and whatever cannot be read stay. Raises `RunDirBusyError` for a run in progress, or `SaveError`.
     """
     for run in dict.fromkeys(map(_whole, arguments.runs)):
         hosts = (path for path in other_hosts(run) if any((path / CHECKPOINTS).glob("step-*")))
@@ -73,10 +71,7 @@ def _prune(paths: Sequence[Path], *, keep: int, is_dry: bool) -> Iterator[str]:
 
 
 def freed_bytes(directories: Sequence[Path]) -> int:
-    """Returns the bytes that the disk gets back if the directories are removed.
-
-    A file that has another name elsewhere, as rows of the replay have in a kept checkpoint, frees none.
-    """
+    """Returns the bytes that removing the directories frees: a file with another name in a kept one frees none."""
     files = [path.lstat() for directory in directories for path in directory.iterdir()]
     names = Counter(status.st_ino for status in files)
     unique = {status.st_ino: status for status in files}

@@ -40,8 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Trains with the configuration of a run, and keys changed; prints the results beside those of the run.
 
-    Returns the exit code of the training, and `DIFFERS` if equal bits are promised and are not there. Raises
-    `ConfigError` before anything is started.
+    Returns the exit code of the training, or `DIFFERS` for other bits where equal ones are promised.
     """
     run, words = arguments.run, [f"config={as_override(str(arguments.run))}", *arguments.overrides]
     check_source(words, is_trusted=arguments.trust)

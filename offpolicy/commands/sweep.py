@@ -1,7 +1,6 @@
 """`offpolicy sweep space.yaml key=value ...`: searches for the settings that learn best, with Optuna.
 
-A process trains one trial at a time. The same command, started again here or on another host with the same directory,
-takes part in the search.
+A process trains one trial at a time; the same command, started again here or on another host, takes part.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`offpolicy train key=value ...`, `resume RUN key=value ...` and `help [WORD]`. The runners train.
-
-The runners are found by name: the library does not depend on them.
-"""
+"""`offpolicy train key=value ...`, `resume RUN key=value ...`, `help [WORD]`. The runners, found by name, train."""
 
 from __future__ import annotations
 
