@@ -7,8 +7,8 @@ import json
 import numpy as np
 
 from offpolicy.replay.replay_ring import ReplayRing
+from offpolicy.replay.replay_source import RunningReturns
 from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, OFFSET_SHIFT, RowLayout
-from offpolicy.replay.running_returns import RunningReturns
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
 STEP = 1 << OFFSET_SHIFT
