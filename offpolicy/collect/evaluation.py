@@ -102,7 +102,7 @@ def run_episodes(
 
 
 def _make_vector(env: EnvConfig, episodes: int, should_stop: Callable[[], bool]) -> VectorAdapter:
-    """Returns environments of which each takes a seed of its own: vectors that take one begin other episodes."""
+    """Returns environments of which each takes its own seed: vectors that take one begin other episodes."""
     vectorization = "mujoco" if env.vectorization == "mujoco" and takes_a_seed_each(env) else "sync"
     num_envs = min(episodes, MAX_EVAL_ENVS[vectorization])
     return make_vector(dataclasses.replace(env, vectorization=vectorization), num_envs, should_stop)

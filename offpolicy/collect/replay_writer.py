@@ -244,7 +244,7 @@ class ReplayWriter:
     def _begin_elsewhere(self, obs: Float32) -> None:
         """Writes observations [N, O] that are not those to which the last vector step has led: those stay, too.
 
-        Open rows of the environments whose observation is another one are dropped, also where nobody said so.
+        Open rows of the environments whose observation is another one are dropped, also without a call of `abandon`.
         """
         if self._has_obs and self._windows is None:
             self._ring.break_off()

@@ -1,6 +1,6 @@
 """The pictures of whole episodes of a policy, for `offpolicy play`, and `eval.video`: a GIF of each evaluation.
 
-A renderer may crash, hang or need a display, so a run draws in a process of its own: whatever that does costs a warning
+A renderer may crash, hang or need a display, so a run draws in another process: whatever that does costs a warning
 and the videos that would come, not the training.
 """
 
@@ -54,7 +54,7 @@ NICENESS = 10  # the run comes first
 WORKER = "from offpolicy.collect.video import main; main()"
 DEFAULT_FPS = 30
 LEAST_DELAY_MS = 20  # of a picture of a GIF
-LONGEST_GIF = 10_000  # pictures with delays of their own; those after them have that of the last
+LONGEST_GIF = 10_000  # pictures with their own delays; those after them have that of the last
 Picture = NDArray[np.uint8]  # [height, width, 3]
 NO_PICTURE: Picture = np.zeros((0, 0, 3), np.uint8)
 FILE, WINDOW = "rgb_array", "human"  # Gymnasium's render modes

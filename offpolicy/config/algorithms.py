@@ -87,7 +87,7 @@ EVALUATION_BEFORE_THE_END = f"{EVALUATION} eval.every!=0 eval.every<total_timest
 def algorithms_for(action_space: str) -> str:
     """Returns the algorithms that act in `Box`, `Discrete` or `MultiDiscrete`, as they are chosen.
 
-    HORA, which has stages, is not among them: it needs an observation of its own.
+    HORA, which has stages, is not among them: it needs its own observation.
     """
     names = (info.name for info in ALGORITHMS if action_space in info.action_spaces and not info.stage)
     return " or ".join(f"algo={name}" for name in dict.fromkeys(names))

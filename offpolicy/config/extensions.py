@@ -30,8 +30,8 @@ class NetworkConfig:
 class NetworkInfo:
     """An encoder: a torch module, made as `module(options, obs_dim)`.
 
-    It turns observations [..., obs_dim] into features [..., `out_dim`], its attribute. Actor and each critic have one
-    of their own. All it learns is in parameters: collectors get no buffers.
+    It turns observations [..., obs_dim] into features [..., `out_dim`], its attribute. Actor and each critic have
+    their own. All it learns is in parameters: collectors get no buffers.
     """
 
     module: str  # module:Class

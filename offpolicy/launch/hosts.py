@@ -40,12 +40,12 @@ class LaunchPlan:
     cfg: RunConfig
     host: HostInfo
     start_step: int  # env step of the common checkpoint of several hosts; 0: none, or one host
-    is_named: bool = True  # False where nobody has chosen the name of the run directory
+    is_named: bool = True  # False where the run directory has its default name
 
     def claim(self, while_reading: WhileReading = contextlib.nullcontext) -> RunDir:
         """Locks this host's run directory and finds the checkpoint to resume from.
 
-        A name that nobody has chosen is taken by the first of the runs that begin in the same second; the others take
+        A default name is taken by the first of the runs that begin in the same second; the others take
         the next ones. `while_reading` as for `RunDir.claim`.
         """
         path = Path(self.cfg.run_dir or ".")

@@ -167,7 +167,7 @@ class Monitor:
         )
 
     def _on_learner_hello(self, child: Child, message: Mapping[str, Any]) -> None:
-        """Raises `UnknownMetricError` if a plug-in's update rule has metrics of its own: no record could hold them."""
+        """Raises `UnknownMetricError` if a plug-in's update rule has other metrics: no record could hold them."""
         require_known(f"train/{name}" for name in message["metrics"])
         backend = f", {message['backend']}" if message["backend"] else ""
         products = f", products by {message['products']}" if message["products"] else ""

@@ -92,7 +92,7 @@ def spin_rounds(cfg: RunConfig, host: HostInfo) -> int:
     """Returns for how many rounds the OpenMP threads of a run's processes wait for each other before they sleep.
 
     Many where the learner tries its numbers of threads (`make_tuner`) and collectors and processes of environments
-    leave a core; else few. One thread waits for nobody.
+    leave a core; else few. One thread has none to wait for.
     """
     if cfg.threads.learner == 1:
         return SPIN_ROUNDS if has_gpu() else LONG_SPIN_ROUNDS  # those of a server that was started before

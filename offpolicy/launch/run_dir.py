@@ -23,7 +23,7 @@ from offpolicy.training.worker import SNAPSHOT_DIR
 ATTEMPT = "attempt-"
 HOST_DIR = re.compile(r"host-[0-9]+")  # of every host but the first, below the run's directory
 _PART = re.compile(rf"{HOST_DIR.pattern}|{ATTEMPT}[0-9]+")
-# What a run writes into its directory; anything else there is somebody's, and is never moved.
+# What a run writes into its directory; anything else there is never moved.
 _RECORD = re.compile(
     r"config\.yaml|spaces\.json|summary\.json|train\.log|trace\.json|trace|videos|checkpoints|wandb|wandb_id"
     r"|(metrics|episodes|eval|evaluations)(\.superseded)?\.jsonl|events\.out\.tfevents\..*"
@@ -70,7 +70,7 @@ class RunDir:
         """
         if not is_restart:
             _refuse_by_content(path, resume)
-        # Before the lock is taken, by which the directory of anybody would look like that of a run.
+        # Before the lock is taken, by which any directory would look like that of a run.
         is_lost = is_restart or (resume == "auto" and not at and has_saved_nothing(path))
         with ExitStack() as undo:
             undo.callback(_remove, _create(path))
@@ -224,7 +224,7 @@ def _has_checkpoint(path: Path) -> bool:
 
 
 def _records(path: Path) -> list[str]:
-    """Returns the names of what a run has written, `config.yaml` last: without it the directory tells no run."""
+    """Returns the names of what a run has written, `config.yaml` last: without it the directory is no run's."""
     try:
         names = [name for name in os.listdir(path) if _RECORD.fullmatch(name)]
     except OSError:

@@ -97,12 +97,12 @@ def is_running(path: Path) -> bool | None:
         return False
     if holder["host"] != socket.gethostname():
         return None
-    started = start_ticks(holder["pid"])  # tells a holder from a later process with its pid
+    started = start_ticks(holder["pid"])  # another one where a later process has its pid
     return started is not None and started == holder.get("started", started)
 
 
 def parent_identity() -> dict[str, object]:
-    """Returns what tells the parent of this process from every other process, on this host and in later boots of it.
+    """Returns what the parent of this process has in common with no other, on this host and in later boots of it.
 
     Its pid and the name of the host are the same at every start of a container.
     """
@@ -120,7 +120,7 @@ def has_same_parent(path: Path) -> bool:
 
 
 def is_signed(path: Path) -> bool:
-    """True if a run has held the lock of `path`: an empty file of this name is anybody's."""
+    """True if a run has held the lock of `path`: any program may leave an empty file of this name."""
     return _read(path).keys() >= {"parent", "host"}
 
 

@@ -112,7 +112,7 @@ def test_only_the_launcher_that_started_a_run_may_begin_it_again_where_that_is_r
 
 
 def test_a_host_that_goes_on_with_the_others_keeps_its_records(tmp_path: Path) -> None:
-    """Its own part of the checkpoint is lost: on a disk of its own, say."""
+    """Its own part of the checkpoint is lost: on its own disk, say."""
     attempt(tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"env_steps": 20}\n')
     cfg = replace(RunConfig(), run_dir=str(tmp_path))
@@ -160,7 +160,7 @@ def test_only_the_first_host_writes_to_tensorboard_wandb_and_sinks(
 
 
 def test_a_host_proposes_the_checkpoints_of_its_own_part(tmp_path: Path, proposed: list[Proposal]) -> None:
-    parts = {".": (20, 40), "host-1": (20,), "host-1-old": (20,), "host-": (20,)}  # the last two are nobody's
+    parts = {".": (20, 40), "host-1": (20,), "host-1-old": (20,), "host-": (20,)}  # the last two are no host's
     for part, steps in parts.items():
         (tmp_path / part).mkdir(exist_ok=True)
         for step in steps:

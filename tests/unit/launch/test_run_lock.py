@@ -129,6 +129,6 @@ def test_a_lock_that_was_not_signed_leaves_the_directory_as_it_was_found(tmp_pat
     for content in ("", "[1]", '{"pid": 1, "appname": "an editor"}', '{"pid": 1073741824, "parent": 1, "host": "a"}'):
         (tmp_path / LOCK).write_text(content)
         os.utime(tmp_path / LOCK, ns=(2, 2))
-        assert is_signed(tmp_path) == ("parent" in content)  # else anybody's
+        assert is_signed(tmp_path) == ("parent" in content)  # else another program's
         RunLock(tmp_path).release()
         assert ((tmp_path / LOCK).read_text(), (tmp_path / LOCK).stat().st_mtime_ns) == (content, 2)

@@ -97,7 +97,7 @@ def test_a_wrong_file_is_refused_with_the_problem(tmp_path: Path, changes: dict[
 
 
 def test_discrete_actions_between_two_numbers_are_refused(tmp_path: Path) -> None:
-    """They were rounded: probabilities, or actions of a scale of their own, became a choice."""
+    """They were rounded: probabilities, or actions of another scale, became a choice."""
     spec = SpaceSpec(obs_dim=2, action_dim=1, action_low=(0.0,), action_high=(29_999.0,), num_actions=30_000)
     with pytest.raises(ConfigError) as caught:
         read_demos(saved(tmp_path, arrays(action=np.array([[2.0], [0.5], [1.25], [np.nan]]))), spec)

@@ -156,7 +156,7 @@ def test_a_batch_holds_the_rows_that_were_drawn_in_place_of_others_too(
 
 
 def test_rows_that_one_of_several_writers_recycles_meanwhile_are_drawn_again() -> None:
-    """Each ring has bounds of its own: rows of the second one are recycled, none of the first."""
+    """Each ring has its own bounds: rows of the second one are recycled, none of the first."""
     scenes = [Scene(np.random.default_rng(seed), 2, 1, 60, "float32") for seed in (0, 1)]
     for scene, steps in zip(scenes, (300, 100), strict=True):
         for _ in range(steps):
