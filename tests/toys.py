@@ -23,16 +23,15 @@ Array = NDArray[Any]
 class Counter(gymnasium.Env[Array, Float32]):
     """Its observation is [first seed, step of the episode, episode], its reward the step.
 
-    The episode is terminated at `terminate_at` and truncated at `truncate_at` (0: never); `both`: with both flags
-    at `terminate_at`. Environment i of a vector may end `stagger * (seed % 4)` steps later. `success` at the end is
-    true in odd episodes, under the key `success_key` of the info. A step takes `step_ms` longer.
+    The episode is terminated at `terminate_at` and truncated at `truncate_at` (0: never). Environment i of a vector may
+    end `stagger * (seed % 4)` steps later. `success` at the end is true in odd episodes, under the key `success_key` of
+    the info. A step takes `step_ms` longer.
     """
 
     def __init__(
         self,
         terminate_at: int = 0,
         truncate_at: int = 0,
-        both: bool = False,
         stagger: int = 0,
         success_key: str = "",
         step_ms: float = 0.0,
@@ -41,7 +40,6 @@ class Counter(gymnasium.Env[Array, Float32]):
         self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
         self._terminate_at = terminate_at
         self._truncate_at = truncate_at
-        self._both = both
         self._stagger = stagger
         self._success_key = success_key
         self._step_s = step_ms / 1000.0
@@ -61,7 +59,7 @@ class Counter(gymnasium.Env[Array, Float32]):
         self._t += 1
         late = self._stagger * (self._seed % 4)
         terminated = self._terminate_at > 0 and self._t >= self._terminate_at + late
-        truncated = (self._both and terminated) or (self._truncate_at > 0 and self._t >= self._truncate_at + late)
+        truncated = self._truncate_at > 0 and self._t >= self._truncate_at + late
         info = {self._success_key: self._episode % 2 == 1} if self._success_key else {}
         return self._obs(), float(self._t), terminated, truncated, info
 
@@ -82,7 +80,7 @@ class Faulty(gymnasium.Env[Array, Float32]):
 
     FAILURES = (
         *("init_raise", "reset_raise", "step_raise", "unpicklable", "segv", "hang"),
-        *("nan_obs", "inf_reward", "wrong_shape", "wrong_dtype", "wrong_length", "wrong_reward"),
+        *("nan_obs", "inf_reward", "wrong_shape", "wrong_length", "wrong_reward"),
     )
 
     def __init__(self, fail: str = "step_raise", at: int = 3, only_seed: int | None = None) -> None:
@@ -122,7 +120,6 @@ class Faulty(gymnasium.Env[Array, Float32]):
             "nan_obs": (np.array([0.0, np.nan], np.float32), 0.0, False, False, {}),
             "inf_reward": (good, np.inf, False, False, {}),
             "wrong_shape": (np.zeros(3, np.float32), 0.0, False, False, {}),
-            "wrong_dtype": (np.array(["a", "b"]), 0.0, False, False, {}),
             "wrong_length": (good, 0.0, False, {}),
             "wrong_reward": (good, "much", False, False, {}),
         }

@@ -138,7 +138,9 @@ class EnvAdapter(VectorAdapter):
                 result = self.envs[env].step(env_action(self.codec, row))
                 _check_length("step", result, 5, "(obs, reward, terminated, truncated, info)")
                 flatten(self.codec, result[0], self.obs[env])
-                reward[env] = _number(result[1])
+                if (number := number_in(result[1])) is None:  # NaN and Inf pass: the writer of the rows handles them
+                    raise EnvFailure(f"reward: expected a number, got {type(result[1]).__name__} {result[1]!r:.80}")
+                reward[env] = number
                 terminated[env], truncated[env] = done = bool(result[2]), bool(result[3])
                 if any(done) and isinstance(info := result[4], dict):
                     success[env] = measured(next((info[name] for name in SUCCESS_NAMES if name in info), None))
@@ -189,18 +191,15 @@ def _check_length(call: str, result: Any, length: int, form: str) -> None:
         raise EnvFailure(f"{call} must return {form}, got {got}")
 
 
-def _number(reward: Any) -> float:
-    """Returns the reward as a float; NaN and Inf pass, because the writer of the rows handles them."""
-    if type(reward) is float:
-        return reward
-    array = np.asarray(reward)
-    if array.size != 1 or array.dtype.kind not in "fiub":
-        raise EnvFailure(f"reward: expected a number, got {type(reward).__name__} {reward!r:.80}")
-    return float(array.reshape(-1)[0])
+def number_in(value: Any) -> float | None:
+    """Returns the one number that a reward or an entry of an info is, NaN and Inf too; None for anything else."""
+    if type(value) is float:
+        return value
+    array = as_array(value)
+    return float(array.reshape(-1)[0]) if array.size == 1 and array.dtype.kind in "fiub" else None
 
 
 def measured(value: Any) -> float:
     """Returns the number that an info holds; NaN for what is none, or not finite in float32."""
-    array = as_array(value)
-    number = float(array.reshape(-1)[0]) if array.size == 1 and array.dtype.kind in "fiub" else math.nan
-    return number if abs(number) <= LARGEST_MEASURE else math.nan
+    number = number_in(value)
+    return math.nan if number is None or abs(number) > LARGEST_MEASURE else number

@@ -72,10 +72,17 @@ class Workers(VectorAdapter):
         return StepOutcome(*map(np.concatenate, zip(*outcomes, strict=True)))
 
     def close(self) -> None:
-        """Ends the workers: asks, waits `CLOSE_GRACE_S`, kills. Works in any state; a second call does nothing."""
+        """Ends the workers: asks, waits `CLOSE_GRACE_S`, kills; one that the kernel holds is given up. Always works."""
         for pipe in self._pipes:
             pipe.close()
-        end_processes(self.processes)
+        grace_s, held_s = CLOSE_GRACE_S, HELD_S
+        for process in self.processes:
+            process.join(grace_s)
+            if process.is_alive():
+                process.kill()
+                process.join(held_s)
+                held_s = 0.0 if process.is_alive() else held_s  # one after the other would take minutes
+                grace_s = 0.0  # the other processes have had the same time
         self._pipes, self.processes = [], []
 
     def _answers(self, requests: Sequence[Any], timeout_s: float) -> list[Any]:
@@ -114,18 +121,6 @@ class Workers(VectorAdapter):
 
     def _name(self, index: int) -> str:
         return f"env {index} of {len(self.processes)} (pid {self.processes[index].pid})"
-
-
-def end_processes(processes: Sequence[BaseProcess]) -> None:
-    """Waits `CLOSE_GRACE_S` for all processes together, then kills. One that the kernel holds is given up."""
-    grace_s, held_s = CLOSE_GRACE_S, HELD_S
-    for process in processes:
-        process.join(grace_s)
-        if process.is_alive():
-            process.kill()
-            process.join(held_s)
-            held_s = 0.0 if process.is_alive() else held_s  # one after the other would take minutes
-            grace_s = 0.0  # the other processes have had the same time
 
 
 def _serve(pipe: Connection, parent_pid: int, cfg: EnvConfig, index: int, num_envs: int, codec: Codec) -> None:

@@ -167,7 +167,7 @@ class HandRotations:
         self.num_envs, self.task, self.ranges = num_envs, task, ranges
         self._batch = Batch(self.model, num_envs, num_threads)
         bind = self._batch.bind
-        self._qpos, self._qvel, self._ctrl = bind("qpos"), bind("qvel"), bind("ctrl")
+        self._qpos, self._qvel, self.targets = bind("qpos"), bind("qvel"), bind("ctrl")
         self._force = bind("qfrc_actuator")  # force at the joints, within their limits
         expand = self._batch.expand
         self._mass, self._inertia, self._com = expand("body_mass"), expand("body_inertia"), expand("body_ipos")
@@ -227,7 +227,7 @@ class HandRotations:
         yaw, place = rng.uniform(-spread, spread), (x, y) + rng.uniform(-0.003, 0.003, 2)
         self._qpos[env, :NUM_JOINTS] = self._start[env] = np.clip(pose, self._low, self._high)
         closed = pose + self.task.squeeze * np.array(self.hand.closing)
-        self._ctrl[env] = np.clip(closed, self._low, self._high)
+        self.targets[env] = np.clip(closed, self._low, self._high)
         self._qpos[env, NUM_JOINTS : NUM_JOINTS + 2] = place
         is_box = self._type[env, self._geom] == mujoco.mjtGeom.mjGEOM_BOX
         half_height = self._size[env, self._geom, 2 if is_box else 1]
@@ -236,8 +236,8 @@ class HandRotations:
 
     def step(self, action: NDArray[np.floating], rngs: Sequence[np.random.Generator]) -> Outcome:
         """Moves the targets by action [N, 16] in [-1, 1], and simulates 0.05 s; noise and pushes are of `rngs` [N]."""
-        target = self._ctrl + ACTION_SCALE * np.clip(action, -1.0, 1.0)
-        self._ctrl[:] = np.clip(target, self._low, self._high)
+        target = self.targets + ACTION_SCALE * np.clip(action, -1.0, 1.0)
+        self.targets[:] = np.clip(target, self._low, self._high)
         if self.task.push:
             self._push_objects(rngs)
         self._batch.step(nstep=SUBSTEPS)
@@ -284,7 +284,7 @@ class HandRotations:
         joints = self._qpos[ids, :NUM_JOINTS]
         if self.task.joint_noise:
             joints = joints + self.task.joint_noise * np.array([rng.standard_normal(NUM_JOINTS) for rng in rngs])
-        both = np.concatenate((joints, self._ctrl[ids]), axis=1)
+        both = np.concatenate((joints, self.targets[ids]), axis=1)
         low, high = np.tile(self._low, 2), np.tile(self._high, 2)
         frames: Array = 2.0 * (both - low) / (high - low) - 1.0
         return frames

@@ -17,7 +17,7 @@ import pytest
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import VectorAdapter, env_seeds
 from offpolicy.envs.vector import make_vector
-from offpolicy.envs.worker_pool import Workers, end_processes
+from offpolicy.envs.worker_pool import Workers
 from offpolicy.errors import EnvFailure, HangError
 
 pytestmark = pytest.mark.mp
@@ -90,31 +90,6 @@ def test_a_silent_worker_ends_the_wait_and_is_gone_after_close() -> None:
         os.kill(pids[1], signal.SIGKILL)  # spares this test the grace that close gives a hanging worker
         envs.close()
         assert [is_running(pid) for pid in pids] == [False, False]
-
-
-class HeldProcess:
-    """A process that was killed and does not end: the kernel holds it, as one that waits for a dead disk."""
-
-    def __init__(self) -> None:
-        self.limits_s: list[float] = []  # of the waits for it
-        self.was_killed = False
-
-    def kill(self) -> None:
-        self.was_killed = True
-
-    def is_alive(self) -> bool:
-        return True
-
-    def join(self, timeout_s: float) -> None:
-        self.limits_s.append(timeout_s)
-
-
-def test_workers_that_the_kernel_holds_are_given_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offpolicy.envs.worker_pool.CLOSE_GRACE_S", 0.1)
-    held = [HeldProcess(), HeldProcess()]
-    end_processes(held)  # type: ignore[arg-type]  # fakes of processes
-    assert [each.was_killed for each in held] == [True, True]
-    assert [each.limits_s for each in held] == [[0.1, 30.0], [0.0, 0.0]]
 
 
 ORPHANS = """

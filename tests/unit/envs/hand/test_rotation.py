@@ -40,7 +40,7 @@ class Hands(HandRotations):
         """Whether each object was dropped, with the fingers at these targets; None: as the episode began."""
         dropped = np.zeros(self.num_envs, np.bool_)
         for _ in range(steps):
-            action = np.zeros_like(self._ctrl) if targets is None else (targets - self._ctrl) / ACTION_SCALE
+            action = np.zeros_like(self.targets) if targets is None else (targets - self.targets) / ACTION_SCALE
             dropped |= self.act(action).dropped
         return dropped
 
@@ -51,7 +51,7 @@ def gait(batch: Hands, step: int, direction: float = 1.0, period: int = 16) -> N
     is_pressing = phase < 0.5
     sweep = 0.5 - 2.0 * phase if is_pressing else -0.5 + 2.0 * (phase - 0.5)
     pose = (direction * sweep, 0.17, 1.05, 0.9) if is_pressing else (direction * sweep, -0.25, 0.7, 0.9)
-    return np.clip((np.tile(pose, 4) - batch._ctrl) / ACTION_SCALE, -1.0, 1.0)
+    return np.clip((np.tile(pose, 4) - batch.targets) / ACTION_SCALE, -1.0, 1.0)
 
 
 def turned(direction: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
