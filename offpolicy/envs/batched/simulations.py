@@ -9,6 +9,8 @@ Contact forces (`cfrc_ext`) come from `mj_rnePostConstraint` after a step, as in
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import mujoco
 import numpy as np
 from mujoco.batch import Batch
@@ -29,22 +31,22 @@ def has_memory(model: mujoco.MjModel) -> bool:
 class Simulations:
     """The state and the derived fields of N simulations; arrays of the batch are live.
 
-    With `has_contact_forces`, `contact_forces` [N, bodies, 6] is kept. Then, and for a model with sleep, IPC or engine
-    plugins, each simulation has its own `MjData`. Raises `SimulationError` where MuJoCo raises an error, and
-    `ValueError` for a model that a batch refuses.
+    With `has_contact_forces`, and for a model with sleep, IPC or engine plugins, each has its own `MjData`. Raises
+    `SimulationError` where MuJoCo raises an error, and `ValueError` for a model that a batch refuses.
     """
 
-    def __init__(
-        self, model: mujoco.MjModel, num_envs: int, num_threads: int, *, has_contact_forces: bool = False
-    ) -> None:
+    has_contact_forces: ClassVar[bool] = False  # `contact_forces` [N, bodies, 6] are kept
+    num_substeps = 1  # of a step
+
+    def __init__(self, model: mujoco.MjModel, num_envs: int, num_threads: int) -> None:
         self.model, self.num_envs = model, num_envs
-        is_persistent = has_contact_forces or has_memory(model) or model.nplugin > 0
+        is_persistent = self.has_contact_forces or has_memory(model) or model.nplugin > 0
         self.batch = Batch(model, num_envs, min(num_threads, num_envs), persistent=is_persistent)
         self.qpos: Array = self.batch.bind("qpos")  # [N, nq]
         self.qvel: Array = self.batch.bind("qvel")  # [N, nv]
         self.ctrl: Array = self.batch.bind("ctrl")  # [N, A]
-        self.contact_forces: Array = np.zeros((num_envs, model.nbody, 6) if has_contact_forces else (0, 0, 6))
-        self._scratch = mujoco.MjData(model) if has_contact_forces else None
+        self.contact_forces: Array = np.zeros((num_envs, model.nbody, 6) if self.has_contact_forces else (0, 0, 6))
+        self._scratch = mujoco.MjData(model) if self.has_contact_forces else None
         self._num_warnings = np.zeros((num_envs, len(WARNINGS)), np.int32)
 
     def bind(self, field: str) -> Array:
@@ -52,9 +54,9 @@ class Simulations:
         array: Array = self.batch.bind(field)
         return array
 
-    def step(self, ids: Ids | None, num_substeps: int) -> None:
-        """Advances the simulations `ids`, None for all, with the controls in `ctrl`."""
-        self.batch.step(ids, nstep=num_substeps)
+    def step(self, ids: Ids | None) -> None:
+        """Advances the simulations `ids`, None for all, by `num_substeps` with the controls in `ctrl`."""
+        self.batch.step(ids, nstep=self.num_substeps)
         if self._scratch is not None:
             for sim in range(self.num_envs) if ids is None else ids.tolist():
                 self.batch.get_data(sim, self._scratch)

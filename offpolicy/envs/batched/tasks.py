@@ -10,16 +10,16 @@ and Humanoid read contact forces, and all read places of bodies as the last subs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offpolicy.envs.batched.simulations import Array, Simulations
+from offpolicy.envs.make import Env
 from offpolicy.types import Bool
 
-Params = Mapping[str, Any]  # Any: the keyword arguments of Gymnasium's constructor, defaults included
 Info = dict[str, NDArray[Any]]
 
 MAX_ANGLE = 0.2  # rad; a pole that leans further has fallen
@@ -47,16 +47,21 @@ class Outcome(NamedTuple):
     info: Info  # [N] each: what only a step reports, such as the parts of the reward
 
 
-class Task:
+class Task(Simulations):
     """N environments of one task, without their random numbers and time limits."""
 
-    has_contact_forces: ClassVar[bool] = False  # the task reads `cfrc_ext`
     has_normal_velocities: ClassVar[bool] = False  # the noise of the first ones; else it is uniform
 
-    def __init__(self, sims: Simulations, start: State, dt: float, params: Params) -> None:
-        """`start` is what a reset adds its noise to; `dt` is the time of one action, in s."""
-        self.sims, self.first, self.dt, self.params = sims, start, dt, params
-        self.never: Bool = np.zeros(sims.num_envs, np.bool_)  # [N] terminations of a task that has none
+    def __init__(self, env: Env, num_envs: int, num_threads: int) -> None:
+        """`env` is one environment of the task as `gymnasium.make` makes it, not reset yet."""
+        one: Any = env.unwrapped  # Any: what Gymnasium's MuJoCo environments have is in no stub
+        super().__init__(one.model, num_envs, num_threads)
+        self.first = State(one.init_qpos.copy(), one.init_qvel.copy())  # what a reset adds its noise to
+        self.dt, self.num_substeps = float(one.dt), int(one.frame_skip)  # time of an action in s, and its steps
+        assert env.spec is not None
+        parameters = inspect.signature(type(one)).parameters.values()  # those with a default, and what was given
+        self.params = {p.name: p.default for p in parameters if p.default is not p.empty} | env.spec.kwargs
+        self.never: Bool = np.zeros(num_envs, np.bool_)  # [N] terminations of a task that has none
 
     def draw(self, rng: np.random.Generator) -> State:
         """Returns the first state of an episode, noise included."""
@@ -68,7 +73,7 @@ class Task:
 
     def position(self) -> Array:
         """Returns the place whose change is the velocity of the reward, in m [N, 0 to 2]."""
-        return np.zeros((self.sims.num_envs, 0))
+        return np.zeros((self.num_envs, 0))
 
     def observe(self) -> Array:
         """Returns the observations [N, O]."""
@@ -106,7 +111,7 @@ class InvertedPendulum(Task):
     """Balances one pole."""
 
     def observe(self) -> Array:
-        return np.concatenate((self.sims.qpos, self.sims.qvel), axis=1)
+        return np.concatenate((self.qpos, self.qvel), axis=1)
 
     def outcome(self, action: NDArray[np.floating[Any]], moved: Array) -> Outcome:
         obs = self.observe()
@@ -120,18 +125,18 @@ class InvertedDoublePendulum(Task):
 
     has_normal_velocities = True
 
-    def __init__(self, sims: Simulations, start: State, dt: float, params: Params) -> None:
-        super().__init__(sims, start, dt, params)
-        self._tips, self._force = sims.bind("site_xpos"), sims.bind("qfrc_constraint")
+    def __init__(self, env: Env, num_envs: int, num_threads: int) -> None:
+        super().__init__(env, num_envs, num_threads)
+        self._tips, self._force = self.bind("site_xpos"), self.bind("qfrc_constraint")
 
     def observe(self) -> Array:
-        cart, angles = self.sims.qpos[:, :1], self.sims.qpos[:, 1:]
-        speeds, force = np.clip(self.sims.qvel, -OBSERVED, OBSERVED), np.clip(self._force[:, :1], -OBSERVED, OBSERVED)
+        cart, angles = self.qpos[:, :1], self.qpos[:, 1:]
+        speeds, force = np.clip(self.qvel, -OBSERVED, OBSERVED), np.clip(self._force[:, :1], -OBSERVED, OBSERVED)
         return np.concatenate((cart, np.sin(angles), np.cos(angles), speeds, force), axis=1)
 
     def outcome(self, action: NDArray[np.floating[Any]], moved: Array) -> Outcome:
         x, height = self._tips[:, 0, 0], self._tips[:, 0, 2]
-        first, second = self.sims.qvel[:, 1], self.sims.qvel[:, 2]
+        first, second = self.qvel[:, 1], self.qvel[:, 2]
         terminated = height <= MIN_HEIGHT
         # Gymnasium squares single numbers, by `pow`: the square of an array differs from it in the last bit.
         distance = 0.01 * np.float_power(x, 2) + np.float_power(height - 2, 2)
@@ -144,10 +149,10 @@ class InvertedDoublePendulum(Task):
 class Reacher(Task):
     """Brings the tip of an arm of two joints to a target."""
 
-    def __init__(self, sims: Simulations, start: State, dt: float, params: Params) -> None:
-        super().__init__(sims, start, dt, params)
-        self._places = sims.bind("xpos")
-        self._tip, self._target = (sims.model.body(name).id for name in ("fingertip", "target"))
+    def __init__(self, env: Env, num_envs: int, num_threads: int) -> None:
+        super().__init__(env, num_envs, num_threads)
+        self._places = self.bind("xpos")
+        self._tip, self._target = (self.model.body(name).id for name in ("fingertip", "target"))
 
     def draw(self, rng: np.random.Generator) -> State:
         qpos = rng.uniform(-0.1, 0.1, len(self.first.qpos)) + self.first.qpos
@@ -163,9 +168,9 @@ class Reacher(Task):
         return gap
 
     def observe(self) -> Array:
-        qpos, angle = self.sims.qpos, self.sims.qpos[:, :2]
+        qpos, angle = self.qpos, self.qpos[:, :2]
         return np.concatenate(
-            (np.cos(angle), np.sin(angle), qpos[:, 2:], self.sims.qvel[:, :2], self._to_target()[:, :2]), axis=1
+            (np.cos(angle), np.sin(angle), qpos[:, 2:], self.qvel[:, :2], self._to_target()[:, :2]), axis=1
         )
 
     def outcome(self, action: NDArray[np.floating[Any]], moved: Array) -> Outcome:
@@ -177,10 +182,10 @@ class Reacher(Task):
 class Pusher(Task):
     """Pushes an object to a goal with an arm of seven joints."""
 
-    def __init__(self, sims: Simulations, start: State, dt: float, params: Params) -> None:
-        super().__init__(sims, start, dt, params)
-        self._places = sims.bind("xpos")
-        self._tip, self._object, self._goal = (sims.model.body(name).id for name in ("tips_arm", "object", "goal"))
+    def __init__(self, env: Env, num_envs: int, num_threads: int) -> None:
+        super().__init__(env, num_envs, num_threads)
+        self._places = self.bind("xpos")
+        self._tip, self._object, self._goal = (self.model.body(name).id for name in ("tips_arm", "object", "goal"))
 
     def draw(self, rng: np.random.Generator) -> State:
         qpos = self.first.qpos.copy()
@@ -194,7 +199,7 @@ class Pusher(Task):
         return State(qpos, qvel)
 
     def observe(self) -> Array:
-        joints, speeds = self.sims.qpos[:, :NUM_JOINTS], self.sims.qvel[:, :NUM_JOINTS]
+        joints, speeds = self.qpos[:, :NUM_JOINTS], self.qvel[:, :NUM_JOINTS]
         places = [self._places[:, body] for body in (self._tip, self._object, self._goal)]
         return np.concatenate((joints, speeds, *places), axis=1)
 
@@ -213,15 +218,15 @@ class HalfCheetah(Task):
     has_normal_velocities = True
 
     def position(self) -> Array:
-        return self.sims.qpos[:, : self.num_places].copy()
+        return self.qpos[:, : self.num_places].copy()
 
     def observe(self) -> Array:
         skipped = self.num_places if self.params["exclude_current_positions_from_observation"] else 0
-        return np.concatenate((self.sims.qpos[:, skipped:], self.velocities()), axis=1)
+        return np.concatenate((self.qpos[:, skipped:], self.velocities()), axis=1)
 
     def velocities(self) -> Array:
         """Returns the velocities as they are observed [N, nv]."""
-        return self.sims.qvel
+        return self.qvel
 
     def outcome(self, action: NDArray[np.floating[Any]], moved: Array) -> Outcome:
         velocity = moved / self.dt
@@ -231,7 +236,7 @@ class HalfCheetah(Task):
         return Outcome(forward - ctrl_cost, self.never, info)
 
     def state_info(self) -> Info:
-        return {"x_position": self.sims.qpos[:, 0].copy()}
+        return {"x_position": self.qpos[:, 0].copy()}
 
 
 class Swimmer(HalfCheetah):
@@ -255,11 +260,11 @@ class Walker2d(HalfCheetah):
     has_normal_velocities = False
 
     def velocities(self) -> Array:
-        return np.clip(self.sims.qvel, -MAX_VELOCITY, MAX_VELOCITY)
+        return np.clip(self.qvel, -MAX_VELOCITY, MAX_VELOCITY)
 
     def is_healthy(self) -> Bool:
         """True where height and angle of the torso are inside their ranges. [N]."""
-        height, angle = self.sims.qpos[:, 1], self.sims.qpos[:, 2]
+        height, angle = self.qpos[:, 1], self.qpos[:, 2]
         return is_between(height, self.params["healthy_z_range"]) & is_between(
             angle, self.params["healthy_angle_range"]
         )
@@ -274,7 +279,7 @@ class Walker2d(HalfCheetah):
         return Outcome(forward + survive - ctrl_cost, terminated, info)
 
     def state_info(self) -> Info:
-        return {**super().state_info(), "z_distance_from_origin": self.sims.qpos[:, 1] - self.first.qpos[1]}
+        return {**super().state_info(), "z_distance_from_origin": self.qpos[:, 1] - self.first.qpos[1]}
 
 
 class Hopper(Walker2d):
@@ -282,7 +287,7 @@ class Hopper(Walker2d):
 
     def is_healthy(self) -> Bool:
         low, high = self.params["healthy_state_range"]
-        state = np.concatenate((self.sims.qpos[:, 2:], self.sims.qvel), axis=1)
+        state = np.concatenate((self.qpos[:, 2:], self.qvel), axis=1)
         in_range: Bool = ((low < state) & (state < high)).all(axis=1)
         return in_range & super().is_healthy()
 
@@ -293,34 +298,34 @@ class Ant(Task):
     has_contact_forces = True
     has_normal_velocities = True
 
-    def __init__(self, sims: Simulations, start: State, dt: float, params: Params) -> None:
-        super().__init__(sims, start, dt, params)
-        self._places, self._body = sims.bind("xpos"), sims.model.body(params["main_body"]).id
+    def __init__(self, env: Env, num_envs: int, num_threads: int) -> None:
+        super().__init__(env, num_envs, num_threads)
+        self._places, self._body = self.bind("xpos"), self.model.body(self.params["main_body"]).id
 
     def position(self) -> Array:
         return self._places[:, self._body, :2].copy()
 
-    def contact_forces(self) -> Array:
+    def clipped_forces(self) -> Array:
         """Returns the contact forces within their range [N, bodies, 6]."""
-        return np.clip(self.sims.contact_forces, *self.params["contact_force_range"])
+        return np.clip(self.contact_forces, *self.params["contact_force_range"])
 
     def observe(self) -> Array:
         skipped = 2 if self.params["exclude_current_positions_from_observation"] else 0
-        parts = [self.sims.qpos[:, skipped:], self.sims.qvel]
+        parts = [self.qpos[:, skipped:], self.qvel]
         if self.params["include_cfrc_ext_in_observation"]:
-            parts.append(_of_bodies(self.contact_forces()))
+            parts.append(_of_bodies(self.clipped_forces()))
         return np.concatenate(parts, axis=1)
 
     def is_healthy(self) -> Bool:
         """True where the state is finite and the torso's height in its range. [N]."""
         low, high = self.params["healthy_z_range"]
-        height = self.sims.qpos[:, 2]
-        is_finite = np.isfinite(self.sims.qpos).all(axis=1) & np.isfinite(self.sims.qvel).all(axis=1)
+        height = self.qpos[:, 2]
+        is_finite = np.isfinite(self.qpos).all(axis=1) & np.isfinite(self.qvel).all(axis=1)
         healthy: Bool = is_finite & (low <= height) & (height <= high)
         return healthy
 
     def outcome(self, action: NDArray[np.floating[Any]], moved: Array) -> Outcome:
-        contact_cost = self.params["contact_cost_weight"] * squares(self.contact_forces())
+        contact_cost = self.params["contact_cost_weight"] * squares(self.clipped_forces())
         return self._outcome(moved, self.params["ctrl_cost_weight"] * squares(action), contact_cost)
 
     def _outcome(self, moved: Array, ctrl_cost: NDArray[np.floating[Any]], contact_cost: Array) -> Outcome:
@@ -339,7 +344,7 @@ class Ant(Task):
         return Outcome(forward + survive - (ctrl_cost + contact_cost), terminated, info)
 
     def state_info(self) -> Info:
-        place = self.sims.qpos[:, :2].copy()
+        place = self.qpos[:, :2].copy()
         return {"x_position": place[:, 0], "y_position": place[:, 1], "distance_from_origin": length(place)}
 
 
@@ -348,21 +353,21 @@ class Humanoid(Ant):
 
     has_normal_velocities = False
 
-    def __init__(self, sims: Simulations, start: State, dt: float, params: Params) -> None:
-        Task.__init__(self, sims, start, dt, params)
-        self._centres = sims.bind("xipos")
-        self._inertia, self._velocity, self._force = map(sims.bind, ("cinert", "cvel", "qfrc_actuator"))
-        self._tendons = {"tendon_length": sims.bind("ten_length"), "tendon_velocity": sims.bind("ten_velocity")}
+    def __init__(self, env: Env, num_envs: int, num_threads: int) -> None:
+        Task.__init__(self, env, num_envs, num_threads)
+        self._centres = self.bind("xipos")
+        self._inertia, self._velocity, self._force = map(self.bind, ("cinert", "cvel", "qfrc_actuator"))
+        self._tendons = {"tendon_length": self.bind("ten_length"), "tendon_velocity": self.bind("ten_velocity")}
 
     def position(self) -> Array:
-        mass = self.sims.model.body_mass[:, None]
+        mass = self.model.body_mass[:, None]
         # Not `einsum`, which rounds product and sum together where the processor can.
         centre: Array = np.sum(mass * self._centres, axis=1) / np.sum(mass)
         return centre[:, :2].copy()
 
     def observe(self) -> Array:
         params, skipped = self.params, 2 if self.params["exclude_current_positions_from_observation"] else 0
-        parts = [self.sims.qpos[:, skipped:], self.sims.qvel]
+        parts = [self.qpos[:, skipped:], self.qvel]
         if params["include_cinert_in_observation"] is True:  # as Gymnasium: another truth is none
             parts.append(_of_bodies(self._inertia))
         if params["include_cvel_in_observation"] is True:
@@ -370,16 +375,16 @@ class Humanoid(Ant):
         if params["include_qfrc_actuator_in_observation"] is True:
             parts.append(self._force[:, 6:])
         if params["include_cfrc_ext_in_observation"] is True:
-            parts.append(_of_bodies(self.sims.contact_forces))
+            parts.append(_of_bodies(self.contact_forces))
         return np.concatenate(parts, axis=1)
 
     def is_healthy(self) -> Bool:
         """True where the torso's height is in its range. [N]."""
-        return is_between(self.sims.qpos[:, 2], self.params["healthy_z_range"])
+        return is_between(self.qpos[:, 2], self.params["healthy_z_range"])
 
     def outcome(self, action: NDArray[np.floating[Any]], moved: Array) -> Outcome:
-        ctrl_cost = self.params["ctrl_cost_weight"] * squares(self.sims.ctrl)
-        contact_cost = self.params["contact_cost_weight"] * squares(self.sims.contact_forces)
+        ctrl_cost = self.params["ctrl_cost_weight"] * squares(self.ctrl)
+        contact_cost = self.params["contact_cost_weight"] * squares(self.contact_forces)
         return self._outcome(moved, ctrl_cost, np.clip(contact_cost, *self.params["contact_cost_range"]))
 
     def state_info(self) -> Info:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from mujoco.batch import SimulationError
 from numpy.typing import NDArray
 
-from offpolicy.envs.batched.simulations import Array, Ids, Simulations
-from offpolicy.envs.batched.tasks import Info, Params, State, Task
+from offpolicy.envs.batched.simulations import Array, Ids
+from offpolicy.envs.batched.tasks import Info, Task
 from offpolicy.envs.make import Env, creator_of
 from offpolicy.envs.mujoco_state import model_digest
 from offpolicy.envs.vectorization import task_of
@@ -39,7 +37,6 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
 
     def __init__(self, env: Env, num_envs: int, num_threads: int) -> None:
         """`env` is one environment of the task as `gymnasium.make` makes it, not reset yet."""
-        one: Any = env.unwrapped  # Any: what Gymnasium's MuJoCo environments have is in no stub
         assert env.spec is not None
         self._name, limit = env.spec.id, env.spec.max_episode_steps
         self._limit = np.iinfo(np.int64).max if limit is None else limit
@@ -47,11 +44,7 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
         self.observation_space = batch_space(env.observation_space, num_envs)
         self.action_space = batch_space(env.action_space, num_envs)
-        cls: type[Task] = creator_of(task_of(env.spec))
-        self._sims = Simulations(one.model, num_envs, num_threads, has_contact_forces=cls.has_contact_forces)
-        start = State(one.init_qpos.copy(), one.init_qvel.copy())
-        self._task = cls(self._sims, start, one.dt, params_of(env.spec))
-        self._num_substeps: int = one.frame_skip
+        self._task: Task = creator_of(task_of(env.spec))(env, num_envs, num_threads)
         self._rngs = [seeding.np_random()[0] for _ in range(num_envs)]  # random ones where no seed is given
         self._seeds: list[int | None] = [None] * num_envs
         self._age = np.zeros(num_envs, np.int64)  # [N] steps of the episode
@@ -101,14 +94,14 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
     def _simulate(self, actions: NDArray[Any], ids: Ids | None) -> None:
         """Steps the environments `ids`, None for all, and logs what MuJoCo warns of."""
         where = slice(None) if ids is None else ids
-        self._sims.ctrl[where] = actions[where]
+        self._task.ctrl[where] = actions[where]
         self._age[where] += 1
         try:
             if ids is None or len(ids):
-                self._sims.step(ids, self._num_substeps)
+                self._task.step(ids)
         except SimulationError as error:
             raise self._failed("step", error, actions) from error
-        for env, warning in self._sims.new_warnings():
+        for env, warning in self._task.new_warnings():
             if warning not in self._warned:
                 self._warned.append(warning)
                 _LOG.warning("%s: MuJoCo warns of %s, %s", self._named(env), warning, self._where(env, actions))
@@ -119,7 +112,7 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
         starts = [self._task.draw(self._rngs[env]) for env in ids.tolist()]
         self._age[ids] = 0
         try:
-            self._sims.start(ids, *map(np.stack, zip(*starts, strict=True)))
+            self._task.start(ids, *map(np.stack, zip(*starts, strict=True)))
         except SimulationError as error:
             raise self._failed("reset", error, None) from error
         self._position[ids] = self._task.position()[ids]
@@ -127,7 +120,6 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
     def close_extras(self, **kwargs: Any) -> None:
         """Ends the threads and frees the simulations: nothing else may be called any more."""
         self.__dict__.pop("_task", None)
-        self.__dict__.pop("_sims", None)
 
     def _named(self, env: int) -> str:
         return f"env {env} of {self.num_envs} ({self._name})"
@@ -139,7 +131,7 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
     def _failed(self, call: str, error: SimulationError, actions: NDArray[Any] | None) -> EnvFailure:
         first, *others = error.ids.tolist()
         also = f"\n(so did envs {others} in the same {call})" if others else ""
-        reason, newline, rest = self._sims.batch.error(first).partition("\n")
+        reason, newline, rest = self._task.batch.error(first).partition("\n")
         head = f"{self._named(first)} failed in {call}: {self._where(first, actions)}: MuJoCo: {reason}"
         return EnvFailure(f"{head}{also}{newline}{rest}")
 
@@ -147,8 +139,8 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
         """Returns everything, for an exact resume. Raises `ValueError` for a model whose state is not all there."""
         arrays = {"position": self._position, "obs": self._obs, "age": self._age, "was_done": self._was_done}
         return {
-            "model": model_digest(self._sims.model),
-            "simulations": self._sims.get_state(),
+            "model": model_digest(self._task.model),
+            "simulations": self._task.get_state(),
             "rngs": copy.deepcopy(self._rngs),
             "seeds": list(self._seeds),
             "warned": list(self._warned),
@@ -157,16 +149,9 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores what `get_state` returned. Raises `ValueError` for the state of another model."""
-        if state["model"] != model_digest(self._sims.model):
+        if state["model"] != model_digest(self._task.model):
             raise ValueError("its MuJoCo model is another one, or was compiled by another version of mujoco")
-        self._sims.set_state(state["simulations"])
+        self._task.set_state(state["simulations"])
         self._rngs, self._seeds, self._warned = state["rngs"], state["seeds"], state["warned"]
         self._position, self._obs = state["position"], state["obs"]
         self._age, self._was_done = state["age"], state["was_done"]
-
-
-def params_of(spec: EnvSpec) -> Params:
-    """Returns the keyword arguments of an environment: its constructor's defaults, and those that it was made with."""
-    parameters = inspect.signature(creator_of(spec.entry_point)).parameters
-    named = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
-    return {**named, **spec.kwargs}
