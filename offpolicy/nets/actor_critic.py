@@ -46,7 +46,7 @@ class GaussianActor(StochasticActor):
 
     def distribution(self, obs: Tensor) -> DiagonalGaussian:
         """[..., O] -> a distribution of actions [..., A]."""
-        mean: Tensor = self.body(obs)
+        mean: Tensor = self.body(obs).float()
         return DiagonalGaussian(mean, self.log_std.expand_as(mean))
 
     def act(self, obs: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class ValueCritic(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Returns the prediction in its own units. [..., O] -> [...]."""
         value: Tensor = self.body(obs)
-        return value.squeeze(-1)
+        return value.squeeze(-1).float()
 
     @torch.no_grad()
     def absorb(self, moments: Tensor) -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.distributions import LOG_SQRT_2PI, Categorical
-from offpolicy.nets.mlp import Mlp, mlp
+from offpolicy.nets.mlp import mlp
 from offpolicy.types import SpaceSpec
 
 Explored = tuple[Tensor, Tensor | None]
@@ -50,7 +50,7 @@ class SquashedGaussianActor(Actor):
 
     def __init__(self, obs_dim: int, action_dim: int, hidden_dims: Sequence[int], activation: str) -> None:
         super().__init__()
-        self.body: Mlp = mlp(obs_dim, hidden_dims, 2 * action_dim, activation)
+        self.body = mlp(obs_dim, hidden_dims, 2 * action_dim, activation)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """[B, O] -> mean [B, A] and log std [B, A] before the squashing."""
@@ -84,7 +84,7 @@ class SquashedGaussianActor(Actor):
         return (mean + log_std.exp() * noise).tanh()
 
     def _split(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_std = output.chunk(2, dim=-1)
+        mean, log_std = output.float().chunk(2, dim=-1)
         return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
 
 
@@ -101,7 +101,7 @@ class DeterministicActor(Actor):
     def forward(self, obs: Tensor) -> Tensor:
         """[B, O] -> [B, A]."""
         action: Tensor = self.body(obs)
-        return action.tanh()
+        return action.float().tanh()
 
     def act(self, obs: Tensor) -> Tensor:
         """[B, O] -> [B, A]."""
@@ -127,7 +127,7 @@ class SoftmaxActor(Actor):
 
     def distribution(self, obs: Tensor) -> Categorical:
         """[..., O] -> a distribution of actions [..., A]."""
-        parts = torch.split(self.body(obs), list(self.nvec), dim=-1)
+        parts = torch.split(self.body(obs).float(), list(self.nvec), dim=-1)
         return Categorical(torch.cat([part.log_softmax(dim=-1) for part in parts], dim=-1), self.nvec)
 
     def act(self, obs: Tensor) -> Tensor:

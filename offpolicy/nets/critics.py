@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.config.algorithms import AlgoConfig
-from offpolicy.nets.mlp import Mlp, mlp, with_encoder
+from offpolicy.nets.mlp import mlp, with_encoder
 from offpolicy.types import SpaceSpec
 
 
@@ -25,18 +25,18 @@ class TwinCritic(nn.Module):
         num_outputs: int = 1,
     ) -> None:
         super().__init__()
-        self.first: Mlp = mlp(obs_dim + action_dim, hidden_dims, num_outputs, activation, layer_norm)
-        self.second: Mlp = mlp(obs_dim + action_dim, hidden_dims, num_outputs, activation, layer_norm)
+        self.first = mlp(obs_dim + action_dim, hidden_dims, num_outputs, activation, layer_norm)
+        self.second = mlp(obs_dim + action_dim, hidden_dims, num_outputs, activation, layer_norm)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Returns both values. [B, O], [B, A] -> [C=2, B]; of critics with several outputs M [C, B, M]."""
         pair = torch.cat((obs, action), dim=-1)
-        return torch.stack((self.first(pair), self.second(pair))).squeeze(-1)
+        return torch.stack((self.first(pair), self.second(pair))).squeeze(-1).float()
 
     def q1(self, obs: Tensor, action: Tensor) -> Tensor:
         """Returns the first critic's values. -> [B]."""
         q: Tensor = self.first(torch.cat((obs, action), dim=-1))
-        return q.squeeze(-1)
+        return q.squeeze(-1).float()
 
     def parameters_by_layer(self) -> dict[str, nn.Parameter]:
         """Returns the parameters by name, those of both networks layer by layer, so that layers lie side by side."""
@@ -49,7 +49,7 @@ class DiscreteTwinCritic(TwinCritic):
 
     def values(self, obs: Tensor) -> Tensor:
         """Returns both values of every action. [B, O] -> [C=2, B, K]."""
-        return torch.stack((self.first(obs), self.second(obs)))
+        return torch.stack((self.first(obs), self.second(obs))).float()
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Returns both values of the actions taken. [B, O], [B, 1] -> [C=2, B]."""

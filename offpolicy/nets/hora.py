@@ -32,7 +32,7 @@ class PrivilegedEncoder(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Returns the latent of whole observations. [..., all] -> [..., L] in [-1, 1]."""
-        latent: Tensor = self.body(obs[..., self.columns])
+        latent: Tensor = self.body(obs[..., self.columns]).float()
         return latent.tanh()
 
 

@@ -27,18 +27,12 @@ ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
 }
 
 
-class Mlp(nn.Sequential):
-    """A perceptron, whose output is float32 also where autocast makes its products in bfloat16."""
-
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name in nn.Sequential
-        """[..., input] -> [..., output]."""
-        output: Tensor = super().forward(input)  # type: ignore[no-untyped-call]  # of nn.Sequential
-        return output.float()
-
-
-def mlp(input_dim: int, hidden_dims: Sequence[int], output_dim: int, activation: str, layer_norm: bool = False) -> Mlp:
+def mlp(
+    input_dim: int, hidden_dims: Sequence[int], output_dim: int, activation: str, layer_norm: bool = False
+) -> nn.Sequential:
     """Returns linear, [layer norm], activation per hidden layer, then a linear output: [..., input] -> [..., output].
 
+    Networks convert its output to float32: autocast makes its products in bfloat16.
     Weights have torch's default initialisation, drawn from the global CPU generator.
     """
     layers: list[nn.Module] = []
@@ -48,10 +42,10 @@ def mlp(input_dim: int, hidden_dims: Sequence[int], output_dim: int, activation:
             layers.append(nn.LayerNorm(out_dim))
         layers.append(ACTIVATIONS[activation]())
     layers.append(nn.Linear(hidden_dims[-1], output_dim))
-    return Mlp(*layers)
+    return nn.Sequential(*layers)
 
 
-def orthogonal_(net: Mlp, head_gain: float) -> Mlp:
+def orthogonal_(net: nn.Sequential, head_gain: float) -> nn.Sequential:
     """Initialises the linear layers of `net` in place: orthogonal, gain sqrt(2), the last one `head_gain`; biases 0.
 
     Engstrom et al. (arXiv:2005.12729) and Andrychowicz et al. (arXiv:2006.05990, C.8) show which details matter.
@@ -104,6 +98,6 @@ def with_encoder(algo: AlgoConfig, spec: SpaceSpec, make: Callable[[SpaceSpec], 
 
     network = make(replace(spec, obs_dim=int(getattr(encoder(), "out_dim"))))  # noqa: B009  # of the plug-in's class
     for child, module in list(network.named_children()):
-        if isinstance(module, Mlp):
-            setattr(network, child, Mlp(EncodedInput(encoder(), spec.obs_dim), *module))
+        if isinstance(module, nn.Sequential):
+            setattr(network, child, nn.Sequential(EncodedInput(encoder(), spec.obs_dim), *module))
     return network

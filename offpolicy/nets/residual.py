@@ -13,7 +13,6 @@ from torch.nn import functional
 from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actors import LOG_STD_MAX, SquashedGaussianActor
 from offpolicy.nets.critics import TwinCritic
-from offpolicy.nets.mlp import Mlp
 from offpolicy.types import SpaceSpec
 
 EXPANSION = 4  # units inside a block per unit of the residual stream
@@ -58,7 +57,7 @@ class ResidualBlock(nn.Module):
         return input + outer
 
 
-class ResidualNet(Mlp):
+class ResidualNet(nn.Sequential):
     """[B, inputs] -> [B, outputs]: the network of the header, and what `last` makes of its output."""
 
     def __init__(self, inputs: int, width: int, num_blocks: int, outputs: int, *last: nn.Module) -> None:

@@ -307,7 +307,8 @@ class Ant(Task):
 
     def clipped_forces(self) -> Array:
         """Returns the contact forces within their range [N, bodies, 6]."""
-        return np.clip(self.contact_forces, *self.params["contact_force_range"])
+        low, high = self.params["contact_force_range"]
+        return np.clip(self.contact_forces, low, high)
 
     def observe(self) -> Array:
         skipped = 2 if self.params["exclude_current_positions_from_observation"] else 0
