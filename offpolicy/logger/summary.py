@@ -72,7 +72,7 @@ def build_summary(
     window = Window(baseline, of_iterations(snapshot))
     rates = compute_rates(baseline, window.current, header.mode, header.num_hosts)
     learner = snapshot.learners[0].account if snapshot.learners else None
-    pipeline, late = window_pipeline(window, rates, header), straggler(window)
+    pipeline, late, cores = window_pipeline(window, rates, header), straggler(window), snapshot.cores
     evaluation = result.last_eval or EvalResult(0, math.nan, math.nan, math.nan, episodes=0)
     verdict = window_verdict(window, rates, header, error=result.prediction_error, late=late)
     if verdict is None or verdict.bottleneck == Bottleneck.WARMING_UP:
@@ -102,8 +102,16 @@ def build_summary(
             "learner_s": _seconds(window.learner),
             "collectors_s": [_seconds(clock) for clock in window.each_collector],
         },
-        "pipeline": None if pipeline is None else pipeline.to_mapping(),
-        "cores": _cores_section(window, header.num_hosts),
+        "pipeline": pipeline and pipeline.to_mapping(),
+        # Seconds of this host's cores, which sum to the capacity. The CPU time per env step is of the window.
+        "cores": {
+            "wall_s": cores.wall_ns / NS_PER_S,
+            "capacity": cores.capacity_ns / cores.wall_ns,
+            "seconds": {row: ns / NS_PER_S for row, ns in cores.classes_ns.items()},
+            "cpu_ms_per_env_step": cpu_ms_per_env_step(window, header.num_hosts),
+        }
+        if cores is not None and cores.wall_ns > 0
+        else None,
         "rates": {
             "steps_per_sec": rates.steps_per_sec,
             "collector_capacity": rates.collector_capacity,
@@ -162,22 +170,6 @@ def _account_section(account: Account, phases: Iterable[str]) -> dict[str, Any] 
         "other_s": (wall_ns - sum(buckets.values())) / NS_PER_S,
         # Percentiles over the iterations since the warm-up, of the phases that were ever opened.
         "spread_ms": {name: spread._asdict() for name, spread in spreads.items()},
-    }
-
-
-def _cores_section(window: Window, num_hosts: int) -> Section | None:
-    """Returns what the cores of this host did, in seconds that sum to the capacity; None with timing off.
-
-    The CPU time per env step is that of `window`, as the rates are.
-    """
-    cores = window.current.cores
-    if cores is None or cores.wall_ns <= 0:
-        return None
-    return {
-        "wall_s": cores.wall_ns / NS_PER_S,
-        "capacity": cores.capacity_ns / cores.wall_ns,
-        "seconds": {row: ns / NS_PER_S for row, ns in cores.classes_ns.items()},
-        "cpu_ms_per_env_step": cpu_ms_per_env_step(window, num_hosts),
     }
 
 

@@ -145,14 +145,9 @@ def device_keys(window: Window) -> Numbers:
     record: Numbers = {}
     if 0 in done:
         totals, clock = done[0], window.working[0]
-        spans_ns = {
-            DeviceSpan.SAMPLE: totals.sample_ns,
-            DeviceSpan.TRAIN: totals.train_ns,
-            DeviceSpan.H2D: totals.h2d_ns,
-            DeviceSpan.H2D_HIDDEN: totals.h2d_hidden_ns,
-        }
+        spans_ns = {span: totals._asdict()[f"{span}_ns"] for span in DeviceSpan}
         record = {f"device/{span}_ms": ns / clock.iterations / NS_PER_MS for span, ns in spans_ns.items()}
-        record["device/busy_share"] = (sum(spans_ns.values()) - totals.h2d_hidden_ns) / clock.wall_ns
+        record["device/busy_share"] = (totals.train_ns + totals.h2d_ns + totals.sample_ns) / clock.wall_ns
         record["device/launch_bound"] = totals.launch_bound / totals.iterations if totals.iterations else None
         record["device/dropped"] = totals.dropped
     if done and len(window.ranks) > 1:

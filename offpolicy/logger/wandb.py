@@ -39,8 +39,7 @@ class WandbSink(Sink):
     ) -> None:
         import wandb  # optional back-end, 0.4 s to import
 
-        is_online = mode == "online"
-        if is_online:
+        if is_online := mode == "online":
             require_login()
         id_path = run_dir / "wandb_id"
         run_id = id_path.read_text().strip() if id_path.is_file() else ""
@@ -57,7 +56,7 @@ class WandbSink(Sink):
             id=own_id,
             group=None if is_online else run_id,
             resume="allow" if is_online else None,
-            mode="online" if is_online else "offline",
+            mode=mode,
             dir=str(run_dir),
             config=dict(config),
             settings=wandb.Settings(

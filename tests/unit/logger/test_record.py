@@ -116,11 +116,6 @@ def test_without_a_report_of_one_side_there_is_no_verdict(make_snapshot: Any, he
     assert record["perf/iter_ms"] == pytest.approx(6.6)
 
 
-def test_success_rate_ignores_episodes_with_unknown_success(record: Record) -> None:
-    assert record["rollout/success_rate"] == 1.0
-    assert record["rollout/ep_rew_mean"] == -750.0
-
-
 def test_schedules_are_recorded_at_their_current_value(make_snapshot: Any, header: RunHeader) -> None:
     ramps = {
         "actor_lr": Ramp(start=1e-3, end=0.0, over=4000, begin=1000),

@@ -54,38 +54,27 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return fake
 
 
-def test_the_run_id_survives_a_resume(tmp_path: Path, wandb: SimpleNamespace) -> None:
-    for _ in range(2):
-        WandbSink(tmp_path, {}, "offpolicy", "online", print).close()
-    first, second = wandb.inits
-    assert first["id"] == second["id"] == (tmp_path / "wandb_id").read_text().strip()
-    assert (first["resume"], first["mode"], first["project"]) == ("allow", "online", "offpolicy")
-
-
-def test_offline_each_start_is_a_run_of_its_own_in_the_group_of_the_run(tmp_path: Path, wandb: SimpleNamespace) -> None:
+def test_a_resumed_run_goes_on_online_and_is_another_one_of_its_group_offline(
+    tmp_path: Path, wandb: SimpleNamespace
+) -> None:
     """W&B resumes nothing offline, and `wandb sync` of the second start replaced the curves of the first."""
-    for _ in range(2):
-        WandbSink(tmp_path, {}, "offpolicy", "offline", print).close()
-    first, second = wandb.inits
+    for mode in ("online", "online", "offline", "offline"):
+        WandbSink(tmp_path, {}, "offpolicy", mode, print).close()
     run_id = (tmp_path / "wandb_id").read_text().strip()
-    assert len({first["id"], second["id"], run_id}) == 3
-    assert first["group"] == second["group"] == run_id
-    assert all(each["id"].startswith(f"{run_id}-") for each in wandb.inits)
-    assert all((each["mode"], each["resume"]) == ("offline", None) for each in wandb.inits)
+    online, offline = wandb.inits[:2], wandb.inits[2:]
+    found = [[each[name] for name in ("id", "resume", "mode", "project")] for each in online]
+    assert found == [[run_id, "allow", "online", "offpolicy"]] * 2
+    assert [[each[name] for name in ("group", "resume", "mode")] for each in offline] == [[run_id, None, "offline"]] * 2
+    assert len({run_id, *(each["id"] for each in offline)}) == 3
+    assert all(each["id"].startswith(f"{run_id}-") for each in offline)
 
 
-def test_wandb_gets_the_configuration_the_run_directory_and_env_steps_as_x(
+def test_wandb_gets_the_configuration_the_run_directory_and_each_evaluation_once(
     tmp_path: Path, wandb: SimpleNamespace
 ) -> None:
     sink = WandbSink(tmp_path, {"algo": {"gamma": 0.99}}, "offpolicy", "offline", print)
     assert (wandb.inits[0]["config"], wandb.inits[0]["dir"]) == ({"algo": {"gamma": 0.99}}, str(tmp_path))
-    sink.write({"env_steps": 10, "perf/utd": 1.0})
     assert wandb.run.metrics[:2] == [("env_steps", None), ("*", "env_steps")]
-    assert wandb.run.logged == [{"env_steps": 10, "perf/utd": 1.0}]
-
-
-def test_an_evaluation_is_logged_once(tmp_path: Path, wandb: SimpleNamespace) -> None:
-    sink = WandbSink(tmp_path, {}, "offpolicy", "offline", print)
     sink.write({"env_steps": 10, **EVALUATION})
     sink.write({"env_steps": 12, **EVALUATION})
     assert wandb.run.logged == [{"env_steps": 10, **EVALUATION}, {"env_steps": 12}]
