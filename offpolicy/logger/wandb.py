@@ -56,7 +56,7 @@ class WandbSink(Sink):
             id=own_id,
             group=None if is_online else run_id,
             resume="allow" if is_online else None,
-            mode=mode,
+            mode="online" if is_online else "offline",
             dir=str(run_dir),
             config=dict(config),
             settings=wandb.Settings(
