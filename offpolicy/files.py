@@ -19,7 +19,6 @@ from offpolicy.errors import ConfigError
 
 # What a filesystem without hard links answers, and one that has too many names of a file already.
 NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP)
-COPY_BYTES = 8 << 20
 _TEMPORARY = re.compile(r"\..+\.([0-9]+)\.tmp")  # of `atomic_file`, with the pid of the writer
 UPDATES = "train/n_updates"  # of a record
 Line = Mapping[str, float | str | None]  # of a file of JSON lines
@@ -211,8 +210,7 @@ class Disk:
         except OSError as error:
             if error.errno not in NO_LINKS:
                 raise
-            with old.open("rb") as source:
-                self.write(new, iter(lambda: source.read(COPY_BYTES), b""))
+            shutil.copyfile(old, new)
             self.fsync(new)
 
     def fsync(self, path: Path) -> None:

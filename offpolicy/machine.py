@@ -199,8 +199,8 @@ def _cgroups(controller: str, process: Path) -> Iterator[Path]:
     for line in filter(None, mounts.split("\n")):
         mounted, _, system = line.partition(" - ")
         (root, point), (kind, _, options) = mounted.split(" ")[3:5], system.split(" ")[:3]  # a source may be empty
-        is_first_version = kind == "cgroup" and controller in options.split(",")
-        within = paths.get(controller if is_first_version else "") if is_first_version or kind == "cgroup2" else None
+        is_ours = kind == "cgroup2" or (kind == "cgroup" and controller in options.split(","))
+        within = paths.get("" if kind == "cgroup2" else controller) if is_ours else None
         if within is None:
             continue
         top, group = Path(point), Path(within)

@@ -46,8 +46,7 @@ def find_run(word: str | Path) -> Path:
         allowed = f"allowed a run's directory, {LATEST}, or the beginning of a run's name: offpolicy list shows them"
         raise NoSuchRunError(f"run: got {str(word)!r}, {allowed}")
     named = ", ".join(str(run.relative_to(ROOT)) for run in found[:MOST_NAMED])
-    more = ", ..." if len(found) > MOST_NAMED else ""
-    raise ConfigError(f"run: got {str(word)!r}, which begins the names of {len(found)} runs: {named}{more}")
+    raise ConfigError(f"run: got {str(word)!r}, which begins the names of {len(found)} runs, such as {named}")
 
 
 def existing_run(word: str | Path, key: str = "run") -> Path:

@@ -34,7 +34,7 @@ def test_a_run_is_found_by_a_unique_beginning() -> None:
 
 
 def test_what_names_none_or_several_is_refused() -> None:
-    several = "begins the names of 2 runs: sac/Pendulum-v1/20260102-100000-s1, sac/Pendulum-v1/20260101-100000-s1"
+    several = f"begins the names of 2 runs, such as {NAMES[1]}, {NAMES[0]}"
     for word, problem in (("sac", several), *((word, "offpolicy list shows them") for word in ("2027", "s1", ""))):
         with pytest.raises(ConfigError, match=f"run: got '{word}', .*{problem}"):
             find_run(word)

@@ -40,6 +40,8 @@ def test_a_run_in_progress_is_read_from_its_last_record(tmp_path: Path) -> None:
     holder = {"pid": os.getpid(), "host": socket.gethostname()}
     run = make(tmp_path / "a", summary=SUMMARY, metrics=lines, lock=holder)  # resumed: the summary is an older one
     assert row(run) == ("running", "200", "-9.00*", "50.0")
+    run = make(tmp_path / "b", summary=SUMMARY, metrics='{"env_steps": 7}', lock={"pid": 1, "host": "elsewhere"})
+    assert row(run) == ("unknown", "7", "-", "-")
 
 
 def test_a_run_that_ended_without_an_evaluation_keeps_its_return_of_training(tmp_path: Path, printed: Typed) -> None:
@@ -50,11 +52,6 @@ def test_a_run_that_ended_without_an_evaluation_keeps_its_return_of_training(tmp
     assert "*" not in printed("list", tmp_path)
     assert row(make(tmp_path / "trained", summary=trained))[2] == "-9.00*"
     assert printed("list", tmp_path).splitlines()[-1].startswith("* mean of the last training episodes")
-
-
-def test_whether_a_run_of_another_host_goes_on_is_unknown(tmp_path: Path) -> None:
-    run = make(tmp_path / "a", summary=SUMMARY, metrics='{"env_steps": 7}', lock={"pid": 1, "host": "elsewhere"})
-    assert row(run) == ("unknown", "7", "-", "-")
 
 
 def test_a_run_without_an_end_was_killed_and_one_that_was_resumed_and_killed_too(tmp_path: Path) -> None:
