@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from offpolicy.analysis.bootstrap import Interval, mean_interval, ratio_interval
 from offpolicy.analysis.runs import paths_by_label
@@ -54,10 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
     console, (first, *others) = plain_console(), found.runs
     if len(found.episodes) == 1:
         console.print(f"evaluation of {first.path}", soft_wrap=True)
-        table = Table(show_header=False)
         for name, value in found.records[0].items():
-            table.add_row(name, return_text(value, ",") if isinstance(value, float) else str(value))
-        console.print(table)
+            text = return_text(value, ",") if isinstance(value, float) else value
+            console.print(f"  {name:<14} {text}", soft_wrap=True)
     else:
         console.print(comparison(found.episodes, first.env.measure))
     for other in others:
