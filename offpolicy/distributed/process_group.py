@@ -33,7 +33,7 @@ from offpolicy.timing.phases import LearnerPhase
 
 JOIN_GRACE_S = 1.0  # beyond torch's own deadline, so that its own error is the one that is raised
 OPEN_GRACE_S = 10.0  # torch tries to connect for some seconds more than its deadline
-LEAVE_S = 10.0  # of a group of GPUs: NCCL may wait for a rank that is frozen, and the process ends all the same
+LEAVE_S = 10.0  # NCCL may wait for a rank that is frozen, and the process ends all the same
 PEER_CHECK_S = 2.0  # time of the survivors of a failed collective to mark themselves alive in the store
 NCCL_VARIABLES = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",  # the watchdog ends a collective and not the process: we raise
@@ -134,9 +134,6 @@ class ProcessGroup:
     def close(self) -> None:
         """Destroys the group and its threads: one that is left may abort the process when the interpreter exits."""
         del self._gloo  # torch keeps the threads for as long as the group is referenced
-        if not self.uses_nccl:
-            dist.destroy_process_group()
-            return
         with contextlib.suppress(TimeoutError):
             call_within(LEAVE_S, dist.destroy_process_group)
 
@@ -168,16 +165,12 @@ class GroupExchange:
 
     def __init__(self, group: ProcessGroup, device: torch.device, device_timer: DeviceTimer, ledger: Ledger) -> None:
         self._group, self._device, self._device_timer, self._ledger = group, device, device_timer, ledger
+        self.num_ranks = group.num_ranks  # R, over all hosts
         # gloo moves host memory: gradients of a GPU pass through a pinned block.
         self._is_staged = device.type == "cuda" and not group.uses_nccl
         self._events = [CudaEvent(device) for _ in range(3)] if group.uses_nccl else []
         self._one = torch.zeros(1, device=device)
         self._blocks: dict[int, tuple[Tensor, Tensor]] = {}
-
-    @property
-    def num_ranks(self) -> int:
-        """R, over all hosts."""
-        return self._group.num_ranks
 
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Replaces each tensor, in place, by its mean over the ranks: one collective for all of them."""
@@ -234,10 +227,8 @@ class GroupExchange:
 
 
 def checksum(tensors: Sequence[Tensor]) -> float:
-    """Returns 48 bits that change with any bit of any tensor or its position, as a whole float64. Waits once.
-
-    Integer sums weighted by position, made where the tensors live: hashing on the host would copy all of them.
-    """
+    """Returns 48 bits that change with any bit of any tensor or its position, as a whole float64. Waits once."""
+    # Integer sums weighted by position, made where the tensors live: hashing on the host would copy all of them.
     total = torch.zeros((), dtype=torch.int64, device=tensors[0].device)
     for position, tensor in enumerate(tensors):
         bits = tensor.detach().contiguous().reshape(-1).view(torch.int32).long()

@@ -118,11 +118,6 @@ class ControlPage:
         """True while a collector has not answered the newest request for a snapshot."""
         return self.leader[RankWord.SNAPSHOT_REQUEST] > self.collectors[index][CollectorWord.SNAPSHOT_DONE]
 
-    def is_released(self, index: int) -> bool:
-        """False in a stop, and while the learner still copies the rows that belong to a collector's snapshot."""
-        done = self.collectors[index][CollectorWord.SNAPSHOT_DONE]
-        return not self.is_stopping and self.leader[RankWord.SNAPSHOT_RELEASE] >= done
-
     def turn(self, index: int, may_step: Callable[[int], bool]) -> Turn | None:
         """Returns what a collector does next, None if there is nothing yet. It takes a snapshot between two steps.
 
@@ -132,18 +127,18 @@ class ControlPage:
             return Turn.STOP
         if self.owes_snapshot(index):
             return Turn.SNAPSHOT
-        return Turn.STEP if self.is_released(index) and may_step(self.leader[RankWord.GRANTED]) else None
+        # Until the release the learner still copies the rows that belong to the snapshot.
+        is_released = self.leader[RankWord.SNAPSHOT_RELEASE] >= self.collectors[index][CollectorWord.SNAPSHOT_DONE]
+        is_free = is_released and not self.is_stopping
+        return Turn.STEP if is_free and may_step(self.leader[RankWord.GRANTED]) else None
 
     def is_asked(self, role: str, index: int) -> bool:
         """True while a collector owes a snapshot, or any process its exit: it has no reason to wait."""
         return self.host[HostWord.STOP] == Stop.EXIT or (role == "collector" and self.owes_snapshot(index))
 
     def may_go(self, role: str, index: int) -> bool:
-        """True for a collector that owes a snapshot, or may take a step: it has no reason to wait for the learner.
-
-        Of rollouts, which are granted by their number, only a collector without any step is known to be one.
-        """
+        """True for a collector that has a turn. Rollouts are granted by their number: only its first one is known."""
         if role != "collector":
             return False
-        has_grant = self.collectors[index][CollectorWord.ENV_STEPS] < self.leader[RankWord.GRANTED]
-        return self.is_asked(role, index) or (self.is_released(index) and has_grant)
+        done = self.collectors[index][CollectorWord.ENV_STEPS]
+        return self.turn(index, lambda granted: done < granted) is not None

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import mmap
 import os
-import select
 from dataclasses import dataclass
 
 from offpolicy import fault
+from offpolicy.processes.children import wait_readable
 
 
 class SharedBlock:
@@ -81,9 +81,7 @@ class WakeEvent:
 
     def wait(self, timeout_s: float) -> bool:
         """Waits until it is set, at most `timeout_s`; returns True if it was, and clears it."""
-        poll = select.poll()
-        poll.register(self.fd, select.POLLIN)
-        if not poll.poll(timeout_s * 1000):
-            return False
-        os.eventfd_read(self.fd)
-        return True
+        is_set = wait_readable(timeout_s, self.fd)
+        if is_set:
+            os.eventfd_read(self.fd)
+        return is_set

@@ -99,7 +99,8 @@ class Supervisor:
         self._first_signal_s: float | None = None
         self._has_lost_one = False  # True after a death that the run survives: all processes begin again
         self._deadline_s: float | None = None  # of the stop
-        self._is_hastened = self._is_killing = False  # a learner is lost, so nothing will be saved; all were killed
+        self._half_way_s = 0.0  # to the deadline, as it was at first
+        self._is_killing = False  # True once all were killed
         # This clock stands still while nothing runs, so that no pause counts against a child.
         self._ticked_s, self._now_s = config.elapsed_s(), 0.0
         self._counts, self._counts_s = (-1, -1), 0.0  # of env steps and updates, and since when they stand
@@ -169,6 +170,7 @@ class Supervisor:
         self._control.host[HostWord.STOP] = max(level, self._control.host[HostWord.STOP])
         if self._deadline_s is None:
             self._deadline_s = self._now_s + self._config.stop_timeout_s
+            self._half_way_s = self._now_s + self._config.stop_timeout_s / 2
         for wake_event in self._wake_events:
             wake_event.set()
 
@@ -273,7 +275,6 @@ class Supervisor:
         if is_lost and child.is_learner and self._learners and self._deadline_s is not None:
             # The others cannot train without it. They notice by themselves, and get little time to.
             self._deadline_s = min(self._deadline_s, self._now_s + PEER_GRACE_S)
-            self._is_hastened = True
 
     def _fail(self, child: Child, exit_code: int, cause: str) -> None:
         """Makes this the failure of the run."""
@@ -406,9 +407,8 @@ class Supervisor:
         """During a stop: kills what stands still or outlives the deadline, half-way to it collectors that are busy."""
         if self._deadline_s is None:
             return
-        left_s = self._deadline_s - self._now_s
-        level = self._control.host[HostWord.STOP]
-        is_half_way = left_s < self._config.stop_timeout_s / 2 and level == Stop.FINISH and not self._is_hastened
+        is_finishing = self._control.host[HostWord.STOP] == Stop.FINISH
+        is_half_way = is_finishing and self._now_s > self._half_way_s
         for child in self.children.values():
             is_waiting = self._control.is_waiting(*child.key)
             # It was stopped from outside, or sleeps on after a wake-up: the learner waits for it in vain.
@@ -424,8 +424,8 @@ class Supervisor:
                 lost = "; what is saved now lacks its episodes" if child.role == "collector" else ""
                 self._warn(child, f"{why} and was killed{lost}")
                 self._kill(child, is_hung=True)
-        if left_s < 0 and self.children and not self._is_killing:
-            if self.failure is None and level == Stop.FINISH:
+        if self._now_s > self._deadline_s and self.children and not self._is_killing:
+            if self.failure is None and is_finishing:
                 cause = f"did not finish within {self._config.stop_timeout_s:g} s of the stop request"
                 self._fail(self._blocking_child(), HangError.exit_code, cause)
             self._kill_all()
