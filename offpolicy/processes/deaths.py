@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from offpolicy.errors import CrashLoopError
@@ -49,39 +48,29 @@ def be_killed_first(role: str) -> None:
         SCORE.write_text(str(max(KILL_FIRST.get(role, 0), int(SCORE.read_text()))))
 
 
-class OomWatch:
-    """Counts the processes that the kernel has killed since it was made, in this process's cgroups and elsewhere."""
+def kernel_kills() -> dict[Path, int]:
+    """Returns how many processes the kernel has killed for want of memory, by each file that counts them."""
+    files = [directory / name for directory in cgroups("memory") for name in COUNTERS]
+    return {file: _kills(file) for file in (*files, VMSTAT)}
 
-    def __init__(self, elapsed_s: Callable[[], float]) -> None:
-        self._elapsed_s = elapsed_s
-        files = [directory / name for directory in cgroups("memory") for name in COUNTERS]
-        self._counts = {file: _kills(file) for file in (*files, VMSTAT)}
-        self._grown_s: dict[Path, float] = {}  # when counts grew of which no process has the cause yet
 
-    def look(self) -> None:
-        """Reads the counts, several times a second: they say nothing of a process that is killed later."""
-        for file, before in self._counts.items():
-            self._counts[file] = count = _kills(file)
-            if count > before:
-                self._grown_s[file] = self._elapsed_s()
+def out_of_memory(before: Mapping[Path, int]) -> str | None:
+    """Returns why the kernel has killed a process since `before`, with the limit that was reached; None if it has not.
 
-    def cause(self) -> str | None:
-        """Returns why the kernel killed a process just now, with the limit that was reached; None if it killed none."""
-        self.look()
-        since_s = self._elapsed_s() - RECENT_S
-        grown = [file for file in self._counts if self._grown_s.pop(file, -math.inf) >= since_s]
-        limits = {limit.directory: limit for limit in memory_limits()} if grown else {}
-        for file in grown:
-            if limit := limits.get(file.parent):
-                return (
-                    f"was killed by the kernel: out of memory; the limit of {limit.directory} is"
-                    f" {limit.limit / 2**20:,.0f} MiB, of which {limit.used / 2**20:,.0f} MiB are used now"
-                )
-        return "was killed by the kernel: the machine ran out of memory" if grown else None
+    `before` is what `kernel_kills` returned then.
+    """
+    grown = [file for file, count in kernel_kills().items() if count > before.get(file, count)]
+    limits = {limit.directory: limit for limit in memory_limits()} if grown else {}
+    for file in grown:
+        if limit := limits.get(file.parent):
+            return (
+                f"was killed by the kernel: out of memory; the limit of {limit.directory} is"
+                f" {limit.limit / 2**20:,.0f} MiB, of which {limit.used / 2**20:,.0f} MiB are used now"
+            )
+    return "was killed by the kernel: the machine ran out of memory" if grown else None
 
 
 def _kills(file: Path) -> int:
-    """Returns how many processes the kernel has killed by the count in `file`; 0 where there is none."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         return int(dict(line.split(maxsplit=1) for line in file.read_text().splitlines())["oom_kill"])
     return 0

@@ -30,7 +30,7 @@ from offpolicy.processes.children import (
     reap_adopted,
 )
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Stop
-from offpolicy.processes.deaths import OomWatch, Restarts
+from offpolicy.processes.deaths import RECENT_S, Restarts, kernel_kills, out_of_memory
 from offpolicy.processes.fork_server import ForkServer
 from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.processes.signals import RUN_SIGNALS, SAVE_SIGNAL, SignalKeeper, stop_code
@@ -94,7 +94,7 @@ class Supervisor:
         self.failure: Failure | None = None  # of the run so far
         self.signal_code = 0  # exit code of the first signal, unless a failure came before it
         self._control, self._wake_events, self._config, self._on_message = control, wake_events, config, on_message
-        self._oom = OomWatch(config.elapsed_s)
+        self._kills, self._kills_s = (kernel_kills(),) * 2, 0.0  # of the kernel, before; and when they were read last
         self._selector = selectors.DefaultSelector()  # data: the child that has written, None for all else
         self._first_signal_s: float | None = None
         self._has_lost_one = False  # True after a death that the run survives: all processes begin again
@@ -158,7 +158,8 @@ class Supervisor:
         before_s, self._ticked_s = self._ticked_s, self._config.elapsed_s()
         gap_s = self._ticked_s - before_s
         self._now_s += gap_s if gap_s <= PAUSE_S else 0.0
-        self._oom.look()
+        if self._now_s - self._kills_s > RECENT_S:  # the older ones are compared: a kill takes a while
+            self._kills, self._kills_s = (self._kills[1], kernel_kills()), self._now_s
         self._reap()
         reap_adopted({*self._known, self._config.server.pid, *(child.pid for child in self.children.values())})
         self._check_hangs()
@@ -295,7 +296,7 @@ class Supervisor:
 
     def _cause_of(self, child: Child) -> str:
         """Returns the error of a dead child, why the kernel has killed it, or how it has ended."""
-        killed = self._oom.cause() if child.returncode == -signal.SIGKILL else None
+        killed = out_of_memory(self._kills[0]) if child.returncode == -signal.SIGKILL else None
         return str(child.error.get("text") or killed or describe_exit(child.returncode))
 
     # -- kills --------------------------------------------------------------------------------------------------------

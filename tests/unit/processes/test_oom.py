@@ -6,14 +6,7 @@ import pytest
 
 from offpolicy.machine import MemoryLimit
 from offpolicy.processes import deaths
-from offpolicy.processes.deaths import RECENT_S, OomWatch
-
-
-class Clock:
-    now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from offpolicy.processes.deaths import kernel_kills, out_of_memory
 
 
 @pytest.fixture(autouse=True)
@@ -28,25 +21,15 @@ def _machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (job / "memory.events").write_text("max 3\noom 2\noom_kill 1\noom_group_kill 0\n")
 
 
-def test_a_kill_in_a_cgroup_names_its_limit_once(tmp_path: Path) -> None:
-    watch = OomWatch(Clock())
-    job = tmp_path / "pod" / "job"
-    assert watch.cause() is None
+def test_a_kill_in_a_cgroup_names_its_limit(tmp_path: Path) -> None:
+    before, job = kernel_kills(), tmp_path / "pod" / "job"
+    assert out_of_memory(before) is None
     (job / "memory.events").write_text("max 9\noom 3\noom_kill 2\noom_group_kill 0\n")
     cause = f"was killed by the kernel: out of memory; the limit of {job} is 200 MiB, of which 150 MiB are used now"
-    assert [watch.cause(), watch.cause()] == [cause, None]
+    assert [out_of_memory(before), out_of_memory(kernel_kills())] == [cause, None]
 
 
 def test_a_kill_outside_of_every_cgroup_is_the_machines(tmp_path: Path) -> None:
-    watch = OomWatch(Clock())
+    before = kernel_kills()
     (tmp_path / "vmstat").write_text("nr_free 1\noom_kill 8\n")
-    assert watch.cause() == "was killed by the kernel: the machine ran out of memory"
-
-
-def test_a_kill_of_another_process_is_not_the_cause_of_what_somebody_kills_later(tmp_path: Path) -> None:
-    clock = Clock()
-    watch = OomWatch(clock)
-    (tmp_path / "vmstat").write_text("oom_kill 8\n")
-    watch.look()
-    clock.now_s += RECENT_S + 1.0
-    assert watch.cause() is None
+    assert out_of_memory(before) == "was killed by the kernel: the machine ran out of memory"
