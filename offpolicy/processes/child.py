@@ -129,8 +129,7 @@ def resolve(target: str) -> Callable[..., Any]:
 def call_within(timeout_s: float, call: Callable[[], T]) -> T:
     """Calls a function in a thread; returns its result, or raises its error, or TimeoutError after `timeout_s`.
 
-    Its thread then stays: torch's calls of a store whose process is frozen never end, whatever deadline they were
-    given. Such a process must end by `leave_now`.
+    Its thread then stays, as in torch's calls of a store that is frozen. Such a process must end by `leave_now`.
     """
     future: Future[T] = Future()
 

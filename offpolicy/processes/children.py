@@ -126,10 +126,7 @@ def own_children() -> set[int]:
 
 
 def end_adopted(known: Collection[int]) -> None:
-    """Kills and reaps the children of the main thread other than `known`, and what those leave behind.
-
-    One that the kernel holds is given up after `KILL_TIMEOUT_S`.
-    """
+    """Kills and reaps the children of the main thread other than `known`, and what those leave behind."""
     left_alone = set(known)
     for _ in range(ROUNDS):
         if not (adopted := own_children() - left_alone):
@@ -142,7 +139,7 @@ def end_adopted(known: Collection[int]) -> None:
             if not adopted & own_children():
                 break
             select.select([], [], [], POLL_S)
-        left_alone |= adopted & own_children()
+        left_alone |= adopted & own_children()  # the kernel holds them
 
 
 def reap_adopted(known: Collection[int]) -> None:

@@ -109,14 +109,13 @@ class ForkServer:
         with contextlib.ExitStack() as opened:
             messages, theirs = os.pipe()
             opened.callback(os.close, messages)
-            with scratch_file() as file, open(os.devnull, "rb") as stdin, open(theirs, "wb"):
+            with scratch_file() as file, open(theirs, "wb"):
                 file.write(json.dumps(spec).encode())
                 file.seek(0)
-                given = [stdin.fileno(), log_fd, log_fd, file.fileno(), theirs, lifeline_fd, *fds.values()]
                 try:
                     if role != "call":
                         fault.hit("spawn")
-                    pid = self._fork(given)
+                    pid = self._fork([log_fd, file.fileno(), theirs, lifeline_fd, *fds.values()])
                 except OSError as error:
                     raise StartError(f"{role} {index} cannot be started: {error.strerror}") from error
             child = Child(role, index, pid, os.pidfd_open(pid), messages)
@@ -288,13 +287,13 @@ def _answer(sock: socket.socket) -> None:
         _fork_and_end(write)
         for fd in (read, write, sock.detach()):
             os.close(fd)
-        for number, fd in enumerate(fds[:3]):
-            os.dup2(fd, number)
-            os.close(fd)
+        for output in (1, 2):
+            os.dup2(fds[0], output)
+        os.close(fds[0])
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()  # the global generator, which every fork has inherited
         gc.enable()
-        sys.exit(main(fds[3:]))
+        sys.exit(main(fds[1:]))
     os.close(write)
     if between > 0:
         os.waitpid(between, 0)

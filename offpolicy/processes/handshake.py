@@ -74,7 +74,7 @@ class LearnerGate:
     def request_snapshot(self) -> bool:
         """Asks the collectors for a snapshot and waits for it; False if one of them has exited.
 
-        The others stand still until `release_snapshot` all the same: no row is written while the rings are saved.
+        The others write no row until `release_snapshot` all the same.
         """
         fault.hit("snapshot.request")
         self._own[RankWord.SNAPSHOT_REQUEST] += 1

@@ -71,11 +71,7 @@ class EvaluationRequest(NamedTuple):
 
 
 class EvaluationRequests:
-    """The newest evaluation request of rank 0: a flat policy [P] of float32, its weight version and its env steps.
-
-    One that was not begun when the next is made is replaced by it. They are numbered from 1, so the evaluator knows how
-    many it has missed.
-    """
+    """The newest evaluation request of rank 0, which replaces the one before; they are numbered from 1."""
 
     _HEAD = (("env_steps", np.uint64), ("policy_version", np.uint64))
 
@@ -94,7 +90,7 @@ class EvaluationRequests:
         return self._mailbox.version
 
     def publish(self, policy: Float32, *, env_steps: int, policy_version: int) -> int:
-        """Makes a request of a copy of `policy` [P]; returns its number. Only rank 0 does."""
+        """Makes a request of a copy of `policy` [P] of float32; returns its number. Only rank 0 does."""
         self._record["env_steps"], self._record["policy_version"] = env_steps, policy_version
         self._record["policy"] = policy
         return self._mailbox.publish(self._record)

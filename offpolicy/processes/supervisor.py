@@ -63,7 +63,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorConfig:
-    """The clock and the limits of a supervisor."""
+    """What a supervisor works with, and its limits."""
 
     server: ForkServer  # of which the children are forks
     signals: SignalKeeper
@@ -278,7 +278,6 @@ class Supervisor:
             self._deadline_s = min(self._deadline_s, self._now_s + PEER_GRACE_S)
 
     def _fail(self, child: Child, exit_code: int, cause: str) -> None:
-        """Makes this the failure of the run."""
         traceback, is_consequence = child.error.get("traceback", ""), child.is_consequence
         self.failure = Failure(*child.key, child.pid, self._env_steps, exit_code, cause, traceback, is_consequence)
 
@@ -295,7 +294,6 @@ class Supervisor:
         self._fail(child, self._config.death_code if child.is_death else int(error.get("code", 1)), cause)
 
     def _cause_of(self, child: Child) -> str:
-        """Returns the error of a dead child, why the kernel has killed it, or how it has ended."""
         killed = out_of_memory(self._kills[0]) if child.returncode == -signal.SIGKILL else None
         return str(child.error.get("text") or killed or describe_exit(child.returncode))
 
@@ -315,7 +313,6 @@ class Supervisor:
             self._kill(child)
 
     def _end_children(self) -> None:
-        """Kills the children, then what they have left behind."""
         try:
             self._kill_all()
         finally:
@@ -416,12 +413,13 @@ class Supervisor:
             is_idle = is_stopped(child.pid) or (is_waiting and self._control.is_asked(*child.key))
             if not is_idle or child.reaction_s is None:
                 child.reaction_s = self._now_s
-            why = None
             if self._now_s - child.reaction_s > FROZEN_S:
                 why = f"did not react for {FROZEN_S:g} s"
             elif is_half_way and not is_waiting:
                 why = "was busy half-way to the deadline of the stop"
-            if why is not None and not child.is_learner and child.killed_s is None:
+            else:
+                continue
+            if not child.is_learner and child.killed_s is None:
                 lost = "; what is saved now lacks its episodes" if child.role == "collector" else ""
                 self._warn(child, f"{why} and was killed{lost}")
                 self._kill(child, is_hung=True)
