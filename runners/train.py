@@ -23,7 +23,7 @@ from offpolicy.config.sections import RANK_RUNNERS
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
 from offpolicy.errors import EXIT_OK, CheckpointError, ConfigError, CrashLoopError, SaveError, StartError
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, own_config, plan_launch
-from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
+from offpolicy.launch.monitor import Monitor
 from offpolicy.launch.outcome import (
     Outcome,
     already_complete,
@@ -50,7 +50,7 @@ from offpolicy.processes.supervisor import TICK_S, Failure, Supervisor, Supervis
 from offpolicy.runs import mark_latest
 from offpolicy.timing.clock import Stopwatch, unix_s
 from offpolicy.timing.core_ledger import open_core_ledger
-from offpolicy.timing.trace_writer import begin_trace, open_track
+from offpolicy.timing.trace_writer import begin_trace
 from offpolicy.training.run_memory import RunMemory, peer_timeout_s, save_s
 from offpolicy.training.worker import WorkerSpec
 from offpolicy.types import SpaceSpec
@@ -247,12 +247,8 @@ def _supervise(
     Returns exit code and failure; after a death that the run survives, what all processes are given that begin again.
     """
     cfg, host, memory = job.cfg, job.host, parts.memory
-    counters = open_track(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
     cores = open_core_ledger(is_enabled=cfg.timing.enabled)
-    monitor = Monitor(
-        cfg, memory, logger, elapsed_s, host.num_hosts, counters, cores,
-        start_step=job.start_step, restarts=job.restarts, callbacks=parts.callbacks,
-    )  # fmt: skip
+    monitor = Monitor(job, memory, logger, elapsed_s, parts.callbacks, cores)
     limits = SupervisorConfig(
         parts.server,
         parts.signals,

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from offpolicy.checkpoint import checkpoint_path
-from offpolicy.config.schema import RunConfig
 from offpolicy.logger.callbacks import Callbacks
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.metrics import require_known
@@ -21,10 +20,12 @@ from offpolicy.processes.control_page import CollectorWord, HostWord, RankWord
 from offpolicy.replay.rate_limiter import LearningStart, RateLimiter, first_learning_step, make_rate_limiter
 from offpolicy.timing.clock import Every, MonotonicClock
 from offpolicy.timing.core_ledger import CoreLedger
-from offpolicy.timing.trace_writer import TraceTrack
+from offpolicy.timing.trace_writer import open_track
 from offpolicy.training.run_memory import COLLECTOR_COUNTERS, RunMemory
+from offpolicy.training.worker import WorkerSpec
 from offpolicy.types import (
     NO_ACCOUNT,
+    NO_COUNTERS,
     CollectorTotals,
     CoreTotals,
     EpisodeRecord,
@@ -36,7 +37,6 @@ from offpolicy.types import (
 
 # Names of a trace's counters.
 LAG, DEBT, ROWS = "policy lag, versions", "update debt, updates", "replay rows"
-TRACED_LEVELS = (LAG, DEBT, ROWS)
 STOPPING = "stopping, saving a checkpoint; Ctrl-C again ends now"
 LATE_S = 2.0  # seconds after which a missing report is no longer waited for: its sender is in a long step
 
@@ -44,31 +44,21 @@ LATE_S = 2.0  # seconds after which a missing report is no longer waited for: it
 class Monitor:
     """Reads, never writes, what the children publish; requests reports and checkpoints when their time has come."""
 
-    def __init__(  # noqa: PLR0913  # what it reads and writes to, each needed
+    def __init__(
         self,
-        cfg: RunConfig,
+        job: WorkerSpec,
         shared: RunMemory,
         logger: OffPolicyLogger,
         elapsed_s: Callable[[], float],
-        num_hosts: int,
-        trace: TraceTrack | None = None,
-        cores: CoreLedger | None = None,
-        *,
-        start_step: int = 0,
-        restarts: int = 0,
-        callbacks: Callbacks | None = None,
+        callbacks: Callbacks,
+        cores: CoreLedger | None,
     ) -> None:
-        """`start_step`: env steps of the checkpoint that the run continues, before which it never is.
-
-        `restarts`: times that all processes have begun again already.
-        """
-        self.callbacks = callbacks or Callbacks()
-        self._cfg, self._shared, self._logger, self._elapsed_s = cfg, shared, logger, elapsed_s
-        self._trace, self._core_ledger = trace, cores
+        cfg, self._num_hosts = job.cfg, job.host.num_hosts
+        self._job, self._cfg, self._shared, self._logger, self._elapsed_s = job, cfg, shared, logger, elapsed_s
+        self.callbacks, self._core_ledger = callbacks, cores
+        self._trace = open_track(job.trace_dir, "supervisor", (LAG, DEBT, ROWS), "supervisor")
         self._cores: CoreTotals | None = None  # as read last
         self._system = SystemMonitor(None)
-        self._num_hosts, self._start_step = num_hosts, start_step
-        self._restarts = restarts
         self._due = Every(elapsed_s, cfg.log.every_s)
         every_min = cfg.checkpoint.every_min
         self._save_due = Every(elapsed_s, 60.0 * every_min) if every_min else None
@@ -79,7 +69,7 @@ class Monitor:
         self._hellos: dict[str, Mapping[str, Any]] = {}  # the first message of each process, by its name
         self._collectors = [f"collector {index}" for index in range(cfg.collect.num_collectors)]
         self._rate_limiter: RateLimiter = make_rate_limiter(
-            cfg, LearningStart(first_learning_step(cfg, num_hosts), 0), num_hosts
+            cfg, LearningStart(first_learning_step(cfg, self._num_hosts), 0), self._num_hosts
         )
         self.last_eval = self._logged_eval = logger.last_eval  # after a resume that of the earlier start
         self._num_logged = 0
@@ -96,21 +86,21 @@ class Monitor:
             case "hello":
                 self._on_hello(child, message)
             case "eval":
-                fields = {name: message[name] for name in EvalResult._fields}
-                self.last_eval = EvalResult(**fields)
+                self.last_eval = EvalResult(**{name: message[name] for name in EvalResult._fields})
                 self._logger.log_eval(self.last_eval)
                 self.callbacks.post("on_evaluation", self.last_eval)
             case "eval_episode":
                 self.callbacks.post("on_episode", {name: value for name, value in message.items() if name != "kind"})
             case "setting":
                 update_s = {int(threads): seconds for threads, seconds in message["update_s"].items()}
-                header = replace(self._logger.header, learner_threads=message["threads"], mode=message["mode"])
-                self._logger.set_header(replace(header, tried_update_s=update_s))
+                self._set_header(learner_threads=message["threads"], mode=message["mode"], tried_update_s=update_s)
                 self._logger.view.message(message["text"])
             case "flops":
-                header, attainable = self._logger.header, message["attainable_per_sec"]
-                header = replace(header, flops_per_update=message["per_update"], attainable_flops_per_sec=attainable)
-                self._logger.set_header(replace(header, flops_per_decision=message["per_decision"]))
+                self._set_header(
+                    flops_per_update=message["per_update"],
+                    flops_per_decision=message["per_decision"],
+                    attainable_flops_per_sec=message["attainable_per_sec"],
+                )
             case "checkpoint":
                 self._on_checkpoint(message["env_steps"], message["signals"])
             case "activity":
@@ -139,6 +129,9 @@ class Monitor:
         if not self._missing:
             self._logger.start_from(self._baseline())
 
+    def _set_header(self, **changed: Any) -> None:  # Any: fields of several types
+        self._logger.set_header(replace(self._logger.header, **changed))
+
     @property
     def _missing(self) -> list[str]:
         """The learners and collectors that have sent no hello yet."""
@@ -152,18 +145,15 @@ class Monitor:
         # Every rank sends the sums of the checkpoint, but only rank 0 continues them; the others start from zero.
         first = LearnerTotals(NO_ACCOUNT, learner["updates"], 0, 0.0, MetricTotals(names, sums, counts))
         other = replace(first, metrics=MetricTotals(names, 0 * sums, 0 * counts))
-        return Snapshot(
-            wall_s=0.0,
+        return replace(
+            NO_COUNTERS,
             env_steps=self._num_hosts * sum(hello["env_steps"] for hello in collectors),
-            iteration=0,
             learners=(first, *[other] * (self._shared.num_ranks - 1)),
             collectors=tuple(
                 CollectorTotals(NO_ACCOUNT, **{name: hello[name] for name in COLLECTOR_COUNTERS})
                 for hello in collectors
             ),
-            replay_rows=0,
             replay_capacity=self._capacity,
-            update_debt=None,
         )
 
     def _on_learner_hello(self, child: Child, message: Mapping[str, Any]) -> None:
@@ -176,8 +166,7 @@ class Monitor:
             f" pid {child.pid}"
         )
         if child.index == 0:
-            header = replace(self._logger.header, learner_threads=message["threads"], mode=message["mode"])
-            self._logger.set_header(header)
+            self._set_header(learner_threads=message["threads"], mode=message["mode"])
             self._logger.set_device(message["device"], message["products"], message["kernels"])
             self._logger.view.message(f"updates: {message['kernels_text']}")
             if message["source_kind"] != "rollouts":
@@ -199,7 +188,7 @@ class Monitor:
         """
         if self._num_hosts > 1 and self._agreed_steps is not None:
             return self._agreed_steps
-        return max(self._num_hosts * self._shared.control.env_steps, self._start_step)
+        return max(self._num_hosts * self._shared.control.env_steps, self._job.start_step)
 
     @property
     def _updates(self) -> int:
@@ -260,7 +249,7 @@ class Monitor:
             cores=self._cores,
             system=self._system.read(),
             restarts=sum(words[CollectorWord.RESTARTS] for words in self._shared.control.collectors),
-            learner_restarts=self._restarts,
+            learner_restarts=self._job.restarts,
         )
 
     def _read_cores(self) -> None:
@@ -289,7 +278,7 @@ class Monitor:
     def _has_logged(self, snapshot: Snapshot) -> bool:
         """True if a record of this very state was written: same steps, same updates, no evaluation since."""
         last = self._logger.last_snapshot
-        has_record = self._num_logged > 0 or self._start_step > 0  # the one of the checkpoint
+        has_record = self._num_logged > 0 or self._job.start_step > 0  # the one of the checkpoint
         if not has_record or not last.learners or not snapshot.learners:
             return False
         is_same = (last.env_steps, last.learners[0].updates) == (snapshot.env_steps, snapshot.learners[0].updates)

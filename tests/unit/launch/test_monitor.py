@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from offpolicy.config.schema import RunConfig
+from offpolicy.distributed.host_info import HostInfo
 from offpolicy.launch.monitor import LATE_S, Monitor
 from offpolicy.logger.callbacks import Callback, Callbacks
 from offpolicy.logger.metrics import UnknownMetricError
@@ -126,8 +127,8 @@ class Run:
         cfg, logger = RunConfig.from_mapping({"log": {"every_s": EVERY_S}, **tree}), self.logger
         clock: Any = lambda: self.now_s  # noqa: E731
         cores: Any = self.cores
-        later: dict[str, Any] = {"start_step": start_step, "callbacks": callbacks}
-        return Monitor(cfg, self.shared, logger, clock, 1, None, cores, **later)  # type: ignore[arg-type]
+        job: Any = SimpleNamespace(cfg=cfg, host=HostInfo(), trace_dir=None, start_step=start_step, restarts=0)
+        return Monitor(job, self.shared, logger, clock, callbacks or Callbacks(), cores)  # type: ignore[arg-type]
 
     def call(self, callback: Callback) -> None:
         """Begins again with a callback."""
