@@ -2,8 +2,8 @@
 
 Exactly one phase is open at any instant, `other` by default. Switching closes one phase and opens the next at the
 same clock reading, so no nanosecond is counted twice and none is lost: `sum(phases) == wall`. Entering a phase inside
-another (`param_sync` inside `train`) takes its time out of the outer one. An exception keeps its interval. One ledger
-belongs to one thread.
+another (`param_sync` inside `train`), never inside itself, takes its time out of the outer one. An exception keeps its
+interval. One ledger belongs to one thread.
 
 Where it is known only at the end of a span how it divides between phases, as with an exchange between ranks,
 `charge_head` moves the beginning of it to another one: the sum stays what it is.
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from operator import sub
+from types import TracebackType
 
 import numpy as np
 
@@ -50,9 +51,9 @@ class Ledger:
         self._trace, self._has_histogram = trace, has_histogram
         self.names = tuple(str(phase) for phase in phases)
         self._index = {phase: index for index, phase in enumerate(phases)}
-        self._opened = dict(self._index)  # without the phases that are skipped
+        self._opened = dict(self._index)  # -1 for a phase that is skipped
         self._next = self._open = self._other = self.names.index("other")
-        self._outer: list[int] = []  # the phases in which the open one was opened
+        self._outer = [0] * len(self.names)  # for each open phase, the one that was open before
         self._clear()
         self._born_ns = self.now_ns() if opened_ns is None else opened_ns
         self._start_ns = self.switched_ns = self._born_ns  # `switched_ns`: when the open phase was opened, or read last
@@ -63,17 +64,17 @@ class Ledger:
 
     def phase(self, phase: StrEnum) -> AbstractContextManager[None]:
         """Returns the span of a phase, for a `with` statement."""
-        index = self._opened.get(phase)
-        if index is None:
-            return NULL_SPAN
-        self._next = index
-        return self
+        self._next = index = self._opened[phase]
+        return NULL_SPAN if index < 0 else self
 
     def __enter__(self) -> None:
-        self._outer.append(self.switch(self._next))
+        index = self._next
+        self._outer[index] = self.switch(index)
 
-    def __exit__(self, *_: object) -> None:
-        self.switch(self._outer.pop())
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.switch(self._outer[self._open])
 
     def switch(self, index: int) -> int:
         """Closes the open phase, opens another at the same instant, and returns the index of the closed one."""
@@ -168,8 +169,7 @@ class Ledger:
 
     def skip(self, phases: Iterable[StrEnum]) -> None:
         """Opens these phases no more: their part does nothing, and a clock reading would be most of their time."""
-        for phase in phases:
-            self._opened.pop(phase, None)
+        self._opened |= dict.fromkeys(phases, -1)
 
     def tag(self, phase: StrEnum) -> None:
         """Adds this iteration and its time of `phase` to the tagged time; always the same phase."""
