@@ -196,13 +196,14 @@ def construction_problem(
     problems = []
     if isinstance(error, TypeError):
         creator = creator_of(entry_point)
-        known = known_kwargs(creator) | {"max_episode_steps"}  # that one is for `gymnasium.make`
+        parameters = [p for p in inspect.signature(creator).parameters.values() if p.kind in _NAMED]
+        known = {p.name for p in parameters} | {"max_episode_steps"}  # that one is for `gymnasium.make`
         # A constructor with **kwargs may take more keys than are known, and raise a TypeError of its own.
         for key in [key for key in kwargs if key not in known and f"keyword argument {key!r}" in str(error)]:
             guess = "".join(f"did you mean env.kwargs.{near}? " for near in _closest(key, known)[:1])
             problems.append(f"env.kwargs.{key}: {what} does not take it; {guess}allowed {', '.join(sorted(known))}")
-        for p in inspect.signature(creator).parameters.values():
-            if p.default is p.empty and p.kind in _NAMED and p.name not in {**spec.kwargs, **kwargs}:
+        for p in parameters:
+            if p.default is p.empty and p.name not in {**spec.kwargs, **kwargs}:
                 problems.append(f"env.kwargs.{p.name}: missing, and {what} needs it")
     if problems:
         return ConfigError(problems)
@@ -212,18 +213,6 @@ def construction_problem(
 def creator_of(entry_point: Any) -> Any:  # Any: a class or any callable, as Gymnasium says
     """Returns what an entry point names; its module is imported."""
     return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-
-
-def known_kwargs(creator: Any) -> set[str]:
-    """Returns every keyword that the constructor of an environment is known to take."""
-    classes = [c for c in creator.__mro__ if "__init__" in vars(c)] if isinstance(creator, type) else []
-    known = set[str]()
-    for function in [vars(c)["__init__"] for c in classes] or [creator]:
-        parameters = inspect.signature(function).parameters.values()
-        known |= {p.name for p in parameters if p.kind in _NAMED}
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            break
-    return known - {"self"}
 
 
 def _log_mujoco_warning(message: str) -> None:

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.env_adapter import EnvAdapter, VectorAdapter, codec_of, env_seeds
+from offpolicy.envs.env_adapter import VectorAdapter, env_seeds
 from offpolicy.envs.vector import make_vector
 from offpolicy.errors import EnvFailure
-from tests.toys import Faulty
 
 
 def faulty(num_envs: int = 1, **kwargs: Any) -> VectorAdapter:
@@ -38,15 +37,6 @@ def test_an_environment_that_raises_in_step_is_named_with_seed_step_and_action()
     assert text.splitlines()[0].endswith(f"seed {seed}, episode step 3, last action [0.25]: ValueError: fails in step")
     assert 'raise ValueError("fails in step")' in text
     assert text.endswith("ValueError: fails in step")
-
-
-def test_later_episodes_are_named_by_the_seed_that_they_follow_from() -> None:
-    env = Faulty("step_raise", at=1)
-    adapter = EnvAdapter(EnvConfig(), codec_of(env), 1, first=env)
-    adapter.begin([7], np.array([True]))
-    adapter.was_done[0] = True
-    adapter.step(np.zeros((1, 1), np.float32))
-    assert "seed 7, episode step 1" in failure_of(adapter)
 
 
 def test_an_environment_that_raises_in_reset_is_named() -> None:

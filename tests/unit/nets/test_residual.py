@@ -80,6 +80,5 @@ def test_a_policy_from_the_block_acts_bit_for_bit_alike() -> None:
 def test_log_stds_are_bounded() -> None:
     policy = policy_of(4, normalize_obs=False)
     with torch.no_grad():
-        output = policy.actor.body(torch.randn(50, 5) * 100.0)  # type: ignore[union-attr, operator]
-    log_std = output.chunk(2, dim=1)[1]
+        log_std = policy.actor.body(torch.randn(50, 5) * 100.0).chunk(2, dim=1)[1]  # type: ignore[union-attr, operator]
     assert -10.0 <= float(log_std.min()) <= float(log_std.max()) <= 2.0
