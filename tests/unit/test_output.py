@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +19,6 @@ def pipe() -> Iterator[FullPipe]:
     yield made
     if not made.file.closed:
         made.close()
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
-    while not is_true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
 
 
 def test_writes_to_a_full_pipe_return_and_arrive_in_their_order_once_it_is_read(pipe: FullPipe) -> None:
@@ -49,7 +42,9 @@ def test_the_end_waits_once_for_somebody_who_reads_nothing_and_again_for_one_who
     drain(pipe.stream)
     assert time.monotonic() - begun_s < LIMIT_S / 2
     pipe.read()
-    wait_until(lambda: not is_behind(pipe.stream))
+    while is_behind(pipe.stream):
+        assert time.monotonic() - begun_s < LIMIT_S
+        time.sleep(0.005)
     assert pipe.close() == "the end\n"
 
 

@@ -59,19 +59,16 @@ def test_actions_that_no_file_teaches_are_refused(run: Path, monkeypatch: pytest
     assert problem in refused("record", run, "--out", run / "demos.npz")
 
 
-class BrokenFilm:
-    """A film that ends with an error after its second picture."""
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from np.zeros((2, 16, 16, 3), np.uint8)
-        raise EnvFailure("fails in step")
+def broken_film() -> Iterator[Any]:
+    yield from np.zeros((2, 16, 16, 3), np.uint8)
+    raise EnvFailure("fails in step")
 
 
 def test_a_film_that_fails_leaves_the_earlier_one(tmp_path: Path) -> None:
     (tmp_path / "x.gif").write_bytes(b"the earlier one")
     for path in (tmp_path / "x.gif", tmp_path / "new-x.gif"):
         with pytest.raises(EnvFailure, match="fails in step"):
-            write_video(BrokenFilm(), 30.0, path)
+            write_video(broken_film(), 30.0, path)
     assert [path.name for path in tmp_path.iterdir()] == ["x.gif"]
     assert (tmp_path / "x.gif").read_bytes() == b"the earlier one"
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import optuna
 import pytest
@@ -25,21 +25,13 @@ SPACE = "parameters:\n  algo.gamma: {low: 0.9, high: 0.999}\n"
 Returns = Callable[[float, int], list[float]]  # of gamma and seed; a run without returns fails
 
 
-class Ended(NamedTuple):
-    """How a run has ended."""
-
-    code: int
-    path: Path
-    failure: Any
-
-
 class Runs:
     """Runs that take no time, in place of `train_run`."""
 
     def __init__(self, returns: Returns) -> None:
         self.returns, self.started, self.stopped = returns, list[RunConfig](), list[Path]()
 
-    def train_run(self, cfg: RunConfig, callbacks: Sequence[Any]) -> Ended:
+    def train_run(self, cfg: RunConfig, callbacks: Sequence[Any]) -> SimpleNamespace:
         self.started.append(cfg)
         run = Path(cfg.run_dir or "")
         run.mkdir(parents=True, exist_ok=True)
@@ -49,9 +41,10 @@ class Runs:
             for callback in callbacks:
                 callback.on_evaluation(EvalResult(env_steps, mean, 0.0, 1.0, 1))
             if run in self.stopped:
-                return Ended(143, run, None)
+                return SimpleNamespace(code=143, path=run, failure=None)
         (run / "summary.json").write_text(json.dumps({"eval": {"mean_reward": returns[-1]} if returns else None}))
-        return Ended(0, run, None) if returns else Ended(65, run, SimpleNamespace(cause="NumericsError: said why"))
+        failure = None if returns else SimpleNamespace(cause="NumericsError: said why")
+        return SimpleNamespace(code=65 if failure else 0, path=run, failure=failure)
 
 
 @pytest.fixture
