@@ -100,13 +100,11 @@ class Vocabulary:
 
     def notes(self, keys: Iterable[str]) -> list[str]:
         """Returns the notes of those aliases through which a run with these keys is read."""
-        recorded, first = frozenset(keys), dict[str, str]()  # of several old names for one, the first counts
-        for key, alias in self.aliases.items():
-            if key in recorded:
-                first.setdefault(alias.key, key)
-        names = {new: old if old == new else f"{old} as {new}" for new, old in first.items()}
-        noted = ((names[new], self.aliases[old].note) for new, old in first.items())
-        return [f"{name}: {note}" for name, note in noted if note]
+        recorded = frozenset(keys)
+        read = [(old, alias) for old, alias in self.aliases.items() if old in recorded]
+        first = {alias.key: old for old, alias in reversed(read)}  # of several old names for one, the first counts
+        noted = [(old, alias) for old, alias in read if alias.note and first[alias.key] == old]
+        return [f"{old if old == new else f'{old} as {new}'}: {note}" for old, (new, note, *_) in noted]
 
 
 def read_vocabularies(tables: Sequence[Mapping[str, Any]]) -> tuple[Vocabulary, ...]:  # Any: values of the table

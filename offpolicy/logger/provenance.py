@@ -67,7 +67,10 @@ class Provenance:
         used = [f"{PLUGIN_NOTE}{plugin.label}" for plugin in plugins]
         lines = (f"{VERSION_NOTE}{__version__}, {self.started} on {self.host}{commit}", f"# {self.command}", *used)
         with contextlib.suppress(OSError, ValueError):  # a full disk: the run says so itself; a file that is no text
-            text = config_file.read_text(encoding="utf-8") + "".join(f"{_comment(line)}\n" for line in lines)
+            text = config_file.read_text(encoding="utf-8")
+            for line in lines:  # in ASCII: YAML ends a line at more characters than a newline, and refuses some others
+                text += "".join(each if each.isascii() and each.isprintable() else ascii(each)[1:-1] for each in line)
+                text += "\n"
             atomic_write(config_file, text, durable=False)
 
 
@@ -91,8 +94,3 @@ def git_commit(directory: Path) -> str | None:
 def utf8(text: str) -> str:
     """Returns a text that every file takes: bytes of the command line that are no UTF-8 are shown as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _comment(line: str) -> str:
-    """Returns a line of ASCII: YAML ends a line at more characters than a newline, and refuses some others."""
-    return "".join(each if each.isascii() and each.isprintable() else ascii(each)[1:-1] for each in line)

@@ -71,7 +71,6 @@ def build_summary(
     """
     window = Window(baseline, of_iterations(snapshot))
     rates = compute_rates(baseline, window.current, header.mode, header.num_hosts)
-    learner = snapshot.learners[0].account if snapshot.learners else None
     pipeline, late, cores = window_pipeline(window, rates, header), straggler(window), snapshot.cores
     evaluation = result.last_eval or EvalResult(0, math.nan, math.nan, math.nan, episodes=0)
     verdict = window_verdict(window, rates, header, error=result.prediction_error, late=late)
@@ -90,7 +89,7 @@ def build_summary(
         "restarts": snapshot.restarts,  # of environments
         "learner_restarts": snapshot.learner_restarts,  # of all processes
         "wall_s": snapshot.wall_s,
-        "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
+        "warmup_s": snapshot.learners[0].account.warmup_ns / NS_PER_S if snapshot.learners else None,
         "eval": {
             "mean_reward": evaluation.mean_reward if math.isfinite(evaluation.mean_reward) else None,
             "std_reward": evaluation.std_reward if math.isfinite(evaluation.std_reward) else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from offpolicy.types import (
     NO_ACCOUNT,
     Account,
     CollectorTotals,
+    Cooldown,
     EpisodeRecord,
     EvalResult,
     Lateness,
@@ -114,3 +116,21 @@ def record_between(  # noqa: PLR0913  # what a record is made of
     learning = Window(before, of_iterations(after))
     rates = compute_rates(before, learning.current, header.mode, header.num_hosts)
     return build_record(Window(before, after), learning, curves or {}, header, rates, verdict, late)
+
+
+def evaluated(snapshot: Snapshot, seconds: int) -> Snapshot:
+    """The same, `seconds` later: they went into the final evaluation, for which the collector waited."""
+    cooled = []
+    for totals, phase in ((snapshot.learners[0], "evaluation"), (snapshot.collectors[0], "learner_wait")):
+        account, extra_ns = totals.account, seconds * 10**9
+        after = Cooldown({**dict.fromkeys(account.phases_ns, 0), phase: extra_ns}, extra_ns // 2, SchedulerStats(7, 9))
+        later = replace(
+            account,
+            wall_ns=account.wall_ns + extra_ns,
+            phases_ns={**account.phases_ns, phase: account.phases_ns[phase] + extra_ns},
+            cpu_ns=account.cpu_ns + after.cpu_ns,
+            scheduler=SchedulerStats(*map(sum, zip(account.scheduler, after.scheduler, strict=True))),
+            cooldown=after,
+        )
+        cooled.append(replace(totals, account=later))
+    return replace(snapshot, learners=(cooled[0],), collectors=(cooled[1],))

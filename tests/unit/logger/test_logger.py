@@ -26,15 +26,13 @@ from offpolicy.model.bottleneck import LEARNER_ADVICE, Bottleneck, Verdict
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import (
     NO_ACCOUNT,
-    Account,
     CollectorTotals,
-    Cooldown,
     EpisodeRecord,
     EvalResult,
     LearnerTotals,
-    SchedulerStats,
     Snapshot,
 )
+from tests.unit.logger.conftest import evaluated
 
 NO_SINKS: Mapping[str, Callable[[], Sink]] = {}
 
@@ -242,24 +240,11 @@ def test_the_last_record_is_judged_without_what_came_after_the_last_iteration(
     """A final evaluation of a minute: its phase shows it, rates, time left and verdict do not know it."""
     for updates in (100, 200, 300):
         before = logger.log_interval(make_snapshot(updates))
-    snapshot = make_snapshot(400)
-    learner, collector = (
-        dataclasses.replace(totals, account=evaluated(totals.account, phase))
-        for totals, phase in ((snapshot.learners[0], "evaluation"), (snapshot.collectors[0], "learner_wait"))
-    )
-    record = logger.log_interval(dataclasses.replace(snapshot, learners=(learner,), collectors=(collector,)))
+    record = logger.log_interval(evaluated(make_snapshot(400), 60))
     for rate in ("steps_per_sec", "updates_per_sec", "samples_per_sec", "learner_capacity", "predicted_steps_per_sec"):
         assert record[f"perf/{rate}"] == pytest.approx(before[f"perf/{rate}"])
     assert record["perf/bottleneck"] == "learner(train 92%)"
     assert record["timing/learner_evaluation_ms"] == pytest.approx(600.0)
-
-
-def evaluated(account: Account, phase: str) -> Account:
-    """The account with a cooldown of a minute in `phase`."""
-    minute_ns = 60 * 10**9
-    phases_ns = {**account.phases_ns, phase: account.phases_ns[phase] + minute_ns}
-    after = Cooldown({**dict.fromkeys(phases_ns, 0), phase: minute_ns}, 0, SchedulerStats())
-    return dataclasses.replace(account, wall_ns=account.wall_ns + minute_ns, phases_ns=phases_ns, cooldown=after)
 
 
 HEADER = RunHeader(algo="es", env_id="X-v0", seed=0, mode="overlap", total_timesteps=1000)

@@ -14,7 +14,7 @@ from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.stragglers import StragglerWatch, rank_keys, straggler
 from offpolicy.logger.timing_keys import Window
 from offpolicy.timing.phases import LearnerPhase, PackerPhase
-from offpolicy.types import NO_ACCOUNT, NO_COUNTERS, Account, LateTotals, LearnerTotals, MetricTotals, Snapshot
+from offpolicy.types import NO_COUNTERS, Account, LateTotals, LearnerTotals, MetricTotals, Snapshot
 from tests.unit.logger.conftest import record_between, verdict_of
 
 MS = 1_000_000
@@ -102,11 +102,6 @@ def test_the_packer_is_timed_per_packed_batch(header: RunHeader) -> None:
     before, after = with_packer(rank(10, train=1.0), 30), with_packer(rank(20, train=1.0), 50)
     record = record_of(header, after, before=(before,))
     assert [record[f"prefetch/{phase}_ms"] for phase in PackerPhase] == [0.0, 1.0, 2.0, 3.0, 4.0]
-
-
-def test_the_age_of_samples_is_weighted_by_their_number(header: RunHeader) -> None:
-    ranks = (LearnerTotals(NO_ACCOUNT, 1, 10, 100.0, NO_METRICS), LearnerTotals(NO_ACCOUNT, 1, 30, 900.0, NO_METRICS))
-    assert record_of(header, *ranks)["perf/sample_age"] == 25.0
 
 
 @pytest.mark.parametrize("late", [0, 1])

@@ -18,15 +18,14 @@ from offpolicy.types import (
     NO_ACCOUNT,
     NO_COUNTERS,
     Account,
-    Cooldown,
     CoreTotals,
     EvalResult,
     EvaluatorTotals,
     LateTotals,
     LearnerTotals,
-    SchedulerStats,
     Snapshot,
 )
+from tests.unit.logger.conftest import evaluated
 
 HEADER = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="alternate", total_timesteps=2000)
 RESULT = RunResult(status="completed", exit_code=0, reason="2,000 env steps done")
@@ -98,27 +97,9 @@ def test_several_collectors_and_ranks_are_listed_not_summed(make_snapshot: Any) 
     assert timing["learner"] == timing["learners"][0]
 
 
-def ended(snapshot: Snapshot, seconds: int) -> Snapshot:
-    """The same, `seconds` later: they went into the final evaluation, for which the collector waited."""
-    cooled = []
-    for totals, phase in ((snapshot.learners[0], "evaluation"), (snapshot.collectors[0], "learner_wait")):
-        account, extra_ns = totals.account, seconds * 10**9
-        after = Cooldown({**dict.fromkeys(account.phases_ns, 0), phase: extra_ns}, extra_ns // 2, SchedulerStats(7, 9))
-        later = dataclasses.replace(
-            account,
-            wall_ns=account.wall_ns + extra_ns,
-            phases_ns={**account.phases_ns, phase: account.phases_ns[phase] + extra_ns},
-            cpu_ns=account.cpu_ns + after.cpu_ns,
-            scheduler=SchedulerStats(*map(sum, zip(account.scheduler, after.scheduler, strict=True))),
-            cooldown=after,
-        )
-        cooled.append(dataclasses.replace(totals, account=later))
-    return dataclasses.replace(snapshot, learners=(cooled[0],), collectors=(cooled[1],))
-
-
 def test_the_final_evaluation_is_in_the_account_and_not_in_rates_and_verdict(make_snapshot: Any) -> None:
     baseline, end = make_snapshot(100), make_snapshot(1000)
-    without, summary = summary_of(end, baseline), summary_of(ended(end, 60), baseline)
+    without, summary = summary_of(end, baseline), summary_of(evaluated(end, 60), baseline)
     for section in ("rates", "bottleneck", "learning"):
         assert summary[section] == without[section], section
     assert summary["timing"]["learner"]["phases_s"]["evaluation"] == 60.0
