@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import importlib
 import json
 import os
+import pkgutil
 import signal
 import sys
 import threading
@@ -98,7 +98,7 @@ def main(fds: list[int]) -> int:
 def _call(context: ChildContext, target: str) -> int:
     """Calls the main function of a child, or answers a call, and sends how it has ended; returns the exit code."""
     try:
-        result = resolve(target)(context.payload if context.role == "call" else context)
+        result = pkgutil.resolve_name(target)(context.payload if context.role == "call" else context)
     except BaseException as error:  # the last frame of the process: everything is reported
         kind = type(error) if isinstance(error, OffPolicyError) else OffPolicyError
         traceback.print_exc()  # into train.log, also that of an error whose text says all that a user needs
@@ -114,13 +114,6 @@ def _call(context: ChildContext, target: str) -> int:
         return kind.exit_code
     context.send("finished", result=result)
     return 0
-
-
-def resolve(target: str) -> Callable[..., Any]:
-    """Returns the function named `module:function`."""
-    module, name = target.split(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return function
 
 
 # -- calls ------------------------------------------------------------------------------------------------------------

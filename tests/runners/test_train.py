@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,6 @@ from offpolicy.config.run_files import read_spec, write_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.launch import preflight
-from offpolicy.processes.child import resolve
 from offpolicy.types import SpaceSpec
 from runners import train
 from tests.fakes import shared_state
@@ -96,4 +96,4 @@ def test_every_process_starts_in_a_module_of_the_runners(runner: str) -> None:
     cfg = config(runner={"name": runner}, **({"algo": {"name": "appo"}} if runner == "appo" else {}))
     targets = [train.entry_point(role, cfg) for role in ("learner", "collector", "evaluator")]
     assert targets == [f"runners.{runner}:learner_main", "runners.collector:main", "runners.evaluator:main"]
-    assert all(callable(resolve(target)) for target in targets)
+    assert all(callable(pkgutil.resolve_name(target)) for target in targets)
