@@ -172,7 +172,12 @@ def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
         yield f"offpolicy explain {run}"
     runs = [*_newest_beside(run_dir), run_dir]
     is_one_env = len({env_id, _env_id(runs[0])} - {None}) <= 1
-    if summary["updates"] and len(runs) > 1 and is_one_env and all(map(_can_be_compared, runs)):
+    # Of each the records after its warm-up, which ends with the one of the first updates.
+    learning = (
+        sum(bool(record.get("train/n_updates")) for record in read_lines(path / "metrics.jsonl", TAIL_BYTES))
+        for path in runs
+    )
+    if summary["updates"] and len(runs) > 1 and is_one_env and min(learning) > COMPARABLE:
         yield f"offpolicy compare {' '.join(map(shown_path, runs))}"
     if any(run_dir.glob("events.out.tfevents.*")):
         yield f"offpolicy tensorboard {' '.join(map(shown_path, runs))}"
@@ -197,9 +202,3 @@ def _newest_beside(run_dir: Path) -> list[Path]:
         times_s = {file.parent: file.stat().st_mtime for file in files if not file.parent.is_symlink()}
         return sorted(times_s, key=times_s.__getitem__)[-1:]
     return []
-
-
-def _can_be_compared(run: Path) -> bool:
-    """True if a run has written enough records after its warm-up, which ends with the one of the first updates."""
-    records = read_lines(run / "metrics.jsonl", TAIL_BYTES)
-    return sum(bool(record.get("train/n_updates")) for record in records) > COMPARABLE

@@ -23,7 +23,7 @@ from offpolicy.logger.panel_lines import (
     status_line,
 )
 from offpolicy.logger.record import PLAIN_RUNNER, RunHeader
-from offpolicy.output import UNKNOWN
+from offpolicy.output import UNKNOWN, counted
 from offpolicy.timing.phases import LEARNER_WAITS, CollectorPhase, LearnerPhase
 
 LEAST_WIDTH, LEAST_HEIGHT = 80, 20  # terminal columns and lines below which there is one plain line
@@ -86,9 +86,8 @@ def render(shown: Shown, width: int, height: int) -> RenderableType:
 
 
 def _title(header: RunHeader) -> str:
-    envs = f"{header.num_envs} env" + "s" * (header.num_envs != 1)
-    if header.num_collectors > 1:
-        envs = f"{header.num_collectors} collectors x {envs}"
+    collectors = f"{header.num_collectors} collectors x " if header.num_collectors > 1 else ""
+    envs = collectors + counted(header.num_envs, "env")
     runner = header.runner if header.runner not in (PLAIN_RUNNER, header.algo) else ""
     algo = f"{header.algo} {header.stage}".rstrip()
     parts = (algo, header.env_id, f"seed {header.seed}", header.mode, header.device, envs, runner)
