@@ -88,48 +88,43 @@ def merge_proposals(proposals: Sequence[Proposal]) -> RendezvousResult:
     return RendezvousResult(first.run_dir, max(common or first.steps, default=0))
 
 
-class ProposalExchange:
-    """One host's side of the exchange, over a store that may hold the values of earlier attempts of the same run.
+def exchange(
+    store: Any, host: HostInfo, timeout_s: float, proposal: dict[str, Any]
+) -> tuple[str, list[dict[str, Any]]]:  # Any: a torch store, and JSON
+    """Returns the launch's id and the proposals by host. Raises `HangError` when time is up.
 
-    The launcher keeps its store when it restarts the processes. So each process has a unique id; host 0 publishes a
-    launch with the ids in the store, and another one whenever an id has changed, until every host has joined it.
+    The launcher keeps its store when it restarts the processes, with the values of earlier attempts. So each process
+    has a unique id; host 0 publishes a launch with the ids in the store, and another one whenever an id has changed,
+    until every host has joined it.
     """
+    hosts, watch, own = range(host.num_hosts), Stopwatch(), uuid.uuid4().hex
 
-    def __init__(self, store: Any, host: HostInfo, timeout_s: float) -> None:  # Any: a torch store
-        self._store, self._host, self._hosts = store, host.index, range(host.num_hosts)
-        self._watch, self._timeout_s = Stopwatch(), timeout_s
+    def are_set(key: str) -> bool:
+        return bool(store.check([f"{key}/{index}" for index in hosts]))
 
-    def exchange(self, proposal: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
-        """Returns the launch's id and the proposals by host. Raises `HangError` when time is up."""
-        own = uuid.uuid4().hex
-        self._store.set(f"proposal/{own}", json.dumps(proposal))
-        self._store.set(f"process/{self._host}", own)
-        launch_id, processes = "", list[str]()
-        while not (launch_id and self._are_set(f"joined/{launch_id}")):
-            if self._host == 0 and self._are_set("process"):
-                present = [self._store.get(f"process/{host}").decode() for host in self._hosts]
-                if present != processes:
-                    self._store.set("launch", json.dumps([uuid.uuid4().hex, *present]))
-            newest_id, *newest = json.loads(self._store.get("launch")) if self._store.check(["launch"]) else [""]
-            if newest_id != launch_id and own in newest:
-                launch_id, processes = newest_id, newest
-                self._store.set(f"joined/{launch_id}/{self._host}", "")
-            self._pause()
-        proposals = [json.loads(self._store.get(f"proposal/{process}")) for process in processes]
-        self._store.set(f"done/{launch_id}/{self._host}", "")
-        while self._host == 0 and not self._are_set(f"done/{launch_id}"):  # the store may live in its process
-            self._pause()
-        return launch_id, proposals
-
-    def _are_set(self, key: str) -> bool:
-        """True if every host has set its entry."""
-        return bool(self._store.check([f"{key}/{host}" for host in self._hosts]))
-
-    def _pause(self) -> None:
-        if self._watch.elapsed_s() > self._timeout_s:
-            found = [host for host in self._hosts if self._store.check([f"process/{host}"])]
-            raise HangError(f"found hosts {found} only")
+    def pause() -> None:
+        if watch.elapsed_s() > timeout_s:
+            raise HangError(f"found hosts {[index for index in hosts if store.check([f'process/{index}'])]} only")
         select.select([], [], [], POLL_S)
+
+    store.set(f"proposal/{own}", json.dumps(proposal))
+    store.set(f"process/{host.index}", own)
+    launch_id, processes = "", list[str]()
+    while not (launch_id and are_set(f"joined/{launch_id}")):
+        if host.index == 0 and are_set("process"):
+            present = [store.get(f"process/{index}").decode() for index in hosts]
+            if present != processes:
+                store.set("launch", json.dumps([uuid.uuid4().hex, *present]))
+        newest_id, *newest = json.loads(store.get("launch")) if store.check(["launch"]) else [""]
+        if newest_id != launch_id and own in newest:
+            launch_id, processes = newest_id, newest
+            store.set(f"joined/{launch_id}/{host.index}", "")
+        pause()
+    proposals = [json.loads(store.get(f"proposal/{process}")) for process in processes]
+    store.set(f"done/{launch_id}/{host.index}", "")
+    while host.index == 0 and not are_set(f"done/{launch_id}"):  # the store may live in its process
+        pause()
+    return launch_id, proposals
 
 
 def exchange_proposals(request: dict[str, Any]) -> dict[str, Any]:
@@ -141,6 +136,5 @@ def exchange_proposals(request: dict[str, Any]) -> dict[str, Any]:
 
     host, timeout_s = HostInfo(**request["host"]), request["timeout_s"]
     store = open_store(host, host.index, listen_fd=None, port=host.store_port, timeout_s=timeout_s)
-    exchange = ProposalExchange(PrefixStore("agreement", store), host, timeout_s)
-    launch_id, proposals = exchange.exchange(request["proposal"])
+    launch_id, proposals = exchange(PrefixStore("agreement", store), host, timeout_s, request["proposal"])
     return {"launch_id": launch_id, "proposals": proposals}

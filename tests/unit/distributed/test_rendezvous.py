@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.distributed.rendezvous import Proposal, ProposalExchange, RendezvousResult, merge_proposals
+from offpolicy.distributed.rendezvous import Proposal, RendezvousResult, exchange, merge_proposals
 from offpolicy.errors import ConfigError, HangError
 
 
@@ -79,8 +79,7 @@ class MemoryStore:
 
 def run_host(store: MemoryStore, host: int, delay_s: float, results: dict[int, Any]) -> None:
     threading.Event().wait(delay_s)
-    exchange = ProposalExchange(store, HostInfo(index=host, num_hosts=3, job="job"), timeout_s=20.0)
-    results[host] = exchange.exchange({"of": host})
+    results[host] = exchange(store, HostInfo(index=host, num_hosts=3, job="job"), 20.0, {"of": host})
 
 
 def test_hosts_exchange_proposals_and_ignore_an_earlier_attempt() -> None:
@@ -106,4 +105,4 @@ def test_hosts_exchange_proposals_and_ignore_an_earlier_attempt() -> None:
 def test_a_host_that_does_not_come_ends_the_exchange() -> None:
     store = MemoryStore()
     with pytest.raises(HangError, match=r"found hosts \[0\] only"):
-        ProposalExchange(store, HostInfo(num_hosts=2, job="job"), timeout_s=0.1).exchange({})
+        exchange(store, HostInfo(num_hosts=2, job="job"), 0.1, {})
