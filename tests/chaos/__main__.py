@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.chaos.life import References, Story, chaos, tell
+from tests.chaos.life import References, Story, chaos, run_story
 from tests.chaos.scenes import SCENES
 
 COUNTED = ("signals", "kills", "resumes")
@@ -41,7 +41,7 @@ def main(words: Sequence[str] | None = None) -> int:
         later = [rng.choice(scenes) for _ in range(max(0, given.story - len(scenes) + 1))]
         scene = later[-1] if later else scenes[given.story]
         own = random.Random(f"{given.seed}-{given.story}")
-        stories = [tell(scene, own, directory / f"again-{given.story}", References(directory))]
+        stories = [run_story(scene, own, directory / f"again-{given.story}", References(directory))]
         print(stories[0], *stories[0].violations, sep="\n")
     report(stories, given.seed)
     return int(any(story.violations for story in stories))

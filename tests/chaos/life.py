@@ -265,7 +265,7 @@ def chaos(
         number = len(stories)
         own = random.Random(f"{seed}-{number}")  # of a story alone: `only` repeats it
         scene = scenes[number % len(scenes)] if number < len(scenes) else rng.choice(scenes)
-        stories.append(tell(scene, own, directory / f"run-{number}", references))
+        stories.append(run_story(scene, own, directory / f"run-{number}", references))
         story = stories[-1]
         say(f"{number}: {story}" + "".join(f"\n   VIOLATION {text}" for text in story.violations))
         if not story.violations:
@@ -273,7 +273,7 @@ def chaos(
     return stories
 
 
-def tell(scene: Scene, rng: random.Random, directory: Path, references: References) -> Story:
+def run_story(scene: Scene, rng: random.Random, directory: Path, references: References) -> Story:
     """One story: drawn, lived, and where it can be, compared with the undisturbed run."""
     story = live(scene, directory, draw_lives(rng, scene.words))
     if story.is_done and story.is_bitwise and scene.is_bitwise:
