@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -24,16 +25,14 @@ from offpolicy.model.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import EvalResult
 from tests.full_pipe import FullPipe
-from tests.unit.logger.terminal import Terminal
 from tests.unit.processes.test_signals import shell
 
+ENTER, LEAVE, HOME = "\x1b[?1049h", "\x1b[?1049l", "\x1b[1;1H"
 EXAMPLE: Record = {
     "env_steps": 2000, "rollout/ep_rew_mean": -812.31, "perf/steps_per_sec": 151.24, "perf/collector_capacity": 4100.4,
     "perf/learner_capacity": 155.0, "timing/learner_collector_wait_ms": 0.1, "perf/utd": 1.0, "time/eta_s": 118.6,
     "perf/bottleneck": "learner(train 94%)",
 }  # fmt: skip
-
-
 VERDICT = Verdict(Bottleneck.LEARNER, LearnerPhase.TRAIN, "it is busy", share=0.92)
 ODD = "runs/a[red]b[/x]:fire:"
 WRITING = """
@@ -163,6 +162,38 @@ def test_a_view_that_raises_is_closed_and_plain_lines_go_on(header: RunHeader) -
     assert stream.getvalue().splitlines() == [
         "warning: the panel is disabled for the rest of the run: ZeroDivisionError: a bug", "hello", "the end"
     ]  # fmt: skip
+
+
+class Terminal(io.StringIO):
+    """A terminal of which a test reads both screens, without colours."""
+
+    encoding = "utf-8"  # type: ignore[assignment]  # of the stream
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def is_alternate(self) -> bool:
+        return self.getvalue().rfind(ENTER) > self.getvalue().rfind(LEAVE)
+
+    @property
+    def has_cursor(self) -> bool:
+        return self.getvalue().rfind("\x1b[?25l") <= self.getvalue().rfind("\x1b[?25h")
+
+    @property
+    def frame(self) -> list[str]:
+        """The lines that the panel has drawn last: each frame fills the alternate screen."""
+        newest = self.getvalue().rpartition(ENTER)[2].rpartition(HOME)[2]
+        return [plain(line) for line in re.split(r"\x1b\[\d+;1H", newest)]  # each goes to its row
+
+    @property
+    def ordinary(self) -> str:
+        """All that was written to the ordinary screen."""
+        return plain(re.sub(rf"{re.escape(ENTER)}.*?({re.escape(LEAVE)}|$)", "", self.getvalue(), flags=re.DOTALL))
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", text)
 
 
 class Screen:
