@@ -5,11 +5,11 @@ No torch: the supervisor reads the file too, to see if a run is complete, and a 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from offpolicy.config.sections import StopConfig
 from offpolicy.output import counted, return_text
@@ -19,54 +19,32 @@ from offpolicy.types import EvalResult
 EVALUATIONS_FILE = "evaluations.jsonl"
 
 
-class Score(NamedTuple):
-    """The result of one evaluation."""
-
-    env_steps: int
-    mean_reward: float
-
-
-def read_scores(run: Path) -> list[Score]:
+def read_results(run: Path) -> list[EvalResult]:
     """Returns the evaluations of a run in order; none where there is no file. Lines that are torn are left out."""
-    scores = list[Score]()
+    results = list[EvalResult]()
     for record in read_lines(run / EVALUATIONS_FILE):
-        try:
-            score = Score(int(record["env_steps"]), float(record["mean_reward"]))
-        except (ValueError, KeyError, TypeError, OverflowError):
-            continue
-        scores = with_score(scores, score)
-    return scores
+        with contextlib.suppress(TypeError):
+            results = with_result(results, EvalResult(**record))
+    return results
 
 
-def last_result(run: Path, kept_step: int) -> EvalResult | None:
-    """Returns the last evaluation of a run up to the env step `kept_step`; None where there is none."""
-    last: EvalResult | None = None
-    for record in read_lines(run / EVALUATIONS_FILE):
-        try:
-            result = EvalResult(**record)
-            last = result if result.env_steps <= kept_step else last
-        except TypeError:
-            continue
-    return last
+def with_result(results: Sequence[EvalResult], result: EvalResult) -> list[EvalResult]:
+    """Returns the results with one more, which replaces those of its env step and later: a restart repeats those."""
+    num_kept = bisect_left(results, result.env_steps, key=lambda before: before.env_steps)
+    return [*results[:num_kept], result]
 
 
-def with_score(scores: Sequence[Score], score: Score) -> list[Score]:
-    """Returns the scores with one more, which replaces those of its env step and later: a restart repeats those."""
-    num_kept = bisect_left(scores, score.env_steps, key=lambda before: before.env_steps)
-    return [*scores[:num_kept], score]
-
-
-def stop_reason(scores: Sequence[Score], stop: StopConfig) -> str | None:
+def stop_reason(results: Sequence[EvalResult], stop: StopConfig) -> str | None:
     """Returns why a run with these evaluations ends early; None if it goes on."""
-    if not scores:
+    if not results:
         return None
-    last = scores[-1]
+    last = results[-1]
     at = f"the evaluation at env step {last.env_steps:,}"
     if stop.reward is not None and last.mean_reward >= stop.reward:
         reached = return_text(last.mean_reward, ",")
         return f"stopped early: mean return {reached} in {at}, at least stop.reward={stop.reward:g}"
-    best = best_of(scores)
-    since = sum(score.env_steps > best.env_steps for score in scores)
+    best = best_of(results)
+    since = sum(result.env_steps > best.env_steps for result in results)
     if stop.patience and since >= stop.patience:
         many = f"{counted(since, 'evaluation')} in a row"
         found = f"{return_text(best.mean_reward, ',')} at env step {best.env_steps:,}"
@@ -74,6 +52,6 @@ def stop_reason(scores: Sequence[Score], stop: StopConfig) -> str | None:
     return None
 
 
-def best_of(scores: Sequence[Score]) -> Score:
+def best_of(results: Sequence[EvalResult]) -> EvalResult:
     """Returns the best of the evaluations, of equal ones the first; NaN is the worst."""
-    return max(scores, key=lambda score: -math.inf if math.isnan(score.mean_reward) else score.mean_reward)
+    return max(results, key=lambda result: -math.inf if math.isnan(result.mean_reward) else result.mean_reward)

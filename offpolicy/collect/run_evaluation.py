@@ -11,7 +11,7 @@ from pathlib import Path
 from offpolicy.algos.registry import make_policy
 from offpolicy.checkpoint import Array, BestStore
 from offpolicy.collect.evaluation import Episode, EpisodeCallbacks, deterministic_actor, run_episodes
-from offpolicy.collect.evaluations import EVALUATIONS_FILE, Score, read_scores, stop_reason, with_score
+from offpolicy.collect.evaluations import EVALUATIONS_FILE, read_results, stop_reason, with_result
 from offpolicy.collect.policy import BadEpisodeError
 from offpolicy.collect.video import EvalVideo
 from offpolicy.config.schema import RunConfig
@@ -48,7 +48,7 @@ class RunEvaluation:
         self._file: JsonlFile | None = None
         self._warned = set[str]()  # of a file that cannot be written, until it can be again
         self._write([])
-        self._scores, self._best = read_scores(run_dir), BestStore(run_dir)
+        self._results, self._best = read_results(run_dir), BestStore(run_dir)
         self._best_reward = self._best.mean_reward()
         self.video = EvalVideo(cfg, spec, run_dir, self._warn)
         self._set_stop()
@@ -58,7 +58,7 @@ class RunEvaluation:
 
     def _set_stop(self) -> None:
         """Sets `stops_early`: true if the results so far end the run (`stop.*`); the supervisor is sent the reason."""
-        reason = stop_reason(self._scores, self._cfg.stop)
+        reason = stop_reason(self._results, self._cfg.stop)
         self.stops_early = reason is not None
         if reason is not None:
             self._send("early_stop", text=reason)
@@ -114,7 +114,7 @@ class RunEvaluation:
         """
         if not math.isfinite(result.mean_reward):
             return
-        self._scores = with_score(self._scores, Score(result.env_steps, result.mean_reward))
+        self._results = with_result(self._results, result)
         self._write([result._asdict()])
         if self._best_reward is None or result.mean_reward > self._best_reward:
             try:

@@ -28,7 +28,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from offpolicy.collect.evaluations import read_scores
+from offpolicy.collect.evaluations import read_results
 from offpolicy.commands.options import TRUST, at_least
 from offpolicy.commands.train import train_module
 from offpolicy.commands.trust import check_source
@@ -127,7 +127,7 @@ class Pruner(Callback):
 
     def on_evaluation(self, result: EvalResult) -> None:
         """Reports the evaluation to the study."""
-        index = sum(score.env_steps < result.env_steps for score in read_scores(Path(self._cfg.run_dir or "")))
+        index = sum(each.env_steps < result.env_steps for each in read_results(Path(self._cfg.run_dir or "")))
         self._trial.report(result.mean_reward, index)
         if result.env_steps < self._cfg.total_timesteps and self._trial.should_prune():
             self.is_hopeless = True

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from offpolicy.collect.evaluations import read_scores, stop_reason
+from offpolicy.collect.evaluations import read_results, stop_reason
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, Interrupted, error_of
 from offpolicy.files import atomic_write
@@ -63,7 +63,7 @@ def is_complete(run: RunDir, cfg: RunConfig) -> bool:
     if summary.get("env_steps", 0) < run.checkpoint.env_steps:
         return False
     has_spent = run.checkpoint.env_steps >= cfg.total_timesteps
-    return has_spent or stop_reason(read_scores(run.path), cfg.stop) is not None
+    return has_spent or stop_reason(read_results(run.path), cfg.stop) is not None
 
 
 def already_complete(path: Path, env_steps: int, cfg: RunConfig) -> str:
@@ -71,7 +71,7 @@ def already_complete(path: Path, env_steps: int, cfg: RunConfig) -> str:
     shown, total, stop = shown_path(path), cfg.total_timesteps, cfg.stop
     done, given = f"{env_steps:,} of {total:,} env steps", "total_timesteps=..."
     typed = [f"total_timesteps={2 * env_steps}"]
-    if env_steps < total and (reason := stop_reason(read_scores(path), stop)) is not None:
+    if env_steps < total and (reason := stop_reason(read_results(path), stop)) is not None:
         done, given = f"{reason}, after {done}", "other values"
         ways = {"stop.reward=null": stop.reward is not None, "stop.patience=0": stop.patience > 0}
         typed = [*(word for word, is_set in ways.items() if is_set), f"total_timesteps={total}"]

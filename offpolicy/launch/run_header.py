@@ -8,7 +8,7 @@ from pathlib import Path
 
 from offpolicy.checkpoint import SharedState
 from offpolicy.checkpoint.content import PLUGINS_KEY
-from offpolicy.collect.evaluations import best_of, last_result, read_scores
+from offpolicy.collect.evaluations import best_of, read_results
 from offpolicy.config.overrides import as_override
 from offpolicy.config.parsing import flatten
 from offpolicy.config.run_files import env_differences, read_config
@@ -31,8 +31,8 @@ from offpolicy.training.worker import WorkerSpec
 def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> OffPolicyLogger:
     """Returns the logger of a run, open on its directory."""
     cfg = job.cfg
-    kept = [score for score in read_scores(run.path) if score.env_steps <= job.kept_eval_step]
-    best, last_eval = best_of(kept) if kept else None, last_result(run.path, job.kept_eval_step)
+    kept = [result for result in read_results(run.path) if result.env_steps <= job.kept_eval_step]
+    best, last_eval = (best_of(kept), kept[-1]) if kept else (None, None)
     header = RunHeader(
         algo=cfg.algo.name,
         env_id=cfg.env.id,

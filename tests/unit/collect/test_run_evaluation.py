@@ -11,7 +11,7 @@ import pytest
 
 from offpolicy.checkpoint import read_best
 from offpolicy.collect.evaluation import EpisodeCallbacks
-from offpolicy.collect.evaluations import EVALUATIONS_FILE, Score, read_scores, stop_reason
+from offpolicy.collect.evaluations import EVALUATIONS_FILE, read_results, stop_reason
 from offpolicy.collect.policy import BadEpisodeError
 from offpolicy.collect.run_evaluation import RunEvaluation
 from offpolicy.config.schema import RunConfig
@@ -123,10 +123,6 @@ def test_nan_in_an_evaluation_ends_a_run_only_where_no_bad_transition_is_skipped
 NEVER = StopConfig()
 
 
-def scores(*rewards: float) -> list[Score]:
-    return [Score(100 * (index + 1), reward) for index, reward in enumerate(rewards)]
-
-
 @pytest.mark.parametrize(
     ("rewards", "stop", "begin"),
     [
@@ -142,7 +138,7 @@ def scores(*rewards: float) -> list[Score]:
     ],
 )
 def test_what_ends_a_run(rewards: list[float], stop: StopConfig, begin: str | None) -> None:
-    reason = stop_reason(scores(*rewards), stop)
+    reason = stop_reason([result(100 * number, reward) for number, reward in enumerate(rewards, 1)], stop)
     assert (reason is None) == (begin is None)
     assert begin is None or (reason or "").startswith(begin)
 
@@ -162,7 +158,7 @@ def test_the_policy_of_the_best_evaluation_is_kept(tmp_path: Path) -> None:
     evaluations.close()
     best = read_best(tmp_path)
     assert (best.env_steps, best.tensors("learner")["policy.x"][0]) == (200, 200.0)
-    assert read_scores(tmp_path) == [Score(100, -5.0), Score(200, -2.0), Score(300, -3.0), Score(400, -2.0)]
+    assert [each.mean_reward for each in read_results(tmp_path)] == [-5.0, -2.0, -3.0, -2.0]
 
 
 def test_patience_goes_on_after_a_kill(tmp_path: Path) -> None:

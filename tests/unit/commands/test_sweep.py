@@ -36,10 +36,11 @@ class Runs:
         run = Path(cfg.run_dir or "")
         run.mkdir(parents=True, exist_ok=True)
         for env_steps, mean in enumerate(returns := self.returns(cfg.algo.gamma, cfg.seed)):
+            result = EvalResult(env_steps, mean, 0.0, 1.0, 1)
             with (run / "evaluations.jsonl").open("a") as file:
-                file.write(json.dumps({"env_steps": env_steps, "mean_reward": mean}) + "\n")
+                file.write(json.dumps(result._asdict()) + "\n")
             for callback in callbacks:
-                callback.on_evaluation(EvalResult(env_steps, mean, 0.0, 1.0, 1))
+                callback.on_evaluation(result)
             if run in self.stopped:
                 return SimpleNamespace(code=143, path=run, failure=None)
         (run / "summary.json").write_text(json.dumps({"eval": {"mean_reward": returns[-1]} if returns else None}))

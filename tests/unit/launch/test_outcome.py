@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.launch.outcome import Outcome, already_complete, is_complete, note_what_ran, outcome_of, print_failure
 from offpolicy.logger.record import RunHeader
 from offpolicy.processes.supervisor import Failure
+from offpolicy.types import EvalResult
 
 CRASH = Failure("learner", 1, 4711, 800, 1, "RuntimeError: boom", "Traceback ...\nRuntimeError: boom\n")
 HANG = Failure("collector", 0, 4712, 800, 70, "no progress for 68 s")
@@ -55,7 +57,7 @@ EARLY = {"total_timesteps": 5000, "algo": {"learning_starts": 100}}
 
 def test_a_run_that_has_stopped_early_goes_on_only_with_other_values(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text('{"status": "completed", "env_steps": 901}')
-    (tmp_path / "evaluations.jsonl").write_text('{"env_steps": 900, "mean_reward": 6.0}\n')
+    (tmp_path / "evaluations.jsonl").write_text(json.dumps(EvalResult(900, 6.0, 0.5, 9.0, 3)._asdict()))
     run: Any = SimpleNamespace(path=tmp_path, checkpoint=SimpleNamespace(env_steps=901))
     for reward, is_over in ((5.0, True), (6.5, False), (None, False)):
         cfg = RunConfig.from_mapping(EARLY | {"stop": {"reward": reward}})
