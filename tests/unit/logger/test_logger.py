@@ -78,7 +78,8 @@ def test_an_evaluation_is_in_every_record_from_then_on(
 
 def test_episodes_reach_file_and_curve(logger: OffPolicyLogger, make_snapshot: Any, tmp_path: Path) -> None:
     logger.log_episode(EpisodeRecord(200, 0, -900.0, 200, False, True, float("nan")))
-    assert logger.log_interval(make_snapshot(100))["rollout/ep_rew_mean"] == -900.0
+    record = logger.log_interval(make_snapshot(100))
+    assert (record["rollout/ep_rew_mean"], record["rollout/episodes"]) == (-900.0, 1)
     assert json.loads((tmp_path / "episodes.jsonl").read_text())["ep_return"] == -900.0
 
 
