@@ -9,11 +9,10 @@ is widened as Student's t is against the normal distribution.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from offpolicy.types import Float64
 
@@ -23,7 +22,6 @@ AT_ONCE = 500  # resamples drawn together: their indices stay small however many
 # Blocks per run, few and long: blocks that are short against the memory of the records make noise look real
 # (measured in tests/unit/analysis/test_bootstrap.py); Student's t pays for their being few.
 BLOCKS = 6
-Indices = NDArray[np.int64]
 
 
 class Interval(NamedTuple):
@@ -58,21 +56,19 @@ def mean_interval(values: Float64) -> Interval:
 
     One value has no bounds: they are NaN.
     """
-    return _widened_interval(len(values), lambda index: values[index].mean(axis=-1))
+    return ratio_interval(values, np.ones(len(values)))
 
 
 def ratio_interval(values: Float64, others: Float64) -> Interval:
     """Returns that of mean(values) / mean(others), paired: [E], [E]; inf or NaN where a denominator is 0.
 
-    One pair has no bounds: they are NaN.
+    One pair has no bounds: they are NaN. The interval is the same at every call.
     """
-
-    def ratio(index: Indices) -> Float64:
-        with np.errstate(all="ignore"):
-            quotient: Float64 = values[index].mean(axis=-1) / others[index].mean(axis=-1)
-        return quotient
-
-    return _widened_interval(len(values), ratio)
+    count = len(values)
+    draws = _ratios(values, others, count, EPISODE_RESAMPLES, np.random.default_rng(0))
+    with np.errstate(all="ignore"):
+        value = float(values.sum() / others.sum())
+        return _interval(value, value + _widened(draws - value, count, np.random.default_rng(1)))
 
 
 def draw(runs: Sequence[Values], seed: int) -> Drawn:
@@ -102,25 +98,20 @@ def block_length(count: int) -> int:
     return max(1, math.ceil(count / BLOCKS))
 
 
-def _resampled(
-    estimate: Callable[[Indices], Float64], below: int, size: int, resamples: int, rng: np.random.Generator
-) -> Float64:
-    """Returns `estimate` of indices [..., size], each drawn with replacement from those below `below`. [resamples]."""
-    return np.concatenate([estimate(rng.integers(below, size=(AT_ONCE, size))) for _ in range(resamples // AT_ONCE)])
+def _ratios(values: Float64, others: Float64, size: int, resamples: int, rng: np.random.Generator) -> Float64:
+    """Returns sum / sum over `size` pairs drawn with replacement: [n], [n] -> [resamples]."""
+    found: list[Float64] = []
+    for _ in range(resamples // AT_ONCE):
+        chosen = rng.integers(len(values), size=(AT_ONCE, size))
+        with np.errstate(all="ignore"):
+            found.append(values[chosen].sum(axis=1) / others[chosen].sum(axis=1))
+    return np.concatenate(found)
 
 
 def _interval(value: float, draws: Float64) -> Interval:
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # a ratio may be infinite
         low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(value, float(low), float(high))
-
-
-def _widened_interval(count: int, estimate: Callable[[Indices], Float64]) -> Interval:
-    """Returns the interval of an estimate over `count` independent episodes; it is the same at every call."""
-    value = float(estimate(np.arange(count)))
-    draws = _resampled(estimate, count, count, EPISODE_RESAMPLES, np.random.default_rng(0))
-    with np.errstate(all="ignore"):  # a ratio may be infinite
-        return _interval(value, value + _widened(draws - value, count, np.random.default_rng(1)))
 
 
 def _block_means(run: Values, rng: np.random.Generator) -> tuple[Float64, int]:
@@ -133,13 +124,7 @@ def _block_means(run: Values, rng: np.random.Generator) -> tuple[Float64, int]:
     sums = np.convolve((run.value * run.weight)[around], kernel, mode="valid")  # [count] by start of the block
     weights = np.convolve(run.weight[around], kernel, mode="valid")
     units = max(1, count // length)
-
-    def mean(starts: Indices) -> Float64:
-        with np.errstate(all="ignore"):
-            quotient: Float64 = sums[starts].sum(axis=1) / weights[starts].sum(axis=1)
-        return quotient
-
-    means = _resampled(mean, count, units, RECORD_RESAMPLES, rng)
+    means = _ratios(sums, weights, units, RECORD_RESAMPLES, rng)
     return np.where(np.isfinite(means), means, run.mean), units
 
 

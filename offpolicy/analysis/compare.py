@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -151,8 +150,13 @@ def _phases(compared: Sequence[LabelledRuns], side: str, wall_key: str, wall_row
     walls = [mean_of_runs(labelled, wall_key) for labelled in compared]
     least = LEAST_OF_WALL * next((wall for wall in walls if not math.isnan(wall)), 0.0)
     rows = _steady_rows(compared, {key: (row, TIME) for key, row in phase_rows(side).items()}, least)
-    wall = _steady_rows(compared, {wall_key: (wall_row, TIME)}, shown_from=0.0)
-    sums = wall + [row for key in composite_rows(side) if (row := _composite(compared, key)) is not None]
+    sums = _steady_rows(compared, {wall_key: (wall_row, TIME)}, shown_from=0.0)
+    runs = [run for labelled in compared for run in labelled.runs]
+    for key, title in composite_rows(side).items():
+        parts = COMPOSITES[key][1]
+        in_its_place = ITERATION if key == PIPELINE_KEY else parts[0]
+        if any(key in run.columns and in_its_place not in run.columns for run in runs):
+            sums.append(compared_row(title, [_sum_values(labelled, key, parts) for labelled in compared], TIME))
     return rows + [replace(row, is_sum=True) for row in sums]
 
 
@@ -165,7 +169,7 @@ def _steady_rows(
     """Returns the rows of phases or rates by key, without those that are less than `shown_from` in all labels."""
     rows = []
     for key, (title, words) in quantities.items():
-        row = compared_row(title, compared, partial(steady_values, key=key), words, least)
+        row = compared_row(title, [steady_values(labelled, key) for labelled in compared], words, least)
         if any(abs(cell.value) >= shown_from for cell in row.cells):
             rows.append(row.without_verdict(UNLIKE, [is_unlike(compared[0], other, key) for other in compared]))
     return rows
@@ -189,91 +193,62 @@ def _work_rows(compared: Sequence[LabelledRuns]) -> list[ComparedRow]:
     return [ComparedRow("env steps/iteration", tuple(map(Cell, found)))]
 
 
-def _composite(compared: Sequence[LabelledRuns], key: str) -> ComparedRow | None:
-    """Returns a sum that some trainer recorded as one number, beside the same sum of those that recorded its parts."""
-    title, parts = COMPOSITES[key]
-    in_its_place = ITERATION if key == PIPELINE_KEY else parts[0]
-    runs = [run for labelled in compared for run in labelled.runs]
-    if not any(key in run.columns and in_its_place not in run.columns for run in runs):
-        return None
-
-    def values_of(labelled: LabelledRuns) -> list[Values]:
-        """Returns the recorded sum, else that of the parts, record by record, where all runs have some of them."""
-        whole = steady_values(labelled, key)
-        found = [[run.steady(part) for part in parts if part in run.columns] for run in labelled.runs]
-        if whole or not all(few and len({len(part.value) for part in few}) == 1 for few in found):
-            return whole
-        return [Values(np.sum([part.value for part in few], axis=0), few[0].weight) for few in found]
-
-    return compared_row(title, compared, values_of, TIME)
+def _sum_values(labelled: LabelledRuns, key: str, parts: Sequence[str]) -> list[Values]:
+    """Returns the recorded sum, else that of its parts, record by record, where all runs have some of them."""
+    whole = steady_values(labelled, key)
+    found = [[run.steady(part) for part in parts if part in run.columns] for run in labelled.runs]
+    if whole or not all(few and len({len(part.value) for part in few}) == 1 for few in found):
+        return whole
+    return [Values(np.sum([part.value for part in few], axis=0), few[0].weight) for few in found]
 
 
 def _final_rows(compared: Sequence[LabelledRuns]) -> list[ComparedRow]:
     """Returns the returns at the end of the common range."""
-    end = common_end(compared)
-    rows = [
-        compared_row(
-            f"{title}, end",
-            compared,
-            partial(final_values, key=key, end=end),
-            RETURN,
-            least_return_change(compared, key, end),
-            is_relative=False,
-        )
-        for key, title in RETURNS.items()
-    ]
-    return [row for row in rows if any(math.isfinite(cell.value) for cell in row.cells)]
+    end, rows = common_end(compared), []
+    for key, title in RETURNS.items():
+        found, least = [final_values(each, key, end) for each in compared], least_return_change(compared, key, end)
+        if any(found):
+            rows.append(compared_row(f"{title}, end", found, RETURN, least, is_relative=False))
+    return rows
 
 
 def _reach_rows(compared: Sequence[LabelledRuns], reference: float | None) -> list[ComparedRow]:
-    """Returns the env steps and seconds to a score: one value per run, so a verdict needs seeds on both sides."""
+    """Returns the env steps and seconds to a score: one value per run, so a verdict needs seeds on both sides.
+
+    Of a label some of whose runs never reach it, how many do.
+    """
     key = reach_key(compared) if all(labelled.has_env_steps for labelled in compared) else None
-    if key is None:
+    if key is None or math.isnan(score := reference_score(compared, key) if reference is None else reference):
         return []
-    score = reference_score(compared, key) if reference is None else reference
-    if math.isnan(score):
-        return []
-    axes = (("env steps", "env_steps", STEPS), ("wall seconds", "wall_s", TIME))
-    return [_reach_row(f"{title} to {score:,.4g}", compared, (key, axis, score), words) for title, axis, words in axes]
+    curves = [[run.curve(key) for run in labelled.runs] for labelled in compared]
+    rows = []
+    for title, axis, words in (("env steps", "env_steps", STEPS), ("wall seconds", "wall_s", TIME)):
+        places = [[first_reach(getattr(curve, axis), curve.value, score) for curve in runs] for runs in curves]
+        remarks = [
+            ""
+            if (reached := int(np.isfinite(runs).sum())) == len(runs)
+            else f"{reached} of {len(runs)} runs"
+            if len(runs) > 1
+            else "not reached"
+            for runs in places
+        ]
+        found = [
+            [] if remark else [Values(np.array([place]), np.ones(1)) for place in runs]
+            for remark, runs in zip(remarks, places, strict=True)
+        ]
+        row = compared_row(f"{title} to {score:,.4g}", found, words)
+        cells = (cell._replace(remark=remark) for cell, remark in zip(row.cells, remarks, strict=True))
+        rows.append(replace(row, cells=tuple(cells)))
+    return rows
 
 
-def _reach_row(
-    title: str, compared: Sequence[LabelledRuns], reach: tuple[str, str, float], words: Words
+def compared_row(
+    title: str, found: Sequence[list[Values]], words: Words, least: float = 0.0, *, is_relative: bool = True
 ) -> ComparedRow:
-    """Returns where on an axis a curve reaches a score; of a label some of whose runs never do, how many runs do."""
-    key, axis, score = reach
-    places: dict[str, list[float]] = {}
-    for labelled in compared:
-        curves = [run.curve(key) for run in labelled.runs]
-        places[labelled.label] = [first_reach(getattr(curve, axis), curve.value, score) for curve in curves]
-
-    def values_of(labelled: LabelledRuns) -> list[Values]:
-        found = places[labelled.label]
-        return [] if np.isnan(found).any() else [Values(np.array([place]), np.ones(1)) for place in found]
-
-    row = compared_row(title, compared, values_of, words)
-    cells = []
-    for cell, found in zip(row.cells, places.values(), strict=True):
-        count = int(np.isfinite(found).sum())
-        missed = f"{count} of {len(found)} runs" if len(found) > 1 else "not reached"
-        cells.append(cell._replace(remark="" if count == len(found) else missed))
-    return replace(row, cells=tuple(cells))
-
-
-def compared_row(  # noqa: PLR0913  # what a row is made of
-    title: str,
-    compared: Sequence[LabelledRuns],
-    values_of: Callable[[LabelledRuns], list[Values]],
-    words: Words,
-    least: float = 0.0,
-    *,
-    is_relative: bool = True,
-) -> ComparedRow:
-    """Returns the means of each label and their changes; NaN where `values_of` a label are none.
+    """Returns the means of each label and their changes; NaN where a label has no values.
 
     A change of less than `least`, or a relative one of less than `LEAST_CHANGE` of the baseline, is noise.
     """
-    found = [values_of(labelled) for labelled in compared]
     first, *others = [draw(values, seed) if values else None for seed, values in enumerate(found)]
     cells = [Cell(math.nan if first is None else first.mean)]
     for drawn in others:

@@ -11,10 +11,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from typing import NamedTuple
 
-from offpolicy.analysis.bootstrap import LEVEL, Interval
+from offpolicy.analysis.bootstrap import LEVEL
 from offpolicy.analysis.compare import AMOUNT, compared_row, is_unlike, steady_values
 from offpolicy.analysis.learning_curves import RETURNS, common_end, final_values
 from offpolicy.analysis.report import quantity
@@ -37,10 +36,6 @@ class Condition:
     is_below: bool
     bound: float
     is_relative: bool
-
-    def holds(self, change: Interval) -> bool:
-        """True if the whole interval is beyond the bound."""
-        return change.high < self.bound if self.is_below else change.low > self.bound
 
 
 class Answer(StrEnum):
@@ -96,11 +91,11 @@ def check_conditions(conditions: Sequence[Condition], compared: Sequence[Labelle
 
 def _checked(condition: Condition, compared: Sequence[LabelledRuns], index: int) -> ConditionResult:
     key, first, other = condition.key, compared[0], compared[index]
-    values_of = partial(steady_values, key=key)
-    if key in RETURNS:
-        values_of = partial(final_values, key=key, end=common_end(compared))
-    baseline, cell = compared_row(key, (first, other), values_of, AMOUNT, is_relative=condition.is_relative).cells
-    is_of_time = key not in RETURNS and METRICS[key].unit not in COUNTS
+    is_return = key in RETURNS
+    end = common_end(compared)
+    found = [final_values(each, key, end) if is_return else steady_values(each, key) for each in (first, other)]
+    baseline, cell = compared_row(key, found, AMOUNT, is_relative=condition.is_relative).cells
+    is_of_time = not is_return and METRICS[key].unit not in COUNTS
     busy = [f"{each.label} ({each.descheduled_text})" for each in (first, other) if each.is_contended and is_of_time]
     refusal = ""
     if math.isnan(baseline.value + cell.value):
@@ -117,5 +112,8 @@ def _checked(condition: Condition, compared: Sequence[LabelledRuns], index: int)
         return ConditionResult(condition, Answer.REFUSED, refusal)
     value, low, high = (f"{part:+.1%}" if condition.is_relative else f"{part:+,.4g}" for part in cell.change)
     means = f"{other.label} {quantity(cell.value)} against {first.label} {quantity(baseline.value)}"
-    answer = Answer.FAILED if condition.holds(cell.change) else Answer.PASSED
-    return ConditionResult(condition, answer, f"{means}, {value} [{low}, {high}]")
+    bound, change = condition.bound, cell.change
+    is_beyond = change.high < bound if condition.is_below else change.low > bound
+    return ConditionResult(
+        condition, Answer.FAILED if is_beyond else Answer.PASSED, f"{means}, {value} [{low}, {high}]"
+    )

@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from offpolicy.analysis.bootstrap import Values
-from offpolicy.analysis.records import RunRecords
 from offpolicy.analysis.runs import LabelledRuns
 from offpolicy.types import Float64
 
@@ -28,14 +26,20 @@ def common_end(compared: Sequence[LabelledRuns]) -> float:
 
 
 def final_values(labelled: LabelledRuns, key: str, end: float) -> list[Values]:
-    """Returns of each run the values of the last part of the range up to `end`; empty unless every run has some."""
+    """Returns of each run the values of the last part of the range up to `end`; empty unless every run has some.
+
+    Of means over episodes that are not counted, their mean alone: nothing is known of its spread.
+    """
     if not labelled.has_env_steps:
         return []
     found: list[Values] = []
     for run in labelled.runs:
-        steps = run.curve(key).env_steps
-        is_final = (steps > (1.0 - FINAL_FRACTION) * end) & (steps <= end)
-        found.append(_independent(run, key, np.flatnonzero(is_final)))
+        curve = run.curve(key)
+        is_final = (curve.env_steps > (1.0 - FINAL_FRACTION) * end) & (curve.env_steps <= end)
+        values, episodes = curve.value[is_final], curve.episodes[is_final]
+        if key == TRAINING and len(values):
+            values = _independent(values, episodes) if np.isfinite(episodes).all() else values.mean(keepdims=True)
+        found.append(Values(values, np.ones(len(values))))
     return found if all(len(values.value) for values in found) else []
 
 
@@ -51,23 +55,14 @@ def least_return_change(compared: Sequence[LabelledRuns], key: str, end: float) 
     return float(max(LEAST_OF_RANGE * np.ptp(values), LEAST_SHOWN * np.abs(values).min()))
 
 
-def _independent(run: RunRecords, key: str, rows: NDArray[np.int64]) -> Values:
-    """Returns the values of a curve in `rows`; of means over 100 episodes, from the last one back, disjoint ones.
-
-    Where episodes are not counted, the mean of those means alone: nothing is known of its spread.
-    """
-    curve = run.curve(key)
-    found, episodes = curve.value, curve.episodes
-    if key == TRAINING and len(rows) and np.isfinite(episodes[rows]).all():
-        kept = [int(rows[-1])]
-        for row in rows[-2::-1]:
-            apart = episodes[kept[-1]] - episodes[row]
-            if apart >= EPISODES_OF_A_MEAN or apart < 0.0:  # a start of the run counts, and averages, from its own on
-                kept.append(int(row))
-        chosen = found[kept[::-1]]
-    else:
-        chosen = np.array([found[rows].mean()]) if key == TRAINING and len(rows) else found[rows]
-    return Values(chosen, np.ones(len(chosen)))
+def _independent(values: Float64, episodes: Float64) -> Float64:
+    """Returns, of means over 100 episodes, disjoint ones from the last one back. [n], [n] -> [m]."""
+    kept = [len(values) - 1]
+    for row in range(len(values) - 2, -1, -1):
+        apart = episodes[kept[-1]] - episodes[row]
+        if apart >= EPISODES_OF_A_MEAN or apart < 0.0:  # a start of the run counts, and averages, from its own on
+            kept.append(row)
+    return values[kept[::-1]]
 
 
 def reach_key(compared: Sequence[LabelledRuns]) -> str | None:

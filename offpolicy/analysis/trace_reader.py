@@ -114,7 +114,7 @@ def shrink_tracks(directory: Path) -> None:
             path.unlink()
 
 
-def union(spans: Sequence[tuple[Times, Times]], window: tuple[int, int]) -> tuple[Times, Times]:
+def _union(spans: Sequence[tuple[Times, Times]], window: tuple[int, int]) -> tuple[Times, Times]:
     """Returns the times, inside the window, that any of the spans covers, as spans that do not touch each other."""
     starts = np.clip(np.concatenate([start for start, _ in spans]), *window)
     stops = np.clip(np.concatenate([stop for _, stop in spans]), *window)
@@ -124,11 +124,6 @@ def union(spans: Sequence[tuple[Times, Times]], window: tuple[int, int]) -> tupl
         return starts, stops
     is_new = np.concatenate(([True], starts[1:] > stops[:-1]))
     return starts[is_new], stops[np.append(np.flatnonzero(is_new)[1:] - 1, len(stops) - 1)]
-
-
-def total_ns(spans: tuple[Times, Times]) -> int:
-    """The length of spans that do not overlap."""
-    return int((spans[1] - spans[0]).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,24 +148,22 @@ class Overlap:
 
 def overlap_of(one: Sequence[ThreadTrack], other: Sequence[ThreadTrack]) -> Overlap | None:
     """The overlap of two groups of threads, each busy when any of its threads is; None if never seen together."""
-    window = _common_window((*one, *other))
-    if window is None:
-        return None
-    first, second = (union([track.work() for track in tracks], window) for tracks in (one, other))
-    return Overlap(total_ns(first), total_ns(second), total_ns(union([first, second], window)))
+    return _overlap([track.work() for track in one], [track.work() for track in other], (*one, *other))
 
 
 def share_inside(inner: tuple[Times, Times], outer: Sequence[ThreadTrack]) -> float | None:
     """The share of the `inner` spans in which a thread of `outer` worked, while all are known; None without spans."""
-    window = _common_window(outer)
-    if window is None:
+    found = _overlap([inner], [track.work() for track in outer], outer)
+    return found.both_ns / found.one_ns if found is not None and found.one_ns else None
+
+
+def _overlap(
+    one: Sequence[tuple[Times, Times]], other: Sequence[tuple[Times, Times]], known: Sequence[ThreadTrack]
+) -> Overlap | None:
+    """Returns the overlap of two groups of spans in the time that every track of `known` covers."""
+    window = max(track.window[0] for track in known), min(track.window[1] for track in known)
+    if window[0] >= window[1]:
         return None
-    inside, work = union([inner], window), union([track.work() for track in outer], window)
-    total = total_ns(inside)
-    return (total + total_ns(work) - total_ns(union([inside, work], window))) / total if total else None
-
-
-def _common_window(tracks: Sequence[ThreadTrack]) -> tuple[int, int] | None:
-    """Returns the time that every track covers; None if there is none."""
-    begin, end = max(track.window[0] for track in tracks), min(track.window[1] for track in tracks)
-    return (begin, end) if begin < end else None
+    first, second = _union(one, window), _union(other, window)
+    covered = (first, second, _union([first, second], window))
+    return Overlap(*(int((stops - starts).sum()) for starts, stops in covered))
