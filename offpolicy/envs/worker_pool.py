@@ -26,6 +26,7 @@ from offpolicy.types import Bool, Float32, StepOutcome
 
 OPEN_GRACE_S = 30.0  # extra time of the first reset, which also imports and constructs the environment
 CLOSE_GRACE_S = 5.0  # time between asking a worker to close and killing it
+DTYPES = (np.float32, np.float64, np.bool_, np.bool_, np.bool_, np.float32, np.float32)  # of a `StepOutcome`
 REAP_S = 2.0  # longest time between the end of file of a worker's pipe and its exit
 
 
@@ -62,14 +63,15 @@ class Workers(VectorAdapter):
 
     def begin(self, seeds: Sequence[int], where: Bool) -> Float32:
         """Starts an episode everywhere; only in all environments. Returns obs [N, O]."""
-        obs: Float32 = np.concatenate(self._answers(seeds, self.cfg.step_timeout_s + self._grace_s))
+        obs: Float32 = np.stack(self._answers(seeds, self.cfg.step_timeout_s + self._grace_s))
         self._grace_s = 0.0
         return obs
 
     def step(self, action: Float32) -> StepOutcome:
         """One vector step. action: [N, A] in [-1, 1], or the numbers of discrete ones; clipped to the bounds."""
-        outcomes = self._answers(np.split(action, self.num_envs), self.cfg.step_timeout_s)
-        return StepOutcome(*map(np.concatenate, zip(*outcomes, strict=True)))
+        rows = self._answers(np.split(action, self.num_envs), self.cfg.step_timeout_s)
+        columns = zip(zip(*rows, strict=True), DTYPES, strict=True)
+        return StepOutcome(*(np.array(column, dtype) for column, dtype in columns))
 
     def close(self) -> None:
         """Ends the workers: asks, waits `CLOSE_GRACE_S`, kills; one that the kernel holds is given up. Always works."""
@@ -88,7 +90,7 @@ class Workers(VectorAdapter):
     def _answers(self, requests: Sequence[Any], timeout_s: float) -> list[Any]:
         """Returns the results of a reset (the requests are seeds) or a step (actions [1, A]) of all workers."""
         watch = Stopwatch()
-        answers: list[Any] = []  # Any: an obs [1, O] or a `StepOutcome`
+        answers: list[Any] = []  # Any: an obs [O] or a row of a `StepOutcome`
         try:
             for pipe, request in zip(self._pipes, requests, strict=True):
                 pipe.send(request)
@@ -135,9 +137,13 @@ def _serve(pipe: Connection, parent_pid: int, cfg: EnvConfig, index: int, num_en
     with contextlib.closing(env), contextlib.suppress(EOFError, OSError):
         while True:
             request = pipe.recv()
-            answer: Any  # an obs [1, O] or a `StepOutcome`, or the text of a failure
+            answer: Any  # an obs [O], a row of a `StepOutcome`, or the text of a failure
             try:
-                answer = env.begin([request], np.array([True])) if isinstance(request, int) else env.step(request)
+                if isinstance(request, int):
+                    answer = env.begin([request], np.array([True]))[0]
+                else:  # numbers, not arrays of one, which take longer to send
+                    obs, *rest = env.step(request)
+                    answer = obs[0], *(field.item() for field in rest)
             except EnvFailure as failure:
                 answer = str(failure)
             pipe.send(answer)
