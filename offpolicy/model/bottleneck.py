@@ -39,7 +39,7 @@ class Bottleneck(StrEnum):
 
 
 class Detail(StrEnum):
-    """The part of a phase, or the reason for its length, that takes most of it."""
+    """What takes most of a phase."""
 
     RESETS = "resets"
     LAUNCH_BOUND = "launch-bound"
@@ -59,10 +59,7 @@ IsAllowed = Callable[[str, str | bool | float], bool]  # True if a run's configu
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A change to try. Where it is to set `key=value`, a configuration shows whether that has been done.
-
-    Where it is to multiply the number under `key` by `factor`, a configuration shows what to type.
-    """
+    """A change to try: any, or one that sets `key=value`, or one that multiplies the number under `key` by `factor`."""
 
     text: str
     key: str | None = None
@@ -75,10 +72,10 @@ class Advice:
         config: Mapping[str, Any],  # Any: nested configuration values
         is_allowed: IsAllowed,
     ) -> Advice | None:
-        """Returns the advice with the words to type, such as `env.num_envs=8`.
+        """Returns the advice with the words to type, such as `env.num_envs=8`, where the configuration has a number.
 
-        It stays as it is where the configuration has no number. None where it is followed already, where the number
-        cannot move (0 is off, 1 is the least), and where `is_allowed` refuses the new value.
+        None where it is followed already, where the number cannot move (0 is off, 1 is the least), and where
+        `is_allowed` refuses the new value.
         """
         if self.key is None:
             return self
@@ -106,10 +103,6 @@ def _lower(key: str, effect: str) -> Advice:
 
 def _setting(key: str, value: str | bool, effect: str = "", *, needs_core: bool = False) -> Advice:
     return Advice(f"{key}={str(value).lower()}{effect}", key, value, needs_core)
-
-
-def _in_processes(effect: str) -> Advice:
-    return _setting("env.vectorization", "async", f" instead of sync: {effect}", needs_core=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +137,9 @@ class Verdict:
     ) -> Verdict:
         """The verdict with the first advice that the run can take.
 
-        That is not to set what it has set or what `is_allowed` refuses, not to change a number that cannot move, no GPU
-        where there is none, no processes for a single environment or for those that threads step, no environments that
-        step one after another, and no change of what hardly decides how often it saves.
+        That is no GPU where there is none, no processes for a single environment or for those that threads step, no
+        environments that step one after another, no change of what hardly decides how often it saves, and what
+        `Advice.for_config` leaves.
         """
         env = config.get("env", {})
         is_single, is_one_by_one = env.get("num_envs") == 1, env.get("vectorization") == "sync"
@@ -162,11 +155,10 @@ class Verdict:
             if advice.value not in left_out and advice.key != seldom and advice not in useless
             and (taken := advice.for_config(config, is_allowed)) is not None
         ]  # fmt: skip
-        # Both are the same.
-        packs_in_thread = config.get("replay", {}).get("source") == PACK_IN_THREAD.value
-        second = PACK_BESIDE if packs_in_thread else PACK_IN_THREAD
+        # Both of these are the same.
         if PACK_BESIDE in possible:
-            possible = [advice for advice in possible if advice != second]
+            packs_in_thread = config.get("replay", {}).get("source") == PACK_IN_THREAD.value
+            possible = [each for each in possible if each != (PACK_BESIDE if packs_in_thread else PACK_IN_THREAD)]
         return replace(self, advice=tuple(possible[:MOST_ADVICE]))
 
 
@@ -259,7 +251,7 @@ ROLLOUT_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.SYNC_COORDINATION: (_raise("rollout.length", "fewer handshakes per env step"),),
     LearnerPhase.WEIGHT_PUBLISH: (_raise("rollout.length", "more updates between two publications"),),
 }
-# In `sync` a vector step takes longer with each environment.
+# With env.vectorization=sync a vector step takes longer with each environment.
 MORE_ENVS = (
     _raise("env.num_envs", "more transitions per vector step"),
     _raise("env.num_envs", "more transitions beside each reset"),
@@ -272,7 +264,7 @@ SEVERAL = Advice(
 )
 COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     CollectorPhase.ENV_STEP: (
-        _in_processes("step the environments in processes of their own"),
+        _setting("env.vectorization", "async", " instead of sync: step environments in processes", needs_core=True),
         SEVERAL,
         MORE_ENVS[0],
     ),
@@ -288,7 +280,7 @@ COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
 }
 DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     Detail.RESETS: (
-        _in_processes("the other environments step while one is reset"),
+        _setting("env.vectorization", "async", " instead of sync: others step while one is reset", needs_core=True),
         SEVERAL,
         MORE_ENVS[1],
         Advice("raise the time limit of the episodes, if the task allows it"),
@@ -325,13 +317,15 @@ def find_bottleneck(  # noqa: PLR0913  # what a verdict is made of, each needed
     learner = 1.0 - max(learner_ns.get(LearnerPhase.COLLECTOR_WAIT, 0) / learner_wall, evidence.longest_wait)
     collector = 1.0 - collector_ns.get(CollectorPhase.LEARNER_WAIT, 0) / collector_wall
     phase = shown.phase if shown is not None else None
+    phases: type[Phase]
     if learner >= collector if phase is None else isinstance(phase, LearnerPhase):
-        phase, side = phase or LearnerPhase(_longest(learner_ns, LearnerPhase.COLLECTOR_WAIT)), Bottleneck.LEARNER
-        share = learner_ns.get(phase, 0) / learner_wall
-        advice = (evidence.learner_advice or LEARNER_ADVICE).get(phase, ())
+        side, phases, spent_ns, wait = Bottleneck.LEARNER, LearnerPhase, learner_ns, str(LearnerPhase.COLLECTOR_WAIT)
+        table, waited = evidence.learner_advice or LEARNER_ADVICE, evidence.learner_descheduled
     else:
-        phase, side = phase or CollectorPhase(_longest(collector_ns, CollectorPhase.LEARNER_WAIT)), Bottleneck.COLLECTOR
-        share, advice = collector_ns.get(phase, 0) / collector_wall, COLLECTOR_ADVICE.get(phase, ())
+        side, phases, spent_ns, wait = Bottleneck.COLLECTOR, CollectorPhase, collector_ns, CollectorPhase.LEARNER_WAIT
+        table, waited = COLLECTOR_ADVICE, evidence.collector_descheduled
+    phase = phase or phases(max((name for name in spent_ns if name != wait), key=lambda name: spent_ns[name]))
+    share, advice = spent_ns.get(phase, 0) / sum(spent_ns.values()), table.get(phase, ())
     how = "in turns" if mode == "alternate" else "at the same time"
     reason = f"{how}, the learner is busy {learner:.0%} and the collector {collector:.0%} of the time"
     reason += f"; {side} {phase} takes {share:.0%}"
@@ -344,48 +338,34 @@ def find_bottleneck(  # noqa: PLR0913  # what a verdict is made of, each needed
         reason += f" (I={rates.collector_capacity:.0f}, T={rates.learner_capacity:.0f} env steps/s)"
     is_balanced = min(learner, collector) >= BALANCED_RATIO * max(learner, collector)
     bottleneck = shown.bottleneck if shown is not None else Bottleneck.BALANCED if is_balanced else side
-    # In turns both sides add up, so the first remedy is to overlap them, if that gains more than it may be wrong.
+    parts = {  # the share of each detail, and the lowest one at which it is named
+        Detail.DESCHEDULED: (waited, CONTENDED),
+        Detail.RESETS: (evidence.resets if phase == CollectorPhase.ENV_STEP else 0.0, MOSTLY),
+        Detail.LAUNCH_BOUND: (evidence.launch_bound if phase == LearnerPhase.TRAIN else 0.0, MOSTLY),
+    }
+    found = next((each for each, (part, least) in parts.items() if part >= least), None)
+    detail = shown.detail if shown is not None else found
+    advice = DETAIL_ADVICE[detail] if detail is not None else advice
+    if detail is Detail.DESCHEDULED:
+        bottleneck, share = Bottleneck.CONTENTION, waited
+        reason = f"the {side} could have run and was not given a core for {waited:.0%} of the time; {reason}"
+    elif detail is Detail.RESETS:
+        reason, share = f"{reason}, {evidence.resets:.0%} of it because environments are reset", share * evidence.resets
+    elif detail is Detail.LAUNCH_BOUND:
+        reason += f"; in {evidence.launch_bound:.0%} of the iterations the device waited for launches"
+    # In turns both sides add up, so the first remedy is to overlap them, if that gains more than it may be wrong and
+    # cores are not lacking.
     now, gain, error = rates.predicted_steps_per_sec, evidence.overlap_gain, evidence.prediction_error
-    if mode == "alternate" and now and gain >= max(WORTHWHILE_GAIN, 1.0 + error):
+    may_overlap = mode == "alternate" and detail is not Detail.DESCHEDULED
+    if may_overlap and now and gain >= max(WORTHWHILE_GAIN, 1.0 + error):
         value, unsure = "auto" if evidence.may_try_modes else "overlap", f" (+-{error:.0%})" if error else ""
         more = f": about {gain * now:.0f}{unsure} instead of {now:.0f} env steps/s"
         advice = (_setting("collect.mode", value, more), *advice)
-    verdict = _with_detail(Verdict(bottleneck, phase, reason, advice, share), side, evidence, shown)
     has_core = evidence.idle_cores is None or evidence.idle_cores >= IDLE_CORE
     left_out = [] if evidence.may_try_threads else [TRY_THREADS]
     left_out += [] if evidence.can_lower_collectors else [LOWER_COLLECTORS]
-    possible = (advice for advice in verdict.advice if advice not in left_out and (has_core or not advice.needs_core))
-    return replace(verdict, advice=tuple(possible))
-
-
-def _longest(phases_ns: Mapping[str, int], wait: str) -> str:
-    """The phase with the most time besides the wait for the other side."""
-    return max((name for name in phases_ns if name != wait), key=lambda name: phases_ns[name])
-
-
-def _with_detail(verdict: Verdict, side: Bottleneck, evidence: WindowEvidence, shown: Cause | None) -> Verdict:
-    """The verdict with the detail that is `shown`, or the window's own, with its numbers and remedies."""
-    phase, reason, share = verdict.phase, verdict.reason, verdict.share
-    waited = evidence.learner_descheduled if side is Bottleneck.LEARNER else evidence.collector_descheduled
-    holds = {
-        Detail.DESCHEDULED: waited >= CONTENDED,
-        Detail.RESETS: phase == CollectorPhase.ENV_STEP and evidence.resets >= MOSTLY,
-        Detail.LAUNCH_BOUND: phase == LearnerPhase.TRAIN and evidence.launch_bound >= MOSTLY,
-    }
-    detail = shown.detail if shown is not None else next((each for each in holds if holds[each]), None)
-    if detail is None:
-        return verdict
-    if detail is Detail.DESCHEDULED:
-        reason = f"the {side} could have run and was not given a core for {waited:.0%} of the time; {reason}"
-        # And nothing that adds load.
-        return Verdict(Bottleneck.CONTENTION, phase, reason, DETAIL_ADVICE[detail], waited, detail)
-    if detail is Detail.RESETS:
-        reason += f", {evidence.resets:.0%} of it because environments are reset"
-        share *= evidence.resets
-    else:
-        reason += f"; in {evidence.launch_bound:.0%} of the iterations the device waited for launches"
-    of_mode = tuple(advice for advice in verdict.advice if advice.key == "collect.mode")
-    return replace(verdict, reason=reason, advice=of_mode + DETAIL_ADVICE[detail], share=share, detail=detail)
+    advice = tuple(each for each in advice if each not in left_out and (has_core or not each.needs_core))
+    return Verdict(bottleneck, phase, reason, advice, share, detail)
 
 
 class SteadyCause:

@@ -1,9 +1,8 @@
 """Rates from cumulative counters: what ran, what each side could do alone, and what the two should do together.
 
-Every function is pure and subtracts two cumulative readings; nothing is smoothed. `None` means that the window
-holds no data for the rate, which is not the same as zero. Windows are the accounts' own steady time, because a
-counter and the wall it is divided by must come from the same report; without accounts, the supervisor's clock and
-counter.
+Two cumulative readings are subtracted and nothing is smoothed. `None` means that the window holds no data for the rate,
+which is not the same as zero. A counter and the wall it is divided by come from the same report, of steady time;
+without accounts they are the supervisor's.
 
 A report is made at the end of a vector step or of an iteration, so a window counts what arrived after its first report
 by the time between its two: exact for regular arrivals, however few (`RateWindow` sees to it that there are some).
@@ -22,7 +21,6 @@ from offpolicy.model.windows import (
     CollectorWindow,
     Elapsed,
     collector_windows,
-    learner_elapsed,
     learner_windows,
 )
 from offpolicy.types import NO_ACCOUNT, Snapshot
@@ -50,16 +48,8 @@ def compute_rates(
     of the whole run are those of this host times `num_hosts`. `is_read_at_once`: both sides were read at the same
     boundary, as at a run's end.
     """
-    collectors = [
-        CollectorWindow(
-            window.elapsed,
-            window.env_steps * num_hosts,
-            window.steady_steps * num_hosts,
-            window.policy_env_steps * num_hosts,
-        )
-        for window in collector_windows(previous, current)
-    ]
-    learner = learner_elapsed(previous, current)
+    collectors, ranks = collector_windows(previous, current, num_hosts), learner_windows(previous, current)
+    learner = ranks[0] if ranks else None
     # The updates of the window, and those of them in the steady time of rank 0's account; all without an account.
     before = num_updates(previous) if previous is not None else 0
     updates = steady_updates = num_updates(current) - before
@@ -70,7 +60,7 @@ def compute_rates(
     utd = _ratio(updates, sum(window.policy_env_steps for window in collectors))
     if utd is not None and not is_read_at_once:
         utd = _utd_by_clocks(utd, steady_updates, learner, collectors)
-    active_s = _ratio(learner_side_ns(learner_windows(previous, current)) / NS_PER_S, steady_updates)
+    active_s = _ratio(learner_side_ns(ranks) / NS_PER_S, steady_updates)
     absorbed = 1.0 / (active_s * utd) if active_s and utd else None
     steady = [(window, window.elapsed) for window in collectors if window.elapsed is not None]
     # Each on its own clock, or else on the supervisor's, with the env steps read at that moment: a collector may have
@@ -140,7 +130,7 @@ class RateWindow:
         """The rates up to `current`, which is kept; without thru where no collector has reported since the last one."""
         while len(self._kept) > 1:
             windows = (window.elapsed for window in collector_windows(self._kept[1], current))
-            sides = (learner_elapsed(self._kept[1], current), *windows)
+            sides = (*learner_windows(self._kept[1], current)[:1], *windows)
             if not all(side is None or side.iterations >= FEW_ARRIVALS for side in sides):
                 break
             self._kept.popleft()

@@ -98,18 +98,13 @@ def collector_active_ns(phases_ns: Mapping[str, int], mode: str) -> int:
     return sum(ns for name, ns in phases_ns.items() if name not in pauses)
 
 
-def timed_ranks(ranks: Sequence[Elapsed | None]) -> list[Elapsed]:
-    """Returns the windows of the ranks that have steady time."""
-    return [window for window in ranks if window is not None and window.wall_ns > 0]
-
-
 def learner_side_ns(ranks: Sequence[Elapsed | None]) -> float:
     """The time that the learners need for their updates, with their waits for each other and for packed batches.
 
     That is the wall of rank 0 without evaluation and checkpoints, and without waiting for collectors: if one of the
     ranks waits for its collectors, the others wait for it.
     """
-    timed = timed_ranks(ranks)
+    timed = [window for window in ranks if window is not None and window.wall_ns > 0]
     if not timed:
         return 0.0
     first = timed[0]
@@ -145,15 +140,9 @@ def predicted_steps_per_sec(
     return 1.0 / seconds_per_step(mode, side, costs, num_groups if is_grouped else 1)
 
 
-def bound_steps_per_sec(collector: float | None, learner: float | None, mode: str) -> float | None:
-    """Env steps per second of the two sides together: turns add up (alternate), overlapped work is bound by the slower.
-
-    `collector` and `learner` are I and T. Raises KeyError on an unknown mode.
-    """
-    if not collector or not learner:
-        return None
-    overlapped, in_turns = min(collector, learner), 1.0 / (1.0 / collector + 1.0 / learner)
-    return {"overlap": overlapped, "free": overlapped, "alternate": in_turns}[mode]
+def bound_steps_per_sec(collector: float, learner: float, mode: str) -> float:
+    """Env steps per second of two sides with I and T: turns add up, overlapped work is bound by the slower one."""
+    return 1.0 / (1.0 / collector + 1.0 / learner) if mode == "alternate" else min(collector, learner)
 
 
 # Phases that take time per update; the others take the same time however many updates an iteration holds.
@@ -161,12 +150,8 @@ PER_UPDATE = (LearnerPhase.TRAIN, LearnerPhase.REPLAY_SAMPLE, LearnerPhase.H2D, 
 FASTER = 0.8  # factor of a phase that is 20 % faster
 NEARLY_NONE = 0.1  # greatest fraction of the collectors without a core of their own at which one more is considered
 NOTICEABLE = 0.02  # least wait for packed batches, as a fraction of the learner's work, at which packing bounds it
-ONE_MORE_COLLECTOR = "one more collector"
-HALVED_UTD, TWICE_THE_BATCH, HALVED_EPOCHS = (
-    "algo.utd halved",
-    "algo.batch_size twice, at worst",
-    "algo.epochs halved, at best",
-)
+ONE_MORE_COLLECTOR, HALVED_UTD = "one more collector", "algo.utd halved"
+TWICE_THE_BATCH, HALVED_EPOCHS = "algo.batch_size twice, at worst", "algo.epochs halved, at best"
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,17 +360,15 @@ def waterfall(
 
         1 / thru = 1 / predicted + pauses + waits that overlapping does not hide + the rest
 
-    All terms are seconds per env step on the learner's clock. The last one is the difference, so the account closes; it
-    is small where the model of the collection mode is right. `collector` and `learner` are I, and T of one rank without
-    its waits, in env steps per second, `learner_ns` the phases of the learner over the time in which `steps_per_sec`
-    was reached. Causes that cost nothing are left out. Raises ValueError without a wall.
+    All terms are seconds per env step on the learner's clock; the last one is the difference, so the account closes.
+    `collector` and `learner` are I, and T of one rank without its waits, `learner_ns` the phases of the learner over
+    the time in which `steps_per_sec` was reached. Causes that cost nothing are left out. Raises ValueError without a
+    wall.
     """
     wall_ns = sum(learner_ns.values())
     if wall_ns <= 0:
         raise ValueError("a waterfall needs the learner's wall")
     together = bound_steps_per_sec(collector, learner, mode)
-    if not together:
-        raise ValueError("a waterfall needs I and T")
     losses = [Loss("min(I, T)", min(collector, learner))]
     if mode == "alternate":
         losses.append(Loss("taking turns", together))

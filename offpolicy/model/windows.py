@@ -1,7 +1,4 @@
-"""Windows between two cumulative readings: what each clock of a run measured meanwhile.
-
-Every function is pure and subtracts. A report is made at the end of a vector step or of an iteration.
-"""
+"""Windows between two cumulative readings: what each clock of a run measured meanwhile."""
 
 from __future__ import annotations
 
@@ -81,12 +78,6 @@ def learner_windows(previous: Snapshot | None, current: Snapshot) -> tuple[Elaps
     )
 
 
-def learner_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed | None:
-    """The window of rank 0, whose clock stands for the learner side."""
-    windows = learner_windows(previous, current)
-    return windows[0] if windows else None
-
-
 def packer_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed | None:
     """The window of rank 0's packer; None where there is none."""
     if not current.learners:
@@ -109,27 +100,26 @@ def cores_elapsed(previous: Snapshot | None, current: Snapshot) -> CoreTotals | 
     )
 
 
-def collector_windows(previous: Snapshot | None, current: Snapshot) -> tuple[CollectorWindow, ...]:
-    """One window per collector, in their order."""
+def collector_windows(previous: Snapshot | None, current: Snapshot, num_hosts: int = 1) -> tuple[CollectorWindow, ...]:
+    """One window per collector, in their order, with the env steps of as many on each of `num_hosts`."""
+
+    def part(env_steps: float, steps: int, vector_steps: int) -> float:
+        """The transitions of `steps` out of `vector_steps` vector steps."""
+        return env_steps * min(1.0, steps / vector_steps) if vector_steps > 0 else 0.0
+
     earlier, windows = previous.collectors if previous is not None else (), []
     for index, now in enumerate(current.collectors):
         before = earlier[index] if index < len(earlier) else NOTHING_COLLECTED
         window = elapsed(before.account, now.account)
-        env_steps, vector_steps = float(now.env_steps - before.env_steps), now.vector_steps - before.vector_steps
+        env_steps = float(num_hosts * (now.env_steps - before.env_steps))
+        vector_steps = now.vector_steps - before.vector_steps
         # Steps of the warm-up are in the counter but not in the account: divided by steady time they would
         # overstate every rate of the window in which the warm-up ends.
         has_warmup = window is not None and before.account.warmup_ns != now.account.warmup_ns
-        steady_steps = (
-            _part(env_steps, window.iterations, vector_steps) if window is not None and has_warmup else env_steps
-        )
-        policy_env_steps = _part(env_steps, now.policy_steps - before.policy_steps, vector_steps)
-        windows.append(CollectorWindow(window, env_steps, steady_steps, policy_env_steps))
+        steady = part(env_steps, window.iterations, vector_steps) if window is not None and has_warmup else env_steps
+        policy_env_steps = part(env_steps, now.policy_steps - before.policy_steps, vector_steps)
+        windows.append(CollectorWindow(window, env_steps, steady, policy_env_steps))
     return tuple(windows)
-
-
-def _part(env_steps: float, steps: int, vector_steps: int) -> float:
-    """The transitions of `steps` out of `vector_steps` vector steps."""
-    return env_steps * min(1.0, steps / vector_steps) if vector_steps > 0 else 0.0
 
 
 def of_iterations(snapshot: Snapshot) -> Snapshot:

@@ -27,7 +27,8 @@ from offpolicy.types import Lateness
 
 
 def rates(collector: float | None = None, learner: float | None = None, mode: str = "overlap") -> Rates:
-    return Rates(100.0, 100.0, collector, 0.01, learner, 1.0, bound_steps_per_sec(collector, learner, mode))
+    together = bound_steps_per_sec(collector, learner, mode) if collector and learner else None
+    return Rates(100.0, 100.0, collector, 0.01, learner, 1.0, together)
 
 
 @pytest.mark.promise("verdict-right")

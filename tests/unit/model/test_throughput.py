@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from offpolicy.model.rates import compute_rates
 from offpolicy.model.throughput import (
     HALVED_UTD,
     NUM_SLICES,
@@ -27,8 +26,8 @@ from offpolicy.model.throughput import (
 from offpolicy.model.windows import CollectorWindow, Elapsed
 from offpolicy.timing.histogram import bins_of
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.types import HISTOGRAM_BINS, Account
-from tests.unit.model.readings import S, collector, snapshot
+from offpolicy.types import HISTOGRAM_BINS
+from tests.unit.model.readings import S
 
 MS = 1_000_000
 
@@ -111,18 +110,6 @@ def test_sides_that_vary_are_predicted_below_the_lesser_capacity() -> None:
     assert predicted_steps_per_sec("alternate", learner, [steps], 125.0) == pytest.approx(62.5)
     assert predicted_steps_per_sec("overlap", learner, [steps], None) is None
     assert predicted_steps_per_sec("overlap", learner, [CollectorWindow(None, 1, 1, 1)], 125.0) is None
-
-
-@pytest.mark.parametrize(("num_hosts", "steps_per_sec"), [(1, 200 / 3), (2, 400 / 3)])
-def test_ranks_of_other_hosts_have_no_collectors_of_this_one(num_hosts: int, steps_per_sec: float) -> None:
-    """Two ranks per host, whose collectors take 10 and 30 ms per env step: the second rank's decide."""
-    timed = [Account(S, 1, 100, {CollectorPhase.ENV_STEP: S}, 0) for _ in range(2)]
-    collectors = [replace(collector(one, steps), rollouts=1) for one, steps in zip(timed, (100, 33), strict=True)]
-    learner = Account(S, 1, 1, {LearnerPhase.TRAIN: S // 1000, LearnerPhase.COLLECTOR_WAIT: S - S // 1000}, 0)
-    now = snapshot(1.0, learner, 1, *collectors)
-    now = replace(now, learners=now.learners * 2 * num_hosts)
-    predicted = compute_rates(None, now, "free", num_hosts).predicted_steps_per_sec
-    assert predicted == pytest.approx(steps_per_sec, rel=0.02)
 
 
 # -- what a change would bring -----------------------------------------------------------------------------------------

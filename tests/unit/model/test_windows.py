@@ -26,14 +26,6 @@ def test_a_warmup_that_ends_in_the_window_never_gives_negative_time() -> None:
     assert window.phases_ns == after.phases_ns
 
 
-def test_the_phases_of_a_window_sum_to_its_wall() -> None:
-    before = account(5.0, collector_wait=1.0, train=3.0)
-    after = account(9.0, collector_wait=2.0, train=5.5)
-    window = elapsed(before, after)
-    assert window is not None
-    assert sum(window.phases_ns.values()) == window.wall_ns == 4 * S
-
-
 @pytest.mark.parametrize(
     ("special", "excess_ms"),
     [
