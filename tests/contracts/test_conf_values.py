@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import yaml
-
-from offpolicy.config.overrides import conf_dir, group_options, load_config
+from offpolicy.config.overrides import group_options, load_config
 from offpolicy.config.schema import RunConfig, unread_options
 from offpolicy.config.sections import RUNNER_DEFAULT_MODE
 
@@ -29,15 +27,6 @@ def test_a_runner_has_its_collection_mode() -> None:
     for runner, expected in RUNNER_DEFAULT_MODE.items():
         config = load_config([f"runner={runner}", *(["algo=appo"] if runner == "appo" else [])])
         assert (config.collect.mode, config.collect_mode) == (None, expected)
-
-
-def test_no_two_files_are_equal() -> None:
-    files = sorted(conf_dir().rglob("*.yaml"))
-    by_content: dict[bytes, list[str]] = {}
-    for path in files:
-        by_content.setdefault(path.read_bytes(), []).append(path.name)
-    assert [names for names in by_content.values() if len(names) > 1] == []
-    assert all(yaml.safe_load(path.read_text()) for path in files)  # nor does one hold comments only
 
 
 def test_the_defaults_are_those_of_the_dataclasses() -> None:

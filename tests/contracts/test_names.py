@@ -57,21 +57,6 @@ def test_every_file_of_a_group_composes_to_a_valid_run() -> None:
             assert RunConfig.from_mapping(config.to_mapping()) == config
 
 
-def test_a_file_for_an_algorithm_in_a_family_of_environments_is_named_after_both() -> None:
-    options = group_options()
-    files = {path.stem: path for group in ("algo_env", "stage_env") for path in (conf_dir() / group).glob("*.yaml")}
-    families = {
-        line.removeprefix("  - override /family: ")
-        for path in (conf_dir() / "env").glob("*.yaml")
-        for line in path.read_text().splitlines()
-        if line.startswith("  - override /family: ")
-    }
-    heads = {*options["algo"], *(f"hora_{stage}" for stage in options["stage"])}
-    assert files.keys() <= {f"{head}_{family}" for head in heads for family in families}  # any other is never loaded
-    assert {family for family in families if any(name.endswith(family) for name in files)} == families
-    assert not {"algo_env", "stage_env", "family"} & options.keys()  # no command chooses them
-
-
 def test_conf_holds_values_only() -> None:
     files = sorted(conf_dir().rglob("*.yaml"))
     assert files

@@ -18,7 +18,6 @@ from offpolicy.algos.registry import make_learner
 from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.residual import categorical_critic
 from offpolicy.types import Batch, Batches, SpaceSpec
-from tests.first_updates import work_of_algo
 
 SPEC = SpaceSpec(obs_dim=7, action_dim=3, action_low=(-1.0,) * 3, action_high=(1.0,) * 3)
 SMALL: dict[str, Any] = {"actor_width": 8, "critic_width": 16, "num_bins": 11, "policy_delay": 2, "init_alpha": 0.01}
@@ -53,21 +52,6 @@ def test_rewards_are_divided_by_the_scale() -> None:
     assert torch.equal(one["critic.first.1.weight"], other["critic.first.1.weight"])
     totals = scaled.read_metrics()
     assert totals.sums[totals.names.index("reward_scale")] == pytest.approx(4.0)
-
-
-@pytest.mark.parametrize("delay", [1, 2])
-def test_the_counted_work_is_the_closed_form(delay: int) -> None:
-    sizes = {**SMALL, "policy_delay": delay, "batch_size": 32}
-    assert work_of_algo(AlgoConfig(name="flashsac", **sizes), SPEC).flops == closed_form(32, delay)
-
-
-def closed_form(rows: int, delay: int) -> float:
-    """Of the network with blocks of two products of W x 4 W: docs/algorithms.md has the formula."""
-    critic = (7 + 3) * 16 + 2 * 8 * 16**2 + 16 * 11
-    actor = 7 * 8 + 2 * 8 * 8**2 + 8 * 6
-    update = 2 * (2 * rows) * 4 * critic + rows * actor  # critics three passes, targets one; the next action
-    actor_step = 2 * rows * 3 * actor + 2 * rows * 2 * critic  # and through both critics to the action
-    return 2.0 * (update + actor_step / delay)
 
 
 def test_the_target_entropy_is_that_of_the_gaussian() -> None:

@@ -12,8 +12,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from offpolicy.algos.learner import Learner, LearnerState
-from offpolicy.algos.registry import RULES, make_learner, make_policy
-from offpolicy.config.algorithms import ALGORITHMS, AlgoConfig, AlgorithmInfo
 from offpolicy.errors import CheckpointError
 from offpolicy.nets.policy import flat_size, flatten_into
 from offpolicy.types import Batch, Batches, SpaceSpec
@@ -62,23 +60,6 @@ def test_every_change_of_the_policy_is_counted(
         counts.append(learner.policy_changes)
     skips = options == {"policy_delay": 2} and num_batches == 1
     assert counts == ([0, 0, 1, 1, 2, 2, 3] if skips else [0, 1, 2, 3, 4, 5, 6])
-
-
-@both
-def test_critic_learns_at_every_update_and_actor_at_every_second(
-    name: str, learner_of: LearnerOf, batch_of: BatchOf
-) -> None:
-    learner = learner_of(name, policy_delay=2)
-    states = [learner.state().tensors]
-    for seed in range(4):
-        learner.update(Batches((batch_of(seed),), None))
-        states.append(learner.state().tensors)
-
-    def moved(key: str) -> list[bool]:
-        return [not torch.equal(old[key], new[key]) for old, new in zip(states, states[1:], strict=False)]
-
-    assert moved("critic.first.0.weight") == [True, True, True, True]
-    assert moved("policy.actor.body.0.weight") == [False, True, False, True]
 
 
 @both
@@ -153,16 +134,6 @@ def test_a_bad_fresh_observation_trips_the_guard_and_spares_the_statistics(
 
 
 SPEC = SpaceSpec(55, 2, (-1.0,) * 2, (1.0,) * 2, ("proprio_hist", "obs", "privileged"), ((25, 2), (3,), (2,)))
-
-
-@pytest.mark.parametrize("info", ALGORITHMS, ids=lambda info: f"{info.name}-{info.stage}")
-def test_every_algorithm_has_a_learner_and_a_policy(info: AlgorithmInfo) -> None:
-    algo = AlgoConfig(name=info.name, stage=info.stage or "teach", hidden_dims=(4,), encoder_dims=(4,))
-    learner = make_learner(algo, SPEC, torch.device("cpu"), 1)
-    assert isinstance(learner.rule, RULES[info])  # type: ignore[arg-type]  # classes
-    own, made = learner.policy.actor, make_policy(algo, SPEC).actor
-    assert type(own) is type(made)
-    assert [(name, p.shape) for name, p in own.named_parameters()] == [(n, p.shape) for n, p in made.named_parameters()]
 
 
 # State
@@ -244,18 +215,3 @@ def test_no_update_reads_a_number_back(name: str, kernels: str, learner_of: Lear
         learner.update(Batches((batch_of(0), batch_of(1)), batch_of(0).obs))
         with pytest.raises(AssertionError, match="_local_scalar_dense"):
             learner.has_diverged()
-
-
-@pytest.mark.parametrize("name", ["sac", "td3", "flashsac"])
-def test_an_update_is_a_function_of_the_state_alone(name: str, learner_of: LearnerOf, batch_of: BatchOf) -> None:
-    """Whatever was in the memory that updates share, and whatever has been learnt before by the same objects."""
-    learner, other = learner_of(name), learner_of(name)
-    learner.update(Batches((batch_of(0),), None))
-    start, ends = learner.state(), []
-    for used in (learner, learner, other):
-        used.load_state(start)
-        used.update(Batches((batch_of(1), batch_of(2, rows=4), batch_of(3)), None))
-        ends.append(used.state())
-        used.update(Batches((batch_of(4, rows=6),), None))
-    for end in ends[1:]:
-        assert_same(end, ends[0])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from offpolicy.checkpoint import Checkpoint, CheckpointStore, SharedState, read_replay, write_json
+from offpolicy.checkpoint import Checkpoint, CheckpointStore, SharedState, read_replay
 from offpolicy.checkpoint.content import fingerprint, segment_name
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import CheckpointError
@@ -48,14 +46,6 @@ def test_row_blocks_come_back_joined_and_read_only(store: CheckpointStore) -> No
         loaded[0, 0] = 1.0
 
 
-def test_files_of_another_writer_are_part_of_the_checkpoint(store: CheckpointStore) -> None:
-    with store.begin(1) as draft:
-        write_json(draft.path, "collector-0", {"episode": 7})
-    checkpoint = store.at(1)
-    assert (checkpoint.has("collector-0"), checkpoint.has("collector-1")) == (True, False)
-    assert checkpoint.json("collector-0") == {"episode": 7}
-
-
 @pytest.mark.parametrize("value", [float("nan"), {1, 2}])
 def test_what_json_cannot_hold_is_refused_and_nothing_is_left(store: CheckpointStore, value: object) -> None:
     with pytest.raises((ValueError, TypeError)), store.begin(2) as draft:
@@ -87,19 +77,8 @@ def test_segments_are_joined_and_recycled_rows_left_out(store: CheckpointStore) 
     assert read_replay(saved, 1, 1) is None  # a ring that the run did not have
 
 
-def test_rows_that_were_not_saved_are_not_missed(store: CheckpointStore) -> None:
-    assert read_replay(checkpoint(store, ()), 0, 1) is None
-
-
 def fingerprint_of(**sections: Any) -> dict[str, Any]:
     return fingerprint(RunConfig.from_mapping(sections), SPEC)
-
-
-def test_a_fingerprint_is_json_data() -> None:
-    """A run with MultiDiscrete actions could never be resumed: a tuple is no list."""
-    cfg = RunConfig.from_mapping({"algo": {"name": "hora"}, "runner": {"name": "appo"}})
-    found = fingerprint(cfg, dataclasses.replace(SPEC, nvec=(3, 2, 4)))
-    assert json.loads(json.dumps(found)) == found
 
 
 def test_a_fingerprint_changes_with_networks_and_rows_and_with_nothing_else() -> None:

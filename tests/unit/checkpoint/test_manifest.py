@@ -80,12 +80,6 @@ def test_a_file_that_is_missing_empty_or_of_another_checkpoint_falls_back(root: 
     assert_falls_back(root, f"{NEW}/{name}", "No such file")
 
 
-def test_a_checkpoint_under_the_name_of_another_falls_back(root: Path) -> None:
-    shutil.rmtree(root / NEW)
-    shutil.copytree(root / OLD, root / NEW)
-    assert_falls_back(root, "MANIFEST.json: expected env_steps 200, got 100")
-
-
 def test_when_nothing_is_left_it_says_so(root: Path) -> None:
     for name in (OLD, NEW):
         (root / name / "state.json").unlink()

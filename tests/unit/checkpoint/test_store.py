@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -117,18 +116,6 @@ def test_a_checkpoint_that_its_run_removes_while_it_is_read_is_not_called_damage
 
 
 # --- when it exists
-
-
-def test_nothing_is_visible_before_the_end_of_the_draft(root: Path) -> None:
-    store = CheckpointStore(root)
-    with store.begin(1) as draft:
-        draft.add_json("state", 1)
-        assert re.fullmatch(r"\.tmp-[0-9a-f]{32}", draft.path.name)
-        assert store.newest_valid() is None
-        assert store.rejected == []
-    newest = store.newest_valid()
-    assert newest is not None
-    assert newest.path == root / "step-000000000001"
 
 
 def test_an_exception_in_the_draft_removes_it_and_escapes(root: Path) -> None:
@@ -346,24 +333,3 @@ def test_damage_in_any_file_of_rows_costs_the_rows_only(root: Path, damaged: str
     assert not without.has_lost_rows
     assert CheckpointStore(root).at(100).has_lost_rows
     assert not CheckpointStore(root).at(100, reads_rows=False).has_lost_rows
-
-
-def test_a_checkpoint_that_got_its_name_back_since_can_be_taken_over(root: Path) -> None:
-    store = CheckpointStore(root)
-    save(store, 100)
-    (root / "step-000000000100").rename(root / ".replaced-step-000000000100")
-    base = store.at(100)
-    base.path.rename(root / "step-000000000100")
-    with store.begin(200) as draft:
-        draft.add_link("rows.f32", base, "replay.f32")
-    assert store.at(200).rows("rows", 4).shape == (5, 4)
-
-
-def test_older_checkpoints_are_named_and_removed_whole(root: Path) -> None:
-    store = CheckpointStore(root, keep=5)
-    for env_steps in (10, 20, 30):
-        save(store, env_steps)
-    (root / "best").mkdir()
-    assert store.steps() == {10, 20, 30}
-    store.remove([root / "step-000000000010", root / "step-000000000020"])
-    assert names(root) == ["best", "latest", "step-000000000030"]

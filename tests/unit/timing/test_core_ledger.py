@@ -171,11 +171,3 @@ def test_on_this_machine_our_own_work_is_that_of_the_supervisor() -> None:
     totals = ledger.read()
     assert sum(totals.classes_ns.values()) == totals.capacity_ns == int(ledger.capacity * totals.wall_ns)
     assert 100 * MS <= totals.classes_ns["supervisor"] <= time.monotonic_ns() - begun_ns
-
-
-def test_a_process_has_the_time_of_its_clock_and_of_its_stat_where_there_is_no_clock(tmp_path: Path) -> None:
-    proc = FakeProc(tmp_path)
-    proc.set(5, 1234)
-    assert proc.times.cpu_ns(5) == 1234 * MS
-    del proc.clocks_ns[5]
-    assert proc.times.cpu_ns(5) == 1230 * MS  # whole ticks

@@ -10,7 +10,6 @@ from offpolicy.analysis.trace_reader import read_tracks
 from offpolicy.timing.device_timer import (
     ANCHOR_NS,
     CAUGHT_UP_NS,
-    NUM_PAIRS,
     BackgroundCopyTimer,
     CudaEvent,
     EventPool,
@@ -33,44 +32,6 @@ def new_event() -> CudaEvent:
 
 def pool_of(device: SimulatedDevice, track: TraceTrack | None = None) -> EventPool:
     return EventPool(new_event, device, track)
-
-
-def test_a_span_that_is_not_over_is_resolved_the_next_time(device: SimulatedDevice) -> None:
-    pool = pool_of(device)
-    pool.start(TRAIN)
-    device.work(7 * MS)
-    pool.stop(TRAIN)
-    pool.resolve()
-    assert (pool.totals_ns[TRAIN], pool.ended(TRAIN)) == (0, [])
-    device.advance(7 * MS)
-    pool.resolve()
-    pool.resolve()
-    assert pool.totals_ns[TRAIN] == 7 * MS
-
-
-def test_a_span_without_a_free_pair_is_counted_as_dropped(device: SimulatedDevice) -> None:
-    pool = pool_of(device)
-    for _ in range(NUM_PAIRS + 3):
-        pool.start(H2D)
-        device.work(MS)
-        pool.stop(H2D)
-    assert (pool.num_dropped, device.calls["record"], device.now_ns()) == (3, 2 * NUM_PAIRS, 0)
-    device.default.synchronize()
-    pool.resolve()
-    assert pool.totals_ns[H2D] == NUM_PAIRS * MS
-
-
-def test_a_span_that_an_exception_left_is_not_counted(device: SimulatedDevice) -> None:
-    pool = pool_of(device)
-    span = TimedSpan(pool, TRAIN)
-    span.__enter__()
-    device.work(100 * MS)
-    span.__exit__(ValueError, ValueError("NaN"), None)
-    with span:
-        device.work(2 * MS)
-    device.default.synchronize()
-    pool.resolve()
-    assert pool.totals_ns[TRAIN] == 2 * MS
 
 
 def test_a_span_is_drawn_where_it_was_on_the_machines_clock(device: SimulatedDevice, tmp_path: Path) -> None:

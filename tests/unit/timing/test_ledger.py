@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from offpolicy.model.windows import percentiles_of
-from offpolicy.timing.clock import Every, MonotonicClock, Stopwatch, check_clock, process_birth_ns, scheduler_stats
+from offpolicy.timing.clock import Every, Stopwatch, check_clock
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase as Phase
 from tests.fakes import FakeClock
@@ -36,24 +33,6 @@ def test_phases_and_other_sum_to_wall_to_the_nanosecond() -> None:
     assert account.phases_ns[Phase.LOG] == 11
     assert account.phases_ns[Phase.OTHER] == 10
     assert sum(account.phases_ns.values()) == account.wall_ns == 1_000_022
-
-
-class TickingClock(FakeClock):
-    """Moves by a nanosecond whenever it is read."""
-
-    def now_ns(self) -> int:
-        self.advance(1)
-        return super().now_ns()
-
-
-def test_the_end_of_a_phase_is_the_start_of_the_next_however_often_the_clock_moves() -> None:
-    ledger = Ledger(Phase, TickingClock())
-    ledger.end_warmup()
-    for phase in (Phase.TRAIN, Phase.LOG, Phase.TRAIN):
-        with ledger.phase(phase):
-            pass
-    account = ledger.account()
-    assert sum(account.phases_ns.values()) == account.wall_ns
 
 
 class Scripted:
@@ -102,38 +81,6 @@ def test_warm_up_is_kept_apart_and_starts_at_the_birth_of_the_process() -> None:
     assert account.phases_ns[Phase.COLLECTOR_WAIT] == 0
 
 
-def test_until_the_warm_up_ends_everything_is_warm_up() -> None:
-    clock = FakeClock()
-    ledger = Ledger(Phase, clock)
-    with ledger.phase(Phase.LOG):
-        clock.advance(5)
-        during = ledger.account()
-        clock.advance(2)
-        ledger.close()
-    ledger.end_warmup()
-    clock.advance(1)
-    ledger.end_warmup()
-    account = ledger.account()
-    assert (during.wall_ns, during.warmup_ns, sum(during.phases_ns.values())) == (0, 5, 0)
-    assert (account.wall_ns, account.warmup_ns, account.iterations) == (1, 7, 0)
-
-
-def test_an_account_taken_inside_a_phase_includes_its_time_so_far() -> None:
-    ledger, clock = ledger_at()
-    with ledger.phase(Phase.LOG):
-        clock.advance(4)
-        account = ledger.account()
-        clock.advance(2)
-    assert account.phases_ns[Phase.LOG] == 4
-    assert sum(account.phases_ns.values()) == account.wall_ns == 4
-    assert ledger.account().phases_ns[Phase.LOG] == 6
-
-
-def test_a_process_was_born_before_now_but_not_long_ago() -> None:
-    age_s = (MonotonicClock.now_ns() - process_birth_ns()) / 1e9
-    assert 0.0 <= age_s < 3600.0
-
-
 def test_every_is_due_once_per_period_and_does_not_catch_up() -> None:
     clock = FakeClock()
     every = Every(Stopwatch(clock).elapsed_s, 2.0)
@@ -154,15 +101,6 @@ def test_tagged_time_is_that_of_this_iteration_alone() -> None:
         ledger.close()
     assert ledger.account().tagged == (1, 70_000)
     assert ledger.account().phases_ns[Phase.TRAIN] == 81_000
-
-
-def test_a_forked_process_has_scheduler_statistics_of_its_own() -> None:
-    """With a file that its parent had opened, the processes of a run had the waits of the server they come from."""
-    scheduler_stats()
-    if (child := os.fork()) == 0:
-        own_ns = int(Path(f"/proc/{os.getpid()}/schedstat").read_text().split()[1])
-        os._exit(scheduler_stats().runnable_ns - own_ns > 20_000_000)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_what_comes_after_the_last_iteration_is_set_apart_within_the_account() -> None:

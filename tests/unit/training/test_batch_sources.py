@@ -16,7 +16,6 @@ from offpolicy.training.batch_sources import (
     Replay,
     configured_source,
     demonstrations,
-    prefetch_source,
     rollout_source,
 )
 from offpolicy.training.rank import Rank
@@ -44,12 +43,6 @@ def test_on_a_cpu_auto_samples_directly_and_a_named_source_is_kept(
     chosen = configured_source(replay_of(make_rank(**SMALL, replay={"source": source})))
     assert type(chosen) is kind
     chosen.close()
-
-
-def test_the_double_buffer_prefetches_into_the_configured_slots(make_rank: MakeRank) -> None:
-    source = prefetch_source(replay_of(make_rank(**SMALL, replay={"slots": 3})))
-    assert "3 slots" in source.describe()
-    source.close()
 
 
 def test_every_observation_is_taken_by_one_rank(make_rank: MakeRank) -> None:

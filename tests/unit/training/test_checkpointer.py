@@ -225,15 +225,6 @@ def test_rank_0_commits_only_what_all_other_hosts_have(make_rank: MakeRank) -> N
     assert saved(rank) == []
 
 
-def test_another_host_keeps_its_old_checkpoints_until_rank_0_has_the_new_one(make_rank: MakeRank) -> None:
-    rank = make_rank(start_step=20, host=HostInfo(index=1, num_hosts=2))
-    for env_steps in (10, 20):
-        with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps) as draft:
-            draft.add_json("state", {})
-    fail_to_save(rank, 0, 0, 0, 0, 0, 1)  # rank 0 fails to commit
-    assert saved(rank) == ["step-000000000010", "step-000000000020", "step-000000000050"]
-
-
 @pytest.mark.parametrize(
     ("saves", "kept"),
     [
@@ -298,17 +289,6 @@ def test_without_a_collector_the_parts_of_the_other_ranks_are_saved_all_the_same
     assert list(Path(rank.job.run_dir).glob(f"{SNAPSHOT_DIR}-*")) == []
 
 
-def test_what_a_save_that_failed_has_left_of_a_rank_is_not_in_the_next_one(make_rank: MakeRank) -> None:
-    rank = make_rank(index=1, host=HostInfo(), runner={"name": "multi_gpu", "world_size": 2})
-    world = SaveWorld(0, 1, 0, 0, 0, 0)  # the leader has something new
-    saver, _ = checkpointer(rank, world)
-    part = leave_part(rank, "rank-1")
-    (part / "left.json").write_text("{}")
-    world.env_steps = 50
-    saver.run_last(is_complete=True)
-    assert [path.name for path in part.iterdir()] == ["rank-1.json"]
-
-
 def test_the_loop_goes_on_while_a_checkpoint_is_written_and_the_collectors_with_it(make_rank: MakeRank) -> None:
     rank, world, saver, state = saving_every_100(make_rank)
     state.may_write.clear()
@@ -370,18 +350,6 @@ def test_a_signal_that_comes_during_a_save_is_not_answered_by_it(make_rank: Make
     state.may_write.set()
     saver.close()
     assert messages(rank) == [("checkpoint", {"env_steps": 7, "signals": 0})]
-
-
-def test_after_a_save_that_failed_the_end_is_saved_without_the_collectors(make_rank: MakeRank) -> None:
-    rank, world, saver, state = saving_every_100(make_rank)
-    state.error = SaveError("no space left on device")
-    world.env_steps = 100
-    run_if_due(saver)
-    go_on(saver, world)
-    state.error, rank.gate.has_snapshot = None, False  # type: ignore[attr-defined]  # a fake gate
-    saver.run_last(is_complete=False)
-    saver.close()
-    assert saved(rank) == ["step-000000000100"]
 
 
 def test_the_loop_waits_for_a_save_whose_rows_the_collectors_would_overwrite(make_rank: MakeRank) -> None:

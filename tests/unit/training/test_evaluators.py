@@ -154,12 +154,6 @@ def test_a_run_that_its_results_end_is_complete_and_is_not_evaluated_again(
     assert evaluator.asked == []
 
 
-def test_every_rank_agrees_with_rank_0_that_the_results_end_the_run(make_rank: MakeRank) -> None:
-    other = on_another_rank(make_rank, FakeWorld(2, lambda own: [np.ones(1)]), stop={"patience": 2})
-    assert not other.stops_early
-    assert other.run_last(is_complete=False)
-
-
 POINT_MASS = {"id": "offpolicy.envs.toy:PointMass-v0"}
 
 

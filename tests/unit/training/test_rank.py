@@ -28,11 +28,6 @@ def test_every_rank_and_every_resume_has_its_own_random_streams(make_rank: MakeR
     assert len({int(context.replay_generator().integers(2**62)) for context in contexts}) == 6
 
 
-def test_each_rank_takes_every_rth_collector(make_rank: MakeRank) -> None:
-    tree = {**TWO_RANKS, "collect": {"num_collectors": 4}}
-    assert [list(make_rank(index=i, **tree).own_collectors()) for i in (0, 1)] == [[0, 2], [1, 3]]
-
-
 def activities(rank: Rank) -> list[str]:
     sent: list[tuple[str, dict[str, Any]]] = rank.child.sent  # type: ignore[attr-defined]  # a fake
     return [fields["text"] for kind, fields in sent if kind == "activity"]

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import DesyncError, NumericsError
 from offpolicy.nets.policy import flatten_into
-from offpolicy.processes.control_page import RankWord
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.processes.reports import Reports
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.rank import Rank
-from offpolicy.training.reporter import Reporter, WeightPublisher, check_health, health_facts
+from offpolicy.training.reporter import Reporter, WeightPublisher, check_health
 from offpolicy.types import NO_ACCOUNT, LearnerTotals, MetricTotals
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, tiny_learner
 
@@ -52,15 +50,6 @@ def published(rank: Rank, num_ranks: int = 1) -> Reports[LearnerTotals]:
     return Reports(rank.child.block("learner_report"), num_ranks)
 
 
-def test_an_iteration_updates_the_progress_words_and_asks_no_other_rank(make_rank: MakeRank) -> None:
-    rank, world = make_rank(), FakeWorld()
-    report, _ = reporter(rank, world)
-    report.run_if_due()
-    report.run_if_due()
-    words = [rank.words[word] for word in (RankWord.PROGRESS, RankWord.ITERATIONS, RankWord.UPDATES)]
-    assert (words, world.gathered, published(rank).version) == ([2, 2, 3], [], 0)
-
-
 def test_an_agreed_report_is_one_collective_and_holds_every_rank(make_rank: MakeRank) -> None:
     rank = make_rank(runner={"name": "multi_gpu", "world_size": 2}, timing={"enabled": False})
     world = FakeWorld(2, lambda own: [own.copy()])
@@ -70,14 +59,6 @@ def test_an_agreed_report_is_one_collective_and_holds_every_rank(make_rank: Make
     assert len(world.gathered) == 1
     totals = published(rank, 2).read()
     assert [(each.updates, each.samples, each.sample_age_sum) for each in totals] == [(3, 12, 34.0)] * 2
-
-
-def test_ages_count_the_transitions_of_all_hosts(make_rank: MakeRank) -> None:
-    """The source counts those of its own rings."""
-    rank = make_rank(host=HostInfo(num_hosts=3))
-    reporting, _ = reporter(rank, FakeWorld())
-    reporting.publish_own()
-    assert published(rank, rank.num_ranks).read()[0].sample_age_sum == 3 * 34.0
 
 
 @pytest.mark.promise("nan-never-trained")
@@ -134,30 +115,6 @@ def test_ranks_that_differ_from_rank_0_are_named(make_rank: MakeRank) -> None:
     check_health(make_rank(), FakeWorld(2), np.array([table[0], table[0]]))
 
 
-def test_a_rank_says_whether_it_diverged_by_its_own_numbers_and_alone_makes_no_checksum() -> None:
-    learner: Any = FakeLearner()
-    assert health_facts(FakeWorld(1), learner) == (0.0, 0.0, 0.0)
-    assert health_facts(FakeWorld(2), learner)[2] != 0.0
-    learner.diverged = True
-    assert health_facts(FakeWorld(2), learner)[:2] == (1.0, 1.0)
-    learner.is_own = False
-    assert health_facts(FakeWorld(2), learner)[:2] == (1.0, 0.0)
-
-
-def test_a_publication_is_a_version_that_collectors_can_read(make_rank: MakeRank) -> None:
-    rank = make_rank(**TINY)
-    learner = tiny_learner(rank)
-    publisher = WeightPublisher(rank, learner)
-    publisher.publish()
-    learner.policy_changes += 1
-    publisher.publish()
-    assert (publisher.version, rank.words[RankWord.VERSION]) == (2, 2)
-    received = np.zeros_like(publisher.flat)
-    assert Mailbox(rank.child.block("weights"), received.nbytes).read(received) == 2
-    np.testing.assert_array_equal(received, publisher.flat)
-    assert np.abs(publisher.flat).sum() > 0
-
-
 def test_what_is_published_are_the_weights_and_statistics_of_the_policy(make_rank: MakeRank) -> None:
     """With a normaliser they are written together; without one the parameters' own memory is published."""
     for normalize_obs in (False, True):
@@ -172,10 +129,3 @@ def test_what_is_published_are_the_weights_and_statistics_of_the_policy(make_ran
         flatten_into(policy, expected)
         np.testing.assert_array_equal(received, expected)
         assert received[0] == 3.0
-
-
-def test_a_rank_that_is_no_leader_publishes_nothing(make_rank: MakeRank) -> None:
-    rank = make_rank(index=1, runner={"name": "multi_gpu", "world_size": 2}, **TINY)
-    publisher = WeightPublisher(rank, tiny_learner(rank))
-    publisher.publish()
-    assert (publisher.version, float(np.abs(publisher.flat).sum())) == (0, 0.0)

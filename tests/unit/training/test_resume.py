@@ -66,13 +66,6 @@ def resumed(make_rank: MakeRank, world: FakeWorld | None = None) -> RankState:
     return state_of(rank, learner, load_start(rank, FakeWorld(), learner), world=world)
 
 
-def test_a_fresh_run_starts_with_nothing(make_rank: MakeRank) -> None:
-    rank = make_rank(**TINY)
-    start = load_start(rank, FakeWorld(), tiny_learner(rank))
-    assert (start.learning_start, start.updates, start.last_eval_step) == (LearningStart(4, 0), 0, 0)
-    assert (start.checkpoint, start.teacher) == (None, None)
-
-
 @pytest.mark.promise("exact-resume")
 def test_a_resumed_run_starts_where_its_checkpoint_was_saved(make_rank: MakeRank) -> None:
     saved = save(make_rank(**TINY))
@@ -117,14 +110,6 @@ def test_batches_that_were_asked_for_are_of_saved_rows_only(make_rank: MakeRank,
     state.resume_streams()
     assert state.source.requests == ([[2, None, 9]] if has_rows else [])  # type: ignore[attr-defined]
     assert state.source.drawn == 7  # type: ignore[attr-defined]
-
-
-def test_what_the_tuner_has_chosen_goes_on(make_rank: MakeRank) -> None:
-    setting = Setting(2, "overlap")
-    save(make_rank(**TINY), setting=setting)
-    state = resumed(make_rank)
-    state.resume_streams()
-    assert state.setting == setting
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,9 @@ from offpolicy.training.run_memory import (
     check_memory,
     check_share,
     replay_nbytes,
-    replay_rings,
 )
 from offpolicy.types import SpaceSpec
 from tests.fakes import refused
-from tests.unit.training.conftest import MakeRank
 
 LARGE_SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6)
 SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))
@@ -33,15 +31,6 @@ SMALL: dict[str, Any] = {"replay": {"capacity": 512}, "algo": {"batch_size": 8, 
 
 def memory(*, has_evaluator: bool = False, **tree: Any) -> RunMemory:
     return RunMemory(RunConfig.from_mapping(tree), SPEC, 1, has_evaluator=has_evaluator)
-
-
-def test_a_child_sees_the_rows_that_a_collector_writes(make_rank: MakeRank) -> None:
-    owner, rank = memory(**SMALL), make_rank(**SMALL)
-    rank.child.block = lambda name: owner.blocks[name].buffer  # type: ignore[method-assign]  # a fake child
-    (ring,) = replay_rings(rank.child, rank.job)
-    rows = np.arange(2 * ring.width, dtype=np.float32).reshape(2, -1)
-    ring.append(rows)
-    np.testing.assert_array_equal(owner.rings[0].read_range(0, 2), rows)
 
 
 def config(**tree: object) -> RunConfig:

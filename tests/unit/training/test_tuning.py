@@ -98,12 +98,6 @@ def test_long_iterations_end_a_block_early_and_one_that_saves_does_not_count() -
     assert machine.tried_s == pytest.approx({Setting(1, "alternate"): 0.4, Setting(2, "alternate"): 0.2})
 
 
-def test_a_single_setting_is_not_tried() -> None:
-    machine = Machine(two_core_seconds)
-    machine.run(machine.tuner((2,)), 1000)
-    assert (set(machine.used), machine.reports) == ({1}, [])
-
-
 class Recorder:
     """A learner whose updates note on which cores each of OpenMP's threads may run."""
 
@@ -172,15 +166,6 @@ def test_each_thread_of_an_update_has_a_core_and_everything_else_has_both(
     update(bound)
     assert recorder.cpus == {0: {first}, 1: {second}}
     assert cpus_of_threads() == {0: two_cores, 1: {second}}
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_another_number_of_threads_is_not_bound(threads: int, two_cores: set[int], recorder: Recorder) -> None:
-    bound = bound_to_two(recorder)
-    bound.use_threads(threads)
-    update(bound)
-    assert recorder.cpus == {0: two_cores, 1: two_cores}
-    assert torch.get_num_threads() == threads
 
 
 def test_both_threads_follow_when_a_core_is_taken_from_the_process(two_cores: set[int], recorder: Recorder) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from offpolicy.config.schema import RunConfig
-from offpolicy.distributed.host_info import HostInfo
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.training.worker import HostPlan, WorkerSpec, start_worker
+from offpolicy.training.worker import start_worker
 from offpolicy.types import SpaceSpec
 from tests.unit.training.conftest import MakeRank
 
@@ -32,18 +29,3 @@ def test_denormals_are_flushed_where_no_environment_trains(make_rank: MakeRank, 
 
 
 SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6)
-
-
-def config(**tree: object) -> RunConfig:
-    return RunConfig.from_mapping(tree)
-
-
-def test_a_worker_spec_survives_its_way_through_json() -> None:
-    host = HostInfo(index=1, num_hosts=2, store_host="10.0.0.1", store_port=29400, is_store_ours=False, job="a")
-    plan = HostPlan(has_evaluator=True, learner_threads=3, collector_threads=1)
-    job = WorkerSpec(config(), SPEC, plan, host, "/somewhere", 400, 400, 29400)
-
-    class Context:
-        payload = json.loads(json.dumps(job.to_json()))
-
-    assert WorkerSpec.of(Context()) == job  # type: ignore[arg-type]
