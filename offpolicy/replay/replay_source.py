@@ -15,7 +15,7 @@ from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, RowLayout
 from offpolicy.replay.sampler import Sampler
-from offpolicy.replay.staging import CopyStream, StagingBlock, host_block, nbytes_text
+from offpolicy.replay.staging import CopyStream, StagingBlock, host_block, nbytes_text, to_device
 from offpolicy.timing.device_timer import StreamSync
 from offpolicy.types import NO_ACCOUNT, Account, Batch, Batches, Float32, Float64
 
@@ -140,20 +140,15 @@ class RateLimitedSource:
 
     def to_device(self, rows: Tensor) -> Batches:
         """Copies the batches, and the observations the normaliser has not seen yet, to the learner's device."""
-        updates = self._fields_of(rows)
-        fresh = None if self._fresh is None else self._to_device(torch.from_numpy(self._fresh))
-        moments = None if self._returns is None else self._to_device(self._returns.take_moments())
+        updates, device = self._fields_of(rows), self._spec.device
+        fresh = None if self._fresh is None else to_device(torch.from_numpy(self._fresh), device)
+        moments = None if self._returns is None else to_device(self._returns.take_moments(), device)
         return Batches(updates, fresh, self._steps.env_steps, moments)
 
     def _fields_of(self, rows: Tensor) -> tuple[Batch, ...]:
         """Returns the batches [U, B, W] as their fields on the learner's device."""
         on_device = rows.to(self._spec.device, non_blocking=True)
         return tuple(map(self._spec.layout.split, on_device))
-
-    def _to_device(self, fresh: Tensor) -> Tensor:
-        """Queues a copy: from pageable memory the host would wait for the stream."""
-        device = self._spec.device
-        return fresh.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else fresh
 
     def release(self) -> None:
         """Grants the collectors what the next iteration needs, and the lead of the mode."""

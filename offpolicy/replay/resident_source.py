@@ -18,14 +18,13 @@ from torch import Tensor
 
 from offpolicy.errors import ConfigError
 from offpolicy.processes.handshake import LearnerGate
-from offpolicy.protocols import DeviceSync
 from offpolicy.replay.demonstrations import Demonstrations
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.ring import row_spans
 from offpolicy.replay.row_layout import IS_TERMINATED, OFFSET_SHIFT
 from offpolicy.replay.sampler import share_of_transitions
-from offpolicy.replay.staging import CopyStream, StagingBlock, host_block, nbytes_text
+from offpolicy.replay.staging import CopyStream, StagingBlock, host_block, nbytes_text, to_device
 from offpolicy.timing.device_timer import DeviceTimer
 from offpolicy.timing.phases import DeviceSpan
 
@@ -63,31 +62,6 @@ class Mirror:
         self.first, self.copied = max(self.first, end - len(self._store)), end
 
 
-class ResidentDemonstrations:
-    """The demonstrations on the device: their rows are copied there once, and the indices of each batch."""
-
-    def __init__(self, demos: Demonstrations, max_batches: int, device: torch.device, device_sync: DeviceSync) -> None:
-        self.demos = demos
-        self._rows = torch.from_numpy(demos.rows).to(device)
-        self._copy_stream = CopyStream(device, device_sync)
-        shape = (max_batches * demos.per_batch,)
-        self._blocks = staging_blocks(2, shape, torch.int64, device)
-        self._index = torch.zeros(shape, dtype=torch.int64, device=device)
-        self._gathered = self._copy_stream.learner_mark()
-
-    def draw(self, num_batches: int) -> Tensor:
-        """Returns the next rows [U, D, W] on the device."""
-        taken, block = torch.from_numpy(self.demos.take(num_batches)), next(self._blocks)
-        self._copy_stream.block_until(block.copied)
-        block.values[: len(taken)] = taken
-        index = self._index[: len(taken)]
-        block.copied = self._copy_stream.copy(index, block.values[: len(taken)], after=self._gathered)
-        self._copy_stream.stall_learner_stream(block.copied)
-        rows = self._rows.index_select(0, index)
-        self._gathered = self._copy_stream.learner_mark()
-        return rows.view(num_batches, self.demos.per_batch, -1)
-
-
 def staging_blocks(
     count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Iterator[StagingBlock]:
@@ -108,9 +82,10 @@ class ResidentSampler:
         device: torch.device,
         seed: int,
         timer: DeviceTimer,
-        demos: ResidentDemonstrations | None = None,
+        demos: Demonstrations | None = None,
     ) -> None:
         self.rings, self._device, self._demos = tuple(rings), device, demos
+        self._demo_rows = None if demos is None else torch.from_numpy(demos.rows).to(device)
         self._draw_timer = timer.span(DeviceSpan.SAMPLE)
         shape = len(rings), rings[0].copied_rows, rings[0].width
         try:
@@ -133,7 +108,7 @@ class ResidentSampler:
         self._generator = torch.Generator(device).manual_seed(seed)
         self.age_sum = torch.zeros((), dtype=torch.float64, device=device)  # in transitions, over `samples`
         self.samples = 0  # rows of the replay drawn
-        source = "" if demos is None else demos.demos.description
+        source = "" if demos is None else demos.description
         self.description = f"{nbytes_text(self._store.nbytes)} on {device}{source}"
 
     @property
@@ -152,10 +127,14 @@ class ResidentSampler:
 
     def draw(self, num_batches: int, batch_size: int) -> Tensor:
         """Returns batches [U, B, W] on the device; in each of them the demonstrations come last."""
-        num_fresh = batch_size - (self._demos.demos.per_batch if self._demos else 0)
+        demos, num_fresh = self._demos, batch_size - (self._demos.per_batch if self._demos else 0)
         with self._draw_timer:  # behind the copies, so that the wait for them is not in it
             rows = self._draw_rows(num_batches * num_fresh).view(num_batches, num_fresh, -1)
-            return torch.cat([rows, self._demos.draw(num_batches)], dim=1) if self._demos else rows
+            if demos is None or self._demo_rows is None:
+                return rows
+            index = to_device(torch.from_numpy(demos.take(num_batches)), self._device)
+            mixed = self._demo_rows.index_select(0, index).view(num_batches, demos.per_batch, -1)
+            return torch.cat([rows, mixed], dim=1)
 
     def _draw_rows(self, count: int) -> Tensor:
         """Returns rows [count, W] of the replay."""
@@ -219,7 +198,7 @@ class ResidentSampler:
 
     def state(self) -> dict[str, Any]:
         """Returns JSON data from which another sampler draws the same rows."""
-        demos = {"demos": self._demos.demos.state()} if self._demos else {}
+        demos = {"demos": self._demos.state()} if self._demos else {}
         state = self._generator.get_state().numpy().tobytes().hex()
         return {"device": self._device.type, "generator": state, **demos}
 
@@ -228,7 +207,7 @@ class ResidentSampler:
         values = bytearray.fromhex(state["generator"])
         self._generator.set_state(torch.frombuffer(values, dtype=torch.uint8))
         if self._demos:
-            self._demos.demos.set_state(state["demos"])
+            self._demos.set_state(state["demos"])
 
 
 class ResidentSource(RateLimitedSource):

@@ -17,6 +17,11 @@ def host_block(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device)
     return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Queues a copy, which the host does not wait for: from pageable memory it would wait for the stream."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
+
+
 class StagingBlock:
     """A host block that must not change before its last copy is done."""
 

@@ -18,7 +18,6 @@ from offpolicy.replay.rate_limiter import make_rate_limiter
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
 from offpolicy.replay.resident_source import (
-    ResidentDemonstrations,
     ResidentSampler,
     ResidentSource,
     resident_nbytes,
@@ -131,10 +130,7 @@ def resident_source(replay: Replay) -> ResidentSource:
     rank, spec = replay.rank, replay.source_spec
     if rank.cfg.replay.source == "resident":  # asked for: it is refused now that the device is known, never replaced
         check_share(rank.cfg, rank.spec, str(rank.device), _free_memory(rank))
-    demos = None
-    if replay.demos is not None:
-        demos = ResidentDemonstrations(replay.demos, spec.rate_limiter.max_updates, rank.device, rank.device_timer)
-    sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_timer, demos)
+    sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_timer, replay.demos)
     return ResidentSource(spec, sampler, rank.gate, replay.world, replay.updates)
 
 

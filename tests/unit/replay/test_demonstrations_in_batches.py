@@ -16,7 +16,7 @@ from offpolicy.replay.demonstrations import Demonstrations
 from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.resident_source import ResidentDemonstrations, ResidentSampler, ResidentSource
+from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import NullLedger
 from tests.replay_scene import CPU, NUMBERED, World, devices
@@ -54,8 +54,7 @@ def make_source() -> Iterator[MakeSource]:
         elif kind == "prefetch":
             source = PrefetchSource(spec, sampler, world, world, 0, PackerTimers(NullLedger()))
         else:
-            mixed = ResidentDemonstrations(demos(), LIMITER.max_updates, device, StreamSync(device))
-            resident = ResidentSampler(world.rings, device, 0, DeviceTimer(StreamSync(device)), mixed)
+            resident = ResidentSampler(world.rings, device, 0, DeviceTimer(StreamSync(device)), demos())
             source = ResidentSource(spec, resident, world, world, 0)
         made.append(source)
         return source

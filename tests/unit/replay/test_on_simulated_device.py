@@ -19,7 +19,7 @@ from offpolicy.replay.demonstrations import Demonstrations
 from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.resident_source import ResidentDemonstrations, ResidentSampler, ResidentSource
+from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import NullLedger
 from offpolicy.types import Batches
@@ -48,7 +48,7 @@ def prefetched(world: World) -> Source:
     return PrefetchSource(SPEC, world.sampler(), world, world, 0, PackerTimers(NullLedger()))
 
 
-def on_device(world: World, demos: ResidentDemonstrations | None = None) -> Source:
+def on_device(world: World, demos: Demonstrations | None = None) -> Source:
     sampler = ResidentSampler(world.rings, CUDA, 7, DeviceTimer(StreamSync(CUDA)), demos)
     return ResidentSource(SPEC, sampler, world, world, 0)
 
@@ -57,8 +57,7 @@ def mixed(world: World) -> Source:
     """Half of each batch are demonstrations, whose rows are negative."""
     rows = -1.0 - np.arange(10, dtype=np.float32)[:, None].repeat(LAYOUT.width, axis=1)
     rows[:, LAYOUT.next_obs] += 1
-    demos = Demonstrations(rows, BATCH // 2, BATCH, "tens", seed=0)
-    return on_device(world, ResidentDemonstrations(demos, LIMITER.max_updates, CUDA, StreamSync(CUDA)))
+    return on_device(world, Demonstrations(rows, BATCH // 2, BATCH, "tens", seed=0))
 
 
 class Consumer:
