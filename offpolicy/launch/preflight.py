@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from offpolicy.checkpoint import Checkpoint, SharedState, run_store
 from offpolicy.checkpoint.content import PLUGINS_KEY, fingerprint
-from offpolicy.config.algorithms import algorithms_for
+from offpolicy.config.algorithms import HORA_TEACH, algorithms_for
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.run_files import read_config, read_spec
 from offpolicy.config.schema import RESUMABLE, RunConfig
@@ -20,7 +20,6 @@ from offpolicy.launch.run_dir import has_saved_nothing
 from offpolicy.launch.run_lock import is_running
 from offpolicy.logger.wandb import require_login
 from offpolicy.machine import X86_64, memory, num_usable_cores, processor
-from offpolicy.output import counted
 from offpolicy.processes.fork_server import ChildError, ChildTimeout, ForkServer, call_in_child
 from offpolicy.replay.demonstrations import read_demos
 from offpolicy.runs import existing_run
@@ -251,40 +250,30 @@ def find_origin(plan: LaunchPlan, spec: SpaceSpec) -> tuple[LaunchPlan, int | No
     if run_store(Path(cfg.run_dir or ".")).newest_valid(reads_rows=False) is not None:
         return plan, None
     path = existing_run(given, key)
-    is_teacher = key == "teacher"
-    differences = teacher_differences(path, cfg, spec) if is_teacher else source_differences(path, cfg, spec)
-    if differences:
+    if differences := origin_differences(path, cfg, spec):
         raise ConfigError(differences)
     store = run_store(path)
     checkpoint = store.newest_valid(reads_rows=False)  # its networks are wanted, and that run may go on
     if checkpoint is None:
         raise ConfigError("\n".join([*store.rejected, f"{key}: {path} holds no usable checkpoint"]))
-    cfg = replace(cfg, teacher=str(path)) if is_teacher else replace(cfg, init_from=str(path))
+    cfg = replace(cfg, teacher=str(path)) if key == "teacher" else replace(cfg, init_from=str(path))
     return replace(plan, cfg=cfg), checkpoint.env_steps
 
 
-def source_differences(path: Path, cfg: RunConfig, spec: SpaceSpec) -> list[str]:
-    """Returns every reason why the networks of the run at `path` do not fit those of this run."""
-    source, source_spec = read_config(path), read_spec(path)
-    if (source.algo.name, source.algo.info.stage) != (cfg.algo.name, cfg.algo.info.stage):
-        theirs, ours = source.algo.info, cfg.algo.info
-        return [f"init_from: {path} is a run of algo={theirs.choice}, allowed a run of algo={ours.choice}"]
-    found = source_spec.differences(spec)
-    return _other_sizes(path, source, cfg, SOURCE_KEYS) + [f"env.id: {each}; {path} allows the same" for each in found]
-
-
-def teacher_differences(path: Path, cfg: RunConfig, spec: SpaceSpec) -> list[str]:
-    """Returns every reason why the networks of the teacher at `path` do not fit this run's student."""
-    teacher, teacher_spec = read_config(path), read_spec(path)
-    if teacher.algo.name != "hora" or teacher.algo.is_adapting:
-        what = f"a run of algo={teacher.algo.name}" + (" stage=adapt" if teacher.algo.is_adapting else "")
-        return [f"teacher: {path} is {what}, allowed a run of algo=hora stage=teach"]
-    shapes = zip(_shapes(teacher_spec), _shapes(spec), strict=True)
-    return _other_sizes(path, teacher, cfg, TEACHER_KEYS) + [
-        f"env.id: {what} has {theirs} with the teacher {path}, {ours} in this run: allowed the same"
-        for (what, theirs), (_, ours) in shapes
-        if theirs != ours
-    ]
+def origin_differences(path: Path, cfg: RunConfig, spec: SpaceSpec) -> list[str]:
+    """Returns every reason why the networks of the run at `path`, a teacher or one to begin with, do not fit."""
+    origin, origin_spec, is_teacher = read_config(path), read_spec(path), cfg.teacher is not None
+    theirs, allowed = origin.algo.info, HORA_TEACH if is_teacher else cfg.algo.info
+    if (theirs.name, theirs.stage) != (allowed.name, allowed.stage):
+        key = "teacher" if is_teacher else "init_from"
+        return [f"{key}: {path} is a run of algo={theirs.choice}, allowed a run of algo={allowed.choice}"]
+    found = origin_spec.differences(spec)
+    if is_teacher:  # its student observes the history besides
+        both = ((group, origin_spec.shape_of(group), spec.shape_of(group)) for group in (OBS, PRIVILEGED))
+        found = [each for each in found if not each.startswith(("obs_", "box_"))]
+        found = [f"group {group} was {old}, is {new}" for group, old, new in both if old != new] + found
+    sizes = _other_sizes(path, origin, cfg, TEACHER_KEYS if is_teacher else SOURCE_KEYS)
+    return sizes + [f"env.id: {each}; {path} allows the same" for each in found]
 
 
 def _other_sizes(path: Path, source: RunConfig, cfg: RunConfig, names: Sequence[str]) -> list[str]:
@@ -300,10 +289,3 @@ def _other_sizes(path: Path, source: RunConfig, cfg: RunConfig, names: Sequence[
 def _text(value: object) -> str:
     """Returns a value the way it is written on the command line."""
     return f"[{','.join(map(str, value))}]" if isinstance(value, tuple) else str(value).lower()
-
-
-def _shapes(spec: SpaceSpec) -> list[tuple[str, object]]:
-    """Returns the shapes and bounds that teacher and student must have in common, by name."""
-    kind = f"{' x '.join(map(str, spec.choices))} choices" if spec.choices else counted(spec.action_dim, "number")
-    action = f"{kind} from {_text(spec.action_low)} to {_text(spec.action_high)}"
-    return [*((f"group {group}", spec.shape_of(group)) for group in (OBS, PRIVILEGED)), ("the action", action)]

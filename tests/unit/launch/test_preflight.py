@@ -64,10 +64,8 @@ def test_a_teacher_with_other_groups_or_actions_is_refused(tmp_path: Path) -> No
     with pytest.raises(ConfigError) as caught:
         find_origin(plan(tmp_path), wider)
     group, action = caught.value.problems
-    assert group.startswith("env.id: group obs has (64,) with the teacher ")
-    assert "(96,) in this run: allowed the same" in group
-    assert action.startswith("env.id: the action has 16 numbers from [-1.0,")
-    assert " to [2.0," in action
+    assert group == f"env.id: group obs was (64,), is (96,); {tmp_path / 'teacher'} allows the same"
+    assert action.startswith("env.id: action_high was (1.0, 1.0")
 
 
 @pytest.mark.promise("refusals")
