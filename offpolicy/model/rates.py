@@ -44,9 +44,8 @@ def compute_rates(
 ) -> Rates:
     """The rates between two snapshots; `previous` None is the start of the counters and of the clocks.
 
-    A snapshot holds the collectors of one host. The others run the same number of them at the same pace, so the rates
-    of the whole run are those of this host times `num_hosts`. `is_read_at_once`: both sides were read at the same
-    boundary, as at a run's end.
+    A snapshot holds the collectors of one of `num_hosts`; the others run as many at the same pace. `is_read_at_once`:
+    both sides were read at the same boundary, as at a run's end.
     """
     collectors, ranks = collector_windows(previous, current, num_hosts), learner_windows(previous, current)
     learner = ranks[0] if ranks else None

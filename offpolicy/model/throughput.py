@@ -1,13 +1,12 @@
 """The throughput of both sides of a run together, what a change would bring, and what was lost to the prediction.
 
-Costs vary from one step to the next. Where each side waits for the other at every step, a step takes as long as the
-later side, and the mean of the later one is longer than the longer mean. So a cost is a distribution: its mean, and how
-the longest phase of the side varies.
-
 A collector spends `a` active seconds on an env step, the learner `u`; then I = C / a with C collectors, T = 1 / u, and
-the collection mode says what they do together (`seconds_per_step`). A change multiplies the cost of some phases. It
-leaves the others as they are, but for what shares their cores (`Cores`), a packing thread beside the learner, which is
-not faster when the learner is, and ranks that wait for each other, which are.
+the collection mode says what they do together (`seconds_per_step`). Where each side waits for the other at every step,
+the mean of the later one is longer than the longer mean. So a cost is a distribution: its mean, and how the longest
+phase of the side varies.
+
+A change multiplies the cost of some phases and leaves the others as they are, but for what shares their cores
+(`Cores`), a packing thread beside the learner, which stays, and ranks that wait for each other, which follow it.
 """
 
 from __future__ import annotations
@@ -158,8 +157,7 @@ TWICE_THE_BATCH, HALVED_EPOCHS = "algo.batch_size twice, at worst", "algo.epochs
 class Cores:
     """The cores that learner and collectors of a host share, and what the learner makes of its threads.
 
-    A learner with as many threads as cores divides each product between all of them. A collector beside it delays one
-    thread and with it the product: nothing is gained by overlapping the two.
+    A collector beside a learner with as many threads as cores delays one thread and with it each product.
     """
 
     count: float  # those that other programs leave
@@ -299,10 +297,7 @@ class Options:
 
 
 def what_ifs(now: Pipeline, options: Options) -> Iterator[tuple[str, Pipeline]]:
-    """Yields changes, and the pipeline predicted after each.
-
-    Without a replay there are no batches, and no ratio of updates.
-    """
+    """Yields changes, and the pipeline predicted after each."""
     for phase in (CollectorPhase.ENV_STEP, CollectorPhase.ACTION_SELECT, LearnerPhase.TRAIN):
         yield f"{phase} 20 % faster", now.scaled({phase: FASTER})
     has_core = now.cores is None or now.cores.crowding(now.cores.threads, now.num_collectors + 1) <= NEARLY_NONE
@@ -320,10 +315,7 @@ def what_ifs(now: Pipeline, options: Options) -> Iterator[tuple[str, Pipeline]]:
 
 
 def _with_half_the_updates(now: Pipeline, options: Options) -> Pipeline:
-    """Returns the pipeline with half the updates per env step: fewer in each iteration, or fewer iterations.
-
-    An iteration has its publication and the work that follows. A collector applies one at most per vector step.
-    """
+    """Returns the pipeline with half the updates per env step: fewer in each iteration, or fewer iterations."""
     before, after = (
         updates if updates < 1.0 else math.ceil(updates / options.most_updates)  # several vector steps share one
         for updates in (options.updates, options.updates / 2)
@@ -334,10 +326,9 @@ def _with_half_the_updates(now: Pipeline, options: Options) -> Pipeline:
 
 
 def flip_delay_s(now: Pipeline) -> float:
-    """Returns by how many more seconds per env step of a collector the verdict turns: N (1/T - 1/I).
+    """Returns by how many more seconds per env step of a collector the verdict turns: N (1/T - 1/I), negative after it.
 
-    Negative if it has turned. Up to there a slower environment costs nothing where both sides overlap; a faster one
-    brings nothing from there on.
+    Up to there a slower environment costs nothing where both sides overlap.
     """
     return now.num_collectors * (1.0 / now.learner_capacity - 1.0 / now.collector_capacity)
 

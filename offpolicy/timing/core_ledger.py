@@ -38,9 +38,8 @@ def process_clock_ns(pid: int) -> int:
 class ProcessTimes:
     """CPU time of other processes and their threads, and idle time of the cores, from `/proc`.
 
-    What has ended meanwhile reads as None, or is left out. A process's CPU clock is exact and counts threads that have
-    ended; a thread's `schedstat` is exact up to the last tick. Times of children that have ended, and idle times, are
-    in units of `TICK_NS`.
+    What has ended meanwhile reads as None, or is left out. Times of children that have ended, and idle times, are in
+    units of `TICK_NS`; the others are exact.
     """
 
     def __init__(self, root: str = "/proc", clock_ns: Callable[[int], int] = process_clock_ns) -> None:
@@ -77,8 +76,7 @@ class ProcessTimes:
     def idle_ns(self, cpus: Iterable[int]) -> int:
         """Returns the time in which these cores had nothing to do. Raises `OSError` where the kernel hides it.
 
-        The other columns are samples of what ran at a tick, so a thread that sleeps before each tick is never in them;
-        idle time is measured.
+        It is measured; the other columns are samples of what ran at a tick.
         """
         wanted = {b"cpu%d" % cpu for cpu in cpus}
         lines = (line.split() for line in (self._read(f"{self._root}/stat") or b"").splitlines())
@@ -161,8 +159,8 @@ class CoreLedger:
         """Adds what the run's processes used since the last reading to their classes, and returns its sum."""
         before_ns = sum(self._classes_ns.values())
         tree_ns = self._times.tree_ns(self._supervisor, without=self._roles)
-        self._classes_ns[CoreClass.SUPERVISOR] += self._grown_process_ns(self._supervisor)
-        self._classes_ns[CoreClass.SUPERVISOR] += self._grown_ns("tree", self._supervisor, tree_ns)
+        own_ns = self._grown_process_ns(self._supervisor) + self._grown_ns("tree", self._supervisor, tree_ns)
+        self._classes_ns[CoreClass.SUPERVISOR] += own_ns
         for pid, role in self._roles.items():
             if role == "learner":
                 self._add_learner(pid)
@@ -177,17 +175,16 @@ class CoreLedger:
 
         The rest of the process's time is that of its other threads, also of those that have ended.
         """
-        grown_ns: dict[CoreClass, int] = dict.fromkeys((CoreClass.LEARNER, CoreClass.OPENMP, CoreClass.PACKER), 0)
-        threads = list(self._times.threads(pid))
+        other_ns, threads = self._grown_process_ns(pid), list(self._times.threads(pid))
         main_name = next((name for tid, name, _ in threads if tid == pid), "")
         classes = {main_name: CoreClass.OPENMP, PACKER_THREAD: CoreClass.PACKER}
         for tid, name, cpu_ns in threads:
             row = CoreClass.LEARNER if tid == pid else classes.get(name)
             if row is not None:
-                grown_ns[row] += self._grown_ns("thread", tid, cpu_ns)
-        for row, ns in grown_ns.items():
-            self._classes_ns[row] += ns
-        self._classes_ns[CoreClass.LEARNER_OTHER] += self._grown_process_ns(pid) - sum(grown_ns.values())
+                grown_ns = self._grown_ns("thread", tid, cpu_ns)
+                self._classes_ns[row] += grown_ns
+                other_ns -= grown_ns
+        self._classes_ns[CoreClass.LEARNER_OTHER] += other_ns
 
     def _grown_process_ns(self, pid: int) -> int:
         """Returns what a process has used since the last reading; 0 if it has ended."""

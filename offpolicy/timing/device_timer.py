@@ -1,9 +1,8 @@
 """Waiting for a device, and the time of the work it was given: the only module that synchronises one.
 
-Device time passes beside the learner's phases on the host and is never added to them. Pairs of events are put into the
-device's streams together with the work, and read once both were reached, after the wait that ends `train` and that the
-loop needs anyway. Timing adds no wait. What that wait was for is known then: a part of it may belong to the phases
-before `train`.
+Device time passes beside the learner's phases and is never added to them. Pairs of events are put into the streams
+together with the work, and read after the wait that ends `train` and that the loop needs anyway: timing adds no wait.
+A part of that wait may belong to the phases before `train`.
 """
 
 from __future__ import annotations
@@ -35,9 +34,8 @@ QUEUED_BEFORE_TRAIN = {DeviceSpan.SAMPLE: LearnerPhase.REPLAY_SAMPLE, DeviceSpan
 class StreamSync:
     """Waits for the work queued on a device's current stream; on the CPU there is nothing to wait for.
 
-    The loop waits inside `train` exactly when the next phase (publishing the weights) would have to wait anyway, so the
-    time lands on the phase that caused it and no synchronisation is added. With `yields_core` the thread sleeps
-    meanwhile, where CUDA would spin, and wakes up some 20 us later. One thread uses it.
+    With `yields_core` the thread sleeps meanwhile, where CUDA would spin, and wakes up some 20 us later. One thread uses
+    it.
     """
 
     def __init__(self, device: torch.device, *, yields_core: bool = False) -> None:
@@ -104,9 +102,8 @@ class Interval:
 class EventPool:
     """Adds up the device time of spans that one thread starts and stops; a span without a free pair is only counted.
 
-    With a `track` they are drawn on the machine's clock: by the time from an event that was recorded when the stream
-    had nothing to do. It was reached at once, when the clock was read, right after recording it. The two clocks drift,
-    so there is a new one every second.
+    With a `track` they are drawn on the machine's clock: by the time from an event that was recorded, and the clock
+    read, when the stream had nothing to do. The two clocks drift, so there is a new one every second.
     """
 
     def __init__(self, new_event: Callable[[], CudaEvent], clock: Clock, track: TraceTrack | None = None) -> None:
@@ -122,22 +119,21 @@ class EventPool:
 
     def start(self, span: DeviceSpan) -> None:
         """Starts a span with what the current stream is given next."""
-        interval = self._open.pop(span, None)  # one still open was left by an exception
-        if interval is None and not self._free[span] and self._num_unmade[span]:
+        free = self._free[span]
+        if not free and self._num_unmade[span]:
             self._num_unmade[span] -= 1
-            interval = Interval(span, self._new_event(), self._new_event())
+            free.append(Interval(span, self._new_event(), self._new_event()))
+        elif not free:
+            self.resolve()
+        interval = self._open.pop(span, None) or (free.pop() if free else None)  # one still open: left by an exception
         if interval is None:
-            if not self._free[span]:
-                self.resolve()
-            if not self._free[span]:
-                self.num_dropped += 1
-                return
-            interval = self._free[span].pop()
+            self.num_dropped += 1
+            return
         interval.start.record()
         self._open[span] = interval
 
     def stop(self, span: DeviceSpan) -> bool:
-        """Ends a span with what the current stream was given last; False if none was started."""
+        """Ends a span with what the current stream was given last; False without a start."""
         interval = self._open.pop(span, None)
         if interval is None:
             return False

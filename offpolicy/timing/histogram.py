@@ -1,8 +1,7 @@
 """Histograms of a phase's time over the iterations, which two reports can be subtracted from each other.
 
-Sixteen bins per doubling, so that a value read back from its bin is off by 3 % at most; everything below a microsecond
-is one bin. Counts are cumulative, like every other counter of a report: a lost report costs freshness only, and the
-percentiles of a window are those of the difference. (The idea is that of HdrHistogram.)
+Sixteen bins per doubling, so that a value read back from its bin is off by 3 % at most, as in HdrHistogram; everything
+below a microsecond is one bin.
 """
 
 from __future__ import annotations

@@ -4,9 +4,6 @@ Exactly one phase is open at any instant, `other` by default. Switching closes o
 same clock reading, so no nanosecond is counted twice and none is lost: `sum(phases) == wall`. Entering a phase inside
 another (`param_sync` inside `train`), never inside itself, takes its time out of the outer one. An exception keeps its
 interval. One ledger belongs to one thread.
-
-Where it is known only at the end of a span how it divides between phases, as with an exchange between ranks,
-`charge_head` moves the beginning of it to another one: the sum stays what it is.
 """
 
 from __future__ import annotations
@@ -113,8 +110,8 @@ class Ledger:
         num_phases = len(self.names)
         self._phases_ns = [0] * num_phases
         self._iterations, self._tagged = 0, TaggedTime()
-        # Histograms of each phase, and of all together in the last row. An iteration is only noted, which takes well
-        # below a microsecond; it is counted when counts are read, or with a slice of others.
+        # Histograms of each phase, and of all together in the last row. An iteration is noted, in well below a
+        # microsecond, and counted when counts are read, or with a slice of others.
         self._counts = np.zeros((num_phases + 1, HISTOGRAM_BINS), dtype=np.int64)
         self._before_ns = np.zeros(num_phases, dtype=np.int64)  # the totals of the last iteration that was counted
         self._notes = array("q")  # the totals of every iteration since

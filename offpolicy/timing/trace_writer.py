@@ -1,7 +1,6 @@
 """The trace of a run, kept on disk while it happens: what every thread did, and when.
 
-Each thread has a track: a file of fixed size, mapped into memory, in which the newest records replace the oldest. A
-record is two integers and a name, so that writing one takes a few hundred nanoseconds; nothing is flushed, and the file
+Each thread has a track: a file of fixed size, mapped into memory, in which the newest records replace the oldest. It
 holds everything that a killed process wrote. All tracks of a machine share its monotonic clock.
 `offpolicy/analysis/chrome_trace.py` converts them to the format of trace viewers.
 """

@@ -47,8 +47,8 @@ class Checkpointer:
     def is_due(self) -> bool:
         """True if a multiple of `checkpoint.every` env steps was passed, or a save is requested, or must be waited for.
 
-        At the end of the budget only a request counts: `run_last` saves that end. A request waits while another save is
-        being written; with several ranks it does not, since only the leader knows.
+        `run_last` saves the end of the budget. A request waits while another save is written; with several ranks it
+        does not, since only the leader knows.
         """
         every, world, env_steps = self._cfg.every, self._state.world, self._world.env_steps
         if self._writing is not None and self._writing[1].done():

@@ -40,10 +40,9 @@ class Evaluator:
         return self._stops_early
 
     def is_due(self) -> bool:
-        """True if a multiple of `eval.every` env steps was passed since the last time.
+        """True if a multiple of `eval.every` env steps was passed since the last time, but for the whole budget.
 
-        That of the whole budget is left to `run_last`: the learner may have updates to make still, and what comes after
-        the collectors' last step is in none of their rates.
+        That is left to `run_last`: what comes after the collectors' last step is in none of their rates.
         """
         every, steps = self._rank.cfg.eval.every, self._world.env_steps
         is_last = steps >= self._rank.cfg.total_timesteps

@@ -1,9 +1,8 @@
 """The floating-point operations of a learner's first updates, and the speed that its machine attains on their products.
 
-The operations are counted by torch while the updates are made. What the machine attains is measured once, with the
-threads that the learner keeps: every matrix product of an update on its own, in its shapes. Whatever else runs on the
-machine can only lengthen a reading, so the shortest one of each product counts, and all products take turns. Random
-streams are not touched: the matrices hold fixed numbers and are thrown away.
+torch counts the operations while the updates are made. What the machine attains is measured once, with the threads that
+the learner keeps: every matrix product of an update on its own, in its shapes. Other programs can only lengthen a
+reading, so the shortest one of each product counts, and products take turns. No random numbers are drawn.
 """
 
 from __future__ import annotations
@@ -76,7 +75,6 @@ def count_first_updates(learner: Learner, on_counted: Callable[[Work], None]) ->
     """Counts the operations of the learner's first updates, and passes the work of a mean update to `on_counted`.
 
     Of replayed rows one update with an actor step is counted, and one without; of rollouts, all of the first batch.
-    Updates that are captured as a CUDA graph are counted in the capture.
     """
     kinds: dict[bool, Work] = {}  # by whether there was an actor step
 

@@ -56,12 +56,7 @@ class Reporter:
     """Publishes the report of all ranks when rank 0's supervisor asks; the metrics are read only then."""
 
     def __init__(
-        self,
-        rank: Rank,
-        world: World,
-        learner: Learner,
-        source: BatchSource,
-        profiler: Profiler | None = None,
+        self, rank: Rank, world: World, learner: Learner, source: BatchSource, profiler: Profiler | None = None
     ) -> None:
         """`profiler` is that of `timing.profile_at`; None where nothing is profiled."""
         self._rank, self._learner, self._source = rank, learner, source
@@ -110,8 +105,7 @@ class Reporter:
         learner, source, ledger = self._learner, self._source, self._rank.ledger
         account = ledger.account()
         if ledger.is_in_iteration:
-            # Its time is in the account but for the end of this phase. Without it, long iterations were divided by a
-            # number that is one too small at first, and one too large in the last record.
+            # Its time is in the account, but for the end of this phase.
             account = replace(account, iterations=account.iterations + 1)
         return LearnerTotals(
             metrics=learner.read_metrics(),

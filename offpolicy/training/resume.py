@@ -100,9 +100,9 @@ def load_start(rank: Rank, world: World, learner: Learner) -> TrainingStart:
 
 
 def _tensors_of(run: Path, env_steps: int, rank: Rank) -> tuple[int, dict[str, Tensor]]:
-    """Returns the learner of another run: that of the checkpoint that was there when this run began, with its env step.
+    """Returns env step and learner of another run's checkpoint, of its newest one if it has removed that since.
 
-    If that run goes on and has removed it since, that of the newest one. Raises `CheckpointError`.
+    Raises `CheckpointError`.
     """
     store = CheckpointStore(run / CHECKPOINTS)
     try:

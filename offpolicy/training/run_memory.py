@@ -160,10 +160,10 @@ class RunMemory:
             wake_event.close()
 
     def clear(self) -> None:
-        """Makes the memory as it was at first, for processes that begin again when all have ended.
+        """Makes the memory as it was at first, but for the counts of environments that were made again.
 
-        How often collectors have made their environments again is kept. Raises `OSError` if memory is short: the
-        largest block is cleared first, so that the counts, which the summary needs then, are there still.
+        Raises `OSError` if memory is short: the largest block is cleared first, so that the counts, which the summary
+        needs then, are there still.
         """
         restarts = [words[CollectorWord.RESTARTS] for words in self.control.collectors]
         for block in sorted(self.blocks.values(), key=lambda block: block.allocated, reverse=True):

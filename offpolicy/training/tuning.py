@@ -1,15 +1,12 @@
 """How the learner's updates run: on how many CPU threads, in which mode, and with which cores.
 
-`threads.learner=auto` and `collect.mode=auto` are chosen while it trains. Which setting is fastest depends on the size
-of the networks, on the cores of the machine and on the other programs that run on them: with more threads than free
-cores an update takes many times as long, because OpenMP's threads wait for the one that has no core. So each setting is
-tried once, in the iterations after the warm-up, and the fastest one stays. An algorithm's results depend on the number
-of threads in their last bits. A checkpoint therefore holds the setting that was chosen, and blocks are counted in
-iterations where these are short.
+`threads.learner=auto` and `collect.mode=auto` are chosen while it trains: each setting is tried in the iterations after
+the warm-up, and the fastest one stays. With more threads than free cores an update takes many times as long, because
+OpenMP's threads wait for the one that has no core. Results depend on the number of threads in their last bits, so a
+checkpoint holds the setting that was chosen.
 
-Two threads on two cores have a core each (docs/adr/0045-updates.md): the kernel may leave both on one core for several
-milliseconds while the other core idles. With more than two threads nothing is bound: libgomp ends the threads that a
-product does not need and starts them again later, on the cores of the main thread.
+Two threads on two cores have a core each (docs/adr/0045-updates.md): the kernel may leave both on one for several
+milliseconds. More than two are not bound: libgomp ends threads and starts them again on the cores of the main thread.
 """
 
 from __future__ import annotations
@@ -91,10 +88,10 @@ def speed_trial(
 
 
 def _block(num_updates: Callable[[], int], clock_ns: Callable[[], int]) -> Generator[None, None, float]:
-    """Returns the seconds per update of a block of iterations, without the longest ones, one of twenty.
+    """Returns the seconds per update of a block of iterations, without one of twenty, the longest: they may save.
 
-    Those may evaluate or save. Not the median: where a collector takes the core of the learner's second thread now
-    and then, most updates are faster with two threads and all of them together slower.
+    Not the median: where a collector takes the core of the second thread now and then, most updates are faster with two
+    threads and all of them together slower.
     """
     times_s: list[float] = []
     start_ns = now_ns = clock_ns()
@@ -112,9 +109,8 @@ def _block(num_updates: Callable[[], int], clock_ns: Callable[[], int]) -> Gener
 class BoundLearner:
     """A learner whose two threads stay on different cores in its updates, where it may use two cores.
 
-    OpenMP's thread stays on its core between updates, too. The main thread does not: what it does there, and the
-    threads and processes that it starts there, may use both cores. Where the kernel refuses to bind threads, or torch
-    has another OpenMP than libgomp, updates run as they would without this class.
+    Between updates the main thread, and what it starts, may use both. Where the kernel refuses to bind threads, or torch
+    has another OpenMP than libgomp, nothing is bound.
     """
 
     def __init__(self, learner: Learner, *, may_bind: bool = True) -> None:

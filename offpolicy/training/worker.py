@@ -84,10 +84,9 @@ def start_worker(  # noqa: PLR0913  # what tells the processes of a run apart
     """Returns the ledger of the process `role` `index`, open since its birth, once torch is set up.
 
     Denormals are flushed where networks learn or are evaluated, not in collectors, whose thread steps the environments
-    too. A background process must not take the learner's core before the learner lets go of it, although the learner
-    has woken it: its step would be charged to the learner's sync_coordination. A learner keeps the memory that it
-    frees: networks that autograd differentiates have fresh memory in every update, which the kernel would clear page by
-    page.
+    too. A background process must not take the core of the learner that has woken it: its step would be charged to the
+    learner's sync_coordination. A learner keeps the memory that it frees: autograd allocates in every update, and the
+    kernel would clear that memory page by page.
     """
     import torch  # here, because the supervisor imports this module too and has no torch
 

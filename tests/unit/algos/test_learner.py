@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from offpolicy.algos.learner import Learner, LearnerState
 from offpolicy.errors import CheckpointError
 from offpolicy.nets.policy import flat_size, flatten_into
-from offpolicy.types import Batch, Batches, SpaceSpec
+from offpolicy.types import Batch, Batches
 
 LearnerOf = Callable[..., Learner]
 BatchOf = Callable[..., Batch]
@@ -131,9 +131,6 @@ def test_a_bad_fresh_observation_trips_the_guard_and_spares_the_statistics(
     after = learner.state().tensors
     assert learner.has_diverged()
     assert [key for key in before if key.startswith("policy.") and not torch.equal(before[key], after[key])] == []
-
-
-SPEC = SpaceSpec(55, 2, (-1.0,) * 2, (1.0,) * 2, ("proprio_hist", "obs", "privileged"), ((25, 2), (3,), (2,)))
 
 
 # State

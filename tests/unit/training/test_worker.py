@@ -1,4 +1,4 @@
-"""Every process gets its specification as JSON, sets up torch alike and opens its time account at its birth."""
+"""Every process sets up torch alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.training.worker import start_worker
-from offpolicy.types import SpaceSpec
 from tests.unit.training.conftest import MakeRank
 
 
@@ -26,6 +25,3 @@ def test_denormals_are_flushed_where_no_environment_trains(make_rank: MakeRank, 
     start_worker(make_rank().job, role, 0, CollectorPhase, threads=1)
     assert torch.get_num_threads() == 1
     assert ((torch.tensor([1e-40]) * 0.5).item() == 0.0) == is_flushed
-
-
-SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6)
