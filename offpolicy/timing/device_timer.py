@@ -34,8 +34,7 @@ QUEUED_BEFORE_TRAIN = {DeviceSpan.SAMPLE: LearnerPhase.REPLAY_SAMPLE, DeviceSpan
 class StreamSync:
     """Waits for the work queued on a device's current stream; on the CPU there is nothing to wait for.
 
-    With `yields_core` the thread sleeps meanwhile, where CUDA would spin, and wakes up some 20 us later. One thread uses
-    it.
+    With `yields_core` the one thread that uses it sleeps, where CUDA would spin, and wakes up some 20 us later.
     """
 
     def __init__(self, device: torch.device, *, yields_core: bool = False) -> None:

@@ -109,8 +109,8 @@ def _block(num_updates: Callable[[], int], clock_ns: Callable[[], int]) -> Gener
 class BoundLearner:
     """A learner whose two threads stay on different cores in its updates, where it may use two cores.
 
-    Between updates the main thread, and what it starts, may use both. Where the kernel refuses to bind threads, or torch
-    has another OpenMP than libgomp, nothing is bound.
+    Between updates the main thread, and what it starts, may use both. Where the kernel refuses to bind threads, or
+    torch has another OpenMP than libgomp, nothing is bound.
     """
 
     def __init__(self, learner: Learner, *, may_bind: bool = True) -> None:

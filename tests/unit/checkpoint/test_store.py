@@ -333,3 +333,14 @@ def test_damage_in_any_file_of_rows_costs_the_rows_only(root: Path, damaged: str
     assert not without.has_lost_rows
     assert CheckpointStore(root).at(100).has_lost_rows
     assert not CheckpointStore(root).at(100, reads_rows=False).has_lost_rows
+
+
+def test_a_checkpoint_that_got_its_name_back_since_can_be_taken_over(root: Path) -> None:
+    store = CheckpointStore(root)
+    save(store, 100)
+    (root / "step-000000000100").rename(root / ".replaced-step-000000000100")
+    base = store.at(100)
+    base.path.rename(root / "step-000000000100")
+    with store.begin(200) as draft:
+        draft.add_link("rows.f32", base, "replay.f32")
+    assert store.at(200).rows("rows", 4).shape == (5, 4)
