@@ -227,10 +227,7 @@ LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
         _raise("eval.every", "less often"),
         _lower("eval.episodes", "a shorter evaluation"),
     ),
-    LearnerPhase.CHECKPOINT: (
-        *SAVE_SELDOM,
-        _setting("checkpoint.replay", False, ": resume without the replay rows"),
-    ),
+    LearnerPhase.CHECKPOINT: (*SAVE_SELDOM, _setting("checkpoint.replay", False, ": resume without the replay rows")),
     LearnerPhase.LOG: (_raise("log.every_s", "less often"),),
     LearnerPhase.OTHER: (TRY_THREADS,),
 }

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -237,10 +237,8 @@ class Pipeline:
 
     def to_mapping(self) -> dict[str, Any]:  # Any: plain JSON values
         """Returns it as plain data, for `from_mapping`."""
-        cores = None if self.cores is None else asdict(self.cores)
-        spreads = {f"{side}_spread": getattr(self, f"{side}_spread").tolist() for side in ("collector", "learner")}
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**own, **spreads, "threads": list(self.threads), "cores": cores}
+        spreads = {"collector_spread": self.collector_spread.tolist(), "learner_spread": self.learner_spread.tolist()}
+        return {**asdict(self), **spreads, "threads": list(self.threads)}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Pipeline:  # Any: as above

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import statistics
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,7 +14,6 @@ from typing import NamedTuple, Protocol
 
 from offpolicy.types import SchedulerStats
 
-PART = 500  # readings of a check in a row: short enough that some of these parts are undisturbed
 CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 
 
@@ -106,7 +106,7 @@ class ClockCheck(NamedTuple):
     """What a series of readings of the monotonic clock showed."""
 
     source: str  # the kernel's name for it, such as tsc
-    reading_ns: float  # duration of one reading, mean over the fastest part of the series: others may have the core
+    reading_ns: float  # duration of one reading, the median: others may have the core for some
     step_ns: int  # the smallest step that was seen; 0 if the clock stood still
     backward_steps: int  # readings below the one before; more than 0 breaks the account
 
@@ -116,11 +116,8 @@ def check_clock(clock: Clock | None = None, readings: int = 20_000) -> ClockChec
     now_ns = (clock or MonotonicClock()).now_ns
     series = [now_ns() for _ in range(readings)]
     steps = [after - before for before, after in pairwise(series)]
-    parts = [series[end] - series[end - PART] for end in range(PART, len(series), PART)]
-    is_fine = bool(parts) and min(parts) > 0
-    reading_ns = min(parts) / PART if is_fine else (series[-1] - series[0]) / (len(series) - 1)
     source = "unknown"
     with contextlib.suppress(OSError):
         source = CLOCK_SOURCE.read_text(encoding="ascii").strip()
-    forward = (step for step in steps if step > 0)
-    return ClockCheck(source, reading_ns, min(forward, default=0), sum(step < 0 for step in steps))
+    smallest = min((step for step in steps if step > 0), default=0)
+    return ClockCheck(source, statistics.median(steps), smallest, sum(step < 0 for step in steps))
