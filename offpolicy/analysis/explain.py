@@ -68,9 +68,8 @@ class FinishedRun:
         """A sentence where the run was started again after the start of `summary.json`, else ''."""
         if not is_of_earlier_start(self.path / SUMMARY):
             return ""
-        env_steps = self.summary.get("env_steps")
-        ended = "" if env_steps is None else f" after it had ended at env step {env_steps:,}"
-        return f"{self.path} was started again{ended}, and has not ended since"
+        ended = f"after it had ended at env step {self.summary['env_steps']:,}"
+        return f"{self.path} was started again {ended}, and has not ended since"
 
     @property
     def pause_fraction(self) -> float:

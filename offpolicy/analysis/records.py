@@ -149,30 +149,21 @@ def read_run(path: Path) -> RunRecords:
     if not (has_lines or events or (path / "config.yaml").is_file()):
         lacks = f"it has neither {JSONL} nor {EVENT_FILES}" if path.is_dir() else "there is no such directory"
         raise ConfigError(f"run: got {str(path)!r}, allowed the directory of a run ({lacks})")
-    rows = jsonl_rows(path / JSONL) if has_lines else read_event_rows(events)
+    rows = _jsonl_rows(path / JSONL) if has_lines else read_event_rows(events)
     if not rows:
         raise ConfigError(f"run: {path} has no records yet")
-    return records_of(path, rows, session_starts(events) if has_lines else None)
-
-
-def records_of(path: Path, rows: list[dict[str, float]], starts: Sequence[int] | None = None) -> RunRecords:
-    """Returns records under the names of today, in the vocabulary that the keys of `rows` fit.
-
-    `starts`: the env steps from which resumed processes wrote, as far as known, where `wall_s` is that of a process;
-    None: where it is that of the run.
-    """
     recorded = {key: None for row in rows for key in row}
     vocabulary = vocabulary_of(recorded)
     renamed = [_renamed(row, vocabulary) for row in rows]
     keys = {key: None for row in renamed for key in row}
     columns = {key: np.array([row.get(key, math.nan) for row in renamed]) for key in keys}
-    is_restart = _restarts(columns, starts)
-    if starts is not None:  # the seconds of each process follow those that the processes before it have recorded
+    is_restart = _restarts(columns, _session_starts(events) if has_lines else None)
+    if has_lines:  # the seconds of each process follow those that the processes before it have recorded
         wall_s = columns["wall_s"]
         columns["wall_s"] = wall_s + np.cumsum(np.where(is_restart, np.append(0.0, wall_s[:-1]), 0.0))
-    updates, numbers = columns.get("train/n_updates"), np.arange(len(rows))
+    updates = columns.get("train/n_updates")
     if updates is None:
-        is_steady = numbers >= max(1, math.ceil(FOREIGN_WARMUP * len(rows)))
+        is_steady = np.arange(len(rows)) >= max(1, math.ceil(FOREIGN_WARMUP * len(rows)))
     else:  # once a whole window has seen gradient updates
         is_steady = np.append(False, _filled(updates)[:-1] > 0.0) & ~is_restart
     is_last, notes = np.append(is_restart[1:], True), tuple(vocabulary.notes(recorded))
@@ -192,7 +183,7 @@ def _renamed(row: dict[str, float], vocabulary: Vocabulary) -> dict[str, float]:
     return found | {key: value for key, value in row.items() if key not in taken}
 
 
-def jsonl_rows(path: Path) -> list[dict[str, float]]:
+def _jsonl_rows(path: Path) -> list[dict[str, float]]:
     """Returns the numbers of each record; a step back in env steps, as a resume may take, drops those beyond it."""
     rows: list[dict[str, float]] = []
     for record in read_lines(path):
@@ -208,8 +199,9 @@ def jsonl_rows(path: Path) -> list[dict[str, float]]:
 def _restarts(columns: Mapping[str, Float64], starts: Sequence[int] | None) -> NDArray[np.bool_]:
     """True for the first record after a resume: where a counter of the process falls, and at each of `starts`. [R].
 
-    Bound: without event files (`log.tensorboard=false`) a process that has already counted more by its first record
-    than the one before it by its last is taken for the same process: its seconds so far then count as the run's.
+    `starts`: the env steps from which resumed processes wrote, as far as known, where `wall_s` is that of a process;
+    None: where it is that of the run. Bound: without event files a process that has counted more by its first record
+    than the one before it by its last is taken for the same process.
     """
     steps = columns["env_steps"]
     falls, begun = np.zeros((2, len(steps)), dtype=bool)
@@ -261,7 +253,7 @@ def read_event_rows(paths: list[Path]) -> list[dict[str, float]]:
     return [rows[step] for step in sorted(rows)]
 
 
-def session_starts(paths: list[Path]) -> list[int]:
+def _session_starts(paths: list[Path]) -> list[int]:
     """Returns the steps from which processes that resumed a run wrote, ascending; none that a later one went back over.
 
     Writers with a purge step say so (`SessionLog.START`) at the beginning of each file.
@@ -275,11 +267,11 @@ def session_starts(paths: list[Path]) -> list[int]:
     return starts
 
 
-def _is_session_start(event: Any) -> bool:
-    return bool(event.HasField("session_log") and event.session_log.status == event.session_log.START)
+def _is_session_start(event: Any) -> bool:  # Any: protobuf's classes exist at run time only
+    return bool(event.session_log.status == event.session_log.START)
 
 
-def _events(content: bytes) -> Iterator[Any]:  # Any: protobuf's classes exist at run time only
+def _events(content: bytes) -> Iterator[Any]:  # Any: as above
     """Yields the whole events of a file."""
     start = 0
     while start + HEADER <= len(content):

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from offpolicy.analysis.compare import BUSY, NOISE, UNLIKE, Cell, ComparedRow, ComparedSection
+from offpolicy.analysis.compare import BUSY, NOISE, UNLIKE, Cell, ComparedSection
 
 STYLES = {
     **dict.fromkeys((NOISE, BUSY, UNLIKE), "dim"),
@@ -118,24 +118,20 @@ def texts_of(cell: Cell, is_relative: bool = True, with_interval: bool = True) -
 
 def markdown(report: Report, picture: str | None) -> str:
     """Returns all labels in one table per section; `picture`: path of the image."""
-
-    def without_bars(text: str) -> str:
-        return text.replace("|", "\\|")
-
-    def cells(row: ComparedRow) -> str:
-        texts = [f"**{row.title}**" if row.is_sum else row.title]
-        for value, change, verdict in (texts_of(cell, row.is_relative) for cell in row.cells):
-            marked = verdict if verdict in (NOISE, BUSY, UNLIKE, "") else f"**{verdict}**"
-            texts.append(" ".join(filter(None, (value, change, marked))))
-        return " | ".join(texts)
-
     lines = [f"# {report.title}", ""]
     lines += [f"![time per iteration and learning curves]({picture})", ""] if picture else []
     for section in report.sections:
-        lines += [f"| {' | '.join((section.title, *map(without_bars, report.labels)))} |"]
-        lines += [f"| --- |{' ---: |' * len(report.labels)}"]
-        lines += [f"| {cells(row)} |" for row in section.rows] + [""]
-    return "\n".join([*lines, *(f"- {without_bars(note)}" for note in report.notes)]) + "\n"
+        names = [section.title, *(label.replace("|", "\\|") for label in report.labels)]
+        lines += [f"| {' | '.join(names)} |", f"| --- |{' ---: |' * len(report.labels)}"]
+        for row in section.rows:
+            cells = [f"**{row.title}**" if row.is_sum else row.title]
+            for value, change, verdict in (texts_of(cell, row.is_relative) for cell in row.cells):
+                marked = verdict if verdict in (NOISE, BUSY, UNLIKE, "") else f"**{verdict}**"
+                cells.append(" ".join(filter(None, (value, change, marked))))
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    notes = (note.replace("|", "\\|") for note in report.notes)
+    return "\n".join([*lines, *(f"- {note}" for note in notes)]) + "\n"
 
 
 def html(report: Report, png: bytes) -> str:

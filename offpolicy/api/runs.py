@@ -165,9 +165,6 @@ def plain_value(value: Any) -> Any:  # Any: a value of a Python program, and one
 
 def _columns(records: list[dict[str, Any]]) -> dict[str, Float64]:
     """Returns the numbers of records by key; keys of texts are left out."""
-    is_number = {key: isinstance(value, int | float) for record in records for key, value in record.items()}
-    columns = {key: [record.get(key) for record in records] for key, is_kept in is_number.items() if is_kept}
-    return {
-        key: np.array([value if isinstance(value, int | float) else np.nan for value in values], np.float64)
-        for key, values in columns.items()
-    }
+    rows = [{key: value for key, value in record.items() if isinstance(value, int | float)} for record in records]
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return {key: np.array([row.get(key, np.nan) for row in rows], np.float64) for key in keys}

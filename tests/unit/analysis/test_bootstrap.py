@@ -8,14 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from offpolicy.analysis.bootstrap import (
-    Interval,
-    Values,
-    difference_interval,
-    draw,
-    mean_interval,
-    ratio_interval,
-)
+from offpolicy.analysis.bootstrap import Interval, Values, difference_interval, draw, mean_interval, ratio_interval
 from offpolicy.types import Float64
 
 TRIALS = 200
@@ -42,14 +35,8 @@ def test_pairs_take_away_what_both_have_in_common() -> None:
     assert holds(mean_interval(first - rng.permutation(second)), 0.0)
 
 
-def test_a_ratio_is_that_of_the_means_not_the_mean_of_ratios() -> None:
-    values, others = np.array([1.0, 9.0]), np.array([2.0, 8.0])
-    assert ratio_interval(values, others).value == pytest.approx(1.0)
-    same = ratio_interval(others, others)
-    assert same == Interval(1.0, 1.0, 1.0)
-
-
 def test_a_ratio_to_nothing_and_the_spread_of_one_value_are_not_known() -> None:
+    assert ratio_interval(np.array([1.0, 9.0]), np.array([2.0, 8.0])).value == 1.0, "not the mean of ratios"
     assert math.isnan(ratio_interval(np.zeros(3), np.zeros(3)).value)
     assert math.isinf(ratio_interval(np.ones(3), np.zeros(3)).value)
     for interval in (mean_interval(np.array([4.0])), ratio_interval(np.array([4.0]), np.array([1.0]))):
@@ -57,11 +44,10 @@ def test_a_ratio_to_nothing_and_the_spread_of_one_value_are_not_known() -> None:
         assert np.isnan(interval[1:]).all()
 
 
-@pytest.mark.parametrize("count", [2, 3, 5, 10])
-def test_intervals_of_few_values_cover_the_truth_as_often_as_they_say(count: int) -> None:
-    rng = np.random.default_rng(5)
-    covered = sum(holds(mean_interval(rng.normal(3.0, 1.0, count)), 3.0) for _ in range(200))
-    assert covered >= 182
+def test_intervals_of_few_values_cover_the_truth_as_often_as_they_say() -> None:
+    for count in (2, 5):
+        rng = np.random.default_rng(5)
+        assert sum(holds(mean_interval(rng.normal(3.0, 1.0, count)), 3.0) for _ in range(200)) >= 182
 
 
 @pytest.fixture(autouse=True)
@@ -93,27 +79,17 @@ def share_called_real(make: Callable[[Rng], tuple[list[Values], list[Values]]]) 
     return found / TRIALS
 
 
-@pytest.mark.parametrize(("count", "memory"), [(20, 0.0), (20, 0.5), (60, 0.5), (200, 0.8)])
+@pytest.mark.parametrize(("count", "memory"), [(20, 0.5), (200, 0.8)])
 def test_two_runs_of_one_configuration_are_noise(count: int, memory: float) -> None:
     assert share_called_real(lambda rng: ([run(rng, count, memory)], [run(rng, count, memory)])) <= 0.07
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
-def test_seeds_of_one_configuration_are_noise_though_every_run_differs(seeds: int) -> None:
+def test_seeds_of_one_configuration_are_noise_though_every_run_differs() -> None:
     def groups(rng: Rng) -> tuple[list[Values], list[Values]]:
-        one, other = ([run(rng, 30, 0.5, rng.normal()) for _ in range(seeds)] for _ in range(2))
+        one, other = ([run(rng, 30, 0.5, rng.normal()) for _ in range(3)] for _ in range(2))
         return one, other
 
     assert share_called_real(groups) <= 0.05
-
-
-def test_single_records_instead_of_blocks_would_call_noise_real() -> None:
-    def shuffled(rng: Rng) -> tuple[list[Values], list[Values]]:
-        """Blocks of records in random order hold as little of the memory as single records."""
-        one, other = (rng.permutation(autocorrelated(rng, 60, 0.8)) for _ in range(2))
-        return [Values(10.0 + one, np.ones(60))], [Values(10.0 + other, np.ones(60))]
-
-    assert share_called_real(shuffled) > 0.3
 
 
 def test_a_change_of_a_fifth_is_seen_in_one_run_and_in_three_seeds() -> None:
@@ -129,8 +105,3 @@ def test_a_change_of_a_fifth_is_seen_in_one_run_and_in_three_seeds() -> None:
 def test_runs_count_alike_however_many_records_they_have() -> None:
     runs = [Values(np.full(count, level), np.ones(count)) for count, level in ((5, 1.0), (50, 3.0))]
     assert draw(runs, 0).mean == 2.0
-
-
-def test_the_same_runs_give_the_same_interval() -> None:
-    values = [run(np.random.default_rng(3), 40, 0.5)]
-    assert np.array_equal(draw(values, 5).draws, draw(values, 5).draws)

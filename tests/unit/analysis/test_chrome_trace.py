@@ -57,15 +57,6 @@ def events(tmp_path: Path) -> list[dict[str, Any]]:
     return traced
 
 
-def test_every_process_and_thread_has_a_name(events: list[dict[str, Any]]) -> None:
-    named = {(e["name"], e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"].endswith("_name")}
-    assert named == {
-        ("process_name", 10, 1): "supervisor", ("thread_name", 10, 1): "supervisor",
-        ("process_name", 11, 1): "learner 0", ("thread_name", 11, 1): "learner 0", ("thread_name", 11, 2): "packer 0",
-        ("process_name", 12, 1): "collector 0", ("thread_name", 12, 1): "collector 0",
-    }  # fmt: skip
-
-
 def test_spans_are_in_microseconds_from_the_first_record_on(events: list[dict[str, Any]]) -> None:
     spans = {event["name"]: (event["ts"], event["dur"]) for event in events if event["ph"] == "X"}
     assert spans == {
@@ -141,12 +132,9 @@ def test_the_window_has_so_many_iterations_after_that_one(tmp_path: Path) -> Non
     assert sorted({name for name in names if name.startswith("iteration ")}) == [f"iteration {n}" for n in (3, 4, 5)]
 
 
-@pytest.mark.parametrize("ends_by", ["step", "close"])
-def test_a_profile_without_a_directory_is_a_warning(tmp_path: Path, ends_by: str) -> None:
+def test_a_profile_without_a_directory_is_a_warning(tmp_path: Path) -> None:
     warnings: list[str] = []
     profiler = Profiler(tmp_path / "deleted", at=1, count=1, warn=warnings.append)
-    profiler.step()
-    getattr(profiler, ends_by)()
     profiler.step()
     profiler.close()
     (warning,) = warnings

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -53,6 +52,11 @@ def test_seconds_continue_after_a_resume(tmp_path: Path) -> None:
     resumed = record(30) | {"wall_s": 0.5, "iteration": 5.0}
     run = write(tmp_path, record(10), record(20), resumed)
     assert run.columns["wall_s"].tolist() == [1.0, 2.0, 2.5]
+    for index, start in ((1, None), (2, 200), (3, 300)):  # a process may record where it resumes
+        session(tmp_path, index, after=start)
+    rows = [(200, 90, 3.0), (200, 0, 4.0), (300, 50, 5.0), (400, 60, 6.0)]
+    run = write(tmp_path, *(record(steps) | {"iteration": it, "wall_s": s} for steps, it, s in rows))
+    assert run.columns["wall_s"].tolist() == [3.0, 7.0, 8.0, 14.0]
 
 
 def test_a_resume_that_no_counter_shows_is_read_from_the_event_files(tmp_path: Path) -> None:
@@ -64,21 +68,6 @@ def test_a_resume_that_no_counter_shows_is_read_from_the_event_files(tmp_path: P
     )
     assert run.columns["wall_s"].tolist() == [2.0, 5.0, 6.0]
     assert run.is_steady.tolist() == [False, False, True]
-
-
-def test_a_resume_that_records_where_it_begins_counts_once(tmp_path: Path) -> None:
-    session(tmp_path, 1, after=None)
-    session(tmp_path, 2, after=200)
-    session(tmp_path, 3, after=300)
-    rows = [(200, 90, 3.0), (200, 0, 4.0), (300, 50, 5.0), (400, 60, 6.0)]
-    run = write(tmp_path, *(record(steps) | {"iteration": it, "wall_s": s} for steps, it, s in rows))
-    assert run.columns["wall_s"].tolist() == [3.0, 7.0, 8.0, 14.0]
-
-
-def test_the_warm_up_lasts_until_a_whole_window_has_seen_updates(tmp_path: Path) -> None:
-    updates = (0.0, 0.0, 3.0, 9.0, 15.0)
-    run = write(tmp_path, *(record(10 * k + 10, train__n_updates=n) for k, n in enumerate(updates)))
-    assert run.is_steady.tolist() == [False, False, False, True, True]
 
 
 def test_the_first_record_after_a_resume_is_a_warm_up_again(tmp_path: Path) -> None:
@@ -134,27 +123,13 @@ def test_the_evaluation_at_the_end_of_a_process_weighs_no_rate(tmp_path: Path) -
     assert run.steady("cpu/learner_pct").weight.tolist() == pytest.approx([10.0, 30.3, 10.0, 30.3])
 
 
-def test_a_record_without_a_key_has_no_value_of_it(tmp_path: Path) -> None:
-    run = write(tmp_path, record(10), record(20, rollout__ep_rew_mean=-4.0))
-    assert np.isnan(run.columns["rollout/ep_rew_mean"][0])
-    assert run.curve("rollout/ep_rew_mean").value.tolist() == [-4.0]
-    assert len(run.curve("eval/mean_reward").value) == 0
-
-
-@pytest.mark.parametrize(
-    ("files", "problem"),
-    [
-        ((), "neither metrics.jsonl nor events.out.tfevents"),
-        (("config.yaml",), "has no records yet"),
-        (("config.yaml", "metrics.jsonl"), "has no records yet"),
-        (("events.out.tfevents.1.x",), "has no records yet"),
-    ],
-)
-def test_a_directory_without_records_is_refused(tmp_path: Path, files: tuple[str, ...], problem: str) -> None:
-    for name in files:
-        (tmp_path / name).touch()
-    with pytest.raises(ConfigError, match=problem):
+def test_a_directory_without_records_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="neither metrics.jsonl nor events.out.tfevents"):
         read_run(tmp_path)
+    for name in ("events.out.tfevents.1.x", "config.yaml", "metrics.jsonl"):
+        (tmp_path / name).touch()
+        with pytest.raises(ConfigError, match="has no records yet"):
+            read_run(tmp_path)
 
 
 def write_events(directory: Path, *events: dict[str, Any], suffix: str = "") -> None:
@@ -205,9 +180,3 @@ def test_steps_that_a_restart_repeats_are_dropped_and_its_pause_does_not_count(t
     found = event_rows(tmp_path)
     assert [(row["step"], row["a"]) for row in found] == [(10.0, 1.0), (20.0, 2.0), (25.0, 9.0)]
     assert found[-1]["wall_s"] - found[1]["wall_s"] == 3.0
-
-
-def test_files_are_read_in_the_order_they_were_begun(tmp_path: Path) -> None:
-    for name in ("events.out.tfevents.999.b", "events.out.tfevents.1000.a"):
-        (tmp_path / name).touch()
-    assert [path.name.split(".")[3] for path in event_paths(tmp_path)] == ["999", "1000"]

@@ -21,13 +21,6 @@ def refusal(*words: str | Path) -> str:
     return str(refused.value)
 
 
-def test_runs_of_one_label_are_seeds(make_run: MakeRun) -> None:
-    one, two, other = make_run("one"), make_run("two", changes=SECOND_SEED), make_run("other")
-    first, second = read_runs([f"a={one}", f"a={two}", f"b={other}"])
-    assert (first.label, len(first.runs), first.has_seeds) == ("a", 2, True)
-    assert (second.label, len(second.runs), second.has_seeds) == ("b", 1, False)
-
-
 def test_a_run_without_a_label_is_named_by_the_unique_end_of_its_path(make_run: MakeRun) -> None:
     paths = [make_run("x/run"), make_run("y/run"), make_run("z")]
     assert list(paths_by_label([str(path) for path in paths])) == ["x/run", "y/run", "z"]
@@ -69,8 +62,9 @@ def test_a_label_that_mixes_configurations_is_refused_by_the_key(make_run: MakeR
 
 def test_where_a_run_lies_and_what_it_writes_may_differ_between_seeds(make_run: MakeRun) -> None:
     place = SECOND_SEED | {"log": {"every_s": 9.0}, "resume": "must", "checkpoint": {"every": 7, "keep": 3}}
-    first, _ = read_runs([f"a={make_run('one')}", f"a={make_run('other', changes=place)}", f"b={make_run('two')}"])
-    assert len(first.runs) == 2
+    first, second = read_runs([f"a={make_run('one')}", f"a={make_run('other', changes=place)}", f"b={make_run('two')}"])
+    assert (first.label, len(first.runs), first.has_seeds) == ("a", 2, True)
+    assert (second.label, len(second.runs), second.has_seeds) == ("b", 1, False)
 
 
 def test_other_tasks_are_compared_with_a_warning_and_other_settings_are_listed(make_run: MakeRun) -> None:

@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from offpolicy.analysis.trace_reader import (
-    RECORD_TYPE,
-    ThreadTrack,
-    overlap_of,
-    share_inside,
-)
+from offpolicy.analysis.trace_reader import RECORD_TYPE, ThreadTrack, overlap_of, share_inside
 from offpolicy.timing.ledger import trace_names
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 
@@ -27,21 +22,15 @@ def track(process: str, *spans: tuple[str, int, int]) -> ThreadTrack:
 LEARNER = track("learner 0", ("collector_wait", 0, 10), ("train", 10, 30), ("collector_wait", 30, 40), ("log", 40, 50))
 
 
-@pytest.mark.parametrize(
-    ("spans", "ratio"),
-    [
-        ([("env_step", 0, 10), ("learner_wait", 10, 30), ("env_step", 30, 40), ("learner_wait", 40, 50)], 0.0),
-        ([("env_step", 0, 30), ("learner_wait", 30, 40), ("env_step", 40, 50)], 1.0),
-        ([("learner_wait", 0, 20), ("env_step", 20, 40), ("learner_wait", 40, 50)], 0.5),
-    ],
-)
-def test_overlap_is_the_share_of_the_lesser_side_that_was_hidden(
-    spans: list[tuple[str, int, int]], ratio: float
-) -> None:
-    overlap = overlap_of([LEARNER], [track("collector 0", *spans)])
-    assert overlap is not None
-    assert overlap.one_ns == 30 * MS
-    assert overlap.ratio == pytest.approx(ratio)
+def test_overlap_is_the_share_of_the_lesser_side_that_was_hidden() -> None:
+    for ratio, *spans in (
+        (0.0, ("env_step", 0, 10), ("learner_wait", 10, 30), ("env_step", 30, 40), ("learner_wait", 40, 50)),
+        (1.0, ("env_step", 0, 30), ("learner_wait", 30, 40), ("env_step", 40, 50)),
+        (0.5, ("learner_wait", 0, 20), ("env_step", 20, 40), ("learner_wait", 40, 50)),
+    ):
+        overlap = overlap_of([LEARNER], [track("collector 0", *spans)])
+        assert overlap is not None
+        assert (overlap.one_ns, overlap.ratio) == (30 * MS, pytest.approx(ratio))
 
 
 def test_two_collectors_are_busy_when_either_is() -> None:

@@ -38,17 +38,14 @@ def test_a_curve_has_a_point_for_each_record_with_its_key(run: TrainedRun) -> No
     steps, values = run.curve("eval/mean_reward")
     assert steps.tolist() == [20, 30]
     assert values.tolist() == [-5.0, -3.0]
+    with pytest.raises(ConfigError, match="key: got 'eval/reward', allowed one of env_steps, eval/mean_reward"):
+        run.curve("eval/reward")
 
 
 def test_curves_are_aligned_and_hold_numbers_only(run: TrainedRun) -> None:
     assert set(run.curves) == {"env_steps", "eval/mean_reward"}
     assert run.curves["env_steps"].dtype == np.float64
     np.testing.assert_array_equal(run.curves["eval/mean_reward"], [np.nan, -5.0, -3.0])
-
-
-def test_an_unknown_key_is_answered_with_the_known_ones(run: TrainedRun) -> None:
-    with pytest.raises(ConfigError, match="key: got 'eval/reward', allowed one of env_steps, eval/mean_reward"):
-        run.curve("eval/reward")
 
 
 def test_a_run_that_has_not_ended_has_no_summary(run: TrainedRun) -> None:
@@ -77,17 +74,15 @@ def test_a_run_is_found_from_another_working_directory(run: TrainedRun, monkeypa
     assert found.curves["env_steps"].tolist() == [10, 20, 30]
 
 
-def test_a_directory_without_a_configuration_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_run_is_neither_read_nor_loaded(tmp_path: Path) -> None:
+    """It ended in a `TypeError` of `os.fspath`."""
+    given: list[tuple[Any, str]] = [(None, "None"), (b"run", "a bytes"), (RunConfig(), "a RunConfig")]
+    for call in (TrainedRun.read, load):
+        for one, got in given:
+            with pytest.raises(ConfigError, match=f"^run: got {got}, allowed a directory, latest, the beginning of a"):
+                call(one)
     with pytest.raises(ConfigError, match="allowed the directory of a run"):
         TrainedRun.read(tmp_path)
-
-
-@pytest.mark.parametrize(("given", "got"), [(None, "None"), (b"run", "a bytes"), (RunConfig(), "a RunConfig")])
-def test_what_is_no_run_is_neither_read_nor_loaded(given: Any, got: str) -> None:
-    """It ended in a `TypeError` of `os.fspath`."""
-    for call in (TrainedRun.read, load):
-        with pytest.raises(ConfigError, match=f"^run: got {got}, allowed a directory, latest, the beginning of a run"):
-            call(given)
 
 
 def test_a_run_that_was_read_is_a_run(run: TrainedRun) -> None:
@@ -96,12 +91,9 @@ def test_a_run_that_was_read_is_a_run(run: TrainedRun) -> None:
         load(run)
 
 
-def test_a_frame_is_made_of_the_curves(run: TrainedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_is_made_of_the_curves_by_pandas(run: TrainedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=sorted))
     assert run.frame() == ["env_steps", "eval/mean_reward"]
-
-
-def test_a_frame_needs_pandas(run: TrainedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ConfigError, match="pip install pandas"):
         run.frame()

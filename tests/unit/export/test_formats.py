@@ -14,9 +14,9 @@ from gymnasium import spaces
 from offpolicy.algos.registry import make_policy
 from offpolicy.config.overrides import load_config
 from offpolicy.envs.spaces import describe
-from offpolicy.errors import ConfigError, SaveError
+from offpolicy.errors import ConfigError
 from offpolicy.export.env_policy import EnvPolicy
-from offpolicy.export.formats import Runner, check_names, onnx_runner, write_onnx, write_torch
+from offpolicy.export.formats import Runner, check_names, write_onnx, write_torch
 from offpolicy.export.parity import LIMIT, difference, inputs_of
 from tests.unit.export.conftest import KINDS, ODD, MakeScene, Scene
 
@@ -65,9 +65,3 @@ def test_a_part_of_the_observation_named_like_an_output_is_refused(acted: spaces
         check_names("--onnx", module)
     run = write_torch(module, io.BytesIO())
     assert run({name: np.zeros((3, 2), np.float32) for name in module.input_names})["action"].shape[0] == 3
-
-
-@pytest.mark.parametrize("content", [b"", b"no model"])
-def test_bytes_that_are_no_model_are_refused(content: bytes) -> None:
-    with pytest.raises(SaveError, match="onnxruntime refuses the file"):
-        onnx_runner(content)

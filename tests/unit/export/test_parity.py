@@ -12,12 +12,7 @@ import torch
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.export.formats import Runner
-from offpolicy.export.parity import (
-    LIMIT,
-    difference,
-    random_observations,
-    visited_observations,
-)
+from offpolicy.export.parity import LIMIT, difference, random_observations, visited_observations
 from tests.unit.export.conftest import MakeScene, Scene
 
 
@@ -61,12 +56,11 @@ def test_another_choice_counts_by_how_much_less_likely_it_is(make_scene: MakeSce
     assert other == pytest.approx(np.abs(chances[:, 0] - chances[:, 1]).max(), rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "value"),
-    [("sac", "action", np.nan), ("sac_discrete", "action", 7), ("sac_discrete", "probability", np.nan)],
-)
-def test_what_is_no_action_is_infinitely_far(kind: str, name: str, value: float, make_scene: MakeScene) -> None:
-    assert math.isinf(far(make_scene(kind), lambda outputs: outputs | {name: np.full_like(outputs[name], value)}))
+def test_what_is_no_action_is_infinitely_far(make_scene: MakeScene) -> None:
+    nothing = far(make_scene("sac"), lambda found: {"action": found["action"] * np.nan})
+    unknown = far(make_scene("sac_discrete"), lambda found: found | {"action": found["action"] + 7})
+    assert math.isinf(nothing)
+    assert math.isinf(unknown)
 
 
 def test_visited_observations_are_those_of_an_evaluation() -> None:
