@@ -7,6 +7,7 @@ on the same clock.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -100,31 +101,24 @@ def _events(tracks: Sequence[ThreadTrack], start_ns: int, more: Iterable[Event])
         yield json.dumps({**where, "name": "thread_sort_index", "args": {"sort_index": tid}})
         places.append(f'"pid":{track.pid},"tid":{tid}')
         published |= {version: (places[-1], at) for at, version in track.marks(Mark.PUBLISHED)}
-    arrow_id = 0
+    arrows = itertools.count(1)
     for place, track in zip(places, tracks, strict=True):
-        yield from _spans(track, place, start_ns)
-        for at, version in track.marks(Mark.APPLIED):
-            if version in published:
-                begins, begins_at = published[version]
-                arrow_id += 1
-                arrow = f'"cat":"weights","name":"weights {version}","id":{arrow_id}'
+        names = [json.dumps(name) for name in track.names]
+        for at, value, name, kind, _ in track.records.tolist():  # as text, not dictionaries: there can be two million
+            when = us(at - start_ns)
+            if kind == Kind.SPAN:
+                yield f'{{"ph":"X",{place},"ts":{when},"dur":{us(value)},"name":{names[name]}}}'
+            elif kind == Kind.COUNTER:
+                level = f"{{{names[name]}:{value / 1000.0:g}}}"
+                yield f'{{"ph":"C",{place},"ts":{when},"name":{names[name]},"args":{level}}}'
+            elif track.names[name] == Mark.APPLIED and value in published:
+                begins, begins_at = published[value]
+                arrow = f'"cat":"weights","name":"weights {value}","id":{next(arrows)}'
                 yield f'{{"ph":"s",{begins},"ts":{us(begins_at - start_ns)},{arrow}}}'
-                yield f'{{"ph":"f","bp":"e",{place},"ts":{us(at - start_ns)},{arrow}}}'
+                yield f'{{"ph":"f","bp":"e",{place},"ts":{when},{arrow}}}'
     yield from map(json.dumps, more)
 
 
 def us(ns: int) -> str:
     """Returns nanoseconds as microseconds, exactly."""
     return f"{ns // 1000}.{ns % 1000:03d}"
-
-
-def _spans(track: ThreadTrack, place: str, start_ns: int) -> Iterator[str]:
-    """Yields spans and counters, as text rather than dictionaries: there can be two million."""
-    names = [json.dumps(name) for name in track.names]
-    for at, value, name, kind, _ in track.records.tolist():
-        when = us(at - start_ns)
-        if kind == Kind.SPAN:
-            yield f'{{"ph":"X",{place},"ts":{when},"dur":{us(value)},"name":{names[name]}}}'
-        elif kind == Kind.COUNTER:
-            level = f"{{{names[name]}:{value / 1000.0:g}}}"
-            yield f'{{"ph":"C",{place},"ts":{when},"name":{names[name]},"args":{level}}}'

@@ -162,7 +162,7 @@ def boxes_in(track: ThreadTrack, window: tuple[int, int]) -> dict[str, Times]:
     begin, end = window
     boxes = {}
     for phase in PHASES[kind_of(track)]:
-        starts, stops = track.spans(phase) if phase in track.names else np.zeros((2, 0), np.int64)
+        starts, stops = track.spans(phase)
         low, high = np.maximum(starts, begin), np.minimum(stops, end)
         is_wide = high - low >= LEAST_WIDTH * (end - begin)
         boxes[phase] = np.stack([low - begin, high - low], axis=1)[is_wide]

@@ -74,11 +74,6 @@ class RunRecords:
     notes: tuple[str, ...]  # where a key is not quite what its name of today says
     unlike: frozenset[str] = frozenset()  # keys that hold other work than those of today's name
 
-    @property
-    def last_env_steps(self) -> float:
-        """Env steps of the last record."""
-        return float(self.columns["env_steps"][-1])
-
     def steady(self, key: str) -> Values:
         """Returns the values of a phase or rate after the warm-up, weighted by what they divide by in their windows.
 

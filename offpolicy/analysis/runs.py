@@ -45,7 +45,7 @@ class LabelledRuns:
     @property
     def last_env_steps(self) -> float:
         """The env steps that all of its runs have reached."""
-        return min(run.last_env_steps for run in self.runs)
+        return min(float(run.columns["env_steps"][-1]) for run in self.runs)
 
     @property
     def has_env_steps(self) -> bool:
@@ -61,8 +61,8 @@ class LabelledRuns:
     def descheduled(self) -> dict[str, float]:
         """The share of the wall without a core, by side, of the run that had most of it; without what none recorded."""
         found = {side: [run.steady(key) for run in self.runs] for side, key in DESCHEDULED.items()}
-        known = {side: [values.mean / 100.0 for values in runs if len(values.value)] for side, runs in found.items()}
-        return {side: max(shares) for side, shares in known.items() if shares}
+        known = {side: [values.mean for values in runs if len(values.value)] for side, runs in found.items()}
+        return {side: max(percents) / 100.0 for side, percents in known.items() if percents}
 
     @property
     def is_contended(self) -> bool:

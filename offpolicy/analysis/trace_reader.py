@@ -38,16 +38,17 @@ class ThreadTrack:
 
     def spans(self, *phases: str) -> tuple[Times, Times]:
         """Returns starts and stops, in ns, of the spans of these names; of all names where none is given."""
-        of_name = np.isin(self.records["name"], [self.names.index(phase) for phase in phases])
-        chosen = self.records[(self.records["kind"] == Kind.SPAN) & (of_name | (not phases))]
+        chosen = self._of(Kind.SPAN, phases or self.names)
         return chosen["at"], chosen["at"] + chosen["value"]
 
     def marks(self, name: str) -> list[tuple[int, int]]:
         """Returns instants, in ns, and values of a mark."""
-        if name not in self.names:
-            return []
-        chosen = (self.records["kind"] == Kind.MARK) & (self.records["name"] == self.names.index(name))
-        return [(int(at), int(value)) for at, value in self.records[chosen][["at", "value"]].tolist()]
+        found: list[tuple[int, int]] = self._of(Kind.MARK, (name,))[["at", "value"]].tolist()
+        return found
+
+    def _of(self, kind: Kind, names: Sequence[str]) -> NDArray[np.void]:
+        numbers = [number for number, name in enumerate(self.names) if name in names]
+        return self.records[(self.records["kind"] == kind) & np.isin(self.records["name"], numbers)]
 
     def work(self) -> tuple[Times, Times]:
         """Returns the spans in which the thread worked rather than waited."""

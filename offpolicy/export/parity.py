@@ -53,11 +53,12 @@ def difference(run: Runner, module: EnvPolicy, codec: Codec, policy: Policy, obs
     where that is above `LIMIT`, as it is for float16. Of discrete actions: the largest difference of a probability, or,
     where another action is chosen, how much likelier the policy's own choice is.
     """
-    found = run(inputs_of(module, obs))
+    inputs = inputs_of(module, obs)
+    found = run(inputs)
     with torch.inference_mode():
         decided = policy.act(torch.from_numpy(obs)).numpy()
     if codec.spec.choices:
-        worst = _of_choices(found, module, codec, obs, decided)
+        worst = _of_choices(found, module, codec, inputs, decided)
     else:
         own, got = action_map(codec)(decided), found[ACTION].reshape(len(obs), -1)  # [N, A]
         whole = np.asarray(codec.spec.action_high) - np.asarray(codec.spec.action_low)
@@ -76,12 +77,12 @@ def inputs_of(module: EnvPolicy, obs: Float32) -> dict[str, Array]:
     }
 
 
-def _of_choices(found: Mapping[str, Array], module: EnvPolicy, codec: Codec, obs: Float32, decided: Float32) -> float:
+def _of_choices(
+    found: Mapping[str, Array], module: EnvPolicy, codec: Codec, inputs: Mapping[str, Array], decided: Float32
+) -> float:
     with torch.inference_mode():
-        parts = inputs_of(module, obs).values()
-        own: Float64 = module(*map(torch.from_numpy, parts))[1].double().numpy()
-    first = np.asarray(codec.spec.action_low, np.int64)
-    chosen = found[ACTION].reshape(len(obs), -1) - first
+        own: Float64 = module(*map(torch.from_numpy, inputs.values()))[1].double().numpy()
+    chosen = found[ACTION].reshape(len(own), -1) - np.asarray(codec.spec.action_low, np.int64)
     worst, begin = float(np.abs(found[PROBABILITY] - own).max()), 0
     for choice, count in enumerate(codec.spec.choices):
         probability = own[:, begin : begin + count]
