@@ -1,9 +1,8 @@
 """Percentile bootstrap intervals (Efron 1979): of means over independent episodes, and of means over records.
 
 Records of a run are autocorrelated, so they are drawn in blocks (circular block bootstrap, Politis and Romano
-1992) that are a fixed fraction of the run (fixed b, Kiefer and Vogelsang 2005). Of several runs, runs are drawn
-first, then the blocks within each. The spread of few units is itself uncertain: every draw's distance from the mean
-is widened as Student's t is against the normal distribution.
+1992) that are a fixed fraction of the run (fixed b, Kiefer and Vogelsang 2005); of several runs, runs are drawn first.
+Few units have an uncertain spread: every draw is widened as Student's t is against the normal distribution.
 """
 
 from __future__ import annotations

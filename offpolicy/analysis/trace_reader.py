@@ -133,12 +133,7 @@ class Overlap:
 
     one_ns: int  # the one side worked
     other_ns: int  # the other side worked
-    either_ns: int  # at least one of them did
-
-    @property
-    def both_ns(self) -> int:
-        """Both worked at the same time."""
-        return self.one_ns + self.other_ns - self.either_ns
+    both_ns: int  # both worked at the same time
 
     @property
     def ratio(self) -> float:
@@ -167,4 +162,5 @@ def _overlap(
         return None
     first, second = _union(one, window), _union(other, window)
     covered = (first, second, _union([first, second], window))
-    return Overlap(*(int((stops - starts).sum()) for starts, stops in covered))
+    one_ns, other_ns, either_ns = (int((stops - starts).sum()) for starts, stops in covered)
+    return Overlap(one_ns, other_ns, one_ns + other_ns - either_ns)

@@ -59,7 +59,7 @@ def train(
     trust: bool = False,
     **values: Any,  # Any: checked with all others
 ) -> TrainedRun:
-    """Trains, in processes of its own, and returns the run at its end: `train("algo=sac", "env=pendulum", seed=3)`.
+    """Trains, in other processes, and returns the run at its end: `train("algo=sac", "env=pendulum", seed=3)`.
 
     Takes what `configure` takes, or the `RunConfig` that it returns. `callbacks` are objects, see `offpolicy.Callback`,
     or `module:Name`, called beside those of the configuration with what the run reports. In a notebook a line of

@@ -23,7 +23,6 @@ Runner = Callable[[Mapping[str, Array]], dict[str, Array]]  # inputs by name to 
 
 EXTRA = ("onnx", "onnxscript", "onnxruntime")
 EXAMPLE_ROWS = 2  # of the traced call: torch.export takes a batch of 1 for a constant
-_NOISY = ("torch.onnx", "torch.onnx._internal.exporter", "onnxscript", "onnx_ir")
 
 
 def require_onnx() -> None:
@@ -105,13 +104,11 @@ def traced(module: EnvPolicy) -> torch.export.ExportedProgram:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keeps the exporters' notes about packages that are not installed, and about themselves, from the user."""
-    levels = {name: logging.getLogger(name).level for name in _NOISY}
-    for name in _NOISY:
-        logging.getLogger(name).setLevel(logging.ERROR)
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+        logging.disable(before)

@@ -57,12 +57,16 @@ def events(tmp_path: Path) -> list[dict[str, Any]]:
     return traced
 
 
-def test_spans_are_in_microseconds_from_the_first_record_on(events: list[dict[str, Any]]) -> None:
+def test_spans_are_in_microseconds_from_the_first_record_on_and_counters_keep_their_level(
+    events: list[dict[str, Any]],
+) -> None:
     spans = {event["name"]: (event["ts"], event["dur"]) for event in events if event["ph"] == "X"}
     assert spans == {
         "train": (0.0, 4000.0), "weight_publish": (4000.0, 2000.0), "pack": (1000.0, 1000.001),
         "weight_apply": (6000.0, 1000.0),
     }  # fmt: skip
+    [counter] = [event for event in events if event["ph"] == "C"]
+    assert (counter["name"], counter["args"]) == ("update debt", {"update debt": -1.5})
 
 
 def test_an_arrow_leads_from_publication_to_application_of_a_version(events: list[dict[str, Any]]) -> None:
@@ -70,11 +74,6 @@ def test_an_arrow_leads_from_publication_to_application_of_a_version(events: lis
     assert (start["pid"], start["ts"], end["pid"], end["ts"]) == (11, 5000.0, 12, 6000.0)
     assert start["id"] == end["id"]
     assert end["name"] == "weights 3"  # who published 99 is not known
-
-
-def test_a_counter_keeps_its_level(events: list[dict[str, Any]]) -> None:
-    [counter] = [event for event in events if event["ph"] == "C"]
-    assert (counter["name"], counter["args"]) == ("update debt", {"update debt": -1.5})
 
 
 def fill(directory: Path, thread: str, phases: tuple[str, ...], mark: Mark, iterations: int) -> None:

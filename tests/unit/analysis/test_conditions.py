@@ -51,15 +51,10 @@ def test_another_text_is_refused_with_what_is_allowed() -> None:
 
 def test_a_change_fails_only_if_its_whole_interval_is_beyond_the_bound(make_run: MakeRun) -> None:
     compared = read(make_run("one"), make_run("two", train=13.0))  # thru 1000/12 and 1000/15: -20 %
-    assert outcomes("perf/steps_per_sec<-5%", compared) == [Answer.FAILED]
+    assert outcomes("perf/steps_per_sec<-5%", [*compared, compared[0]]) == [Answer.FAILED, Answer.PASSED]
     assert outcomes("perf/steps_per_sec<-30%", compared) == [Answer.PASSED]
     assert outcomes("timing/learner_train_ms>25%", compared) == [Answer.FAILED]
-
-
-def test_the_line_has_the_expression_both_values_and_the_interval(make_run: MakeRun) -> None:
-    (result,) = check_conditions(
-        parse_conditions(["perf/steps_per_sec<-5%"]), read(make_run("one"), make_run("two", train=13.0))
-    )
+    (result,) = check_conditions(parse_conditions(["perf/steps_per_sec<-5%"]), compared)
     line = r"failed: perf/steps_per_sec<-5%: two 66\.\d+ against one 83\.\d+, -(19|20)\.\d% \[-2\d\.\d%, -1\d\.\d%\]"
     assert re.fullmatch(line, result.line)
 
@@ -86,8 +81,3 @@ def test_what_was_not_recorded_or_has_no_interval_is_not_passed(make_run: MakeRu
     compared = read(make_run("one"), make_run("two", returns=np.zeros(40)))
     assert outcomes("perf/samples_per_sec<-5%", compared) == [Answer.REFUSED]
     assert outcomes("rollout/ep_rew_mean<-5", compared) == [Answer.REFUSED]
-
-
-def test_every_label_is_compared_with_the_first(make_run: MakeRun) -> None:
-    compared = read(make_run("one"), make_run("two"), make_run("three", train=13.0))
-    assert outcomes("perf/steps_per_sec<-5%", compared) == [Answer.PASSED, Answer.FAILED]

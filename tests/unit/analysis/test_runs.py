@@ -21,12 +21,11 @@ def refusal(*words: str | Path) -> str:
     return str(refused.value)
 
 
-def test_a_run_without_a_label_is_named_by_the_unique_end_of_its_path(make_run: MakeRun) -> None:
+def test_a_run_without_a_label_is_named_by_the_unique_end_of_its_path_also_with_an_equals_sign(
+    make_run: MakeRun,
+) -> None:
     paths = [make_run("x/run"), make_run("y/run"), make_run("z")]
     assert list(paths_by_label([str(path) for path in paths])) == ["x/run", "y/run", "z"]
-
-
-def test_a_directory_with_an_equals_sign_in_its_name_is_a_directory(make_run: MakeRun) -> None:
     path = make_run("lr=0.1")
     assert paths_by_label([str(path)]) == {"lr=0.1": [path]}
     assert paths_by_label([f"low={path}"]) == {"low": [path]}

@@ -32,8 +32,8 @@ HORA = SpaceSpec(
 
 def loaded(spec: SpaceSpec, **algo: Any) -> LoadedPolicy:
     """The policy of a run that was saved right at its beginning."""
-    others = {} if algo.get("name") in (None, "td3") else ROLLOUTS
-    others = others if algo.get("stage") != "adapt" else {**ROLLOUTS, "teacher": "runs/teacher"}
+    others: dict[str, Any] = {"runner": {"name": "appo"}} if algo else {}
+    others |= {"teacher": "runs/teacher"} if algo.get("stage") == "adapt" else {}
     config = RunConfig.from_mapping({"algo": algo, **others})
     torch.manual_seed(3)
     network = make_policy(config.algo, spec)
@@ -41,9 +41,6 @@ def loaded(spec: SpaceSpec, **algo: Any) -> LoadedPolicy:
         path=Path("run"), checkpoint=SimpleNamespace(env_steps=7), spec=spec, policy=lambda: network
     )
     return LoadedPolicy(saved, 0)  # type: ignore[arg-type]  # what it reads of a saved run
-
-
-ROLLOUTS: dict[str, Any] = {"runner": {"name": "appo"}}
 
 
 def test_one_observation_has_one_action_and_many_have_many() -> None:
