@@ -147,10 +147,10 @@ def mean_of_runs(labelled: LabelledRuns, key: str) -> float:
 
 def _phases(compared: Sequence[LabelledRuns], side: str, wall_key: str, wall_row: str) -> list[ComparedRow]:
     """Returns the phases of one clock, its wall, and the sums that some label recorded in place of phases."""
-    walls = [mean_of_runs(labelled, wall_key) for labelled in compared]
-    least = LEAST_OF_WALL * next((wall for wall in walls if not math.isnan(wall)), 0.0)
-    rows = _steady_rows(compared, {key: (row, TIME) for key, row in phase_rows(side).items()}, least)
     sums = _steady_rows(compared, {wall_key: (wall_row, TIME)}, shown_from=0.0)
+    walls = [cell.value for row in sums for cell in row.cells if not math.isnan(cell.value)]
+    least = LEAST_OF_WALL * walls[0] if walls else 0.0
+    rows = _steady_rows(compared, {key: (row, TIME) for key, row in phase_rows(side).items()}, least)
     runs = [run for labelled in compared for run in labelled.runs]
     for key, title in composite_rows(side).items():
         parts = COMPOSITES[key][1]

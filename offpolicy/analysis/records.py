@@ -77,7 +77,7 @@ class RunRecords:
     def steady(self, key: str) -> Values:
         """Returns the values of a phase or rate after the warm-up, weighted by what they divide by in their windows.
 
-        So their mean is that of all windows together. What no record says the amount of is weighted by seconds.
+        Their mean is so that of all windows together; what no record says the amount of is weighted by seconds.
         """
         if key == ROLLOUT_KEY and self.vocabulary.name == OWN_VOCABULARY:
             return self._rollouts()

@@ -48,7 +48,8 @@ class ThreadTrack:
 
     def _of(self, kind: Kind, names: Sequence[str]) -> NDArray[np.void]:
         numbers = [number for number, name in enumerate(self.names) if name in names]
-        return self.records[(self.records["kind"] == kind) & np.isin(self.records["name"], numbers)]
+        is_chosen: NDArray[np.bool_] = (self.records["kind"] == kind) & np.isin(self.records["name"], numbers)
+        return self.records[is_chosen]
 
     def work(self) -> tuple[Times, Times]:
         """Returns the spans in which the thread worked rather than waited."""

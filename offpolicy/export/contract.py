@@ -44,15 +44,10 @@ def describe_ports(module: EnvPolicy, codec: Codec, env: Env, env_id: str) -> di
         port = {"name": name, "dtype": "float32", "shape": [BATCH, *part.shape], "env_dtype": part.dtype}
         inputs.append({**port, "low": _finite(space.low), "high": _finite(space.high), "units": units.get(name)})
     spec = codec.spec
-    action = {
-        "name": ACTION,
-        "dtype": "int64" if spec.choices else codec.action_dtype,
-        "shape": [BATCH, *codec.action_shape],
-        "low": list(spec.action_low),
-        "high": list(spec.action_high),
-        "units": units.get(ACTION),
-    }
-    outputs: list[dict[str, Any]] = [action]
+    dtype = "int64" if spec.choices else codec.action_dtype
+    action = {"name": ACTION, "dtype": dtype, "shape": [BATCH, *codec.action_shape]}
+    bounds = {"low": list(spec.action_low), "high": list(spec.action_high)}
+    outputs: list[dict[str, Any]] = [{**action, **bounds, "units": units.get(ACTION)}]
     if spec.choices:
         shape = [BATCH, sum(spec.choices)]
         chances = {"name": PROBABILITY, "dtype": "float32", "shape": shape, "low": 0.0, "high": 1.0, "units": "1"}

@@ -78,10 +78,8 @@ def test_the_first_record_after_a_resume_is_a_warm_up_again(tmp_path: Path) -> N
 
 
 def test_an_evaluation_counts_once_and_where_its_policy_was(tmp_path: Path) -> None:
-    first, second = (
-        {"eval/mean_reward": -5.0, "eval/env_steps": 8.0},
-        {"eval/mean_reward": -3.0, "eval/env_steps": 28.0},
-    )
+    first = {"eval/mean_reward": -5.0, "eval/env_steps": 8.0}
+    second = {"eval/mean_reward": -3.0, "eval/env_steps": 28.0}
     run = write(tmp_path, record(10) | first, record(20) | first, record(30) | second)
     curve = run.curve("eval/mean_reward")
     assert (curve.env_steps.tolist(), curve.value.tolist()) == ([8.0, 28.0], [-5.0, -3.0])
