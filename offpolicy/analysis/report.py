@@ -138,8 +138,7 @@ def html(report: Report, png: bytes) -> str:
     """Returns one page that needs no other file."""
     tables = ""
     for section in report.sections:
-        head = "".join(f"<th>{escape(text)}</th>" for text in (section.title, *report.labels))
-        rows = ""
+        rows, head = "", "".join(f"<th>{escape(text)}</th>" for text in (section.title, *report.labels))
         for row in section.rows:
             cells = f"<td>{escape(row.title)}</td>"
             for value, change, verdict in (texts_of(cell, row.is_relative) for cell in row.cells):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, TypedDict, Unpack, overload
 from offpolicy.analysis import report as pages
 from offpolicy.analysis.report import Report
 from offpolicy.analysis.runs import read_labelled, read_runs
-from offpolicy.api.runs import AnyRun, TrainedRun, finite_number, kind, path_of, plain_value, whole_number
+from offpolicy.api.runs import AnyRun, TrainedRun, kind, path_of, plain_value, whole_number
 from offpolicy.commands.compare import report_of
 from offpolicy.commands.options import PolicyChoice
 from offpolicy.errors import ConfigError
@@ -154,7 +155,8 @@ def compare(
     if isinstance(runs, str) or not isinstance(runs, Iterable):
         got = "one" if isinstance(runs, str | Path | TrainedRun) else kind(runs)
         raise ConfigError(f"run: got {got}, allowed a list or a mapping of two or more: compare([run, other])")
-    reference = None if reference is None else finite_number("reference", reference)
+    if reference is not None and not math.isfinite(reference):
+        raise ConfigError(f"reference: got {reference!r}, allowed a finite number")
     if not isinstance(runs, Mapping):
         return Comparison(report_of(read_runs([str(path_of(run)) for run in runs]), reference))
     named: dict[str, list[Path]] = {}

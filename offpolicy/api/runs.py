@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -140,14 +139,6 @@ def whole_number(name: str, given: object, least: int) -> int:
     if type(number) is int and number >= least:  # not a bool
         return number
     raise ConfigError(f"{name}: got {number!r}, allowed a whole number in [{least}, inf)")
-
-
-def finite_number(name: str, given: object) -> float:
-    """Returns a number, also one of NumPy's. Raises `ConfigError` for anything else, NaN and Inf."""
-    number = plain_value(given)
-    if type(number) in (int, float) and abs(number) <= sys.float_info.max:
-        return float(number)  # not math.isfinite: it raises for 10**400
-    raise ConfigError(f"{name}: got {number!r}, allowed a finite number")
 
 
 def plain_value(value: Any) -> Any:  # Any: a value of a Python program, and one of the configuration

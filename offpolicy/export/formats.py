@@ -43,7 +43,9 @@ def check_names(option: str, module: EnvPolicy) -> None:
 
 
 def write_onnx(module: EnvPolicy, file: IO[bytes]) -> Runner:
-    """Writes the policy as ONNX and returns what onnxruntime makes of the written bytes. Raises `SaveError`."""
+    """Writes the policy as ONNX and returns what onnxruntime makes of the bytes, on one thread. Raises `SaveError`."""
+    import onnxruntime
+
     with _quiet():
         program: Any = torch.onnx.export(  # Any: `ONNXProgram | None`, None only for the old exporter
             traced(module), input_names=module.input_names, output_names=module.output_names, dynamo=True,
@@ -57,13 +59,6 @@ def write_onnx(module: EnvPolicy, file: IO[bytes]) -> Runner:
                 dim.dim_param = BATCH
     content: bytes = model.SerializeToString()
     file.write(content)
-    return onnx_runner(content)
-
-
-def onnx_runner(content: bytes) -> Runner:
-    """Returns the policy of an ONNX file's bytes, on one thread of the CPU. Raises `SaveError` if it cannot be run."""
-    import onnxruntime
-
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     try:
