@@ -12,7 +12,7 @@ from offpolicy.collect.collector import Collector
 from offpolicy.collect.policy import CollectorPolicy
 from offpolicy.collect.replay_writer import ReplayWriter, Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
-from offpolicy.collect.snapshot import restore_snapshot
+from offpolicy.collect.snapshot import restore_snapshot, take_snapshot
 from offpolicy.envs.vector import make_vector
 from offpolicy.nets.policy import flat_size
 from offpolicy.processes.child import ChildContext
@@ -81,6 +81,7 @@ def main(child: ChildContext) -> None:
         ledger=ledger,
         send=child.send,
         snapshot_dir=Path(job.run_dir) / f"{SNAPSHOT_DIR}-collector-{index}",
+        take_snapshot=take_snapshot,
         start_steps=steps_per_collector(job.start_step, num_collectors),
     )
     collector.reset_all("collector", number)

@@ -153,7 +153,7 @@ def train_run(
                 kept.drop()
                 sys.stdout.write(already_complete(run.path, run.checkpoint.env_steps, plan.cfg) + "\n")
                 return Ended(EXIT_OK, run.path, None)
-            cfg = _run_config(plan, run, spec)
+            cfg = run_config(plan, run, spec)
             provenance = Provenance.of_this_process(unix_s())
             provenance.note(run.path / "config.yaml", plugins_of(cfg))
             if host.index == 0:
@@ -225,7 +225,7 @@ def _from_checkpoint(job: WorkerSpec, checkpoint: Checkpoint) -> WorkerSpec:
     return replace(job, start_step=steps, checkpoint=steps, last_eval_step=state.last_eval_step)
 
 
-def _run_config(plan: LaunchPlan, run: RunDir, spec: SpaceSpec) -> RunConfig:
+def run_config(plan: LaunchPlan, run: RunDir, spec: SpaceSpec) -> RunConfig:
     """Writes and returns the configuration of the claimed run. Raises `ConfigError` if it cannot continue this way."""
     cfg = replace(plan.cfg, run_dir=str(run.path))
     if run.checkpoint is not None:

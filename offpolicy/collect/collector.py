@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from offpolicy.collect.policy import CollectorPolicy
 from offpolicy.collect.replay_writer import BadRowError, Writer
-from offpolicy.collect.snapshot import take_snapshot
 from offpolicy.config.schema import RunConfig
 from offpolicy.envs.env_adapter import VectorAdapter
 from offpolicy.errors import EnvFailure, EnvWorkerKilled, NumericsError
@@ -49,6 +48,7 @@ class Collector:
     ledger: Ledger
     send: Callable[..., None]  # a message, `send(kind, **fields)`, to the supervisor
     snapshot_dir: Path
+    take_snapshot: Callable[[Collector], OSError | None]  # writes there; returns what the disk refused
     start_steps: int = 0  # of each collector in the checkpoint that the run goes on from
     words: Words = field(init=False)  # its own of the control page
     obs: Float32 = field(init=False)  # [N, O] to act on next
@@ -119,7 +119,7 @@ class Collector:
         """Takes the requested snapshot; announces that it is on disk, or what the disk refused."""
         self.words[CollectorWord.IS_SAVING] = 1
         self.words[CollectorWord.PROGRESS] += 1
-        error = take_snapshot(self)
+        error = self.take_snapshot(self)
         self.words[CollectorWord.IS_SAVING] = 0
         self.words[CollectorWord.PROGRESS] += 1
         self.words[CollectorWord.SNAPSHOT_ERRNO] = (error.errno or errno.EIO) if error else 0

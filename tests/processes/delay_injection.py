@@ -73,10 +73,11 @@ def collector_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.envs.env_adapter import EnvAdapter
     from offpolicy.envs.vector import NativeVector
     from offpolicy.envs.worker_pool import Workers
+    from runners import collector as runner
 
     return {
         "handshake": ((collector.Collector, "announce"),),
-        "snapshot": ((collector, "take_snapshot"),),
+        "snapshot": ((runner, "take_snapshot"),),
         "weight_apply": ((CollectorPolicy, "refresh"),),
         "action_select": ((CollectorPolicy, "act"),),
         "env_step": ((EnvAdapter, "step"), (NativeVector, "step"), (Workers, "step")),

@@ -85,9 +85,9 @@ def test_a_run_does_not_go_on_with_other_spaces_of_the_same_size(tmp_path: Path,
     plan: Any = SimpleNamespace(cfg=config())
     if refusal:
         with pytest.raises(ConfigError, match=f"(?s){refusal}.*the spaces of the run .* cannot change when it goes on"):
-            train._run_config(plan, run, new)
+            train.run_config(plan, run, new)
     else:
-        train._run_config(plan, run, new)
+        train.run_config(plan, run, new)
     assert read_spec(tmp_path) == (old if refusal else new)
 
 

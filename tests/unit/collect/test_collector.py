@@ -128,6 +128,7 @@ def make(*, index: int = 0, num_collectors: int = 1, config: Any = None, **parts
         "ledger": NullLedger(CollectorPhase),
         "send": lambda kind, text: None,
         "snapshot_dir": Path("none"),
+        "take_snapshot": lambda collector: None,
     }
     collector = Collector(**{**defaults, **parts})
     collector.obs = np.zeros((2, 1), np.float32)
@@ -278,14 +279,14 @@ class Learner(SimpleNamespace):
         return True
 
 
-def test_handshake_idleness_and_snapshots_are_phases_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handshake_idleness_and_snapshots_are_phases_of_their_own() -> None:
     """A snapshot comes before the next step, and holds the collector until the checkpoint is on disk."""
     clock = FakeClock()
     ledger = Ledger(CollectorPhase, clock)
     ledger.end_warmup()
     learner = Learner(clock=clock, actions=[])
     collector = make(ledger=ledger, wake_event=learner, to_wake=[SimpleNamespace(set=lambda: clock.advance(3))])
-    monkeypatch.setattr("offpolicy.collect.collector.take_snapshot", lambda collector: clock.advance(100))
+    collector.take_snapshot = lambda collector: clock.advance(100)
     leader = collector.control.leader
 
     def put(word: RankWord, value: int) -> Callable[[], None]:
@@ -322,16 +323,14 @@ def test_the_collector_steps_up_to_its_grant_and_then_waits() -> None:
     assert learner.env_steps == 3
 
 
-def test_a_finishing_collector_still_serves_the_last_snapshot_and_exits_when_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_finishing_collector_still_serves_the_last_snapshot_and_exits_when_asked() -> None:
     """A snapshot that the disk has refused is answered, too."""
     collector = make()
     words, leader = collector.control.collectors[0], collector.control.leader
     leader[RankWord.GRANTED] = 100
     found = []
     for number, error in enumerate((OSError(errno.ENOSPC, "full"), OSError("unknown"), None), start=1):
-        monkeypatch.setattr("offpolicy.collect.collector.take_snapshot", lambda _, error=error: error)
+        collector.take_snapshot = lambda _, error=error: error
         stop(collector, Stop.FINISH)
         leader[RankWord.SNAPSHOT_REQUEST] = number
         timer = threading.Timer(0.05, lambda: stop(collector, Stop.EXIT))
