@@ -155,7 +155,7 @@ def compare(
     if isinstance(runs, str) or not isinstance(runs, Iterable):
         got = "one" if isinstance(runs, str | Path | TrainedRun) else kind(runs)
         raise ConfigError(f"run: got {got}, allowed a list or a mapping of two or more: compare([run, other])")
-    if reference is not None and not math.isfinite(reference):
+    if reference is not None and not (isinstance(reference, int | float) and math.isfinite(reference)):
         raise ConfigError(f"reference: got {reference!r}, allowed a finite number")
     if not isinstance(runs, Mapping):
         return Comparison(report_of(read_runs([str(path_of(run)) for run in runs]), reference))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from offpolicy.types import NO_ACCOUNT, Account, Batch, Batches, Float32, Float6
 
 if TYPE_CHECKING:
     from offpolicy.distributed.world import World
-    from offpolicy.replay.resident_source import ResidentSampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,30 @@ class SourceSpec:
     def block_shape(self) -> tuple[int, int, int]:
         """Shape of the batches of the longest iteration: [U, B, W]."""
         return self.rate_limiter.max_updates, self.batch_size, self.layout.width
+
+
+class Draws(Protocol):
+    """A sampler, on the host or on the device, as far as every source uses it."""
+
+    samples: int
+
+    @property
+    def rings(self) -> Sequence[ReplayRing]:
+        """What is drawn from."""
+        ...
+
+    @property
+    def age_sum(self) -> Any:  # Any: a number, or a tensor [] of the device
+        """Sum of the ages of `samples`, in transitions."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Returns JSON data from which another one draws the same rows."""
+        ...
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restores what `state` returned."""
+        ...
 
 
 class RunningReturns:
@@ -104,9 +127,7 @@ class RateLimitedSource:
     rollouts = None  # the rows come from a replay
     has_batch_wait = False
 
-    def __init__(
-        self, spec: SourceSpec, sampler: Sampler | ResidentSampler, gate: LearnerGate, steps: World, updates: int
-    ) -> None:
+    def __init__(self, spec: SourceSpec, sampler: Draws, gate: LearnerGate, steps: World, updates: int) -> None:
         self._spec, self._rings, self._gate, self._steps = spec, sampler.rings, gate, steps
         self._draws = sampler
         self.updates = updates
