@@ -16,8 +16,6 @@ from offpolicy.output import UNKNOWN, counted, return_text
 from offpolicy.runs import ROOT, SUMMARY, is_of_earlier_start, known_summary, read_lines, runs_in, short_name
 
 TAIL_BYTES = 65_536  # end of metrics.jsonl in which the last record is looked for
-OTHER_COLUMNS = 47  # characters of all columns but the first two
-LEAST_NAME, LEAST_KIND = 24, 8  # the fewest characters of the first two columns: a longer name takes several rows
 RUNNING, KILLED, ELSEWHERE = "running", "killed", "unknown"  # ELSEWHERE: another host started it, and knows
 OF_SUMMARY = ("eval.mean_reward", "rollout.ep_rew_mean", "rates.steps_per_sec")
 OF_RECORDS = ("eval/mean_reward", "rollout/ep_rew_mean", "perf/steps_per_sec")  # the same numbers
@@ -37,13 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"directory: got {str(root)!r}, which holds no run; offpolicy train starts one")
     found = runs_in(ROOT)
     names = {run: short_name(run, found) if run in found else str(run) for run in runs[: arguments.most]}
-    most_name = min(max(map(len, names.values())), max(LEAST_NAME, console.width - OTHER_COLUMNS - LEAST_KIND))
     table = text_table("run", "of", "status", "env steps", "return", "steps/s", left=("of", "status"))
     table.padding = (0, 1, 0, 0)
-    table.columns[0].min_width = table.columns[0].max_width = most_name
-    for column in table.columns[1:]:
+    for column in table.columns[2:]:
         column.no_wrap = True
-    table.columns[1].max_width = max(LEAST_KIND, console.width - most_name - OTHER_COLUMNS)
     rows = {run: row(run) for run in names}
     for run, name in names.items():
         status, *numbers = rows[run]

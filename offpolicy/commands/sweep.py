@@ -73,13 +73,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def read_space(file: Path, given: Sequence[str] = ()) -> dict[str, BaseDistribution]:
     """Returns the distributions of a YAML file by key. `given`: keys of the command line. Raises `ConfigError`."""
-    tree = read_values(file, "a mapping such as {parameters: {algo.gamma: {low: 0.9, high: 0.999}}}")
+    tree = read_values(file)
     parameters = tree.get("parameters")
     if len(tree) != 1 or not isinstance(parameters, dict):
         raise ConfigError(f"{file}: got {', '.join(map(str, tree))}, allowed parameters: keys, each with {FORM}")
-    space, own = dict[str, BaseDistribution](), "not allowed: the sweep sets it"
-    problems = [f"{key}: {own}" for key in given if key in OWN_KEYS or key in parameters]
-    problems += [f"{file}: parameters.{key}: {own}" for key in OWN_KEYS if key in parameters]
+    space = dict[str, BaseDistribution]()
+    twice = [key for key in given if key in parameters or key in OWN_KEYS]
+    twice += [f"{file}: parameters.{key}" for key in OWN_KEYS if key in parameters]
+    problems = [f"{key}: not allowed: the sweep sets it" for key in twice]
     for key, raw in parameters.items():
         try:
             with warnings.catch_warnings(action="error"):  # Optuna warns of a step that does not divide its range
@@ -95,23 +96,19 @@ def read_space(file: Path, given: Sequence[str] = ()) -> dict[str, BaseDistribut
 
 def _distribution(key: str, raw: Any) -> BaseDistribution:  # Any: not checked yet
     """Raises `ConfigError` for a key or value that a run does not take, and what Optuna raises for a bad range."""
-    numbers: dict[str, Any] = {name: float(raw[name]) for name in ("low", "high", "step") if name in raw}
-    ends = raw["values"] if raw.keys() == {"values"} else [numbers["low"], numbers["high"]]
+    # YAML reads 1e-4 as a text.
+    given = {name: float(value) if isinstance(value, str) else value for name, value in raw.items()}
+    ends = raw["values"] if raw.keys() == {"values"} else [given["low"], given["high"]]
     words, parser = [as_override(end) for end in ends], Parser(specs(), NO_CLASSES)
-    for end in ends:
-        parser.build(RunConfig, nested({key: end}))
+    taken = [flatten(parser.build(RunConfig, nested({key: end})).to_mapping()).get(key) for end in ends]
     if parser.problems:
         raise ConfigError(parser.problems)
     if len(set(words)) < max(len(words), 2):
         raise ValueError("two or more values are needed, each once")
     if "values" in raw:
         return CategoricalDistribution(words)  # Optuna takes no lists
-    hint = specs()[key].hint if key in specs() else None
-    is_whole = (
-        int in (hint, *getattr(hint, "__args__", ())) if hint else all(isinstance(raw[name], int) for name in numbers)
-    )
-    others = {name: value for name, value in raw.items() if name not in numbers}
-    return IntDistribution(**numbers, **others) if is_whole else FloatDistribution(**numbers, **others)
+    is_whole = all(isinstance(value, int) for value in (*taken, given.get("step", 1)))
+    return IntDistribution(**given) if is_whole else FloatDistribution(**given)
 
 
 def words_of(params: Mapping[str, Any]) -> list[str]:  # Any: Optuna's parameters

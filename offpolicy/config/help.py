@@ -96,34 +96,26 @@ def _split(words: Sequence[str]) -> tuple[list[str], str | None]:
 
 def _about(topic: str, found: Mapping[str, Spec], values: Mapping[str, Json]) -> str:
     """Returns whole entries of all keys, or of those with a word in name, meaning or allowed values."""
-    entries = [_entry(key, spec, values[key]) for key, spec in found.items()]
-    wanted = topic.strip(".=").lower()
-    if topic != ALL:
-        lines = [entry for entry, key in zip(entries, found, strict=True) if wanted in key.lower()]
-        lines = lines or [entry for entry in entries if wanted in " ".join(entry.lower().split())]
-        if not lines:
-            raise ConfigError(f"help: got {topic!r}, allowed all, or a word of a key such as lr; no key has it")
-        return "\n".join(lines)
-    groups = [_wrapped(f"{name + '=...':<{NAME_WIDTH}} {', '.join(own)}") for name, own in group_options().items()]
-    return "\n".join([*(["groups:", *groups, ""] if len(found) == len(specs()) else []), "keys:", *entries])
+    entries = dict[str, str]()
+    for key, spec in found.items():
+        needs = f"; read with {spec.limits['needs']}" if spec.limits["needs"] else ""
+        meaning = f"{spec.limits['doc']}; {allowed_text(spec.hint, spec.limits)}{needs}"
+        entries[key] = _wrapped(f"{key}={as_override(values[key])}", meaning)
+    wanted = "" if topic == ALL else topic.strip(".=").lower()
+    lines = [entry for key, entry in entries.items() if wanted in key.lower()]
+    lines = lines or [entry for entry in entries.values() if wanted in " ".join(entry.lower().split())]
+    if not lines:
+        raise ConfigError(f"help: got {topic!r}, allowed all, or a word of a key such as lr; no key has it")
+    return "\n".join(lines)
 
 
-def _entry(key: str, spec: Spec, value: Json) -> str:
-    needs = f"; read with {spec.limits['needs']}" if spec.limits["needs"] else ""
-    meaning = f"{spec.limits['doc']}; {allowed_text(spec.hint, spec.limits)}{needs}"
-    return _wrapped(f"{f'{key}={as_override(value)}':<{NAME_WIDTH}} {meaning}")
-
-
-def _width() -> int:
-    return max(60, shutil.get_terminal_size((120, 24)).columns)
+def _wrapped(name: str, meaning: str, most_lines: int | None = None) -> str:
+    wrapper = textwrap.TextWrapper(
+        max(60, shutil.get_terminal_size((120, 24)).columns), initial_indent="  ", placeholder=" ...",
+        subsequent_indent=" " * (NAME_WIDTH + 3), max_lines=most_lines, break_on_hyphens=False, break_long_words=False,
+    )  # fmt: skip
+    return wrapper.fill(f"{name:<{NAME_WIDTH}} {meaning}")
 
 
 def _one_line(name: str, meaning: str) -> str:
-    room = _width() - 3 - max(NAME_WIDTH, len(name))
-    return f"  {name:<{NAME_WIDTH}} {textwrap.shorten(meaning, max(room, 12), placeholder=' ...')}"
-
-
-def _wrapped(entry: str) -> str:
-    wrapper = textwrap.TextWrapper(_width(), initial_indent="  ", subsequent_indent=" " * (NAME_WIDTH + 3))
-    wrapper.break_on_hyphens = wrapper.break_long_words = False
-    return wrapper.fill(entry)
+    return _wrapped(name, meaning, most_lines=1)

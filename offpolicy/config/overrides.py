@@ -9,6 +9,7 @@ stage_env is loaded where there is one for the algorithm (and its stage) and the
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import json
@@ -51,10 +52,8 @@ class Overrides:
 def conf_dir() -> Path:
     """Returns the directory of the YAML files: inside the package when it is installed, beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]
-    for candidate in (package / "conf", package.parent / "conf"):
-        if (candidate / "config.yaml").is_file():
-            return candidate
-    raise ConfigError(f"conf: no config.yaml in {package / 'conf'} or {package.parent / 'conf'}; reinstall offpolicy")
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parent / "conf"
 
 
 def group_options() -> dict[str, tuple[str, ...]]:
@@ -107,15 +106,15 @@ def _chosen(groups: Groups, values: Mapping[str, Json]) -> dict[str, Json]:
         tree["algo"] = RunConfig(algo=info.options()).to_mapping()["algo"]
         own |= {"algo": None, **dict.fromkeys(AUTOMATIC_GROUPS, "none")}
         own |= {"runner": "appo"} if info.learns_from_rollouts and "runner" not in groups else {}
-    plugin = plugins.find(plugins.ENVS, groups.get("env") or "", "env")
-    if plugin is None:
-        return merge(tree, _composed(own))
-    preset = plugins.load(plugin, EnvPreset)
-    if not is_other and info.options is None:
-        stage = groups.get("stage") or AlgoConfig().stage
-        files = (f"{info.name}_{preset.family}", f"{info.name}_{stage}_{preset.family}")
-        own |= dict(zip(AUTOMATIC_GROUPS, files, strict=True))
-    return merge(merge(tree, _composed(own | {"env": "gym"})), preset.values)
+    preset = EnvPreset({})
+    if (plugin := plugins.find(plugins.ENVS, groups.get("env") or "", "env")) is not None:
+        preset, own["env"] = plugins.load(plugin, EnvPreset), "gym"
+        if not is_other and info.options is None:
+            stage = groups.get("stage") or AlgoConfig().stage
+            own |= {"algo_env": f"{info.name}_{preset.family}", "stage_env": f"{info.name}_{stage}_{preset.family}"}
+    chosen = {group: option for group, option in own.items() if option or group not in OPTIONAL_GROUPS}
+    words = tuple(f"{group}={option}" if option else f"~{group}" for group, option in chosen.items())
+    return merge(merge(tree, _composed(conf_dir(), words)), preset.values)
 
 
 def _saved(source: Json, groups: Groups) -> dict[str, Json]:
@@ -133,8 +132,6 @@ def _saved(source: Json, groups: Groups) -> dict[str, Json]:
 
 
 def _file_of(source: Json) -> Path:
-    if source in (None, ""):  # an unset variable of the shell, maybe
-        raise ConfigError(f"config: got {source!r}, allowed a run or its config.yaml, such as config=latest")
     path = Path(str(source))
     return path if path.is_file() else find_run(path) / "config.yaml"
 
@@ -221,15 +218,9 @@ def _choice(group: str, value: Json, names: Sequence[str]) -> str | None:
     raise ConfigError(f"{group}: got {value!r}, allowed one of {', '.join(names)}{guess}{any_id}")
 
 
-def _composed(groups: Groups) -> dict[str, Json]:
-    """Returns the chosen files of conf/, merged by Hydra. Raises `ConfigError` when one of them is broken."""
-    chosen = {group: option for group, option in groups.items() if option or group not in OPTIONAL_GROUPS}
-    words = tuple(f"{group}={option}" if option else f"~{group}" for group, option in chosen.items())
-    return _composed_by_hydra(conf_dir(), words)
-
-
 @functools.cache  # 0.2 s, and a sweep asks for every trial
-def _composed_by_hydra(home: Path, words: tuple[str, ...]) -> dict[str, Json]:
+def _composed(home: Path, words: tuple[str, ...]) -> dict[str, Json]:
+    """Returns the chosen files of conf/, merged by Hydra. Raises `ConfigError` when one of them is broken."""
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
@@ -269,11 +260,10 @@ def as_override(value: Json) -> str:
         return "[" + ",".join(map(as_override, value)) + "]"
     if not isinstance(value, str):
         return json.dumps(value)
-    try:
-        override = _override(f"key={value}")
-        return value if value and override.value() == value else _quoted(value)
-    except HydraException:
-        return _quoted(value)
+    with contextlib.suppress(HydraException):
+        if value and _override(f"key={value}").value() == value:
+            return value
+    return _quoted(value)
 
 
 def _quoted(text: str) -> str:

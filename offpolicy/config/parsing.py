@@ -25,6 +25,10 @@ Hint: TypeAlias = Any  # Any: a type, or a union of types
 Limits = Mapping[str, Json]  # the metadata of an `option`
 Classes = Mapping[str, type]  # the classes of plug-ins, by the key of the section that has one
 NO_CLASSES: Classes = MappingProxyType({})
+TYPE_NAMES: Mapping[Hint, str] = {
+    bool: "true or false", int: "a whole number", float: "a number", str: "text",
+    tuple[str, ...]: "a list of texts", tuple[int, ...]: "a list of whole numbers",
+}  # fmt: skip
 
 
 def option(default: Json, doc: str, **limits: Json) -> Any:  # Any: dataclasses.field is typed as the field's own type
@@ -71,7 +75,7 @@ def specs_of(cls: Hint, classes: Classes = NO_CLASSES, prefix: str = "", needs: 
 @functools.cache  # reading the text of annotations takes twice as long as all else of `from_mapping`
 def hints_of(cls: Hint) -> Mapping[str, Hint]:
     """Returns the types of the fields of a dataclass."""
-    return MappingProxyType(typing.get_type_hints(cls))
+    return typing.get_type_hints(cls)
 
 
 _BAD = object()  # stands for a value that is not allowed
@@ -105,24 +109,22 @@ class Parser:
         """Returns `raw` as the type `hint`, or `_BAD` after noting the problem."""
         if dataclasses.is_dataclass(hint):
             return self.build(self.classes.get(key, hint), raw, f"{key}.")  # type: ignore[arg-type]  # a class here
-        kind = _structured(hint)
-        if kind is not None and isinstance(raw, Mapping) and raw.keys() & hints_of(kind).keys():
-            inner = Parser(self.known, NO_CLASSES)
-            structured = inner.build(kind, raw, f"{key}.")
-            found = inner.problems or structured.problems(key, limits)
-            self.problems.extend(found)
-            return _BAD if found else structured
+        structured = next(filter(dataclasses.is_dataclass, _parts(hint)), None)
+        if structured is not None and isinstance(raw, Mapping) and raw.keys() & hints_of(structured).keys():
+            before = len(self.problems)
+            built = self.build(structured, raw, f"{key}.")
+            if len(self.problems) == before:
+                self.problems.extend(built.problems(key, limits))
+            return built
         if isinstance(raw, bool) and str(raw).lower() in limits.get("choices", ()):
             raw = str(raw).lower()  # YAML reads the word as a bool
         value = _convert(raw, hint)
-        if value is _BAD:
-            self.problems.append(f"{key}: got {raw!r} ({type(raw).__name__}), allowed {allowed_text(hint, limits)}")
-        elif value is not None and not within(value, limits):
-            near = difflib.get_close_matches(str(value), limits.get("choices", ()), 1)
-            guess = f"; did you mean {near[0]}?" if near else ""
-            self.problems.append(f"{key}: got {raw!r}, allowed {allowed_text(hint, limits)}{guess}")
-            return _BAD
-        return value
+        if value is None or (value is not _BAD and within(value, limits)):
+            return value
+        near = difflib.get_close_matches(str(raw), limits.get("choices", ()), 1)
+        guess = f"; did you mean {near[0]}?" if near else ""
+        self.problems.append(f"{key}: got {raw!r}, allowed {allowed_text(hint, limits)}{guess}")
+        return _BAD
 
     def _unknown(self, prefix: str, key: object, names: list[str]) -> str:
         """Returns the problem of an unknown key, with the one that it may have meant."""
@@ -136,49 +138,29 @@ class Parser:
         )
 
 
-def _structured(hint: Hint) -> Hint:
-    """Returns the dataclass that a union of a plain type and a dataclass, such as a `Ramp`, allows; else None."""
-    found: list[Hint] = [part for part in typing.get_args(hint) if dataclasses.is_dataclass(part)]
-    return found[0] if found else None
+def _parts(hint: Hint) -> tuple[Hint, ...]:
+    """Returns the types that a union is of, or the type itself."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)  # the first where a part is no class
+    return typing.get_args(hint) if is_union else (hint,)
 
 
 def _convert(raw: Json, hint: Hint) -> Json:
-    origin: Hint = typing.get_origin(hint)
-    if _is_union(hint):
-        if raw is None:
-            return None if _is_optional(hint) else _BAD
-        return raw if raw in _words(hint) else _convert(raw, typing.get_args(hint)[0])
-    if hint is bool or isinstance(raw, bool):
-        return raw if hint is bool and isinstance(raw, bool) else _BAD
-    if hint is int:
-        is_whole = isinstance(raw, int) or (isinstance(raw, float) and math.isfinite(raw) and raw == int(raw))
-        return int(raw) if is_whole else _BAD
-    if hint is float:
-        is_finite = isinstance(raw, int | float) and abs(raw) <= sys.float_info.max  # not math.isfinite: 10**400 raises
-        return float(raw) if is_finite else _BAD
-    if hint is str:
-        return raw if isinstance(raw, str) else _BAD
-    if origin is tuple:
-        kind = typing.get_args(hint)[0]  # of texts there may be none: a list of names is one of additions
-        is_list = isinstance(raw, list | tuple) and (bool(raw) or kind is str)
-        items = [_convert(item, kind) for item in raw] if is_list else [_BAD]
+    """Returns a value of JSON as the first type of `hint`, or one of the words or null beside it; else `_BAD`."""
+    kind, *others = _parts(hint)
+    if (raw is None and types.NoneType in others) or any(raw in typing.get_args(part) for part in others):
+        return raw
+    if kind in (bool, str):
+        return raw if isinstance(raw, kind) else _BAD
+    if kind in (int, float):
+        is_number = isinstance(raw, int | float) and not isinstance(raw, bool)
+        is_finite = is_number and abs(raw) <= sys.float_info.max  # not math.isfinite: 10**400 raises
+        return kind(raw) if is_finite and (kind is float or raw == int(raw)) else _BAD
+    if typing.get_origin(kind) is tuple:
+        item = typing.get_args(kind)[0]  # of texts there may be none: a list of names is one of additions
+        is_list = isinstance(raw, list | tuple) and (bool(raw) or item is str)
+        items = [_convert(each, item) for each in raw] if is_list else [_BAD]
         return _BAD if _BAD in items else tuple(items)
     return dict(raw) if isinstance(raw, Mapping) else _BAD
-
-
-def _is_union(hint: Hint) -> bool:
-    origin: Hint = typing.get_origin(hint)
-    return origin in (typing.Union, types.UnionType)  # the first where a part is no class
-
-
-def _is_optional(hint: Hint) -> bool:
-    return types.NoneType in typing.get_args(hint)
-
-
-def _words(hint: Hint) -> tuple[str, ...]:
-    """Returns the words that a union such as `int | Literal["auto"]` allows beside its first type."""
-    literals = [part for part in typing.get_args(hint) if typing.get_origin(part) is typing.Literal]
-    return tuple(word for literal in literals for word in typing.get_args(literal))
 
 
 def within(value: Json, limits: Limits) -> bool:
@@ -195,20 +177,17 @@ def within(value: Json, limits: Limits) -> bool:
 
 def allowed_text(hint: Hint, limits: Limits) -> str:
     """Returns the allowed values in words, for an error message."""
-    kind = _structured(hint)
-    keys = f" or a mapping of {', '.join(hints_of(kind))}" if kind else ""
-    optional = keys + "".join(f" or {word}" for word in _words(hint)) + (" or null" if _is_optional(hint) else "")
-    base = typing.get_args(hint)[0] if _is_union(hint) else hint
+    kind, *others = _parts(hint)
+    optional = ""
+    for part in others:
+        keys = f"a mapping of {', '.join(hints_of(part))}" if dataclasses.is_dataclass(part) else ""
+        optional += f" or {keys or ' or '.join(typing.get_args(part)) or 'null'}"
     if "choices" in limits:
         return "one of " + ", ".join(limits["choices"]) + optional
-    lists = "a list of texts" if str in typing.get_args(base) else "a list of whole numbers"
-    name = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}.get(
-        typing.get_origin(base) or base, lists
-    )
     low = f"[{limits['ge']}" if "ge" in limits else f"({limits['gt']}" if "gt" in limits else "(-inf"
     high = f"{limits['le']}]" if "le" in limits else f"{limits['lt']})" if "lt" in limits else "inf)"
     interval = f" in {low}, {high}" if {"ge", "gt", "le", "lt"} & limits.keys() else ""
-    return name + interval + optional
+    return TYPE_NAMES.get(kind, "a mapping") + interval + optional
 
 
 def plain(value: Json) -> Json:

@@ -48,7 +48,7 @@ def read_config(path: Path) -> RunConfig:
         raise ConfigError([*_other_versions(file), *error.problems]) from None
 
 
-def read_values(file: Path, allowed: str = "the mapping that a run writes") -> dict[str, Json]:
+def read_values(file: Path) -> dict[str, Json]:
     """Returns the values of a YAML file such as `config.yaml`, unchecked. Raises `ConfigError` for no mapping."""
     try:
         tree = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -57,7 +57,7 @@ def read_values(file: Path, allowed: str = "the mapping that a run writes") -> d
         raise ConfigError(f"{file}: cannot be read: {reason}") from None
     if not isinstance(tree, dict):
         found = "nothing" if tree is None else f"a {type(tree).__name__}"
-        raise ConfigError(f"{file}: got {found}, allowed {allowed}")
+        raise ConfigError(f"{file}: got {found}, allowed a mapping")
     return tree
 
 

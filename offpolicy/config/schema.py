@@ -168,9 +168,6 @@ def plugins_of(cfg: RunConfig) -> list[plugins.Plugin]:
     return found + [sink_plugin(name) for name in cfg.log.sinks]
 
 
-CONDITION = re.compile(r"([\w.]+)(!=|=|<)(\S+)")  # of what an option `needs` to be read
-
-
 def unread_options(cfg: RunConfig) -> dict[str, str]:
     """Returns what an option needs to be read, by its key: those that are set, and that nothing reads in this run."""
     values, specs = cfg.values_by_key(), cfg.specs()
@@ -180,27 +177,23 @@ def unread_options(cfg: RunConfig) -> dict[str, str]:
 
 def unread_keys(cfg: RunConfig) -> dict[str, str]:
     """Returns the conditions of `needs` that do not hold in this run, by the key of the option that nothing reads."""
-    found = {
-        key: [condition for condition in spec.limits["needs"].split() if not _holds(cfg, condition)]
-        for key, spec in cfg.specs().items()
-    }
-    return {key: " ".join(unmet) for key, unmet in found.items() if unmet}
+    info, found = cfg.algo.info, dict[str, str]()
+    values = cfg.values_by_key() | {"algo.stage": info.stage or "teach", "collect.mode": cfg.collect_mode}
+    if info.options is None or info.like is not None:  # what another plug-in reads is its own affair
+        values["algo"] = (info.like or info).name
+    for key, spec in cfg.specs().items():
+        if unmet := [condition for condition in spec.limits["needs"].split() if not _holds(condition, values)]:
+            found[key] = " ".join(unmet)
+    return found
 
 
-def _holds(cfg: RunConfig, condition: str) -> bool:
-    """True if a condition of `needs` holds: `key=value,value`, `key!=value,value` or `key<key`."""
-    match = CONDITION.fullmatch(condition)
-    assert match is not None, condition
-    key, operator, operand = match.groups()
-    info = cfg.algo.info
-    if key == "algo" and info.options is not None and info.like is None:  # what a plug-in reads is its own affair
-        return True
-    in_force = {"algo": (info.like or info).name, "algo.stage": info.stage or "teach", "collect.mode": cfg.collect_mode}
-    value: Json = in_force.get(key) or functools.reduce(getattr, key.split("."), cfg)
-    if operator == "<":
-        limit: Json = functools.reduce(getattr, operand.split("."), cfg)
-        return bool(value < limit)
-    return (json.dumps(value, default=str).strip('"') in operand.split(",")) == (operator == "=")
+def _holds(condition: str, values: Mapping[str, Json]) -> bool:
+    """True if a condition of `needs` holds, or its key has no value: `key=a,b`, `key!=a,b` or `key<key`."""
+    key, sign, operand = re.split("(!=|=|<)", condition)
+    if sign == "<":
+        return bool(values[key] < values[operand])
+    is_one = key in values and json.dumps(values[key]).strip('"') in operand.split(",")
+    return key not in values or is_one == (sign == "=")
 
 
 def broken_rules(cfg: RunConfig) -> list[str]:
@@ -268,13 +261,15 @@ def _algo_rules(cfg: RunConfig) -> Iterator[str]:
             f"algo.network.name: got {algo.network.name}, allowed null with algo={algo.name}"
             f" algo.actor_input={algo.actor_input}: an encoder needs sac, td3 or appo, and the whole observation"
         )
-    for name, ramp in algo.ramps.items():
-        if getattr(algo, name).begin is not None and getattr(algo, name).begin >= total:
-            yield f"algo.{name}.begin: got {ramp.begin}, allowed less than total_timesteps={total}"
     if "lr" in algo.ramps and algo.lr_schedule != "constant":
         yield f"algo.lr: got a schedule, allowed a number with algo.lr_schedule={algo.lr_schedule}, which is one"
     if (first := first_update_step(cfg)) > total:
-        yield f"total_timesteps: got {total}, allowed at least {first}, the env step of the first update: {_until(cfg)}"
+        envs = f"env.num_envs={cfg.env.num_envs} x collect.num_collectors={cfg.collect.num_collectors}"
+        warmup = f"algo.learning_starts={algo.learning_starts} or algo.n_step={algo.n_step} x {envs}"
+        on = f"{warmup}, and 1 / algo.utd={algo.utd:g}"
+        if algo.learns_from_rollouts:
+            on = f"rollout.length={cfg.rollout.length} x {envs}"
+        yield f"total_timesteps: got {total}, allowed at least {first}, the env step of the first update: {on}"
 
 
 def first_update_step(cfg: RunConfig, num_hosts: int = 1) -> int:
@@ -283,15 +278,6 @@ def first_update_step(cfg: RunConfig, num_hosts: int = 1) -> int:
     if cfg.algo.learns_from_rollouts:
         return cfg.rollout.length * envs
     return max(cfg.algo.learning_starts, cfg.algo.n_step * envs) + math.ceil(1 / exact_utd(cfg.algo.utd))
-
-
-def _until(cfg: RunConfig) -> str:
-    """Returns the keys that the env step of the first update depends on."""
-    envs = f"env.num_envs={cfg.env.num_envs} x collect.num_collectors={cfg.collect.num_collectors}"
-    if cfg.algo.learns_from_rollouts:
-        return f"rollout.length={cfg.rollout.length} x {envs}"
-    warmup = f"algo.learning_starts={cfg.algo.learning_starts}"
-    return f"{warmup} or algo.n_step={cfg.algo.n_step} x {envs}, and 1 / algo.utd={cfg.algo.utd:g}"
 
 
 def _runner_rules(cfg: RunConfig) -> Iterator[str]:

@@ -170,7 +170,7 @@ def test_the_command_refuses_all_at_once_before_it_starts_or_makes_anything(tmp_
         "algo.gamma=2": "algo.gamma: got 2, allowed a number in [0.0, 1.0]",
         "env.num_envs=0": "env.num_envs: got 0, allowed a whole number in [1, 65536]",
         "log.panel=of": "log.panel: got 'of', allowed one of auto, on, off, full; did you mean off?",
-        "algo.hidden_dims=[]": "algo.hidden_dims: got [] (list), allowed a list of whole numbers in [1, inf)",
+        "algo.hidden_dims=[]": "algo.hidden_dims: got [], allowed a list of whole numbers in [1, inf)",
         "sead=3": "sead: unknown key; did you mean seed?",
     }
     (tmp_path / "audit").mkdir()

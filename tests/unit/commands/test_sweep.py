@@ -172,7 +172,7 @@ def test_a_bad_space_names_the_key_and_what_is_allowed(tmp_path: Path) -> None:
     file = tmp_path / "space.yaml"
     spaces = [
         ("{}", "allowed parameters: keys, each with {low"),
-        ("", "got nothing, allowed a mapping such as {parameters: {algo.gamma: {low: 0.9, high: 0.999}}}"),
+        ("", "got nothing, allowed a mapping"),
         ("parameters: {seed: {low: 1, high: 2}}", "parameters.seed: not allowed: the sweep sets it"),
         ("parameters: {algo.gama: {low: 0, high: 1}}", "algo.gama: unknown key; did you mean algo.gamma?"),
         ("parameters: {algo.gamma: [0.9, 0.99]}", "algo.gamma: got [0.9, 0.99], allowed {low"),

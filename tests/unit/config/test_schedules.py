@@ -76,17 +76,16 @@ def test_what_is_no_ramp_is_refused_with_what_is_allowed() -> None:
         ({"over": 0}, f".over: got 0, {over}"),
         ({"over": -5}, f".over: got -5, {over}"),
         ({"shape": "cosin"}, f".shape: got 'cosin', {shape}"),
-        ({"begin": 20_000}, ".begin: got 20000, allowed less than total_timesteps=20000"),
         ({"begin": -1}, ".begin: got -1, allowed a whole number in [0, inf) or null"),
         ({"end": -1e-4}, ".end: got -0.0001, allowed a number in [0.0, inf)"),
         ({"start": 0}, f": got 0 at both ends, {ends}"),
-        ({"start": "fast"}, ".start: got 'fast' (str), allowed a number"),
+        ({"start": "fast"}, ".start: got 'fast', allowed a number"),
         ({"strt": 3}, ".strt: unknown key; did you mean algo.actor_lr.start?"),
     ):
         assert problems(actor_lr=RAMP | change) == [f"algo.actor_lr{problem}"]
     allowed = "allowed a number in (0.0, inf) or a mapping of start, end, over, begin, shape"
     for value in ("cosine", None, True, [1, 2]):
-        assert problems(critic_lr=value) == [f"algo.critic_lr: got {value!r} ({type(value).__name__}), {allowed}"]
-    assert problems(gamma=RAMP)[0].endswith("(dict), allowed a number in [0.0, 1.0]")
+        assert problems(critic_lr=value) == [f"algo.critic_lr: got {value!r}, {allowed}"]
+    assert problems(gamma=RAMP)[0].endswith("}, allowed a number in [0.0, 1.0]")
     with pytest.raises(ConfigError, match=r"algo\.lr: got a schedule, allowed a number with algo\.lr_schedule=linear"):
         load_config(["algo=appo", "algo.lr={start:1e-3,end:0,over:100}", "algo.lr_schedule=linear"])
