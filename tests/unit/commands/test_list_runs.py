@@ -83,7 +83,7 @@ def test_the_name_of_a_run_is_whole_and_is_one_that_commands_take(
     for name in names:
         make(Path("runs") / name, summary=SUMMARY)
     monkeypatch.setenv("COLUMNS", "80")
-    lines = [line.split() for line in printed("list").splitlines()[3:] if len(line.split()) > 1]  # else the rest of a kind
+    lines = [words for line in printed("list").splitlines()[3:] if len(words := line.split()) > 1]
     assert all(words[-4:] == ["completed", "20,000", "-151.3", "99.7"] for words in lines)
     assert {str(find_run(words[0]).relative_to("runs")) for words in lines} == set(names)
 
