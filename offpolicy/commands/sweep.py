@@ -97,7 +97,7 @@ def read_space(file: Path, given: Sequence[str] = ()) -> dict[str, BaseDistribut
 def _distribution(key: str, raw: Any) -> BaseDistribution:  # Any: not checked yet
     """Raises `ConfigError` for a key or value that a run does not take, and what Optuna raises for a bad range."""
     # YAML reads 1e-4 as a text.
-    given = {name: float(value) if isinstance(value, str) else value for name, value in raw.items()}
+    given: dict[str, Any] = {name: float(value) if isinstance(value, str) else value for name, value in raw.items()}
     ends = raw["values"] if raw.keys() == {"values"} else [given["low"], given["high"]]
     words, parser = [as_override(end) for end in ends], Parser(specs(), NO_CLASSES)
     taken = [flatten(parser.build(RunConfig, nested({key: end})).to_mapping()).get(key) for end in ends]

@@ -109,7 +109,7 @@ class Parser:
         """Returns `raw` as the type `hint`, or `_BAD` after noting the problem."""
         if dataclasses.is_dataclass(hint):
             return self.build(self.classes.get(key, hint), raw, f"{key}.")  # type: ignore[arg-type]  # a class here
-        structured = next(filter(dataclasses.is_dataclass, _parts(hint)), None)
+        structured: Hint = next(filter(dataclasses.is_dataclass, _parts(hint)), None)
         if structured is not None and isinstance(raw, Mapping) and raw.keys() & hints_of(structured).keys():
             before = len(self.problems)
             built = self.build(structured, raw, f"{key}.")
@@ -140,13 +140,15 @@ class Parser:
 
 def _parts(hint: Hint) -> tuple[Hint, ...]:
     """Returns the types that a union is of, or the type itself."""
-    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)  # the first where a part is no class
+    origin: Hint = typing.get_origin(hint)
+    is_union = origin in (typing.Union, types.UnionType)  # the first where a part is no class
     return typing.get_args(hint) if is_union else (hint,)
 
 
 def _convert(raw: Json, hint: Hint) -> Json:
     """Returns a value of JSON as the first type of `hint`, or one of the words or null beside it; else `_BAD`."""
     kind, *others = _parts(hint)
+    origin: Hint = typing.get_origin(kind)
     if (raw is None and types.NoneType in others) or any(raw in typing.get_args(part) for part in others):
         return raw
     if kind in (bool, str):
@@ -155,7 +157,7 @@ def _convert(raw: Json, hint: Hint) -> Json:
         is_number = isinstance(raw, int | float) and not isinstance(raw, bool)
         is_finite = is_number and abs(raw) <= sys.float_info.max  # not math.isfinite: 10**400 raises
         return kind(raw) if is_finite and (kind is float or raw == int(raw)) else _BAD
-    if typing.get_origin(kind) is tuple:
+    if origin is tuple:
         item = typing.get_args(kind)[0]  # of texts there may be none: a list of names is one of additions
         is_list = isinstance(raw, list | tuple) and (bool(raw) or item is str)
         items = [_convert(each, item) for each in raw] if is_list else [_BAD]
@@ -180,8 +182,10 @@ def allowed_text(hint: Hint, limits: Limits) -> str:
     kind, *others = _parts(hint)
     optional = ""
     for part in others:
-        keys = f"a mapping of {', '.join(hints_of(part))}" if dataclasses.is_dataclass(part) else ""
-        optional += f" or {keys or ' or '.join(typing.get_args(part)) or 'null'}"
+        words = typing.get_args(part)  # of a Literal
+        if dataclasses.is_dataclass(part):
+            words = (f"a mapping of {', '.join(hints_of(part))}",)  # type: ignore[arg-type]  # a class can be hashed
+        optional += f" or {' or '.join(words) or 'null'}"
     if "choices" in limits:
         return "one of " + ", ".join(limits["choices"]) + optional
     low = f"[{limits['ge']}" if "ge" in limits else f"({limits['gt']}" if "gt" in limits else "(-inf"
