@@ -51,11 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints every finding, and returns 2 if no training can work here, else 0."""
     found = [*packages(metadata.requires("offpolicy") or ()), *torch_findings(), *host(), drawing()]
     can_train = not any(each.level == BROKEN for each in found)
-    text = "\n".join(lines(found))
-    if arguments.json:
-        content = {"offpolicy": __version__, "can_train": can_train, "findings": [each._asdict() for each in found]}
-        text = json.dumps(content, indent=2)
-    sys.stdout.write(f"{text}\n")
+    content = {"offpolicy": __version__, "can_train": can_train, "findings": [each._asdict() for each in found]}
+    sys.stdout.write((json.dumps(content, indent=2) if arguments.json else "\n".join(lines(found))) + "\n")
     return EXIT_OK if can_train else ConfigError.exit_code
 
 
@@ -76,12 +73,14 @@ def packages(requirements: Sequence[str]) -> Iterator[Finding]:
     for wanted in map(Requirement, requirements):
         if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
             continue
-        install, version = f"pip install '{wanted.name}{wanted.specifier}'", "not installed"
-        with contextlib.suppress(metadata.PackageNotFoundError):
+        install = f"pip install '{wanted.name}{wanted.specifier}'"
+        try:
             version = metadata.version(wanted.name)
-        is_missing = version == "not installed"
-        is_other = not is_missing and not wanted.specifier.contains(version, prereleases=True)
-        yield finding("software", wanted.name, version, (is_missing, BROKEN, install), (is_other, BAD, install))
+        except metadata.PackageNotFoundError:
+            yield Finding("software", wanted.name, "not installed", BROKEN, install)
+        else:
+            is_other = not wanted.specifier.contains(version, prereleases=True)
+            yield finding("software", wanted.name, version, (is_other, BAD, install))
 
 
 def torch_findings() -> Iterator[Finding]:
@@ -137,13 +136,11 @@ def host() -> Iterator[Finding]:
 def cores(cpus: int, existing: int, quotas: Sequence[machine.CpuQuota]) -> Finding:
     """Returns the cores that this process may use: its affinity, within the quotas of its cgroups."""
     usable = machine.usable_cores(cpus, quotas)
-    parts = [
-        f"{cpus} of the machine's {existing}",
-        *(f"a quota of {each.cores:g} ({each.directory})" for each in quotas),
-    ]
+    text = f"{cpus} of the machine's {existing}"
+    text += "".join(f", a quota of {each.cores:g} ({each.directory})" for each in quotas)
     more = "taskset -c, docker --cpus or --cpuset-cpus, sbatch --cpus-per-task"
     few = (usable < 2.0, SLOW, f"collector and learner take turns on less than two cores; allow more: {more}")
-    return finding("machine", "cores", ", ".join(parts), few, (usable < existing, NOTE, f"more: {more}"))
+    return finding("machine", "cores", text, few, (usable < existing, NOTE, f"more: {more}"))
 
 
 def clock(found: ClockCheck) -> Finding:

@@ -28,6 +28,7 @@ from offpolicy.runs import LATEST, existing_run
 from offpolicy.types import Episodes, Float64
 
 if TYPE_CHECKING:
+    from offpolicy.collect.evaluation import Actor
     from offpolicy.commands.saved_run import SavedRun
 
 RANDOM = "random"
@@ -90,14 +91,16 @@ def evaluated(
     if len(ids := sorted({run.env.id for run in runs})) > 1:
         raise ConfigError(f"run: policies of several environments cannot be compared: {', '.join(ids)}")
     measure, seed = first.env.measure, first.seed
-    for label, run in zip(paths, runs, strict=True):
+
+    def played(run: SavedRun, act: Actor) -> Episodes:
         env, callbacks = dataclasses.replace(run.env, measure=measure), EpisodeCallbacks(on_spaces=run.require_spaces)
-        found[label] = run_episodes(run.actor(), env, episodes=episodes, seed=seed, callbacks=callbacks)
+        return run_episodes(act, env, episodes=episodes, seed=seed, callbacks=callbacks)
+
+    for label, run in zip(paths, runs, strict=True):
+        found[label] = played(run, run.actor())
         records.append(_record(run, found[label], seed, measure, choice.overrides))
     if with_random:
-        callbacks = EpisodeCallbacks(on_spaces=first.require_spaces)
-        act = random_actor(first.spec, seed)
-        found[RANDOM] = run_episodes(act, first.env, episodes=episodes, seed=seed, callbacks=callbacks)
+        found[RANDOM] = played(first, random_actor(first.spec, seed))
     if measure is not None and all(np.isnan(one.measure).all() for one in found.values()):
         problem = "which the info of no episode's end holds; eval.jsonl has the returns"
         raise ConfigError(f"env.measure: got {measure!r}, {problem}")
@@ -118,8 +121,7 @@ def _record(
     }
     measured = found.measure[~np.isnan(found.measure)]
     if measured.size:
-        name = f"mean_{measure}"
-        record[f"mean_info_{measure}" if name in record else name] = float(measured.mean())
+        record.setdefault(f"mean_{measure}", float(measured.mean()))
     if overrides:
         record["set"] = overrides
     path = run.path / "eval.jsonl"
@@ -156,8 +158,7 @@ def _interval_text(of: Callable[..., Interval], *columns: Float64, decimals: int
     is_known = ~np.isnan(sum(columns))  # an environment may report a measure of some episodes only
     if not is_known.any():
         return UNKNOWN
-    interval = of(*(column[is_known] for column in columns))
-    known = [number for number in interval if not math.isnan(number)]
+    known = [number for number in of(*(column[is_known] for column in columns)) if not math.isnan(number)]
     largest = max(map(abs, known))
     is_small, decimals = decimals is None and largest < 1.0, 0 if largest >= 1000.0 else decimals or 1
     value, *bounds = (three_digits(number) if is_small else f"{number:z,.{decimals}f}" for number in known)

@@ -31,8 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     `checkpoints/best` and whatever cannot be read stay. Raises `RunDirBusyError` for a run in progress, or `SaveError`.
     """
     for run in dict.fromkeys(map(_whole, arguments.runs)):
-        hosts = (path for path in other_hosts(run) if any((path / CHECKPOINTS).glob("step-*")))
-        paths = [path for path in (run, *hosts) if (path / CHECKPOINTS).is_dir()] or [run]
+        paths = [run, *(path for path in other_hosts(run) if any((path / CHECKPOINTS).glob("step-*")))]
         # Locked, or a run that goes on might resume from what is being removed; to look harms nothing.
         with contextlib.ExitStack() as locks:
             for path in () if arguments.dry_run else paths:

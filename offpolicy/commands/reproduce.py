@@ -80,13 +80,11 @@ def facts(run: Path) -> tuple[Facts, Facts]:
     config, summary = flatten(read_config(run).to_mapping()), flatten(last_summary(run))
     given = {key: value for key, value in config.items() if not is_within(key, HARMLESS)}
     given |= {key: value for key, value in summary.items() if is_within(key, CIRCUMSTANCES)}
+    results: dict[str, object] = {key: value for key, value in summary.items() if is_within(key, RESULTS)}
     newest = run_store(run).newest_valid(reads_rows=False)
     episodes = sorted((run / "episodes.jsonl").read_bytes().splitlines(keepends=True))
-    tensors = {} if newest is None else newest.tensors("learner")
-    contents = b"".join(episodes), b"".join(name.encode() + tensors[name].tobytes() for name in sorted(tensors))
-    digests = [hashlib.sha256(content).hexdigest()[:16] for content in contents]
-    return given, {
-        **{key: value for key, value in summary.items() if is_within(key, RESULTS)},
-        "training episodes": f"{len(episodes)}, sha256 {digests[0]}",
-        "parameters": f"{len(tensors)} tensors, sha256 {digests[1]}",
-    }
+    tensors = sorted(newest.tensors("learner").items()) if newest else []
+    parameters = [name.encode() + tensor.tobytes() for name, tensor in tensors]
+    for name, parts in {"training episodes": episodes, "parameters": parameters}.items():
+        results[name] = f"{len(parts)}, sha256 {hashlib.sha256(b''.join(parts)).hexdigest()[:16]}"
+    return given, results

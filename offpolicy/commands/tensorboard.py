@@ -45,19 +45,17 @@ def run(arguments: argparse.Namespace) -> int:
     root, named = arguments.logdir, labelled(arguments.runs)
     if not named and not runs_below(root):
         raise ConfigError(f"run: {root} holds no run with event files ({EVENT_FILES}): offpolicy train writes one")
-    options = {name: getattr(arguments, name) for name in OPTIONS}
-    words = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    words = [f"--{name}={value}" for name in OPTIONS if (value := getattr(arguments, name)) is not None]
     sys.stderr.write("one chart per phase: the page #custom_scalars of the address below\n")
     with tempfile.TemporaryDirectory(prefix="offpolicy-tensorboard-") as directory:
         command = [sys.executable, "-m", "tensorboard.main", "--logdir", directory, *words]
         handle_signals((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler)  # they must not leave TensorBoard
-        link(named or runs_below(root), Path(directory))
         with subprocess.Popen(command) as server:
             try:
                 while True:
+                    link(named or runs_below(root), Path(directory))
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         return server.wait(LINK_AGAIN_S)
-                    link(named or runs_below(root), Path(directory))
             except KeyboardInterrupt:
                 return EXIT_OK
             finally:

@@ -68,12 +68,11 @@ def chosen_start(run: Path, start: int | None) -> Path:
         raise ConfigError(f"run: {run} was not traced; train with timing.trace=true")
     if start is not None and start not in starts:
         raise ConfigError(f"--start: got {start}, allowed {', '.join(map(str, starts))}")
-    directories = [run / TRACES / str(number) for number in (starts if start is None else [start])]
-    for directory in reversed(directories):
+    for number in reversed(starts) if start is None else ():
         with contextlib.suppress(ConfigError):  # a start whose tracks are empty
-            if any(track.marks(Mark.ITERATION) for track in read_tracks(directory)):
-                return directory
-    return directories[-1]
+            if any(track.marks(Mark.ITERATION) for track in read_tracks(run / TRACES / str(number))):
+                return run / TRACES / str(number)
+    return run / TRACES / str(starts[-1] if start is None else start)
 
 
 def _phase_table(track: ThreadTrack) -> Table:
