@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises `ConfigError`, `CheckpointError`, `EnvFailure` or `SaveError`; then no file is kept.
     """
     given = {"--onnx": arguments.onnx, "--torch": arguments.torch}
-    files: dict[str, Path] = {option: file for option, file in given.items() if file is not None}
+    files: dict[str, Path] = {option: file for option, file in given.items() if file}
     if not files:
         raise ConfigError("--onnx: got nothing, allowed a new file: offpolicy export RUN --onnx policy.onnx")
     for option, file in files.items():
@@ -98,9 +98,10 @@ def _write(
         with atomic_file(file, durable=True) as stream:
             far = differences(WRITERS[option](module, stream))
             if max(far.values()) > LIMIT:
-                by = " and ".join(f"{value:.3g} on {name}" for name, value in far.items())
-                why = f"it differs from the run's policy by {by} observations, allowed {LIMIT:g}"
-                raise SaveError(f"{option}: {file} is not kept: {why}")
+                by = (
+                    f"{far['random']:.3g} on random and {far['visited']:.3g} on visited observations, allowed {LIMIT:g}"
+                )
+                raise SaveError(f"{option}: {file} is not kept: it differs from the run's policy by {by}")
         content = file.read_bytes()
     except OSError as error:
         raise SaveError(f"{option}: {file}: {error.strerror}") from error

@@ -198,7 +198,8 @@ class Sweep:
         for key, each in self._space.items():
             value = as_override(values.get(key)) if isinstance(each, CategoricalDistribution) else values.get(key)
             with contextlib.suppress(ValueError, TypeError):  # the space does not have it
-                found |= {key: value} if each._contains(each.to_internal_repr(value)) else {}
+                if each._contains(each.to_internal_repr(value)):
+                    found[key] = value
         return found
 
     def _directory(self, trial: Trial | FrozenTrial) -> Path:
@@ -226,10 +227,10 @@ class Sweep:
 
     def _final_return(self, trial: Trial, index: int) -> float:
         """Returns the mean return of the final evaluation of one seed. Raises `TrialPruned` or `OffPolicyError`."""
-        directory, seed = self._directory(trial) / f"seed-{index}", self._common["seed"] + index
+        directory, words = self._directory(trial) / f"seed-{index}", words_of(trial.params)
         directory.mkdir(exist_ok=True)
-        words, own = words_of(trial.params), {"seed": seed, "run_dir": str(directory / "run")}
-        self._say(trial, f"seed {seed} starts: {shlex.join(words)}")
+        own = {"seed": self._common["seed"] + index, "run_dir": str(directory / "run")}
+        self._say(trial, f"seed {own['seed']} starts: {shlex.join(words)}")
         cfg = RunConfig.from_mapping(merge(self._common, load_values([*QUIET, *words]) | own))
         pruner = Pruner(trial, cfg)  # type: ignore[abstract]  # what it leaves out does nothing
         with (directory / "out").open("a") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):

@@ -66,13 +66,12 @@ def train_help(words: Sequence[str]) -> str:
 
 def resume_help(words: Sequence[str], config_of: Callable[[str], RunConfig]) -> str:
     """Returns the help that `offpolicy resume WORDS` asks for: only what may change, with the values of the run."""
-    tokens, topic = _split([word for word in words if "=" in word or word in (*ASKING, ALL)])
+    tokens, run = _split([word for word in words if word != ALL])
     load_values(tokens)  # says what is wrong with them
-    run = next((word for word in words if "=" not in word and word not in (*ASKING, ALL)), None)
     values = (RunConfig() if run is None else config_of(run)).values_by_key()
     changeable = {key: spec for key, spec in specs().items() if is_within(key, RESUMABLE)}
-    if topic is not None:
-        return _about(topic, changeable, values)
+    if ALL in words:
+        return _about(ALL, changeable, values)
     whose = "of this run" if run is not None else "by default"
     return "\n".join(
         [
@@ -88,10 +87,9 @@ def resume_help(words: Sequence[str], config_of: Callable[[str], RunConfig]) -> 
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], str | None]:
-    """Returns the overrides and the word that help is asked about, if there is one."""
-    asked = next(index for index, word in enumerate(words) if word in ASKING)
-    topic = next((word for word in words[asked + 1 :] if "=" not in word), None)
-    return [word for word in words if word not in ASKING and word != topic], topic
+    """Returns the overrides and the first other word, if there is one."""
+    others = [word for word in words if "=" not in word and word not in ASKING]
+    return [word for word in words if "=" in word], others[0] if others else None
 
 
 def _about(topic: str, found: Mapping[str, Spec], values: Mapping[str, Json]) -> str:

@@ -163,9 +163,9 @@ def plugin_classes(raw: Mapping[str, Json]) -> Classes:
 
 def plugins_of(cfg: RunConfig) -> list[plugins.Plugin]:
     """Returns the plug-ins that a configuration uses, but for an environment's preset: its values are used."""
-    found = [] if (plugin := algorithm_plugin(cfg.algo.name)) is None else [plugin]
-    found += [] if cfg.algo.network.name is None else [network_plugin(cfg.algo.network.name)]
-    return found + [sink_plugin(name) for name in cfg.log.sinks]
+    network = cfg.algo.network.name
+    found = [algorithm_plugin(cfg.algo.name), network and network_plugin(network), *map(sink_plugin, cfg.log.sinks)]
+    return [plugin for plugin in found if isinstance(plugin, plugins.Plugin)]
 
 
 def unread_options(cfg: RunConfig) -> dict[str, str]:

@@ -8,18 +8,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from offpolicy.config.algorithms import EVALUATION, EVALUATION_BEFORE_THE_END, REPLAY
-
-# Plug-ins import these from here.
-from offpolicy.config.algorithms import REPLAY_CURVES as REPLAY_CURVES
-from offpolicy.config.algorithms import ROLLOUT_CURVES as ROLLOUT_CURVES
-from offpolicy.config.algorithms import SAC as SAC
-from offpolicy.config.algorithms import TD3 as TD3
-from offpolicy.config.algorithms import AlgoConfig as AlgoConfig
-from offpolicy.config.algorithms import AlgorithmInfo as AlgorithmInfo
-from offpolicy.config.algorithms import PolicyKind as PolicyKind
+from offpolicy.config.algorithms import (
+    EVALUATION,
+    EVALUATION_BEFORE_THE_END,
+    REPLAY,
+    REPLAY_CURVES,
+    ROLLOUT_CURVES,
+    SAC,
+    TD3,
+    AlgoConfig,
+    AlgorithmInfo,
+    PolicyKind,
+)
 from offpolicy.config.parsing import option
 from offpolicy.machine import LONGEST_WAIT_S
+
+# Plug-ins import these from here.
+__all__ = ["REPLAY_CURVES", "ROLLOUT_CURVES", "SAC", "TD3", "AlgoConfig", "AlgorithmInfo", "PolicyKind"]
 
 RUNNER_DEFAULT_MODE = {"single_gpu": "alternate", "double_buffer": "overlap", "multi_gpu": "overlap", "appo": "free"}
 MODE_RUNNERS = ("single_gpu", "double_buffer")  # runners that can try the modes: collect.mode=auto
