@@ -91,10 +91,9 @@ def torch_findings() -> Iterator[Finding]:
         why = (error.output.splitlines() or [error.reason])[-1]
         yield Finding("software", "import torch", why, BROKEN, "python -c 'import torch' shows the whole error")
         return
-    is_slow = found["vector"] in ("DEFAULT", "NO AVX") or not found["mkl"]
+    is_slow = found["vector"] in ("DEFAULT", "NO AVX") or found["mkl"] != "MKL"
     fix = "use a processor with AVX2, and torch from PyPI, whose x86-64 builds have MKL"
-    text = f"{found['vector']}, {'MKL' if found['mkl'] else 'without MKL'}"
-    yield finding("software", "torch on CPU", text, (is_slow, SLOW, fix))
+    yield finding("software", "torch on CPU", f"{found['vector']}, {found['mkl']}", (is_slow, SLOW, fix))
     yield from gpus(found, has_driver=machine.has_gpu())
 
 
@@ -103,19 +102,20 @@ def probe_torch(_: None) -> dict[str, Any]:  # Any: JSON values
     import torch
 
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]  # of torch
+    mkl = "MKL" if torch.backends.mkl.is_available() else "without MKL"  # type: ignore[no-untyped-call]  # of torch
     vector = torch.backends.cpu.get_cpu_capability()
-    return {"cuda": torch.version.cuda, "vector": vector, "mkl": has_mkl, "gpus": names}
+    return {"cuda": torch.version.cuda, "vector": vector, "mkl": mkl, "gpus": names}
 
 
 def gpus(found: Mapping[str, Any], *, has_driver: bool) -> Iterator[Finding]:
     """Yields the GPUs that torch can use, or why it can use none."""
     yield from (Finding("gpu", f"cuda:{i}", f"{name}, CUDA {found['cuda']}") for i, name in enumerate(found["gpus"]))
-    if not found["gpus"]:
+    if not has_driver and not found["gpus"]:
+        yield Finding("gpu", "cuda", "no GPU driver: device=auto is the CPU")
+    elif not found["gpus"]:
         why = "torch sees no device" if found["cuda"] else "torch is a CPU build"
         fix = "a torch build for this driver's CUDA, or a newer driver; CUDA_VISIBLE_DEVICES must name a device"
-        text = f"a GPU driver, but {why}" if has_driver else "no GPU driver: device=auto is the CPU"
-        yield finding("gpu", "cuda", text, (has_driver, SLOW, fix))
+        yield Finding("gpu", "cuda", f"a GPU driver, but {why}", SLOW, fix)
 
 
 def host() -> Iterator[Finding]:

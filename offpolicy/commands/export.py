@@ -98,10 +98,9 @@ def _write(
         with atomic_file(file, durable=True) as stream:
             far = differences(WRITERS[option](module, stream))
             if max(far.values()) > LIMIT:
-                by = (
-                    f"{far['random']:.3g} on random and {far['visited']:.3g} on visited observations, allowed {LIMIT:g}"
-                )
-                raise SaveError(f"{option}: {file} is not kept: it differs from the run's policy by {by}")
+                by = f"{far['random']:.3g} on random and {far['visited']:.3g} on visited observations"
+                why = f"it differs from the run's policy by {by}, allowed {LIMIT:g}"
+                raise SaveError(f"{option}: {file} is not kept: {why}")
         content = file.read_bytes()
     except OSError as error:
         raise SaveError(f"{option}: {file}: {error.strerror}") from error

@@ -78,9 +78,9 @@ def read_space(file: Path, given: Sequence[str] = ()) -> dict[str, BaseDistribut
     if len(tree) != 1 or not isinstance(parameters, dict):
         raise ConfigError(f"{file}: got {', '.join(map(str, tree))}, allowed parameters: keys, each with {FORM}")
     space = dict[str, BaseDistribution]()
-    twice = [key for key in given if key in parameters or key in OWN_KEYS]
-    twice += [f"{file}: parameters.{key}" for key in OWN_KEYS if key in parameters]
-    problems = [f"{key}: not allowed: the sweep sets it" for key in twice]
+    own = [key for key in given if key in {*OWN_KEYS, *parameters}]
+    own += [f"{file}: parameters.{key}" for key in OWN_KEYS if key in parameters]
+    problems = [f"{key}: not allowed: the sweep sets it" for key in own]
     for key, raw in parameters.items():
         try:
             with warnings.catch_warnings(action="error"):  # Optuna warns of a step that does not divide its range
@@ -177,12 +177,11 @@ class Sweep:
         with (self._out / "lock").open("w") as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
             known = self._study.get_trials(deepcopy=False, states=BEGUN)
-            for left in known:
+            for left in (each for each in known if each.state == TrialState.RUNNING):
                 with contextlib.suppress(RunDirBusyError):
-                    if left.state == TrialState.RUNNING:
-                        lock = RunLock(self._directory(left))
-                        self._say(left, "goes on")
-                        return Trial(self._study, left._trial_id), lock
+                    lock = RunLock(self._directory(left))
+                    self._say(left, "goes on")
+                    return Trial(self._study, left._trial_id), lock
             if len(known) >= self._num_trials:
                 return None
             if not known:
@@ -253,8 +252,8 @@ class Sweep:
         table = text_table("trial", "return", "state", "values", left=("state", "values"))
         table.title = f"mean return of {counted(self._seeds, 'seed')}"
         for each in trials[:MOST_SHOWN]:
-            value, why = "" if each.value is None else return_text(each.value, ","), each.user_attrs.get("why", "")
-            table.add_row(str(each.number), value, each.state.name.lower(), " ".join([*words_of(each.params), why]))
+            words = [*words_of(each.params), each.user_attrs.get("why", "")]
+            table.add_row(str(each.number), return_text(each.value, ","), each.state.name.lower(), " ".join(words))
         self._console.print("", table)
         best = trials[0]
         if best.state != TrialState.COMPLETE:
