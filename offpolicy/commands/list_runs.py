@@ -39,13 +39,14 @@ def run(arguments: argparse.Namespace) -> int:
     table.padding = (0, 1, 0, 0)
     for column in table.columns[2:]:
         column.no_wrap = True
-    rows = {run: row(run) for run in names}
+    is_trained = False
     for run, name in names.items():
-        status, *numbers = rows[run]
+        status, *numbers = row(run)
+        is_trained |= numbers[1].endswith(OF_TRAINING)
         kind = str(run.relative_to(ROOT)).removesuffix(name).rstrip("/") if run in found else ""
         table.add_row(Text(name), Text(kind), Text(status, STATUS_STYLES.get(status, "bold")), *numbers)
     console.print(table)
-    if any(reward.endswith(OF_TRAINING) for _, _, reward, _ in rows.values()):
+    if is_trained:
         console.print(f"{OF_TRAINING} mean of the last training episodes; there is no evaluation", soft_wrap=True)
     if len(runs) > len(names):
         older = counted(len(runs) - len(names), "older run")

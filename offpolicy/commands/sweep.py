@@ -24,8 +24,7 @@ try:
 except ImportError:
     raise ConfigError("sweep: needs optuna; type pip install 'offpolicy[sweep]'") from None
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages import JournalStorage, journal
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from offpolicy.collect.evaluations import read_results
@@ -57,8 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the space, the words of all trials and the options of the sweep."""
     parser.add_argument("space", type=Path, help="a YAML file of keys, each with what it may be (docs/compare.md)")
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="what all trials have in common")
-    trials = "settings to try, over all processes (default: 20)"
-    parser.add_argument("--trials", type=at_least(1), default=20, help=trials)
+    parser.add_argument("--trials", type=at_least(1), default=20, help="settings to try, in all (default: 20)")
     parser.add_argument("--seeds", type=at_least(1), default=1, help="runs of each, with seeds 1, 2, ... (default: 1)")
     parser.add_argument("--out", type=Path, help="directory of the sweep, to go on with too (default: sweeps/<space>)")
     parser.add_argument("--no-prune", action="store_true", help="train every trial to its end")
@@ -111,9 +109,9 @@ def _distribution(key: str, raw: Any) -> BaseDistribution:  # Any: not checked y
     return IntDistribution(**given) if is_whole else FloatDistribution(**given)
 
 
-def words_of(params: Mapping[str, Any]) -> list[str]:  # Any: Optuna's parameters
-    """Returns the parameters of a trial as overrides; a text is the word of a value."""
-    return [f"{key}={value if isinstance(value, str) else as_override(value)}" for key, value in params.items()]
+def words_of(params: Mapping[str, object]) -> list[str]:
+    """Returns the parameters of a trial as overrides: numbers, and the words of values."""
+    return [f"{key}={value}" for key, value in params.items()]
 
 
 class Pruner(Callback):
@@ -148,7 +146,7 @@ class Sweep:
         content = [{key: repr(each) for key, each in self._space.items()}, repr(self._common), self._seeds]
         try:
             self._out.mkdir(parents=True, exist_ok=True)
-            storage = JournalStorage(JournalFileBackend(str(self._out / "study.journal")))
+            storage = JournalStorage(journal.JournalFileBackend(str(self._out / "study.journal")))
             self._study = optuna.create_study(
                 storage=storage, pruner=pruner, study_name="sweep", direction="maximize", load_if_exists=True
             )

@@ -69,10 +69,9 @@ def labelled(words: Sequence[str]) -> dict[str, Path]:
         # A slash would lead into the run of another label; this one looks like it, and is part of a name.
         name = label.replace("/", "\u2215")
         named |= {f"{name}/{index}" if len(paths) > 1 else name: path for index, path in enumerate(paths, 1)}
-    bare = [path for path in named.values() if not event_paths(path)]
     allowed = f"allowed a directory with event files ({EVENT_FILES})"
-    if bare:
-        raise ConfigError([f"run: got {str(path)!r}, {allowed}" for path in bare])
+    if problems := [f"run: got {str(path)!r}, {allowed}" for path in named.values() if not event_paths(path)]:
+        raise ConfigError(problems)
     return named
 
 

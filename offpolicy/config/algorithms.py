@@ -298,9 +298,9 @@ class AlgoConfig:
     @property
     def ramps(self) -> dict[str, Ramp]:
         """The options that change during the run, by name, each saying where it begins."""
-        given = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
-        begun = {name: value for name, value in given.items() if isinstance(value, Ramp)}
+        found = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
         return {
             name: ramp if ramp.begin is not None else dataclasses.replace(ramp, begin=self.warmup)
-            for name, ramp in begun.items()
+            for name, ramp in found.items()
+            if isinstance(ramp, Ramp)
         }

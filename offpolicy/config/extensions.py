@@ -70,7 +70,7 @@ def sink_plugin(name: str) -> plugins.Plugin:
 def _known(group: str, name: str, key: str) -> plugins.Plugin:
     plugin = plugins.find(group, name, key)
     if plugin is None:
-        known = ", ".join(plugins.names(group)) or "none: no installed package has an entry point"
+        known = ", ".join(plugins.names(group)) or "there is none"
         raise ConfigError(f"{key}: got {name!r}, allowed a plug-in of {group}: {known}")
     return plugin
 

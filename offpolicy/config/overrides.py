@@ -146,12 +146,10 @@ def config_file(tokens: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]:
 def load_values(tokens: Sequence[str]) -> dict[str, Json]:
     """Returns the nested values that the overrides of a saved run describe. Raises `ConfigError` with every problem."""
     overrides = parse_overrides(tokens)
-    problems = list(overrides.problems) + [
-        f"{group}: got {option!r}, but a saved run keeps its groups; change single keys, such as log.panel=off"
-        for group, option in overrides.groups.items()
-    ]
-    if problems:
-        raise ConfigError(problems)
+    fix = "but a saved run keeps its groups; change single keys, such as log.panel=off"
+    problems = [f"{group}: got {option!r}, {fix}" for group, option in overrides.groups.items()]
+    if problems or overrides.problems:
+        raise ConfigError([*overrides.problems, *problems])
     return dict(overrides.values)
 
 
