@@ -83,8 +83,6 @@ def read_space(file: Path, given: Sequence[str] = ()) -> dict[str, BaseDistribut
         try:
             with warnings.catch_warnings(action="error"):  # Optuna warns of a step that does not divide its range
                 space[key] = _distribution(str(key), raw)
-        except ConfigError as error:
-            problems += [f"{file}: parameters.{problem}" for problem in error.problems]
         except (ValueError, TypeError, AttributeError, KeyError, UserWarning) as error:
             problems.append(f"{file}: parameters.{key}: got {raw!r}, allowed {FORM}: {error}")
     if problems:
@@ -93,14 +91,14 @@ def read_space(file: Path, given: Sequence[str] = ()) -> dict[str, BaseDistribut
 
 
 def _distribution(key: str, raw: Any) -> BaseDistribution:  # Any: not checked yet
-    """Raises `ConfigError` for a key or value that a run does not take, and what Optuna raises for a bad range."""
+    """Raises `ValueError` for a key or value that a run does not take, and what Optuna raises for a bad range."""
     # YAML reads 1e-4 as a text.
     given: dict[str, Any] = {name: float(value) if isinstance(value, str) else value for name, value in raw.items()}
     ends = raw["values"] if raw.keys() == {"values"} else [given["low"], given["high"]]
     words, parser = [as_override(end) for end in ends], Parser(specs(), NO_CLASSES)
     taken = [flatten(parser.build(RunConfig, nested({key: end})).to_mapping()).get(key) for end in ends]
     if parser.problems:
-        raise ConfigError(parser.problems)
+        raise ValueError("; ".join(parser.problems))
     if len(set(words)) < max(len(words), 2):
         raise ValueError("two or more values are needed, each once")
     if "values" in raw:
@@ -235,7 +233,7 @@ class Sweep:
         if pruner.is_hopeless:
             raise optuna.TrialPruned
         require_completed(ended.code, ended.path, ended.failure)
-        found = (known_summary(ended.path).get("eval") or {}).get("mean_reward")
+        found = flatten(known_summary(ended.path)).get("eval.mean_reward")
         if found is None:
             raise OffPolicyError(f"{ended.path}: the final evaluation has no finite return")
         return float(found)
