@@ -8,7 +8,7 @@ import pytest
 
 from offpolicy.config.overrides import environments, group_options, load_config
 from offpolicy.config.run_files import read_config, write_config
-from offpolicy.config.schema import RunConfig, plugins_of
+from offpolicy.config.schema import plugins_of
 from offpolicy.errors import ConfigError
 from offpolicy.logger.provenance import Provenance
 from offpolicy.plugins import ALGOS, ENVS, NETWORKS, SINKS
@@ -80,10 +80,6 @@ def test_a_run_of_a_plugin_that_is_gone_names_it(tmp_path: Path, monkeypatch: py
     assert f"{tmp_path / 'config.yaml'}: used the plug-in sinks my-sink of plugs 1.2; is it installed?" in (
         caught.value.problems
     )
-
-
-def test_a_run_without_plugins_uses_none() -> None:
-    assert plugins_of(RunConfig()) == []
 
 
 def test_a_plugin_that_cannot_be_used_is_refused() -> None:

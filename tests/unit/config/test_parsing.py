@@ -1,16 +1,11 @@
-"""Nested mappings by dotted key, and lists of values."""
+"""Lists of values."""
 
 from __future__ import annotations
 
 import pytest
 
-from offpolicy.config.parsing import flatten
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-
-
-def test_a_nested_mapping_is_flattened_to_dotted_keys() -> None:
-    assert flatten({"a": {"b": {"c": 1}, "d": None}, "e": [2]}) == {"a.b.c": 1, "a.d": None, "e": [2]}
 
 
 def test_a_list_of_texts_may_be_empty_and_one_of_numbers_may_not() -> None:

@@ -22,22 +22,6 @@ SPEC = SpaceSpec(3, 1, (-1.0,), (1.0,))
 CFG = RunConfig.from_mapping({"seed": 7, "algo": {"hidden_dims": [64], "actor_lr": {"start": 1, "end": 0, "over": 9}}})
 
 
-def problems(raw: dict[str, Any]) -> tuple[str, ...]:
-    with pytest.raises(ConfigError) as caught:
-        RunConfig.from_mapping(raw)
-    return caught.value.problems
-
-
-def test_a_key_in_the_wrong_section_is_refused_with_its_home() -> None:
-    (problem,) = problems({"gamma": 0.9})
-    assert problem.startswith("gamma: unknown key; did you mean algo.gamma?")
-
-
-def test_all_problems_are_reported_at_once() -> None:
-    found = problems({"algo": {"gamma": 2, "tou": 1}, "seed": "x", "env": 3, "nosuch": 1})
-    assert sorted(problem.split(":")[0] for problem in found) == ["algo.gamma", "algo.tou", "env", "nosuch", "seed"]
-
-
 def valid_trees() -> st.SearchStrategy[dict[str, Any]]:
     names = st.text("abc_", min_size=1, max_size=5)
     plain = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.none())
