@@ -65,7 +65,7 @@ def train(parts: Parts) -> bool:
         with phase(Phase.TRAIN):
             with on_device(DeviceSpan.TRAIN):
                 parts.learner.update(batches)
-            # Where weights are published that would have to wait anyway; here the time lands on its cause.
+            # Publishing would wait for the device anyway: here that time counts as training, its cause.
             parts.device_timer.end_update()
         with phase(Phase.WEIGHT_PUBLISH):
             parts.publisher.publish()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class BatchSource(Protocol):
-    """Where batches come from. The loop calls the first six in this order, once per iteration."""
+    """Where batches come from. The loop calls six of them, in the order in which they stand."""
 
     kind: str  # direct, prefetch or resident, as `replay.source` names them; rollouts
     first_unseen_row: list[int]  # by ring: the first row whose observation the normaliser has not seen
