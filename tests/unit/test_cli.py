@@ -157,7 +157,7 @@ def test_help_explains_every_command_in_a_line_and_train_help_every_key(run_cli:
         if not re.search(rf"\n    {name}\s+\w", text)
     ] == []
     assert run_cli([]).stdout == text
-    text = run_cli(["help", "all"]).stdout
+    text = "\n" + run_cli(["help", "all"]).stdout
     assert [key for key in specs() if f"\n  {key}=" not in text] == []
     assert "algo.gamma=0.99" in text
     assert "a number in [0.0, 1.0]" in text
