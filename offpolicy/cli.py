@@ -36,7 +36,7 @@ COMMANDS = {
     "doctor": ("doctor", "check the installation and this machine, and say what will be slow: offpolicy doctor"),
     "help": ("train:add_help", "say what the keys of a run mean: offpolicy help algo.lr"),
 }
-OF_WORDS = ("train", "resume")  # commands that read their options as words: `--seed 3` gets an answer of its own
+OF_WORDS = ("train", "resume")  # commands that read their options as words: `--seed 3` gets its own answer
 NO_PREFIX = "\0"
 REFUSALS = {  # what an operating system says to a command, mostly to its stdout
     errno.EPIPE: EXIT_PIPE_CLOSED,

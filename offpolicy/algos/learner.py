@@ -221,7 +221,7 @@ class Learner:
     def adopt(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes networks and normalisers over from another learner's tensors, and leaves the rest as it is.
 
-        Optimisers, counters and the temperature begin anew. Raises `CheckpointError` naming the first misfit, and then
+        Optimisers, counters and the temperature begin again. Raises `CheckpointError` naming the first misfit, and then
         changes nothing.
         """
         own = {name: tensor for name, tensor in self._of_modules.items() if name != TEMPERATURE}

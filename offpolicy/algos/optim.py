@@ -64,7 +64,7 @@ class GuardedAdam:
         device = guard.flag.device
         self.parameters = tuple(parameters.values())
         self._saves_lr = isinstance(lr, Tensor)
-        # A tensor, which a CUDA graph reads anew at each step; on a CPU in float64, where the number is exact.
+        # A tensor, which a CUDA graph reads again at each step; on a CPU in float64, where the number is exact.
         dtype = torch.float64 if device.type == "cpu" else torch.float32
         self.lr = lr if isinstance(lr, Tensor) else torch.tensor(lr, dtype=dtype, device=device)
         self.block = join(self.parameters)  # [P]

@@ -198,7 +198,7 @@ def construction_problem(
         creator = creator_of(entry_point)
         parameters = [p for p in inspect.signature(creator).parameters.values() if p.kind in _NAMED]
         known = {p.name for p in parameters} | {"max_episode_steps"}  # that one is for `gymnasium.make`
-        # A constructor with **kwargs may take more keys than are known, and raise a TypeError of its own.
+        # A constructor with **kwargs may take more keys than are known, and raise its own TypeError.
         for key in [key for key in kwargs if key not in known and f"keyword argument {key!r}" in str(error)]:
             guess = "".join(f"did you mean env.kwargs.{near}? " for near in _closest(key, known)[:1])
             problems.append(f"env.kwargs.{key}: {what} does not take it; {guess}allowed {', '.join(sorted(known))}")

@@ -17,7 +17,7 @@ from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import find_spec
 
 MIN_BATCHED = 4  # environments from which `auto` takes the batch; with fewer, one after another is about as fast
-TOGETHER = ("mujoco", "envpool")  # one call steps all environments of a collector, on threads of its own
+TOGETHER = ("mujoco", "envpool")  # one call steps all environments of a collector, on its own threads
 THREADED = 0.9  # fraction of a batch's time that threads divide: 0.68 of 4 HalfCheetahs, 0.80 of 16, 0.92 of 64
 FIRST_MUJOCO = "3.17"  # the version that has `mujoco.batch`
 
@@ -47,7 +47,7 @@ def why_not_batched(spec: EnvSpec, kwargs: Mapping[str, Any] | None = None) -> s
         wrappers = ", ".join(wrapper.name for wrapper in spec.additional_wrappers)
         return f"{spec.id} is registered with wrappers ({wrappers}), which a batch does not have"
     if spec.vector_entry_point is not None:
-        return f"{spec.id} has a vector environment of its own, which env.vectorization=mujoco starts"
+        return f"{spec.id} has its own vector environment, which env.vectorization=mujoco starts"
     if (kwargs or {}).get("render_mode") == "human":
         return "a batch opens no windows (env.kwargs.render_mode=human)"
     found = importlib.util.find_spec("mujoco")  # nothing is imported

@@ -106,7 +106,7 @@ def _process_lines(job: WorkerSpec) -> Iterator[str]:
         why = slower_because(env)
         yield f"environments: {env.num_envs} x {env.id}, {how}" + (f", because {why}" if why else "")
     if job.plan.has_evaluator:
-        yield "evaluation: beside training, in a process with a thread of its own"
+        yield "evaluation: beside training, in a process with its own thread"
     num_ranks = host.num_hosts * cfg.runner.world_size
     if num_ranks > 1:
         parts = f"batch {cfg.algo.batch_size // num_ranks} per rank, {cfg.algo.batch_size} together"

@@ -67,7 +67,7 @@ def compute_rates(
     timed = [window.steady_steps * NS_PER_S / done.wall_ns for window, done in steady if done.wall_ns > 0]
     env_steps = current.env_steps - (previous.env_steps if previous is not None else 0)
     active = [(window.steady_steps, collector_active_ns(done.phases_ns, mode)) for window, done in steady]
-    has_rollouts = any(totals.rollouts for totals in current.collectors)  # each rank has collectors of its own
+    has_rollouts = any(totals.rollouts for totals in current.collectors)  # each rank has its own collectors
     num_groups = max(len(current.learners) // num_hosts, 1) if has_rollouts else 1
     return Rates(
         steps_per_sec=(sum(timed) or None) if timed else _ratio(env_steps, wall_s) if collectors else None,

@@ -68,7 +68,7 @@ def later(costs: Sequence[Cost]) -> Cost:
 def seconds_per_step(mode: str, learner: Cost, collectors: Sequence[Cost], num_groups: int = 1) -> float:
     """Returns the seconds per env step of all of them together. Raises KeyError on an unknown mode.
 
-    Turns add up. Overlapping sides wait for the later one at every step. In `free` nobody waits at every step: the
+    Turns add up. Overlapping sides wait for the later one at every step. In `free` no side waits at every step: the
     greater mean counts, and collectors share the steps. Where ranks learn from collectors of their own, those of one
     rank are a group, and the slowest group counts. Collector i is one of group `i % num_groups`.
     """

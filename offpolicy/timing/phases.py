@@ -81,7 +81,7 @@ LEARNER_WAITS = (
 FOR_COLLECTORS = (LearnerPhase.COLLECTOR_WAIT, LearnerPhase.SYNC_COORDINATION)
 # Phases of work that is not part of an update: each has its cadence.
 LEARNER_PERIODIC = (LearnerPhase.EVALUATION, LearnerPhase.CHECKPOINT)
-# Phases that a rank delays the others by. What rank 0 does alone has phases of its own, as have all waits for others.
+# Phases that a rank delays the others by. What rank 0 does alone has its own phases, as have all waits for others.
 LEARNER_OWN_WORK = (
     LearnerPhase.REPLAY_BATCH_WAIT,
     LearnerPhase.REPLAY_SAMPLE,

@@ -64,7 +64,7 @@ def test_what_is_special_has_a_line() -> None:
     ranks = {"algo": {"name": "appo"}, "runner": {"name": "appo", "world_size": 2}, "collect": {"num_collectors": 4}}
     host = HostInfo(index=1, num_hosts=2, job="j", attempt=2)
     lines: list[tuple[dict[str, Any], str]] = [
-        ({"has_evaluator": True}, "evaluation: beside training, in a process with a thread of its own"),
+        ({"has_evaluator": True}, "evaluation: beside training, in a process with its own thread"),
         ({"start_step": 4000}, "resuming at env step 4,000"),
         ({"rejected": ["step-9 is damaged"]}, "warning: step-9 is damaged"),
         ({"host": host, "runner": {"name": "multi_gpu"}}, "host 1 of 2, launched by torchrun as j, restart 2"),

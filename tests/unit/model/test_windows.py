@@ -45,7 +45,7 @@ def test_what_resets_cost_is_what_their_steps_take_longer_than_the_others(
 
 
 def test_cpu_time_of_the_warm_up_before_a_window_is_no_part_of_it() -> None:
-    """Wall and phases begin anew where the warm-up ends; the clocks of processor and scheduler go on."""
+    """Wall and phases begin again where the warm-up ends; the clocks of processor and scheduler go on."""
     before = Account(0, 100, 0, {"train": 0}, cpu_ns=80, scheduler=SchedulerStats(runnable_ns=30, preemptions=3))
     after = Account(50, 200, 1, {"train": 50}, cpu_ns=120, scheduler=SchedulerStats(runnable_ns=45, preemptions=5))
     window = elapsed(before, after)
