@@ -5,7 +5,7 @@ A checkpoint is a directory `step-<12 digits>` of safetensors, JSON and raw floa
 
 from offpolicy.checkpoint.best import BestPolicy, BestStore, read_best
 from offpolicy.checkpoint.content import CollectorNumbers, RankStreams, SharedState, read_replay
-from offpolicy.checkpoint.manifest import Array, Checkpoint, write_json, write_tensors
+from offpolicy.checkpoint.manifest import Array, Checkpoint, make_part, write_json, write_tensors
 from offpolicy.checkpoint.store import CHECKPOINTS, CheckpointStore, Draft, checkpoint_path, run_store
 from offpolicy.files import Disk
 
@@ -22,6 +22,7 @@ __all__ = [
     "RankStreams",
     "SharedState",
     "checkpoint_path",
+    "make_part",
     "read_best",
     "read_replay",
     "run_store",

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from offpolicy import fault
 from offpolicy.errors import CheckpointError, SaveError
 from offpolicy.files import Disk
 from offpolicy.types import Float32
@@ -91,6 +93,17 @@ class Checkpoint:
         if file_name not in self.files:
             raise CheckpointError(f"{self.path}: holds no {file_name}, only {', '.join(sorted(self.files))}")
         return self.path / file_name
+
+
+def make_part(directory: Path) -> Path:
+    """Returns a directory, made empty, for a process's part of a checkpoint. Raises `SaveError`."""
+    shutil.rmtree(directory, ignore_errors=True)  # left by a save that failed
+    try:
+        fault.hit("snapshot.mkdir")
+        directory.mkdir()
+    except OSError as error:
+        raise save_error(directory, error) from error
+    return directory
 
 
 def write_tensors(directory: Path, name: str, tensors: Mapping[str, Array], disk: Disk | None = None) -> None:

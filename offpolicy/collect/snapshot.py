@@ -9,11 +9,9 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
-from offpolicy import fault
-from offpolicy.checkpoint import Checkpoint, CollectorNumbers, write_json, write_tensors
+from offpolicy.checkpoint import Checkpoint, CollectorNumbers, make_part, write_json, write_tensors
 from offpolicy.envs.state import EnvState, restore_state, save_state
 from offpolicy.errors import CheckpointError, SaveError
 from offpolicy.seeding import generator_state, set_generator_state
@@ -65,13 +63,8 @@ def _write(collector: Collector, state: EnvState | str) -> str | None:
         env=env.meta if env else None,
         why_not_exact=why_not,
     )
-    shutil.rmtree(directory, ignore_errors=True)  # left by a save that failed
-    try:
-        fault.hit("snapshot.mkdir")
-        directory.mkdir()
-    except OSError as error:
-        raise SaveError(f"{directory}: {error.strerror}") from error
-    write_tensors(directory, name, {key: np.ascontiguousarray(array) for key, array in arrays.items()})
+    make_part(directory)
+    write_tensors(directory, name, arrays)
     write_json(directory, name, vars(numbers))
     return why_not
 

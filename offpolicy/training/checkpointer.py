@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from offpolicy import fault
-from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, make_part
 from offpolicy.errors import PeerSaveError, SaveError
 from offpolicy.processes.child import name_threads
 from offpolicy.processes.control_page import CollectorWord, HostWord
@@ -111,7 +111,8 @@ class Checkpointer:
                     shutil.rmtree(self._run_dir / f"{SNAPSHOT_DIR}-collector-{index}", ignore_errors=True)
             if not is_new:
                 return None
-            self._in_turn(self._write_streams, is_mine=not is_leader)
+            own = self._run_dir / f"{SNAPSHOT_DIR}-rank-{self._rank.rank}"  # from where the leader of its host takes it
+            self._in_turn(lambda: self._state.write_streams(make_part(own)), is_mine=not is_leader)
             self._in_turn(lambda: found.append(self._copy(has_collectors)), is_mine=is_leader)
         finally:
             if is_leader:
@@ -222,14 +223,3 @@ class Checkpointer:
                 failure = error
         if self._world.any(failure is not None):
             raise failure or PeerSaveError("another learner rank could not save its part")
-
-    def _write_streams(self) -> None:
-        """Writes this rank's streams to the directory from which the leader of its host takes them."""
-        directory = self._run_dir / f"{SNAPSHOT_DIR}-rank-{self._rank.rank}"
-        shutil.rmtree(directory, ignore_errors=True)  # left by a save that failed
-        try:
-            fault.hit("snapshot.mkdir")
-            directory.mkdir()
-        except OSError as error:
-            raise SaveError(f"{directory}: {error.strerror}") from error
-        self._state.write_streams(directory)

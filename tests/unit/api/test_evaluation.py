@@ -55,16 +55,13 @@ def test_several_runs_have_labels_of_their_own(asked: list[Any]) -> None:
 
 def test_options_are_checked_as_those_of_the_command_before_anything_is_read(asked: list[Any]) -> None:
     number = "allowed a whole number in"
+    several = "allowed with a list or a mapping: evaluate([run], random=True)"
     given: list[tuple[Any, dict[str, Any], str]] = [
         ("y", {"episodes": 0}, f"episodes: got 0, {number} [1, inf)"),
         ("y", {"seed": -1}, f"seed: got -1, {number} [0, inf)"),
         ("y", {"step": "300"}, f"step: got '300', {number} [0, inf)"),
         ("y", {"changes": "x"}, 'changes: got a str, allowed a mapping such as {"env": {"kwargs": {"g": 9.0}}}'),
-        (
-            "y",
-            {"random": True},
-            "random: got True with one run, allowed with a list or a mapping: evaluate([run], random=True)",
-        ),
+        ("y", {"random": True}, f"random: got True with one run, {several}"),
         ([], {}, "run: got none, allowed one or more"),
         (None, {}, f"run: got None, allowed {ONE_RUN}"),
         ({"x": 3}, {}, f"run: got a int, allowed {ONE_RUN}"),
@@ -96,5 +93,6 @@ def test_what_cannot_be_compared_is_refused_by_name(asked: list[Any]) -> None:
 def test_a_score_to_reach_is_finite(make_run: MakeRun) -> None:
     runs = [make_run("one"), make_run("two")]
     assert "env steps to -30" in str(compare(runs, reference=-30))
-    with pytest.raises(ConfigError, match="reference: got nan, allowed a finite number"):
-        compare(runs, reference=float("nan"))
+    for wrong in (float("nan"), "best"):
+        with pytest.raises(ConfigError, match=f"reference: got {wrong!r}, allowed a finite number"):
+            compare(runs, reference=wrong)  # type: ignore[arg-type]  # a wrong one
