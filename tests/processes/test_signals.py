@@ -159,9 +159,6 @@ def test_a_run_whose_output_nobody_reads_trains_and_saves_when_it_is_stopped(unr
     stop(unread.run, signal.SIGTERM)
 
 
-# -- evaluations and pauses -------------------------------------------------------------------------------------------
-
-
 # -- a resume that is stopped -----------------------------------------------------------------------------------------
 
 STOPPED = """
