@@ -23,7 +23,6 @@ Bool = NDArray[np.bool_]
 Json: TypeAlias = Any  # Any: a value as JSON and YAML have it: of a configuration, a record or a summary
 
 OBS, PRIVILEGED, HISTORY = "obs", "privileged", "proprio_hist"  # HORA's groups, by their keys in a Dict observation
-ACTOR_GROUPS = {"obs": OBS, "history": HISTORY}  # by algo.actor_input, the group that APPO's actor reads
 MIN_FRAMES = 25  # frames of history from which one is left after the convolutions of HORA's student
 # The fields of `SpaceSpec` that a policy is made for. `obs_dtype` is not: it says how a replay stores observations.
 POLICY_SPACES = (
@@ -48,7 +47,10 @@ class SpaceSpec:
     obs_dtype: str = "float32"  # as the replay stores them: uint8 where all parts are of bytes
     box_shape: tuple[int, ...] = ()  # of a Box observation of a higher rank than 1, which is flattened; else nothing
     action_shape: tuple[int, ...] | None = None  # as the environment takes an action; None: the run did not record it
+    resets_in_step: bool = False  # the step that ends an episode begins the next one, too: no row is one of autoreset
     draws: bool | None = None  # the environment makes pictures (render mode rgb_array); None: the run did not record it
+    coarse: tuple[str, ...] = ()  # numbers of the observation whose changes float32 cannot hold
+    saturates: bool = False  # actions at half of env.action_bounds do what those at the bounds do
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SpaceSpec:
@@ -78,6 +80,12 @@ class SpaceSpec:
         start = sum(math.prod(shape) for shape in self.obs_shapes[:index])
         return slice(start, start + math.prod(self.obs_shapes[index]))
 
+    def actor_group(self, actor_input: str) -> str | None:
+        """The part of a Dict observation that `algo.actor_input` means; None: the actor reads all parts."""
+        if actor_input == "history" and actor_input not in self.obs_keys:
+            return HISTORY
+        return None if actor_input == "all" else actor_input
+
     def shape_of(self, key: str) -> tuple[int, ...]:
         """The shape of the part `key` of a Dict observation. Raises `ValueError`."""
         return self.obs_shapes[self.obs_keys.index(key)]
@@ -94,9 +102,16 @@ class StepOutcome(NamedTuple):
     reward: Float64  # [N] raw, as the environment gave it
     terminated: Bool  # [N] the MDP ended: do not bootstrap
     truncated: Bool  # [N] the clock ended: bootstrap
-    is_valid: Bool  # [N] False on the row after an episode's end (Gymnasium NEXT_STEP)
+    is_valid: Bool  # [N] False on the row after an episode's end where that begins the next one (NEXT_STEP)
     success: Float32  # [N] 1 or 0 at an episode's end if the environment says so, else NaN
     measure: Float32  # [N] what `env.measure` names, at an episode's end, else NaN
+    reset_obs: Float32 | None = None  # [N, O] to act on next, where episodes have begun in this very step
+    log: Mapping[str, float] = {}  # numbers of the step, which become metrics `env/<name>`
+
+    @property
+    def obs_to_act_on(self) -> Float32:
+        """The observations [N, O] that come after it."""
+        return self.next_obs if self.reset_obs is None else self.reset_obs
 
 
 class Batch(NamedTuple):
@@ -122,7 +137,7 @@ class Batches(NamedTuple):
 class Rollouts(NamedTuple):
     """The rollouts of one learner iteration of an on-policy algorithm: B environments over T steps, time first."""
 
-    obs: Tensor  # [T + 1, B, O] raw; row t + 1 is always the true successor of row t
+    obs: Tensor  # [T + 1, B, O] raw; row t + 1 is the true successor of row t, but where `final_obs` has it
     action: Tensor  # [T, B, A] as the policy drew it
     log_prob: Tensor  # [T, B] of the action, by the policy that acted
     reward: Tensor  # [T, B] raw
@@ -131,6 +146,7 @@ class Rollouts(NamedTuple):
     is_valid: Tensor  # [T, B] 1.0 for a transition, 0.0 for the autoreset row after an episode's end
     progress: float  # share of the run's env steps done so far, 0 to 1
     env_steps: int = 0  # transitions learnt from before these
+    final_obs: Tensor | None = None  # [T, B, O] raw, the true successor; None where `obs` always has it
 
 
 class PolicyOutput(NamedTuple):
@@ -287,6 +303,7 @@ class DeviceTotals(NamedTuple):
     h2d_ns: int  # copies that the learner waited for
     h2d_hidden_ns: int  # copies behind its work
     sample_ns: int  # drawing and gathering rows
+    collect_ns: int  # stepping a batch of tensors
     iterations: int
     launch_bound: int  # iterations whose device work was done as soon as it had been queued
     dropped: int  # spans that were not timed, because too many were pending
@@ -319,6 +336,7 @@ class CollectorTotals:
     policy_steps: int  # vector steps acted by the policy (not uniformly at random)
     rollouts: int = 0  # finished rollouts, dropped ones included
     rollouts_dropped: int = 0  # rollouts dropped because no slot was free
+    log: tuple[tuple[str, float, int], ...] = ()  # numbers that the environments log: name, sum, count
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,15 @@ from offpolicy.launch.outcome import (
     outcome_of,
     print_failure,
 )
-from offpolicy.launch.preflight import check_fits, check_restart, check_same, check_spaces, find_origin, preflight
+from offpolicy.launch.preflight import (
+    check_fits,
+    check_restart,
+    check_same,
+    check_spaces,
+    find_origin,
+    preflight,
+    with_process,
+)
 from offpolicy.launch.resources import plan_host, spin_rounds, track_names
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.launch.run_header import announce, open_run_logger, unread_warning
@@ -133,14 +141,24 @@ def train_run(
                 server = None
             server = server or opened.enter_context(run_server(rounds))
             server.timeout_s = cfg.runner.start_timeout_s
-            spec = preflight(own_cfg, server)
+            spec, vectorization, env_device = preflight(own_cfg, server)
+            if own_cfg.env.vectorization == "auto":
+                cfg = replace(cfg, env=replace(cfg.env, vectorization=vectorization))
+            if own_cfg.collect.process == "auto":
+                cfg = with_process(cfg, env_device)
             plan = plan_launch(cfg, host)
             host = plan.host  # with what the hosts have agreed on
             plan, origin_step = find_origin(plan, spec)
             host_plan = plan_host(plan.cfg, host)
             check_restart(plan.cfg)
             called = (*map(load_callback, cfg.callbacks), *callbacks) if host.index == 0 else ()
-            memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
+            memory = RunMemory(
+                plan.cfg,
+                spec,
+                host.num_hosts,
+                has_evaluator=host_plan.has_evaluator,
+                collects_tensors=plan.cfg.collects_in_learner and env_device is not None,
+            )
         with (
             contextlib.closing(memory),
             interrupts_exit(),  # by a stop during the claim, which has left the run directory as it was
@@ -171,6 +189,7 @@ def train_run(
                 checkpoint=None,
                 store_port=listener.getsockname()[1] if listener else host.store_port,
                 origin_step=origin_step,
+                env_device=env_device,
             )
             if run.checkpoint is not None:
                 job = _from_checkpoint(job, run.checkpoint)
@@ -315,7 +334,8 @@ def _spawn(
         return []
     payload, fds = job.to_json(), parts.memory.fds
     names = [("learner", rank) for rank in range(cfg.runner.world_size)]
-    names += [("collector", index) for index in range(cfg.collect.num_collectors)]
+    if not cfg.collects_in_learner:
+        names += [("collector", index) for index in range(cfg.collect.num_collectors)]
     names += [("evaluator", 0)] if job.plan.has_evaluator else []
     pids = []
     for role, index in names:

@@ -14,19 +14,10 @@ from tests.faults import plan_of
 def shared_state(env_steps: int = 0, **other: Any) -> dict[str, Any]:
     """The `state.json` of a checkpoint of a run on rollouts, with some other values."""
     state = SharedState(
-        numbers={"num_updates": 5},
-        env_steps=env_steps,
-        num_collectors=1,
-        num_ranks=1,
-        start=[4, 0],
-        replay_first=[],
-        replay_end=[],
-        replay_written=[],
-        last_eval_step=0,
-        teacher=None,
-        fingerprint={},
+        numbers={"num_updates": 5}, env_steps=env_steps, num_collectors=1, num_ranks=1, start=[4, 0],
+        replay_first=[], replay_end=[], replay_written=[], last_eval_step=0, teacher=None, fingerprint={},
         has_replay=False,
-    )
+    )  # fmt: skip
     return vars(state) | other
 
 

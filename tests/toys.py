@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-import offpolicy.envs.toy  # noqa: F401  # registers them
+from offpolicy.envs.toy import PointMass  # the import registers its own too
 from offpolicy.types import Float32
 
 Info = dict[str, Any]
@@ -25,7 +25,7 @@ class Counter(gymnasium.Env[Array, Float32]):
 
     The episode is terminated at `terminate_at` and truncated at `truncate_at` (0: never). Environment i of a vector may
     end `stagger * (seed % 4)` steps later. `success` at the end is true in odd episodes, under the key `success_key` of
-    the info. A step takes `step_ms` longer.
+    the info; with `success_at` it is true at that step of them alone. A step takes `step_ms` longer.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class Counter(gymnasium.Env[Array, Float32]):
         stagger: int = 0,
         success_key: str = "",
         step_ms: float = 0.0,
+        success_at: int = 0,
     ) -> None:
         self.observation_space: spaces.Space[Array] = spaces.Box(-np.inf, np.inf, (3,), np.float64)
         self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -43,6 +44,7 @@ class Counter(gymnasium.Env[Array, Float32]):
         self._stagger = stagger
         self._success_key = success_key
         self._step_s = step_ms / 1000.0
+        self._success_at = success_at
         self._seed = 0
         self._t = 0
         self._episode = -1
@@ -60,7 +62,8 @@ class Counter(gymnasium.Env[Array, Float32]):
         late = self._stagger * (self._seed % 4)
         terminated = self._terminate_at > 0 and self._t >= self._terminate_at + late
         truncated = self._truncate_at > 0 and self._t >= self._truncate_at + late
-        info = {self._success_key: self._episode % 2 == 1} if self._success_key else {}
+        is_success = self._episode % 2 == 1 and self._success_at in (0, self._t)
+        info = {self._success_key: is_success} if self._success_key else {}
         return self._obs(), float(self._t), terminated, truncated, info
 
     def _obs(self) -> Array:
@@ -189,6 +192,31 @@ class OddBounds(gymnasium.Env[Float32, Array]):
         return action.reshape(-1).astype(np.float32), 0.0, False, False, {}
 
 
+class HalfSeen(PointMass):
+    """The point mass of `offpolicy.envs.toy` as a Dict: `actor` is its position, `critic` its velocity.
+
+    Friction makes positions enough to act on, but an action moves the velocity first, which `critic` alone shows.
+    `groups` are those that it observes.
+    """
+
+    def __init__(self, groups: tuple[str, ...] = ("actor", "critic")) -> None:
+        super().__init__()
+        half = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.groups = groups
+        self.observation_space = spaces.Dict(dict.fromkeys(groups, half))  # type: ignore[assignment]
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> Any:
+        obs, info = super().reset(seed=seed)
+        return self._parts(obs), info
+
+    def step(self, action: Float32) -> Any:
+        obs, *rest = super().step(action)
+        return self._parts(obs), *rest
+
+    def _parts(self, obs: Float32) -> dict[str, Float32]:
+        return {name: part for name, part in (("actor", obs[:2]), ("critic", obs[2:])) if name in self.groups}
+
+
 class DiscreteToy(gymnasium.Env[Float32, np.int64]):
     """Two actions: stay, or go; the episode ends after four goes."""
 
@@ -227,13 +255,10 @@ class Locks(gymnasium.Env[Float32, NDArray[np.int64]]):
 
 
 _TOYS: dict[str, tuple[Callable[..., gymnasium.Env[Any, Any]], int | None]] = {
-    "Counter-v0": (Counter, None),
-    "Faulty-v0": (Faulty, None),
-    "DictObs-v0": (DictObs, 10),
-    "OddBounds-v0": (OddBounds, 10),
-    "DiscreteToy-v0": (DiscreteToy, 50),
+    "Counter-v0": (Counter, None), "Faulty-v0": (Faulty, None), "DictObs-v0": (DictObs, 10),
+    "OddBounds-v0": (OddBounds, 10), "HalfSeen-v0": (HalfSeen, 100), "DiscreteToy-v0": (DiscreteToy, 50),
     "Locks-v0": (Locks, 10),
-}
+}  # fmt: skip
 
 
 for _env_id, (_env_class, _limit) in _TOYS.items():

@@ -66,7 +66,7 @@ def _iteration_ns(work: Work, *, is_timed: bool, iterations: int) -> float:
         release=lambda: None,
     )
     never = {"is_due": lambda: False, "run_last": lambda *, is_complete: is_complete}
-    ledger.skip(idle_phases(source, num_ranks=1))
+    ledger.skip(idle_phases(source, num_ranks=1, collects=False))
     train(
         Parts(
             source=source,

@@ -95,8 +95,13 @@ class Appo:
         policy = self._net.actor.distribution(obs[:-1])
         critic = self._net.critic
         value = critic.in_returns(critic.forward(obs))
+        next_value = value[1:]
+        if rollouts.final_obs is not None:  # a terminated row has no successor
+            is_cut = (rollouts.truncated > rollouts.terminated).nonzero(as_tuple=True)
+            final_obs = self.policy.normalize(rollouts.final_obs[is_cut])
+            next_value = next_value.index_put(is_cut, critic.in_returns(critic.forward(final_obs)))
         log_ratio = policy.log_prob(rollouts.action) - rollouts.log_prob
-        targets = self._targets(rollouts, value, log_ratio)
+        targets = self._targets(rollouts, value[:-1], next_value, log_ratio)
         self._measure(rollouts, log_ratio, value[:-1], targets)
         absorb("value", weighted_moments(targets.value.reshape(-1, 1), rollouts.is_valid.flatten()))
         return Samples(
@@ -110,10 +115,10 @@ class Appo:
             old_policy=policy.flat(),
         )
 
-    def _targets(self, rollouts: Rollouts, value: Tensor, log_ratio: Tensor) -> Targets:
+    def _targets(self, rollouts: Rollouts, value: Tensor, next_value: Tensor, log_ratio: Tensor) -> Targets:
         algo = self._algo
         flags = (rollouts.terminated, rollouts.truncated, rollouts.is_valid)
-        steps = Steps(value, rollouts.reward, *flags, log_ratio)
+        steps = Steps(value, next_value, rollouts.reward, *flags, log_ratio)
         if algo.advantage == "gae":
             return gae(steps, algo.gamma, algo.gae_lambda)
         return vtrace(steps, algo.gamma, algo.gae_lambda, RatioBounds(algo.rho_clip, algo.trace_clip))

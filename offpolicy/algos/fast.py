@@ -27,6 +27,7 @@ from offpolicy.algos.td3 import Td3
 from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actors import LOG_STD_MAX, LOG_STD_MIN, SquashedGaussianActor
 from offpolicy.nets.distributions import LOG_SQRT_2PI
+from offpolicy.nets.mlp import Columns
 from offpolicy.nets.onednn import ONEDNN, chosen_library, multiply
 from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, SpaceSpec
@@ -37,13 +38,13 @@ DIGESTS: Mapping[str, str] = {
     "offpolicy.algos.optim": "058e9bfe28776905",
     "offpolicy.algos.sac": "67dce3bbcbc2db96",
     "offpolicy.algos.td3": "0095fcc4dc52548b",
-    "offpolicy.nets.actors": "efc12ba3d155d24e",
+    "offpolicy.nets.actors": "b8176f96cfcecc9a",
     "offpolicy.nets.critics": "46a75eee528013ac",
     "offpolicy.nets.distributions": "dcc14ab3a95f41de",
     "offpolicy.nets.flat": "6670e6dee5cfe719",
-    "offpolicy.nets.mlp": "b1f750e03f144569",
+    "offpolicy.nets.mlp": "6239bd02f559a56f",
     "offpolicy.nets.normalizer": "3072436b8f339058",
-    "offpolicy.nets.policy": "f432872d27281a54",
+    "offpolicy.nets.policy": "7eb7459a63cbaa64",
 }  # as `digests_of` returns them
 FEWEST_WEIGHTS = 128 * 128  # of a layer whose products oneDNN makes faster
 NARROW = 4  # from so many outputs per input on a BLAS makes the gradient of a first layer faster transposed
@@ -78,7 +79,8 @@ class Perceptrons:
             self.d_weights = [_stacked([gradients[one] for one in weights]) for weights, _ in parameters]
             self.d_biases = [_stacked([gradients[one] for one in biases])[:, None] for _, biases in parameters]
         self.memory: Memory = {} if memory is None else memory
-        self._activate, self._differentiate = ACTIVATIONS[type(nets[0][1])]
+        self._activate, self._differentiate = ACTIVATIONS[type(nets[0][-2])]
+        self._columns = nets[0][0].columns if isinstance(nets[0][0], Columns) else slice(None)
         is_onednn = chosen_library(products) == ONEDNN
         self._is_onednn = [is_onednn and one[0].numel() >= FEWEST_WEIGHTS for one in self.weights[:-1]] + [False]
         num_nets, width, num_inputs = self.weights[0].shape
@@ -86,7 +88,7 @@ class Perceptrons:
 
     def forward(self, *parts: Tensor) -> Tensor:
         """Returns the outputs for inputs side by side, and keeps what `backward` needs. [B, I_1], ... -> [C, B, O]."""
-        self._inputs = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        self._inputs = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0][:, self._columns].contiguous()
         below = self._inputs.expand(len(self.weights[0]), -1, -1)
         for layer, hidden in enumerate(self._kept(len(self._inputs))[0]):
             below = self._activate(self._product(layer, below, self.weights_t[layer], hidden).add_(self.biases[layer]))

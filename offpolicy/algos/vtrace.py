@@ -1,8 +1,7 @@
 """Targets from rollouts: V-trace, and GAE as its case without correction.
 
-Time runs along the first dimension. Shapes: T steps, N environments. Row t + 1 of the observations is always the true
-successor of row t (NEXT_STEP autoreset: after an episode's end comes a row that no policy acted in), so one pass of the
-critic over T + 1 rows gives every value needed, including that of a truncated episode's final observation.
+Time runs along the first dimension. Shapes: T steps, N environments. Beside the value of a row stands that of its true
+successor: of the next row, or of the final observation where the next row belongs to another episode.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from offpolicy.algos.losses import check_shapes
 class Steps(NamedTuple):
     """T steps of N environments, with the values and ratios of critic and policy; flags are 0.0 or 1.0."""
 
-    value: Tensor  # [T + 1, N] of every observation, as a return
+    value: Tensor  # [T, N] of every observation, as a return
+    next_value: Tensor  # [T, N] of its true successor
     reward: Tensor  # [T, N]
     terminated: Tensor  # [T, N]
     truncated: Tensor  # [T, N]
@@ -52,20 +52,20 @@ def vtrace(steps: Steps, gamma: float, lam: float, bounds: RatioBounds) -> Targe
     value of its final observation. With pi = mu both are GAE(lambda) (arXiv:1506.02438): advantage_t = vs_t - V_t.
     Raises ValueError on tensors of other shapes than `Steps` says.
     """
-    value, reward, terminated, truncated, is_valid, log_ratio = steps
+    value, next_value, reward, terminated, truncated, is_valid, log_ratio = steps
     check_shapes("TN TN TN TN TN", r=reward, terminated=terminated, truncated=truncated, v=is_valid, ratio=log_ratio)
-    check_shapes("TN TN", value_tp1=value[1:], r=reward)
+    check_shapes("TN TN TN", value=value, value_tp1=next_value, r=reward)
     ratio = log_ratio.exp()
     rho, trace = ratio.clamp(max=bounds.rho), lam * ratio.clamp(max=bounds.c)
     discount = gamma * (1.0 - terminated)
     not_cut = 1.0 - torch.maximum(terminated, truncated)
-    error = reward + discount * value[1:] - value[:-1]
+    error = reward + discount * next_value - value
     delta, passed_on = rho * error * is_valid, gamma * trace * not_cut * is_valid
-    excess = torch.zeros_like(value)  # vs - V; zero behind the end of the rollout
+    excess = value.new_zeros(len(value) + 1, *value.shape[1:])  # vs - V; zero behind the end of the rollout
     for t in reversed(range(len(reward))):
         excess[t] = delta[t] + passed_on[t] * excess[t + 1]
     advantage = (error + gamma * lam * not_cut * excess[1:]) * is_valid
-    return Targets((value[:-1] + excess[:-1]) * is_valid, advantage)
+    return Targets((value + excess[:-1]) * is_valid, advantage)
 
 
 def gae(steps: Steps, gamma: float, lam: float) -> Targets:

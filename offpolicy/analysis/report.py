@@ -47,6 +47,7 @@ class Report:
     labels: tuple[str, ...]
     sections: tuple[ComparedSection, ...]
     notes: tuple[str, ...]
+    differs: tuple[str, ...] = ()  # versions of packages, said above the tables
 
     @property
     def title(self) -> str:
@@ -60,7 +61,7 @@ def terminal(report: Report, width: int) -> RenderableType:
     room = width - TITLE_WIDTH - VALUE_WIDTH - 1
     at_once = max(1, room // OTHER_WIDTH)
     with_intervals = room >= min(len(others), at_once) * (OTHER_WIDTH + INTERVAL_WIDTH)
-    parts: list[RenderableType] = []
+    parts: list[RenderableType] = [*map(Text, report.differs)]
     for start in range(0, len(others), at_once):
         for section in report.sections:
             parts += [_table(report.labels, section, others[start : start + at_once], with_intervals), Text()]
@@ -118,7 +119,7 @@ def texts_of(cell: Cell, is_relative: bool = True, with_interval: bool = True) -
 
 def markdown(report: Report, picture: str | None) -> str:
     """Returns all labels in one table per section; `picture`: path of the image."""
-    lines = [f"# {report.title}", ""]
+    lines = [f"# {report.title}", "", *(f"{line}\n" for line in report.differs)]
     lines += [f"![time per iteration and learning curves]({picture})", ""] if picture else []
     for section in report.sections:
         names = [section.title, *(label.replace("|", "\\|") for label in report.labels)]
@@ -136,7 +137,7 @@ def markdown(report: Report, picture: str | None) -> str:
 
 def html(report: Report, png: bytes) -> str:
     """Returns one page that needs no other file."""
-    tables = ""
+    tables = "".join(f"<p>{escape(line)}</p>" for line in report.differs)
     for section in report.sections:
         rows, head = "", "".join(f"<th>{escape(text)}</th>" for text in (section.title, *report.labels))
         for row in section.rows:

@@ -25,6 +25,7 @@ SEED_KEYS = ("seed", "run_dir", "resume", "log", "checkpoint.every", "checkpoint
 # more than most changes are worth, and threads that wait for one another multiply it.
 MAX_DESCHEDULED = 0.10
 DESCHEDULED = {"learner": "cpu/learner_descheduled_pct", "collector": "cpu/collector_descheduled_pct"}
+VERSIONS = "versions"  # of summary.json
 PLACE_KEYS = ("run_dir", "seed", "resume", "log")  # keys whose difference between labels needs no note
 
 
@@ -35,7 +36,7 @@ class LabelledRuns:
     label: str
     runs: tuple[RunRecords, ...]
     configs: tuple[Config, ...]
-    ran: tuple[Config, ...]  # threads and library of products that ran, whatever the configuration asked for
+    ran: tuple[Config, ...]  # threads, versions and library of products that ran, whatever the configuration asked for
 
     @property
     def has_seeds(self) -> bool:
@@ -138,10 +139,9 @@ def flat_config(path: Path) -> Config:
 
 
 def _what_ran(path: Path) -> Config:
-    """Returns `threads`, `kernels` and `products` of `summary.json` by dotted key; those that the run has written."""
+    """Returns `threads`, `versions`, `kernels` and `products` of `summary.json` by dotted key; those that are there."""
     summary = last_summary(path)
-    threads = summary.get("threads")
-    ran = flatten({"threads": threads}) if isinstance(threads, Mapping) else {}
+    ran = flatten({name: summary[name] for name in ("threads", VERSIONS) if isinstance(summary.get(name), Mapping)})
     return ran | {key: summary[key] for key in ("kernels", "products") if isinstance(summary.get(key), str)}
 
 
@@ -174,6 +174,17 @@ def _differences(one: Config, other: Config) -> Iterator[tuple[str, str]]:
             yield key, f"{key} {values[0]}, {values[1]}"
 
 
+def version_differences(compared: Sequence[LabelledRuns]) -> list[str]:
+    """Returns a line for each label whose packages had other versions than those of the baseline."""
+    first, lines = compared[0].ran[0], list[str]()
+    for labelled in compared[1:]:
+        both = ((key, first[key], labelled.ran[0].get(key)) for key in first if is_within(key, (VERSIONS,)))
+        found = [f"{key.partition('.')[2]} {old} -> {new}" for key, old, new in both if old and new and old != new]
+        which = f" ({labelled.label})" if len(compared) > 2 else ""
+        lines += [f"differs{which}: {', '.join(found)}"] if found else []
+    return lines
+
+
 def warnings(compared: Sequence[LabelledRuns]) -> list[str]:
     """Returns lines on what makes numbers less comparable: other tasks, other settings, other meanings of a key."""
     first, lines = compared[0], list[str]()
@@ -184,7 +195,7 @@ def warnings(compared: Sequence[LabelledRuns]) -> list[str]:
         names = f"{first.label}, {labelled.label}"
         lines += [f"warning: not the same task or algorithm ({names}): {'; '.join(task)}"] if task else []
         lines += [f"configuration ({names}): {'; '.join(rest)}"] if rest else []
-        known = first.ran[0].keys() & labelled.ran[0].keys()
+        known = {key for key in first.ran[0].keys() & labelled.ran[0].keys() if not is_within(key, (VERSIONS,))}
         ran = [text for key, text in _differences(first.ran[0], labelled.ran[0]) if key in known]
         lines += [f"what ran ({names}): {'; '.join(ran)}"] if ran else []
     bare = [labelled.label for labelled in compared if not labelled.configs[0]]

@@ -14,7 +14,6 @@ from offpolicy.collect.policy import require_sound
 from offpolicy.commands.saved_run import SavedRun
 from offpolicy.envs.spaces import Codec, action_map, env_actions
 from offpolicy.errors import ConfigError, NumericsError
-from offpolicy.export.env_policy import names_read
 from offpolicy.seeding import torch_seed
 from offpolicy.types import Float32, SpaceSpec
 
@@ -32,7 +31,7 @@ class LoadedPolicy:
         self.run_dir, self.env_steps = saved.path.absolute(), saved.checkpoint.env_steps
         self.spec: SpaceSpec = saved.spec
         self._policy = saved.policy().eval()
-        self._names_read = names_read(self._policy)
+        self._parts_read = self._policy.actor.parts_read
         self._device = next(self._policy.parameters()).device
         self._generator = torch.Generator(self._device)
         self._generator.manual_seed(torch_seed(seed, "exploration"))
@@ -68,7 +67,7 @@ class LoadedPolicy:
             rows, is_one = _rows("obs", obs, self.spec.box_shape or (self.spec.obs_dim,))
         else:
             named = zip(self.spec.obs_keys, self.spec.obs_shapes, strict=True)
-            read = [(name, shape) for name, shape in named if self._names_read is None or name in self._names_read]
+            read = [(name, shape) for name, shape in named if self._parts_read is None or name in self._parts_read]
             parts = {name: _rows(f"obs[{name!r}]", _part(obs, name), shape) for name, shape in read}
             if len({(len(part), part_is_one) for part, part_is_one in parts.values()}) > 1:
                 raise ConfigError("obs: its parts hold different numbers of observations")

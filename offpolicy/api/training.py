@@ -19,6 +19,7 @@ from offpolicy.errors import ConfigError
 from offpolicy.launch.outcome import require_completed
 from offpolicy.logger.callbacks import Callback, checked, load_callback
 from offpolicy.output import open_descriptors
+from offpolicy.processes import child
 from offpolicy.processes.signals import SAVE_SIGNAL
 
 ALLOWED = 'words such as "algo=td3" or keyword arguments'
@@ -68,6 +69,8 @@ def train(
     starts, and for a run that has failed the error of its process. It has to be called from the main thread, which gets
     the signals.
     """
+    if child.is_child:
+        raise ConfigError(f"train: called by a module that a process of a run imports; {child.MAIN_GUARD}")
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError("train: got another thread, allowed the main thread: only that one gets Ctrl-C")
     _refuse("train", [word for word in overrides if not isinstance(word, str | RunConfig)], f"a RunConfig, {ALLOWED}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +28,9 @@ from offpolicy.timing.clock import Stopwatch
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.trace_writer import Mark
-from offpolicy.types import CollectorTotals, Float32, Float64, StepOutcome
+from offpolicy.types import Bool, CollectorTotals, StepOutcome
+
+STANDING = ("obs", "ep_return", "ep_length")  # where environments and episodes stand
 
 
 @dataclass(slots=True)
@@ -51,15 +55,16 @@ class Collector:
     take_snapshot: Callable[[Collector], OSError | None]  # writes there; returns what the disk refused
     start_steps: int = 0  # of each collector in the checkpoint that the run goes on from
     words: Words = field(init=False)  # its own of the control page
-    obs: Float32 = field(init=False)  # [N, O] to act on next
-    ep_return: Float64 = field(init=False)  # [N] raw, of the running episodes
-    ep_length: NDArray[np.int64] = field(init=False)  # [N]
+    obs: Any = field(init=False)  # [N, O] float32 to act on next: an array, or a tensor in a `DeviceCollector`
+    ep_return: Any = field(init=False)  # [N] float64, raw, of the running episodes
+    ep_length: Any = field(init=False)  # [N] int64
     num_finished: int = 0  # episodes that ended in the last vector step
     env_steps: int = 0
     vector_steps: int = 0
     policy_steps: int = 0
     policy_lag_sum: float = 0.0
     bad_rows: int = 0  # dropped since this process started
+    log: dict[str, tuple[float, int]] = field(default_factory=dict)  # sum and count of what the environments log
     has_warned: bool = False  # True: of environments whose state cannot be saved
     handed_over: int = -1  # rows, or rollouts, that the learner had got when it was last woken
     answered: int = 0  # the newest request for a report that was answered
@@ -82,16 +87,32 @@ class Collector:
             self.ledger.begin_cooldown()
             self.report()
 
+    def take_turn(self) -> bool:
+        """Takes the next step, or the snapshot that is asked for; False if neither may be: for a learner's process."""
+        turn = self.turn()
+        if turn is Turn.STEP:
+            self.words[CollectorWord.IS_INSIDE] = 1
+            self.step()
+            self.words[CollectorWord.IS_INSIDE] = 0
+            self.announce()
+            self.ledger.close()
+        elif turn is Turn.SNAPSHOT:
+            with self.ledger.phase(CollectorPhase.SNAPSHOT):
+                self.answer_snapshot()
+        if self.must_report():
+            self.report()
+        return turn in (Turn.STEP, Turn.SNAPSHOT)
+
+    def turn(self) -> Turn | None:
+        """Returns what is to be done next; None if there is nothing yet."""
+        return self.control.turn(self.index, lambda granted: self.writer.may_step(self.env_steps, granted))
+
     def wait_turn(self) -> bool:
         """Waits until the next step may be taken, saving snapshots meanwhile; False when it is time to exit."""
-        phase, control, words, env_steps = self.ledger.phase, self.control, self.words, self.env_steps
-
-        def may_step(granted: int) -> bool:
-            return self.writer.may_step(env_steps, granted)
-
+        phase, words = self.ledger.phase, self.words
         with phase(CollectorPhase.HANDSHAKE):
             self.announce()
-            turn = control.turn(self.index, may_step)
+            turn = self.turn()
         while turn is None or turn is Turn.SNAPSHOT:
             if turn is None:
                 with phase(CollectorPhase.LEARNER_WAIT):
@@ -99,11 +120,11 @@ class Collector:
                     self.wake_event.wait(POLL_S)
                     words[CollectorWord.IS_WAITING] = 0
                     words[CollectorWord.PROGRESS] += 1
-                    turn = control.turn(self.index, may_step)
+                    turn = self.turn()
             else:
                 with phase(CollectorPhase.SNAPSHOT):
                     self.answer_snapshot()
-                    turn = control.turn(self.index, may_step)
+                    turn = self.turn()
         return turn is Turn.STEP
 
     def announce(self) -> None:
@@ -157,12 +178,22 @@ class Collector:
                 self.policy_steps += 1
                 self.policy_lag_sum += max(self.control.leader[RankWord.VERSION] - policy.version, 0)
             self.record_episodes(outcome)
-            self.obs = np.ascontiguousarray(outcome.next_obs)
+            self.obs = outcome.obs_to_act_on
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Returns where environments and episodes stand, for a snapshot."""
+        return {name: getattr(self, name) for name in STANDING}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Continues from what `arrays` returned."""
+        for name in STANDING:
+            setattr(self, name, arrays[name].copy())
 
     def record_episodes(self, outcome: StepOutcome) -> None:
         """Adds a vector step to the running episodes, and publishes those that ended in it with their raw returns."""
         self.ep_return += np.where(outcome.is_valid, outcome.reward, 0.0)
         self.ep_length += outcome.is_valid
+        self.add_log(outcome.log.items())
         ended = np.flatnonzero((outcome.terminated | outcome.truncated) & outcome.is_valid)
         self.num_finished = len(ended)
         if self.num_finished:
@@ -177,6 +208,13 @@ class Collector:
             ]
             self.episodes.append(np.stack(columns, axis=1))
             self.ep_return[ended], self.ep_length[ended] = 0.0, 0
+
+    def add_log(self, numbers: Iterable[tuple[str, float]]) -> None:
+        """Adds what the environments log to the sums that reports have."""
+        for name, value in numbers:
+            if math.isfinite(value):
+                total, count = self.log.get(name, (0.0, 0))
+                self.log[name] = total + value, count + 1
 
     def run_steps(self) -> int:
         """Returns the env steps of all collectors.
@@ -205,6 +243,7 @@ class Collector:
                 policy_steps=self.policy_steps,
                 rollouts=rollouts,
                 rollouts_dropped=dropped,
+                log=tuple((name, total, count) for name, (total, count) in self.log.items()),
             )
         )
 
@@ -234,40 +273,50 @@ class Collector:
 
     def reset_all(self, *path: str | int) -> None:
         """Begins an episode in every environment, with seeds named by `path`. Raises `EnvFailure`, `NumericsError`."""
-        self.obs = self.env.reset(env_seed(self.cfg.seed, *path))
-        require_finite(self.obs, self.cfg.seed)
-        self.writer.abandon(range(self.env.num_envs))
-        self.ep_return[:], self.ep_length[:] = 0.0, 0
+        num_envs, obs = self.env.num_envs, self.env.reset(env_seed(self.cfg.seed, *path))
+        require_finite(obs, self.cfg.seed)
+        self.restore({"obs": obs, "ep_return": np.zeros(num_envs), "ep_length": np.zeros(num_envs, np.int64)})
+        self.writer.abandon(range(num_envs))
 
     def drop_bad_rows(self, error: BadRowError, outcome: StepOutcome) -> StepOutcome:
         """Resets the environments of bad transitions, or all that can only be reset together; returns the other rows.
 
         Raises `NumericsError` beyond `env.max_bad_rows`, and where an episode begins with NaN or Inf.
         """
-        env, seed, most = self.env, self.cfg.seed, self.cfg.env.max_bad_rows
-        self.bad_rows += len(error.envs)
-        episode_step = int(self.ep_length[error.envs[0]])
-        text = f"{error} at env step {self.env_steps}, episode step {episode_step}, seed {seed}"
-        if self.bad_rows > most:
-            raise NumericsError(text) from None
-        self.warn(f"{text}; dropped, {self.bad_rows} of env.max_bad_rows={most}")
-        where = np.zeros(env.num_envs, np.bool_)
-        where[list(error.envs) if env.can_reset_some else slice(None)] = True
-        new_seed = env_seed(seed, "bad_row", self.number, self.env_steps, self.vector_steps)
-        obs = env.reset_some(new_seed, range(env.num_envs), where) if env.can_reset_some else env.reset(new_seed)
-        obs = np.where(where[:, None], obs, outcome.next_obs)
-        require_finite(obs, seed)
+        when = f"at env step {self.env_steps}, episode step {int(self.ep_length[error.envs[0]])}"
+        begun, where = self.reset_bad(error.envs, f"{error} {when}")
+        obs = np.where(where[:, None], begun, outcome.obs_to_act_on)
+        require_finite(obs, self.cfg.seed)
         self.ep_return[where], self.ep_length[where] = 0.0, 0
-        self.writer.abandon(np.flatnonzero(where).tolist())
         return outcome._replace(
-            next_obs=obs,
+            reset_obs=obs,
             terminated=outcome.terminated & ~where,
             truncated=outcome.truncated & ~where,
             is_valid=outcome.is_valid & ~where,
         )
 
+    def reset_bad(self, envs: Sequence[int], text: str) -> tuple[Any, Bool]:
+        """Counts a bad row of each of `envs`, whose episodes begin again. Returns observations [N, O], and where [N].
 
-def require_finite(obs: Float32, seed: int) -> None:
+        `text` says what is bad. The rest as `drop_bad_rows`.
+        """
+        env, seed, most = self.env, self.cfg.seed, self.cfg.max_bad_rows
+        self.bad_rows += len(envs)
+        text += f", seed {seed}"
+        if self.bad_rows > most:
+            raise NumericsError(text) from None
+        all_reset = "" if env.can_reset_some or env.num_envs == 1 else f", and all {env.num_envs} environments reset"
+        self.warn(f"{text}; dropped{all_reset}, {self.bad_rows} of env.max_bad_rows={most}")
+        where = np.zeros(env.num_envs, np.bool_)
+        where[list(envs) if env.can_reset_some else slice(None)] = True
+        new_seed = env_seed(seed, "bad_row", self.number, self.env_steps, self.vector_steps)
+        obs = env.reset_some(new_seed, range(env.num_envs), where) if env.can_reset_some else env.reset(new_seed)
+        self.writer.abandon(np.flatnonzero(where).tolist())
+        return obs, where
+
+
+def require_finite(obs: Any, seed: int) -> None:  # Any: an array, or a tensor
     """Raises `NumericsError` for an episode that begins with NaN or Inf. obs: [N, O]."""
-    if len(bad := np.flatnonzero(~np.isfinite(obs).all(axis=1))):
+    on_host = obs if isinstance(obs, np.ndarray) else obs.cpu().numpy()
+    if len(bad := np.flatnonzero(~np.isfinite(on_host).all(axis=1))):
         raise NumericsError(f"NaN or Inf in the first observation of environment {bad[0]}, seed {seed}")

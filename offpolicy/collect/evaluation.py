@@ -15,6 +15,7 @@ from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import VectorAdapter
 from offpolicy.envs.make import with_time_limit
 from offpolicy.envs.vector import make_vector, takes_a_seed_each
+from offpolicy.envs.vectorization import has_single, is_batch, is_own
 from offpolicy.errors import EnvFailure
 from offpolicy.nets.policy import Policy
 from offpolicy.seeding import env_seed, generator
@@ -79,16 +80,22 @@ def random_actor(spec: SpaceSpec, seed: int) -> Actor:
     return lambda obs: random_actions(spec, rng, len(obs))
 
 
-def run_episodes(
-    act: Actor, env: EnvConfig, *, episodes: int, seed: int, callbacks: EpisodeCallbacks | None = None
+def run_episodes(  # noqa: PLR0913  # the options of an evaluation
+    act: Actor,
+    env: EnvConfig,
+    *,
+    episodes: int,
+    seed: int,
+    num_envs: int | None = None,
+    callbacks: EpisodeCallbacks | None = None,
 ) -> Episodes:
-    """Runs `episodes` complete episodes, each with its own seed; fewer if stopped.
+    """Runs `episodes` complete episodes, each with its own seed, `num_envs` at once; fewer if stopped.
 
-    Raises `EnvFailure`, `BadEpisodeError`, and what `act` raises.
+    `num_envs` is `eval.num_envs`. Raises `EnvFailure`, `BadEpisodeError`, and what `act` raises.
     """
     callbacks = callbacks or EpisodeCallbacks()
     with callbacks.ledger.phase(EvaluatorPhase.ENV_RESET):
-        vector = _make_vector(with_time_limit(env), episodes, callbacks.should_stop)
+        vector = _make_vector(with_time_limit(env), episodes, num_envs, callbacks.should_stop)
     with contextlib.ExitStack() as closing:
         closing.callback(vector.close)
         callbacks.on_spaces(vector.spec)
@@ -101,11 +108,15 @@ def run_episodes(
     return Episodes(*found[np.isfinite(found[:, 1])].T)  # those that have a length
 
 
-def _make_vector(env: EnvConfig, episodes: int, should_stop: Callable[[], bool]) -> VectorAdapter:
-    """Returns environments of which each takes its own seed: vectors that take one begin other episodes."""
-    vectorization = "mujoco" if env.vectorization == "mujoco" and takes_a_seed_each(env) else "sync"
-    num_envs = min(episodes, MAX_EVAL_ENVS[vectorization])
-    return make_vector(dataclasses.replace(env, vectorization=vectorization), num_envs, should_stop)
+def _make_vector(env: EnvConfig, episodes: int, num_envs: int | None, should_stop: Callable[[], bool]) -> VectorAdapter:
+    """Returns the environments of an evaluation, in one call where they are trained so.
+
+    A vector that takes one seed would begin other episodes than single environments: those are taken where there are.
+    """
+    if not is_batch(env) or (has_single(env) and not takes_a_seed_each(env)):
+        env = dataclasses.replace(env, vectorization="sync")
+    most = MAX_EVAL_ENVS["mujoco" if is_batch(env) else "sync"] if is_own(env) else 1
+    return make_vector(env, min(episodes, num_envs or most), should_stop)
 
 
 def step_episodes(act: Actor, vector: VectorAdapter, episodes: int, seed: int, callbacks: EpisodeCallbacks) -> Float64:
@@ -130,10 +141,11 @@ def step_episodes(act: Actor, vector: VectorAdapter, episodes: int, seed: int, c
             action = act(np.where(np.isfinite(obs), obs, np.float32(0.0)))
         with phase(EvaluatorPhase.ENV_STEP):
             outcome = vector.step(action)
-        ep_return += np.where(is_running, outcome.reward, 0.0)
-        length += is_running
+        is_counted = is_running & outcome.is_valid  # a row that begins an episode is no step of it
+        ep_return += np.where(is_counted, outcome.reward, 0.0)
+        length += is_counted
         if callbacks.keeps_steps:
-            for env in np.flatnonzero(is_running).tolist():
+            for env in np.flatnonzero(is_counted).tolist():
                 steps[env].append((obs[env], action[env], float(outcome.reward[env])))
         obs = outcome.next_obs
         if len(bad := np.flatnonzero(is_running & ~np.isfinite(outcome.reward))):
@@ -155,12 +167,14 @@ def step_episodes(act: Actor, vector: VectorAdapter, episodes: int, seed: int, c
             found[episode.index] = episode.ep_return, episode.length, episode.measure
             callbacks.on_end(episode)
             ep_return[env], length[env], steps[env] = 0.0, 0, []
+        obs = outcome.obs_to_act_on
         is_running &= ~is_over
         begins = is_over & (number + num_envs < episodes)
         if begins.any() and not callbacks.should_stop():  # a stop does not wait for the reset of a slow environment
             number = np.where(begins, number + num_envs, number)
             is_running |= begins
-            with phase(EvaluatorPhase.ENV_RESET):
-                obs = vector.reset_some(seed, number.tolist(), begins)
+            if vector.can_reset_some:  # else the next episodes of the vector count, whatever their seeds are
+                with phase(EvaluatorPhase.ENV_RESET):
+                    obs = vector.reset_some(seed, number.tolist(), begins)
         callbacks.ledger.close()
     return found

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import NumericsError
+from offpolicy.nets.actors import Explored
 from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size
 from offpolicy.output import counted
 from offpolicy.processes.handshake import steps_per_collector
@@ -21,6 +22,7 @@ from offpolicy.seeding import generator, torch_seed
 from offpolicy.types import Float32, PolicyOutput, SpaceSpec
 
 POWER = 2.0  # noise is repeated for n steps with P(n) ~ n^-2: mostly one step, now and then many
+CPU = torch.device("cpu")
 LARGEST_OBS = 1e18  # from where on an observation's square is not finite: NaN is then no fault of the networks
 
 
@@ -28,9 +30,19 @@ class CollectorPolicy:
     """The collector's copy of the policy and its random streams, of which every collector has others."""
 
     def __init__(
-        self, policy: Policy, mailbox: Mailbox, cfg: RunConfig, spec: SpaceSpec, *, number: int, num_collectors: int
+        self,
+        policy: Policy,
+        mailbox: Mailbox | None,
+        cfg: RunConfig,
+        spec: SpaceSpec,
+        *,
+        number: int,
+        num_collectors: int,
     ) -> None:
-        """`number` is that of the collector among the `num_collectors` of all hosts."""
+        """`number` is that of the collector among the `num_collectors` of all hosts.
+
+        Without a mailbox the policy is the learner's, which is always the newest, and lies on its device.
+        """
         algo = cfg.algo
         self._policy, self._mailbox, self._spec = policy.eval(), mailbox, spec
         self._seed, self._path, self._num_collectors = cfg.seed, (number,) if number else (), num_collectors
@@ -40,9 +52,10 @@ class CollectorPolicy:
         )
         self._noise_ramp = algo.ramps.get("exploration_noise")  # None: one number during the whole run
         self._longest_noise = algo.noise_repeat
-        self._flat = np.zeros(flat_size(policy), dtype=np.float32)
-        adopt_flat(policy, self._flat)
-        self.policy_rng = torch.Generator()
+        if mailbox is not None:
+            self._flat = np.zeros(flat_size(policy), dtype=np.float32)
+            adopt_flat(policy, self._flat)
+        self.policy_rng = torch.Generator(next(policy.parameters()).device)
         self.version = 0  # version of the weights it acts with; 0: none were published yet
         self.reseed()
 
@@ -50,8 +63,8 @@ class CollectorPolicy:
         """Restarts the random streams, and holds no noise; `start` tells one start of a run from another."""
         self.warmup_rng = generator(self._seed, "warmup_action", *self._path, *start)
         self.policy_rng.manual_seed(torch_seed(self._seed, "exploration", *self._path, *start))
-        longest = self._longest_noise
-        self.repeated_noise = RepeatedNoise(longest, self._spec.action_dim) if longest > 1 else None
+        longest, device = self._longest_noise, self.policy_rng.device
+        self.repeated_noise = RepeatedNoise(longest, self._spec.action_dim, device) if longest > 1 else None
 
     def is_random(self, env_steps: int) -> bool:
         """True if actions are still uniform, after `env_steps` own transitions."""
@@ -59,7 +72,7 @@ class CollectorPolicy:
 
     def refresh(self) -> bool:
         """Takes the newest published weights, with one copy; False if there are none newer."""
-        if self._mailbox.version <= self.version:
+        if self._mailbox is None or self._mailbox.version <= self.version:
             return False
         self.version = self._mailbox.read(self._flat)
         adopt_statistics(self._policy, self._flat)
@@ -69,20 +82,21 @@ class CollectorPolicy:
         """Returns exploratory actions [N, A] for obs [N, O]. Raises `NumericsError` for NaN of a sound observation."""
         if self.is_random(env_steps):
             return PolicyOutput(random_actions(self._spec, self.warmup_rng, len(obs)), None, self.version)
+        drawn, log_prob = self.explore(torch.from_numpy(obs).to(self.policy_rng.device), env_steps)
+        output = PolicyOutput(drawn.cpu().numpy(), None if log_prob is None else log_prob.numpy(), self.version)
+        require_sound(output.action, obs, output.log_prob, f"after {env_steps} env steps of this collector")
+        return output
+
+    def explore(self, obs: Tensor, env_steps: int) -> Explored:
+        """Returns the policy's exploratory actions [N, A], with log-probabilities [N] where they are learnt from."""
         if self._noise_ramp is not None:
             # All collectors do as many transitions. What the others have really done would depend on the moment of
             # asking, and a resumed run would act differently.
             self._policy.explore_with(self._noise_ramp.at(env_steps * self._num_collectors))
-        log_prob: Tensor | None = None
         if self.repeated_noise is not None:
-            noise = self.repeated_noise.draw(len(obs), self.policy_rng)
-            drawn = self._policy.act_with_noise(torch.from_numpy(obs), noise)
-        else:
-            with torch.inference_mode():
-                drawn, log_prob = self._policy.sample(torch.from_numpy(obs), self.policy_rng)
-        output = PolicyOutput(drawn.numpy(), None if log_prob is None else log_prob.numpy(), self.version)
-        require_sound(output.action, obs, output.log_prob, f"after {env_steps} env steps of this collector")
-        return output
+            return self._policy.act_with_noise(obs, self.repeated_noise.draw(len(obs), self.policy_rng)), None
+        with torch.inference_mode():
+            return self._policy.sample(obs, self.policy_rng)
 
 
 class RepeatedNoise:
@@ -91,11 +105,15 @@ class RepeatedNoise:
     It knows nothing of episodes: what is held at the end of one is held at the start of the next.
     """
 
-    def __init__(self, longest: int, action_dim: int) -> None:
+    def __init__(self, longest: int, action_dim: int, device: torch.device = CPU) -> None:
         chances = np.arange(1, longest + 1) ** -POWER
-        self._reached = torch.from_numpy(np.cumsum(chances / chances.sum())[:-1])  # P(at most n steps)
-        self._action_dim = action_dim
-        self._noise, self._left = torch.zeros(0, action_dim), torch.zeros(0, dtype=torch.int64)
+        self._reached = torch.from_numpy(np.cumsum(chances / chances.sum())[:-1]).to(device)  # P(at most n steps)
+        self._action_dim, self._device = action_dim, device
+        self._hold(0)
+
+    def _hold(self, num_envs: int) -> None:
+        self._noise = torch.zeros(num_envs, self._action_dim, device=self._device)
+        self._left = torch.zeros(num_envs, dtype=torch.int64, device=self._device)
 
     def draw(self, num_envs: int, generator: torch.Generator) -> Tensor:
         """Returns the noise of the next step. -> [N, A].
@@ -103,9 +121,9 @@ class RepeatedNoise:
         The generator gives as many numbers in every step, whichever of them are used.
         """
         if len(self._left) != num_envs:
-            self._noise, self._left = torch.zeros(num_envs, self._action_dim), torch.zeros(num_envs, dtype=torch.int64)
-        fresh = torch.randn(num_envs, self._action_dim, generator=generator)
-        chance = torch.rand(num_envs, generator=generator, dtype=torch.float64)
+            self._hold(num_envs)
+        fresh = torch.randn(num_envs, self._action_dim, generator=generator, device=self._device)
+        chance = torch.rand(num_envs, generator=generator, dtype=torch.float64, device=self._device)
         steps = 1 + torch.searchsorted(self._reached, chance, right=True)
         is_over = self._left == 0
         self._noise = torch.where(is_over[:, None], fresh, self._noise)
@@ -114,12 +132,12 @@ class RepeatedNoise:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Returns the noise that is held, [N, A], and for how many further steps, [N]; before the first draw N is 0."""
-        return {"held_noise": self._noise.numpy(), "held_steps": self._left.numpy()}
+        return {"held_noise": self._noise.cpu().numpy(), "held_steps": self._left.cpu().numpy()}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Continues from what `arrays` returned."""
-        self._noise = torch.from_numpy(arrays["held_noise"].copy())
-        self._left = torch.from_numpy(arrays["held_steps"].copy())
+        self._noise = torch.from_numpy(arrays["held_noise"].copy()).to(self._device)
+        self._left = torch.from_numpy(arrays["held_steps"].copy()).to(self._device)
 
 
 class BadEpisodeError(NumericsError):

@@ -30,23 +30,23 @@ ONE_TERMINATED, ONE_TRUNCATED = np.uint32(IS_TERMINATED), np.uint32(IS_TRUNCATED
 
 
 class Writer(Protocol):
-    """Stores the collector's vector steps."""
+    """Stores the collector's vector steps. What is answered here is right for a replay, of which no step waits."""
 
     def wants_fresh_policy(self, version: int) -> bool:
         """True if the next step may be acted by newer weights than those of `version`, which acted last."""
-        ...
+        return True
 
     def handed_over(self, env_steps: int) -> int:
         """Returns how much the learner was given, after `env_steps` own transitions; a change wakes it."""
-        ...
+        return env_steps
 
     def may_step(self, env_steps: int, granted: int) -> bool:
         """True if the next step is within what the learner granted, and has a place."""
-        ...
+        return env_steps < granted
 
     def begin(self) -> None:
         """Begins: in the saved episodes where `reopen_windows` has restored them, else in new ones."""
-        ...
+        return
 
     def write(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome) -> int:
         """Stores one vector step; returns its number of transitions. Raises `BadRowError` on NaN or Inf."""
@@ -58,7 +58,7 @@ class Writer(Protocol):
 
     def rollout_counts(self) -> tuple[int, int]:
         """Returns how many rollouts were finished, and how many of them dropped because no slot was free."""
-        ...
+        return 0, 0
 
     def open_windows(self) -> tuple[Float32, Float64]:
         """Returns what no learner can have seen yet, for a snapshot: rows [n, W] and numbers of them [m, ...]."""
@@ -162,7 +162,7 @@ class OpenWindows:
             self._steps.append(step)
 
 
-class ReplayWriter:
+class ReplayWriter(Writer):
     """Turns vector steps into rows of one ring."""
 
     def __init__(self, ring: ReplayRing, *, gamma: float, n_step: int) -> None:
@@ -174,18 +174,6 @@ class ReplayWriter:
         self._tails: Float32 = np.zeros((ring.num_envs, self._layout.action_dim + 3), np.float32)  # of one step
         self._tails[:, -2] = gamma
         self._codes = self._tails.view(np.uint32)[:, -1]
-
-    def wants_fresh_policy(self, version: int) -> bool:
-        """Always true: any step of a replay may be acted by any weights."""
-        return True
-
-    def handed_over(self, env_steps: int) -> int:
-        """Returns the transitions."""
-        return env_steps
-
-    def may_step(self, env_steps: int, granted: int) -> bool:
-        """True below the granted env steps; there is always room, as the oldest rows are recycled."""
-        return env_steps < granted
 
     def begin(self) -> None:
         """Begins in the saved episodes, if there are any, else in new ones."""
@@ -258,10 +246,6 @@ class ReplayWriter:
         """Drops the open rows of `envs`, whose episodes end here without a last row."""
         if self._windows is not None:
             self._windows.abandon(envs)
-
-    def rollout_counts(self) -> tuple[int, int]:
-        """Returns zeros."""
-        return 0, 0
 
     def open_windows(self) -> tuple[Float32, Float64]:
         """Returns the open vector steps, a row for each environment: [n, O + A] and sums [n, 5]; for a snapshot."""

@@ -2,7 +2,8 @@
 
 A rollout is acted by one version of the weights. It starts where the one before it ended, in the middle of an episode
 if need be, and holds the autoreset rows too, marked as no transition: their observation is the final one of the episode
-before, from which a truncated episode bootstraps.
+before, from which a truncated episode bootstraps. Environments that reset in the step that ends an episode have no such
+rows; then every row holds its true successor beside it.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from offpolicy.collect.replay_writer import BadRowError
+from offpolicy.collect.replay_writer import BadRowError, Writer
 from offpolicy.replay.rollout_ring import RolloutRing, RolloutStamp
 from offpolicy.types import Float32, Float64, PolicyOutput, StepOutcome
 
 FIRST_VERSION = 1  # version of the weights that a learner publishes when it starts
 
 
-class RolloutWriter:
+class RolloutWriter(Writer):
     """Turns vector steps into rollouts of one ring. `newest_version` returns the version of the newest weights."""
 
     def __init__(self, ring: RolloutRing, *, may_drop: bool, newest_version: Callable[[], int]) -> None:
@@ -49,9 +50,6 @@ class RolloutWriter:
             return False
         return self._step > 0 or self._may_drop or not self._ring.is_full
 
-    def begin(self) -> None:
-        """Does nothing: an open rollout was restored, or the first one begins with the first step."""
-
     def write(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome) -> int:
         """Stores one vector step; returns its number of transitions.
 
@@ -66,6 +64,8 @@ class RolloutWriter:
         assert output.log_prob is not None  # an on-policy actor returns it
         rows[:, layout.obs] = obs
         rows[:, layout.action] = output.action
+        if layout.has_final_obs:
+            rows[:, layout.final_obs] = outcome.next_obs
         rows[:, layout.LOG_PROB] = output.log_prob
         rows[:, layout.REWARD] = outcome.reward
         rows[:, layout.TERMINATED] = outcome.terminated
@@ -77,7 +77,7 @@ class RolloutWriter:
         self._step += 1
         if self._step == layout.length:
             self._rows[-1] = 0.0
-            self._rows[-1, :, layout.obs] = outcome.next_obs
+            self._rows[-1, :, layout.obs] = outcome.obs_to_act_on
             self._ring.commit(self._stamp)
             self.rollouts += 1
             self._step = 0

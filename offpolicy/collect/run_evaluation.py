@@ -88,11 +88,12 @@ class RunEvaluation:
 
         act, callbacks = deterministic_actor(self._policy), replace(self._callbacks, on_end=send_episode)
         try:
-            found = run_episodes(act, cfg.env, episodes=cfg.eval.episodes, seed=cfg.seed, callbacks=callbacks)
+            episodes, num_envs = cfg.eval.episodes, cfg.eval.num_envs
+            found = run_episodes(act, cfg.env, episodes=episodes, seed=cfg.seed, num_envs=num_envs, callbacks=callbacks)
         except BadEpisodeError as error:
-            if cfg.env.max_bad_rows == 0:
+            if cfg.max_bad_rows == 0:
                 raise
-            self._warn(f"{error}; env.max_bad_rows={cfg.env.max_bad_rows} lets the run go on without a result")
+            self._warn(f"{error}; env.max_bad_rows={cfg.max_bad_rows} lets the run go on without a result")
             result = EvalResult(env_steps, math.nan, math.nan, math.nan, 0, policy_version)
         else:
             if len(found.ep_return) < cfg.eval.episodes:

@@ -7,9 +7,11 @@ Its rows are in the ring.
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
+from numpy.typing import NDArray
 
 from offpolicy.checkpoint import Checkpoint, CollectorNumbers, make_part, write_json, write_tensors
 from offpolicy.envs.state import EnvState, restore_state, save_state
@@ -22,12 +24,13 @@ if TYPE_CHECKING:
 
 def take_snapshot(collector: Collector) -> OSError | None:
     """Saves the collector into its `snapshot_dir`, or leaves nothing, warns and returns what the disk refused."""
+    places = collector.arrays()  # first: it may begin episodes
     state = save_state(collector.env)
     try:
         try:
-            why_not = _write(collector, state)
+            why_not = _write(collector, places, state)
         except (TypeError, ValueError, RecursionError) as error:  # more than a file format holds
-            why_not = _write(collector, str(error))
+            why_not = _write(collector, places, str(error))
     except SaveError as error:
         shutil.rmtree(collector.snapshot_dir, ignore_errors=True)
         collector.warn(str(error))
@@ -38,16 +41,14 @@ def take_snapshot(collector: Collector) -> OSError | None:
     return None
 
 
-def _write(collector: Collector, state: EnvState | str) -> str | None:
+def _write(collector: Collector, places: Mapping[str, NDArray[Any]], state: EnvState | str) -> str | None:
     """Writes `collector-<i>.json` and `.safetensors`; returns why a resume will not be exact. Raises `SaveError`."""
     policy, directory, name = collector.policy, collector.snapshot_dir, f"collector-{collector.index}"
     why_not, env = (state, None) if isinstance(state, str) else (None, state)
     rows, sums = collector.writer.open_windows()
     arrays = {
-        "obs": collector.obs,
+        **places,
         "noise": policy.policy_rng.get_state().numpy(),
-        "ep_return": collector.ep_return,
-        "ep_length": collector.ep_length,
         "open_rows": rows,
         "open_sums": sums,
     }
@@ -81,6 +82,8 @@ def restore_snapshot(collector: Collector, checkpoint: Checkpoint) -> str | None
     collector.env_steps, collector.vector_steps = numbers.env_steps, numbers.vector_steps
     collector.policy_steps, collector.policy_lag_sum = numbers.policy_steps, numbers.policy_lag_sum
     set_generator_state(policy.warmup_rng, numbers.uniform)
+    if arrays["noise"].shape != tuple(policy.policy_rng.get_state().shape):
+        return "the exploration was drawn on another kind of device"
     policy.policy_rng.set_state(torch.from_numpy(arrays["noise"]))
     if numbers.env is None:
         return str(numbers.why_not_exact)
@@ -91,7 +94,6 @@ def restore_snapshot(collector: Collector, checkpoint: Checkpoint) -> str | None
         return str(error)
     if policy.repeated_noise is not None:
         policy.repeated_noise.restore(arrays)
-    collector.obs = arrays["obs"]
-    collector.ep_return[:], collector.ep_length[:] = arrays["ep_return"], arrays["ep_length"]
+    collector.restore(arrays)
     collector.writer.reopen_windows(arrays["open_rows"], arrays["open_sums"])
     return None

@@ -102,11 +102,11 @@ class Film:
     @property
     def spec(self) -> SpaceSpec:
         """The spaces of the environment. Raises `ConfigError` where they are not supported."""
-        return codec_of(self._env).spec
+        return codec_of(self._env, self._cfg.action_bounds).spec
 
     def __iter__(self) -> Iterator[Picture]:
         """Raises `EnvFailure` if the environment fails, in a step or in drawing, and `BadEpisodeError`."""
-        adapter = EnvAdapter(self._cfg, codec_of(self._env), 1, first=self._env)
+        adapter = EnvAdapter(self._cfg, codec_of(self._env, self._cfg.action_bounds), 1, first=self._env)
         for seed in env_seeds(env_seed(self._seed, "evaluation"), self._episodes):
             obs, total, num_steps = adapter.begin([seed], np.array([True])), 0.0, 0
             yield self._picture()

@@ -16,7 +16,7 @@ from offpolicy.analysis.bootstrap import LEVEL, block_length
 from offpolicy.analysis.compare import LEAST_CHANGE, LEAST_OF_WALL, UNLIKE, sections
 from offpolicy.analysis.conditions import Answer, check_conditions, parse_conditions
 from offpolicy.analysis.learning_curves import FINAL_FRACTION, LEAST_OF_RANGE, common_end, reach_key
-from offpolicy.analysis.runs import MAX_DESCHEDULED, LabelledRuns, read_runs, warnings
+from offpolicy.analysis.runs import MAX_DESCHEDULED, LabelledRuns, read_runs, version_differences, warnings
 from offpolicy.errors import EXIT_OK, EXIT_UNJUDGED, ConfigError
 from offpolicy.files import write_output
 from offpolicy.logger.console import plain_console
@@ -74,7 +74,7 @@ def report_of(compared: Sequence[LabelledRuns], reference: float | None = None) 
     if any(cell.verdict == UNLIKE for section in found for row in section.rows for cell in row.cells):
         what = "the two hold different work under one name, as the notes on their keys say; no verdict"
         notes.append(f"{UNLIKE}: {what}")
-    return pages.Report(labels, found, (*notes, *warnings(compared)))
+    return pages.Report(labels, found, (*notes, *warnings(compared)), tuple(version_differences(compared)))
 
 
 def _notes(compared: Sequence[LabelledRuns]) -> Iterator[str]:

@@ -88,13 +88,13 @@ def evaluated(
         raise ConfigError(f"run: the label {RANDOM!r} is that of the random actions; write another one")
     runs = [SavedRun.find(path, choice) for path in paths.values()]
     (first, *_), found, records = runs, dict[str, Episodes](), list[Mapping[str, Any]]()
-    if len(ids := sorted({run.env.id for run in runs})) > 1:
+    if len(ids := sorted({run.env.name for run in runs})) > 1:
         raise ConfigError(f"run: policies of several environments cannot be compared: {', '.join(ids)}")
     measure, seed = first.env.measure, first.seed
 
     def played(run: SavedRun, act: Actor) -> Episodes:
         env, callbacks = dataclasses.replace(run.env, measure=measure), EpisodeCallbacks(on_spaces=run.require_spaces)
-        return run_episodes(act, env, episodes=episodes, seed=seed, callbacks=callbacks)
+        return run_episodes(act, env, episodes=episodes, seed=seed, num_envs=run.cfg.eval.num_envs, callbacks=callbacks)
 
     for label, run in zip(paths, runs, strict=True):
         found[label] = played(run, run.actor())

@@ -19,6 +19,8 @@ from offpolicy.commands.options import PolicyChoice, add_policy_options, add_run
 from offpolicy.commands.saved_run import SavedRun
 from offpolicy.envs.env_adapter import codec_of
 from offpolicy.envs.make import make_env
+from offpolicy.envs.vector import open_batch
+from offpolicy.envs.vectorization import has_single
 from offpolicy.errors import EXIT_OK, ConfigError, SaveError
 from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, json_value, versions
 from offpolicy.export.env_policy import EnvPolicy
@@ -56,13 +58,13 @@ def run(arguments: argparse.Namespace) -> int:
         require_onnx()
     saved, console = SavedRun.find(arguments.run, PolicyChoice.of(arguments)), plain_console()
     policy = saved.policy()
-    with contextlib.closing(make_env(saved.env)) as env:
-        codec = codec_of(env)
+    with contextlib.closing(make_env(saved.env) if has_single(saved.env) else open_batch(saved.env, 1)) as env:
+        codec = codec_of(env, saved.env.action_bounds)
         saved.require_spaces(codec.spec)
         module = EnvPolicy(policy, codec)
         if "--onnx" in files:
             check_names("--onnx", module)
-        contract = describe_ports(module, codec, env, saved.env.id) | _origin(saved)
+        contract = describe_ports(module, codec, env, saved.env.name) | _origin(saved)
     with Console(stderr=True).status("visiting observations, writing, checking"), contextlib.ExitStack() as undo:
         visited = visited_observations(saved.actor(), saved.env, seed=saved.seed)
         observations = {"random": random_observations(visited, seed=saved.seed), "visited": visited}
@@ -117,7 +119,7 @@ def _origin(run: SavedRun) -> dict[str, Any]:
         name, file, sha256 = "best", saved.path.name, saved.sha256
     return {
         "algorithm": {"name": run.cfg.algo.name, "stage": run.cfg.algo.info.stage},
-        "env": {"id": run.env.id, "kwargs": json_value(run.env.kwargs)},
+        "env": {"id": run.env.name, "kwargs": json_value(run.env.kwargs)},
         "checkpoint": {
             "run": run.path.name, "kind": name, "env_steps": saved.env_steps, "file": file, "sha256": sha256
         },

@@ -46,11 +46,22 @@ def run(arguments: argparse.Namespace) -> int:
         check_output("--video", video, ".gif", *WITH_FFMPEG)
         if video.suffix.lower() in WITH_FFMPEG and importlib.util.find_spec("imageio_ffmpeg") is None:
             raise ConfigError("--video: needs imageio-ffmpeg: pip install 'offpolicy[video]', or write a .gif")
+    from offpolicy.collect.evaluation import EpisodeCallbacks, run_episodes
     from offpolicy.collect.video import FILE, WINDOW, Film, check_drawing, draw_without_window, has_display
     from offpolicy.commands.saved_run import SavedRun
+    from offpolicy.envs.vectorization import has_single
 
     draw_without_window()
     saved = SavedRun.find(arguments.run, PolicyChoice.of(arguments))
+    if not has_single(saved.env):
+        if video:
+            raise ConfigError(f"--video: got {video}, allowed none: {saved.env.name} is a batch, which draws nothing")
+        callbacks = EpisodeCallbacks(on_spaces=saved.require_spaces)
+        found = run_episodes(
+            saved.actor(), saved.env, episodes=arguments.episodes, seed=saved.seed, callbacks=callbacks
+        )
+        _print(f"{saved.env.name}: a batch, which draws nothing", found.ep_return)
+        return EXIT_OK
     check_drawing(saved.env.id)
     if video is None and not has_display():
         instead = f"offpolicy play {shown_path(arguments.run)} --video run.gif"
@@ -60,10 +71,13 @@ def run(arguments: argparse.Namespace) -> int:
     with contextlib.closing(film), Console(stderr=True).status(Text(f"playing {saved.env.id}")):
         saved.require_spaces(film.spec)
         count = write_video(film, film.fps, video) if video else sum(1 for _ in film)
-    returns = ", ".join(return_text(value, ",") for value in film.returns)
-    what = f"{video or saved.env.id}: {counted(count, 'picture')}, {count / film.fps:.1f} s"
-    plain_console().print(f"{what}; returns {returns}", soft_wrap=True)
+    _print(f"{video or saved.env.id}: {counted(count, 'picture')}, {count / film.fps:.1f} s", film.returns)
     return EXIT_OK
+
+
+def _print(what: str, returns: Iterable[float]) -> None:
+    text = ", ".join(return_text(value, ",") for value in returns)
+    plain_console().print(f"{what}; returns {text}", soft_wrap=True)
 
 
 def write_video(pictures: Iterable[Picture], fps: float, path: Path) -> int:

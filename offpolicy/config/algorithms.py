@@ -138,6 +138,12 @@ class AlgoConfig:
         "relu", "activation of the hidden layers", choices=("relu", "elu", "silu", "tanh"), needs=PERCEPTRONS
     )
     network: NetworkConfig = field(default_factory=NetworkConfig)
+    actor_input: str = option(
+        "all",
+        "the group of a Dict observation that the actor reads, while the critics read all; all: it reads all too;"
+        " history: proprio_hist",
+        needs="algo!=hora",
+    )
     normalize_obs: bool = option(False, "normalise observations with running statistics")
     max_grad_norm: float | None = option(
         None, "clip the gradient norm of actor and of critics to this; null: no clipping", gt=0.0
@@ -243,10 +249,6 @@ class AlgoConfig:
     normalize_advantage: bool = option(True, "advantages to mean 0 and std 1 per batch", needs=POLICY_GRADIENT)
     normalize_value: bool = option(True, "the critic predicts in units of its targets' spread", needs=POLICY_GRADIENT)
     init_log_std: float = option(0.0, "log std of the first policy for a Box", ge=-5, le=2, needs=POLICY_GRADIENT)
-    actor_input: str = option(
-        "all", "what the actor reads: all; obs, history: that group (history: proprio_hist), the critic reads all",
-        choices=("all", "obs", "history"), needs="algo=appo",
-    )  # fmt: skip
     # HORA
     stage: str = option(
         "teach", "teach: with privileged information; adapt: infer it from the history", choices=("teach", "adapt"),

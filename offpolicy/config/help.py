@@ -54,7 +54,7 @@ def train_help(words: Sequence[str]) -> str:
             *(_one_line(f"{name}=...", ", ".join(options)) for name, options in groups.items()),
             _one_line("config=RUN", "the configuration of another run, to change single keys of it"),
             "",
-            f"keys that people set, with their values for algo={cfg.algo.name} env.id={cfg.env.id}:",
+            f"keys that people set, with their values for algo={cfg.algo.name} env.id={cfg.env.name}:",
             *(_one_line(f"{key}={as_override(values[key])}", found[key].limits["doc"]) for key in shown),
             "",
             "offpolicy train algo=td3 --help       the values of another algorithm",

@@ -99,8 +99,10 @@ def load_config(tokens: Sequence[str], given: Mapping[str, Json] = MappingProxyT
 def _chosen(groups: Groups, values: Mapping[str, Json]) -> dict[str, Json]:
     """Returns the values of the chosen groups."""
     # With env.id it is another environment than the group's, whose tuned values say nothing about this one.
-    is_other = "id" in values.get("env", {})
+    is_other = bool({"id", "batch"} & values.get("env", {}).keys())
     own = dict(groups) | (dict.fromkeys(AUTOMATIC_GROUPS, "none") if is_other else {})
+    if "batch" in values.get("env", {}):
+        values["env"].setdefault("id", "")
     tree = RunConfig().to_mapping()
     if (info := algorithm_info(groups.get("algo") or AlgoConfig().name)).options is not None:  # it has no file
         tree["algo"] = RunConfig(algo=info.options()).to_mapping()["algo"]

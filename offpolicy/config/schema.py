@@ -47,13 +47,14 @@ from offpolicy.errors import ConfigError
 from offpolicy.types import Json
 
 TARGET = r"[\w.]+:\w+"  # module:name
+STEPS_PER_BAD_ROW = 10_000  # env steps of a batch for each transition that may be dropped
 JSON_TYPES = (str, int, float, bool, types.NoneType)  # not their subclasses, which YAML refuses
 
 # Configuration that may change when a run is resumed; anything else would make it another experiment.
 RESUMABLE = (
     *("total_timesteps", "device", "log", "sinks", "eval", "stop", "checkpoint", "timing", "threads", "runner"),
     *("env.step_timeout_s", "algo.compile", "callbacks"),
-    *("env.vectorization", "env.measure", "env.on_error", "env.max_bad_rows"),
+    *("env.vectorization", "env.success", "env.measure", "env.on_error", "env.max_bad_rows"),
     *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots")),
 )
 
@@ -119,13 +120,25 @@ class RunConfig:
     @property
     def collect_mode(self) -> str:
         """The collection mode, or the runner's default; with `auto` the one that a run begins with."""
-        first = "alternate" if self.collect.mode == "auto" else self.collect.mode
+        first = "alternate" if self.collect.mode == "auto" or self.collects_in_learner else self.collect.mode
         return first or RUNNER_DEFAULT_MODE[self.runner.name]
+
+    @property
+    def collects_in_learner(self) -> bool:
+        """True if the learner's process steps the environments: there is no process of a collector."""
+        return self.collect.process == "learner"
 
     @property
     def takes_turns(self) -> bool:
         """True if collector and learner work one at a time for the whole run."""
         return self.collect_mode == "alternate" and self.collect.mode != "auto"
+
+    @property
+    def max_bad_rows(self) -> int:
+        """Transitions with NaN or Inf that a collector drops: `env.max_bad_rows`, or what its null stands for."""
+        if self.env.max_bad_rows is not None:
+            return self.env.max_bad_rows
+        return self.total_timesteps // STEPS_PER_BAD_ROW if self.env.batch or self.env.vectorization == "vector" else 0
 
     @property
     def ring_capacity(self) -> int:
@@ -199,6 +212,7 @@ def _holds(condition: str, values: Mapping[str, Json]) -> bool:
 def broken_rules(cfg: RunConfig) -> list[str]:
     """Returns the problems of a configuration whose values are each allowed by themselves."""
     found = [*_name_rules(cfg), *_env_rules(cfg), *_algo_rules(cfg), *_runner_rules(cfg)]
+    found += in_process_problems(cfg) if cfg.collects_in_learner else []
     return [*found, *(_rollout_rules(cfg) if cfg.algo.learns_from_rollouts else _replay_rules(cfg))]
 
 
@@ -210,14 +224,20 @@ def device_problems(name: object) -> list[str]:
 
 
 def _env_rules(cfg: RunConfig) -> Iterator[str]:
-    if not cfg.env.id:
+    if cfg.env.batch is not None and cfg.env.id:
+        yield f"env.batch: got {cfg.env.batch}, allowed without env.id, which is {cfg.env.id}: it is the environment"
+    if cfg.env.batch is not None and cfg.env.wrappers:
+        yield "env.wrappers: allowed without env.batch: they wrap one environment, and this is many in one"
+    if cfg.env.batch is not None and not re.fullmatch(TARGET, cfg.env.batch):
+        yield f"env.batch: got {cfg.env.batch!r}, allowed module:factory, such as mine:make_batch"
+    if cfg.env.batch is None and not cfg.env.id:
         yield "env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0"
     for key, value in cfg.env.kwargs.items():
         if not _is_json(value):
             yield f"env.kwargs.{key}: got {value!r}, allowed what JSON has: numbers, texts, true, null, lists, mappings"
     if cfg.env.kwargs.get("render_mode") == "human":
         yield "env.kwargs.render_mode: got 'human', allowed rgb_array: offpolicy play RUN opens a window"
-    if cfg.env.wrappers and cfg.env.vectorization in ("mujoco", "envpool"):
+    if cfg.env.wrappers and cfg.env.vectorization in ("mujoco", "vector"):
         yield (
             f"env.vectorization: got {cfg.env.vectorization}, allowed auto, sync or async with env.wrappers: they wrap"
             " one environment, and this is many in one"
@@ -301,6 +321,20 @@ def _runner_rules(cfg: RunConfig) -> Iterator[str]:
         )
     if runner.name == "double_buffer" and cfg.replay.source not in ("auto", "prefetch"):
         yield f"replay.source: got {cfg.replay.source}, allowed prefetch or auto with runner=double_buffer"
+
+
+def in_process_problems(cfg: RunConfig) -> Iterator[str]:
+    """Yields what the learner's process cannot do where it steps the environments itself."""
+    with_it = "with collect.process=learner"
+    if cfg.algo.learns_from_rollouts:
+        yield f"collect.process: got learner, allowed own with algo={cfg.algo.name}, which learns from rollouts"
+    if cfg.collect.mode not in (None, "alternate"):
+        yield f"collect.mode: got {cfg.collect.mode}, allowed alternate {with_it}: one thread does one thing at a time"
+    for key, count in {
+        "collect.num_collectors": cfg.collect.num_collectors, "runner.world_size": cfg.runner.world_size,
+    }.items():  # fmt: skip
+        if count != 1:
+            yield f"{key}: got {count}, allowed 1 {with_it}"
 
 
 def _replay_rules(cfg: RunConfig) -> Iterator[str]:

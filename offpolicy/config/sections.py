@@ -62,17 +62,34 @@ class EnvConfig:
     """The environment."""
 
     id: str = option("Pendulum-v1", "Gymnasium id, also module:EnvId-v0")
-    kwargs: dict[str, Any] = option({}, "keyword arguments of gymnasium.make; free keys")
+    batch: str | None = option(
+        None, "module:factory of a batch of environments, called with num_envs and env.kwargs; in place of env.id"
+    )
+    kwargs: dict[str, Any] = option({}, "keyword arguments of gymnasium.make, or of env.batch; free keys")
     num_envs: int = option(1, "environments stepped together by one collector", ge=1, le=65536)
     vectorization: str = option(
         "auto",
-        "how they are stepped: sync, one after another; async, in processes; mujoco, all in one call; envpool, all by"
-        " EnvPool's own environments (extra `envpool`); auto: mujoco for 4 or more of Gymnasium's MuJoCo v5 tasks,"
-        " else sync",
-        choices=("auto", "sync", "async", "mujoco", "envpool"),
+        "how they are stepped: sync, one after another; async, in processes; vector, by the id's own vector; mujoco,"
+        " all in one call of MuJoCo; auto: mujoco for 4 or more of Gymnasium's MuJoCo v5 tasks, vector where an id of"
+        " another package has one, else sync",
+        choices=("auto", "sync", "async", "vector", "mujoco"),
     )  # fmt: skip
+    final_obs: str = option(
+        "required",
+        "what a batch without the final observations of episodes may do: nothing (required), or learn with that bias at"
+        " the time limit (missing)",
+        choices=("required", "missing"),
+    )
+    action_bounds: tuple[float, ...] | None = option(
+        None, "[low,high] of every action, or of each in turn, [low,high,low,high,...]; null: those of the environment"
+    )
     wrappers: tuple[str, ...] = option(
         (), "module:function of wrappers, each called with the environment before it; the first is the innermost"
+    )
+    success: str = option(
+        "last",
+        "step of an episode whose success in info counts: its last one, or any of them",
+        choices=("last", "any"),
     )
     measure: str | None = option(
         None, "number of info at an episode's end that `offpolicy eval` reports beside the return, such as net_rotation"
@@ -88,9 +105,17 @@ class EnvConfig:
         " as often as runner.max_restarts allows)",
         choices=("raise", "restart"),
     )  # fmt: skip
-    max_bad_rows: int = option(
-        0, "transitions with NaN or Inf that a collector drops, and resets their environments; one more: exit 65", ge=0
+    max_bad_rows: int | None = option(
+        None,
+        "transitions with NaN or Inf that a collector drops, and resets their environments; one more: exit 65; null:"
+        " total_timesteps // 10,000 with env.batch or env.vectorization=vector, else 0",
+        ge=0,
     )
+
+    @property
+    def name(self) -> str:
+        """What the run is called by: the batch, or the id."""
+        return self.batch or self.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +160,13 @@ class CollectConfig:
     """The interleaving of collecting and learning."""
 
     mode: str | None = option(None, "null: the runner's default", choices=("alternate", "overlap", "free", "auto"))
-    num_collectors: int = option(1, "collector processes", ge=1, le=256)
+    process: str = option(
+        "auto",
+        "where environments are stepped: own, in processes of collectors; learner, in the learner's process, in turns"
+        " with its updates; auto: learner for a batch on a GPU, else own",
+        choices=("auto", "own", "learner"),
+    )
+    num_collectors: int = option(1, "collectors, each with env.num_envs environments", ge=1, le=256)
     band: int = option(
         1000, "env steps by which either side may be ahead of what algo.utd calls for", ge=1,
         needs=f"{REPLAY} collect.mode=free",
@@ -148,6 +179,12 @@ class EvalConfig:
 
     every: int = option(5000, "env steps between evaluations; 0: only at the end", ge=0, needs=EVALUATION)
     episodes: int = option(10, "episodes of one evaluation; 0: never evaluate", ge=0)
+    num_envs: int | None = option(
+        None,
+        "environments side by side; null: 1 of a batch or of an id that is not Gymnasium's own, which may be able to"
+        " exist only once, else eval.episodes, 16 at most (128 with env.vectorization=mujoco)",
+        ge=1, needs=EVALUATION,
+    )  # fmt: skip
     beside: str = option(
         "auto", "true: in another process, beside training; false: by rank 0; auto: beside where a core is free",
         choices=("auto", "true", "false"), needs=EVALUATION,

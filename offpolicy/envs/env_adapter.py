@@ -12,12 +12,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.make import Env, cause_of, failure_text, make_env
-from offpolicy.envs.spaces import Codec, action_map, as_array, describe, env_action, flatten
+from offpolicy.envs.batch import Batch
+from offpolicy.envs.make import Env, cause_of, failure_text, make_env, old_gym
+from offpolicy.envs.spaces import Codec, action_map, as_array, bounded, describe, env_action, flatten
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Bool, Float32, StepOutcome
 
@@ -36,6 +38,8 @@ class VectorAdapter:
     """
 
     can_reset_some = True  # `reset_some` is possible
+    device: str | None = None  # of the tensors of a batch; None: arrays
+    obs_dtype: type[np.floating[Any]] = np.float32  # of observations; the probe takes all that an environment gives
 
     def __init__(
         self, cfg: EnvConfig, codec: Codec, num_envs: int, on_progress: Callable[[], object] = lambda: None
@@ -43,6 +47,7 @@ class VectorAdapter:
         self.cfg, self.codec, self.spec, self.num_envs = cfg, codec, codec.spec, num_envs
         self.on_progress = on_progress
         self.was_done: Bool = np.zeros(num_envs, np.bool_)  # [N] the previous row ended an episode
+        self.best_success: Float32 = np.full(num_envs, np.nan, np.float32)  # [N] of the running episode so far
         self.to_env = action_map(codec)
 
     def reset(self, seed: int) -> Float32:
@@ -63,6 +68,13 @@ class VectorAdapter:
     def step(self, action: Float32) -> StepOutcome:
         """One vector step. action: [N, A] in [-1, 1], or the numbers of discrete ones; clipped to the bounds."""
         raise NotImplementedError
+
+    def success_of(self, success: Float32, done: Bool) -> Float32:
+        """Returns the success [N] of the episodes that end, from what a step has said, as `env.success` says."""
+        if self.cfg.success == "any":
+            success = np.fmax(self.best_success, success)
+            self.best_success = np.where(done, np.float32(np.nan), success)
+        return np.where(done, success, np.float32(np.nan))
 
     def renew(self) -> None:
         """Replaces the environments by new ones of the same configuration, to be reset. Raises as `make_vector`."""
@@ -100,10 +112,12 @@ class EnvAdapter(VectorAdapter):
 
     def begin(self, seeds: Sequence[int], where: Bool) -> Float32:
         """Starts an episode with its seed `where` [N]. Returns obs [N, O] of all."""
+        self.obs = self.obs.astype(self.obs_dtype, copy=False)
         for env in np.flatnonzero(where).tolist():
             self.seeds[env] = seeds[env]
             self._begin_episode(env, seeds[env])
         self.was_done = self.was_done & ~where
+        self.best_success[where] = np.nan
         return self.obs.copy()
 
     def _begin_episode(self, env: int, seed: int | None) -> None:
@@ -113,7 +127,7 @@ class EnvAdapter(VectorAdapter):
             if env == len(self.envs):
                 self.on_progress()
                 self.envs.append(make_env(self.cfg))
-                if (own := codec_of(self.envs[env])) != self.codec:
+                if (own := codec_of(self.envs[env], self.cfg.action_bounds)) != self.codec:
                     raise EnvFailure(f"its spaces differ from those of env 0: expected {self.spec}, got {own.spec}")
             call = "reset"
             self.on_progress()
@@ -142,12 +156,13 @@ class EnvAdapter(VectorAdapter):
                     raise EnvFailure(f"reward: expected a number, got {type(result[1]).__name__} {result[1]!r:.80}")
                 reward[env] = number
                 terminated[env], truncated[env] = done = bool(result[2]), bool(result[3])
-                if any(done) and isinstance(info := result[4], dict):
+                if (any(done) or self.cfg.success == "any") and isinstance(info := result[4], dict):
                     success[env] = measured(next((info[name] for name in SUCCESS_NAMES if name in info), None))
-                    measure[env] = measured(info.get(self.cfg.measure or ""))
+                    measure[env] = measured(info.get(self.cfg.measure or "") if any(done) else None)
             except (Exception, SystemExit) as error:
                 raise self._failure(env, "step", error, row) from None
         self.was_done = terminated | truncated
+        success = self.success_of(success, self.was_done)
         return StepOutcome(self.obs.copy(), reward, terminated, truncated, is_valid, success, measure)
 
     def close(self) -> None:
@@ -161,8 +176,8 @@ class EnvAdapter(VectorAdapter):
         where = f"seed {self.seeds[env]}, episode step {self.episode_steps[env]}, last action {shown}"
         head = f"env {self._index + env} of {self._total} ({self.cfg.id}) failed in {call}: {where}"
         if isinstance(error, EnvFailure | ConfigError):  # ours: where it was raised says nothing
-            return EnvFailure(f"{head}: {error}")
-        return EnvFailure(f"{head}: {cause_of(error)}\n{failure_text(error)}")
+            return EnvFailure(f"{head}: {error}{old_gym(error)}")
+        return EnvFailure(f"{head}: {cause_of(error)}{old_gym(error)}\n{failure_text(error)}")
 
 
 def close_env(env: Any, name: str) -> None:
@@ -179,10 +194,16 @@ def env_seeds(seed: int, num_envs: int, first: int = 0) -> tuple[int, ...]:
     return tuple(base + first + index for index in range(num_envs))
 
 
-def codec_of(env: Env) -> Codec:
-    """Returns the layout of an environment. Raises `ConfigError` if its spaces are not supported."""
-    limit = env.spec.max_episode_steps if env.spec is not None else None
-    return describe(env.observation_space, env.action_space, limit)
+def codec_of(env: Env | Batch, bounds: Sequence[float] | None = None) -> Codec:
+    """Returns the layout of one environment, or of each of a batch. Raises `ConfigError` for spaces of other kinds.
+
+    `bounds` are those of `env.action_bounds`.
+    """
+    if isinstance(env, gymnasium.Env):
+        limit = env.spec.max_episode_steps if env.spec is not None else None
+    else:
+        limit = env.max_episode_steps
+    return describe(env.observation_space, bounded(env.action_space, bounds), limit)
 
 
 def _check_length(call: str, result: Any, length: int, form: str) -> None:

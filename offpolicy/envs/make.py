@@ -27,6 +27,11 @@ Env: TypeAlias = gymnasium.Env[Any, Any]
 
 NO_LIMIT = 2**31 - 1  # steps of an episode that no episode has; the largest number that every vector can count to
 MAX_EPISODE_STEPS = 10_000  # of an evaluation in an environment without a time limit
+# What an environment of gym before 0.26 makes fail: reset without seed, step of four values, a class of gym's.
+OLD_GYM_SIGNS = (
+    *("reset() got an unexpected keyword argument 'seed'", "must return (obs, info)", "expected 5, got 4"),
+    *("got a tuple of 4", "Gym is incompatible with Gymnasium"),
+)
 _LOG = logging.getLogger(__name__)
 _SEEN_WARNINGS: set[str] = set()
 # What pip installs, the module that registers its ids, and their pattern: docs/environments.md has their recipes.
@@ -59,10 +64,9 @@ def make_env(cfg: EnvConfig) -> Env:
             mujoco.set_mju_user_warning(_log_mujoco_warning)
         # Copied: environments that share a list cannot be restored exactly (`state.py`).
         env = gymnasium.make(spec, disable_env_checker=True, **copy.deepcopy(cfg.kwargs))
-    except ConfigError:
-        raise  # one of our own environments, which names the key itself
     except (Exception, SystemExit) as error:
-        raise construction_problem(cfg.id, cfg.kwargs, spec, spec.entry_point, error) from error
+        head = f"env.id: got {cfg.id!r}"
+        raise construction_problem(head, cfg.id, cfg.kwargs, spec.kwargs, spec.entry_point, error) from error
     _refuse_running_statistics(f"env.id: the registration of {cfg.id}", env, env.unwrapped)
     for target in cfg.wrappers:
         env = _wrapped(target, env)
@@ -71,10 +75,7 @@ def make_env(cfg: EnvConfig) -> Env:
 
 def _wrapped(target: str, env: Env) -> Env:
     """Returns the environment in one of the user's wrappers, `module:function`. Raises as `make_env`."""
-    module, _, name = target.rpartition(":")
-    wrapper = getattr(import_own(module, f"env.wrappers: got {target!r}"), name, None)
-    if not callable(wrapper):
-        raise ConfigError(f"env.wrappers: got {target!r}, allowed module:function: {module} has no function {name!r}")
+    wrapper = imported("env.wrappers", target)
     try:
         wrapped = wrapper(env)
     except (Exception, SystemExit) as error:
@@ -85,6 +86,15 @@ def _wrapped(target: str, env: Env) -> Env:
         )
     _refuse_running_statistics(f"env.wrappers: {target}", wrapped, env)
     return wrapped
+
+
+def imported(key: str, target: str) -> Any:  # Any: whatever the user has written
+    """Returns what a value `module:function` of a key names. Raises as `import_own`."""
+    module, _, name = target.rpartition(":")
+    found = getattr(import_own(module, f"{key}: got {target!r}"), name, None)
+    if not callable(found):
+        raise ConfigError(f"{key}: got {target!r}, allowed module:function: {module} has no function {name!r}")
+    return found
 
 
 def import_own(module: str, head: str, advice: str = "") -> ModuleType:
@@ -98,6 +108,8 @@ def import_own(module: str, head: str, advice: str = "") -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigError(f"{head}: {advice or f'{error}; looked in {os.getcwd()} and sys.path'}") from error
+    except ConfigError:  # of a module that trains
+        raise
     except (Exception, SystemExit) as error:
         raise EnvFailure(f"{head}: importing {module} failed\n{failure_text(error)}") from error
 
@@ -135,9 +147,11 @@ def with_time_limit(cfg: EnvConfig) -> EnvConfig:
 
     Raises as `find_spec`.
     """
+    if cfg.batch is not None:  # it has its own limit
+        return cfg
     spec = find_spec(cfg.id)
     limit = cfg.kwargs.get("max_episode_steps") or spec.max_episode_steps  # null: that of the registration
-    if limit not in (None, -1):
+    if limit not in (None, -1) or spec.entry_point is None:
         return cfg
     # A vector of one's own gets the limit as an argument, which its constructor need not know: `sync` counts for it.
     vectorization = "sync" if limit is None and spec.vector_entry_point is not None else cfg.vectorization
@@ -173,6 +187,12 @@ def _closest(name: str, known: Iterable[str]) -> list[str]:
     return [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, 3, 0.7)]
 
 
+def old_gym(error: BaseException) -> str:
+    """Returns what to do where an error is that of an environment of gym before 0.26; else an empty text."""
+    is_old = any(sign in str(error) for sign in OLD_GYM_SIGNS)
+    return "; this is the interface of gym before 0.26: pip install shimmy, and wrap the environment" if is_old else ""
+
+
 def cause_of(error: BaseException) -> str:
     """Returns class and first line of an error."""
     first = str(error).strip().partition("\n")[0]
@@ -187,15 +207,20 @@ def failure_text(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
 
 
-def construction_problem(
-    what: str, kwargs: Mapping[str, Any], spec: EnvSpec, entry_point: Any, error: BaseException
+def construction_problem(  # noqa: PLR0913  # what was made, of what
+    head: str, what: str, kwargs: Mapping[str, Any], registered: Mapping[str, Any], creator: Any, error: BaseException
 ) -> ConfigError | EnvFailure:
-    """Returns what a constructor's error means: what the user can mend, such as a keyword, or a failure of `what`."""
+    """Returns what a constructor's error means: what the user can mend, such as a keyword, or a failure of `what`.
+
+    `head` names it, `kwargs` are the user's, `registered` those of the registration.
+    """
+    if isinstance(error, ConfigError | EnvFailure):  # it names the key itself
+        return error
     if isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled):
-        return ConfigError(f"env.id: got {spec.id!r}, which needs something that is not installed: {error}")
+        return ConfigError(f"{head}, which needs something that is not installed: {error}")
     problems = []
     if isinstance(error, TypeError):
-        creator = creator_of(entry_point)
+        creator = creator_of(creator)
         parameters = [p for p in inspect.signature(creator).parameters.values() if p.kind in _NAMED]
         known = {p.name for p in parameters} | {"max_episode_steps"}  # that one is for `gymnasium.make`
         # A constructor with **kwargs may take more keys than are known, and raise its own TypeError.
@@ -203,11 +228,12 @@ def construction_problem(
             guess = "".join(f"did you mean env.kwargs.{near}? " for near in _closest(key, known)[:1])
             problems.append(f"env.kwargs.{key}: {what} does not take it; {guess}allowed {', '.join(sorted(known))}")
         for p in parameters:
-            if p.default is p.empty and p.name not in {**spec.kwargs, **kwargs}:
+            if p.default is p.empty and p.name not in {**registered, **kwargs}:
                 problems.append(f"env.kwargs.{p.name}: missing, and {what} needs it")
     if problems:
         return ConfigError(problems)
-    return EnvFailure(f"creating {what} with env.kwargs={kwargs} failed\n{failure_text(error)}")
+    hint = old_gym(error)
+    return EnvFailure(f"creating {what} with env.kwargs={kwargs} failed{hint}\n{failure_text(error)}")
 
 
 def creator_of(entry_point: Any) -> Any:  # Any: a class or any callable, as Gymnasium says

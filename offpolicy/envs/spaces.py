@@ -8,7 +8,8 @@ on, as floats [A = 1]; or a MultiDiscrete, of one such number for each choice [A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -114,6 +115,20 @@ def _inward(bound: NDArray[np.float64], other: NDArray[np.float64], dtype: np.dt
     return inward
 
 
+def bounded(space: Space[Any], bounds: Sequence[float] | None) -> Space[Any]:
+    """Returns an action space with the bounds of `env.action_bounds`, if there are any. Raises `ConfigError`."""
+    if bounds is None:
+        return space
+    low, high = bounds[::2], bounds[1::2]
+    is_box = isinstance(space, spaces.Box) and len(bounds) in (2, 2 * math.prod(space.shape))
+    if not is_box or any(one >= other for one, other in zip(low, high, strict=True)):
+        raise ConfigError(
+            f"env.action_bounds: got {list(bounds)}, allowed a low and a higher number for all of {space}"
+        )
+    first, last = (np.resize(np.asarray(ends, np.float32), space.shape or ()) for ends in (low, high))
+    return spaces.Box(first, last, dtype=np.float32)
+
+
 def describe(obs_space: Space[Any], action_space: Space[Any], max_episode_steps: int | None) -> Codec:
     """Returns the layout of an environment. Raises `ConfigError` naming every space that is not supported."""
     problems: list[str] = []
@@ -179,7 +194,7 @@ def _bounds(space: Space[Any], problems: list[str]) -> tuple[tuple[float, ...], 
     elif not space.low.size:
         problem = "it holds no action, allowed a Box of at least one float"
     elif not all(np.all(np.abs(bound.astype(np.float64)) < UNBOUNDED) for bound in (space.low, space.high)):
-        problem = "its bounds are infinite, allowed finite bounds: declare the range in which actions make sense"
+        problem = "its bounds are infinite, allowed finite ones: env.action_bounds=[-1,1] says where actions make sense"
     elif np.all(space.low == space.high):
         problem = (
             "its low and high bounds are equal, so there is nothing to choose (MuJoCo: actuators without ctrlrange)"

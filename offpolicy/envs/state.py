@@ -19,14 +19,14 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from offpolicy.envs.batch_adapter import BatchAdapter
 from offpolicy.envs.env_adapter import EnvAdapter, VectorAdapter
 from offpolicy.envs.make import cause_of
 from offpolicy.envs.mujoco_state import is_mujoco, load_data, model_digest, save_data
-from offpolicy.envs.vector import NativeVector
 from offpolicy.errors import CheckpointError
 from offpolicy.types import Json
 
-STATE_FORMAT = 3  # version of `EnvState`
+STATE_FORMAT = 4  # version of `EnvState`
 _GENERATOR_NAMES = ("_np_random", "_np_random_seed")
 # What Gymnasium keeps in a layer, and no episode changes.
 _GYMNASIUMS = ("spec", "_cached_spec", "metadata", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs")
@@ -50,7 +50,7 @@ def save_state(vector: VectorAdapter) -> EnvState | str:
     try:
         found = _Found({}, [])
         meta = {**_identity(vector), "saved": [_save_layer(layer, found) for layer in _layers(vector)]}
-        arrays = {"was_done": vector.was_done.copy(), **_copies(found)}
+        arrays = {"was_done": vector.was_done.copy(), "success": vector.best_success.copy(), **_copies(found)}
         if isinstance(vector, EnvAdapter):
             arrays["obs"] = vector.obs.copy()
             meta["episodes"] = [list(pair) for pair in zip(vector.seeds, vector.episode_steps, strict=True)]
@@ -58,7 +58,7 @@ def save_state(vector: VectorAdapter) -> EnvState | str:
     except NotPlainError as reason:
         return str(reason)
     except (Exception, SystemExit) as error:
-        return f"the state of {vector.cfg.id} cannot be read: {cause_of(error)}"
+        return f"the state of {vector.cfg.name} cannot be read: {cause_of(error)}"
 
 
 def restore_state(vector: VectorAdapter, state: EnvState) -> None:
@@ -75,28 +75,30 @@ def restore_state(vector: VectorAdapter, state: EnvState) -> None:
         for layer, saved in zip(_layers(vector), meta["saved"], strict=True):
             _restore_layer(layer, saved, arrays)
         vector.was_done[...] = arrays["was_done"]
+        vector.best_success[...] = arrays["success"]
         if isinstance(vector, EnvAdapter):
             vector.obs[...] = arrays["obs"]
             vector.seeds, vector.episode_steps = map(list, zip(*meta["episodes"], strict=True))
     except (Exception, SystemExit) as error:
         vector.renew()  # what has been written into the others is not known
-        raise CheckpointError(f"the environments' state does not fit {vector.cfg.id}: {cause_of(error)}") from error
+        raise CheckpointError(f"the environments' state does not fit {vector.cfg.name}: {cause_of(error)}") from error
 
 
 def _identity(vector: VectorAdapter) -> dict[str, Json]:
     """Returns what must agree before a state can fit; the keyword arguments as text, for JSON knows no tuples."""
     cfg, layers = vector.cfg, [type(layer).__name__ for layer in _layers(vector)]
     kwargs = json.dumps(cfg.kwargs, sort_keys=True, default=str)
-    found = {"format": STATE_FORMAT, "id": cfg.id, "vectorization": cfg.vectorization, "kwargs": kwargs}
+    found = {"format": STATE_FORMAT, "id": cfg.name, "vectorization": cfg.vectorization, "kwargs": kwargs}
     return found | {"num_envs": vector.num_envs, "layers": layers}
 
 
 def _layers(vector: VectorAdapter) -> list[Any]:
     """Returns what holds the state: every wrapper from the outside in, then its environment; or the one vector."""
-    if isinstance(vector, NativeVector):
-        if not _offers_state(vector.env):
-            raise NotPlainError(f"{type(vector.env).__name__} has no get_state and set_state")
-        return [vector.env]
+    if isinstance(vector, BatchAdapter):
+        batch = getattr(vector.batch, "env", vector.batch)  # an adapter's simulator
+        if not _offers_state(batch):
+            raise NotPlainError(f"{type(batch).__name__} has no get_state and set_state")
+        return [batch]
     if not isinstance(vector, EnvAdapter):
         raise NotPlainError("env.vectorization=async keeps the environments in other processes; use sync")
     layers: list[Any] = []

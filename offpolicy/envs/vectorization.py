@@ -1,6 +1,6 @@
 """How environments are stepped together where `env.vectorization=auto`, and why not in one batch of MuJoCo.
 
-Nothing is constructed, and neither MuJoCo nor a module of the user's is imported.
+Nothing is constructed, and MuJoCo is not imported.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import find_spec
 
 MIN_BATCHED = 4  # environments from which `auto` takes the batch; with fewer, one after another is about as fast
-TOGETHER = ("mujoco", "envpool")  # one call steps all environments of a collector, on its own threads
+TOGETHER = ("mujoco", "vector")  # one call steps all environments of a collector, maybe on several threads
 THREADED = 0.9  # fraction of a batch's time that threads divide: 0.68 of 4 HalfCheetahs, 0.80 of 16, 0.92 of 64
-FIRST_MUJOCO = "3.17"  # the version that has `mujoco.batch`
+NEEDS_BATCH = "mujoco.batch is not installed; pip install 'mujoco>=3.17'"
 
 TASKS = (  # of gymnasium.envs.mujoco, that are classes of `offpolicy.envs.batched.tasks` too, there without "Env"
     *("half_cheetah_v5:HalfCheetahEnv", "hopper_v5:HopperEnv", "walker2d_v5:Walker2dEnv", "swimmer_v5:SwimmerEnv"),
@@ -47,27 +47,52 @@ def why_not_batched(spec: EnvSpec, kwargs: Mapping[str, Any] | None = None) -> s
         wrappers = ", ".join(wrapper.name for wrapper in spec.additional_wrappers)
         return f"{spec.id} is registered with wrappers ({wrappers}), which a batch does not have"
     if spec.vector_entry_point is not None:
-        return f"{spec.id} has its own vector environment, which env.vectorization=mujoco starts"
+        return f"{spec.id} has its own vector environment, which env.vectorization=vector starts"
     if (kwargs or {}).get("render_mode") == "human":
         return "a batch opens no windows (env.kwargs.render_mode=human)"
     found = importlib.util.find_spec("mujoco")  # nothing is imported
     folders = (found and found.submodule_search_locations) or ()
     if not any((Path(folder) / "batch.py").is_file() for folder in folders):
-        return f"mujoco.batch is not installed; pip install 'mujoco>={FIRST_MUJOCO}'"
+        return NEEDS_BATCH
     return None
 
 
-def resolve_vectorization(cfg: EnvConfig) -> EnvConfig:
-    """Returns the environment with the vectorization that `auto` stands for: mujoco or sync.
+def is_batch(cfg: EnvConfig) -> bool:
+    """True if one call steps all environments of a collector; `auto` is resolved."""
+    return cfg.batch is not None or cfg.vectorization in TOGETHER
 
+
+def is_own(cfg: EnvConfig) -> bool:
+    """True for an id of Gymnasium, or of this package; imports nothing. Raises as `find_spec`."""
+    if cfg.batch is not None:
+        return False
+    owner = cfg.id.rpartition(":")[0] or str(find_spec(cfg.id).entry_point)
+    return owner.partition(".")[0] in ("gymnasium", "offpolicy")
+
+
+def has_single(cfg: EnvConfig) -> bool:
+    """True if it is an id whose environments can be stepped one by one. Raises as `find_spec`."""
+    return cfg.batch is None and find_spec(cfg.id).entry_point is not None
+
+
+def resolve_vectorization(cfg: EnvConfig, *, may_import: bool = True) -> EnvConfig:
+    """Returns the environment with the vectorization that `auto` stands for: mujoco, vector or sync.
+
+    Whether an id of a module has a vector is known once that module is imported; it stays `auto` where it may not be.
     Raises as `find_spec`.
     """
-    if cfg.vectorization != "auto":
+    if cfg.vectorization != "auto" or cfg.batch is not None:
         return cfg
-    if cfg.num_envs < MIN_BATCHED or not is_batched_task(cfg):
-        return dataclasses.replace(cfg, vectorization="sync")
-    is_batch = not cfg.wrappers and why_not_batched(find_spec(cfg.id), cfg.kwargs) is None
-    return dataclasses.replace(cfg, vectorization="mujoco" if is_batch else "sync")
+    if ":" in cfg.id:
+        if not may_import:
+            return cfg
+        spec = find_spec(cfg.id)
+        has_vector = spec.vector_entry_point is not None and not cfg.wrappers
+        is_chosen = has_vector and (cfg.num_envs > 1 or not has_single(cfg))
+        return dataclasses.replace(cfg, vectorization="vector" if is_chosen else "sync")
+    is_chosen = cfg.num_envs >= MIN_BATCHED and is_batched_task(cfg) and not cfg.wrappers
+    is_chosen = is_chosen and why_not_batched(find_spec(cfg.id), cfg.kwargs) is None
+    return dataclasses.replace(cfg, vectorization="mujoco" if is_chosen else "sync")
 
 
 def batch_cost(num_threads: int, num_envs: int) -> float:
@@ -84,4 +109,4 @@ def slower_because(cfg: EnvConfig) -> str | None:
 
 def is_batched_task(cfg: EnvConfig) -> bool:
     """True for one of the tasks. What a module registers is known only where that module may be imported."""
-    return ":" not in cfg.id and task_of(find_spec(cfg.id)) is not None
+    return cfg.batch is None and ":" not in cfg.id and task_of(find_spec(cfg.id)) is not None

@@ -71,7 +71,7 @@ class Workers(VectorAdapter):
         """One vector step. action: [N, A] in [-1, 1], or the numbers of discrete ones; clipped to the bounds."""
         rows = self._answers(np.split(action, self.num_envs), self.cfg.step_timeout_s)
         columns = zip(zip(*rows, strict=True), DTYPES, strict=True)
-        return StepOutcome(*(np.array(column, dtype) for column, dtype in columns))
+        return StepOutcome._make([*(np.array(column, dtype) for column, dtype in columns), None, {}])
 
     def close(self) -> None:
         """Ends the workers: asks, waits `CLOSE_GRACE_S`, kills; one that the kernel holds is given up. Always works."""
@@ -143,7 +143,7 @@ def _serve(pipe: Connection, parent_pid: int, cfg: EnvConfig, index: int, num_en
                     answer = env.begin([request], np.array([True]))[0]
                 else:  # numbers, not arrays of one, which take longer to send
                     obs, *rest = env.step(request)
-                    answer = obs[0], *(field.item() for field in rest)
+                    answer = obs[0], *(np.asarray(field).item() for field in rest[: len(DTYPES) - 1])
             except EnvFailure as failure:
                 answer = str(failure)
             pipe.send(answer)

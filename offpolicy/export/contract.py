@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 
+from offpolicy.envs.batch import Batch
 from offpolicy.envs.make import Env
 from offpolicy.envs.spaces import Codec
 from offpolicy.export.env_policy import ACTION, BATCH, PROBABILITY, EnvPolicy, name_of
@@ -32,9 +34,9 @@ def contract_path(file: Path) -> Path:
     return file.with_name(f"{file.stem}_contract.json")
 
 
-def describe_ports(module: EnvPolicy, codec: Codec, env: Env, env_id: str) -> dict[str, Any]:
+def describe_ports(module: EnvPolicy, codec: Codec, env: Env | Batch, env_id: str) -> dict[str, Any]:
     """Returns inputs, their bounds row-major, outputs and what the policy does not read, as JSON data."""
-    own = env.metadata.get("units")
+    own = env.metadata.get("units") if isinstance(env, gymnasium.Env) else None  # a batch says none
     units = {**UNITS.get(env_id, {}), **(json_value(own) if isinstance(own, Mapping) else {})}
     inputs = []
     for name, part in zip(module.input_names, module.parts, strict=True):
@@ -52,7 +54,8 @@ def describe_ports(module: EnvPolicy, codec: Codec, env: Env, env_id: str) -> di
         shape = [BATCH, sum(spec.choices)]
         chances = {"name": PROBABILITY, "dtype": "float32", "shape": shape, "low": 0.0, "high": 1.0, "units": "1"}
         outputs.append({**chances, "choices": list(spec.choices)})
-    step_s = getattr(env.unwrapped, "dt", None)  # MuJoCo's tasks and some of classic control say it
+    # MuJoCo's tasks and some of classic control say it.
+    step_s = getattr(env.unwrapped, "dt", None) if isinstance(env, gymnasium.Env) else None
     return {
         "inputs": inputs,
         "outputs": outputs,

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.envs.spaces import Codec, Leaf
-from offpolicy.nets.actor_critic import GroupActor, StochasticActor
+from offpolicy.nets.actor_critic import StochasticActor
 from offpolicy.nets.actors import SoftmaxActor
-from offpolicy.nets.hora import StudentActor, TeacherActor
 from offpolicy.nets.policy import Policy
-from offpolicy.types import HISTORY, OBS, PRIVILEGED
+from offpolicy.types import OBS
 
 BATCH = "batch"  # name of the first dimension, whose size is free
 ACTION, PROBABILITY = "action", "probability"  # names of the outputs
@@ -39,7 +38,7 @@ class EnvPolicy(nn.Module):
         super().__init__()
         self._policy, self._leaves = policy, codec.leaves
         self._choices, self._action_shape = codec.spec.choices, codec.action_shape
-        read = names_read(policy)
+        read = policy.actor.parts_read
         self.parts = tuple(leaf for leaf in codec.leaves if read is None or name_of(leaf) in read)
         self.input_names = [name_of(part) for part in self.parts]
         self.output_names = [ACTION, PROBABILITY] if self._choices else [ACTION]
@@ -80,13 +79,3 @@ class EnvPolicy(nn.Module):
 def name_of(leaf: Leaf) -> str:
     """Returns the name of an input: `obs` of a Box, the key of a Dict, nested ones joined by `/`."""
     return leaf.name or OBS
-
-
-def names_read(policy: Policy) -> tuple[str, ...] | None:
-    """Returns the names of the parts of the observation that the actor reads; None: all."""
-    actor = policy.actor
-    if isinstance(actor, GroupActor):
-        return (actor.group,)
-    if isinstance(actor, TeacherActor | StudentActor):
-        return (OBS, PRIVILEGED if isinstance(actor, TeacherActor) else HISTORY)
-    return None

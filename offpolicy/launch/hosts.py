@@ -102,9 +102,8 @@ def check_launched(cfg: RunConfig, host: HostInfo) -> None:
 
 def plan_launch(cfg: RunConfig, host: HostInfo) -> LaunchPlan:
     """Fills in the run directory; with other hosts, agrees on it and on the checkpoint to resume from."""
-    run_dir = Path(
-        cfg.run_dir or default_run_dir(Path("runs"), cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed)
-    )
+    env = cfg.env.id or cfg.env.name.rpartition(":")[2]
+    run_dir = Path(cfg.run_dir or default_run_dir(Path("runs"), cfg.algo.name, env, wall_clock_stamp(), cfg.seed))
     if host.is_alone:
         own = replace(own_config(cfg, host), run_dir=str(run_dir))
         return LaunchPlan(own, host, 0, is_named=cfg.run_dir is not None)
@@ -130,10 +129,11 @@ def own_config(cfg: RunConfig, host: HostInfo) -> RunConfig:
     the first host: they would have the run several times.
     """
     own_dir = host_dir(Path(cfg.run_dir or "."), host.index)
-    env = resolve_vectorization(cfg.env)
+    env = resolve_vectorization(cfg.env, may_import=False)
     if cfg.env.vectorization == "auto" and cfg.run_dir is not None and (own_dir / "config.yaml").is_file():
         with contextlib.suppress(ConfigError):  # what is wrong with that file is said where it has to be read
-            env = replace(cfg.env, vectorization=resolve_vectorization(read_config(own_dir).env).vectorization)
+            before = resolve_vectorization(read_config(own_dir).env, may_import=False)
+            env = replace(cfg.env, vectorization=before.vectorization)
     if host.index == 0:
         return replace(cfg, env=env)
     log = replace(cfg.log, tensorboard=False, wandb="disabled", sinks=())

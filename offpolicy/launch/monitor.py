@@ -124,6 +124,8 @@ class Monitor:
 
     def _on_hello(self, child: Child, message: Mapping[str, Any]) -> None:
         self._hellos[child.name] = message
+        if message.get("collector"):  # of a learner that collects itself
+            self._hellos["collector 0"] = message["collector"]
         if child.is_learner:
             self._on_learner_hello(child, message)
         if not self._missing:

@@ -12,8 +12,8 @@ from offpolicy.checkpoint.content import PLUGINS_KEY, fingerprint
 from offpolicy.config.algorithms import HORA_TEACH, algorithms_for
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.run_files import read_config, read_spec
-from offpolicy.config.schema import RESUMABLE, RunConfig
-from offpolicy.envs.probe import check_id, probe
+from offpolicy.config.schema import RESUMABLE, RunConfig, in_process_problems
+from offpolicy.envs.probe import Probed, check_id, probe
 from offpolicy.errors import ConfigError
 from offpolicy.launch.hosts import LaunchPlan
 from offpolicy.launch.run_dir import has_saved_nothing
@@ -24,14 +24,14 @@ from offpolicy.processes.fork_server import ChildError, ChildTimeout, ForkServer
 from offpolicy.replay.demonstrations import read_demos
 from offpolicy.runs import existing_run
 from offpolicy.training.run_memory import check_memory, check_share
-from offpolicy.types import ACTOR_GROUPS, HISTORY, MIN_FRAMES, OBS, PRIVILEGED, SpaceSpec
+from offpolicy.types import HISTORY, MIN_FRAMES, OBS, PRIVILEGED, SpaceSpec
 
 # Configuration of the networks that a student takes over from its teacher.
 TEACHER_KEYS = ("hidden_dims", "activation", "latent_dim", "encoder_dims", "normalize_obs")
 
 # Configuration of the networks, and the spaces, that a run has in common with the one it begins with.
 SOURCE_KEYS = (
-    *TEACHER_KEYS, "critic_layer_norm", "normalize_value",
+    *TEACHER_KEYS, "actor_input", "critic_layer_norm", "normalize_value",
     *("actor_width", "critic_width", "num_blocks", "num_bins", "value_max", "scale_reward"),  # of FlashSAC
 )  # fmt: skip
 
@@ -39,30 +39,46 @@ SOURCE_KEYS = (
 THREADS_PER_CORE = 32  # threads of a process beyond which its number is taken for a mistake
 
 
-def preflight(cfg: RunConfig, server: ForkServer | None = None) -> SpaceSpec:
-    """Checks devices, environment and memory; returns the environment's spaces.
+def preflight(cfg: RunConfig, server: ForkServer | None = None) -> Probed:
+    """Checks devices, environment and memory; returns the environment's spaces and how it is stepped.
 
     The environment is tried in a fork of `server`, or in a fresh interpreter. Raises `ConfigError`, or `EnvFailure` if
     the environment itself fails.
     """
     check_processor(processor())
-    check_id(cfg.env.id)
+    check_id(cfg.env)
     check_threads(cfg, num_usable_cores())
     gpus = find_gpus(cfg)
     check_gpus(cfg, gpus)
     if cfg.log.wandb == "online":
         require_login()
-    spec = probe(cfg.env, server)
+    found = probe(cfg.env, server, has_evaluations=cfg.eval.episodes > 0)
+    spec = found.spec
+    if cfg.eval.video and not spec.draws:
+        raise ConfigError(f"eval.video: got true, allowed false: {cfg.env.name} draws no pictures")
     check_actions(cfg, spec)
     check_groups(cfg, spec)
-    check_memory(cfg, spec)
+    if not (found.device or "").startswith("cuda"):  # else the replay may lie there
+        check_memory(cfg, spec, is_of_tensors=cfg.collects_in_learner and found.device is not None)
     if cfg.replay.source == "resident":
         check_resident(cfg, spec, gpus.free)
     if cfg.replay.demos is not None:
-        found = read_demos(cfg.replay.demos, spec)
+        demos = read_demos(cfg.replay.demos, spec)
         if cfg.algo.n_step > 1:
-            found.require_sequences()
-    return spec
+            demos.require_sequences()
+    return found
+
+
+def with_process(cfg: RunConfig, env_device: str | None) -> RunConfig:
+    """Returns the configuration with the process that `collect.process=auto` stands for.
+
+    `env_device` is that of a batch's tensors: from a GPU they cannot cross to another process.
+    """
+    in_learner = replace(cfg, collect=replace(cfg.collect, process="learner"))
+    packs = cfg.runner.name == "double_buffer" or cfg.replay.source in ("direct", "prefetch")  # rows on the host
+    if (env_device or "").startswith("cuda") and not packs and not list(in_process_problems(in_learner)):
+        return in_learner
+    return replace(cfg, collect=replace(cfg.collect, process="own"))
 
 
 def check_processor(kind: str) -> None:
@@ -97,7 +113,7 @@ def check_actions(cfg: RunConfig, spec: SpaceSpec) -> None:
     if spec.action_space not in allowed:
         space = f"{spec.action_space}({', '.join(map(str, spec.choices))})"
         raise ConfigError(
-            f"env.id: got {cfg.env.id}, whose actions are {space}; {cfg.algo.name} needs a {' or '.join(allowed)}"
+            f"env.id: got {cfg.env.name}, whose actions are {space}; {cfg.algo.name} needs a {' or '.join(allowed)}"
             f" action space: {algorithms_for(spec.action_space)} takes {spec.action_space} actions"
         )
 
@@ -105,15 +121,15 @@ def check_actions(cfg: RunConfig, spec: SpaceSpec) -> None:
 def check_groups(cfg: RunConfig, spec: SpaceSpec) -> None:
     """Refuses an environment without the observation groups that the algorithm needs. Raises `ConfigError`."""
     got = f"the groups {', '.join(spec.obs_keys)}" if spec.obs_keys else "no groups"
-    group = ACTOR_GROUPS.get(cfg.algo.actor_input)
+    group = spec.actor_group(cfg.algo.actor_input)
     if group is not None and group not in spec.obs_keys:
         raise ConfigError(
-            f"algo.actor_input: got {cfg.algo.actor_input}, but {cfg.env.id} observes {got}; allowed all, or an"
-            f" environment with the group {group}, see env.kwargs.groups"
+            f"algo.actor_input: got {cfg.algo.actor_input}, but {cfg.env.name} observes {got}; allowed all"
+            + (" or one of these" if spec.obs_keys else "")
         )
     if cfg.algo.name != "hora":
         return
-    env, needed = cfg.env.id, (OBS, PRIVILEGED, HISTORY) if cfg.algo.is_adapting else (OBS, PRIVILEGED)
+    env, needed = cfg.env.name, (OBS, PRIVILEGED, HISTORY) if cfg.algo.is_adapting else (OBS, PRIVILEGED)
     if not set(needed) <= set(spec.obs_keys):
         advice = "see env.kwargs.groups" if "groups" in cfg.env.kwargs else "write env=hand_rotation, which has them"
         raise ConfigError(

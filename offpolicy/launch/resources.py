@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.envs.vectorization import TOGETHER, batch_cost, is_batched_task
+from offpolicy.envs.vectorization import batch_cost, is_batch, is_batched_task
 from offpolicy.machine import has_gpu, num_usable_cores
 from offpolicy.processes.fork_server import LONG_SPIN_ROUNDS, SPIN_ROUNDS
 from offpolicy.training.worker import HostPlan
@@ -38,7 +38,7 @@ def env_threads(cfg: RunConfig, *, has_evaluator: bool) -> int:
     Where they are not configured and the learner stands still while the collector works, an equal part of the cores,
     without that of an evaluator.
     """
-    if cfg.env.vectorization not in TOGETHER or not cfg.takes_turns or cfg.threads.collector != "auto":
+    if not is_batch(cfg.env) or not cfg.takes_turns or cfg.threads.collector != "auto":
         return collector_threads(cfg)
     return max((num_usable_cores() - has_evaluator) // cfg.collect.num_collectors, 1)
 
@@ -80,7 +80,8 @@ def num_spare_cores(cfg: RunConfig) -> int:
 def _num_collecting(cfg: RunConfig) -> int:
     """Returns the threads of this host's collectors and the processes of their environments."""
     workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
-    return cfg.collect.num_collectors * (collector_threads(cfg) + workers)
+    threads = 0 if cfg.collects_in_learner else collector_threads(cfg)
+    return cfg.collect.num_collectors * (threads + workers)
 
 
 def may_use_gpu(cfg: RunConfig) -> bool:

@@ -14,7 +14,7 @@ from offpolicy.config.parsing import flatten
 from offpolicy.config.run_files import env_differences, read_config
 from offpolicy.config.schema import RunConfig, plugins_of, unread_options
 from offpolicy.envs.make import MAX_EPISODE_STEPS
-from offpolicy.envs.vectorization import is_batched_task, slower_because
+from offpolicy.envs.vectorization import is_batch, is_batched_task, is_own, slower_because
 from offpolicy.launch.resources import env_step_factors
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
@@ -35,7 +35,7 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
     best, last_eval = (best_of(kept), kept[-1]) if kept else (None, None)
     header = RunHeader(
         algo=cfg.algo.name,
-        env_id=cfg.env.id,
+        env_id=cfg.env.name,
         seed=cfg.seed,
         mode=cfg.collect_mode,
         total_timesteps=cfg.total_timesteps,
@@ -70,11 +70,21 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
 def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
     """Writes the run header."""
     problems = [*unread_warning(job.cfg), *run.warnings]
-    if job.spec.max_episode_steps is None:
+    if job.spec.max_episode_steps is None and job.cfg.env.batch is None:
         problems.append(
-            f"{job.cfg.env.id} is registered without a time limit: episodes that do not end by themselves are cut by an"
-            f" evaluation after {MAX_EPISODE_STEPS:,} steps, and never in training; env.kwargs.max_episode_steps=1000"
-            " sets one"
+            f"{job.cfg.env.name} is registered without a time limit: episodes that do not end by themselves are cut by"
+            f" an evaluation after {MAX_EPISODE_STEPS:,} steps, and never in training;"
+            " env.kwargs.max_episode_steps=1000 sets one"
+        )
+    if job.spec.coarse:
+        problems.append(
+            f"{', '.join(job.spec.coarse)} of {job.cfg.env.name} is so large that float32, in which observations are"
+            " kept, does not hold its changes; env.wrappers=[module:function] can subtract a constant"
+        )
+    if job.spec.saturates:
+        problems.append(
+            "env.action_bounds are wider than what has an effect: the first step of an episode ends alike with actions"
+            " at the upper bounds and half-way to them; narrower ones say where actions make sense"
         )
     logger.view.message(f"run directory: {run.path}")
     warnings = (f"warning: {problem}" for problem in problems)
@@ -94,17 +104,19 @@ def _process_lines(job: WorkerSpec) -> Iterator[str]:
         slots = f"{cfg.rollout.slots} of {cfg.rollout.length} steps x {env.num_envs} environments"
         yield f"rollouts: {slots} = {memory}; {cfg.rollout.when_full} when full"
     else:
+        if job.collects_tensors:
+            memory = f"{2 * transport_nbytes(cfg, job.spec) / 2**20:.1f} MiB on the learner's device"
         yield f"replay: {num_collectors * cfg.replay_rows:,} rows x {row_layout(job.spec).nbytes} B = {memory}"
-    threads = f"threads learner {job.plan.learner_threads}, collector {job.plan.collector_threads}"
+        if (at_once := env.num_envs * num_collectors * host.num_hosts) > 1:
+            per_step = f"{cfg.algo.utd * at_once:g} per vector step of {at_once:,} environments"
+            yield f"updates: algo.utd={cfg.algo.utd:g} per env step, {per_step}"
+    threads = f"threads learner {job.plan.learner_threads}"
+    threads += "; it collects too" if cfg.collects_in_learner else f", collector {job.plan.collector_threads}"
     yield f"{cfg.runner.name}, {cfg.collect_mode}: {threads}"
     if env.num_envs > 1:
-        how = f"env.vectorization={env.vectorization}"
-        if env.vectorization == "envpool" or (env.vectorization == "mujoco" and is_batched_task(env)):
-            how += ", one pool" if env.vectorization == "envpool" else ", one batch"
-            num_threads = min(job.plan.env_threads, env.num_envs)
-            how += f" on {num_threads} threads" if num_threads > 1 else ""
-        why = slower_because(env)
-        yield f"environments: {env.num_envs} x {env.id}, {how}" + (f", because {why}" if why else "")
+        yield _env_line(job)
+    if cfg.eval.episodes > 1 and cfg.eval.num_envs is None and not is_own(env):
+        yield f"evaluation: one episode after another; eval.num_envs={cfg.eval.episodes} runs all at once"
     if job.plan.has_evaluator:
         yield "evaluation: beside training, in a process with its own thread"
     num_ranks = host.num_hosts * cfg.runner.world_size
@@ -114,6 +126,18 @@ def _process_lines(job: WorkerSpec) -> Iterator[str]:
             parts = f"{counted(num_collectors // cfg.runner.world_size, 'collector')} per rank"
         yield f"{num_ranks} learner ranks average gradients: {parts}"
     yield from (f"plug-in: {plugin.label}" for plugin in plugins_of(cfg))
+
+
+def _env_line(job: WorkerSpec) -> str:
+    env = job.cfg.env
+    how = f"env.vectorization={env.vectorization}"
+    if is_batch(env):
+        how = "one batch" if env.batch else f"{how}, one batch"
+        num_threads = min(job.plan.env_threads, env.num_envs) if is_batched_task(env) else 1
+        how += f" on {num_threads} threads" if num_threads > 1 else ""
+        how += ", without final observations: biased at the time limit" if env.final_obs == "missing" else ""
+    why = None if env.batch else slower_because(env)
+    return f"environments: {env.num_envs} x {env.name}, {how}" + (f", because {why}" if why else "")
 
 
 def _restart_lines(job: WorkerSpec) -> Iterator[str]:

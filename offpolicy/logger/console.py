@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from offpolicy.logger.metrics import METRICS, RANK_IN_KEY
+from offpolicy.logger.metrics import METRICS, listed
 from offpolicy.logger.summary import RunStatus
 from offpolicy.output import UNKNOWN, return_text, three_digits
 
@@ -79,7 +79,7 @@ def text_of(record: Mapping[str, float | str | None], key: str, spec: str = "") 
     value = number(record, key)
     if value is None:
         return UNKNOWN
-    return f"{value:{spec}}" if spec else FORMATS.get(METRICS[RANK_IN_KEY.sub("rank/<r>/", key)].unit, count)(value)
+    return f"{value:{spec}}" if spec else FORMATS.get(METRICS[listed(key)].unit, count)(value)
 
 
 def cores_text(used: Mapping[str, float], capacity: float) -> str:

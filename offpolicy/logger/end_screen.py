@@ -77,7 +77,9 @@ def _screen(summary: Section, lines: Sequence[tuple[str, str]], commands: Sequen
 
 def _headline(summary: Section) -> Text:
     status, begin = summary["status"], summary["from_env_step"]
-    done = f" after {summary['env_steps']:,} env steps, {summary['updates']:,} updates, {duration(summary['wall_s'])}"
+    unused = f" ({summary['not_learnt_from']:,} not learnt from)" if summary["not_learnt_from"] else ""
+    done = f" after {summary['env_steps']:,} env steps{unused}, {summary['updates']:,} updates"
+    done += f", {duration(summary['wall_s'])}"
     since = f" since env step {begin:,}" if begin else ""
     return Text.assemble((status, STATUS_STYLES.get(status, "bold")), done, since)
 
@@ -190,7 +192,7 @@ def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
 def _env_id(run_dir: Path) -> str | None:
     """Returns the environment; None of a loop that calls `log_step`: its `config.yaml` may be any."""
     with contextlib.suppress(ConfigError):
-        return read_config(run_dir).env.id
+        return read_config(run_dir).env.name
     return None
 
 

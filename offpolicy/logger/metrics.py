@@ -20,7 +20,6 @@ ROLLOUT_KEY = "timing/collector_rollout_ms"
 PIPELINE_KEY = "perf/learner_pipeline_ms"
 CORES_KEY = "cores/capacity"
 RANK_STATISTICS = ("min", "mean", "max")
-RANK_IN_KEY = re.compile(r"^rank/\d+/")
 
 
 class UnknownMetricError(OffPolicyError):
@@ -151,9 +150,14 @@ FOREIGN: Mapping[str, tuple[str, str]] = {
 }
 
 
+def listed(key: str) -> str:
+    """Returns a key as the table has it: `<r>` is any rank, `<name>` any number of the environment."""
+    return re.sub(r"^env/.+", "env/<name>", re.sub(r"^rank/\d+/", "rank/<r>/", key))
+
+
 def require_known(keys: Iterable[str]) -> None:
-    """Raises `UnknownMetricError` naming the keys that are not in the table, where `<r>` stands for any rank."""
-    unknown = sorted(key for key in keys if RANK_IN_KEY.sub("rank/<r>/", key) not in METRICS)
+    """Raises `UnknownMetricError` naming the keys that are not in the table."""
+    unknown = sorted(key for key in keys if listed(key) not in METRICS)
     if unknown:
         raise UnknownMetricError(f"metrics not in offpolicy/logger/metrics.toml: {', '.join(unknown)}")
 

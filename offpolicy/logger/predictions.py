@@ -32,7 +32,7 @@ from offpolicy.model.throughput import (
     spread_of,
 )
 from offpolicy.model.windows import tagged_excess_ns
-from offpolicy.timing.phases import CollectorPhase, CoreClass, LearnerPhase
+from offpolicy.timing.phases import COLLECTORS_TURN, CollectorPhase, CoreClass
 from offpolicy.types import Lateness
 
 # Shorter windows, such as the rest at the end of a run, are not judged: a clock ends with its last iteration, the
@@ -86,7 +86,10 @@ def window_verdict(  # noqa: PLR0913  # what a verdict is made of, each needed
         return None
     env_step_ns = collector.phases_ns.get(CollectorPhase.ENV_STEP, 0)
     reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP) or 0.0
-    waits = [clock.phases_ns.get(LearnerPhase.COLLECTOR_WAIT, 0) / clock.wall_ns for clock in window.working.values()]
+    waits = [
+        sum(clock.phases_ns.get(each, 0) for each in COLLECTORS_TURN) / clock.wall_ns
+        for clock in window.working.values()
+    ]
     overlap_gain = 1.0  # unknown
     if header.mode == "alternate" and (now := window_pipeline(window, rates, header)) is not None:
         overlap_gain = replace(now, mode="overlap", measured_mode=now.mode).steps_per_sec / now.steps_per_sec

@@ -106,7 +106,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     if verdict is not None:
         record |= {"perf/bottleneck": verdict.label, "perf/bottleneck_reason": verdict.reason}
         record |= {"perf/bottleneck_advice": "; ".join(one.text for one in verdict.advice)} if verdict.advice else {}
-    record |= curves | _metric_means(window)
+    record |= curves | _metric_means(window) | _env_keys(window)
     # The schedules of learner and collectors; the learner reports the rate of `lr` as a metric.
     record |= {f"train/{name}": ramp.at(current.env_steps) for name, ramp in header.ramps.items() if name != "lr"}
     known = {key: value for key, value in record.items() if value is not None}
@@ -136,6 +136,16 @@ def _replay_keys(window: Window) -> Record:
         "perf/policy_lag": lag / steps if steps > 0 else None,
         "perf/sample_age": age / samples if samples > 0 else None,
     }
+
+
+def _env_keys(window: Window) -> Record:
+    """Returns the means of the numbers that the environments have logged in the window."""
+    sums: dict[str, tuple[float, int]] = {}
+    for sign, totals in ((1, window.current.collectors), (-1, window.previous.collectors)):
+        for name, total, count in (entry for collector in totals for entry in collector.log):
+            before = sums.get(name, (0.0, 0))
+            sums[name] = before[0] + sign * total, before[1] + sign * count
+    return {f"env/{name}": total / count for name, (total, count) in sums.items() if count > 0}
 
 
 def _rollout_keys(window: Window) -> Record:

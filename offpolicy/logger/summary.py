@@ -79,12 +79,15 @@ def build_summary(
         accounts = [rank.account for rank in snapshot.learners[:1]] + [totals.account for totals in snapshot.collectors]
         verdict = UNTIMED if any(account.is_empty for account in accounts) else UNBEGUN
     verdict = possible_advice(verdict, config_mapping, has_gpu=header.has_gpu, steps_per_sec=rates.steps_per_sec)
+    learnt = sum(after.samples - before.samples for before, after in Window(start, snapshot).ranks)
     return {
         "status": result.status,
         "exit_code": result.exit_code,
         "reason": result.reason,
         "env_steps": snapshot.env_steps,
         "from_env_step": start.env_steps,  # where this start went on
+        # Of those since: in rollouts that were dropped, too old, or not needed at the end. Any replay row may be drawn.
+        "not_learnt_from": snapshot.env_steps - start.env_steps - learnt if header.has_rollouts else None,
         "updates": num_updates(snapshot if snapshot.learners else baseline),
         "restarts": snapshot.restarts,  # of environments
         "learner_restarts": snapshot.learner_restarts,  # of all processes

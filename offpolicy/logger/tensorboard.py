@@ -33,7 +33,7 @@ from offpolicy.config.schema import RunConfig, unread_keys
 from offpolicy.errors import ConfigError
 from offpolicy.files import AppendFile
 from offpolicy.logger.drawing import AccountPictures
-from offpolicy.logger.metrics import CHARTS, METRICS, ONCE_USED, RANK_IN_KEY, WITH_RANKS
+from offpolicy.logger.metrics import CHARTS, METRICS, ONCE_USED, WITH_RANKS, listed
 from offpolicy.logger.provenance import Provenance, utf8
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import NewEvaluations, Sink, Summary
@@ -159,7 +159,7 @@ class TensorBoardSink(Sink):
         values = [summary_pb2.Summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
         for value in values:
             if value.tag not in self._seen:
-                metric = METRICS.get(RANK_IN_KEY.sub("rank/<r>/", value.tag))  # None: a name of another trainer
+                metric = METRICS.get(listed(value.tag))  # None: a name of another trainer
                 if metric is not None:
                     over = f"Unit: {metric.unit}; over: {metric.window}; of: {metric.reduction}."
                     value.metadata.summary_description = f"{metric.help} {over}"

@@ -27,7 +27,7 @@ from offpolicy.types import NO_ACCOUNT, DeviceTotals, LearnerTotals, MetricTotal
 MS_PER_S = 1000.0
 STATISTICS = ("p50", "p95", "p99", "max")
 PIPELINE = (LearnerPhase.H2D, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC, LearnerPhase.WEIGHT_PUBLISH)
-NO_DEVICE_TIME = DeviceTotals(0, 0, 0, 0, iterations=0, launch_bound=0, dropped=0)
+NO_DEVICE_TIME = DeviceTotals(0, 0, 0, 0, 0, iterations=0, launch_bound=0, dropped=0)
 NOTHING_LEARNT = LearnerTotals(NO_ACCOUNT, 0, 0, 0.0, MetricTotals((), np.zeros(0), np.zeros(0)))
 
 Numbers = dict[str, float | None]
@@ -147,7 +147,9 @@ def device_keys(window: Window) -> Numbers:
         totals, clock = done[0], window.working[0]
         spans_ns = {span: totals._asdict()[f"{span}_ns"] for span in DeviceSpan}
         record = {f"device/{span}_ms": ns / clock.iterations / NS_PER_MS for span, ns in spans_ns.items()}
-        record["device/busy_share"] = (totals.train_ns + totals.h2d_ns + totals.sample_ns) / clock.wall_ns
+        record["device/busy_share"] = (
+            sum(ns for span, ns in spans_ns.items() if span is not DeviceSpan.H2D_HIDDEN) / clock.wall_ns
+        )
         record["device/launch_bound"] = totals.launch_bound / totals.iterations if totals.iterations else None
         record["device/dropped"] = totals.dropped
     if done and len(window.ranks) > 1:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from offpolicy.model.rates import Rates
-from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.phases import COLLECTORS_TURN, CollectorPhase, LearnerPhase
 from offpolicy.types import Lateness
 
 BALANCED_RATIO = 0.95  # lowest ratio of the lesser own time to the greater at which neither side is the bottleneck
@@ -143,7 +143,7 @@ class Verdict:
         """
         env = config.get("env", {})
         is_single, is_one_by_one = env.get("num_envs") == 1, env.get("vectorization") == "sync"
-        needs_no_workers = is_single or env.get("vectorization") in ("mujoco", "envpool")
+        needs_no_workers = is_single or env.get("vectorization", "sync") not in ("sync", "async")
         left_out = {*(() if has_gpu else ("cuda", "resident")), *(("async",) if needs_no_workers else ())}
         useless = (*(MORE_ENVS if is_one_by_one else ()), *(() if is_one_by_one and is_single else (SEVERAL,)))
         saves = config.get("checkpoint", {})
@@ -311,17 +311,18 @@ def find_bottleneck(  # noqa: PLR0913  # what a verdict is made of, each needed
     if learner_wall <= 0 or collector_wall <= 0:
         return WARMING_UP
     # Where one rank waits for its collectors, the others wait for that rank.
-    learner = 1.0 - max(learner_ns.get(LearnerPhase.COLLECTOR_WAIT, 0) / learner_wall, evidence.longest_wait)
+    learner = 1.0 - max(sum(learner_ns.get(each, 0) for each in COLLECTORS_TURN) / learner_wall, evidence.longest_wait)
     collector = 1.0 - collector_ns.get(CollectorPhase.LEARNER_WAIT, 0) / collector_wall
     phase = shown.phase if shown is not None else None
     phases: type[Phase]
     if learner >= collector if phase is None else isinstance(phase, LearnerPhase):
-        side, phases, spent_ns, wait = Bottleneck.LEARNER, LearnerPhase, learner_ns, str(LearnerPhase.COLLECTOR_WAIT)
+        side, phases, spent_ns, others = Bottleneck.LEARNER, LearnerPhase, learner_ns, tuple(map(str, COLLECTORS_TURN))
         table, waited = evidence.learner_advice or LEARNER_ADVICE, evidence.learner_descheduled
     else:
-        side, phases, spent_ns, wait = Bottleneck.COLLECTOR, CollectorPhase, collector_ns, CollectorPhase.LEARNER_WAIT
+        side, phases, spent_ns = Bottleneck.COLLECTOR, CollectorPhase, collector_ns
+        others = (str(CollectorPhase.LEARNER_WAIT),)
         table, waited = COLLECTOR_ADVICE, evidence.collector_descheduled
-    phase = phase or phases(max((name for name in spent_ns if name != wait), key=lambda name: spent_ns[name]))
+    phase = phase or phases(max((name for name in spent_ns if name not in others), key=lambda name: spent_ns[name]))
     share, advice = spent_ns.get(phase, 0) / sum(spent_ns.values()), table.get(phase, ())
     how = "in turns" if mode == "alternate" else "at the same time"
     reason = f"{how}, the learner is busy {learner:.0%} and the collector {collector:.0%} of the time"

@@ -12,7 +12,7 @@ from offpolicy.nets.actors import Actor, Explored, SoftmaxActor
 from offpolicy.nets.distributions import DiagonalGaussian, PolicyDistribution
 from offpolicy.nets.mlp import mlp, orthogonal_, with_encoder
 from offpolicy.nets.normalizer import EPS, RunningMoments
-from offpolicy.types import ACTOR_GROUPS, SpaceSpec
+from offpolicy.types import SpaceSpec
 
 POLICY_GAIN = 0.01  # initial gain of the last layer: the first policy hardly depends on the observation
 
@@ -82,19 +82,6 @@ class TrunkActor(StochasticActor):
         return self.trunk.act(self.trunk_input(obs))
 
 
-class GroupActor(TrunkActor):
-    """APPO's policy on one group of a Dict observation: an asymmetric actor-critic (arXiv:1710.06542)."""
-
-    def __init__(self, algo: AlgoConfig, spec: SpaceSpec, group: str) -> None:
-        super().__init__()
-        self.group, self.columns = group, spec.columns(group)
-        self.trunk = trunk_actor(algo, spec, self.columns.stop - self.columns.start)
-
-    def trunk_input(self, obs: Tensor) -> Tensor:
-        """Returns the group."""
-        return obs[..., self.columns]
-
-
 def trunk_actor(algo: AlgoConfig, spec: SpaceSpec, obs_dim: int) -> StochasticActor:
     """Returns APPO's actor of inputs [obs_dim] for the action space of `spec`."""
     if spec.nvec or spec.num_actions:
@@ -104,8 +91,7 @@ def trunk_actor(algo: AlgoConfig, spec: SpaceSpec, obs_dim: int) -> StochasticAc
 
 def stochastic_actor(algo: AlgoConfig, spec: SpaceSpec) -> StochasticActor:
     """Returns APPO's actor for the observations and the action space of `spec`."""
-    group = ACTOR_GROUPS.get(algo.actor_input)
-    return trunk_actor(algo, spec, spec.obs_dim) if group is None else GroupActor(algo, spec, group)
+    return trunk_actor(algo, spec, spec.obs_dim)
 
 
 class ValueCritic(nn.Module):

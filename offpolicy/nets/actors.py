@@ -25,6 +25,8 @@ LOG_STD_MAX = 2.0
 class Actor(nn.Module):
     """A policy without its normaliser; it keeps no state."""
 
+    parts_read: tuple[str, ...] | None = None  # of a Dict observation; None: all
+
     def act(self, obs: Tensor) -> Tensor:
         """Returns the deterministic action. [..., O] -> [..., A]."""
         raise NotImplementedError

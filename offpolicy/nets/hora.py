@@ -73,6 +73,8 @@ class AdaptationModule(nn.Module):
 class TeacherActor(TrunkActor):
     """Stage 1: a policy of (obs, latent of privileged); encoder and trunk are trained together."""
 
+    parts_read = (OBS, PRIVILEGED)
+
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec) -> None:
         super().__init__()
         self.encoder = PrivilegedEncoder(algo, spec)
@@ -85,6 +87,8 @@ class TeacherActor(TrunkActor):
 
 class StudentActor(TrunkActor):
     """Stage 2: the teacher's trunk on (obs, inferred latent). It does not read `privileged`."""
+
+    parts_read = (OBS, HISTORY)
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec) -> None:
         super().__init__()

@@ -57,6 +57,18 @@ def orthogonal_(net: nn.Sequential, head_gain: float) -> nn.Sequential:
     return net
 
 
+class Columns(nn.Module):
+    """A part of an observation. [..., O] -> [..., columns]."""
+
+    def __init__(self, columns: slice) -> None:
+        super().__init__()
+        self.columns = columns
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Returns a view of the columns."""
+        return obs[..., self.columns]
+
+
 class EncodedInput(nn.Module):
     """An encoder of the first O columns of an input, such as those of a critic's pair of observation and action."""
 

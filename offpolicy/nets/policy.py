@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actors import Actor, DeterministicActor, Explored, SquashedGaussianActor
 from offpolicy.nets.flat import joined, offsets, views
-from offpolicy.nets.mlp import with_encoder
+from offpolicy.nets.mlp import Columns, with_encoder
 from offpolicy.nets.normalizer import ObsNormalizer
 from offpolicy.types import Float32, SpaceSpec
 
@@ -54,9 +55,22 @@ class Policy(nn.Module):
 
 
 def make_policy(algo: AlgoConfig, spec: SpaceSpec, make_actor: Callable[[AlgoConfig, SpaceSpec], Actor]) -> Policy:
-    """Returns a policy on the CPU, initialised from torch's global CPU generator."""
+    """Returns a policy on the CPU, initialised from torch's global CPU generator.
+
+    With `algo.actor_input` the actor takes its group from the whole observation, and its perceptron is as wide as the
+    group (asymmetric actor-critic, arXiv:1710.06542).
+    """
     normalizer = ObsNormalizer(spec.obs_dim) if algo.normalize_obs else None
-    return Policy(with_encoder(algo, spec, lambda inner: make_actor(algo, inner)), normalizer)
+    group = spec.actor_group(algo.actor_input)
+    if group is None:
+        return Policy(with_encoder(algo, spec, lambda inner: make_actor(algo, inner)), normalizer)
+    columns = spec.columns(group)
+    actor = make_actor(algo, replace(spec, obs_dim=columns.stop - columns.start))
+    for body in actor.children():
+        if isinstance(body, nn.Sequential):  # HORA's actors, which choose their groups, have none
+            body.insert(0, Columns(columns))
+            actor.parts_read = (group,)
+    return Policy(actor, normalizer)
 
 
 # The flat block holds the actor's parameters, laid out as `nets/flat.py` joins them, then its statistics: those of its

@@ -33,9 +33,15 @@ ORPHANED = 71  # exit code of a process whose parent was dead already
 CALL_THREAD = "call within"  # name of the threads of `call_within`
 GRACE_S = 5.0  # for each thread or process that an environment left running to end by itself
 NAME_CHARACTERS = 15  # that the kernel keeps of a thread's name
+MAIN_GUARD = (
+    "the processes of a run import the module that registers the environment: write env.id=module:EnvId, and train"
+    ' below `if __name__ == "__main__":`'
+)
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 T = TypeVar("T")
+
+is_child = False  # True in a process of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,8 @@ class ChildContext:
 
 def main(fds: list[int]) -> int:
     """Entry of a fork: reads from the first descriptor what to run, and runs it; returns the exit code."""
+    global is_child
+    is_child = True
     spec_fd, message_fd, lifeline_fd, *shared = fds
     with os.fdopen(spec_fd, "rb") as source:
         role, index, target, payload, names, supervisor_pid = json.load(source)

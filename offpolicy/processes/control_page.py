@@ -48,6 +48,7 @@ class CollectorWord(IntEnum):
     RESTARTS = 6  # [collector] times that it has made its environments again
     HAS_BEGUN = 7  # [collector] 1 once its start is complete
     IS_SAVING = 8  # [collector] 1 while it writes its part of a checkpoint
+    IS_INSIDE = 9  # [learner] 1 while its own thread takes a vector step
 
 
 class EvaluatorWord(IntEnum):

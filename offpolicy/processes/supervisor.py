@@ -362,7 +362,7 @@ class Supervisor:
             child.progress, child.progress_s = progress, self._now_s
             return None
         limits = [(config.step_timeout_s + WORKER_GRACE_S, "env.step_timeout_s")]
-        if child.is_learner:
+        if child.is_learner and not any(words[CollectorWord.IS_INSIDE] for words in self._control.collectors):
             limits.append((max(LEARNER_STEP_TIMEOUT_S, config.peer_timeout_s + PEER_GRACE_S), "env.step_timeout_s"))
         # Still starting; the evaluator starts again with every evaluation.
         if progress == 0 or child.role == "evaluator":

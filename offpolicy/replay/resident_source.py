@@ -87,15 +87,7 @@ class ResidentSampler:
         self.rings, self._device, self._demos = tuple(rings), device, demos
         self._demo_rows = None if demos is None else torch.from_numpy(demos.rows).to(device)
         self._draw_timer = timer.span(DeviceSpan.SAMPLE)
-        shape = len(rings), rings[0].copied_rows, rings[0].width
-        try:
-            self._store = torch.empty(shape, dtype=torch.float32, device=device)
-        except RuntimeError as error:  # torch.OutOfMemoryError is one
-            size = nbytes_text(resident_nbytes(*shape))
-            raise ConfigError(
-                f"replay.source=resident: the copy of the replay needs {size} on {device};"
-                f" lower replay.capacity, or use replay.source=direct ({error})"
-            ) from error
+        self._store = self._open_store()  # [rings, capacity, slot_width]
         self._share = 1.0  # of the rows that are transitions; nearly, while they are written
         self._mirrors = [Mirror(ring, rows) for ring, rows in zip(rings, self._store, strict=True)]
         self._copy_stream = CopyStream(device, timer, timer.span(DeviceSpan.H2D))
@@ -110,6 +102,21 @@ class ResidentSampler:
         self.samples = 0  # rows of the replay drawn
         source = "" if demos is None else demos.description
         self.description = f"{nbytes_text(self._store.nbytes)} on {device}{source}"
+
+    def _open_store(self) -> Tensor:
+        shape = len(self.rings), self.rings[0].copied_rows, self.rings[0].width
+        try:
+            return torch.empty(shape, dtype=torch.float32, device=self._device)
+        except RuntimeError as error:  # torch.OutOfMemoryError is one
+            size = nbytes_text(resident_nbytes(*shape))
+            raise ConfigError(
+                f"replay.source=resident: the copy of the replay needs {size} on {self._device};"
+                f" lower replay.capacity, or use replay.source=direct ({error})"
+            ) from error
+
+    def _slots(self, index: Tensor) -> Tensor:
+        """Returns the slots of the rows `index` in the store of their ring."""
+        return index % self._store.shape[1]
 
     @property
     def num_rows(self) -> int:
@@ -145,7 +152,7 @@ class ResidentSampler:
         position = torch.randint(self.num_rows, (num_drawn,), generator=self._generator, device=self._device)
         ring = torch.bucketize(position, ends, right=True)
         index = position + shifts[ring]
-        codes = self._store.view(torch.int32)[ring, index % self._store.shape[1], -1]
+        codes = self._store.view(torch.int32)[ring, self._slots(index), -1]
         num_found = (codes != 0).cumsum(0)
         wanted = torch.arange(count, device=self._device) % num_found[-1].clamp(min=1) + 1
         chosen = torch.searchsorted(num_found, wanted).clamp(max=num_drawn - 1)
@@ -159,8 +166,9 @@ class ResidentSampler:
     def _batch_rows(self, ring: Tensor, index: Tensor, codes: Tensor) -> Tensor:
         """Returns the rows `index` [n] of the rings `ring` [n] as `ReplayRing.read` does. [n, W]."""
         layout, capacity = self.rings[0].layout, self._store.shape[1]
-        following = index + torch.bitwise_right_shift(codes, OFFSET_SHIFT) * self.rings[0].num_envs
-        pairs = torch.stack([index, following], dim=1) % capacity + (ring * capacity)[:, None]
+        slot = self._slots(index)
+        following = slot + torch.bitwise_right_shift(codes, OFFSET_SHIFT) * self.rings[0].num_envs
+        pairs = torch.stack([slot, following], dim=1) % capacity + (ring * capacity)[:, None]
         slots = self._store.flatten(0, 1).index_select(0, pairs.flatten()).view(len(index), 2, -1)
         if layout.obs_dtype == "float32":
             rows = slots.flatten(1)
@@ -189,9 +197,9 @@ class ResidentSampler:
         block = next(self._host_tables)
         self._copy_stream.block_until(block.copied)
         table, end = block.values.numpy(), 0
-        for number, (mirror, ring) in enumerate(zip(self._mirrors, self.rings, strict=True)):
+        for number, mirror in enumerate(self._mirrors):
             end += mirror.last - mirror.first
-            table[:, number] = end, mirror.last - end, ring.committed
+            table[:, number] = end, mirror.last - end, mirror.last
         block.copied = self._copy_stream.copy(self._table, block.values, after=self._gathered)
         # Copies are in order: those of the rows come before this one.
         self._copy_stream.stall_learner_stream(block.copied)

@@ -30,14 +30,20 @@ _COMMITTED, _TAKEN, _DROPPED, _SKIPPED = range(4)  # words of the header
 
 @dataclass(slots=True)
 class RolloutLayout:
-    """One float32 row per environment and time step: obs, action, log_prob, reward, terminated, truncated, is_valid."""
+    """One float32 row per environment and time step: obs, action, log_prob, reward, terminated, truncated, is_valid.
+
+    With `has_final_obs` also the true successor, between action and log_prob: where environments reset in the step in
+    which an episode ends, the next row holds another episode's observation.
+    """
 
     obs_dim: int
     action_dim: int
     length: int  # T
     num_envs: int  # N, of one collector
+    has_final_obs: bool = False
     obs: slice = field(init=False)  # the observation that was acted on
     action: slice = field(init=False)
+    final_obs: slice = field(init=False)  # empty without them
     width: int = field(init=False)  # W, the columns of a row
     # A slot [T + 1, N, W]: the last step holds only the observation that the rollout ended in.
     shape: tuple[int, int, int] = field(init=False)
@@ -50,8 +56,10 @@ class RolloutLayout:
     IS_VALID: ClassVar[int] = -1
 
     def __post_init__(self) -> None:
-        first_action, self.width = self.obs_dim, self.obs_dim + self.action_dim + 5
-        self.obs, self.action = slice(0, first_action), slice(first_action, first_action + self.action_dim)
+        first, second = self.obs_dim, self.obs_dim + self.action_dim
+        third = second + self.obs_dim * self.has_final_obs
+        self.obs, self.action, self.final_obs = slice(0, first), slice(first, second), slice(second, third)
+        self.width = third + 5
         self.shape = self.length + 1, self.num_envs, self.width
         self.slot_nbytes = 4 * math.prod(self.shape)
 
@@ -68,6 +76,7 @@ class RolloutLayout:
             is_valid=steps[..., self.IS_VALID],
             progress=progress,
             env_steps=env_steps,
+            final_obs=steps[..., self.final_obs] if self.has_final_obs else None,
         )
 
 

@@ -28,7 +28,11 @@ ANCHOR_NS = 1_000_000_000  # age at which a trace's anchor is replaced
 CAUGHT_UP_NS = 100_000  # longest time for the last few kernels, and for waking up after them
 NUM_PAIRS = 256  # pairs of events per kind of span: those of an iteration, and copies; made when they are needed
 # Work in front of an update that the host only queues: the phase whose time it is, if the host waits for it.
-QUEUED_BEFORE_TRAIN = {DeviceSpan.SAMPLE: LearnerPhase.REPLAY_SAMPLE, DeviceSpan.H2D: LearnerPhase.H2D}
+QUEUED_BEFORE_TRAIN = {
+    DeviceSpan.COLLECT: LearnerPhase.COLLECT,
+    DeviceSpan.SAMPLE: LearnerPhase.REPLAY_SAMPLE,
+    DeviceSpan.H2D: LearnerPhase.H2D,
+}
 
 
 class StreamSync:
@@ -294,7 +298,7 @@ class EventTimer(DeviceTimer):
     def wait(self) -> None:
         """Waits for the current stream, in `train`.
 
-        The part of the wait in which the device still copied or sampled is moved to the phases of these.
+        The part of the wait in which the device still collected, copied or sampled is moved to the phases of these.
         """
         self._waited_for.record()  # also behind an exchange, whose time is not the update's
         start_ns = self._clock.now_ns()
@@ -348,6 +352,7 @@ class EventTimer(DeviceTimer):
             h2d_ns=spans_ns[DeviceSpan.H2D] + sum(exposed_ns for exposed_ns, _ in splits_ns),
             h2d_hidden_ns=sum(hidden_ns for _, hidden_ns in splits_ns),
             sample_ns=spans_ns[DeviceSpan.SAMPLE],
+            collect_ns=spans_ns[DeviceSpan.COLLECT],
             iterations=self._iterations,
             launch_bound=self._launch_bound,
             dropped=self._pool.num_dropped + sum(copies.pool.num_dropped for copies in self._background),

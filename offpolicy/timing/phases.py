@@ -21,6 +21,7 @@ class LearnerPhase(StrEnum):
     TRAIN = "train"
     PARAM_SYNC = "param_sync"
     WEIGHT_PUBLISH = "weight_publish"
+    COLLECT = "collect"
     EVALUATION = "evaluation"
     CHECKPOINT = "checkpoint"
     LOG = "log"
@@ -57,6 +58,7 @@ class DeviceSpan(StrEnum):
     H2D = "h2d"  # copies to the device that the learner waited for
     H2D_HIDDEN = "h2d_hidden"  # copies behind its work
     SAMPLE = "sample"  # drawing and gathering rows of a replay that lies there
+    COLLECT = "collect"  # acting, stepping a batch of tensors and writing its rows, with collect.process=learner
 
 
 class EvaluatorPhase(StrEnum):
@@ -77,8 +79,10 @@ LEARNER_WAITS = (
     LearnerPhase.RANK_BARRIER,
     LearnerPhase.SYNC_COORDINATION,
 )
-# Waits for the other side, in which it may take the core of this one.
-FOR_COLLECTORS = (LearnerPhase.COLLECTOR_WAIT, LearnerPhase.SYNC_COORDINATION)
+# In these it has no rows to go on with, or gathers them itself.
+COLLECTORS_TURN = (LearnerPhase.COLLECTOR_WAIT, LearnerPhase.COLLECT)
+# What belongs to the side of the collectors: waits, in which it may take the core of this one, and its turn on it.
+FOR_COLLECTORS = (LearnerPhase.COLLECTOR_WAIT, LearnerPhase.SYNC_COORDINATION, LearnerPhase.COLLECT)
 # Phases of work that is not part of an update: each has its cadence.
 LEARNER_PERIODIC = (LearnerPhase.EVALUATION, LearnerPhase.CHECKPOINT)
 # Phases that a rank delays the others by. What rank 0 does alone has its own phases, as have all waits for others.

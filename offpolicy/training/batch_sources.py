@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from offpolicy.distributed.world import World
+from offpolicy.errors import ConfigError
 from offpolicy.machine import memory
 from offpolicy.output import counted
 from offpolicy.processes.control_page import RankWord
 from offpolicy.replay.demonstrations import Demonstrations, demonstration_rows, read_demos
+from offpolicy.replay.device_ring import DeviceRing, DeviceSampler, DeviceSource
 from offpolicy.replay.prefetch_source import PackerTimers, PrefetchSource, rows_recycled_while_open
 from offpolicy.replay.rate_limiter import make_rate_limiter
 from offpolicy.replay.replay_ring import ReplayRing
@@ -28,13 +30,7 @@ from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.phases import PackerPhase
 from offpolicy.training.rank import Rank, open_track_of
 from offpolicy.training.resume import TrainingStart
-from offpolicy.training.run_memory import (
-    check_share,
-    replay_rings,
-    rollout_layout,
-    rollout_ring,
-    row_layout,
-)
+from offpolicy.training.run_memory import check_share, replay_rings, rollout_layout, rollout_ring, row_layout
 
 GUARD_ROWS = 8  # rows per environment that the sampler keeps away from the write head
 
@@ -53,9 +49,12 @@ class Replay:
     @classmethod
     def open(cls, rank: Rank, world: World, start: TrainingStart) -> Replay:
         """Attaches to the rings and reads `replay.demos`. Raises `ConfigError`."""
-        cfg, rings = rank.cfg, replay_rings(rank.child, rank.job)
+        cfg, layout, rings = rank.cfg, row_layout(rank.spec), replay_rings(rank.child, rank.job)
+        if rank.job.collects_tensors:
+            sizes = {"num_envs": cfg.env.num_envs, "n_step": cfg.algo.n_step}
+            rings = [DeviceRing(rank.child.block("replay-0"), layout, cfg.replay_rows, **sizes, device=rank.device)]
         source_spec = SourceSpec(
-            layout=row_layout(rank.spec),
+            layout=layout,
             rate_limiter=make_rate_limiter(cfg, start.learning_start, rank.job.host.num_hosts),
             batch_size=cfg.algo.batch_size // rank.num_ranks,
             device=rank.device,
@@ -102,6 +101,8 @@ def configured_source(replay: Replay) -> ReplaySource | PrefetchSource | Residen
     its memory, else prefetched batches. Raises `ConfigError` without room for a resident copy that was asked for.
     """
     rank, kind = replay.rank, replay.rank.cfg.replay.source
+    if rank.job.collects_tensors:
+        return device_source(replay)
     if kind == "auto":
         ring = replay.rings[0]
         needed = resident_nbytes(len(replay.rings), ring.copied_rows, ring.width)
@@ -115,6 +116,10 @@ def configured_source(replay: Replay) -> ReplaySource | PrefetchSource | Residen
 def prefetch_source(replay: Replay) -> PrefetchSource:
     """Returns a source whose packing thread fills and copies the next batches while the learner trains."""
     rank, spec, index = replay.rank, replay.source_spec, replay.rank.child.index
+    if rank.job.collects_tensors:
+        raise ConfigError(
+            f"runner: got double_buffer, allowed single_gpu: the replay lies on {rank.device}, where nothing is packed"
+        )
     track = open_track_of(rank.child, rank.job, "packer", trace_names(PackerPhase), f"packer {index}")
     ledger = make_ledger(PackerPhase, is_enabled=rank.cfg.timing.enabled, trace=track, has_histogram=False)
     timers = PackerTimers(ledger, rank.device_timer.background_copies(), rank.new_device_sync())
@@ -132,6 +137,17 @@ def resident_source(replay: Replay) -> ResidentSource:
         check_share(rank.cfg, rank.spec, str(rank.device), _free_memory(rank))
     sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_timer, replay.demos)
     return ResidentSource(spec, sampler, rank.gate, replay.world, replay.updates)
+
+
+def device_source(replay: Replay) -> DeviceSource:
+    """Returns the source of a ring on the device. Raises `ConfigError` for what is read on the host."""
+    rank, spec, (ring,) = replay.rank, replay.source_spec, replay.rings
+    if rank.cfg.replay.source not in ("auto", "resident"):
+        raise ConfigError(
+            f"replay.source: got {rank.cfg.replay.source}, allowed auto or resident: the replay lies on {rank.device}"
+        )
+    sampler = DeviceSampler([ring], rank.device, rank.replay_seed, rank.device_timer, replay.demos)
+    return DeviceSource(spec, sampler, rank.gate, replay.world, replay.updates)
 
 
 def rollout_source(rank: Rank, world: World) -> RolloutSource:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from itertools import product
 from pathlib import Path
@@ -14,17 +14,25 @@ from offpolicy.algos.graph import GraphUpdate
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.registry import make_learner
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, RankStreams
+from offpolicy.collect.collecting_gate import CollectingGate
+from offpolicy.collect.collector import Collector
 from offpolicy.distributed.world import World
-from offpolicy.errors import ConfigError, EnvFailure
+from offpolicy.errors import ConfigError, EnvFailure, NumericsError
 from offpolicy.loop import Parts, train
 from offpolicy.machine import num_usable_cores
 from offpolicy.nets.onednn import BLAS, ONEDNN, chosen_library, has_onednn
+from offpolicy.processes.control_page import CollectorWord
 from offpolicy.protocols import BatchSource
+from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.replay_source import RateLimitedSource
-from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.clock import process_birth_ns
+from offpolicy.timing.ledger import make_ledger, trace_names
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.profiler import Profiler
+from offpolicy.timing.trace_writer import open_track
 from offpolicy.training.batch_sources import Replay, source_identity
 from offpolicy.training.checkpointer import Checkpointer
+from offpolicy.training.collecting import counters_of, open_collector
 from offpolicy.training.evaluators import AsyncEvaluator, Evaluator, InlineEvaluator
 from offpolicy.training.flops import FlopsReport
 from offpolicy.training.rank import Rank, unused_gpu
@@ -84,7 +92,7 @@ def train_rank(
             rank.warn(f"algo.products={ONEDNN}: this torch has none for float32; the BLAS makes the products")
         if warning := unused_gpu(rank.device, rank.cfg.device):
             rank.warn(warning)
-    rank.ledger.skip(idle_phases(source, world.num_ranks))
+    rank.ledger.skip(idle_phases(source, num_ranks=rank.num_ranks, collects=rank.cfg.collects_in_learner))
     publisher = WeightPublisher(rank, learner)
     evaluator = Evaluator(rank, world, start.last_eval_step)
     if rank.rank == 0 and rank.cfg.eval.episodes:
@@ -103,7 +111,10 @@ def train_rank(
         bound = BoundLearner(learner, may_bind=rank.device.type == "cpu" and rank.num_ranks == 1)
         bound.use_threads(torch.get_num_threads())
         measurements = measured_while_training(state, bound.use_threads)
-        send_hello(state)
+        collector = None
+        if isinstance(rank.gate, CollectingGate):
+            collector = exits.enter_context(collecting_here(rank, rank.gate, learner, state.rings))
+        send_hello(state, collector)
         parts = Parts(
             source=source,
             learner=bound,
@@ -119,7 +130,9 @@ def train_rank(
         )
         try:
             train(parts)
-        except EnvFailure:
+        except (EnvFailure, NumericsError) as error:
+            if isinstance(error, NumericsError) and not (collector and collector.words[CollectorWord.IS_GONE]):
+                raise  # the learner's own numbers
             with rank.ledger.phase(LearnerPhase.CHECKPOINT):
                 checkpointer.run_last(is_complete=False)
             raise
@@ -128,9 +141,36 @@ def train_rank(
                 reporter.publish_own()
 
 
-def idle_phases(source: BatchSource, num_ranks: int) -> list[LearnerPhase]:
+@contextlib.contextmanager
+def collecting_here(
+    rank: Rank, gate: CollectingGate, learner: Learner, rings: Sequence[ReplayRing]
+) -> Iterator[Collector]:
+    """Gives the gate the collector of this process, with the learner's networks."""
+    job, timing = rank.job, rank.cfg.timing
+    track = open_track(job.trace_dir, "collector-0", trace_names(CollectorPhase), "collector 0")
+    ledger = make_ledger(CollectorPhase, is_enabled=timing.enabled, opened_ns=process_birth_ns(), trace=track)
+    gate.collector = open_collector(
+        rank.child,
+        job,
+        rank.control,
+        ledger,
+        index=0,
+        learner_policy=learner.policy,
+        ring=rings[0],
+    )
+    try:
+        with ledger.phase(CollectorPhase.LEARNER_WAIT):
+            yield gate.collector
+    finally:
+        ledger.begin_cooldown()
+        with contextlib.suppress(RuntimeError):  # of a broken device: it must not hide what broke it
+            gate.collector.report()
+
+
+def idle_phases(source: BatchSource, *, num_ranks: int, collects: bool) -> list[LearnerPhase]:
     """Returns the phases in which nothing ever happens in this run. One rank, too, looks whether to stop."""
     idle = [] if source.has_batch_wait else [LearnerPhase.REPLAY_BATCH_WAIT]
+    idle += [] if collects else [LearnerPhase.COLLECT]
     return idle if num_ranks > 1 else [*idle, LearnerPhase.PARAM_SYNC]
 
 
@@ -168,8 +208,8 @@ def measured_while_training(state: RankState, use_threads: Callable[[int], None]
     return steps()
 
 
-def send_hello(state: RankState) -> None:
-    """Sends what the supervisor needs before the first report."""
+def send_hello(state: RankState, collector: Collector | None) -> None:
+    """Sends what the supervisor needs before the first report, also of the collector in this process."""
     rank, metrics, kernels = state.rank, state.start.metrics, state.learner.kernels
     products = chosen_library(rank.cfg.algo.products) if kernels == "fast" else BLAS
     chosen = state.setting if rank.cfg.collect.mode == "auto" else None  # a checkpoint's
@@ -190,4 +230,5 @@ def send_hello(state: RankState) -> None:
         backend=state.world.backend,
         kernels=kernels,
         kernels_text=describe(state.learner),
+        collector=None if collector is None else counters_of(collector),
     )

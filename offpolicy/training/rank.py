@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from offpolicy.algos.optim import SoloExchange
+from offpolicy.collect.collecting_gate import CollectingGate
 from offpolicy.config.schema import RunConfig, device_problems
 from offpolicy.distributed.process_group import Arrivals, GroupExchange, ProcessGroup, bind_interface, open_store
 from offpolicy.distributed.world import World
@@ -60,7 +61,6 @@ class Rank:
             # cuDNN's default, TF32, has errors of 1e-3 beside the policies of the collectors; products are float32.
             torch.backends.cudnn.allow_tf32 = False
         control = control_page(child.block("control"), job.cfg)
-        gate = learner_gate(child, job, control)
         device_sync = StreamSync(device, yields_core=is_crowded(job.cfg))
 
         def open_device_track(name: str, what: str) -> TraceTrack | None:
@@ -69,6 +69,11 @@ class Rank:
         device_timer = make_device_timer(
             device_sync, ledger, is_enabled=job.cfg.timing.enabled, open_track=open_device_track
         )
+        gate = learner_gate(child, job, control)
+        if job.cfg.collects_in_learner:
+            wake_event = child.wake_event(f"learner_wake-{index}")
+            gate = CollectingGate(control, index, wake_event, (), num_collectors=job.host.num_hosts)
+            gate.ledger, gate.on_device = ledger, device_timer.span(DeviceSpan.COLLECT)
         return cls(child, job, ledger, device, device_timer, control, gate)
 
     @property
@@ -202,7 +207,8 @@ def unused_gpu(device: torch.device, name: str) -> str:
 def is_crowded(cfg: RunConfig) -> bool:
     """True if this host's ranks, collectors and environment processes leave no core to a thread that only spins."""
     workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
-    return num_usable_cores() <= cfg.runner.world_size + cfg.collect.num_collectors * (1 + workers)
+    per_collector = workers + (not cfg.collects_in_learner)
+    return num_usable_cores() <= cfg.runner.world_size + cfg.collect.num_collectors * per_collector
 
 
 def open_track_of(

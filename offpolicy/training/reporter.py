@@ -20,7 +20,7 @@ from offpolicy.timing.profiler import Profiler
 from offpolicy.timing.trace_writer import Mark
 from offpolicy.training.rank import Rank
 from offpolicy.training.run_memory import weights_mailbox
-from offpolicy.types import NO_ACCOUNT, Float64, LearnerTotals, MetricTotals
+from offpolicy.types import NO_ACCOUNT, Float32, Float64, LearnerTotals, MetricTotals
 
 
 class WeightPublisher:
@@ -29,11 +29,11 @@ class WeightPublisher:
     def __init__(self, rank: Rank, learner: Learner) -> None:
         policy = learner.policy
         self._rank, self._learner, self._policy = rank, learner, policy
-        self._mailbox = weights_mailbox(rank.child, flat_size(policy))
+        self._mailbox = None if rank.cfg.collects_in_learner else weights_mailbox(rank.child, flat_size(policy))
         # The weights published last. Where the actor's parameters lie in such a block it is that block, and so equal to
         # what is published only until the next update.
         self._view = flat_view(policy) if rank.is_leader else None
-        self.flat = np.zeros(flat_size(policy), dtype=np.float32) if self._view is None else self._view
+        self._flat = np.zeros(flat_size(policy), dtype=np.float32) if self._view is None else self._view
         self.version = 0  # of the weights published last
         self._published: int | None = None  # the learner's `policy_changes` then
 
@@ -44,12 +44,22 @@ class WeightPublisher:
         """
         if self._rank.is_leader and self._published != self._learner.policy_changes:
             self._published = self._learner.policy_changes
+            if self._mailbox is None:  # the collector acts with the learner's networks
+                self.version += 1
+                return
             if self._view is None:
-                flatten_into(self._policy, self.flat)
+                flatten_into(self._policy, self._flat)
             # Marked before: a collector may take them before this thread continues.
             self._rank.ledger.mark(Mark.PUBLISHED, self._mailbox.version + 1)
-            self.version = self._mailbox.publish(self.flat)
+            self.version = self._mailbox.publish(self._flat)
             self._rank.words[RankWord.VERSION] = self.version
+
+    @property
+    def flat(self) -> Float32:
+        """The weights published last, to be evaluated before the next update."""
+        if self._mailbox is None and self._view is None:
+            flatten_into(self._policy, self._flat)
+        return self._flat
 
 
 class Reporter:

@@ -16,7 +16,7 @@ from offpolicy.processes.mailbox import EvaluationRequests, Mailbox
 from offpolicy.processes.reports import Reports
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 from offpolicy.replay.replay_ring import ReplayRing
-from offpolicy.replay.ring import Ring
+from offpolicy.replay.ring import HEADER_BYTES, Ring
 from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.training.worker import WorkerSpec
@@ -48,7 +48,9 @@ def ring_room(cfg: RunConfig, spec: SpaceSpec) -> int:
 
 def rollout_layout(cfg: RunConfig, spec: SpaceSpec) -> RolloutLayout:
     """Returns the rollouts of one collector."""
-    return RolloutLayout(spec.obs_dim, spec.action_dim, cfg.rollout.length, cfg.env.num_envs)
+    return RolloutLayout(
+        spec.obs_dim, spec.action_dim, cfg.rollout.length, cfg.env.num_envs, has_final_obs=spec.resets_in_step
+    )
 
 
 def transport_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
@@ -68,13 +70,14 @@ def peer_timeout_s(cfg: RunConfig, spec: SpaceSpec) -> float:
     return cfg.runner.timeout_s + 2 * save_s(cfg, spec)
 
 
-def check_memory(cfg: RunConfig, spec: SpaceSpec) -> None:
+def check_memory(cfg: RunConfig, spec: SpaceSpec, *, is_of_tensors: bool = False) -> None:
     """Refuses rings that do not fit into the memory at hand, before anything is allocated. Raises `ConfigError`.
 
-    Where the kernel takes no memory back, the replay comes to use all the room of its rings, twice as much.
+    Where the kernel takes no memory back, the replay comes to use all the room of its rings, twice as much; so does one
+    of tensors, from the start.
     """
     needed, available, is_rollouts = transport_nbytes(cfg, spec), memory()[0], cfg.algo.learns_from_rollouts
-    if not is_rollouts and not gives_memory_back():
+    if not is_rollouts and (is_of_tensors or not gives_memory_back()):
         needed = cfg.collect.num_collectors * ring_room(cfg, spec)
     if needed > 0.9 * available:
         key, name = ("rollout.length", "rollouts") if is_rollouts else ("replay.capacity", "replay")
@@ -98,7 +101,10 @@ def check_share(cfg: RunConfig, spec: SpaceSpec, where: str, available: int, cop
 class RunMemory:
     """The shared memory and wake events of one host of a run, owned by its supervisor."""
 
-    def __init__(self, cfg: RunConfig, spec: SpaceSpec, num_hosts: int, *, has_evaluator: bool) -> None:
+    def __init__(
+        self, cfg: RunConfig, spec: SpaceSpec, num_hosts: int, *, has_evaluator: bool, collects_tensors: bool = False
+    ) -> None:
+        """With `collects_tensors` the replay lies on the learner's device, and its counters alone are here."""
         runner, num_collectors, has_replay = cfg.runner, cfg.collect.num_collectors, not cfg.algo.learns_from_rollouts
         self.num_ranks, collectors = num_hosts * runner.world_size, range(num_collectors)
         ring, key = ("replay", "replay.capacity") if has_replay else ("rollouts", "rollout.length")
@@ -109,14 +115,15 @@ class RunMemory:
         }
         for index in collectors:
             sizes |= {
-                f"{ring}-{index}": transport_nbytes(cfg, spec) // num_collectors,
+                f"{ring}-{index}": HEADER_BYTES if collects_tensors else transport_nbytes(cfg, spec) // num_collectors,
                 f"collector_report-{index}": Reports.nbytes(),
                 f"episodes-{index}": Ring.nbytes(EPISODE_CAPACITY, EPISODE_COLUMNS, 8),
             }
         if has_evaluator:
             sizes["evaluation"] = EvaluationRequests.nbytes(0)  # grown in the same way
             sizes["evaluator_report"] = Reports.nbytes()
-        check_memory(cfg, spec)
+        if not collects_tensors:
+            check_memory(cfg, spec)
         wake_names = [f"collector_wake-{index}" for index in collectors] + waiting_for_rows(cfg)
         wake_names += [EVALUATOR_WAKE] if has_evaluator else []
         num_children = runner.world_size + num_collectors + has_evaluator

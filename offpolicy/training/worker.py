@@ -46,8 +46,14 @@ class WorkerSpec:
     last_eval_step: int = 0  # env steps of the last evaluation that is not made again
     # Env steps of the checkpoint of `teacher` or `init_from` that a fresh run starts from; None: from new networks.
     origin_step: int | None = None
+    env_device: str | None = None  # of the tensors of a batch; None: arrays
     trace_dir: str | None = None  # directory of the trace's tracks; None: the run is not traced
     restarts: int = 0  # times that all processes began again after a death, before this start
+
+    @property
+    def collects_tensors(self) -> bool:
+        """True if the learner's process steps tensors: the replay lies on the learner's device."""
+        return self.cfg.collects_in_learner and self.env_device is not None
 
     @property
     def kept_eval_step(self) -> int:

@@ -6,19 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 TINY = (
-    "env.id=tests.chaos.chain_env:Chain-v0",
-    "total_timesteps=900",
-    "checkpoint.every=200",
-    "algo.hidden_dims=[16,16]",
-    "eval.episodes=1",
-    "eval.every=300",
-    "eval.beside=false",
-    "env.step_timeout_s=5",
-    "threads.learner=1",
-    "log.tensorboard=false",
-    "log.every_s=0.2",
-    "device=cpu",
-)
+    "env.id=tests.chaos.chain_env:Chain-v0", "total_timesteps=900", "checkpoint.every=200",
+    "algo.hidden_dims=[16,16]", "eval.episodes=1", "eval.every=300", "eval.beside=false", "env.step_timeout_s=5",
+    "threads.learner=1", "log.tensorboard=false", "log.every_s=0.2", "device=cpu",
+)  # fmt: skip
 REPLAY = ("algo.learning_starts=100", "algo.batch_size=24", "replay.capacity=100000")
 ROLLOUTS = ("algo.epochs=2", "algo.num_minibatches=2", "env.num_envs=2", "rollout.length=10", "runner=appo")
 HAND = (

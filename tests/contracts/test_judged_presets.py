@@ -14,25 +14,16 @@ MARK = "Not judged"
 PICTURES = {"two_sides", "two_sides_rollouts"}  # their environment only sleeps
 # The study that trains with the values of a file; None: there is none.
 STUDIES: Mapping[str, str | None] = {
-    "algo/sac": "sac-pendulum",
-    "algo/td3": "td3-pendulum",
-    "algo/flashsac": "flashsac-halfcheetah",
-    "algo/appo": "appo-cartpole",
-    "algo/hora": "hora-teacher",
-    "algo_env/appo_hand_rotation": "hora-blind",
-    "algo_env/appo_inverted_pendulum": "appo-inverted-pendulum",
-    "algo_env/appo_mujoco": "appo-halfcheetah",
-    "algo_env/appo_pendulum": "appo-pendulum",
-    "algo_env/hora_hand_rotation": "hora-teacher",
-    "algo_env/sac_cartpole": "sac-cartpole",
-    "experiment/flashsac_published": None,
-    "experiment/halfcheetah_flashsac": "flashsac-halfcheetah",
-    "experiment/halfcheetah_sac": "sac-halfcheetah",
-    "experiment/halfcheetah_td3": "td3-halfcheetah",
-    "experiment/halfcheetah_td3_author": None,
-    "experiment/hora_many_cores": None,
-    "experiment/pendulum_sac_zoo": None,
-}
+    "algo/sac": "sac-pendulum", "algo/td3": "td3-pendulum", "algo/flashsac": "flashsac-halfcheetah",
+    "algo/appo": "appo-cartpole", "algo/hora": "hora-teacher", "algo_env/appo_hand_rotation": "hora-blind",
+    "algo_env/appo_inverted_pendulum": "appo-inverted-pendulum", "algo_env/appo_mujoco": "appo-halfcheetah",
+    "algo_env/appo_pendulum": "appo-pendulum", "algo_env/hora_hand_rotation": "hora-teacher",
+    "algo_env/sac_cartpole": "sac-cartpole", "experiment/flashsac_published": None,
+    "experiment/halfcheetah_flashsac": "flashsac-halfcheetah", "experiment/halfcheetah_sac": "sac-halfcheetah",
+    "experiment/halfcheetah_td3": "td3-halfcheetah", "experiment/halfcheetah_td3_author": None,
+    "experiment/hora_many_cores": None, "experiment/mjlab_cartpole": None, "experiment/pendulum_sac_zoo": None,
+    "experiment/unilab_go2": None,
+}  # fmt: skip
 
 
 def presets() -> Iterator[str]:

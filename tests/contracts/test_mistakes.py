@@ -79,7 +79,7 @@ def test_an_unknown_environment_is_answered_with_one_that_exists() -> None:
 
 
 def test_a_run_is_started_from_the_configuration_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved = load_config(["algo=td3", "env=hopper", "algo.gamma=0.9", "run_dir=old"]).to_mapping()
+    saved = load_config(["algo=td3", "env=hopper", "algo.gamma=0.9", "run_dir=old", "resume=must"]).to_mapping()
     run = tmp_path / "runs/td3/Hopper-v5/one"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(yaml.safe_dump(saved))
@@ -87,6 +87,6 @@ def test_a_run_is_started_from_the_configuration_of_another(tmp_path: Path, monk
     for word in ("latest", "one", f"{run}/config.yaml", str(run)):
         config = load_config([f"config={word}", "seed=7"])
         assert (config.algo.name, config.algo.gamma, config.env.id) == ("td3", 0.9, "Hopper-v5")
-        assert (config.seed, config.run_dir) == (7, None)
+        assert (config.seed, config.run_dir, config.resume) == (7, None, "auto")
     with pytest.raises(ConfigError, match="algo: got 'sac', but config= has chosen the groups"):
         load_config(["config=latest", "algo=sac"])

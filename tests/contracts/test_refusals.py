@@ -25,13 +25,10 @@ from tests.conftest import REPOSITORY
 BOUNDS = ("ge", "gt", "le", "lt")
 # Values of other types, by the type of a key.
 OTHER_TYPES: dict[Any, tuple[Any, ...]] = {
-    bool: (3, 0.5, "t", [True]),
-    int: (True, 0.5, math.nan, math.inf, "t", [1]),
-    float: (True, math.nan, math.inf, -math.inf, "t", [1]),
-    str: (3, 0.5, ["t"]),
-    tuple: (3, "t", [64, "t"], [0.5], [True]),
-    dict: (3, "t", [1]),
-}
+    bool: (3, 0.5, "t", [True]), int: (True, 0.5, math.nan, math.inf, "t", [1]),
+    float: (True, math.nan, math.inf, -math.inf, "t", [1]), str: (3, 0.5, ["t"]),
+    tuple: (3, "t", [64, "t"], [0.5], [True]), tuple[float, ...]: (3, "t", [64, "t"], [True]), dict: (3, "t", [1]),
+}  # fmt: skip
 # Texts that a grammar may stumble over.
 NASTY = (
     *("", " ", "???", "${seed}", "${nosuch}", "${", "[", "]", "{a:", "'", '"', "\\"),

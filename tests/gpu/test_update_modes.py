@@ -30,12 +30,10 @@ FALLING = Ramp(start=1e-3, end=1e-4, over=20, begin=0)
 OPTIONS: list[dict[str, Any]] = [
     {"name": "sac", "actor_lr": FALLING, "target_entropy": Ramp(start=-3.0, end=-6.0, over=20, begin=0)},
     {"name": "sac", "policy_delay": 2, "normalize_obs": True, "max_grad_norm": 1.0},
-    {"name": "sac", "critic_layer_norm": True},
-    {"name": "sac", "precision": "bf16"},
-    {"name": "td3", "policy_delay": 2, "critic_lr": FALLING},
-    {"name": "flashsac", "policy_delay": 2},
+    {"name": "sac", "critic_layer_norm": True}, {"name": "sac", "precision": "bf16"},
+    {"name": "td3", "policy_delay": 2, "critic_lr": FALLING}, {"name": "flashsac", "policy_delay": 2},
     {"name": "sac", "spec": DISCRETE},
-]
+]  # fmt: skip
 
 
 def device() -> torch.device:

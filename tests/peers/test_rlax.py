@@ -49,7 +49,7 @@ def test_targets_and_advantages_are_those_of_rlax(lam: float, clip_rho: float) -
         terminated = (rng.random(T) < 0.15).astype(float)
         reward, rho = rng.normal(size=T), np.exp(0.7 * rng.normal(size=T))
         path = Path(rng.normal(size=T + 1), reward, 0.97 * (1.0 - terminated), rho)
-        columns = (path.value, reward, terminated, np.zeros(T), np.ones(T), np.log(rho))
+        columns = (path.value[:-1], path.value[1:], reward, terminated, np.zeros(T), np.ones(T), np.log(rho))
         steps = Steps(*(torch.from_numpy(column)[:, None] for column in columns))
         ours = vtrace(steps, 0.97, lam, RatioBounds(rho=clip_rho))
         target, advantage = rlax(path, lam, clip_rho)

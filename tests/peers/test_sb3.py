@@ -83,10 +83,7 @@ CASES = {
         Case("sac", alpha=0.1, tunes_alpha=True, is_alike=True),
         Bounds((1e-5, 1e-5, 1e-2), (1e-7, 1e-6, 1e-3)),
     ),
-    "SAC, means at 8": (
-        Case("sac", is_alike=True, mean=8.0),
-        Bounds((2e-5, 2e-5, 1e-3), (1e-8, 1e-7, 1e-6)),
-    ),
+    "SAC, means at 8": (Case("sac", is_alike=True, mean=8.0), Bounds((2e-5, 2e-5, 1e-3), (1e-8, 1e-7, 1e-6))),
 }
 
 
@@ -100,12 +97,9 @@ def data(seed: int) -> dict[str, Tensor]:
 
     terminated = (torch.rand(lead, generator=generator) < 0.1).float()
     return {
-        "obs": normal(SPEC.obs_dim),
-        "action": normal(SPEC.action_dim).tanh(),
-        "reward": normal(),
-        "next_obs": normal(SPEC.obs_dim),
-        "terminated": terminated,
-    }
+        "obs": normal(SPEC.obs_dim), "action": normal(SPEC.action_dim).tanh(), "reward": normal(),
+        "next_obs": normal(SPEC.obs_dim), "terminated": terminated,
+    }  # fmt: skip
 
 
 def noise_of(learner: Learner, draws: int) -> Tensor:

@@ -180,9 +180,6 @@ def start_run(traces: Traces, tmp_path: Path) -> Iterator[StartRun]:
             run.process.communicate()
 
 
-# -- runs that several tests share ------------------------------------------------------------------------------------
-
-
 def run_to_end(directory: Path, *overrides: str, command: tuple[str, ...] = ("train", *TINY)) -> LiveRun:
     """A tiny run that succeeded."""
     traces = Traces()
@@ -266,7 +263,7 @@ def replay_bytes(checkpoint: Path, ring: int = 0) -> bytes:
 
 def write_random_demos(path: Path, env_id: str) -> None:
     """Writes two episodes of random actions, for `replay.demos`."""
-    spec = probe(EnvConfig(id=env_id))
+    spec = probe(EnvConfig(id=env_id)).spec
     found: list[Episode] = []
     run_episodes(
         random_actor(spec, 0),
@@ -276,9 +273,6 @@ def write_random_demos(path: Path, env_id: str) -> None:
         callbacks=EpisodeCallbacks(on_end=found.append, keeps_steps=True),
     )
     save_demos(path, found, spec)
-
-
-# -- a disk that is full ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

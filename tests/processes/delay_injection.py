@@ -42,19 +42,14 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.training.reporter import Reporter, WeightPublisher
 
     return {
-        "collector_wait": ((LearnerGate, "wait_until"),),
-        "rank_barrier": ((World, "agree"),),
+        "collector_wait": ((LearnerGate, "wait_until"),), "rank_barrier": ((World, "agree"),),
         "replay_sample": ((ReplaySource, "sample"), (PrefetchSource, "sample"), (RolloutRing, "take")),
-        "h2d": ((RateLimitedSource, "to_device"), (RolloutSource, "to_device")),
-        "train": ((Learner, "update"),),
-        "param_sync": ((ProcessGroup, "sum"),),
-        "weight_publish": ((WeightPublisher, "publish"),),
-        "evaluation": ((InlineEvaluator, "evaluate"),),
-        "checkpoint": ((Checkpointer, "_capture"),),
-        "sync_coordination": ((LearnerGate, "grant_each"),),
-        "log": ((Reporter, "_publish"),),
+        "h2d": ((RateLimitedSource, "to_device"), (RolloutSource, "to_device")), "train": ((Learner, "update"),),
+        "param_sync": ((ProcessGroup, "sum"),), "weight_publish": ((WeightPublisher, "publish"),),
+        "evaluation": ((InlineEvaluator, "evaluate"),), "checkpoint": ((Checkpointer, "_capture"),),
+        "sync_coordination": ((LearnerGate, "grant_each"),), "log": ((Reporter, "_publish"),),
         "other": ((RateLimitedSource, "is_exhausted"),),
-    }
+    }  # fmt: skip
 
 
 def packer_parts() -> dict[str, tuple[Part, ...]]:
@@ -70,20 +65,18 @@ def collector_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.collect.policy import CollectorPolicy
     from offpolicy.collect.replay_writer import ReplayWriter
     from offpolicy.collect.rollout_writer import RolloutWriter
+    from offpolicy.envs.batch_adapter import BatchAdapter
     from offpolicy.envs.env_adapter import EnvAdapter
-    from offpolicy.envs.vector import NativeVector
     from offpolicy.envs.worker_pool import Workers
-    from runners import collector as runner
+    from offpolicy.training import collecting
 
     return {
-        "handshake": ((collector.Collector, "announce"),),
-        "snapshot": ((runner, "take_snapshot"),),
-        "weight_apply": ((CollectorPolicy, "refresh"),),
-        "action_select": ((CollectorPolicy, "act"),),
-        "env_step": ((EnvAdapter, "step"), (NativeVector, "step"), (Workers, "step")),
+        "handshake": ((collector.Collector, "announce"),), "snapshot": ((collecting, "take_snapshot"),),
+        "weight_apply": ((CollectorPolicy, "refresh"),), "action_select": ((CollectorPolicy, "act"),),
+        "env_step": ((EnvAdapter, "step"), (BatchAdapter, "step"), (Workers, "step")),
         "replay_write": ((ReplayWriter, "write"), (RolloutWriter, "write")),
         "other": ((collector.Collector, "must_report"),),
-    }
+    }  # fmt: skip
 
 
 class Plan:

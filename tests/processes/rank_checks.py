@@ -37,10 +37,11 @@ from offpolicy.processes.control_page import ControlPage
 from offpolicy.timing.device_timer import StreamSync, make_device_timer
 from offpolicy.timing.ledger import make_ledger
 from offpolicy.timing.phases import LearnerPhase
-from offpolicy.types import Batch, Batches, SpaceSpec
+from offpolicy.types import Batch, Batches
+from tests.unit.algos.conftest import SPEC
+from tests.unit.algos.conftest import random_batch as rows
 
 CPU = torch.device("cpu")
-SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
 NUM_RANKS = 2
 Answer = dict[str, Any]
 
@@ -75,22 +76,6 @@ def solo(**algo: Any) -> Learner:
     return make_learner(config(**algo), SPEC, CPU, 1)
 
 
-def rows(seed: int, num_rows: int = 8) -> Batch:
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator)
-
-    return Batch(
-        obs=normal(num_rows, SPEC.obs_dim),
-        action=normal(num_rows, SPEC.action_dim).clamp(-1.0, 1.0),
-        reward=normal(num_rows),
-        next_obs=normal(num_rows, SPEC.obs_dim),
-        terminated=torch.zeros(num_rows),
-        discount=torch.full((num_rows,), 0.99),
-    )
-
-
 def one(batch: Batch, fresh_obs: Tensor | None = None) -> Batches:
     return Batches((batch,), fresh_obs)
 
@@ -104,8 +89,6 @@ def shared(learner: Learner) -> Answer:
     tensors = learner.tensors()
     return {"bits": bits(tensors), "checksum": checksum(list(tensors.values()))}
 
-
-# -- what gradient averaging computes ---------------------------------------------------------------------------------
 
 BATCH = 256
 
@@ -148,9 +131,6 @@ def averaged_gradients(rank: Rank) -> Answer:
         }
         for name in ("td3", "sac")
     }
-
-
-# -- what stays equal -------------------------------------------------------------------------------------------------
 
 
 def many_updates(rank: Rank) -> Answer:
@@ -223,16 +203,12 @@ def poisoned(rank: Rank) -> Answer:
     return answer
 
 
-# -- processes --------------------------------------------------------------------------------------------------------
-
 CHECKS: dict[str, Callable[[Rank], Answer]] = {
-    "averaged gradients": averaged_gradients,
-    "many updates": many_updates,
+    "averaged gradients": averaged_gradients, "many updates": many_updates,
     "normalised": lambda rank: normalised(rank, shown_by=(0, 1)),
-    "normalised by one": lambda rank: normalised(rank, shown_by=(0,)),
-    "common start": common_start,
+    "normalised by one": lambda rank: normalised(rank, shown_by=(0,)), "common start": common_start,
     "poisoned": poisoned,
-}
+}  # fmt: skip
 LOSS_TIMEOUT_S = 3.0
 
 

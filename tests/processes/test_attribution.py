@@ -104,8 +104,6 @@ def test_every_phase_of_every_runner_holds_its_own_delay(tour_of: TourOf, scene:
     assert not violations, "\n".join(violations)
 
 
-# -- sums of seconds, for every change --------------------------------------------------------------------------------
-
 ITERATIONS, LATE_MS = 22, 100.0  # of a stretch, and per iteration: two seconds or more per stretch
 Late = Mapping[str, float]  # ms by phase; per vector step of a collector
 

@@ -23,18 +23,10 @@ from tests.processes.conftest import REPOSITORY
 
 pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.alone]
 BASE = (
-    "algo.learning_starts=20",
-    "algo.hidden_dims=[16,16]",
-    "algo.batch_size=16",
-    "eval.episodes=0",
-    "eval.beside=false",
-    "log.tensorboard=false",
-    "log.every_s=0.2",
-    "total_timesteps=100",
-    "device=cpu",
-    "threads.learner=1",
-    "run_dir=run",
-)
+    "algo.learning_starts=20", "algo.hidden_dims=[16,16]", "algo.batch_size=16", "eval.episodes=0",
+    "eval.beside=false", "log.tensorboard=false", "log.every_s=0.2", "total_timesteps=100", "device=cpu",
+    "threads.learner=1", "run_dir=run",
+)  # fmt: skip
 POINT = "env.id=offpolicy.envs.toy:PointMass-v0"
 SLOW_STEP = "env.id=offpolicy.envs.toy:SlowStep-v0"
 TWO_RANKS = ("runner=multi_gpu", "runner.world_size=2")
@@ -109,9 +101,6 @@ def assert_named(run: Run, rank: int) -> None:
     assert set(named) <= {rank, None}
 
 
-# -- a rank is late ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_slow_rank_is_named_and_seen_by_the_wait_of_the_other(run_of: Any, late: int) -> None:
     """Its own account looks healthy: it waits for no other."""
@@ -138,12 +127,6 @@ def test_a_rank_slower_by_a_twentieth_is_named_and_of_equal_ranks_none(tmp_path:
     assert len(named["slower"]) >= 15
     assert set(named["equal"]) == {None}
     assert named["slower"].count(1) >= 0.95 * len(named["slower"])
-
-
-# -- what overlapping pays --------------------------------------------------------------------------------------------
-
-
-# -- checkpoints ------------------------------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_is_named_after_the_steps_that_its_collectors_had_done(tmp_path: Path) -> None:

@@ -30,9 +30,6 @@ def evaluations(records: list[dict[str, Any]]) -> dict[int, tuple[float, float]]
     return {each["eval/env_steps"]: (each["eval/mean_reward"], each["eval/policy_version"]) for each in found}
 
 
-# -- the same numbers -------------------------------------------------------------------------------------------------
-
-
 def test_beside_it_learns_and_finds_bit_for_bit_what_it_does_in_line(start_run: Any, tmp_path: Path) -> None:
     found = {}
     for beside in ("true", "false"):
@@ -47,20 +44,21 @@ def test_beside_it_learns_and_finds_bit_for_bit_what_it_does_in_line(start_run: 
     assert {step: found["true"][step] for step in both} == {step: found["false"][step] for step in both}
 
 
-# -- whatever happens -------------------------------------------------------------------------------------------------
-
-
-SLOW_END = ("env.kwargs.step_ms=50", "total_timesteps=60")
+def killed_at_its_end(start_run: Any, *words: str) -> Any:
+    """A run whose evaluator is killed while its last result is waited for."""
+    slow_end = ("eval.every=0", "env.kwargs.step_ms=50", "total_timesteps=60")
+    run = start_run(*BESIDE, *LONG_EVALUATION, *slow_end, *words)
+    run.wait_until(lambda: any(record["env_steps"] >= 40 for record in run.records()), 40)
+    time.sleep(3.0)  # 1 s of training and a part of the 5 s of evaluation: no record comes meanwhile
+    os.kill(run.pid_of("evaluator"), signal.SIGKILL)
+    return run
 
 
 @pytest.mark.promise("last-words")
 def test_the_evaluators_death_ends_the_run_with_a_checkpoint_also_while_its_last_result_is_waited_for(
     start_run: Any, traces: Any
 ) -> None:
-    run = start_run(*BESIDE, *LONG_EVALUATION, "eval.every=0", *SLOW_END, "runner.max_restarts=0")
-    run.wait_until(lambda: any(record["env_steps"] >= 40 for record in run.records()), 40)
-    time.sleep(3.0)  # 1 s of training and a part of the 5 s of evaluation: no record comes meanwhile
-    os.kill(run.pid_of("evaluator"), signal.SIGKILL)
+    run = killed_at_its_end(start_run, "runner.max_restarts=0")
     code, _, err = run.finish(20)
     assert code == 1
     assert err.strip().splitlines()[-1].startswith("offpolicy: evaluator 0 (pid ")
@@ -74,10 +72,7 @@ def test_the_evaluators_death_ends_the_run_with_a_checkpoint_also_while_its_last
 def test_an_evaluator_that_is_killed_while_its_last_result_is_waited_for_does_not_end_the_run(
     start_run: Any, traces: Any
 ) -> None:
-    run = start_run(*BESIDE, *LONG_EVALUATION, "eval.every=0", *SLOW_END)
-    run.wait_until(lambda: any(record["env_steps"] >= 40 for record in run.records()), 40)
-    time.sleep(3.0)  # 1 s of training and a part of the 5 s of evaluation: no record comes meanwhile
-    os.kill(run.pid_of("evaluator"), signal.SIGKILL)
+    run = killed_at_its_end(start_run)
     code, _, err = run.finish(40)
     assert (code, err) == (0, "")
     summary = run.summary()

@@ -18,18 +18,10 @@ from tests.processes.conftest import StartRun, killed_and_resumed
 
 pytestmark = pytest.mark.mp
 SIZES = (
-    "algo.hidden_dims=[16,16]",
-    "algo.encoder_dims=[8]",
-    "algo.latent_dim=3",
-    "env.num_envs=4",
-    "env.kwargs.num_threads=1",
-    "rollout.length=8",
-    "algo.num_minibatches=2",
-    "algo.epochs=1",
-    "threads.learner=1",
-    "log.tensorboard=false",
-    "log.every_s=0.2",
-)
+    "algo.hidden_dims=[16,16]", "algo.encoder_dims=[8]", "algo.latent_dim=3", "env.num_envs=4",
+    "env.kwargs.num_threads=1", "rollout.length=8", "algo.num_minibatches=2", "algo.epochs=1", "threads.learner=1",
+    "log.tensorboard=false", "log.every_s=0.2",
+)  # fmt: skip
 TEACH = ("train", "algo=hora", "env=hand_rotation", *SIZES, "total_timesteps=96", "eval.episodes=0")
 ADAPT = ("train", "algo=hora", "env=hand_rotation", "stage=adapt", *SIZES, "total_timesteps=192", "eval.episodes=1")
 
@@ -75,12 +67,8 @@ def test_a_student_killed_resumes_bitwise_without_its_teacher(
 ) -> None:
     gone = shutil.copytree(teacher, tmp_path / "gone")
     options = (
-        "teacher=gone",
-        "collect.mode=alternate",
-        "total_timesteps=1600",
-        "checkpoint.every=64",
-        "eval.episodes=0",
-    )
+        "teacher=gone", "collect.mode=alternate", "total_timesteps=1600", "checkpoint.every=64", "eval.episodes=0",
+    )  # fmt: skip
     whole, again, _ = killed_and_resumed(start_run, *options, command=ADAPT, before_resume=lambda: shutil.rmtree(gone))
     for name in ("learner.safetensors", "collector-0.safetensors"):
         assert (again / name).read_bytes() == (whole / name).read_bytes()

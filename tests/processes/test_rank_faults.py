@@ -20,9 +20,6 @@ def last_line(err: str) -> str:
     return err.strip().splitlines()[-1]
 
 
-# -- death and silence ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.promise("cpu-ranks", "last-words")
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_rank_ends_the_run_and_is_named(start_run: Any, traces: Any, rank: int) -> None:
@@ -72,9 +69,6 @@ def test_ranks_that_were_all_paused_go_on(start_run: Any, traces: Any) -> None:
     run.signal(signal.SIGINT)
     assert run.finish(PATIENCE_S)[0] == 130
     traces.assert_none()
-
-
-# -- stopping and resuming ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("cpu-ranks", "ranks-together")

@@ -60,9 +60,6 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Answer]]
     return {name: [first[name], second[name]] for name in first}
 
 
-# -- what they compute ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.promise("cpu-ranks")
 def test_two_halves_of_a_batch_give_the_gradients_of_the_whole(answers: Any) -> None:
     for answer in (rank[name] for rank in answers["averaged gradients"] for name in ("td3", "sac")):
@@ -107,12 +104,6 @@ def test_a_nan_of_one_rank_makes_all_refuse_the_same_step_and_is_traced_to_it(an
         first, second = (rank[name] for rank in answers["poisoned"])
         assert first == {"is untouched": True, "has_diverged": True, "is_origin": False}
         assert second == {"is untouched": True, "has_diverged": True, "is_origin": True}
-
-
-# -- what they agree on -----------------------------------------------------------------------------------------------
-
-
-# -- what they say of each other --------------------------------------------------------------------------------------
 
 
 def losses(what: str, tmp_path: Path, survivors: tuple[int, ...], num_ranks: int = 2) -> list[Answer]:

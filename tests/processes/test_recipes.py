@@ -58,7 +58,7 @@ RECIPES = {
 def test_an_environment_has_the_spaces_of_the_page_and_trains(name: str, start_run: StartRun) -> None:
     recipe = RECIPES[name]
     recipe.skip_without()
-    spec = probe(EnvConfig(id=recipe.env_id, kwargs=recipe.kwargs))
+    spec = probe(EnvConfig(id=recipe.env_id, kwargs=recipe.kwargs)).spec
     assert (spec.obs_dim, spec.action_dim) == (recipe.obs_dim, recipe.action_dim)
     assert (spec.obs_keys, spec.max_episode_steps) == (recipe.obs_keys, recipe.max_episode_steps)
     kwargs = [f"env.kwargs.{key}={value}" for key, value in recipe.kwargs.items()]
@@ -71,8 +71,9 @@ def test_an_environment_has_the_spaces_of_the_page_and_trains(name: str, start_r
 
 def test_envpool_trains(start_run: StartRun) -> None:
     pytest.importorskip("envpool")
-    run = start_run("env.id=HalfCheetah-v5", "env.vectorization=envpool", "env.num_envs=4", "total_timesteps=1500")
+    batch = ("env.batch=offpolicy.envs.batches.envpool:EnvPoolBatch", "env.kwargs.task=HalfCheetah-v5")
+    run = start_run("env.id=", *batch, "env.num_envs=4", "total_timesteps=1500")
     code, out, err = run.finish(120.0)
     assert code == 0, err
     assert run.records()[-1]["env_steps"] == 1500
-    assert "4 x HalfCheetah-v5, env.vectorization=envpool, one pool" in out
+    assert "4 x offpolicy.envs.batches.envpool:EnvPoolBatch, one batch" in out

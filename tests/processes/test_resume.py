@@ -7,16 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.processes.conftest import (
-    FINISHED,
-    TINY,
-    LiveRun,
-    kill_and_resume,
-    last_checkpoint,
-    replay_bytes,
-)
+from tests.processes.conftest import FINISHED, TINY, LiveRun, kill_and_resume, last_checkpoint, replay_bytes
 
 pytestmark = pytest.mark.mp
+HALF = ("env.id=tests.toys:HalfSeen-v0", "algo.actor_input=actor", "algo.normalize_obs=true")
 COMPARED = ("learner.safetensors", "collector-0.safetensors")
 
 
@@ -33,7 +27,7 @@ def test_a_run_killed_and_resumed_is_bitwise_the_uninterrupted_one(start_run: An
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [("env.num_envs=2",), ("runner=double_buffer",)])
+@pytest.mark.parametrize("options", [("env.num_envs=2",), ("runner=double_buffer",), HALF])
 def test_a_run_that_is_complete_and_goes_on_is_bitwise_the_longer_one(start_run: Any, options: tuple[str, ...]) -> None:
     """The last rows of a run were drawn as if its replay were about to recycle others, which it never did."""
     common = ("algo.n_step=3", "collect.mode=alternate", "eval.episodes=0", *options)

@@ -62,7 +62,7 @@ def test_every_command_reads_a_finished_run(run_cli: RunCli, finished_copy: Path
     ):
         done = run_cli(words.split())
         assert (done.returncode, said in done.stdout) == (0, True), f"{words}: {done.stdout}{done.stderr}"
-    spec = probe(EnvConfig(id="offpolicy.envs.toy:PointMass-v0"))
+    spec = probe(EnvConfig(id="offpolicy.envs.toy:PointMass-v0")).spec
     assert len(read_demos(str(finished_copy.parent / "demos.npz"), spec).first) == 3
 
 

@@ -94,9 +94,6 @@ def test_a_frozen_collector_costs_ten_seconds_and_not_the_save(start_run: Any) -
     assert len(run.checkpoints()) == 1
 
 
-# -- one run that takes several things in turn ------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Unread:
     """An endless run under `nohup`, whose stdout is a full pipe without a reader."""
@@ -159,8 +156,6 @@ def test_a_run_whose_output_nobody_reads_trains_and_saves_when_it_is_stopped(unr
     stop(unread.run, signal.SIGTERM)
 
 
-# -- a resume that is stopped -----------------------------------------------------------------------------------------
-
 STOPPED = """
 import os, signal, sys
 from offpolicy import cli
@@ -216,8 +211,6 @@ def test_a_run_that_is_stopped_before_its_processes_starts_none(finished_copy: P
     assert sorted((finished_copy / "checkpoints").glob("step-*")) == before
     traces.assert_none()
 
-
-# -- what environments leave behind -----------------------------------------------------------------------------------
 
 LEAVING = """
 import multiprocessing, os, signal, subprocess, threading, gymnasium

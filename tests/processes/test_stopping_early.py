@@ -12,23 +12,15 @@ from tests.processes.test_hora import tensors
 
 pytestmark = pytest.mark.mp
 EVERY = ("eval.every=100", "eval.episodes=1")
+TWO_RANKS = ("runner=multi_gpu", "runner.world_size=2", "device=cpu")
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        pytest.param(("eval.beside=false",), id="inline"),
-        *(
-            pytest.param(overrides, id=name, marks=pytest.mark.slow)
-            for name, overrides in {
-                "beside": ("eval.beside=true",),
-                "two_ranks": ("eval.beside=true", "runner=multi_gpu", "runner.world_size=2", "device=cpu"),
-            }.items()
-        ),
-    ],
-)
-def test_a_return_that_is_reached_ends_the_run_as_completed(start_run: StartRun, overrides: tuple[str, ...]) -> None:
-    run = start_run(*EVERY, *ENDLESS, "stop.reward=-1e9", *overrides)
+@pytest.mark.parametrize("ranks", [(), pytest.param(TWO_RANKS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("beside", ["false", pytest.param("true", marks=pytest.mark.slow)])
+def test_a_return_that_is_reached_ends_the_run_as_completed(
+    start_run: StartRun, beside: str, ranks: tuple[str, ...]
+) -> None:
+    run = start_run(*EVERY, *ENDLESS, "stop.reward=-1e9", f"eval.beside={beside}", *ranks)
     code, out, err = run.finish(100.0)
     assert (code, err) == (0, "")
     summary = run.summary()

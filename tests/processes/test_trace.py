@@ -37,8 +37,7 @@ def threads_of(content: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["single_gpu", *(pytest.param(name, marks=SLOW) for name in RUNS if name != "single_gpu")],
+    "name", ["single_gpu", *(pytest.param(name, marks=SLOW) for name in RUNS if name != "single_gpu")]
 )
 def test_a_traced_run_writes_a_valid_trace_of_every_thread(
     start_run: StartRun, run_cli: RunCli, tmp_path: Path, name: str

@@ -45,11 +45,7 @@ def test_a_budget_below_what_a_run_has_done_is_refused(tmp_path: Path, wanted: f
 
 @pytest.mark.parametrize(
     ("overrides", "demos", "share"),
-    [
-        ({"demos": None}, None, 0.5),
-        ({"demo_share": 0.75}, "a.npz", 0.75),
-        ({"demos": "b.npz"}, "b.npz", 0.5),
-    ],
+    [({"demos": None}, None, 0.5), ({"demo_share": 0.75}, "a.npz", 0.75), ({"demos": "b.npz"}, "b.npz", 0.5)],
 )
 def test_a_run_may_go_on_without_its_demonstrations_or_with_another_share(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, overrides: dict[str, Any], demos: str | None, share: float

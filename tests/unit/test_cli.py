@@ -130,13 +130,6 @@ def test_the_exit_code_is_that_of_the_run_or_of_its_error(
         assert str(answer) in capsys.readouterr().err or isinstance(answer, int)
 
 
-def test_a_wrong_configuration_exits_2_with_one_problem_per_line(run_cli: Any) -> None:
-    result = run_cli(["train", "algo=sca", "algo.gama=1", "--seed=3"])
-    lines = result.stderr.splitlines()
-    assert (result.returncode, result.stdout, lines[0]) == (2, "", "offpolicy: 3 configuration problems")
-    assert [line.split(":")[0] for line in lines[1:]] == ["  algo", "  --seed=3", "  algo.gama"]
-
-
 @pytest.mark.alone
 def test_a_wrong_configuration_is_refused_within_a_second_and_a_half(run_cli: Any) -> None:
     walls: list[float] = []

@@ -12,14 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.files import (
-    Disk,
-    JsonlFile,
-    UniqueJsonlFile,
-    atomic_file,
-    atomic_write,
-    write_output,
-)
+from offpolicy.files import Disk, JsonlFile, UniqueJsonlFile, atomic_file, atomic_write, write_output
 
 
 def steps_in(path: Path) -> list[int]:

@@ -138,6 +138,7 @@ def test_every_call_is_charged_to_its_own_phase_and_the_account_closes() -> None
         "collector_wait": 4 * cost["wait_ready"], "rank_barrier": 4 * cost["agree"],
         "replay_batch_wait": 3 * cost["wait_batch"], "replay_sample": 3 * cost["sample"], "h2d": 3 * cost["to_device"],
         "train": 3 * (cost["update"] + cost["device_sync"]), "param_sync": 0, "weight_publish": 3 * cost["publish"],
+        "collect": 0,
         "evaluation": 10 * cost["eval"], "checkpoint": 10 * cost["save"], "sync_coordination": 3 * cost["release"],
         "log": 10 * cost["report"] + 3 * cost["measure"], "other": 0,
     }  # fmt: skip

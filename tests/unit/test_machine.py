@@ -14,9 +14,6 @@ def test_the_memory_at_hand_is_a_sensible_number() -> None:
     assert 2**26 < machine.memory()[0] <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-# -- CPU quotas -------------------------------------------------------------------------------------------------------
-
-
 def process_in(tmp_path: Path, cgroup: str, *mounts: str) -> Path:
     """The directory of a process in these groups."""
     process = tmp_path / "self"
@@ -88,9 +85,6 @@ def test_the_usable_cores_are_those_of_the_tightest_limit(tmp_path: Path) -> Non
     assert machine.usable_cores(2, []) == 2.0
 
 
-# -- memory limits ----------------------------------------------------------------------------------------------------
-
-
 def test_the_memory_limits_of_a_group_and_of_those_around_it_count(tmp_path: Path) -> None:
     stat = "anon 5\ninactive_file 30\nactive_file 7\n"
     group(tmp_path / "cg", memory__max="max\n", memory__current="999\n", memory__stat=stat)
@@ -109,9 +103,6 @@ def test_version_1_has_its_memory_limit_in_the_hierarchy_of_the_memory_controlle
     mounts = (f"/ {tmp_path}/cpu rw - cgroup cgroup rw,cpu", f"/ {tmp_path}/memory rw - cgroup cgroup rw,memory")
     process = process_in(tmp_path, "4:memory:/job\n2:cpu:/\n0::/\n", *mounts)
     assert machine.memory_limits(process) == [(300, 60, tmp_path / "memory/job")]
-
-
-# -- GPU --------------------------------------------------------------------------------------------------------------
 
 
 class FakeNvml:

@@ -6,14 +6,10 @@ from dataclasses import asdict, replace
 from offpolicy.types import SpaceSpec
 
 SPEC = SpaceSpec(
-    obs_dim=10,
-    action_dim=2,
-    action_low=(-1.0, -2.0),
-    action_high=(1.0, 2.0),
-    obs_keys=("pose", "clock", "image", "none", "goal"),
-    obs_shapes=((2,), (), (2, 3), (0,), (1,)),
+    obs_dim=10, action_dim=2, action_low=(-1.0, -2.0), action_high=(1.0, 2.0),
+    obs_keys=("pose", "clock", "image", "none", "goal"), obs_shapes=((2,), (), (2, 3), (0,), (1,)),
     max_episode_steps=50,
-)
+)  # fmt: skip
 BOX = SpaceSpec(obs_dim=3, action_dim=1, action_low=(0.0,), action_high=(3.0,), num_actions=4)
 
 

@@ -22,10 +22,15 @@ from typing import NamedTuple
 
 import mujoco
 import numpy as np
-from mujoco.batch import Batch
 from numpy.typing import NDArray
 
 from offpolicy.envs.hand.model import NUM_JOINTS, Hand
+from offpolicy.envs.vectorization import NEEDS_BATCH
+
+try:
+    from mujoco.batch import Batch
+except ModuleNotFoundError:
+    raise ImportError(NEEDS_BATCH) from None
 
 Array = NDArray[np.float64]
 

@@ -18,6 +18,30 @@ from offpolicy.types import Batch, Rollouts, SpaceSpec
 SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
 
 
+LearnerOf = Callable[..., Learner]
+RolloutsOf = Callable[..., Rollouts]
+
+
+def metrics(learner: Learner) -> dict[str, float]:
+    """The means so far."""
+    totals = learner.read_metrics()
+    return dict(zip(totals.names, (totals.sums / totals.counts).tolist(), strict=True))
+
+
+def assert_equal(left: Learner, right: Learner) -> None:
+    """The same state, bit for bit."""
+    ours, theirs = left.state(), right.state()
+    assert ours.numbers == theirs.numbers
+    assert [name for name in ours.tensors if not torch.equal(ours.tensors[name], theirs.tensors[name])] == []
+
+
+def random_batch(seed: int, rows: int = 8) -> Batch:
+    """Random rows of SPEC, none terminated."""
+    generator = torch.Generator().manual_seed(seed)
+    obs, action, reward, next_obs = (torch.randn((rows, n), generator=generator) for n in (3, 2, 1, 3))
+    return Batch(obs, action.clamp(-1.0, 1.0), reward[:, 0], next_obs, torch.zeros(rows), torch.full((rows,), 0.99))
+
+
 @pytest.fixture
 def learner_of() -> Callable[..., Learner]:
     """`learner_of(name, seed=1, spec=SPEC, **algo)`: a learner with one hidden layer of 16."""
@@ -33,23 +57,7 @@ def learner_of() -> Callable[..., Learner]:
 def batch_of() -> Callable[..., Batch]:
     """`batch_of(seed, rows=8, **fields)`: random rows of SPEC, none terminated; fields replace tensors."""
 
-    def make(seed: int = 0, rows: int = 8, **fields: Tensor) -> Batch:
-        generator = torch.Generator().manual_seed(seed)
-
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(shape, generator=generator)
-
-        batch = Batch(
-            obs=normal(rows, SPEC.obs_dim),
-            action=normal(rows, SPEC.action_dim).clamp(-1.0, 1.0),
-            reward=normal(rows),
-            next_obs=normal(rows, SPEC.obs_dim),
-            terminated=torch.zeros(rows),
-            discount=torch.full((rows,), 0.99),
-        )
-        return batch._replace(**fields)
-
-    return make
+    return lambda seed=0, rows=8, **fields: random_batch(seed, rows)._replace(**fields)
 
 
 @pytest.fixture
@@ -70,15 +78,11 @@ def rollouts_of() -> Callable[..., Rollouts]:
         truncated[2, 0] = terminated[4, 1] = 1.0
         is_valid[3, 0] = is_valid[5, 1] = 0.0
         rollouts = Rollouts(
-            obs=obs,
-            action=torch.stack([action for action, _ in choices]),
+            obs=obs, action=torch.stack([action for action, _ in choices]),
             log_prob=torch.stack([log_prob for _, log_prob in choices if log_prob is not None]),
-            reward=torch.randn((steps, envs), generator=generator) * is_valid,
-            terminated=terminated,
-            truncated=truncated,
-            is_valid=is_valid,
-            progress=0.5,
-        )
+            reward=torch.randn((steps, envs), generator=generator) * is_valid, terminated=terminated,
+            truncated=truncated, is_valid=is_valid, progress=0.5,
+        )  # fmt: skip
         return rollouts._replace(**fields)
 
     return make

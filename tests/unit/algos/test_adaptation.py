@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,9 +11,7 @@ from offpolicy.algos.adaptation import adopt_teacher, latent_loss
 from offpolicy.algos.appo import minibatches
 from offpolicy.algos.learner import Learner
 from offpolicy.types import Rollouts, SpaceSpec
-
-LearnerOf = Callable[..., Learner]
-RolloutsOf = Callable[..., Rollouts]
+from tests.unit.algos.conftest import LearnerOf, RolloutsOf, assert_equal
 
 SHAPES: dict[str, tuple[int, ...]] = {"obs": (3,), "privileged": (2,), "proprio_hist": (25, 2)}
 NUM_VALID = 30  # of 8 steps of 4 environments
@@ -62,25 +59,12 @@ def student_rollouts(rollouts_of: RolloutsOf) -> RolloutsOf:
     return make
 
 
-def metrics(learner: Learner) -> dict[str, float]:
-    """The means so far."""
-    totals = learner.read_metrics()
-    return dict(zip(totals.names, (totals.sums / totals.counts).tolist(), strict=True))
-
-
 def moved(learner: Learner, rollouts: Rollouts) -> set[str]:
     """The tensors of the state that an update changes by a single bit."""
     before = learner.state().tensors
     learner.update(rollouts)
     after = learner.state().tensors
     return {name for name in before if not torch.equal(before[name], after[name])}
-
-
-def assert_equal(left: Learner, right: Learner) -> None:
-    """The same state, bit for bit."""
-    ours, theirs = left.state(), right.state()
-    assert ours.numbers == theirs.numbers
-    assert [name for name in ours.tensors if not torch.equal(ours.tensors[name], theirs.tensors[name])] == []
 
 
 def test_the_latent_loss_is_the_mean_square_over_dimensions_and_transitions() -> None:

@@ -19,9 +19,7 @@ from offpolicy.nets.actor_critic import CategoricalActor, GaussianActor
 from offpolicy.nets.distributions import PolicyDistribution, kl_divergence
 from offpolicy.nets.policy import Policy
 from offpolicy.types import Rollouts, SpaceSpec
-
-LearnerOf = Callable[..., Learner]
-RolloutsOf = Callable[..., Rollouts]
+from tests.unit.algos.conftest import LearnerOf, RolloutsOf, assert_equal, metrics
 
 CPU = torch.device("cpu")
 SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
@@ -42,25 +40,12 @@ def distribution(policy: Policy, obs: Tensor) -> PolicyDistribution:
         return policy.actor.distribution(policy.normalize(obs))
 
 
-def metrics(learner: Learner) -> dict[str, float]:
-    """The means so far."""
-    totals = learner.read_metrics()
-    return dict(zip(totals.names, (totals.sums / totals.counts).tolist(), strict=True))
-
-
 def moved(learner: Learner, rollouts: Rollouts) -> dict[str, float]:
     """By how much an update moves every tensor of the state."""
     before = learner.state().tensors
     learner.update(rollouts)
     after = learner.state().tensors
     return {name: float((after[name].double() - before[name].double()).abs().max()) for name in before}
-
-
-def assert_equal(left: Learner, right: Learner) -> None:
-    """The same state, bit for bit."""
-    ours, theirs = left.state(), right.state()
-    assert ours.numbers == theirs.numbers
-    assert [name for name in ours.tensors if not torch.equal(ours.tensors[name], theirs.tensors[name])] == []
 
 
 @pytest.mark.promise("ratio-one")
@@ -101,6 +86,31 @@ def test_autoreset_rows_are_not_learnt_from(learner_of: LearnerOf, rollouts_of: 
     learners[0].update(first)
     learners[1].update(second)
     assert_equal(*learners)
+
+
+@pytest.mark.promise("bootstrap")
+def test_a_truncated_row_is_bootstrapped_from_its_final_observation(
+    learner_of: LearnerOf, rollouts_of: RolloutsOf
+) -> None:
+    """Of rows that end no episode, or terminate one, the final observation is never read."""
+
+    def learnt(change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None) -> list[torch.Tensor]:
+        learner = learner_of("appo")
+        rollouts = rollouts_of(learner.policy)
+        rollouts = rollouts._replace(is_valid=torch.ones_like(rollouts.is_valid))
+        if change is not None:
+            is_truncated = rollouts.truncated[..., None] == 1.0
+            rollouts = rollouts._replace(final_obs=change(rollouts.obs[1:], is_truncated))
+        learner.update(rollouts)
+        return [parameter.detach().clone() for parameter in learner.policy.parameters()]
+
+    def is_same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+        return all(torch.allclose(one, other, atol=1e-6) for one, other in zip(first, second, strict=True))
+
+    nan = torch.tensor(torch.nan)
+    next_row = learnt(None)
+    assert is_same(learnt(lambda obs, is_truncated: torch.where(is_truncated, obs, nan)), next_row)
+    assert not is_same(learnt(lambda obs, is_truncated: torch.where(is_truncated, obs + 1.0, nan)), next_row)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "kl_adaptive"])
@@ -223,8 +233,7 @@ def test_rows_that_a_stale_policy_found_less_likely_are_counted_as_clipped(
 
 
 @pytest.mark.parametrize(
-    ("slope", "shift", "explained"),
-    [(1.0, 0.0, 1.0), (1.0, 3.0, 1.0), (2.0, 0.0, 0.75), (-1.0, 0.0, -3.0)],
+    ("slope", "shift", "explained"), [(1.0, 0.0, 1.0), (1.0, 3.0, 1.0), (2.0, 0.0, 0.75), (-1.0, 0.0, -3.0)]
 )
 def test_explained_variance_has_known_values(
     slope: float, shift: float, explained: float, learner_of: LearnerOf, rollouts_of: RolloutsOf

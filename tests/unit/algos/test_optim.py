@@ -6,15 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from offpolicy.algos.optim import (
-    GuardedAdam,
-    LearningRate,
-    Loss,
-    OptimizerStep,
-    SoloExchange,
-    clip,
-    squared_norms_of,
-)
+from offpolicy.algos.optim import GuardedAdam, LearningRate, Loss, OptimizerStep, SoloExchange, clip, squared_norms_of
 from offpolicy.config.algorithms import AlgoConfig
 
 CPU = torch.device("cpu")

@@ -28,13 +28,10 @@ def rows(
 ) -> Batch:
     """Rows of one observation and one action dimension; terminal unless next_obs is given."""
     return Batch(
-        obs=obs.unsqueeze(-1),
-        action=action.unsqueeze(-1),
-        reward=reward,
+        obs=obs.unsqueeze(-1), action=action.unsqueeze(-1), reward=reward,
         next_obs=(obs if next_obs is None else next_obs).unsqueeze(-1),
-        terminated=torch.full_like(obs, float(next_obs is None)),
-        discount=torch.full_like(obs, discount),
-    )
+        terminated=torch.full_like(obs, float(next_obs is None)), discount=torch.full_like(obs, discount),
+    )  # fmt: skip
 
 
 def uniform(seed: int) -> Tensor:

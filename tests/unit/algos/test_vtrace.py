@@ -42,7 +42,9 @@ def steps(
         return column([float(t in listed) for t in range(len(reward))])
 
     log_ratio = column(ratio or [1.0] * len(reward)).log()
-    return Steps(column(value), column(reward), flags(terminated), flags(truncated), 1.0 - flags(autoreset), log_ratio)
+    values = column(value)
+    ends = (flags(terminated), flags(truncated), 1.0 - flags(autoreset))
+    return Steps(values[:-1], values[1:], column(reward), *ends, log_ratio)
 
 
 class Known(NamedTuple):
@@ -106,18 +108,18 @@ def random_steps(seed: int, num_steps: int = 40, num_envs: int = 6, *, is_on_pol
         is_reset = terminated[t] | truncated[t]
     value, reward = rng.normal(size=(num_steps + 1, num_envs)), rng.normal(size=shape) * is_valid
     log_ratio = np.zeros(shape) if is_on_policy else rng.normal(size=shape)
-    return Steps(*(torch.from_numpy(x * 1.0) for x in (value, reward, terminated, truncated, is_valid, log_ratio)))
+    arrays = (value[:-1], value[1:], reward, terminated, truncated, is_valid, log_ratio)
+    return Steps(*(torch.from_numpy(x * 1.0) for x in arrays))
 
 
 def reference(path: Steps, lam: float) -> Targets:
     """V-trace as a sum over all later steps of the same episode (arXiv:1802.01561, eq. 1), in plain numbers."""
-    value, reward, terminated, _, is_valid, log_ratio = (tensor.tolist() for tensor in path)
+    value, next_value, reward, terminated, _, is_valid, log_ratio = (tensor.tolist() for tensor in path)
     targets = Targets(torch.zeros_like(path.reward), torch.zeros_like(path.reward))
     for t, n in path.is_valid.nonzero().tolist():
         later = next((k for k in range(t, len(reward)) if not is_valid[k][n]), len(reward))
-        errors = [
-            reward[k][n] + (0.0 if terminated[k][n] else GAMMA * value[k + 1][n]) - value[k][n] for k in range(t, later)
-        ]
+        discount = [0.0 if terminated[k][n] else GAMMA for k in range(t, later)]
+        errors = [reward[k][n] + discount[k - t] * next_value[k][n] - value[k][n] for k in range(t, later)]
         ratio = [min(float(np.exp(log_ratio[k][n])), 1.0) for k in range(t, later)]
         traces = np.cumprod([1.0, *(GAMMA * lam * c for c in ratio[:-1])])  # [k - t]
         targets.value[t, n] = value[t][n] + sum(traces * ratio * errors)
@@ -148,7 +150,7 @@ def test_at_zero_lag_vtrace_is_gae() -> None:
     targets, plain = path.targets(), gae(path, GAMMA, LAM)
     assert torch.allclose(targets.value, plain.value, atol=1e-6)
     assert torch.allclose(targets.advantage, plain.advantage, atol=1e-6)
-    assert torch.allclose(targets.value - path.value[:-1] * path.is_valid, targets.advantage, atol=1e-6)
+    assert torch.allclose(targets.value - path.value * path.is_valid, targets.advantage, atol=1e-6)
 
 
 def advantage_at_truncation(rule: Rule) -> float:
@@ -185,3 +187,14 @@ def test_rho_weighs_the_error_of_a_step_and_c_later_errors() -> None:
 
 
 # The same transitions, however Gymnasium begins the next episode.
+
+
+@pytest.mark.promise("bootstrap")
+def test_targets_are_the_same_where_the_next_episode_begins_in_the_step_that_ends_one() -> None:
+    """Without rows of autoreset the successor's value comes from beside the row, not from the next row."""
+    path = random_steps(3, num_envs=1)
+    kept = path.is_valid[:, 0].bool()
+    in_step = Steps(*(column[kept] for column in path))
+    assert len(in_step.reward) < len(path.reward)
+    for ours, expected in zip(in_step.targets(), path.targets(), strict=True):
+        torch.testing.assert_close(ours, expected[kept], rtol=0.0, atol=1e-12)

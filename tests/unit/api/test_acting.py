@@ -24,9 +24,7 @@ BOX = SpaceSpec(3, 2, (-2.0, 0.0), (2.0, 1.0))
 DISCRETE = SpaceSpec(3, 1, (5.0,), (8.0,), num_actions=4)
 PARTS = SpaceSpec(8, 1, (-1.0,), (1.0,), obs_keys=("a", "b/c"), obs_shapes=((2,), (2, 3)))
 HORA = SpaceSpec(
-    *(98, 2, (-1.0, -1.0), (1.0, 1.0)),
-    obs_keys=("obs", "privileged", "proprio_hist"),
-    obs_shapes=((3,), (5,), (30, 3)),
+    *(98, 2, (-1.0, -1.0), (1.0, 1.0)), obs_keys=("obs", "privileged", "proprio_hist"), obs_shapes=((3,), (5,), (30, 3))
 )
 
 

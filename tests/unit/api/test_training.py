@@ -51,13 +51,11 @@ def test_words_and_values_are_those_of_the_command_line() -> None:
 
 def test_paths_runs_and_values_of_numpy_are_values() -> None:
     given: list[tuple[str, Any, Any]] = [
-        ("run_dir", Path("runs/a"), "runs/a"),
-        ("init_from", TrainedRun(Path("runs/one")), "runs/one"),
-        ("total_timesteps", np.int64(5000), 5000),
-        ("algo.normalize_obs", np.True_, True),
+        ("run_dir", Path("runs/a"), "runs/a"), ("init_from", TrainedRun(Path("runs/one")), "runs/one"),
+        ("total_timesteps", np.int64(5000), 5000), ("algo.normalize_obs", np.True_, True),
         ("algo.hidden_dims", np.array([16, 16]), [16, 16]),
         ("env.kwargs", {"a": {"b": (Path("x"), np.zeros(2))}}, {"a": {"b": ["x", [0.0, 0.0]]}}),
-    ]
+    ]  # fmt: skip
     for key, value, written in given:
         assert configure(**{key: value}) == configure(**{key: written})
 

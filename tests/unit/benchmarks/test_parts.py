@@ -26,8 +26,7 @@ LONG = {"collector", "updates"}
 
 @pytest.mark.usefixtures("results_directory")
 @pytest.mark.parametrize(
-    "part",
-    [pytest.param(part, marks=[pytest.mark.slow] if part in LONG else []) for part in bench.PARTS],
+    "part", [pytest.param(part, marks=[pytest.mark.slow] if part in LONG else []) for part in bench.PARTS]
 )
 def test_every_part_runs_in_its_smallest_form(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, constants = SMALLEST[part]

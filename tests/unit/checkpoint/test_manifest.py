@@ -80,16 +80,6 @@ def test_a_file_that_is_missing_empty_or_of_another_checkpoint_falls_back(root: 
     assert_falls_back(root, f"{NEW}/{name}", "No such file")
 
 
-def test_when_nothing_is_left_it_says_so(root: Path) -> None:
-    for name in (OLD, NEW):
-        (root / name / "state.json").unlink()
-    store = CheckpointStore(root)
-    assert store.newest_valid() is None
-    assert [text.rsplit("; ", 1)[1] for text in store.rejected] == ["no usable checkpoint is left"] * 2
-    with pytest.raises(CheckpointError, match=r"step-000000000100/state\.json: expected a file"):
-        store.at(100)
-
-
 # --- wrong content under a manifest whose sizes and digests are right
 
 

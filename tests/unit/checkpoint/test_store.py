@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from offpolicy.checkpoint import Checkpoint, CheckpointStore, Disk
+from offpolicy.checkpoint import Checkpoint, CheckpointStore
 from offpolicy.checkpoint import store as store_module
 from offpolicy.checkpoint.manifest import verify_digests
 from offpolicy.errors import CheckpointError, SaveError
+from tests.disks import WatchedDisk
 
 
 @pytest.fixture
@@ -32,44 +32,29 @@ def names(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir())
 
 
-class FailingDisk(Disk):
-    """Raises the error at the operation of this number, and on every later one if `for_good`."""
+class FailingDisk(WatchedDisk):
+    """Raises the error at the operation of this number."""
 
-    def __init__(self, fail_at: int, error: int, for_good: bool = False) -> None:
+    def __init__(self, fail_at: int, error: int) -> None:
         self.num_ops = 0
-        self._fail_at, self._error, self._for_good = fail_at, error, for_good
+        self._fail_at, self._error = fail_at, error
 
-    def _count(self) -> bool:
+    def watch(self, kind: str, path: Path, new: Path | None = None, content: bytes = b"") -> None:
         self.num_ops += 1
-        return self.num_ops == self._fail_at or (self._for_good and self.num_ops > self._fail_at)
-
-    def _check(self, path: Path) -> None:
-        if self._count():
+        if self.num_ops == self._fail_at:
+            if kind == "write":
+                path.write_bytes(b"torn")
             raise OSError(self._error, os.strerror(self._error), str(path))
 
-    def mkdir(self, path: Path) -> None:
-        self._check(path)
-        super().mkdir(path)
 
-    def write(self, path: Path, blocks: Iterable[bytes | memoryview]) -> None:
-        if self._count():
-            super().write(path, [b"torn"])
-            raise OSError(self._error, os.strerror(self._error), str(path))
-        super().write(path, blocks)
+class NotedDisk(WatchedDisk):
+    """Notes its operations."""
 
-    def fsync(self, path: Path) -> None:
-        self._check(path)
+    def __init__(self) -> None:
+        self.ops: list[str] = []
 
-    def fsync_dir(self, path: Path) -> None:
-        self._check(path)
-
-    def rename(self, old: Path, new: Path) -> None:
-        self._check(old)
-        super().rename(old, new)
-
-    def remove(self, path: Path) -> None:
-        self._check(path)
-        super().remove(path)
+    def watch(self, kind: str, path: Path, new: Path | None = None, content: bytes = b"") -> None:
+        self.ops.append(f"{kind} {path.name}")
 
 
 def num_ops_of_a_save(root: Path) -> int:
@@ -115,9 +100,6 @@ def test_a_checkpoint_that_its_run_removes_while_it_is_read_is_not_called_damage
     assert (newest.env_steps, newest.has_lost_rows, store.rejected) == (40, False, [])
 
 
-# --- when it exists
-
-
 def test_an_exception_in_the_draft_removes_it_and_escapes(root: Path) -> None:
     store = CheckpointStore(root)
     save(store, 1)
@@ -140,18 +122,6 @@ def test_a_second_save_of_a_step_replaces_the_first(root: Path) -> None:
     assert names(root) == ["latest", "step-000000000005"]
 
 
-def test_a_replacement_cut_between_its_renames_loads_the_first_save(root: Path) -> None:
-    store = CheckpointStore(root)
-    save(store, 5, tag=1)
-    (root / "step-000000000005").rename(root / ".replaced-step-000000000005")
-    newest = CheckpointStore(root).newest_valid()
-    assert newest is not None
-    assert newest.json("state") == {"tag": 1}
-    assert store.at(5).json("state") == {"tag": 1}
-    save(store, 6)
-    assert names(root) == ["latest", "step-000000000005", "step-000000000006"]
-
-
 def test_a_damaged_replacement_gives_way_to_the_first_save(root: Path) -> None:
     save(CheckpointStore(root), 5, tag=1)
     (root / "step-000000000005").rename(root / ".replaced-step-000000000005")
@@ -165,27 +135,12 @@ def test_a_damaged_replacement_gives_way_to_the_first_save(root: Path) -> None:
     assert store.at(5).json("state") == {"tag": 1}
 
 
-class NotedDisk(Disk):
-    """Notes what makes names durable, and what changes them."""
-
-    def __init__(self) -> None:
-        self.ops: list[str] = []
-
-    def fsync_dir(self, path: Path) -> None:
-        self.ops.append(f"fsync {path.name}")
-        super().fsync_dir(path)
-
-    def rename(self, old: Path, new: Path) -> None:
-        self.ops.append(f"rename {old.name}")
-        super().rename(old, new)
-
-
 def test_a_replaced_checkpoint_goes_only_when_the_name_of_the_new_one_is_durable(root: Path) -> None:
     save(CheckpointStore(root), 5, tag=1)
     (root / "step-000000000005").rename(root / ".replaced-step-000000000005")
     save_beside(root, 5, tag=2)
     save(CheckpointStore(root, disk=(disk := NotedDisk())), 6)
-    assert "fsync checkpoints" in disk.ops[: disk.ops.index("rename .replaced-step-000000000005")]
+    assert "fsync_dir checkpoints" in disk.ops[: disk.ops.index("rename .replaced-step-000000000005")]
 
 
 def save_beside(root: Path, env_steps: int, tag: int) -> None:
@@ -200,9 +155,6 @@ def test_a_missing_step_is_refused(root: Path) -> None:
     save(CheckpointStore(root), 5)
     with pytest.raises(CheckpointError, match="got env step 6, allowed 5$"):
         CheckpointStore(root).at(6)
-
-
-# --- retention and left-overs
 
 
 def test_the_newest_ones_are_kept(root: Path) -> None:
@@ -242,9 +194,6 @@ def test_the_next_save_removes_what_a_dead_writer_left(root: Path) -> None:
     assert len(names(root)) == 2  # reading never removes anything: the reader may not own the run
     save(CheckpointStore(root), 10)
     assert names(root) == ["latest", "step-000000000010"]
-
-
-# --- a disk that refuses
 
 
 @pytest.mark.promise("no-broken-checkpoint", "full-disk")

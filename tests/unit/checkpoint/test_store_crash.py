@@ -15,20 +15,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from offpolicy.checkpoint import Checkpoint, CheckpointStore, Disk
+from offpolicy.checkpoint import CheckpointStore, Disk
 from offpolicy.errors import CheckpointError
+from tests.disks import WatchedDisk, save_tagged, tag_of
 
 Tree = dict[str, bytes | None]  # path -> content of a file, None for a directory
 
 # The saves of the script: one after the other, one step twice, and enough of them for retention.
 STEPS = (100, 200, 200, 300)
-OLD_ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)  # written by the first save, linked by all others
-
-
-# --- the script of saves, recorded
 
 
 @dataclass(frozen=True)
@@ -42,75 +38,17 @@ class Op:
     num_acknowledged: int = 0
 
 
-class RecordingDisk(Disk):
-    """Does everything, except to wait for the hardware, and writes it down."""
+class RecordingDisk(WatchedDisk):
+    """Writes down what it does."""
 
     def __init__(self, base: Path) -> None:
         self.ops: list[Op] = []
         self.num_acknowledged = 0
         self._base = base
 
-    def _record(self, kind: str, path: Path, new: str = "", content: bytes = b"") -> None:
-        self.ops.append(Op(kind, str(path.relative_to(self._base)), new, content, self.num_acknowledged))
-
-    def mkdir(self, path: Path) -> None:
-        super().mkdir(path)
-        self._record("mkdir", path)
-
-    def write(self, path: Path, blocks: Iterable[bytes | memoryview]) -> None:
-        content = b"".join(bytes(block) for block in blocks)
-        super().write(path, [content])
-        self._record("write", path, content=content)
-
-    def link(self, old: Path, new: Path) -> None:
-        super().link(old, new)
-        self._record("link", old, new=str(new.relative_to(self._base)))
-
-    def fsync(self, path: Path) -> None:
-        self._record("fsync", path)
-
-    def fsync_dir(self, path: Path) -> None:
-        self._record("fsync_dir", path)
-
-    def rename(self, old: Path, new: Path) -> None:
-        super().rename(old, new)
-        self._record("rename", old, new=str(new.relative_to(self._base)))
-
-    def remove(self, path: Path) -> None:
-        super().remove(path)
-        self._record("remove", path)
-
-
-class LazyDisk(Disk):
-    """The real disk without the wait for the hardware."""
-
-    def fsync(self, path: Path) -> None:
-        assert path.exists()
-
-
-def save(store: CheckpointStore, env_steps: int, tag: int) -> None:
-    """A state in which every file carries the tag of its save, but for one that it takes over from the last one."""
-    base = store.newest_valid()
-    with store.begin(env_steps) as draft:
-        if base is None:
-            draft.add_rows("old", [OLD_ROWS])
-        else:
-            draft.add_link("old.f32", base, "old.f32")
-        draft.add_tensors("model", {"weight": np.full(4, tag, np.float32)})
-        draft.add_json("state", tag)
-        draft.add_rows("replay", [np.full((3, 2), tag, np.float32)])
-
-
-def tag_of(checkpoint: Checkpoint | None) -> int:
-    """The save that this state is, 0 for none. A mixture of saves fails."""
-    if checkpoint is None:
-        return 0
-    tags = {checkpoint.json("state"), *checkpoint.tensors("model")["weight"], *checkpoint.rows("replay", 2).flat}
-    assert len(tags) == 1, f"mixture of the saves {tags}"
-    np.testing.assert_array_equal(checkpoint.rows("old", 2), OLD_ROWS)
-    tag = int(checkpoint.json("state"))
-    assert checkpoint.env_steps == STEPS[tag - 1]
-    return tag
+    def watch(self, kind: str, path: Path, new: Path | None = None, content: bytes = b"") -> None:
+        target = "" if new is None else str(new.relative_to(self._base))
+        self.ops.append(Op(kind, str(path.relative_to(self._base)), target, content, self.num_acknowledged))
 
 
 def record(base: Path) -> list[Op]:
@@ -118,13 +56,10 @@ def record(base: Path) -> list[Op]:
     disk = RecordingDisk(base)
     store = CheckpointStore(base / "checkpoints", 2, disk)
     for tag, env_steps in enumerate(STEPS, start=1):
-        save(store, env_steps, tag)
+        save_tagged(store, env_steps, tag)
         disk.num_acknowledged = tag
     assert store.warnings == []
     return [*disk.ops, Op("end", ".", num_acknowledged=len(STEPS))]
-
-
-# --- the model of a disk
 
 
 @dataclass
@@ -200,9 +135,6 @@ def fsync(node: Node) -> None:
         node.durable, node.pending = node.names(node.pending), []
 
 
-# --- what a power loss may leave
-
-
 @dataclass(frozen=True)
 class Loss:
     """Which un-fsynced things below `checkpoints/` a power loss takes: all, none, or the one of this index."""
@@ -271,9 +203,6 @@ def surviving(file: File, lost: set[int], keeps_half: bool) -> bytes:
     return file.content[: len(file.content) // 2 if keeps_half else 0] if id(file) in lost else file.content
 
 
-# --- the verdict
-
-
 @contextmanager
 def disk_of(tree: Tree, base: Path, number: int) -> Iterator[Path]:
     """The tree as a real directory."""
@@ -300,14 +229,16 @@ def simulate(base: Path) -> int:
                 continue
             seen.add(key)
             with disk_of(tree, base, len(seen)) as root:
-                store = CheckpointStore(root, 2, LazyDisk())
+                store = CheckpointStore(root, 2, WatchedDisk())
                 check(store, root, op.num_acknowledged, f"crash before {op.kind} {op.path}")
-                check_recovery(CheckpointStore(root, 2, LazyDisk()), root, op.num_acknowledged)
+                check_recovery(CheckpointStore(root, 2, WatchedDisk()), root, op.num_acknowledged)
     return len(seen)
 
 
 def check(store: CheckpointStore, root: Path, num_acknowledged: int, where: str) -> None:
-    tag = tag_of(store.newest_valid())
+    newest = store.newest_valid()
+    tag = tag_of(newest)
+    assert newest is None or newest.env_steps == STEPS[tag - 1]
     assert num_acknowledged <= tag <= num_acknowledged + 1, f"{where}: loaded save {tag} of {num_acknowledged}"
     assert store.rejected == [], f"{where}: {store.rejected}"
     for path in root.glob("step-*"):
@@ -320,7 +251,7 @@ def check(store: CheckpointStore, root: Path, num_acknowledged: int, where: str)
 def check_recovery(store: CheckpointStore, root: Path, num_acknowledged: int) -> None:
     """The next save works on what the crash left, and leaves no rest of it."""
     tag = min(num_acknowledged + 1, len(STEPS))
-    save(store, STEPS[tag - 1], tag)
+    save_tagged(store, STEPS[tag - 1], tag)
     assert tag_of(store.newest_valid()) == tag
     assert store.warnings == []
     assert not [path.name for path in root.iterdir() if path.name.startswith(".")]

@@ -113,23 +113,13 @@ class Env:
 def make(*, index: int = 0, num_collectors: int = 1, config: Any = None, **parts: Any) -> Collector:
     control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, num_collectors))), 1, num_collectors)
     defaults: dict[str, Any] = {
-        "cfg": RunConfig.from_mapping(config or {"env": {"max_bad_rows": 10}}),
-        "index": index,
-        "number": index,
-        "num_hosts": 1,
-        "env": Env(),
-        "policy": Policy(),
-        "writer": Writer(),
-        "control": control,
-        "wake_event": WakeEvent.create(),
-        "to_wake": [WakeEvent.create()],
-        "reports": Reports(),
+        "cfg": RunConfig.from_mapping(config or {"env": {"max_bad_rows": 10}}), "index": index, "number": index,
+        "num_hosts": 1, "env": Env(), "policy": Policy(), "writer": Writer(), "control": control,
+        "wake_event": WakeEvent.create(), "to_wake": [WakeEvent.create()], "reports": Reports(),
         "episodes": Ring(memoryview(bytearray(Ring.nbytes(8, EPISODE_COLUMNS, 8))), EPISODE_COLUMNS, np.float64),
-        "ledger": NullLedger(CollectorPhase),
-        "send": lambda kind, text: None,
-        "snapshot_dir": Path("none"),
+        "ledger": NullLedger(CollectorPhase), "send": lambda kind, text: None, "snapshot_dir": Path("none"),
         "take_snapshot": lambda collector: None,
-    }
+    }  # fmt: skip
     collector = Collector(**{**defaults, **parts})
     collector.obs = np.zeros((2, 1), np.float32)
     return collector
@@ -211,7 +201,8 @@ def test_the_environments_of_bad_rows_begin_again_and_theirs_are_no_transitions(
     kept = collector.drop_bad_rows(BAD, OUTCOME)
     was_reset = [value == 7 for value in expected]
     writer: Any = collector.writer
-    assert kept.next_obs[:, 0].tolist() == expected
+    assert kept.reset_obs is not None
+    assert kept.reset_obs[:, 0].tolist() == expected
     assert kept.is_valid.tolist() == kept.truncated.tolist() == [not value for value in was_reset]
     assert (collector.ep_length == 0).tolist() == (collector.ep_return == 0).tolist() == was_reset
     assert writer.abandoned == np.flatnonzero(was_reset).tolist()

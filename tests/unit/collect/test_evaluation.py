@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -30,6 +30,7 @@ from offpolicy.types import SpaceSpec, StepOutcome
 from tests.fakes import FakeClock
 
 POINT_MASS = EnvConfig(id="offpolicy.envs.toy:PointMass-v0")
+BATCH = {"mode": "SAME_STEP", "truncate_at": 2}
 COUNTER = EnvConfig(id="tests.toys:Counter-v0", kwargs={"truncate_at": 7})
 
 
@@ -47,7 +48,7 @@ class Scripted:
         self.number = np.arange(num_envs)
         self.t = np.zeros(num_envs, np.int64)
         self.was_done = np.zeros(num_envs, np.bool_)
-        self.num_steps = 0
+        self.num_steps, self.can_reset_some = 0, True
         self.begun: list[int] = []
 
     def reset(self, seed: int) -> np.ndarray:
@@ -77,6 +78,29 @@ class Scripted:
 
 def stay(obs: np.ndarray) -> np.ndarray:
     return np.zeros((len(obs), 1), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("env", "num_envs", "expected"),
+    [
+        (POINT_MASS, None, 5),  # of this package
+        (EnvConfig(id="Pendulum-v1"), None, 5),
+        (EnvConfig(id="tests.toys:Counter-v0", kwargs={"truncate_at": 2}), None, 1),
+        (EnvConfig(id="tests.toys:Counter-v0", kwargs={"truncate_at": 2}), 3, 3),
+        (EnvConfig(batch="tests.unit.envs.test_batch:gymnasium_twin", kwargs=BATCH), None, 1),
+    ],
+)
+def test_foreign_environments_are_evaluated_one_by_one_unless_more_are_asked_for(
+    env: EnvConfig, num_envs: int | None, expected: int
+) -> None:
+    seen = list[int]()
+
+    def act(obs: np.ndarray) -> np.ndarray:
+        seen.append(len(obs))
+        return np.zeros((len(obs), 2 if env is POINT_MASS else 1), np.float32)
+
+    found = run_episodes(act, env, episodes=5, seed=1, num_envs=num_envs)
+    assert (max(seen), len(found.length)) == (expected, 5)
 
 
 def test_every_environment_contributes_its_episodes_however_long_they_are() -> None:
@@ -202,14 +226,15 @@ class Failing(Scripted):
         return obs
 
 
+def watched() -> tuple[Callable[[np.ndarray], np.ndarray], list[np.ndarray]]:
+    """An actor, and the observations that it has acted on."""
+    seen: list[np.ndarray] = []
+    return lambda obs: (seen.append(obs), stay(obs))[1], seen
+
+
 @pytest.mark.parametrize(("at", "text"), [(0, "0 steps"), (3, "3 steps")])
 def test_an_episode_that_goes_on_with_nan_is_an_error_and_no_policy_acts_on_it(at: int, text: str) -> None:
-    seen: list[np.ndarray] = []
-
-    def act(obs: np.ndarray) -> np.ndarray:
-        seen.append(obs)
-        return stay(obs)
-
+    act, seen = watched()
     with pytest.raises(BadEpisodeError, match=rf"episode 1 of the evaluation, after {text}$"):
         step_episodes(act, Failing([9, 9], 2, where=1, at=at), 2, 0, EpisodeCallbacks())
     assert len(seen) == at
@@ -217,12 +242,7 @@ def test_an_episode_that_goes_on_with_nan_is_an_error_and_no_policy_acts_on_it(a
 
 
 def test_what_is_observed_after_the_last_episode_of_an_environment_is_no_error_and_no_policy_acts_on_it() -> None:
-    seen: list[np.ndarray] = []
-
-    def act(obs: np.ndarray) -> np.ndarray:
-        seen.append(obs)
-        return stay(obs)
-
+    act, seen = watched()
     found = step_episodes(act, Failing([5, 2], 2, where=1, at=2), 2, 0, EpisodeCallbacks())
     assert found[:, 0].tolist() == [5.0, 2.0]
     assert [obs[1, 0] for obs in seen] == [1.0, 1.0, 0.0, 0.0, 0.0]

@@ -35,13 +35,10 @@ def outcome(next_obs: Obs, **fields: Any) -> StepOutcome:
     } | fields  # fmt: skip
     return StepOutcome(
         next_obs=np.array(next_obs, dtype=np.float32).reshape(count, -1),
-        reward=np.array(values["reward"], dtype=np.float64),
-        terminated=np.array(values["terminated"]),
-        truncated=np.array(values["truncated"]),
-        is_valid=np.array(values["is_valid"]),
-        success=np.full(count, np.nan, dtype=np.float32),
-        measure=np.full(count, np.nan, dtype=np.float32),
-    )
+        reward=np.array(values["reward"], dtype=np.float64), terminated=np.array(values["terminated"]),
+        truncated=np.array(values["truncated"]), is_valid=np.array(values["is_valid"]),
+        success=np.full(count, np.nan, dtype=np.float32), measure=np.full(count, np.nan, dtype=np.float32),
+    )  # fmt: skip
 
 
 def feed(writer: ReplayWriter, obs: Obs, step: StepOutcome) -> int:
@@ -98,18 +95,12 @@ def test_a_reward_beyond_float32_is_refused_and_never_stored() -> None:
     assert stored(ring) == [(1.0, 2.0, 1.0, 0.0, 0.0, 0.5)]
 
 
-def test_open_rows_of_an_abandoned_episode_are_dropped_and_those_of_others_stay() -> None:
+@pytest.mark.parametrize("abandoned", [[1], []])
+def test_no_row_leads_from_one_episode_to_another_and_those_of_others_stay(abandoned: list[int]) -> None:
+    """Whether the episode was abandoned, or the next observation shows that another one has begun."""
     writer, ring = make(n_step=2, num_envs=2)
     feed(writer, [0.0, 10.0], outcome([1.0, 11.0]))
-    writer.abandon([1])
-    feed(writer, [1.0, 50.0], outcome([2.0, 51.0]))
-    feed(writer, [2.0, 51.0], outcome([3.0, 52.0]))
-    assert [row[:2] for row in stored(ring)] == [(0.0, 2.0), (1.0, 3.0), (50.0, 52.0)]
-
-
-def test_no_row_leads_from_one_episode_to_another_where_it_was_not_abandoned() -> None:
-    writer, ring = make(n_step=2, num_envs=2)
-    feed(writer, [0.0, 10.0], outcome([1.0, 11.0]))
+    writer.abandon(abandoned)
     feed(writer, [1.0, 50.0], outcome([2.0, 51.0]))
     feed(writer, [2.0, 51.0], outcome([3.0, 52.0]))
     assert [row[:2] for row in stored(ring)] == [(0.0, 2.0), (1.0, 3.0), (50.0, 52.0)]
@@ -155,14 +146,10 @@ def transitions(*lengths: int, terminated: tuple[int, ...] = ()) -> Transitions:
     count, last = len(obs), np.cumsum(lengths) - 1
     ends = np.isin(np.arange(count), last[list(terminated)] if terminated else [])
     return Transitions(
-        obs=obs[:, None].astype(np.float32),
-        action=np.zeros((count, 1), np.float32),
-        reward=1.0 + np.arange(count),
-        next_obs=(obs[:, None] + 1).astype(np.float32),
-        terminated=ends,
-        truncated=np.isin(np.arange(count), last) & ~ends,
-        first=first,
-    )
+        obs=obs[:, None].astype(np.float32), action=np.zeros((count, 1), np.float32), reward=1.0 + np.arange(count),
+        next_obs=(obs[:, None] + 1).astype(np.float32), terminated=ends,
+        truncated=np.isin(np.arange(count), last) & ~ends, first=first,
+    )  # fmt: skip
 
 
 def rows(found: Transitions, n_step: int) -> dict[float, list[float]]:
@@ -175,14 +162,10 @@ def rows(found: Transitions, n_step: int) -> dict[float, list[float]]:
 def test_with_more_steps_a_row_sums_until_its_episode_ends_and_never_beyond() -> None:
     found = rows(transitions(4, 1, 2, terminated=(0,)), 3)
     assert found == {
-        10.0: [13.0, 1 + 2 / 2 + 3 / 4, 0.0, 0.125],
-        11.0: [14.0, 2 + 3 / 2 + 4 / 4, 1.0, 0.125],
-        12.0: [14.0, 3 + 4 / 2, 1.0, 0.25],
-        13.0: [14.0, 4.0, 1.0, 0.5],
-        20.0: [21.0, 5.0, 0.0, 0.5],
-        30.0: [32.0, 6 + 7 / 2, 0.0, 0.25],
-        31.0: [32.0, 7.0, 0.0, 0.5],
-    }
+        10.0: [13.0, 1 + 2 / 2 + 3 / 4, 0.0, 0.125], 11.0: [14.0, 2 + 3 / 2 + 4 / 4, 1.0, 0.125],
+        12.0: [14.0, 3 + 4 / 2, 1.0, 0.25], 13.0: [14.0, 4.0, 1.0, 0.5], 20.0: [21.0, 5.0, 0.0, 0.5],
+        30.0: [32.0, 6 + 7 / 2, 0.0, 0.25], 31.0: [32.0, 7.0, 0.0, 0.5],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
+from offpolicy.collect import collector
 from offpolicy.collect.policy import RepeatedNoise
 from offpolicy.collect.snapshot import restore_snapshot, take_snapshot
 from offpolicy.config.schema import RunConfig
@@ -22,6 +23,8 @@ ACTION = np.full((2, 2), 0.5, np.float32)
 
 class Collector(SimpleNamespace):
     """Two point masses that have taken a step, with fakes of the policy and the writer."""
+
+    arrays, restore = collector.Collector.arrays, collector.Collector.restore
 
     def __init__(self, seed: int, directory: Path = Path("none")) -> None:
         self.cfg, self.index, self.snapshot_dir, self.warn = RunConfig(), 0, directory, list[str]().append

@@ -7,9 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from offpolicy.algos.registry import make_policy
+from offpolicy.checkpoint import BestStore
 from offpolicy.cli import main
+from offpolicy.config.run_files import write_config
+from offpolicy.config.schema import RunConfig
+from offpolicy.types import EvalResult, SpaceSpec
 
 Typed = Callable[..., str]
+
+
+def run_with_best(run: Path, cfg: RunConfig, spec: SpaceSpec, trained_with: SpaceSpec | None = None) -> None:
+    """Makes a run with a best policy of random weights, of env step 70, and no checkpoint."""
+    run.mkdir()
+    write_config(run, cfg, trained_with or spec)
+    weights = {f"policy.{name}": t.numpy() for name, t in make_policy(cfg.algo, spec).state_dict().items()}
+    BestStore(run).save(weights, EvalResult(70, 1.0, 0.0, 7.0, 1))
 
 
 @pytest.fixture

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,20 @@ def test_a_run_without_its_cores_is_named_with_its_shares(make_run: MakeRun, pri
     text = " ".join(" ".join(lines).split())
     assert "busy: two was without a core for learner 87.1 %, collector 2.3 % of its wall" in text
     assert max(map(len, lines)) <= 80
+
+
+def test_other_versions_are_named_above_the_verdicts(make_run: MakeRun, printed: Typed, tmp_path: Path) -> None:
+    runs = [make_run("one"), make_run("two", train=20.0)]
+    for path, torch in zip(runs, ("2.10", "2.13"), strict=True):
+        versions = {"torch": torch, "mujoco": "3.17", "gymnasium": None}
+        (path / "summary.json").write_text(json.dumps({"versions": versions}))
+    page, text = tmp_path / "page.html", tmp_path / "page.md"
+    out = printed("compare", *runs, "--markdown", text, "--html", page)
+    for shown in (out, text.read_text(), unescape(page.read_text())):
+        assert shown.count("2.13") == 1
+        assert 0 < shown.index("differs: torch 2.10 -> 2.13") < shown.index("Train")
+    same = [runs[0], make_run("three")]
+    assert "differs" not in printed("compare", *same)
 
 
 FAIL_ON = "perf/steps_per_sec<-5%"

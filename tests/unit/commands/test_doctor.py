@@ -43,12 +43,10 @@ def test_gpus_are_usable_or_say_why_not() -> None:
 
 def test_cores_are_judged_within_affinity_and_quota() -> None:
     limits: list[tuple[int, int, list[float], str, str]] = [
-        (2, 2, [], OK, "2 of the machine's 2"),
-        (2, 64, [], NOTE, "2 of the machine's 64"),
-        (1, 64, [], SLOW, "1 of the machine's 64"),
-        (4, 4, [2.5], NOTE, "a quota of 2.5"),
+        (2, 2, [], OK, "2 of the machine's 2"), (2, 64, [], NOTE, "2 of the machine's 64"),
+        (1, 64, [], SLOW, "1 of the machine's 64"), (4, 4, [2.5], NOTE, "a quota of 2.5"),
         (4, 4, [0.5], SLOW, "a quota of 0.5"),
-    ]
+    ]  # fmt: skip
     for cpus, existing, quotas, level, words in limits:
         found = cores(cpus, existing, [CpuQuota(each, Path("/sys/fs/cgroup")) for each in quotas])
         assert (found.level, bool(found.fix)) == (level, level != OK)

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from offpolicy.cli import main
 from offpolicy.commands.evaluate import comparison
+from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import EnvFailure
 from offpolicy.types import Episodes
@@ -56,7 +57,7 @@ def saved_run(
     path.mkdir(exist_ok=True)
     (path / "config.yaml").touch()
     run = SimpleNamespace(
-        path=path, env=EnvConfig(measure=measure), cfg=SimpleNamespace(seed=3),
+        path=path, env=EnvConfig(measure=measure), cfg=RunConfig(seed=3),
         checkpoint=SimpleNamespace(env_steps=50), actor=lambda: None, require_spaces=lambda spec: None, seed=3,
     )  # fmt: skip
     monkeypatch.setattr("offpolicy.commands.saved_run.SavedRun", SimpleNamespace(find=lambda path, choice: run))

@@ -9,32 +9,26 @@ from typing import IO
 import numpy as np
 import pytest
 
-from offpolicy.algos.registry import make_policy
-from offpolicy.checkpoint import BestStore, read_best
+from offpolicy.checkpoint import read_best
 from offpolicy.commands import export as command
 from offpolicy.config.overrides import load_config
-from offpolicy.config.run_files import write_config
 from offpolicy.envs.env_adapter import codec_of
 from offpolicy.envs.make import make_env
 from offpolicy.export.contract import contract_path, digest
 from offpolicy.export.env_policy import EnvPolicy
 from offpolicy.export.formats import Runner, write_torch
-from offpolicy.types import EvalResult
-from tests.unit.commands.conftest import Typed
+from tests.unit.commands.conftest import Typed, run_with_best
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run with a best policy of random weights, and no checkpoint."""
     path = tmp_path / "run"
-    path.mkdir()
     cfg = load_config(["algo.hidden_dims=[8,8]", "env.kwargs.max_episode_steps=20"])
     env = make_env(cfg.env)
     spec = codec_of(env).spec
     env.close()
-    write_config(path, cfg, spec)
-    state = make_policy(cfg.algo, spec).state_dict()
-    BestStore(path).save({f"policy.{name}": t.numpy() for name, t in state.items()}, EvalResult(70, 1.0, 0.0, 20.0, 1))
+    run_with_best(path, cfg, spec)
     return path
 
 

@@ -42,7 +42,7 @@ def test_files_that_cannot_be_written_are_refused_before_the_run_is_read(run: Pa
 def test_without_a_display_a_file_is_asked_for(run: Path, monkeypatch: pytest.MonkeyPatch, refused: Typed) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    saved = SimpleNamespace(env=SimpleNamespace(id="HalfCheetah-v5"))
+    saved = SimpleNamespace(env=SimpleNamespace(id="HalfCheetah-v5", batch=None))
     monkeypatch.setattr(SavedRun, "find", lambda *_: saved)
     problem = refused("play", run)
     assert "no window can be opened here; write offpolicy play '" in problem
@@ -81,7 +81,7 @@ def downhill(obs: Float32) -> Float32:
 def test_what_was_recorded_is_what_happened_to_the_end_of_each_episode(tmp_path: Path) -> None:
     """Some end before others side by side: those are reset, or have nothing left to do."""
     env, episodes = EnvConfig(id="MountainCarContinuous-v0"), list[Episode]()
-    spec, callbacks = probe(env), EpisodeCallbacks(on_end=episodes.append, keeps_steps=True)
+    spec, callbacks = probe(env).spec, EpisodeCallbacks(on_end=episodes.append, keeps_steps=True)
     found = run_episodes(downhill, env, episodes=21, seed=5, callbacks=callbacks)
     assert save_demos(tmp_path / "demos.npz", episodes, spec) == found.length.sum()
     read = read_demos(str(tmp_path / "demos.npz"), spec)

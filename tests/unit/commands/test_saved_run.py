@@ -12,16 +12,16 @@ import pytest
 from torch import Tensor
 
 from offpolicy.algos.registry import make_policy
-from offpolicy.checkpoint import BestPolicy, BestStore, Checkpoint, CheckpointStore
+from offpolicy.checkpoint import BestPolicy, Checkpoint, CheckpointStore
 from offpolicy.commands import saved_run
 from offpolicy.commands.options import PolicyChoice
 from offpolicy.commands.saved_run import SavedRun
 from offpolicy.config.overrides import load_config
 from offpolicy.config.run_files import write_config
 from offpolicy.errors import CheckpointError, ConfigError
-from offpolicy.types import EvalResult, SpaceSpec
+from offpolicy.types import SpaceSpec
 from tests.fakes import shared_state
-from tests.unit.commands.conftest import Typed
+from tests.unit.commands.conftest import Typed, run_with_best
 
 SPEC = SpaceSpec(3, 1, (-2.0,), (2.0,))  # Pendulum's
 
@@ -54,13 +54,9 @@ def test_no_command_acts_in_an_environment_whose_spaces_have_changed_since_train
     """Other bounds gave other returns, demonstrations and contracts, without a word."""
     monkeypatch.setattr("offpolicy.collect.video.check_drawing", lambda env_id: None)  # ends before a picture
     run, out = tmp_path / "run", tmp_path / "out"
-    run.mkdir()
     out.mkdir()
     cfg = load_config(["env.kwargs.max_episode_steps=5", "algo.hidden_dims=[8]"])
-    write_config(run, cfg, dataclasses.replace(SPEC, action_low=(-1.0,), action_high=(1.0,)))
-    numbers = make_policy(cfg.algo, SPEC).state_dict()
-    best = {f"policy.{name}": tensor.numpy() for name, tensor in numbers.items()}
-    BestStore(run).save(best, EvalResult(70, 1.0, 0.0, 5.0, 1))
+    run_with_best(run, cfg, SPEC, trained_with=dataclasses.replace(SPEC, action_low=(-1.0,), action_high=(1.0,)))
     files = {"eval": (), "play": ("--video", out / "run.gif"), "record": ("--out", out / "demos.npz")}
     for command, options in {**files, "export": ("--torch", out / "policy.pt2")}.items():
         problem = refused(command, run, "--best", *options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from offpolicy.config.overrides import as_override, load_config, load_values
 from offpolicy.errors import ConfigError
@@ -118,14 +117,6 @@ def test_every_problem_is_reported_at_once() -> None:
     starts = ["algo: ", "--seed=3: ", "td3: ", "nosuch: ", "algo.gama: ", "algo.gamma: ", "run_dir: "]
     assert len(found) == len(starts)
     assert [start for start in starts if any(problem.startswith(start) for problem in found)] == starts
-
-
-def test_the_configuration_of_another_run_is_taken_without_its_directory(tmp_path: Path) -> None:
-    words = ["algo=td3", "algo.gamma=0.9", f"run_dir={tmp_path}", "resume=must"]
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(load_config(words).to_mapping()))
-    config = load_config([f"config={tmp_path}", "seed=7"])
-    assert (config.algo.name, config.algo.gamma, config.seed) == ("td3", 0.9, 7)
-    assert (config.run_dir, config.resume) == (None, "auto")
 
 
 def test_a_resumed_run_takes_values_but_no_groups() -> None:

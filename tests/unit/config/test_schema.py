@@ -53,6 +53,15 @@ def test_the_replay_never_allocates_more_rows_than_the_run_writes() -> None:
     assert RunConfig.from_mapping({"replay": {"capacity": 2000}}).replay_rows == 2000
 
 
+def test_a_batch_may_have_one_bad_row_in_10_000_unless_another_number_is_given() -> None:
+    batch = {"id": "", "batch": "mine:make"}
+    for env, expected in (
+        ({}, 0), (batch, 12), ({"vectorization": "vector"}, 12), ({**batch, "max_bad_rows": 0}, 0),
+        ({"max_bad_rows": 3}, 3),
+    ):  # fmt: skip
+        assert RunConfig.from_mapping({"total_timesteps": 129_999, "env": env}).max_bad_rows == expected
+
+
 def test_configuration_and_spaces_come_back(tmp_path: Path) -> None:
     write_config(tmp_path, CFG, SPEC)
     assert (read_config(tmp_path), read_spec(tmp_path)) == (CFG, SPEC)

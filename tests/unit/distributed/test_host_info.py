@@ -6,15 +6,9 @@ from offpolicy.distributed.host_info import HostInfo, require_interface
 from offpolicy.errors import ConfigError
 
 TORCHRUN = {
-    "TORCHELASTIC_RUN_ID": "night-7",
-    "TORCHELASTIC_RESTART_COUNT": "2",
-    "TORCHELASTIC_USE_AGENT_STORE": "True",
-    "LOCAL_WORLD_SIZE": "1",
-    "WORLD_SIZE": "3",
-    "RANK": "1",
-    "MASTER_ADDR": "10.0.0.5",
-    "MASTER_PORT": "29400",
-}
+    "TORCHELASTIC_RUN_ID": "night-7", "TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "3", "RANK": "1", "MASTER_ADDR": "10.0.0.5", "MASTER_PORT": "29400",
+}  # fmt: skip
 
 
 def test_without_a_launcher_there_is_one_host_on_loopback() -> None:

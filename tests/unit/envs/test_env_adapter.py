@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import VectorAdapter, env_seeds
 from offpolicy.envs.vector import make_vector
 from offpolicy.errors import EnvFailure
+from tests.toys import Counter
 
 
 def faulty(num_envs: int = 1, **kwargs: Any) -> VectorAdapter:
@@ -54,3 +56,39 @@ def test_a_result_that_is_not_as_declared_is_named() -> None:
         envs = faulty(2, fail=fail, at=2)
         envs.reset(1)
         assert expected in failure_of(envs)
+
+
+class OldReset(Counter):
+    def reset(self) -> Any:
+        return super().reset()[0]
+
+
+class OldResult(Counter):
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=seed)[0]
+
+
+class OldStep(Counter):
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, terminated, info
+
+
+OldClass = type("Old", (type("Env", (), {"__module__": "gym.core"}),), {})
+
+
+@pytest.mark.parametrize("limit", [None, 5])
+@pytest.mark.parametrize("kind", [OldReset, OldResult, OldStep, OldClass])
+def test_an_environment_of_gym_before_0_26_is_named_as_one(kind: Any, limit: int | None) -> None:
+    gymnasium.register("Old-v0", kind, max_episode_steps=limit)
+    try:
+        with pytest.raises(EnvFailure, match=r"^.*this is the interface of gym before 0.26: pip install shimmy"):
+            roll_once(EnvConfig(id="Old-v0"))
+    finally:
+        del gymnasium.registry["Old-v0"]
+
+
+def roll_once(cfg: EnvConfig) -> None:
+    envs = make_vector(cfg)
+    envs.reset(1)
+    envs.step(np.zeros((1, 1), np.float32))

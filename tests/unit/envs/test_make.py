@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,11 @@ def test_a_wrapper_that_cannot_be_used_is_refused(target: str, problem: str) -> 
 def test_what_a_wrapper_raises_comes_with_its_traceback() -> None:
     with pytest.raises(EnvFailure, match=r"(?s)mine_wrappers:broken failed.*no hinge"):
         make_env(EnvConfig(wrappers=("mine_wrappers:broken",)))
+
+
+def test_the_hand_names_the_mujoco_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package may be installed beside an older one, which other packages want."""
+    for name in ("offpolicy.envs.hand.env", "offpolicy.envs.hand.rotation"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "mujoco.batch", None)
+    assert "mujoco.batch is not installed; pip install 'mujoco>=3.17'" in refusal("offpolicy.envs.hand:HandSpin-v0")

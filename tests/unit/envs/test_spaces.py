@@ -66,11 +66,7 @@ def test_both_ends_of_every_bound_are_reached_exactly() -> None:
     assert ends[1].tolist() == np.array([0.5, 3.1, 0.3], np.float32).tolist()
 
 
-@given(
-    low=st.floats(-1e6, 1e6, width=32),
-    size=st.floats(1.0, 1e6, width=32),
-    action=st.floats(-1.0, 1.0, width=32),
-)
+@given(low=st.floats(-1e6, 1e6, width=32), size=st.floats(1.0, 1e6, width=32), action=st.floats(-1.0, 1.0, width=32))
 def test_no_action_ever_leaves_the_bounds(low: float, size: float, action: float) -> None:
     box = spaces.Box(np.float32(low), np.float32(low + size), (1,), np.float32)
     made = scale([float(box.low[0])], [float(box.high[0])])(np.array([[action]], np.float32))

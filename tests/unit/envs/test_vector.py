@@ -71,8 +71,12 @@ def test_one_environment_begins_an_episode_with_its_seed_while_the_others_contin
 
 
 def test_success_is_reported_at_an_episodes_end_and_only_there() -> None:
-    for key in ("is_success", "success"):
-        envs = toy("Counter-v0", num_envs=1, terminate_at=2, success_key=key)
+    """Also of a vector environment of Gymnasium's, whose info holds values and a mask."""
+    gymnasium_twin = EnvConfig(id="", batch="tests.unit.envs.test_batch:gymnasium_twin")
+    for key, is_vector in (("is_success", False), ("success", False), ("success", True)):
+        kwargs = {"terminate_at": 2, "success_key": key}
+        vector = replace(gymnasium_twin, kwargs={"mode": "NEXT_STEP", **kwargs})
+        envs = make_vector(vector) if is_vector else toy("Counter-v0", **kwargs)
         envs.reset(1)
         success = [outcome.success[0] for outcome in roll(envs, 5)]
         assert np.isnan(success).tolist() == [True, False, True, True, False]
@@ -84,7 +88,7 @@ def test_no_array_that_was_handed_out_ever_changes() -> None:
     kept = [envs.reset(1)]
     seen = [kept[0].copy()]
     for _ in range(8):
-        for array in roll(envs, 1)[0]:
+        for array in roll(envs, 1)[0][:7]:
             kept.append(array)
             seen.append(array.copy())
     envs.reset(2)
@@ -123,34 +127,6 @@ def test_discrete_actions_are_taken_by_their_number() -> None:
     assert column(rows, "terminated", 1) == [False, False, False, True]
 
 
-class ScoredCartPoles(CartPoleVectorEnv):
-    """Says in its info whether an episode was a success, as Gymnasium's vectors say it: values and a mask."""
-
-    def step(self, actions: Any) -> Any:
-        obs, reward, terminated, truncated, _ = super().step(actions)
-        done = terminated | truncated
-        return obs, reward, terminated, truncated, {"success": np.array([1.0, 0.0]), "_success": done}
-
-
-gymnasium.register(
-    "ScoredCartPoles-v0", "gymnasium.envs.classic_control:CartPoleEnv", vector_entry_point=ScoredCartPoles
-)
-
-
-def test_a_native_vector_reports_success_at_the_ends_of_episodes() -> None:
-    with contextlib.closing(
-        make_vector(EnvConfig(id="ScoredCartPoles-v0", num_envs=2, vectorization="mujoco"))
-    ) as envs:
-        first = envs.reset(1)
-        assert not np.array_equal(first[0], first[1])
-        rows = roll(envs, 60)
-    for env, success in enumerate((1.0, 0.0)):
-        ends = column(rows, "terminated", env)
-        assert any(ends)
-        expected = [success if end else np.nan for end in ends]
-        np.testing.assert_array_equal(column(rows, "success", env), expected)
-
-
 class OddCartPoles(CartPoleVectorEnv):
     """Gives flags of uint8, and the same array of rewards at every step, as simulators do."""
 
@@ -184,7 +160,7 @@ def test_flags_of_numbers_are_flags_and_rewards_are_copies() -> None:
         envs.reset(1)
         rows = roll(envs, 60)
         last = envs.step(np.zeros((2, 1), np.float32))
-        envs.env.rewards[:] = 7.0  # type: ignore[attr-defined]
+        envs.batch.env.rewards[:] = 7.0  # type: ignore[attr-defined]
     assert last.reward.tolist() != [7.0, 7.0]
     for env in range(2):
         ends, valid = column(rows, "terminated", env), column(rows, "is_valid", env)

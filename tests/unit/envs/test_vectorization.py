@@ -37,11 +37,17 @@ def wrapped() -> Any:
         ({"id": "HalfCheetah-v5", "num_envs": 4, "wrappers": ("mine:f",)}, "sync"),
         ({"id": "HalfCheetah-v4", "num_envs": 8}, "sync"),
         ({"id": "CartPole-v1", "num_envs": 8}, "sync"),  # it has a vector environment, which was not asked for
-        ({"id": "no_such_module:Reach-v0", "num_envs": 8}, "sync"),  # and is not imported
+        ({"id": "offpolicy.envs.toy:PointMass-v0", "num_envs": 8}, "sync"),
+        ({"id": "offpolicy.envs.hand:HandRotation-v1", "num_envs": 8}, "vector"),  # another package's has one
     ],
 )
 def test_four_or_more_of_gymnasiums_tasks_are_a_batch(env: dict[str, Any], expected: str) -> None:
     assert resolve_vectorization(EnvConfig(**env)).vectorization == expected
+
+
+def test_a_module_of_the_users_is_not_imported_where_it_may_not_be() -> None:
+    cfg = EnvConfig(id="no_such_module:Reach-v0", num_envs=8)
+    assert resolve_vectorization(cfg, may_import=False) == cfg
 
 
 def test_a_registration_with_wrappers_stays_as_it_is(wrapped: EnvSpec) -> None:

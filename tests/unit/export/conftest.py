@@ -39,6 +39,8 @@ KINDS: dict[str, tuple[tuple[str, ...], spaces.Space, spaces.Space]] = {
     "appo_multidiscrete": (("algo=appo",), FLAT, spaces.MultiDiscrete([3, 2], start=[0, 5])),
     "hora_teacher": (HORA, GROUPS, ODD),
     "hora_student": ((*HORA, "stage=adapt", "teacher=x"), GROUPS, ODD),
+    "sac_group": (("algo=sac", "algo.actor_input=privileged"), GROUPS, ODD),
+    "flashsac_group": (("algo=flashsac", "algo.actor_width=8", "algo.actor_input=obs"), GROUPS, ODD),
     "appo_group": (("algo=appo", "algo.actor_input=history"), GROUPS, ODD),
     "appo_group_discrete": (("algo=appo", "algo.actor_input=obs"), GROUPS, spaces.Discrete(4)),
     "hora_student_discrete": ((*HORA, "stage=adapt", "teacher=x"), GROUPS, spaces.Discrete(4)),

@@ -13,7 +13,7 @@ from offpolicy.envs.env_adapter import codec_of
 from offpolicy.envs.spaces import describe
 from offpolicy.export.contract import describe_ports
 from offpolicy.export.env_policy import EnvPolicy
-from tests.unit.export.conftest import MakeScene
+from tests.unit.export.conftest import GROUPS, ODD, MakeScene
 
 
 class Stub(gymnasium.Env[Any, Any]):
@@ -41,6 +41,13 @@ def test_it_says_what_goes_in_and_out(make_scene: MakeScene) -> None:
     assert ports["step_s"] == 0.02
     assert ports["unread"] == []
     json.dumps(ports, allow_nan=False)
+
+
+def test_an_actor_of_one_group_takes_that_group_alone(make_scene: MakeScene) -> None:
+    scene = make_scene("sac_group")
+    ports = describe_ports(scene.module, scene.codec, Stub(GROUPS, ODD), "Any-v0")
+    assert [(port["name"], port["shape"]) for port in ports["inputs"]] == [("privileged", ["batch", 2])]
+    assert ports["unread"] == ["obs", "proprio_hist"]
 
 
 def test_units_of_gymnasiums_own_tasks_fit_their_sizes(make_scene: MakeScene) -> None:

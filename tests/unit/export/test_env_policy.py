@@ -52,6 +52,8 @@ def test_a_part_that_the_actor_reads_is_an_input_by_name(make_scene: MakeScene) 
         ("hora_teacher", ["obs", "privileged"]),
         ("hora_student", ["obs", "proprio_hist"]),
         ("appo_group", ["proprio_hist"]),
+        ("sac_group", ["privileged"]),
+        ("flashsac_group", ["obs"]),
     ):
         module = make_scene(kind).module
         assert module.input_names == names

@@ -20,7 +20,7 @@ from offpolicy.export.formats import Runner, check_names, write_onnx, write_torc
 from offpolicy.export.parity import LIMIT, difference, inputs_of
 from tests.unit.export.conftest import KINDS, ODD, MakeScene, Scene
 
-USUAL = ("sac", "appo_multidiscrete", "hora_student")  # the others are nightly
+USUAL = ("sac", "sac_group", "appo_multidiscrete", "hora_student")  # the others are nightly
 
 
 def worst(scene: Scene, run: Runner) -> float:

@@ -112,33 +112,18 @@ class Run:
         self.learner_reports = FakeReports(learner)
         self.collector_reports = FakeReports(CollectorTotals(NO_ACCOUNT, 0, 0, 0.0, 0))
         shared: Any = SimpleNamespace(
-            control=self.control,
-            rings=[],
-            episodes=[self.episodes],
-            collector_reports=[self.collector_reports],
-            evaluator_reports=None,
-            num_ranks=1,
-            learner_reports=self.learner_reports,
-        )
+            control=self.control, rings=[], episodes=[self.episodes], collector_reports=[self.collector_reports],
+            evaluator_reports=None, num_ranks=1, learner_reports=self.learner_reports,
+        )  # fmt: skip
         self.shared, self.cores = shared, FakeCores()
-        self.monitor = self._monitor()
+        self.begin()
 
-    def _monitor(self, *, start_step: int = 0, callbacks: Callbacks | None = None, **tree: Any) -> Monitor:
+    def begin(self, *, start_step: int = 0, callbacks: Callbacks | None = None, **tree: Any) -> None:
         cfg, logger = RunConfig.from_mapping({"log": {"every_s": EVERY_S}, **tree}), self.logger
         clock: Any = lambda: self.now_s  # noqa: E731
         cores: Any = self.cores
         job: Any = SimpleNamespace(cfg=cfg, host=HostInfo(), trace_dir=None, start_step=start_step, restarts=0)
-        return Monitor(job, self.shared, logger, clock, callbacks or Callbacks(), cores)  # type: ignore[arg-type]
-
-    def call(self, callback: Callback) -> None:
-        """Begins again with a callback."""
-        self.monitor = self._monitor(callbacks=Callbacks([callback]))
-
-    def resume_from(self, start_step: int) -> None:
-        self.monitor = self._monitor(start_step=start_step)
-
-    def set_config(self, **tree: Any) -> None:
-        self.monitor = self._monitor(**tree)
+        self.monitor = Monitor(job, self.shared, logger, clock, callbacks or Callbacks(), cores)  # type: ignore[arg-type]
 
     def send(self, role: str, kind: str, **fields: Any) -> None:
         child: Any = SimpleNamespace(name=f"{role} 0", index=0, is_learner=role == "learner", role=role, pid=7)
@@ -158,6 +143,12 @@ class Run:
     def tick(self, now_s: float) -> None:
         self.now_s = now_s
         self.monitor.on_tick()
+
+    def interval(self) -> None:
+        """All sides report when they are asked to."""
+        self.tick(EVERY_S)
+        self.report()
+        self.tick(EVERY_S + 0.1)
 
     def end_episode(self, env_steps: int) -> None:
         self.episodes.append(np.array([EpisodeRecord(env_steps, 0, -1.0, 10, True, False, 1.0)], np.float64))
@@ -226,9 +217,7 @@ def test_the_rest_is_logged_only_if_no_record_holds_it(run: Run) -> None:
     run.report()
     run.monitor.log_rest()
     assert len(run.logger.of("log_interval")) == 1
-    run.tick(EVERY_S)
-    run.report()
-    run.tick(EVERY_S + 0.1)
+    run.interval()
     run.monitor.log_rest()
     assert len(run.logger.of("log_interval")) == 2
 
@@ -244,11 +233,9 @@ def test_a_signal_is_answered_by_the_first_checkpoint_that_began_after_it(run: R
 
 def test_a_resume_that_fails_at_its_start_records_nothing_behind_its_checkpoint(run: Run) -> None:
     """The learner reports when it ends; the collectors have not restored their counters yet."""
-    run.resume_from(400)
+    run.begin(start_step=400)
     run.send("learner", "hello", **LEARNER_HELLO)
-    run.tick(EVERY_S)
-    run.report()
-    run.tick(EVERY_S + 0.1)
+    run.interval()
     run.monitor.log_rest()
     assert run.logger.of("log_interval") == []
     assert run.monitor.snapshot().env_steps == 400
@@ -258,23 +245,21 @@ def test_a_resume_that_fails_at_its_start_records_nothing_behind_its_checkpoint(
 def test_a_resumed_run_records_the_step_of_its_checkpoint_only_with_something_new(
     run: Run, updates: int, has_eval: bool, num_records: int
 ) -> None:
-    run.resume_from(400)
+    run.begin(start_step=400)
     run.send("learner", "hello", **(LEARNER_HELLO | {"updates": 5}))
     run.send("collector", "hello", env_steps=400, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
     run.control.collectors[0][CollectorWord.ENV_STEPS] = 400
     run.learner_updates(updates)
     if has_eval:
         run.send("learner", "eval", **EvalResult(400, -2.0, 0.5, 50.0, 3)._asdict())
-    run.tick(EVERY_S)
-    run.report()
-    run.tick(EVERY_S + 0.1)
+    run.interval()
     run.monitor.log_rest()
     assert run.logger.of("log_interval") == [400] * num_records
 
 
 @pytest.mark.parametrize(("every_min", "requests"), [(0.5, [0, 1, 1, 2]), (0.0, [0, 0, 0, 0])])
 def test_a_checkpoint_is_requested_by_the_clock(run: Run, every_min: float, requests: list[int]) -> None:
-    run.set_config(checkpoint={"every_min": every_min})
+    run.begin(checkpoint={"every_min": every_min})
     seen = []
     for now_s in (29.0, 30.0, 59.0, 60.0):
         run.tick(now_s)
@@ -302,11 +287,9 @@ class Kept(Callback):
 
 def test_callbacks_get_records_evaluations_and_checkpoints_and_their_failure_is_shown(run: Run) -> None:
     kept = Kept()
-    run.call(kept)
+    run.begin(callbacks=Callbacks([kept]))
     run.start()
-    run.tick(EVERY_S)
-    run.report()
-    run.tick(EVERY_S + 0.1)
+    run.interval()
     run.send("learner", "checkpoint", env_steps=200, signals=0)
     run.send("learner", "eval", **EvalResult(10, -2.0, 0.5, 50.0, 3)._asdict())
     run.monitor.log_rest()

@@ -136,6 +136,17 @@ def test_an_environment_without_what_the_student_needs_is_refused() -> None:
     preflight.check_groups(STUDENT, HISTORY)
 
 
+def test_an_actors_group_that_is_not_observed_is_refused_with_those_that_are() -> None:
+    for given in ("history", "obs", "privileged", "all"):
+        preflight.check_groups(config(algo={"actor_input": given}), HISTORY)
+    cfg = config(algo={"name": "td3", "actor_input": "actr"})
+    groups = "but Pendulum-v1 observes the groups obs, privileged, proprio_hist; allowed all or one of these"
+    for spec, words in ((HISTORY, groups), (SPEC, "but Pendulum-v1 observes no groups; allowed all")):
+        with pytest.raises(ConfigError) as caught:
+            preflight.check_groups(cfg, spec)
+        assert caught.value.problems == (f"algo.actor_input: got actr, {words}",)
+
+
 @pytest.mark.promise("run-dir")
 def test_every_change_that_makes_another_experiment_is_named() -> None:
     saved = config(seed=1, algo={"gamma": 0.9}, total_timesteps=5000)
@@ -206,3 +217,28 @@ def test_a_processor_with_another_order_of_stores_is_refused(monkeypatch: pytest
     monkeypatch.setattr(preflight, "processor", lambda: "aarch64")
     with pytest.raises(ConfigError, match="machine: got aarch64, allowed x86_64: the shared-memory rings"):
         preflight.preflight(RunConfig())
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "process"),
+    [
+        ("cuda:0", {}, "learner"),
+        ("cpu", {}, "own"),
+        (None, {}, "own"),
+        ("cuda:0", {"collect": {"mode": "overlap"}}, "own"),
+        ("cuda:0", {"algo": {"name": "appo"}, "runner": {"name": "appo"}}, "own"),
+    ],
+)
+def test_auto_steps_a_batch_on_a_gpu_in_the_learners_process_where_that_is_possible(
+    device: str | None, given: dict[str, Any], process: str
+) -> None:
+    cfg = preflight.with_process(RunConfig.from_mapping(given), device)
+    assert cfg.collect.process == process
+    assert cfg.collects_in_learner == (process == "learner")
+
+
+@pytest.mark.mp
+def test_pictures_of_an_environment_that_draws_none_are_refused_before_the_run() -> None:
+    env = {"id": "", "batch": "offpolicy.envs.toy_batch:PointMasses"}
+    with pytest.raises(ConfigError, match="eval.video: got true, allowed false: .*PointMasses draws no pictures"):
+        preflight.preflight(config(env=env, eval={"video": True}))

@@ -47,9 +47,6 @@ def tree(path: Path) -> list[str]:
     return sorted(str(found.relative_to(path)) for found in path.rglob("*"))
 
 
-# --- fresh
-
-
 def test_a_missing_directory_is_made_with_its_parents_unless_a_run_must_be_there(tmp_path: Path) -> None:
     for resume in ("auto", "never"):
         with RunDir.claim(tmp_path / resume / "run", resume) as claimed:
@@ -60,30 +57,6 @@ def test_a_missing_directory_is_made_with_its_parents_unless_a_run_must_be_there
         with pytest.raises(CheckpointError, match=f"{name} holds no run to resume, and resume=must"):
             RunDir.claim(tmp_path / name, "must")
     assert tree(tmp_path) == before
-
-
-# --- resumed
-
-
-def test_the_newest_checkpoint_is_resumed(run: Path) -> None:
-    for resume in ("auto", "must"):
-        with RunDir.claim(run, resume) as claimed:
-            assert claimed.checkpoint is not None
-            assert (claimed.checkpoint.env_steps, claimed.warnings) == (200, ())
-
-
-def test_a_damaged_checkpoint_is_passed_over_and_named(run: Path) -> None:
-    path = run / "checkpoints" / "step-000000000200" / "state.json"
-    path.write_text(path.read_text().replace("200", "201"))
-    with RunDir.claim(run, "auto") as claimed:
-        assert claimed.checkpoint is not None
-        assert claimed.checkpoint.env_steps == 100
-    assert len(claimed.warnings) == 1
-    assert "step-000000000200/state.json: expected sha256" in claimed.warnings[0]
-    assert claimed.warnings[0].endswith("using step-000000000100 instead")
-
-
-# --- refused
 
 
 @pytest.mark.promise("run-dir")
@@ -103,9 +76,6 @@ def test_when_every_checkpoint_is_damaged_all_are_named(run: Path) -> None:
         RunDir.claim(run, "auto")
     lines = str(caught.value).split("\n")
     assert ["step-000000000200" in lines[0], "step-000000000100" in lines[1], len(lines)] == [True, True, 3]
-
-
-# --- in use
 
 
 @pytest.fixture
@@ -157,9 +127,6 @@ def test_a_start_that_is_stopped_or_refused_leaves_the_run_as_it_was(run: Path) 
     assert (tree(run), (run / LOCK).read_text()) == (before, killed)
 
 
-# --- names
-
-
 def test_the_default_name_holds_algo_env_stamp_and_seed_and_a_number_where_it_is_taken(tmp_path: Path) -> None:
     for env_id, safe in (
         ("Pendulum-v1", "Pendulum-v1"),
@@ -183,9 +150,6 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"allowed a directory: .*file is a file; write run_dir="):
             refuse_file(tmp_path / name)
     refuse_file(tmp_path / "new/run")
-
-
-# --- a run that ended before its first checkpoint
 
 
 @pytest.fixture

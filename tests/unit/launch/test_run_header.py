@@ -45,6 +45,18 @@ def test_a_plain_runs_directory_memory_and_threads() -> None:
     ]
 
 
+def test_updates_are_said_per_env_step_and_per_vector_step() -> None:
+    wide = {"env": {"num_envs": 1024}, "algo": {"utd": 0.00390625}, "replay": {"capacity": 4096}}
+    lines = header(**wide, collect={"process": "learner"})
+    assert "updates: algo.utd=0.00390625 per env step, 4 per vector step of 1,024 environments" in lines
+    assert "single_gpu, alternate: threads learner 3; it collects too" in lines
+
+
+def test_bounds_beyond_what_has_an_effect_are_warned_of() -> None:
+    (warning,) = [line for line in header(spec=replace(SPEC, saturates=True)) if line.startswith("warning")]
+    assert warning.startswith("warning: env.action_bounds are wider than what has an effect")
+
+
 def test_options_that_nothing_reads_are_warned_of_in_one_line() -> None:
     (warning,) = [line for line in header(algo={"clip": 0.3}, collect={"band": 3}) if line.startswith("warning")]
     assert warning == (
@@ -60,11 +72,17 @@ def test_an_environment_without_a_time_limit_is_warned_of() -> None:
     assert "env.kwargs.max_episode_steps=1000" in warning
 
 
+def test_a_number_whose_changes_float32_does_not_hold_is_warned_of_once() -> None:
+    (warning,) = [line for line in header(spec=replace(SPEC, coarse=("obs[1]",))) if line.startswith("warning")]
+    assert warning.startswith("warning: obs[1] of Pendulum-v1 is so large that float32")
+
+
 def test_what_is_special_has_a_line() -> None:
     ranks = {"algo": {"name": "appo"}, "runner": {"name": "appo", "world_size": 2}, "collect": {"num_collectors": 4}}
     host = HostInfo(index=1, num_hosts=2, job="j", attempt=2)
     lines: list[tuple[dict[str, Any], str]] = [
         ({"has_evaluator": True}, "evaluation: beside training, in a process with its own thread"),
+        ({"env": {"id": "a:B-v0"}}, "evaluation: one episode after another; eval.num_envs=10 runs all at once"),
         ({"start_step": 4000}, "resuming at env step 4,000"),
         ({"rejected": ["step-9 is damaged"]}, "warning: step-9 is damaged"),
         ({"host": host, "runner": {"name": "multi_gpu"}}, "host 1 of 2, launched by torchrun as j, restart 2"),

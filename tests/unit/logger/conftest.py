@@ -61,15 +61,11 @@ def make_snapshot() -> MakeSnapshot:
         sums = np.array([value * updates for value in METRICS.values()])
         metrics = MetricTotals(tuple(METRICS), sums, np.full(len(METRICS), float(updates)))
         return Snapshot(
-            wall_s=2.0 + updates * 0.0066,
-            env_steps=steps,
-            iteration=updates,
+            wall_s=2.0 + updates * 0.0066, env_steps=steps, iteration=updates,
             learners=(LearnerTotals(learner, updates, 256 * updates, 256.0 * updates * 500, metrics),),
-            collectors=(CollectorTotals(collector, steps, steps, 0.5 * updates, updates),),
-            replay_rows=steps,
-            replay_capacity=20_000,
-            update_debt=0.0,
-        )
+            collectors=(CollectorTotals(collector, steps, steps, 0.5 * updates, updates),), replay_rows=steps,
+            replay_capacity=20_000, update_debt=0.0,
+        )  # fmt: skip
 
     return make
 

@@ -82,13 +82,11 @@ def test_it_says_what_came_out_and_where_it_is(run: Path, make_snapshot: Any, ev
 
 def test_a_completed_run_offers_more_episodes_and_more_steps(run: Path, make_snapshot: Any) -> None:
     assert commands(printed(summary_of(make_snapshot(1000)))) == [
-        f"offpolicy eval {run} --episodes 20",
-        f"offpolicy play {run} --video x.gif",
-        f"offpolicy explain {run}",
+        f"offpolicy eval {run} --episodes 20", f"offpolicy play {run} --video x.gif", f"offpolicy explain {run}",
         f"offpolicy compare {run.with_name('20261121-090000-s1')} {run}",
         f"offpolicy tensorboard {run.with_name('20261121-090000-s1')} {run}",
         f"offpolicy resume {run} total_timesteps=4000",
-    ]
+    ]  # fmt: skip
 
 
 def test_a_failed_run_shows_the_cause_and_its_log_and_an_interrupted_one_offers_to_go_on(

@@ -79,9 +79,6 @@ def test_a_window_of_a_few_milliseconds_is_not_judged(
     assert (verdict_of(before, now, header) is not None) is is_judged
 
 
-# -- what a window holds is the evidence of the right side ------------------------------------------------------------
-
-
 def moved(account: Account | None, source: str, target: str, ms: int) -> Account:
     """The account with so many milliseconds in another phase."""
     phases_ns = dict(account.phases_ns)
@@ -147,15 +144,14 @@ def test_resets_are_judged_by_their_part_of_the_env_steps(make_snapshot: MakeSna
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "label"),
-    [(0, 450, "learner(train: launch-bound 92%)"), (500, 500, "learner(train 92%)")],
+    ("before", "after", "label"), [(0, 450, "learner(train: launch-bound 92%)"), (500, 500, "learner(train 92%)")]
 )
 def test_launches_are_judged_by_the_iterations_of_the_window(
     make_snapshot: MakeSnapshot, header: RunHeader, before: int, after: int, label: str
 ) -> None:
     readings = []
     for iterations, launch_bound in ((500, before), (1000, after)):
-        device = DeviceTotals(*[0] * 4, iterations=iterations, launch_bound=launch_bound, dropped=0)
+        device = DeviceTotals(*[0] * 5, iterations=iterations, launch_bound=launch_bound, dropped=0)
         snapshot = make_snapshot(iterations)
         readings.append(replace(snapshot, learners=(replace(snapshot.learners[0], device=device),)))
     assert label_of(*readings, header) == label

@@ -79,12 +79,6 @@ def test_a_record_holds_neither_nan_nor_none(make_snapshot: Any, header: RunHead
     json.dumps(record, allow_nan=False)
 
 
-def test_rates_are_of_all_hosts(make_snapshot: Any, header: RunHeader) -> None:
-    three = dataclasses.replace(header, num_hosts=3)
-    record = record_between(make_snapshot(500), make_snapshot(1000), three)
-    assert record["perf/steps_per_sec"] == pytest.approx(3 * 1000 / 6.6)
-
-
 def longer(account: Account, phase: str, seconds: int) -> Account:
     extra_ns = seconds * 1_000_000_000
     phases_ns = {**account.phases_ns, phase: account.phases_ns[phase] + extra_ns}

@@ -64,14 +64,6 @@ def test_a_sink_that_cannot_be_opened_is_left_out_with_a_warning(tmp_path: Path,
     assert warning.startswith("warning: metrics.jsonl is disabled for the rest of the run: FileNotFoundError")
 
 
-def test_a_record_is_in_the_file_as_soon_as_it_is_written_and_once_per_env_step(tmp_path: Path) -> None:
-    sink = JsonlSink(tmp_path, None)
-    sink.write({"env_steps": 10, "perf/bottleneck": "learner(train 90%)"})
-    sink.write({"env_steps": 10, "perf/bottleneck": "learner(train 94%)"})
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"env_steps": 10, "perf/bottleneck": "learner(train 94%)"}\n'
-    sink.close()
-
-
 def test_an_episode_leaves_out_an_unknown_success(tmp_path: Path) -> None:
     sink = JsonlSink(tmp_path, None)
     for success in (float("nan"), float("inf"), 1.0):

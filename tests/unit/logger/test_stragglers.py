@@ -116,8 +116,6 @@ def test_the_verdict_names_the_rank_that_rank_0_waits_for(header: RunHeader, mak
     assert ("rank 1 arrives 40.0 ms late, in 100% of the iterations" in verdict.reason) is bool(late)
 
 
-# -- simulated ranks --------------------------------------------------------------------------------------------------
-
 ITERATIONS, WORK_MS = 200, 8.0  # of a record of two seconds
 
 

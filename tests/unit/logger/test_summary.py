@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from offpolicy.errors import ConfigError
-from offpolicy.logger.end_screen import end_screen
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary, write_summary
 from offpolicy.runs import known_summary, read_summary
@@ -26,6 +24,7 @@ from offpolicy.types import (
     Snapshot,
 )
 from tests.unit.logger.conftest import evaluated
+from tests.unit.logger.test_end_screen import printed
 
 HEADER = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="alternate", total_timesteps=2000)
 RESULT = RunResult(status="completed", exit_code=0, reason="2,000 env steps done")
@@ -38,20 +37,13 @@ def summary_of(
     return build_summary(snapshot, header, dataclasses.replace(RESULT, **result), baseline=baseline)
 
 
-def printed(summary: dict[str, Any], width: int = 80) -> list[str]:
-    console = Console(width=width, color_system=None)
-    with console.capture() as capture:
-        console.print(end_screen(summary, Path("runs/mine")))
-    return capture.get().rstrip("\n").split("\n")
-
-
 @pytest.mark.promise("summary")
 def test_the_summary_has_exactly_the_documented_keys(make_snapshot: Any, evaluation: EvalResult) -> None:
     summary = summary_of(make_snapshot(1000), last_eval=evaluation)
     assert list(summary) == [
-        "status", "exit_code", "reason", "env_steps", "from_env_step", "updates", "restarts", "learner_restarts",
-        "wall_s", "warmup_s", "eval", "rollout", "timing", "learning", "pipeline", "cores", "rates", "bottleneck",
-        "mode", "threads", "kernels", "products", "versions", "hardware",
+        "status", "exit_code", "reason", "env_steps", "from_env_step", "not_learnt_from", "updates", "restarts",
+        "learner_restarts", "wall_s", "warmup_s", "eval", "rollout", "timing", "learning", "pipeline", "cores", "rates",
+        "bottleneck", "mode", "threads", "kernels", "products", "versions", "hardware",
     ]  # fmt: skip
     assert summary["eval"] == {"mean_reward": -150.25, "std_reward": 80.5, "episodes": 10}
     assert list(summary["timing"]) == ["learner", "collector"]
@@ -78,7 +70,7 @@ def test_the_phases_are_the_frozen_ones_and_the_warmup(make_snapshot: Any) -> No
     timing = summary_of(make_snapshot(1000))["timing"]
     assert list(timing["learner"]["phases_s"]) == [
         "collector_wait", "replay_batch_wait", "replay_sample", "h2d", "rank_barrier", "sync_coordination", "train",
-        "param_sync", "weight_publish", "evaluation", "checkpoint", "log", "warmup",
+        "param_sync", "weight_publish", "collect", "evaluation", "checkpoint", "log", "warmup",
     ]  # fmt: skip
     assert list(timing["collector"]["phases_s"]) == [
         "weight_apply", "action_select", "env_step", "replay_write", "handshake", "learner_wait", "snapshot",
@@ -124,7 +116,7 @@ def waiting(snapshot: Snapshot, *waits_ns: int) -> Snapshot:
 def test_the_end_screen_names_the_straggler(make_snapshot: Any) -> None:
     lines = printed(summary_of(waiting(make_snapshot(1000), 3_000_000_000, 100_000_000)))
     shown = "ranks       2: barrier 0.1/1.6/3.0 s (min/mean/max), rank 1 late 2.9 ms (100%)"
-    assert shown in [line.rstrip() for line in lines]
+    assert shown in lines
     assert max(map(len, lines)) <= 80
     assert "barrier" not in "".join(printed(summary_of(make_snapshot(1000))))
 
@@ -156,7 +148,7 @@ def test_a_crash_before_the_first_report_still_has_a_summary() -> None:
     assert summary["bottleneck"]["verdict"] == "warming up"
     json.dumps(summary, allow_nan=False)
     assert printed(summary)[0].startswith("failed after 0 env steps, 0 updates, 0:00")
-    assert printed(summary)[1].rstrip() == "because     learner 0: no such device"
+    assert printed(summary)[1] == "because     learner 0: no such device"
 
 
 def test_a_resumed_run_that_ends_before_its_first_report_still_has_a_summary(make_snapshot: Any) -> None:
@@ -165,6 +157,20 @@ def test_a_resumed_run_that_ends_before_its_first_report_still_has_a_summary(mak
     summary = summary_of(dataclasses.replace(continued, learners=(), collectors=()), continued, status="interrupted")
     assert (summary["env_steps"], summary["updates"]) == (continued.env_steps, continued.learners[0].updates)
     assert summary["updates"] > 0
+
+
+def test_what_appo_has_collected_and_not_learnt_from_is_named(make_snapshot: Any) -> None:
+    """Rows of a replay may be drawn by any later update; a rollout is learnt from once or never."""
+    header, (rank,) = dataclasses.replace(HEADER, algo="appo"), make_snapshot(100).learners
+    ranks = tuple(dataclasses.replace(rank, samples=samples) for samples in (300, 340))
+    start = dataclasses.replace(make_snapshot(20), env_steps=200, learners=())
+    snapshot = dataclasses.replace(make_snapshot(100), env_steps=1664, learners=ranks)
+    summary = build_summary(snapshot, header, RESULT, start=start)
+    assert (summary["env_steps"], summary["not_learnt_from"]) == (1664, 824)
+    assert printed(summary)[0].startswith("completed after 1,664 env steps (824 not learnt from), 100 updates, ")
+    replay = build_summary(snapshot, HEADER, RESULT, start=start)
+    assert replay["not_learnt_from"] is None
+    assert printed(replay)[0].startswith("completed after 1,664 env steps, 100 updates, ")
 
 
 def test_how_and_how_far_the_run_ran_is_in_the_summary(make_snapshot: Any) -> None:

@@ -10,15 +10,7 @@ import pytest
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.timing_keys import Window, core_keys, device_keys, evaluator_keys
 from offpolicy.timing.phases import CoreClass, EvaluatorPhase, LearnerPhase
-from offpolicy.types import (
-    NO_COUNTERS,
-    Account,
-    CoreTotals,
-    DeviceTotals,
-    EvaluatorTotals,
-    SchedulerStats,
-    Snapshot,
-)
+from offpolicy.types import NO_COUNTERS, Account, CoreTotals, DeviceTotals, EvaluatorTotals, SchedulerStats, Snapshot
 from tests.unit.logger.conftest import MakeSnapshot, record_between
 
 MS = 1_000_000
@@ -26,7 +18,7 @@ MS = 1_000_000
 
 def on_device(snapshot: Snapshot, updates: int, dropped: int) -> Snapshot:
     """Of 6.6 ms per iteration: 4 ms of train, 0.5 ms of exposed copies, 2 ms of hidden ones; 3 of 10 launch-bound."""
-    spans_ns = updates * 4 * MS, updates * MS // 2, updates * 2 * MS, updates * MS // 4
+    spans_ns = updates * 4 * MS, updates * MS // 2, updates * 2 * MS, updates * MS // 4, updates * MS // 8
     totals = DeviceTotals(*spans_ns, iterations=updates, launch_bound=updates * 3 // 10, dropped=dropped)
     return replace(snapshot, learners=(replace(snapshot.learners[0], device=totals),))
 
@@ -39,7 +31,8 @@ def test_times_are_means_of_the_window_per_iteration(make_snapshot: Any) -> None
         "device/h2d_ms": 0.5,
         "device/h2d_hidden_ms": 2.0,
         "device/sample_ms": 0.25,
-        "device/busy_share": pytest.approx(4.75 / 6.6),  # hidden copies run behind an update
+        "device/collect_ms": 0.125,
+        "device/busy_share": pytest.approx(4.875 / 6.6),  # hidden copies run behind an update
         "device/launch_bound": pytest.approx(0.3),
         "device/dropped": 2,
     }
@@ -71,9 +64,6 @@ def test_an_evaluator_adds_its_keys_and_changes_no_other(make_snapshot: MakeSnap
     records = [record_between(make_snapshot(500), now, header) for now in (alone, beside)]
     assert not [key for key in records[0] if "evaluator" in key]
     assert {key: value for key, value in records[1].items() if "evaluator" not in key} == records[0]
-
-
-# -- cores ------------------------------------------------------------------------------------------------------------
 
 
 def cores(wall_ms: int, **classes_ms: int) -> CoreTotals:

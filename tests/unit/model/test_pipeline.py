@@ -25,9 +25,6 @@ def rates_of(snapshots: list[Snapshot], mode: str) -> list[Rates]:
     return [window.rates(snapshot, mode, 1) for snapshot in snapshots]
 
 
-# -- the formulas -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.promise("verdict-right", "rates-from-counters")
 @pytest.mark.parametrize("mode", LEAD)
 def test_every_rate_of_a_known_pipeline_is_exact(mode: str) -> None:
@@ -40,8 +37,6 @@ def test_every_rate_of_a_known_pipeline_is_exact(mode: str) -> None:
         assert rates.utd == pytest.approx(1.0, rel=1e-9)
         assert rates.predicted_steps_per_sec == pytest.approx(THRU[mode], rel=1e-9)
 
-
-# -- arrivals in bursts -----------------------------------------------------------------------------------------------
 
 RATE = 8.0
 BURSTS = [(2, 0.25), (8, 1.0), (24, 3.0), (48, 6.0), (72, 9.0), (96, 12.0)]  # env steps at once, every so many seconds
@@ -69,9 +64,6 @@ def test_bursts_bias_no_rate(burst: int, period_s: float, mode: str) -> None:
         assert rates.predicted_steps_per_sec == pytest.approx(RATE, rel=NEAR)
 
 
-# -- the window -------------------------------------------------------------------------------------------------------
-
-
 def reported(arrivals: int, wall_ms: int) -> Snapshot:
     """Both sides have made so many steps and updates in that time since the warm-up."""
     step, update = ({phase: wall_ms * MS} for phase in ("env_step", "train"))
@@ -86,9 +78,6 @@ def test_a_window_is_stretched_only_where_it_holds_few_arrivals(arrivals: int, p
         window.rates(reported(number, wall_ms), "free", 1)
     found = window.rates(reported(30 + arrivals, 3000), "free", 1)
     assert (found.steps_per_sec, found.updates_per_sec) == (per_sec, per_sec)
-
-
-# -- held up by the other side ----------------------------------------------------------------------------------------
 
 
 def test_the_collectors_capacity_survives_a_learner_that_holds_it_up() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from offpolicy.model.rates import compute_rates
 from offpolicy.model.windows import of_iterations
-from offpolicy.timing.phases import LEARNER_PERIODIC, LearnerPhase
+from offpolicy.timing.phases import FOR_COLLECTORS, LEARNER_PERIODIC, LearnerPhase
 from offpolicy.types import NO_ACCOUNT, CollectorTotals
 from tests.unit.model.readings import account, collector, cooled, snapshot
 
@@ -56,7 +56,7 @@ def test_rates_of_several_hosts_are_those_of_this_host_times_their_number(is_tim
 
 
 def test_learner_capacity_is_of_every_phase_of_work_without_waits_for_collectors_and_periodic_work() -> None:
-    pauses = {LearnerPhase.COLLECTOR_WAIT, LearnerPhase.SYNC_COORDINATION, *LEARNER_PERIODIC}
+    pauses = {*FOR_COLLECTORS, *LEARNER_PERIODIC}
     before = snapshot(0.0, account(0.0), 0, collector(NO_ACCOUNT, 0))
     for phase in set(LearnerPhase) - {LearnerPhase.TRAIN, LearnerPhase.OTHER}:
         learner = account(10.0, train=2.0, **{phase: 8.0})

@@ -112,8 +112,6 @@ def test_sides_that_vary_are_predicted_below_the_lesser_capacity() -> None:
     assert predicted_steps_per_sec("overlap", learner, [CollectorWindow(None, 1, 1, 1)], 125.0) is None
 
 
-# -- what a change would bring -----------------------------------------------------------------------------------------
-
 # Two collectors of 8 ms per env step: I = 250. The learner takes 10 ms: T = 100.
 COLLECTOR_S = {CollectorPhase.ENV_STEP: 0.006, CollectorPhase.ACTION_SELECT: 0.002}
 REPLAY = Options(has_replay=True, updates=4.0, most_updates=64, epochs=2, may_add_collector=True)
@@ -134,9 +132,6 @@ def test_the_costs_of_an_account_are_its_shares_of_the_measured_capacities() -> 
     found = pipeline_of(collector, learner, Capacities(250.0, 100.0), 2, "overlap")
     assert found.collector_s == pytest.approx({"env_step": 0.006, "action_select": 0.002})
     assert found.learner_s == pytest.approx({"train": 0.008, "replay_sample": 0.001, "weight_publish": 0.001})
-
-
-# -- the waterfall ----------------------------------------------------------------------------------------------------
 
 
 def test_waits_of_the_slower_learner_add_up() -> None:

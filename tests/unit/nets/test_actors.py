@@ -9,12 +9,7 @@ from torch import Tensor
 from offpolicy.algos.registry import make_policy
 from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actor_critic import make_actor_critic
-from offpolicy.nets.actors import (
-    DeterministicActor,
-    SoftmaxActor,
-    SquashedGaussianActor,
-    squashed_gaussian_log_prob,
-)
+from offpolicy.nets.actors import DeterministicActor, SoftmaxActor, SquashedGaussianActor, squashed_gaussian_log_prob
 from offpolicy.types import SpaceSpec
 
 

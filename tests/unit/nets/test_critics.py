@@ -13,10 +13,7 @@ from offpolicy.config.algorithms import AlgoConfig
 from offpolicy.nets.actor_critic import CategoricalActor, GaussianActor
 from offpolicy.nets.critics import DiscreteTwinCritic, make_critic
 from offpolicy.nets.mlp import mlp, orthogonal_
-from offpolicy.nets.normalizer import (
-    ObsNormalizer,
-    block_moments,
-)
+from offpolicy.nets.normalizer import ObsNormalizer, block_moments
 from offpolicy.nets.policy import Policy
 from offpolicy.types import SpaceSpec
 

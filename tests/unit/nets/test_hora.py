@@ -19,14 +19,9 @@ def spec_of(*keys: str, num_actions: int = 0) -> SpaceSpec:
     """Observations of these groups in this order."""
     action_dim = 1 if num_actions else 2
     return SpaceSpec(
-        obs_dim=57,
-        action_dim=action_dim,
-        action_low=(-1.0,) * action_dim,
-        action_high=(1.0,) * action_dim,
-        obs_keys=keys,
-        obs_shapes=tuple(SHAPES[key] for key in keys),
-        num_actions=num_actions,
-    )
+        obs_dim=57, action_dim=action_dim, action_low=(-1.0,) * action_dim, action_high=(1.0,) * action_dim,
+        obs_keys=keys, obs_shapes=tuple(SHAPES[key] for key in keys), num_actions=num_actions,
+    )  # fmt: skip
 
 
 SPEC = spec_of("obs", "privileged", "proprio_hist")

@@ -69,16 +69,9 @@ class Stage:
         self._entered = ExitStack()
         signals = self._entered.enter_context(signals_kept())
         config = SupervisorConfig(
-            NO_SERVER,
-            signals,
-            2,
-            STOP_TIMEOUT_S,
-            STEP_TIMEOUT_S,
-            lambda: self.now_s,
-            self.restarts,
-            num_hosts=2,
+            NO_SERVER, signals, 2, STOP_TIMEOUT_S, STEP_TIMEOUT_S, lambda: self.now_s, self.restarts, num_hosts=2,
             **limits,
-        )
+        )  # fmt: skip
         self.messages: list[tuple[str, Any]] = []
         self.supervisor = Supervisor(
             self.control, (self.event,), config, lambda child, message: self.messages.append((child.name, message))
@@ -116,10 +109,7 @@ class Stage:
         self.processes[name].exit(code)
 
     def run(
-        self,
-        script: dict[int, Any] | None = None,
-        tick_s: float = 1.0,
-        on_signal: Callable[[], None] = lambda: None,
+        self, script: dict[int, Any] | None = None, tick_s: float = 1.0, on_signal: Callable[[], None] = lambda: None
     ) -> Failure | None:
         """Runs until all children have exited; `script` has a call by tick."""
         ticks = iter(range(100_000))
@@ -159,7 +149,7 @@ def exit_of(stage: Stage, name: str, code: int = 0) -> Any:
 
 
 def wait_until(is_true: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 20.0
+    deadline_s = time.monotonic() + 90.0
     while not is_true():
         assert time.monotonic() < deadline_s
         time.sleep(0.02)

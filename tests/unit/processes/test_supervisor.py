@@ -88,9 +88,6 @@ def test_leaving_the_context_kills_what_is_left_and_restores_the_handlers() -> N
     assert signal.getsignal(signal.SIGTERM) == handler
 
 
-# -- failures ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.promise("last-words")
 def test_failure_names_the_child_its_error_and_the_env_steps_of_all_hosts() -> None:
     with Stage("learner-0", "collector-1") as stage:
@@ -125,9 +122,6 @@ def test_a_consequence_is_replaced_by_its_cause_and_never_replaces_it(first: str
         stage.crash(first, messages[first])
         failure = stage.run_to_failure({2: lambda: stage.crash(second, messages[second])})
     assert (failure.index, failure.is_consequence) == (1, False)
-
-
-# -- the deadline of a stop -------------------------------------------------------------------------------------------
 
 
 def test_a_stop_that_takes_too_long_kills_all_and_is_a_hang() -> None:

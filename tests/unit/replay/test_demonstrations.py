@@ -21,13 +21,9 @@ def arrays(count: int = 4, **changes: Any) -> dict[str, Any]:
     """Transitions whose observations encode their row; the second and the last end an episode."""
     obs = np.arange(count, dtype=np.float64)[:, None].repeat(2, axis=1)
     given = {
-        "obs": obs,
-        "action": np.tile([0.0, 0.5], (count, 1)),
-        "reward": np.arange(count, dtype=np.float64),
-        "next_obs": obs + 1,
-        "terminated": np.arange(count) == 1,
-        "truncated": np.arange(count) == count - 1,
-    }
+        "obs": obs, "action": np.tile([0.0, 0.5], (count, 1)), "reward": np.arange(count, dtype=np.float64),
+        "next_obs": obs + 1, "terminated": np.arange(count) == 1, "truncated": np.arange(count) == count - 1,
+    }  # fmt: skip
     return {name: value for name, value in (given | changes).items() if value is not None}
 
 
@@ -141,12 +137,10 @@ def episode(length: int, start: float, observations: Any = None) -> SimpleNamesp
     """As `minari.EpisodeData`: one observation more than actions."""
     obs = start + np.arange(length + 1)[:, None].repeat(2, axis=1)
     return SimpleNamespace(
-        observations=obs if observations is None else observations,
-        actions=np.full((length, 1), 1.0),
-        rewards=np.ones(length),
-        terminations=np.zeros(length, np.bool_),
+        observations=obs if observations is None else observations, actions=np.full((length, 1), 1.0),
+        rewards=np.ones(length), terminations=np.zeros(length, np.bool_),
         truncations=np.arange(length) == length - 1,
-    )
+    )  # fmt: skip
 
 
 @pytest.fixture

@@ -87,9 +87,7 @@ def make_source(*rings: ReplayRing, device: torch.device = CPU, **options: Any) 
 
 
 @pytest.mark.parametrize("device", [CPU, gpu])
-def test_an_iteration_takes_the_updates_that_are_due_and_a_resumed_source_goes_on(
-    device: torch.device,
-) -> None:
+def test_an_iteration_takes_the_updates_that_are_due_and_a_resumed_source_goes_on(device: torch.device) -> None:
     ring = numbered_ring(16, 12)
     source = make_source(ring, device=device)
     sampled = source.sample()

@@ -138,9 +138,6 @@ def test_a_process_that_ended_keeps_its_time_and_the_one_that_waited_for_it_does
     assert milliseconds(host.read(idle_ms=0))["env_workers"] == 450
 
 
-# -- quotas -----------------------------------------------------------------------------------------------------------
-
-
 def quota(directory: Path, cores: float, used_ms: int) -> CpuQuota:
     directory.mkdir(exist_ok=True)
     (directory / "cpu.stat").write_text(f"usage_usec {used_ms * 1000}\nuser_usec 5\n")
@@ -156,9 +153,6 @@ def test_the_capacity_is_the_quota_what_it_leaves_is_idle_and_others_of_the_grou
     assert milliseconds(totals) == {"learner": 900, "idle": 600}
     quota(tmp_path / "group", 1.5, 2900)
     assert milliseconds(host.read(idle_ms=1500)) == {"learner": 900, "others": 1500, "idle": 600}  # idle, and forbidden
-
-
-# -- this machine -----------------------------------------------------------------------------------------------------
 
 
 def test_on_this_machine_our_own_work_is_that_of_the_supervisor() -> None:

@@ -23,7 +23,7 @@ from offpolicy.timing.trace_writer import TraceTrack, create_tracks, open_track
 from offpolicy.types import DeviceTotals
 from tests.simulated_device import CUDA, MS, SimulatedDevice
 
-TRAIN, H2D, SAMPLE = DeviceSpan.TRAIN, DeviceSpan.H2D, DeviceSpan.SAMPLE
+TRAIN, H2D, SAMPLE, COLLECT = DeviceSpan.TRAIN, DeviceSpan.H2D, DeviceSpan.SAMPLE, DeviceSpan.COLLECT
 
 
 def new_event() -> CudaEvent:
@@ -61,9 +61,11 @@ class Iterations:
         self.timer.end_update()  # of the warm-up
         self.ledger.end_warmup()
 
-    def run(self, train_ns: int, launch_ns: int = 0, copy_ns: int = 0, sample_ns: int = 0) -> None:
-        """Rows are drawn and copied on the device, updates launched in `launch_ns`, and everything is waited for."""
+    def run(self, train_ns: int, launch_ns: int = 0, copy_ns: int = 0, sample_ns: int = 0, collect_ns: int = 0) -> None:
+        """The device collects, draws rows, copies them and trains, launched in `launch_ns`; all is waited for."""
         phase, span = self.ledger.phase, self.timer.span
+        with phase(LearnerPhase.COLLECT), span(COLLECT):
+            self.device.work(collect_ns)
         with phase(LearnerPhase.REPLAY_SAMPLE), span(SAMPLE):
             self.device.work(sample_ns)
         with phase(LearnerPhase.H2D), span(H2D):
@@ -87,7 +89,7 @@ def test_updates_copies_and_draws_are_timed_on_the_device(device: SimulatedDevic
     for _ in range(3):
         iterations.run(train_ns=5 * MS, launch_ns=2 * MS, copy_ns=MS // 4, sample_ns=MS)
     assert iterations.timer.totals() == DeviceTotals(
-        15 * MS, 3 * MS // 4, 0, 3 * MS, iterations=3, launch_bound=0, dropped=0
+        15 * MS, 3 * MS // 4, 0, 3 * MS, 0, iterations=3, launch_bound=0, dropped=0
     )
 
 
@@ -122,20 +124,25 @@ def test_timing_waits_only_where_the_loop_waits(device: SimulatedDevice) -> None
 
 
 @pytest.mark.promise("account-true")
-@pytest.mark.parametrize("part", ["sample", "copy", "train"])
+@pytest.mark.parametrize("part", ["collect", "sample", "copy", "train"])
 def test_a_delay_on_the_device_is_a_delay_of_its_phase_and_of_no_other(part: str) -> None:
-    """Two milliseconds of launches run beside draws and copies; 4 ms more of one of them are 4 ms more of its phase."""
-    phases = {"sample": LearnerPhase.REPLAY_SAMPLE, "copy": LearnerPhase.H2D, "train": LearnerPhase.TRAIN}
+    """Launches run beside the first 2 ms of collecting; 4 ms more of one part are 4 ms more of its phase."""
+    phases = {
+        "collect": LearnerPhase.COLLECT,
+        "sample": LearnerPhase.REPLAY_SAMPLE,
+        "copy": LearnerPhase.H2D,
+        "train": LearnerPhase.TRAIN,
+    }
     spent = []
     for more_ns in (0, 4 * MS):
         with pytest.MonkeyPatch.context() as patch, SimulatedDevice().installed(patch) as device:
             iterations = Iterations(device)
-            lengths = {"sample_ns": 3 * MS, "copy_ns": MS, "train_ns": 10 * MS}
+            lengths = {"collect_ns": 3 * MS, "sample_ns": MS, "copy_ns": MS, "train_ns": 10 * MS}
             lengths[f"{part}_ns"] += more_ns
             iterations.run(launch_ns=2 * MS, **lengths)
             spent.append(dict(zip(phases, iterations.phases_ms(*phases.values()), strict=True)))
-    # Before the wait of 12 ms the host has launched for 2 ms, behind which the device drew rows.
-    assert spent[0] == {"sample": 1.0, "copy": 1.0, "train": 12.0}
+    # Before the wait of 12 ms the host has launched for 2 ms, in which the device collected.
+    assert spent[0] == {"collect": 1.0, "sample": 1.0, "copy": 1.0, "train": 12.0}
     assert spent[1] == {**spent[0], part: spent[0][part] + 4.0}
 
 

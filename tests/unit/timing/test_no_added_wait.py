@@ -23,13 +23,10 @@ from offpolicy.types import Batch, Batches, Rollouts, SpaceSpec
 SPEC = SpaceSpec(3, 2, (-1.0,) * 2, (1.0,) * 2)
 NUM_ITERATIONS = 12
 WAITS = {
-    "item": (torch.Tensor, "item"),
-    "tolist": (torch.Tensor, "tolist"),
-    "cpu": (torch.Tensor, "cpu"),
-    "device": (torch.cuda, "synchronize"),
-    "event": (torch.cuda.Event, "synchronize"),
+    "item": (torch.Tensor, "item"), "tolist": (torch.Tensor, "tolist"), "cpu": (torch.Tensor, "cpu"),
+    "device": (torch.cuda, "synchronize"), "event": (torch.cuda.Event, "synchronize"),
     "stream": (torch.cuda.Stream, "synchronize"),
-}
+}  # fmt: skip
 
 
 class Event:

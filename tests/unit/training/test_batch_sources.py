@@ -12,12 +12,7 @@ from offpolicy.replay.prefetch_source import PrefetchSource
 from offpolicy.replay.rate_limiter import LearningStart
 from offpolicy.replay.replay_source import ReplaySource
 from offpolicy.replay.resident_source import ResidentSource
-from offpolicy.training.batch_sources import (
-    Replay,
-    configured_source,
-    demonstrations,
-    rollout_source,
-)
+from offpolicy.training.batch_sources import Replay, configured_source, demonstrations, rollout_source
 from offpolicy.training.rank import Rank
 from offpolicy.training.resume import TrainingStart
 from offpolicy.types import MetricTotals
@@ -74,11 +69,7 @@ def test_a_rank_learns_from_the_rollouts_of_its_own_collectors(make_rank: MakeRa
 
 
 def test_rank_0_answers_for_all_that_was_learnt_before(make_rank: MakeRank) -> None:
-    tree = {
-        "algo": {"name": "appo"},
-        "runner": {"name": "appo", "world_size": 2},
-        "collect": {"num_collectors": 2},
-    }
+    tree = {"algo": {"name": "appo"}, "runner": {"name": "appo", "world_size": 2}, "collect": {"num_collectors": 2}}
     ranks = [make_rank(index=index, start_step=40, **tree) for index in (0, 1)]
     sources = [rollout_source(rank, FakeWorld(2)) for rank in ranks]
     assert [source.random_state() for source in sources] == [{"learnt": 40}, {"learnt": 0}]

@@ -70,16 +70,26 @@ class SaveWorld(FakeWorld):
         super().__init__(2, lambda own: [own.copy() if len(own) == 3 else np.array([next(said)])])
 
 
-def checkpointer(rank: Rank, world: FakeWorld) -> tuple[Checkpointer, FakeState]:
+def checkpointer(rank: Rank, world: FakeWorld | None = None) -> tuple[FakeWorld, Checkpointer, FakeState]:
+    """With the env steps of a last save, 50."""
+    world = world or FakeWorld()
     state: Any = FakeState(rank, world)
     leave_snapshots(rank)
-    return Checkpointer(state, lambda: 30), state
+    world.env_steps = 50
+    return world, Checkpointer(state, lambda: 30), state
 
 
 def saving_every_100(make_rank: MakeRank) -> tuple[Rank, FakeWorld, Checkpointer, FakeState]:
-    rank, world = make_rank(), FakeWorld()
+    rank = make_rank()
     object.__setattr__(rank.cfg.checkpoint, "every", 100)
-    return rank, world, *checkpointer(rank, world)
+    return rank, *checkpointer(rank)
+
+
+def last_saved(rank: Rank, saver: Checkpointer, *, is_complete: bool) -> set[str]:
+    """The files of the last save, after which no part of it is left."""
+    saver.run_last(is_complete=is_complete)
+    assert list(Path(rank.job.run_dir).glob(f"{SNAPSHOT_DIR}*")) == []
+    return {path.name for path in (Path(rank.job.run_dir) / CHECKPOINTS).glob("step-000000000050/*")}
 
 
 def go_on(saver: Checkpointer, world: FakeWorld) -> None:
@@ -91,9 +101,7 @@ def go_on(saver: Checkpointer, world: FakeWorld) -> None:
 
 def fail_to_save(rank: Rank, *votes: float) -> None:
     """The last save, at env step 50, of a rank whose `peer` fails."""
-    world = SaveWorld(*votes)
-    saver, _ = checkpointer(rank, world)
-    world.env_steps = 50
+    _, saver, _ = checkpointer(rank, SaveWorld(*votes))
     with pytest.raises(PeerSaveError):
         saver.run_last(is_complete=True)
 
@@ -150,29 +158,25 @@ def test_the_last_one_is_saved_again_only_with_something_new_in_it(
 
 @pytest.mark.promise("nan-never-trained")
 def test_networks_that_have_diverged_are_not_saved(make_rank: MakeRank) -> None:
-    rank, world = make_rank(), FakeWorld()
-    saver, state = checkpointer(rank, world)
-    world.env_steps, state.has_diverged = 50, True
+    rank = make_rank()
+    _, saver, state = checkpointer(rank)
+    state.has_diverged = True
     with pytest.raises(NumericsError):
         saver.run_last(is_complete=True)
     assert saved(rank) == []
 
 
 def test_a_checkpoint_holds_the_collectors_parts_and_leaves_none_behind(make_rank: MakeRank) -> None:
-    rank, world = make_rank(collect={"num_collectors": 2}), FakeWorld()
-    saver, _ = checkpointer(rank, world)
-    world.env_steps = 50
-    saver.run_last(is_complete=True)
-    names = {path.name for path in (Path(rank.job.run_dir) / CHECKPOINTS / "step-000000000050").iterdir()}
+    rank = make_rank(collect={"num_collectors": 2})
+    _, saver, _ = checkpointer(rank)
+    names = last_saved(rank, saver, is_complete=True)
     assert {"collector-0.json", "collector-1.json", "rank-0.json", "state.json"} <= names
-    assert list(Path(rank.job.run_dir).glob(f"{SNAPSHOT_DIR}*")) == []
 
 
 def test_a_collector_that_could_not_save_is_named_with_what_the_disk_refused(make_rank: MakeRank) -> None:
-    rank, world = make_rank(collect={"num_collectors": 2}), FakeWorld()
-    saver, _ = checkpointer(rank, world)
+    rank = make_rank(collect={"num_collectors": 2})
+    _, saver, _ = checkpointer(rank)
     rank.control.collectors[1][CollectorWord.SNAPSHOT_ERRNO] = errno.ENOSPC
-    world.env_steps = 50
     with pytest.raises(SaveError, match="collector-1 could not save its part: No space left on device"):
         saver.run_last(is_complete=True)
     assert saved(rank) == []
@@ -239,7 +243,7 @@ def test_a_checkpoint_that_rank_0_could_not_make_is_replaced_by_the_next_on_the_
     """They kept one more at each try, which then counted among those to keep, although no other host had it."""
     rank = make_rank(host=HostInfo(index=1, num_hosts=2))
     world = SaveWorld(*(vote for _, is_made in saves for vote in (0, 1, 0, 0, 0, not is_made)))
-    saver, _ = checkpointer(rank, world)
+    _, saver, _ = checkpointer(rank, world)
     found = []
     for world.env_steps, _ in saves:
         leave_snapshots(rank)
@@ -256,7 +260,7 @@ def test_what_another_host_lacked_before_a_restart_is_none_of_those_to_keep(make
         with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps, retires=False) as draft:
             draft.add_json("state", {})
     world = FakeWorld(2, lambda own: [np.zeros_like(own)])
-    saver, _ = checkpointer(rank, world)
+    _, saver, _ = checkpointer(rank, world)
     found = []
     for world.env_steps in (150, 170, 210):
         leave_snapshots(rank)
@@ -266,27 +270,22 @@ def test_what_another_host_lacked_before_a_restart_is_none_of_those_to_keep(make
 
 
 def test_collectors_that_never_started_leave_the_old_checkpoint_the_newest(make_rank: MakeRank) -> None:
-    rank, world = make_rank(start_step=50), FakeWorld()
-    saver, state = checkpointer(rank, world)
+    rank = make_rank(start_step=50)
+    _, saver, state = checkpointer(rank)
     rank.gate.has_snapshot = False  # type: ignore[attr-defined]  # a fake gate
-    world.env_steps = 50
-    saver.run_last(is_complete=False)
+    assert last_saved(rank, saver, is_complete=False) == set()
     assert (saved(rank), state.eval_steps) == ([], [])
-    assert list(Path(rank.job.run_dir).glob(f"{SNAPSHOT_DIR}-*")) == []
 
 
 def test_without_a_collector_the_parts_of_the_other_ranks_are_saved_all_the_same(make_rank: MakeRank) -> None:
     """Without them a resumed run skips the rows that no normaliser has seen."""
-    rank, world = make_rank(runner={"name": "multi_gpu", "world_size": 2}), FakeWorld()
-    saver, _ = checkpointer(rank, world)
+    rank = make_rank(runner={"name": "multi_gpu", "world_size": 2})
+    _, saver, _ = checkpointer(rank)
     rank.gate.has_snapshot = False  # type: ignore[attr-defined]  # a fake gate
     leave_part(rank, "rank-1")
-    world.env_steps = 50
-    saver.run_last(is_complete=False)
-    names = {path.name for path in (Path(rank.job.run_dir) / CHECKPOINTS / "step-000000000050").iterdir()}
+    names = last_saved(rank, saver, is_complete=False)
     assert {"rank-0.json", "rank-1.json"} <= names
     assert "collector-0.json" not in names
-    assert list(Path(rank.job.run_dir).glob(f"{SNAPSHOT_DIR}-*")) == []
 
 
 def test_the_loop_goes_on_while_a_checkpoint_is_written_and_the_collectors_with_it(make_rank: MakeRank) -> None:
@@ -305,9 +304,9 @@ def test_the_loop_goes_on_while_a_checkpoint_is_written_and_the_collectors_with_
 
 
 def test_a_request_is_answered_once_and_not_while_another_save_is_written(make_rank: MakeRank) -> None:
-    rank, world = make_rank(), FakeWorld()
+    rank = make_rank()
     object.__setattr__(rank.cfg.checkpoint, "every", 0)
-    saver, state = checkpointer(rank, world)
+    world, saver, state = checkpointer(rank)
     state.may_write.clear()
     world.env_steps, world.is_saving = 7, True
     run_if_due(saver)
@@ -326,8 +325,8 @@ def test_a_request_is_answered_once_and_not_while_another_save_is_written(make_r
 
 
 def test_a_request_with_nothing_new_since_the_last_save_is_answered_by_that_one(make_rank: MakeRank) -> None:
-    rank, world = make_rank(), FakeWorld()
-    saver, state = checkpointer(rank, world)
+    rank = make_rank()
+    world, saver, state = checkpointer(rank)
     world.env_steps, world.is_saving = 7, True
     run_if_due(saver)
     go_on(saver, world)
@@ -341,8 +340,8 @@ def test_a_request_with_nothing_new_since_the_last_save_is_answered_by_that_one(
 
 
 def test_a_signal_that_comes_during_a_save_is_not_answered_by_it(make_rank: MakeRank) -> None:
-    rank, world = make_rank(), FakeWorld()
-    saver, state = checkpointer(rank, world)
+    rank = make_rank()
+    world, saver, state = checkpointer(rank)
     state.may_write.clear()
     world.env_steps, world.is_saving = 7, True
     run_if_due(saver)

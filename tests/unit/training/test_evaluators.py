@@ -87,11 +87,7 @@ def test_the_evaluation_of_the_whole_budget_is_left_to_the_end(make_rank: MakeRa
     ],
 )
 def test_what_fails_in_an_evaluation_on_rank_0_ends_every_rank(
-    make_rank: MakeRank,
-    failure: EnvFailure | NumericsError,
-    votes: list[float],
-    elsewhere: type[Exception],
-    text: str,
+    make_rank: MakeRank, failure: EnvFailure | NumericsError, votes: list[float], elsewhere: type[Exception], text: str
 ) -> None:
     evaluator, world = on_rank_0(make_rank, eval={"every": 100, "episodes": 1})
     world.env_steps, evaluator.error = 100, failure

@@ -83,8 +83,6 @@ def test_counted_updates_have_the_bits_of_others(kernels: str) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-# -- what the machine attains ------------------------------------------------------------------------------------------
-
 FENCE = StreamSync(CPU)
 PRODUCTS = {Product(8, 3, 5): 6.0, Product(5, 8, 3): 2.0, Product(8, 4, 5): 1.5}
 

@@ -15,12 +15,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.processes.control_page import CollectorWord, HostWord
 from offpolicy.replay.rate_limiter import first_learning_step
-from offpolicy.training.run_memory import (
-    RunMemory,
-    check_memory,
-    check_share,
-    replay_nbytes,
-)
+from offpolicy.training.run_memory import RunMemory, check_memory, check_share, replay_nbytes
 from offpolicy.types import SpaceSpec
 from tests.fakes import refused
 
@@ -56,6 +51,8 @@ def test_a_replay_that_does_not_fit_is_refused_with_both_sizes() -> None:
     cfg = config(total_timesteps=10**12, replay={"capacity": 10**11})
     with pytest.raises(ConfigError, match=r"^replay\.capacity: got 9837\.09 GiB of replay.* \d+\.\d\d GiB available"):
         check_memory(cfg, LARGE_SPEC)
+    with pytest.raises(ConfigError, match=r"got 19674\.\d\d GiB of replay"):
+        check_memory(cfg, LARGE_SPEC, is_of_tensors=True)
     check_memory(config(total_timesteps=10**7, replay={"capacity": 10_000}), LARGE_SPEC)
 
 

@@ -49,12 +49,9 @@ class Machine:
 
     def tuner(self, numbers: tuple[int, ...], modes: tuple[str, ...] = ("alternate",)) -> Iterator[None]:
         return speed_trial(
-            [Setting(number, mode) for number in numbers for mode in modes],
-            self.apply,
-            self.report,
-            lambda: self.updates,
-            now_ns=lambda: round(self.now_s * 1e9),
-        )
+            [Setting(number, mode) for number in numbers for mode in modes], self.apply, self.report,
+            lambda: self.updates, now_ns=lambda: round(self.now_s * 1e9),
+        )  # fmt: skip
 
     def run(self, tuner: Iterator[None], iterations: int, pause_s: float = 0.0) -> None:
         for _ in range(iterations):
