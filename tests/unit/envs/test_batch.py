@@ -152,6 +152,28 @@ def test_numbers_of_all_are_metrics_and_those_of_each_count_at_an_episodes_end()
     assert second.success.tolist() == [1.0, 1.0]
 
 
+class Tilted(Counter):
+    """The first environment alone says how far it is tilted."""
+
+    def step(self, action: Any) -> Any:
+        *rest, info = super().step(action)
+        return *rest, info | ({"tilt": 3.0} if self._seed == 5 else {})
+
+
+def tilted(num_envs: int, mode: str) -> GymnasiumBatch:
+    return GymnasiumBatch(SyncVectorEnv([lambda: Tilted(truncate_at=2)] * num_envs, autoreset_mode=AutoresetMode[mode]))
+
+
+@pytest.mark.parametrize("mode", AutoresetMode.__members__)
+def test_what_an_environment_does_not_say_at_an_episodes_end_is_unknown(mode: str) -> None:
+    """Gymnasium's vectors fill it with zeros, and say in a mask whose they are."""
+    vector = make_vector(EnvConfig(id="", batch=f"{__name__}:tilted", kwargs={"mode": mode}, measure="tilt"), 2)
+    vector.begin([5, 6], np.ones(2, np.bool_))
+    *_, end = (vector.step(np.zeros((2, 1), np.float32)) for _ in range(2))
+    assert end.truncated.all()
+    np.testing.assert_array_equal(end.measure, [3.0, np.nan])
+
+
 @pytest.mark.parametrize("kind", ["sync", "async", *AutoresetMode.__members__])
 def test_success_at_any_step_counts_where_it_is_asked_for(kind: str) -> None:
     """Success at step 2 of every second episode, which ends at step 3, 4, 5 or 6: another environment may end then."""

@@ -226,6 +226,8 @@ def test_a_processor_with_another_order_of_stores_is_refused(monkeypatch: pytest
         ("cpu", {}, "own"),
         (None, {}, "own"),
         ("cuda:0", {"collect": {"mode": "overlap"}}, "own"),
+        ("cuda:0", {"replay": {"source": "direct"}}, "own"),
+        ("cuda:0", {"runner": {"name": "double_buffer"}}, "own"),
         ("cuda:0", {"algo": {"name": "appo"}, "runner": {"name": "appo"}}, "own"),
     ],
 )
