@@ -67,13 +67,3 @@ def test_an_environment_has_the_spaces_of_the_page_and_trains(name: str, start_r
     assert code == 0, err
     assert run.records()[-1]["env_steps"] == 1500
     assert run.summary()["eval"]["episodes"] == 1
-
-
-def test_envpool_trains(start_run: StartRun) -> None:
-    pytest.importorskip("envpool")
-    batch = ("env.batch=offpolicy.envs.batches.envpool:EnvPoolBatch", "env.kwargs.task=HalfCheetah-v5")
-    run = start_run("env.id=", *batch, "env.num_envs=4", "total_timesteps=1500")
-    code, out, err = run.finish(120.0)
-    assert code == 0, err
-    assert run.records()[-1]["env_steps"] == 1500
-    assert "4 x offpolicy.envs.batches.envpool:EnvPoolBatch, one batch" in out

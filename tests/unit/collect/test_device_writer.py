@@ -26,15 +26,21 @@ CPU = torch.device("cpu")
 
 
 class Manual(TorchTwin):
-    """The same environments, reset by their numbers."""
+    """The same environments, reset by their numbers. They succeed at step 2, in memory that a reset clears."""
 
     autoreset, takes_ids = AutoresetMode.DISABLED, True
 
     def reset(self, ids: Any = None, seeds: Any = None) -> torch.Tensor:
+        self.final.zero_()
         for number, index in enumerate(range(self.num_envs) if ids is None else ids.tolist()):
             seed = None if seeds is None else seeds[number]
             self.obs[index] = torch.as_tensor(self.envs[index].reset(seed=seed)[0])
         return self.obs
+
+    def step(self, actions: torch.Tensor) -> BatchStep:
+        result = super().step(actions)
+        self.final[:, 0] = self.obs[:, 1] == 2
+        return result._replace(log={**result.log, "success": self.final[:, 0]})
 
 
 class Stepwise(TorchTwin):
@@ -105,31 +111,12 @@ def test_a_discrete_action_of_tensors_is_the_one_that_was_chosen() -> None:
     assert vector.batch.chosen == [5, 6, 7]
 
 
-class Winning(Manual):
-    """It says success at step `won_at` of every episode, in memory that a reset clears."""
-
-    def __init__(self, num_envs: int, won_at: int, **kwargs: Any) -> None:
-        super().__init__(num_envs, **kwargs)
-        self.won_at, self.has_won = won_at, torch.zeros(num_envs)
-
-    def reset(self, ids: Any = None, seeds: Any = None) -> torch.Tensor:
-        self.has_won.zero_()
-        return super().reset(ids, seeds)
-
-    def step(self, actions: torch.Tensor) -> BatchStep:
-        result = super().step(actions)
-        self.has_won.copy_(self.obs[:, 1] == self.won_at)
-        return result._replace(log={"success": self.has_won})
-
-
 @pytest.mark.parametrize("to", [None, CPU])
-@pytest.mark.parametrize(("won_at", "last", "any_step"), [(1, 0.0, 1.0), (3, 1.0, 1.0), (4, 0.0, 0.0)])
-def test_success_is_that_of_the_episode_that_ends(to: Any, won_at: int, last: float, any_step: float) -> None:
-    for success, expected in (("last", last), ("any", any_step)):
-        cfg = env_of(Winning, won_at=won_at, truncate_at=3)
-        vector: Any = make_vector(replace(cfg, success=success), NUM_ENVS, to=to)
+@pytest.mark.parametrize(("length", "last"), [(2, 1.0), (3, 0.0)])
+def test_success_is_that_of_the_episode_that_ends(to: Any, length: int, last: float) -> None:
+    for success, expected in (("last", last), ("any", 1.0)):
+        vector: Any = make_vector(replace(env_of(Manual, truncate_at=length), success=success), NUM_ENVS, to=to)
         vector.reset(1)
-        action = np.zeros((NUM_ENVS, 1), np.float32)
-        *_, end = (vector.step(action if to is None else torch.from_numpy(action)) for _ in range(6))
-        assert end.truncated.all()
-        assert end.success.tolist() == [expected] * NUM_ENVS
+        action = torch.zeros(NUM_ENVS, 1)
+        first, *_, end = (vector.step(action if to else action.numpy()) for _ in range(2 * length))
+        assert (end.success.tolist(), first.log["ends"], end.log["ends"]) == ([expected] * NUM_ENVS, 0.0, 1.0)

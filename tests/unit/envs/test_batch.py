@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,8 +34,9 @@ NUM_ENVS, STEPS, GAMMA = 3, 40, 0.5
 LAYOUT = RowLayout(obs_dim=3, action_dim=1)
 
 
-def gymnasium_twin(num_envs: int, mode: str, **kwargs: Any) -> GymnasiumBatch:
-    return GymnasiumBatch(SyncVectorEnv([lambda: Counter(**kwargs)] * num_envs, autoreset_mode=AutoresetMode[mode]))
+def gymnasium_twin(num_envs: int, mode: str, kind: str = "Counter", **kwargs: Any) -> GymnasiumBatch:
+    make = functools.partial(globals()[kind], **kwargs)
+    return GymnasiumBatch(SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode[mode]))
 
 
 class TorchTwin:
@@ -64,8 +66,7 @@ class TorchTwin:
                 self.final[index] = torch.as_tensor(obs)
                 obs, _ = env.reset()
             self.obs[index] = torch.as_tensor(obs)
-        log = {"ends": self.ends.any(0).float().mean(), "success": self.ends[0].float()}
-        return BatchStep(self.obs, self.reward, *self.ends, {"": self.final}[""], log)
+        return BatchStep(self.obs, self.reward, *self.ends, self.final, {"ends": self.ends.any(0).float().mean()})
 
     def close(self) -> None:
         pass
@@ -79,15 +80,9 @@ def broken_factory(num_envs: int) -> TorchTwin:
     raise TypeError("track_lin_vel received unsupported parameters")
 
 
-gymnasium.register(
-    "OnlyVector-v0",
-    vector_entry_point=lambda num_envs, **kwargs: SyncVectorEnv([lambda: Counter(truncate_at=4)] * num_envs),
-)
-gymnasium.register(
-    "Both-v0",
-    entry_point=lambda **kwargs: Counter(truncate_at=4),
-    vector_entry_point=lambda num_envs, **kwargs: gymnasium_twin(num_envs, "SAME_STEP", truncate_at=4).env,
-)
+OF_FOUR = {"vector_entry_point": lambda num_envs: gymnasium_twin(num_envs, "SAME_STEP", truncate_at=4).env}
+gymnasium.register("OnlyVector-v0", **OF_FOUR)
+gymnasium.register("Both-v0", lambda: Counter(truncate_at=4), **OF_FOUR)
 gymnasium.register("Counted-v0", entry_point=lambda **kwargs: Counter(**kwargs))
 TWINS = {
     mode: EnvConfig(id="", batch=f"{__name__}:gymnasium_twin", kwargs={"mode": mode})
@@ -141,17 +136,6 @@ def test_all_ways_to_reset_give_the_same_transitions(episode: dict[str, int], n_
             assert np.array_equal(found[seed], rows), (name, seed)
 
 
-def test_numbers_of_all_are_metrics_and_those_of_each_count_at_an_episodes_end() -> None:
-    vector = make_vector(
-        EnvConfig(id="", batch=f"{__name__}:TorchTwin", kwargs={"terminate_at": 2}, action_bounds=(-1.0, 1.0)), 2
-    )
-    vector.reset(1)
-    first, second = (vector.step(np.zeros((2, 1), np.float32)) for _ in range(2))
-    assert (dict(first.log), dict(second.log)) == ({"ends": 0.0}, {"ends": 1.0})
-    assert np.isnan(first.success).all()
-    assert second.success.tolist() == [1.0, 1.0]
-
-
 class Tilted(Counter):
     """The first environment alone says how far it is tilted."""
 
@@ -160,17 +144,13 @@ class Tilted(Counter):
         return *rest, info | ({"tilt": 3.0} if self._seed == 5 else {})
 
 
-def tilted(num_envs: int, mode: str) -> GymnasiumBatch:
-    return GymnasiumBatch(SyncVectorEnv([lambda: Tilted(truncate_at=2)] * num_envs, autoreset_mode=AutoresetMode[mode]))
-
-
 @pytest.mark.parametrize("mode", AutoresetMode.__members__)
 def test_what_an_environment_does_not_say_at_an_episodes_end_is_unknown(mode: str) -> None:
     """Gymnasium's vectors fill it with zeros, and say in a mask whose they are."""
-    vector = make_vector(EnvConfig(id="", batch=f"{__name__}:tilted", kwargs={"mode": mode}, measure="tilt"), 2)
+    kwargs = {"mode": mode, "kind": "Tilted", "truncate_at": 2}
+    vector = make_vector(replace(TWINS[mode], kwargs=kwargs, measure="tilt"), 2)
     vector.begin([5, 6], np.ones(2, np.bool_))
     *_, end = (vector.step(np.zeros((2, 1), np.float32)) for _ in range(2))
-    assert end.truncated.all()
     np.testing.assert_array_equal(end.measure, [3.0, np.nan])
 
 
@@ -198,22 +178,19 @@ def test_a_batch_without_final_observations_is_refused_unless_its_bias_is_accept
     make_vector(accepted, 2).close()
 
 
-class Forgetful(SyncVectorEnv):
-    def step(self, actions: Any) -> Any:
-        *outcome, info = super().step(actions)
-        return *outcome, {name: value for name, value in info.items() if name != "final_obs"}
+class Silent(TorchTwin):
+    def step(self, actions: torch.Tensor) -> BatchStep:
+        return super().step(actions)._replace(final_obs=None)
 
 
-def forgetful(num_envs: int) -> GymnasiumBatch:
-    return GymnasiumBatch(Forgetful([lambda: Counter(truncate_at=2)] * num_envs, autoreset_mode="SameStep"))
-
-
-def test_an_end_without_its_final_observation_is_an_error() -> None:
-    vector = make_vector(EnvConfig(id="", batch=f"{__name__}:forgetful"), 2)
+@pytest.mark.parametrize("to", [None, torch.device("cpu")])
+def test_an_end_without_its_final_observation_is_an_error(to: Any) -> None:
+    cfg = EnvConfig(id="", batch=f"{__name__}:Silent", kwargs={"truncate_at": 1}, action_bounds=(-1.0, 1.0))
+    vector: Any = make_vector(cfg, 2, to=to)
     vector.reset(1)
-    vector.step(np.zeros((2, 1), np.float32))
-    with pytest.raises(EnvFailure, match="forgetful: no final_obs where SAME_STEP has ended an episode"):
-        vector.step(np.zeros((2, 1), np.float32))
+    action = torch.zeros(2, 1)
+    with pytest.raises(EnvFailure, match="Silent: no final_obs where SAME_STEP has ended an episode"):
+        vector.step(action if to else action.numpy())
 
 
 def test_a_factory_that_fails_says_why() -> None:
@@ -239,13 +216,10 @@ def test_an_evaluation_counts_whole_episodes(name: str) -> None:
     assert found.ep_return.tolist() == [1.0 + 2.0 + 3.0 + 4.0] * 5
 
 
-def test_an_id_with_a_vector_alone_works() -> None:
-    spec, vectorization, _ = probe(EnvConfig(id=f"{__name__}:OnlyVector-v0"))
+@pytest.mark.parametrize("name", ["OnlyVector-v0", "Both-v0"])
+def test_an_id_may_have_a_vector_alone_or_one_that_resets_otherwise_than_single_environments(name: str) -> None:
+    spec, vectorization, _ = probe(EnvConfig(id=f"{__name__}:{name}", num_envs=2))
     assert (spec.obs_dim, vectorization) == (3, "vector")
-
-
-def test_an_id_may_have_a_vector_that_resets_otherwise_than_its_single_environments() -> None:
-    assert probe(EnvConfig(id=f"{__name__}:Both-v0", num_envs=2)).vectorization == "vector"
 
 
 def test_metadata_may_name_the_mode_by_its_text() -> None:
