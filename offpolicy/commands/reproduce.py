@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     run, words = arguments.run, [f"config={as_override(str(arguments.run))}", *arguments.overrides]
     check_source(words, is_trusted=arguments.trust)
     cfg = load_config(words)
-    again = Path(cfg.run_dir or default_run_dir(ROOT, cfg.algo.name, cfg.env.name, wall_clock_stamp(), cfg.seed))
+    again = Path(cfg.run_dir or default_run_dir(ROOT, cfg.algo.name, cfg.env, wall_clock_stamp(), cfg.seed))
     if again.exists() or not last_summary(run):
         raise ConfigError(f"reproduce: got {run} in {again}, allowed a run that has ended, in a new directory")
     sys.stdout.write(f"reproduce   {shown_path(run)} in {again}\n")

@@ -102,8 +102,7 @@ def check_launched(cfg: RunConfig, host: HostInfo) -> None:
 
 def plan_launch(cfg: RunConfig, host: HostInfo) -> LaunchPlan:
     """Fills in the run directory; with other hosts, agrees on it and on the checkpoint to resume from."""
-    env = cfg.env.id or cfg.env.name.rpartition(":")[2]
-    run_dir = Path(cfg.run_dir or default_run_dir(Path("runs"), cfg.algo.name, env, wall_clock_stamp(), cfg.seed))
+    run_dir = Path(cfg.run_dir or default_run_dir(Path("runs"), cfg.algo.name, cfg.env, wall_clock_stamp(), cfg.seed))
     if host.is_alone:
         own = replace(own_config(cfg, host), run_dir=str(run_dir))
         return LaunchPlan(own, host, 0, is_named=cfg.run_dir is not None)

@@ -14,6 +14,7 @@ from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, Disk, run_store
 from offpolicy.checkpoint.best import BEST
 from offpolicy.config.overrides import as_override
+from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.files import remove_temporaries
 from offpolicy.launch.run_lock import RunLock, is_signed
@@ -123,10 +124,10 @@ def other_hosts(run_dir: Path) -> list[Path]:
     return sorted(path for path in run_dir.glob("host-*") if HOST_DIR.fullmatch(path.name))
 
 
-def default_run_dir(root: Path, algo: str, env_id: str, stamp: str, seed: int) -> Path:
-    """Returns `<root>/<algo>/<env id>/<stamp>-s<seed>`, with `-2`, `-3`, ... appended if taken. Creates nothing."""
-    safe_env_id = re.sub(r"^\.+|[^A-Za-z0-9._-]", "_", env_id)
-    return next_free(root / algo / safe_env_id / f"{stamp}-s{seed}")
+def default_run_dir(root: Path, algo: str, env: EnvConfig, stamp: str, seed: int) -> Path:
+    """Returns `<root>/<algo>/<id or factory>/<stamp>-s<seed>`, with `-2`, `-3`, ... if taken. Creates nothing."""
+    safe_name = re.sub(r"^\.+|[^A-Za-z0-9._-]", "_", env.id or env.name.rpartition(":")[2])
+    return next_free(root / algo / safe_name / f"{stamp}-s{seed}")
 
 
 def next_free(first: Path) -> Path:

@@ -93,8 +93,10 @@ def _log(info: Mapping[str, Any]) -> dict[str, Any]:
             found[f"_{name}"] = has_ended | info.get(f"_{name}", False)
         else:
             found[name] = value
-    numbers = {name: value for name, value in found.items() if not name.startswith("_")}
+    numbers = {
+        name: value for name, value in found.items() if not name.startswith("_") and not isinstance(value, Mapping)
+    }
     for name, value in numbers.items():
         if (has_value := found.get(f"_{name}")) is not None and np.asarray(value).dtype.kind in "fiub":
             numbers[name] = np.where(has_value, value, np.nan)
-    return {name: value for name, value in numbers.items() if not isinstance(value, Mapping)}
+    return numbers

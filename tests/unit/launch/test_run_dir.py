@@ -18,6 +18,7 @@ import pytest
 import offpolicy
 from offpolicy.checkpoint import CheckpointStore
 from offpolicy.collect.video import VIDEOS
+from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 from offpolicy.launch.run_dir import LOCK, RunDir, default_run_dir, has_saved_nothing, refuse_file
 from offpolicy.launch.run_lock import RunLock
@@ -131,16 +132,14 @@ def test_the_default_name_holds_algo_env_stamp_and_seed_and_a_number_where_it_is
     for env_id, safe in (
         ("Pendulum-v1", "Pendulum-v1"),
         ("my.module:EnvId-v0", "my.module_EnvId-v0"),
-        ("..", "_"),
-        ("../../etc", "__.._etc"),
-        ("a b\n", "a_b_"),
+        *(("..", "_"), ("../../etc", "__.._etc"), ("a b\n", "a_b_")),
     ):
-        path = default_run_dir(tmp_path, "sac", env_id, "20250131-235959", 7)
-        assert path == tmp_path / "sac" / safe / "20250131-235959-s7"
+        path = default_run_dir(tmp_path, "sac", EnvConfig(id=env_id), "T", 7)
+        assert path == tmp_path / "sac" / safe / "T-s7"
     assert tree(tmp_path) == []
     for expected in ("T-s1", "T-s1-2", "T-s1-3"):
-        path = default_run_dir(tmp_path, "sac", "Env-v0", "T", 1)
-        assert path.name == expected
+        path = default_run_dir(tmp_path, "sac", EnvConfig(id="", batch="mine:Masses"), "T", 1)
+        assert path == tmp_path / "sac" / "Masses" / expected
         path.mkdir(parents=True)
 
 
