@@ -86,16 +86,14 @@ def _log(info: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the numbers of an info; SAME_STEP keeps those of episodes that have ended apart."""
     found, final = dict(info), info.get("final_info", {})
     for name, value in final.items():
-        if name.startswith("_"):
+        if name[0] == "_":
             found.setdefault(name, value)
         elif name in info and (has_ended := final.get(f"_{name}")) is not None:  # the others are in the info itself
             found[name] = np.where(has_ended, value, info[name])
             found[f"_{name}"] = has_ended | info.get(f"_{name}", False)
         else:
             found[name] = value
-    numbers = {
-        name: value for name, value in found.items() if not name.startswith("_") and not isinstance(value, Mapping)
-    }
+    numbers = {name: value for name, value in found.items() if not (name[0] == "_" or isinstance(value, Mapping))}
     for name, value in numbers.items():
         if (has_value := found.get(f"_{name}")) is not None and np.asarray(value).dtype.kind in "fiub":
             numbers[name] = np.where(has_value, value, np.nan)
