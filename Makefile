@@ -36,7 +36,7 @@ PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
 	@echo "Installing the packages for $* into .venv." >&2
 	@$(PIP) --group $* && touch $@
 
-.venv/.plot .venv/.video .venv/.export .venv/.sweep: .venv/.%: .venv/.installed
+.venv/.plot .venv/.video .venv/.export .venv/.sweep .venv/.ray: .venv/.%: .venv/.installed
 	@echo "Installing the extra '$*' into .venv." >&2
 	@$(PIP) -e '.[$*]' && touch $@
 
@@ -66,14 +66,14 @@ play record: .venv/.video
 export: .venv/.export
 sweep: .venv/.sweep
 compare trace: $(if $(filter --png% --html% --svg%,$(args)),.venv/.plot)
-$(COMMANDS): .venv/.installed
+$(COMMANDS): .venv/.installed $(if $(filter collect.remote_hosts runner.ray,$(GIVEN)),.venv/.ray)
 	@$(BIN)/offpolicy $@ $(args) $(WORDS)
 
 # ---- tests: two at a time; those of a file share its fixtures. Exit 5, no test found, is fine where args chose them.
 test: .venv/.dev ## the tests that a change must pass: make test args='-k ring'
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(args) $(if $(args),|| [ $$? -eq 5 ])
 
-test-slow: .venv/.dev .venv/.video ## the nightly tests, hours: what measures time, kill loops, matrices, learning bands
+test-slow: .venv/.dev .venv/.video .venv/.ray ## the nightly tests, hours: what measures time, kill loops, matrices, learning bands
 	@$(BIN)/python -m tests.nightly $(args)
 
 test-gpu: .venv/.dev ## the tests that need a CUDA device

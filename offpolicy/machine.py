@@ -59,6 +59,15 @@ def processor() -> str:
     return os.uname().machine
 
 
+def runs_program(name: str) -> bool:
+    """True if a process of this machine, or container, runs a program of that name."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # of a process that has just gone
+            if f"({name}) " in (stat := path.read_text()) and f"({name}) Z" not in stat:  # Z: ended, not waited for
+                return True
+    return False
+
+
 def versions() -> dict[str, str | None]:
     """Returns the installed versions of the packages that decide results; None for one that is not installed."""
     found: dict[str, str | None] = dict.fromkeys(PACKAGES)

@@ -325,6 +325,24 @@ class LearnerTotals:
     warmup_updates: int = 0  # updates done when the account began
 
 
+class LinkTotals(NamedTuple):
+    """Cumulative costs of the calls of one remote collector; the reader subtracts.
+
+    The first five are the time from a call until its reply is here, and add up to it.
+    """
+
+    queued_ns: int  # it had come, and the call before it was being carried out
+    remote_busy_ns: int
+    serialise_ns: int
+    transfer_ns: int  # what is left of it
+    overhead_ns: int  # as much as an empty call takes
+    copy_ns: int  # into the memory of the learner's host
+    calls: int
+    bytes: int  # of replies and weights
+    env_steps: int
+    lag_versions: int  # sum over calls of the versions by which their weights were behind when the reply came
+
+
 @dataclass(frozen=True, slots=True)
 class CollectorTotals:
     """Cumulative counters of one collector; the reader subtracts."""
@@ -337,6 +355,7 @@ class CollectorTotals:
     rollouts: int = 0  # finished rollouts, dropped ones included
     rollouts_dropped: int = 0  # rollouts dropped because no slot was free
     log: tuple[tuple[str, float, int], ...] = ()  # numbers that the environments log: name, sum, count
+    link: LinkTotals | None = None  # None for a collector of the learner's host
 
 
 @dataclass(frozen=True, slots=True)

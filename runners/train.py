@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -191,6 +193,8 @@ def train_run(
                 origin_step=origin_step,
                 env_device=env_device,
             )
+            if cfg.starts_ray:  # below the system's directory: a socket's path may have 107 characters, Ray's are long
+                job = replace(job, ray_dir=opened.enter_context(tempfile.TemporaryDirectory(prefix="offpolicy-")))
             if run.checkpoint is not None:
                 job = _from_checkpoint(job, run.checkpoint)
             with open_train_log(run.path / "train.log") as log_fd, contextlib.closing(Callbacks(called)) as own:
@@ -203,7 +207,16 @@ def train_run(
                     code, failure = _run(job, parts, watch)
                 finally:
                     kept.drop()  # the run has its outcome
+                _keep_ray_logs(job, failure)
         return Ended(code, run.path, failure)
+
+
+def _keep_ray_logs(job: WorkerSpec, failure: Failure | None) -> None:
+    """Copies what the run's own Ray cluster has logged, if there is one, into the run directory after a failure."""
+    if failure is None or job.ray_dir is None:
+        return
+    with contextlib.suppress(OSError):
+        shutil.copytree(f"{job.ray_dir}/ray/session_latest/logs", f"{job.run_dir}/ray", dirs_exist_ok=True)
 
 
 def _run(job: WorkerSpec, parts: Parts, watch: Stopwatch) -> tuple[int, Failure | None]:
@@ -334,14 +347,15 @@ def _spawn(
         return []
     payload, fds = job.to_json(), parts.memory.fds
     names = [("learner", rank) for rank in range(cfg.runner.world_size)]
-    if not cfg.collects_in_learner:
-        names += [("collector", index) for index in range(cfg.collect.num_collectors)]
+    names += [("collector", index) for index in range(cfg.num_local_collectors)]
+    names += [("link", 0)] if cfg.collect.remote_hosts else []
     names += [("evaluator", 0)] if job.plan.has_evaluator else []
     pids = []
     for role, index in names:
         is_first = (role, index) == ("learner", 0)
         own = fds | ({"store": parts.listener.fileno()} if parts.listener is not None and is_first else {})
-        pids.append((role, supervisor.spawn(role, index, entry_point(role, cfg), payload, own)))
+        pid = supervisor.spawn(role, index, entry_point(role, cfg), payload, own)
+        pids.append(("collector" if role == "link" else role, pid))  # by whose cores they are counted
     return pids
 
 

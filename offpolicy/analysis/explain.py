@@ -15,7 +15,9 @@ from offpolicy.model.throughput import (
     HALVED_EPOCHS,
     HALVED_UTD,
     ONE_MORE_COLLECTOR,
+    ONE_MORE_HOST,
     TWICE_THE_BATCH,
+    TWICE_THE_HOSTS,
     Loss,
     Options,
     Pipeline,
@@ -98,6 +100,7 @@ class FinishedRun:
             most_updates=MAX_UPDATES_PER_ITERATION,
             epochs=algo.epochs,
             may_add_collector=self.cfg.runner.world_size == 1,
+            per_host=self.cfg.collect.num_collectors if self.cfg.collect.remote_hosts else 0,
         )
         return dict(what_ifs(self.pipeline, options))
 
@@ -127,6 +130,8 @@ def what_if_between(before: FinishedRun, now: FinishedRun) -> str:
             name = f"{key}={new[key]}"
         elif key == "collect.num_collectors" and new[key] == old[key] + 1:
             name = ONE_MORE_COLLECTOR
+        elif key == "collect.remote_hosts":
+            name = {old[key] + 1: ONE_MORE_HOST, 2 * old[key]: TWICE_THE_HOSTS}.get(new[key], "")
         if name in before.what_ifs and (not factor or new[key] == factor * old[key]):
             return name
     changes = ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in changed) or "nothing"

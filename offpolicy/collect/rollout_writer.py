@@ -24,10 +24,15 @@ class RolloutWriter(Writer):
 
     def __init__(self, ring: RolloutRing, *, may_drop: bool, newest_version: Callable[[], int]) -> None:
         self._ring, self._may_drop, self._newest_version = ring, may_drop, newest_version
-        self._rows: Float32 = np.empty((0, 0, 0), dtype=np.float32)
-        self._step = 0  # next step of the open rollout
+        self._rows: Float32 = np.empty((0, *ring.layout.shape[1:]), dtype=np.float32)
+        self.step = 0  # next one of the open rollout
         self._stamp = RolloutStamp(0, 0, 0)
         self.rollouts = 0  # finished by this process, those dropped among them
+
+    @property
+    def open_rows(self) -> Float32:
+        """Returns a view of the vector steps [t, N, W] of the open rollout."""
+        return self._rows[: self.step]
 
     def rollout_counts(self) -> tuple[int, int]:
         """Returns how many rollouts were finished, and how many of them dropped because no slot was free."""
@@ -35,7 +40,7 @@ class RolloutWriter(Writer):
 
     def wants_fresh_policy(self, version: int) -> bool:
         """True if a rollout begins with the next step, or an open one was restored and no weights have acted yet."""
-        return self._step == 0 or version == 0
+        return self.step == 0 or version == 0
 
     def handed_over(self, env_steps: int) -> int:
         """Returns the rollouts that the learner has received."""
@@ -48,7 +53,7 @@ class RolloutWriter(Writer):
         """
         if self._ring.committed - self._ring.skipped >= granted:
             return False
-        return self._step > 0 or self._may_drop or not self._ring.is_full
+        return self.step > 0 or self._may_drop or not self._ring.is_full
 
     def write(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome) -> int:
         """Stores one vector step; returns its number of transitions.
@@ -56,11 +61,11 @@ class RolloutWriter(Writer):
         Hands the rollout over once it is full. Raises `BadRowError` on NaN or Inf; a rollout that holds one is never
         handed over.
         """
-        if self._step == 0:
+        if self.step == 0:
             self._rows = self._ring.reserve()
             self._stamp = RolloutStamp(self.rollouts, output.version, 0)
         layout = self._ring.layout
-        rows = self._rows[self._step]
+        rows = self._rows[self.step]
         assert output.log_prob is not None  # an on-policy actor returns it
         rows[:, layout.obs] = obs
         rows[:, layout.action] = output.action
@@ -74,13 +79,13 @@ class RolloutWriter(Writer):
         self._require_finite(rows, outcome.next_obs)
         num_steps = int(outcome.is_valid.sum())
         self._stamp = self._stamp._replace(num_steps=self._stamp.num_steps + num_steps)
-        self._step += 1
-        if self._step == layout.length:
+        self.step += 1
+        if self.step == layout.length:
             self._rows[-1] = 0.0
             self._rows[-1, :, layout.obs] = outcome.obs_to_act_on
             self._ring.commit(self._stamp)
             self.rollouts += 1
-            self._step = 0
+            self.step = 0
         return num_steps
 
     def _require_finite(self, rows: Float32, next_obs: Float32) -> None:
@@ -97,7 +102,7 @@ class RolloutWriter(Writer):
 
     def abandon(self, envs: Sequence[int]) -> None:
         """Drops the open rollout, whichever of its environments cannot go on."""
-        self._step = 0
+        self.step = 0
 
     def open_windows(self) -> tuple[Float32, Float64]:
         """Returns the rollouts that no learner has taken, and the open one as far as it goes; for a snapshot.
@@ -105,8 +110,8 @@ class RolloutWriter(Writer):
         Rows [n, W] of all of them, and per rollout its number of rows, its lag behind the newest weights, transitions.
         """
         kept = [(stamp, rows) for stamp, rows in self._ring.waiting()]
-        if self._step:
-            kept.append((self._stamp, self._rows[: self._step]))
+        if self.step:
+            kept.append((self._stamp, self._rows[: self.step]))
         width = self._ring.layout.width
         rows = [block.reshape(-1, width) for _, block in kept]
         newest = self._newest_version()
@@ -126,4 +131,4 @@ class RolloutWriter(Writer):
                 self._ring.commit(self._stamp)
                 self.rollouts += 1
             else:
-                self._step = len(steps)
+                self.step = len(steps)

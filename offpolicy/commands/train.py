@@ -25,7 +25,7 @@ from offpolicy.runs import LATEST, existing_run
 
 # What the processes of a run need, whatever its configuration; a probe needs the first only.
 LIBRARY = ("offpolicy.envs.probe", "torch")
-RUNNERS = ("single_gpu", "double_buffer", "multi_gpu", "appo", "collector", "evaluator")
+RUNNERS = ("single_gpu", "double_buffer", "multi_gpu", "appo", "collector", "link", "evaluator")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -47,13 +47,14 @@ from offpolicy.errors import ConfigError
 from offpolicy.types import Json
 
 TARGET = r"[\w.]+:\w+"  # module:name
+RAY_ADDRESS = r"local|[^:/]+:[0-9]+"  # not `ray://` either: a client of Ray is ten times slower
 STEPS_PER_BAD_ROW = 10_000  # env steps of a batch for each transition that may be dropped
 JSON_TYPES = (str, int, float, bool, types.NoneType)  # not their subclasses, which YAML refuses
 
 # Configuration that may change when a run is resumed; anything else would make it another experiment.
 RESUMABLE = (
     *("total_timesteps", "device", "log", "sinks", "eval", "stop", "checkpoint", "timing", "threads", "runner"),
-    *("env.step_timeout_s", "algo.compile", "callbacks"),
+    *("env.step_timeout_s", "algo.compile", "callbacks", "collect.remote_hosts"),
     *("env.vectorization", "env.success", "env.measure", "env.on_error", "env.max_bad_rows"),
     *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots")),
 )
@@ -129,6 +130,21 @@ class RunConfig:
         return self.collect.process == "learner"
 
     @property
+    def num_rings(self) -> int:
+        """Rings of a learner's host, one per collector: of those that run there, or of all remote hosts."""
+        return self.collect.num_collectors * max(self.collect.remote_hosts, 1)
+
+    @property
+    def num_local_collectors(self) -> int:
+        """Processes of a learner's host that step environments; none where remote hosts do."""
+        return 0 if self.collect.remote_hosts or self.collects_in_learner else self.collect.num_collectors
+
+    @property
+    def starts_ray(self) -> bool:
+        """True if the run starts the Ray cluster of its remote collectors itself, on this machine."""
+        return self.collect.remote_hosts > 0 and self.runner.ray == "local"
+
+    @property
     def takes_turns(self) -> bool:
         """True if collector and learner work one at a time for the whole run."""
         return self.collect_mode == "alternate" and self.collect.mode != "auto"
@@ -143,12 +159,12 @@ class RunConfig:
     @property
     def ring_capacity(self) -> int:
         """One collector's part of the replay's capacity, in transitions."""
-        return self.replay.capacity // self.collect.num_collectors
+        return self.replay.capacity // self.num_rings
 
     @property
     def replay_rows(self) -> int:
         """Rows of one collector's ring: its part of the capacity, but never more than the run can write."""
-        own_steps = -(-self.total_timesteps // self.collect.num_collectors)
+        own_steps = -(-self.total_timesteps // self.num_rings)
         return min(self.ring_capacity, own_steps + self.env.num_envs * self.algo.n_step)
 
 
@@ -285,6 +301,7 @@ def _algo_rules(cfg: RunConfig) -> Iterator[str]:
         yield f"algo.lr: got a schedule, allowed a number with algo.lr_schedule={algo.lr_schedule}, which is one"
     if (first := first_update_step(cfg)) > total:
         envs = f"env.num_envs={cfg.env.num_envs} x collect.num_collectors={cfg.collect.num_collectors}"
+        envs += f" x collect.remote_hosts={hosts}" if (hosts := cfg.collect.remote_hosts) else ""
         warmup = f"algo.learning_starts={algo.learning_starts} or algo.n_step={algo.n_step} x {envs}"
         on = f"{warmup}, and 1 / algo.utd={algo.utd:g}"
         if algo.learns_from_rollouts:
@@ -294,7 +311,7 @@ def _algo_rules(cfg: RunConfig) -> Iterator[str]:
 
 def first_update_step(cfg: RunConfig, num_hosts: int = 1) -> int:
     """Returns the env steps by which the first update is due; each of the hosts has the collectors of `cfg`."""
-    envs = cfg.env.num_envs * cfg.collect.num_collectors * num_hosts
+    envs = cfg.env.num_envs * cfg.num_rings * num_hosts
     if cfg.algo.learns_from_rollouts:
         return cfg.rollout.length * envs
     return max(cfg.algo.learning_starts, cfg.algo.n_step * envs) + math.ceil(1 / exact_utd(cfg.algo.utd))
@@ -319,6 +336,8 @@ def _runner_rules(cfg: RunConfig) -> Iterator[str]:
             f"runner.backend: got nccl, allowed auto or gloo with device={cfg.device}: NCCL refuses"
             f" {runner.world_size} ranks on one GPU; device=cuda gives each rank its own"
         )
+    if not re.fullmatch(RAY_ADDRESS, runner.ray):
+        yield f"runner.ray: got {runner.ray!r}, allowed local, or HOST:PORT of the head of a Ray cluster"
     if runner.name == "double_buffer" and cfg.replay.source not in ("auto", "prefetch"):
         yield f"replay.source: got {cfg.replay.source}, allowed prefetch or auto with runner=double_buffer"
 
@@ -335,6 +354,8 @@ def in_process_problems(cfg: RunConfig) -> Iterator[str]:
     }.items():  # fmt: skip
         if count != 1:
             yield f"{key}: got {count}, allowed 1 {with_it}"
+    if cfg.collect.remote_hosts:
+        yield f"collect.remote_hosts: got {cfg.collect.remote_hosts}, allowed 0 {with_it}"
 
 
 def _replay_rules(cfg: RunConfig) -> Iterator[str]:
@@ -343,9 +364,7 @@ def _replay_rules(cfg: RunConfig) -> Iterator[str]:
         "algo.learning_starts": algo.learning_starts,
         "algo.batch_size": algo.batch_size,
         # One vector step must not recycle half of a ring.
-        "2 * collect.num_collectors * env.num_envs * algo.n_step": (
-            2 * cfg.collect.num_collectors * cfg.env.num_envs * algo.n_step
-        ),
+        "2 * collect.num_collectors * env.num_envs * algo.n_step": 2 * cfg.num_rings * cfg.env.num_envs * algo.n_step,
     }
     for key, least in rows.items():
         if capacity < least:
@@ -386,7 +405,7 @@ def rank_problems(cfg: RunConfig, num_ranks: int) -> Iterator[str]:
 
 
 def _rollout_rules(cfg: RunConfig) -> Iterator[str]:
-    ranks, collectors = cfg.runner.world_size, cfg.collect.num_collectors
+    ranks, collectors = cfg.runner.world_size, cfg.num_rings
     if collectors % ranks:
         yield (
             f"collect.num_collectors: got {collectors}, allowed a multiple of runner.world_size={ranks}: each rank"
@@ -400,5 +419,7 @@ def _rollout_rules(cfg: RunConfig) -> Iterator[str]:
             f" (rollout.length={cfg.rollout.length} x env.num_envs={cfg.env.num_envs} x"
             f" {collectors // ranks} collectors per rank)"
         )
+    if cfg.collect.remote_hosts and cfg.rollout.when_full == "drop":
+        yield "rollout.when_full: got drop, allowed block with collect.remote_hosts: a call is a grant"
     if cfg.algo.trace_clip > cfg.algo.rho_clip:
         yield f"algo.trace_clip: got {cfg.algo.trace_clip:g}, allowed at most algo.rho_clip={cfg.algo.rho_clip:g}"

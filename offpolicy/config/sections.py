@@ -44,10 +44,18 @@ class RunnerConfig:
     )
     interface: str | None = option(None, "several ranks: their network interface; null: loopback, one host only")
     timeout_s: float = option(
-        300.0, "several ranks: how long a rank may be waited for; more than an evaluation", gt=0.0, le=LONGEST_WAIT_S
+        300.0,
+        "how long a rank, or any remote collector at all, may be waited for; more than an evaluation",
+        gt=0.0,
+        le=LONGEST_WAIT_S,
     )
     start_timeout_s: float = option(
         120.0, "limit of a process's start, in seconds; multiplied by the load per core, at most by 8", gt=0.0
+    )
+    ray: str = option(
+        "local",
+        "HOST:PORT of the Ray cluster of collect.remote_hosts; local: a cluster of this machine alone, for this run",
+        needs="collect.remote_hosts!=0",
     )
     max_restarts: int = option(
         4,
@@ -166,7 +174,12 @@ class CollectConfig:
         " with its updates; auto: learner for a batch on a GPU, else own",
         choices=("auto", "own", "learner"),
     )
-    num_collectors: int = option(1, "collectors, each with env.num_envs environments", ge=1, le=256)
+    num_collectors: int = option(
+        1, "collectors, each with env.num_envs environments; of each remote host, if there are any", ge=1, le=256
+    )
+    remote_hosts: int = option(
+        0, "hosts of a Ray cluster that collect, in place of the learner's host; 0: that host collects", ge=0, le=256
+    )
     band: int = option(
         1000, "env steps by which either side may be ahead of what algo.utd calls for", ge=1,
         needs=f"{REPLAY} collect.mode=free",

@@ -92,6 +92,8 @@ def check_launched(cfg: RunConfig, host: HostInfo) -> None:
     problems = []
     if cfg.runner.name not in RANK_RUNNERS:
         problems.append(f"runner: got {cfg.runner.name}, allowed {' or '.join(RANK_RUNNERS)} under torchrun")
+    if cfg.collect.remote_hosts:
+        problems.append(f"collect.remote_hosts: got {cfg.collect.remote_hosts}, allowed 0 under torchrun")
     if cfg.run_dir is None:
         problems.append("run_dir: got null, allowed a directory under torchrun: a restart must find it again")
     if cfg.device == "auto" and not host.is_alone:

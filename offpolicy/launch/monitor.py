@@ -67,7 +67,7 @@ class Monitor:
         self._seen_versions = self._versions
         self._episodes_read = [0] * len(shared.episodes)
         self._hellos: dict[str, Mapping[str, Any]] = {}  # the first message of each process, by its name
-        self._collectors = [f"collector {index}" for index in range(cfg.collect.num_collectors)]
+        self._collectors = [f"collector {index}" for index in range(cfg.num_rings)]
         self._rate_limiter: RateLimiter = make_rate_limiter(
             cfg, LearningStart(first_learning_step(cfg, self._num_hosts), 0), self._num_hosts
         )
@@ -123,7 +123,7 @@ class Monitor:
             self._logger.view.message(f"checkpoint saved at env step {env_steps:,}: SIGUSR1 asked for it")
 
     def _on_hello(self, child: Child, message: Mapping[str, Any]) -> None:
-        self._hellos[child.name] = message
+        self._hellos[message.get("name", child.name)] = message  # the link sends those of all its collectors
         if message.get("collector"):  # of a learner that collects itself
             self._hellos["collector 0"] = message["collector"]
         if child.is_learner:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +22,7 @@ from offpolicy.launch.hosts import LaunchPlan
 from offpolicy.launch.run_dir import has_saved_nothing
 from offpolicy.launch.run_lock import is_running
 from offpolicy.logger.wandb import require_login
-from offpolicy.machine import X86_64, memory, num_usable_cores, processor
+from offpolicy.machine import X86_64, memory, num_usable_cores, processor, runs_program
 from offpolicy.processes.fork_server import ChildError, ChildTimeout, ForkServer, call_in_child
 from offpolicy.replay.demonstrations import read_demos
 from offpolicy.runs import existing_run
@@ -35,6 +38,8 @@ SOURCE_KEYS = (
     *("actor_width", "critic_width", "num_blocks", "num_bins", "value_max", "scale_reward"),  # of FlashSAC
 )  # fmt: skip
 
+HEAD_TIMEOUT_S = 5.0  # for the head of a Ray cluster to answer
+
 # A smaller machine may have as many to repeat a run of a larger one: their number decides the last bits of an update.
 THREADS_PER_CORE = 32  # threads of a process beyond which its number is taken for a mistake
 
@@ -48,6 +53,8 @@ def preflight(cfg: RunConfig, server: ForkServer | None = None) -> Probed:
     check_processor(processor())
     check_id(cfg.env)
     check_threads(cfg, num_usable_cores())
+    if cfg.collect.remote_hosts:
+        check_ray(cfg)
     gpus = find_gpus(cfg)
     check_gpus(cfg, gpus)
     if cfg.log.wandb == "online":
@@ -79,6 +86,35 @@ def with_process(cfg: RunConfig, env_device: str | None) -> RunConfig:
     if (env_device or "").startswith("cuda") and not packs and not list(in_process_problems(in_learner)):
         return in_learner
     return replace(cfg, collect=replace(cfg.collect, process="own"))
+
+
+def check_ray(cfg: RunConfig) -> None:
+    """Refuses to begin without Ray, or with a cluster without a token, a head, or this host. Raises `ConfigError`."""
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError(
+            f"collect.remote_hosts: got {cfg.collect.remote_hosts}, allowed 0 without Ray; type"
+            " pip install 'offpolicy[ray]'"
+        )
+    host, _, port = cfg.runner.ray.partition(":")
+    if not port:  # of this machine
+        return
+    if os.environ.get("RAY_AUTH_MODE") != "token" and not (host == "localhost" or host.startswith("127.")):
+        raise ConfigError(
+            f"runner.ray: got {cfg.runner.ray} without RAY_AUTH_MODE=token, allowed 127.0.0.1:{port}; a cluster"
+            " without a token runs what anybody sends: export the variable on each host (docs/machines.md)"
+        )
+    try:
+        socket.create_connection((host, int(port)), HEAD_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"runner.ray: got {cfg.runner.ray}, where nothing answers ({error}), allowed local, or HOST:PORT of a head;"
+            f" on that host type ray start --head --port={port}"
+        ) from error
+    if not runs_program("raylet"):  # Ray would abort the process
+        raise ConfigError(
+            f"runner.ray: got {cfg.runner.ray}, allowed a cluster that this host has joined; type here"
+            f" ray start --address={cfg.runner.ray} --num-cpus=0"
+        )
 
 
 def check_processor(kind: str) -> None:

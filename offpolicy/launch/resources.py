@@ -63,7 +63,7 @@ def learner_threads(cfg: RunConfig, *, has_evaluator: bool) -> int:
     """
     if cfg.threads.learner != "auto":
         return cfg.threads.learner
-    busy = 0 if cfg.collect_mode == "alternate" else collector_threads(cfg) * cfg.collect.num_collectors
+    busy = 0 if cfg.collect_mode == "alternate" else collector_threads(cfg) * cfg.num_local_collectors
     return max((num_usable_cores() - busy - has_evaluator) // cfg.runner.world_size, 1)
 
 
@@ -80,8 +80,9 @@ def num_spare_cores(cfg: RunConfig) -> int:
 def _num_collecting(cfg: RunConfig) -> int:
     """Returns the threads of this host's collectors and the processes of their environments."""
     workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
-    threads = 0 if cfg.collects_in_learner else collector_threads(cfg)
-    return cfg.collect.num_collectors * (threads + workers)
+    if cfg.collects_in_learner:
+        return workers
+    return cfg.num_local_collectors * (collector_threads(cfg) + workers)
 
 
 def may_use_gpu(cfg: RunConfig) -> bool:
@@ -105,7 +106,7 @@ def spin_rounds(cfg: RunConfig, host: HostInfo) -> int:
 
 def track_names(cfg: RunConfig, *, has_evaluator: bool) -> list[str]:
     """Returns the threads of this host that a trace has a track for."""
-    ranks, collectors = range(cfg.runner.world_size), range(cfg.collect.num_collectors)
+    ranks, collectors = range(cfg.runner.world_size), range(cfg.num_local_collectors or cfg.collects_in_learner)
     kinds, has_device = ["learner"], may_use_gpu(cfg)
     may_pack = has_device or cfg.runner.name == "double_buffer"  # where replay.source is auto
     if not cfg.algo.learns_from_rollouts and {"prefetch": True, "auto": may_pack}.get(cfg.replay.source, False):

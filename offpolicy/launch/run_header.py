@@ -24,7 +24,7 @@ from offpolicy.machine import has_gpu
 from offpolicy.output import counted
 from offpolicy.replay.rate_limiter import first_learning_step
 from offpolicy.timing.clock import unix_s
-from offpolicy.training.run_memory import row_layout, transport_nbytes
+from offpolicy.training.run_memory import RAY_STORE_BYTES, row_layout, transport_nbytes
 from offpolicy.training.worker import WorkerSpec
 
 
@@ -46,7 +46,7 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
         ramps=cfg.algo.ramps,
         stage=cfg.algo.stage if cfg.algo.name == "hora" else "",
         world_size=job.host.num_hosts * cfg.runner.world_size,
-        num_collectors=cfg.collect.num_collectors,
+        num_collectors=cfg.num_rings,
         num_hosts=job.host.num_hosts,
         collector_threads=job.plan.collector_threads,
         env_step_factors=env_step_factors(cfg, has_evaluator=job.plan.has_evaluator),
@@ -94,7 +94,7 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
 
 def _process_lines(job: WorkerSpec) -> Iterator[str]:
     """Yields the hosts, the memory between collectors and learners, and what works side by side."""
-    cfg, host, env, num_collectors = job.cfg, job.host, job.cfg.env, job.cfg.collect.num_collectors
+    cfg, host, env, num_collectors = job.cfg, job.host, job.cfg.env, job.cfg.num_rings
     if not host.is_alone:
         attempt = f", restart {host.attempt}" if host.attempt else ""
         yield f"host {host.index} of {host.num_hosts}, launched by torchrun as {host.job}{attempt}"
@@ -110,6 +110,7 @@ def _process_lines(job: WorkerSpec) -> Iterator[str]:
         if (at_once := env.num_envs * num_collectors * host.num_hosts) > 1:
             per_step = f"{cfg.algo.utd * at_once:g} per vector step of {at_once:,} environments"
             yield f"updates: algo.utd={cfg.algo.utd:g} per env step, {per_step}"
+    yield from _ray_lines(job)
     threads = f"threads learner {job.plan.learner_threads}"
     threads += "; it collects too" if cfg.collects_in_learner else f", collector {job.plan.collector_threads}"
     yield f"{cfg.runner.name}, {cfg.collect_mode}: {threads}"
@@ -126,6 +127,19 @@ def _process_lines(job: WorkerSpec) -> Iterator[str]:
             parts = f"{counted(num_collectors // cfg.runner.world_size, 'collector')} per rank"
         yield f"{num_ranks} learner ranks average gradients: {parts}"
     yield from (f"plug-in: {plugin.label}" for plugin in plugins_of(cfg))
+
+
+def _ray_lines(job: WorkerSpec) -> Iterator[str]:
+    """Yields where the remote hosts are, if there are any, and what their cluster takes of this one."""
+    cfg, store, known = job.cfg, "with the object stores of ray start", "20 s with Ray's default health checks"
+    if not cfg.collect.remote_hosts:
+        return
+    if cfg.starts_ray:
+        kept = "rollouts" if cfg.algo.learns_from_rollouts else "replay"
+        size = f"{transport_nbytes(cfg, job.spec) / 2**20:.0f} MiB of {kept}"
+        store, known = f"object store {RAY_STORE_BYTES / 2**20:.0f} MiB beside {size}", "2 s"
+    hosts = f"{counted(cfg.collect.remote_hosts, 'remote host')} of Ray at {cfg.runner.ray}"
+    yield f"{hosts}: {store}; a lost one is known within {known}"
 
 
 def _env_line(job: WorkerSpec) -> str:

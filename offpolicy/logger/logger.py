@@ -25,7 +25,7 @@ from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import Record, RunHeader, build_record, episode_keys
 from offpolicy.logger.sinks import JsonlSink, SafeSinks, Sink, SinkContext, Summary, Warn
 from offpolicy.logger.stragglers import StragglerWatch, rank_series
-from offpolicy.logger.timing_keys import Window
+from offpolicy.logger.timing_keys import Window, link_series
 from offpolicy.logger.view import View, open_view
 from offpolicy.model.bottleneck import SteadyCause, Verdict
 from offpolicy.model.rates import Rates, RateWindow, compute_rates, num_updates, policy_steps
@@ -118,7 +118,7 @@ class OffPolicyLogger:
                 record["time/eta_s"] = max(0, header.total_timesteps - snapshot.env_steps) / since.steps_per_sec
         record = self.completed(record)
         self.training_return = number(record, "rollout/ep_rew_mean")
-        every_rank: Record = {**rank_series(window)}
+        every_rank: Record = {**rank_series(window), **link_series(window)}
         require_known([*record, *every_rank])
         self.last_snapshot, self._window_begin = snapshot, previous
         # Learning has begun once both sides reported it; a collector's older report would add its random steps.

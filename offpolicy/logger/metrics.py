@@ -151,8 +151,9 @@ FOREIGN: Mapping[str, tuple[str, str]] = {
 
 
 def listed(key: str) -> str:
-    """Returns a key as the table has it: `<r>` is any rank, `<name>` any number of the environment."""
-    return re.sub(r"^env/.+", "env/<name>", re.sub(r"^rank/\d+/", "rank/<r>/", key))
+    """Returns a key as the table has it: `<r>` is any rank, `<c>` any remote collector, `<name>` what `env/` has."""
+    key = re.sub(r"^rank/\d+/", "rank/<r>/", re.sub(r"^link/\d+/", "link/<c>/", key))
+    return re.sub(r"^env/.+", "env/<name>", key)
 
 
 def require_known(keys: Iterable[str]) -> None:

@@ -50,6 +50,8 @@ COUNTS: Mapping[str, str] = {
     "rollout/episodes": "Episodes",
     "train/n_updates": "Updates",
 }
+LINK_TIMES = ("remote_busy", "serialise", "transfer", "copy", "overhead")  # ms per call
+BYTES_PER_MB = 1_000_000
 RANK_TIMES: Mapping[str, str] = {
     LearnerPhase.TRAIN: "train",
     LearnerPhase.COLLECTOR_WAIT: "collector wait",
@@ -189,6 +191,8 @@ def bottleneck_sentence(verdict: Verdict | None) -> str:
     if isinstance(verdict.phase, LearnerPhase):
         side, rows = "learner", LEARNER_ROWS
     row, share = rows[verdict.phase], f"{verdict.share:.0%}"
+    if verdict.bottleneck is Bottleneck.LINK:
+        return f"the link: {verdict.detail} of remote calls takes {share} of the collector's time"
     if verdict.bottleneck is Bottleneck.CONTENTION:
         return f"no free core: the {side} got none for {share} of the time"
     if verdict.bottleneck is Bottleneck.BALANCED:
@@ -280,6 +284,12 @@ def lines_below(shown: Shown, width: int) -> Iterator[Text]:
     if (capacity := number(record, CORES_KEY)) is not None and width >= BROAD:
         used = {str(row): (number(record, f"cores/{row}_ms_per_s") or 0.0) / MS_PER_S for row in CoreClass}
         yield named("cores", cores_text(used, capacity))
+    for index in range(shown.header.num_collectors if width >= BROAD else 0):
+        if f"link/{index}/copy_ms" in record:
+            spans = (f"{each.replace('_', ' ')} {text(f'link/{index}/{each}_ms', 'z.1f')}" for each in LINK_TIMES)
+            size, lag = (number(record, f"link/{index}/{name}") or 0.0 for name in ("bytes_per_sec", "lag_rows"))
+            rates = f"ms  {size / BYTES_PER_MB:.1f} MB/s  lag {lag:.0f} steps"
+            yield named(f"remote {index}", "  ".join(spans) + f" {rates}")
     for rank in range(shown.header.world_size if width >= BROAD else 0):
         if f"rank/{rank}/iter_ms" in record:
             times = (f"{name} {text(f'rank/{rank}/{key}_ms')}" for key, name in RANK_TIMES.items())

@@ -11,7 +11,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import MODE_RUNNERS
 from offpolicy.errors import ConfigError
 from offpolicy.logger.record import RunHeader
-from offpolicy.logger.timing_keys import Window, device_keys
+from offpolicy.logger.timing_keys import Window, all_calls, device_keys
 from offpolicy.model.bottleneck import (
     LEARNER_ADVICE,
     ROLLOUT_ADVICE,
@@ -97,20 +97,25 @@ def window_verdict(  # noqa: PLR0913  # what a verdict is made of, each needed
     of_collectors = header.num_collectors * header.collector_threads
     of_learners = header.learner_threads * header.world_size // header.num_hosts
     num_cores = 0 if cores is None else round(sum(cores.classes_ns.values()) / cores.wall_ns)
+    calls, is_remote = all_calls(window), bool(window.calls)
     evidence = WindowEvidence(
         longest_wait=max(waits, default=0.0),
         straggler=late if late is not None and late.rank > 0 else None,  # rank 0 does not wait for itself
         learner_advice=ROLLOUT_ADVICE if header.has_rollouts else LEARNER_ADVICE,
         learner_descheduled=learner.scheduler.runnable_ns / learner.total_ns,
         collector_descheduled=collector.scheduler.runnable_ns / collector.total_ns,
+        transfer=calls.transfer_ns / on_way_ns if (on_way_ns := calls.transfer_ns + calls.overhead_ns) > 0 else 0.0,
         resets=reset_ns / env_step_ns if env_step_ns > 0 else 0.0,
         launch_bound=device_keys(window).get("device/launch_bound") or 0.0,
         may_try_threads=len(window.ranks) == 1
         and window.current.learners[0].device is None
         and (header.learner_threads > 1 or cores is None or cores.capacity_ns > cores.wall_ns),
         may_try_modes=header.runner in MODE_RUNNERS,
-        can_lower_collectors=cores is not None and of_collectors > 1 and of_collectors + of_learners > num_cores,
-        idle_cores=None if cores is None else cores.classes_ns[CoreClass.IDLE] / cores.wall_ns,
+        can_lower_collectors=not is_remote
+        and cores is not None
+        and of_collectors > 1
+        and of_collectors + of_learners > num_cores,
+        idle_cores=None if cores is None or is_remote else cores.classes_ns[CoreClass.IDLE] / cores.wall_ns,
         overlap_gain=overlap_gain,
         prediction_error=error or 0.0,
     )
@@ -140,9 +145,12 @@ def window_pipeline(window: Window, rates: Rates, header: RunHeader) -> Pipeline
 
 
 def _cores(window: Window, rates: Rates, header: RunHeader) -> Cores | None:
-    """Returns the cores of this host without what other programs used in the window; None with timing off."""
+    """Returns the cores of this host without what other programs used in the window.
+
+    None with timing off, and where the collectors have the cores of other hosts.
+    """
     cores = window.cores
-    if cores is None or cores.wall_ns <= 0 or not header.learner_threads:
+    if cores is None or cores.wall_ns <= 0 or not header.learner_threads or window.calls:
         return None
     # Next to a device the threads of the learner wait.
     threads = header.learner_threads if window.current.learners[0].device is None else 1

@@ -13,7 +13,16 @@ import numpy as np
 from offpolicy.config.algorithms import algorithm_info
 from offpolicy.config.schedules import Ramp
 from offpolicy.logger.stragglers import rank_keys
-from offpolicy.logger.timing_keys import Window, core_keys, device_keys, evaluator_keys, phase_keys, prefetch_keys
+from offpolicy.logger.timing_keys import (
+    Window,
+    all_calls,
+    core_keys,
+    device_keys,
+    evaluator_keys,
+    link_keys,
+    phase_keys,
+    prefetch_keys,
+)
 from offpolicy.model.bottleneck import Verdict
 from offpolicy.model.rates import Rates, num_updates, policy_steps
 from offpolicy.model.throughput import collector_active_ns
@@ -87,6 +96,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     record |= phase_keys(window, has_rollouts=header.has_rollouts)
     record |= prefetch_keys(window) | evaluator_keys(window) | device_keys(window) | core_keys(window, header.num_hosts)
     record |= rank_keys(window, late)
+    record |= {f"link/{name}": value for name, value in link_keys(all_calls(window), window.wall_s).items()}
     record |= {
         **{f"perf/{name}": value for name, value in asdict(rates).items() if name != "learner_active_s"},
         "perf/samples_per_sec": samples_per_sec(learning),

@@ -22,11 +22,21 @@ from offpolicy.model.windows import (
     tagged_excess_ns,
 )
 from offpolicy.timing.phases import CollectorPhase, CoreClass, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
-from offpolicy.types import NO_ACCOUNT, DeviceTotals, LearnerTotals, MetricTotals, SchedulerStats, Snapshot, TaggedTime
+from offpolicy.types import (
+    NO_ACCOUNT,
+    DeviceTotals,
+    LearnerTotals,
+    LinkTotals,
+    MetricTotals,
+    SchedulerStats,
+    Snapshot,
+    TaggedTime,
+)
 
 MS_PER_S = 1000.0
 STATISTICS = ("p50", "p95", "p99", "max")
 PIPELINE = (LearnerPhase.H2D, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC, LearnerPhase.WEIGHT_PUBLISH)
+NO_CALLS = LinkTotals(*[0] * len(LinkTotals._fields))
 NO_DEVICE_TIME = DeviceTotals(0, 0, 0, 0, 0, iterations=0, launch_bound=0, dropped=0)
 NOTHING_LEARNT = LearnerTotals(NO_ACCOUNT, 0, 0, 0.0, MetricTotals((), np.zeros(0), np.zeros(0)))
 
@@ -46,6 +56,13 @@ class Window:
         self.each_collector = [each.elapsed for each in collector_windows(previous, current)]
         self.collectors = sum_of([clock for clock in self.each_collector if clock is not None])
         self.cores = cores_elapsed(previous, current)
+        self.wall_s = current.wall_s - previous.wall_s
+        calls = zip(
+            (each.link for each in current.collectors), (each.link for each in previous.collectors), strict=False
+        )
+        self.calls = [
+            LinkTotals(*map(sub, now, then or NO_CALLS)) for now, then in calls if now
+        ]  # of remote collectors
 
 
 def sum_of(clocks: list[Elapsed]) -> Elapsed | None:
@@ -159,6 +176,30 @@ def device_keys(window: Window) -> Numbers:
         record["rank/device_train_max_ms"] = max(train_ms.values())
         record["rank/device_slowest"] = max(train_ms, key=lambda rank: train_ms[rank])
     return record
+
+
+def all_calls(window: Window) -> LinkTotals:
+    """Returns what the calls of all remote collectors have cost in the window."""
+    return LinkTotals(*map(sum, zip(NO_CALLS, *window.calls, strict=True)))
+
+
+def link_keys(totals: LinkTotals, wall_s: float) -> Numbers:
+    """Returns the means per call of one collector or of all together, without `link/`; none where no reply came."""
+    if not totals.calls or wall_s <= 0:
+        return {}
+    means = {name: value / totals.calls for name, value in totals._asdict().items()}
+    record: Numbers = {f"{name[:-3]}_ms": ns / NS_PER_MS for name, ns in means.items() if name.endswith("_ns")}
+    record |= {"calls_per_sec": totals.calls / wall_s, "bytes_per_sec": totals.bytes / wall_s}
+    return record | {"lag_rows": means["env_steps"], "lag_versions": means["lag_versions"]}
+
+
+def link_series(window: Window) -> Numbers:
+    """Returns the keys of every remote collector."""
+    return {
+        f"link/{index}/{name}": value
+        for index, each in enumerate(window.calls)
+        for name, value in link_keys(each, window.wall_s).items()
+    }
 
 
 def evaluator_keys(window: Window) -> Numbers:

@@ -32,6 +32,7 @@ class Bottleneck(StrEnum):
 
     LEARNER = "learner"
     COLLECTOR = "collector"
+    LINK = "link"  # between the learner's host and those of remote collectors
     BALANCED = "balanced"
     CONTENTION = "contention"
     WARMING_UP = "warming up"
@@ -44,6 +45,8 @@ class Detail(StrEnum):
     RESETS = "resets"
     LAUNCH_BOUND = "launch-bound"
     DESCHEDULED = "descheduled"
+    TRANSFER = "transfer"
+    OVERHEAD = "overhead"
 
 
 class Cause(NamedTuple):
@@ -124,6 +127,8 @@ class Verdict:
     @property
     def label(self) -> str:
         """The verdict in a few characters, such as `learner(train 94%)` or `collector(env_step: resets 60%)`."""
+        if self.bottleneck is Bottleneck.LINK:
+            return f"link({self.detail} {self.share:.0%})"
         detail = f": {self.detail}" if self.detail else ""
         return f"{self.bottleneck}({self.phase}{detail} {self.share:.0%})" if self.phase else str(self.bottleneck)
 
@@ -174,6 +179,7 @@ class WindowEvidence:
     learner_advice: Mapping[str, tuple[Advice, ...]] | None = None  # by phase; None: that for a replay
     learner_descheduled: float = 0.0  # share of the time in which it could have run and others had the core
     collector_descheduled: float = 0.0
+    transfer: float = 0.0  # share of the bytes, in place of an empty call, in what is on its way to remote hosts
     resets: float = 0.0  # share of env_step that steps with a reset took longer than those without
     launch_bound: float = 0.0  # share of the iterations whose device work was done as soon as it had been queued
     may_try_threads: bool = True  # one learner rank, it computes on the CPU, and there is another number to try
@@ -272,6 +278,10 @@ COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     CollectorPhase.WEIGHT_APPLY: (_raise("env.num_envs", "more transitions per weight version"),),
     CollectorPhase.REPLAY_WRITE: (_raise("env.num_envs", "more rows per write"),),
     CollectorPhase.HANDSHAKE: (_raise("env.num_envs", "fewer handshakes per env step"),),
+    CollectorPhase.LINK_WAIT: (
+        _raise("env.num_envs", "more transitions per call"),
+        _setting("collect.mode", "overlap", ": one call is on its way while another one is carried out"),
+    ),
     CollectorPhase.SNAPSHOT: SAVE_SELDOM,
     CollectorPhase.OTHER: (_raise("env.num_envs", "fewer rounds of the collector's loop per env step"),),
 }
@@ -286,6 +296,9 @@ DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {
         _raise("algo.batch_size", "a kernel costs the same launch for more rows"),
         Advice("raise algo.hidden_dims only if the task needs it: the device has room"),
         _setting("device", "cpu", ": networks this small can be faster without launches"),
+    ),
+    Detail.TRANSFER: (
+        Advice("a faster network between the hosts, or smaller observations: the bytes of the rows take the time"),
     ),
     Detail.DESCHEDULED: (
         Advice("top: it shows what has the cores (stop other programs, or move this run)"),
@@ -340,10 +353,12 @@ def find_bottleneck(  # noqa: PLR0913  # what a verdict is made of, each needed
         Detail.DESCHEDULED: (waited, CONTENDED),
         Detail.RESETS: (evidence.resets if phase == CollectorPhase.ENV_STEP else 0.0, MOSTLY),
         Detail.LAUNCH_BOUND: (evidence.launch_bound if phase == LearnerPhase.TRAIN else 0.0, MOSTLY),
+        Detail.TRANSFER: (evidence.transfer if phase == CollectorPhase.LINK_WAIT else 0.0, MOSTLY),
+        Detail.OVERHEAD: (1.0 if phase == CollectorPhase.LINK_WAIT else 0.0, MOSTLY),
     }
     found = next((each for each, (part, least) in parts.items() if part >= least), None)
     detail = shown.detail if shown is not None else found
-    advice = DETAIL_ADVICE[detail] if detail is not None else advice
+    advice = DETAIL_ADVICE.get(detail, advice) if detail is not None else advice
     if detail is Detail.DESCHEDULED:
         bottleneck, share = Bottleneck.CONTENTION, waited
         reason = f"the {side} could have run and was not given a core for {waited:.0%} of the time; {reason}"
@@ -351,6 +366,8 @@ def find_bottleneck(  # noqa: PLR0913  # what a verdict is made of, each needed
         reason, share = f"{reason}, {evidence.resets:.0%} of it because environments are reset", share * evidence.resets
     elif detail is Detail.LAUNCH_BOUND:
         reason += f"; in {evidence.launch_bound:.0%} of the iterations the device waited for launches"
+    elif detail in (Detail.TRANSFER, Detail.OVERHEAD) and bottleneck is Bottleneck.COLLECTOR:
+        bottleneck = Bottleneck.LINK
     # In turns both sides add up, so the first remedy is to overlap them, if that gains more than it may be wrong and
     # cores are not lacking.
     now, gain, error = rates.predicted_steps_per_sec, evidence.overlap_gain, evidence.prediction_error

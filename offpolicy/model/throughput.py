@@ -150,6 +150,7 @@ FASTER = 0.8  # factor of a phase that is 20 % faster
 NEARLY_NONE = 0.1  # greatest fraction of the collectors without a core of their own at which one more is considered
 NOTICEABLE = 0.02  # least wait for packed batches, as a fraction of the learner's work, at which packing bounds it
 ONE_MORE_COLLECTOR, HALVED_UTD = "one more collector", "algo.utd halved"
+ONE_MORE_HOST, TWICE_THE_HOSTS = "one more remote host", "collect.remote_hosts twice"
 TWICE_THE_BATCH, HALVED_EPOCHS = "algo.batch_size twice, at worst", "algo.epochs halved, at best"
 
 
@@ -292,6 +293,7 @@ class Options:
     most_updates: int  # of an iteration
     epochs: int
     may_add_collector: bool
+    per_host: int = 0  # collectors of each remote host; 0: there are none
 
 
 def what_ifs(now: Pipeline, options: Options) -> Iterator[tuple[str, Pipeline]]:
@@ -299,7 +301,10 @@ def what_ifs(now: Pipeline, options: Options) -> Iterator[tuple[str, Pipeline]]:
     for phase in (CollectorPhase.ENV_STEP, CollectorPhase.ACTION_SELECT, LearnerPhase.TRAIN):
         yield f"{phase} 20 % faster", now.scaled({phase: FASTER})
     has_core = now.cores is None or now.cores.crowding(now.cores.threads, now.num_collectors + 1) <= NEARLY_NONE
-    if options.may_add_collector and has_core:
+    if options.per_host:
+        yield ONE_MORE_HOST, replace(now, num_collectors=now.num_collectors + options.per_host)
+        yield TWICE_THE_HOSTS, replace(now, num_collectors=2 * now.num_collectors)
+    elif options.may_add_collector and has_core:
         yield ONE_MORE_COLLECTOR, replace(now, num_collectors=now.num_collectors + 1)
     if options.has_replay:
         yield HALVED_UTD, _with_half_the_updates(now, options)

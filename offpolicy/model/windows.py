@@ -52,6 +52,8 @@ def elapsed(origin: Account, current: Account) -> Elapsed | None:
     """`current - origin`; an empty `origin` is the start of the clock, an empty `current` gives None."""
     if current.is_empty:
         return None
+    if current.wall_ns + current.warmup_ns < origin.wall_ns + origin.warmup_ns:
+        origin = NO_ACCOUNT  # of a process that has gone
     # Where the warm-up ended inside the window, the account restarted there, and all of it belongs to the window.
     before = origin if origin.warmup_ns == current.warmup_ns else NO_ACCOUNT
     histogram = current.histogram

@@ -109,7 +109,8 @@ class ControlPage:
 
     def words(self, role: str, index: int) -> Words:
         """Returns the words of a process. The first two mean the same for all of them."""
-        return {"learner": self.ranks, "collector": self.collectors, "evaluator": (self.evaluator,)}[role][index]
+        by_role = {"learner": self.ranks, "evaluator": (self.evaluator,)}
+        return by_role.get(role, self.collectors)[index]  # the link has those of its first collector
 
     def is_waiting(self, role: str, index: int) -> bool:
         """True while the process waits for another one."""

@@ -238,8 +238,12 @@ class Supervisor:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(fd)
         child.close()
-        if child.role == "collector":
-            self._control.collectors[child.index][CollectorWord.IS_GONE] = 1
+        gone = {"collector": self._control.collectors[child.index : child.index + 1], "link": self._control.collectors}
+        for words in gone.get(child.role, ()):
+            words[CollectorWord.IS_GONE] = 1
+        if child.role == "link":
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # what is left of the cluster that it has started
 
     def _is_survived(self, child: Child) -> bool:
         """Reports a death that the run survives; False, and a failure, if it makes a crash loop of those before."""

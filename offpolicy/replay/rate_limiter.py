@@ -100,7 +100,7 @@ def make_rate_limiter(cfg: RunConfig, start: LearningStart, num_hosts: int) -> R
     return RateLimiter.of(
         cfg.collect_mode,
         cfg.algo.utd,
-        cfg.env.num_envs * cfg.collect.num_collectors * num_hosts,
+        cfg.env.num_envs * cfg.num_rings * num_hosts,
         band=cfg.collect.band,
         start=start,
         total=cfg.total_timesteps,
@@ -109,7 +109,7 @@ def make_rate_limiter(cfg: RunConfig, start: LearningStart, num_hosts: int) -> R
 
 def first_learning_step(cfg: RunConfig, num_hosts: int) -> int:
     """Returns the env steps before the first update: by then every ring can have its first n-step row, or rollout."""
-    num_collectors = cfg.collect.num_collectors * num_hosts
+    num_collectors = cfg.num_rings * num_hosts
     if cfg.algo.learns_from_rollouts:
         return cfg.rollout.length * cfg.env.num_envs * num_collectors
     return max(cfg.algo.learning_starts, cfg.algo.n_step * cfg.env.num_envs * num_collectors)

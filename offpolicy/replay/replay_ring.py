@@ -106,11 +106,8 @@ class ReplayRing(Ring):
         words, num_envs = self._words, self.num_envs
         start, head = words[COMMITTED], self._head
         stop, end = start + len(tails), self.end if obs is None else max(head + num_envs, self.end)
-        floor, lowest = words[FLOOR], end - self.capacity
-        if floor < lowest:  # the slots below are about to be recycled
-            recycled = self.spans(floor, lowest)
-            words[DROPPED] += sum(int(np.count_nonzero(slots.view(np.uint32)[:, -1])) for slots in recycled)
-            words[FLOOR] = lowest
+        if words[FLOOR] < end - self.capacity:
+            self._recycle(end - self.capacity)
         words[RESERVED] = end
         fault.hit("ring.reserved")
         for begin in range(0, len(tails), num_envs):
@@ -127,9 +124,32 @@ class ReplayRing(Ring):
             self._keep_most()
         fault.hit("ring.committed")
         if words[FLOOR] - self._released >= self._release_every:  # many at once: the kernel is slow to take it
-            kept = 2 * PAGE_BYTES // self.layout.nbytes + 2  # between what is given back and the newest slots behind it
-            start, self._released = self._released, words[FLOOR]
-            self._give_back(max(start, self.end - self.capacity + kept), self._released)
+            self._release()
+
+    def write_slots(self, slots: Float32, num_complete: int) -> None:
+        """Writes whole slots [m, slot_width] behind the complete ones, and reveals the first `num_complete` of them.
+
+        The others are open: they hold observations only, those that the revealed ones end in among them. m is a
+        multiple of N and at most `capacity`.
+        """
+        words, start = self._words, self._words[COMMITTED]
+        self._head = start + len(slots)
+        end = max(self._head, self.end)
+        if words[FLOOR] < end - self.capacity:
+            self._recycle(end - self.capacity)
+        words[RESERVED] = end
+        fault.hit("ring.reserved")
+        filled = 0
+        for place in self.spans(start, self._head):
+            place[:] = slots[filled : filled + len(place)]
+            filled += len(place)
+        fault.hit("ring.copied")
+        words[COMMITTED] = start + num_complete
+        words[WRITTEN] += int(np.count_nonzero(slots[:num_complete].view(np.uint32)[:, -1]))
+        self._keep_most()
+        fault.hit("ring.committed")
+        if words[FLOOR] - self._released >= self._release_every:
+            self._release()
 
     def newest_obs(self) -> NDArray[Any]:
         """Returns a view of the observations [N, O] that this writer wrote last."""
@@ -146,6 +166,18 @@ class ReplayRing(Ring):
     def begin(self) -> None:
         """Goes back to the first open slot: all open observations are written again."""
         self._head = self._words[COMMITTED]
+
+    def _recycle(self, lowest: int) -> None:
+        """Raises the floor to `lowest`: the slots below are about to be written again."""
+        recycled = self.spans(self._words[FLOOR], lowest)
+        self._words[DROPPED] += sum(int(np.count_nonzero(slots.view(np.uint32)[:, -1])) for slots in recycled)
+        self._words[FLOOR] = lowest
+
+    def _release(self) -> None:
+        """Gives the memory below the floor back, but for some between it and the newest slots behind it."""
+        kept = 2 * PAGE_BYTES // self.layout.nbytes + 2
+        start, self._released = self._released, self._words[FLOOR]
+        self._give_back(max(start, self.end - self.capacity + kept), self._released)
 
     def _keep_most(self) -> None:
         """Raises the floor as long as there are enough transitions above it."""

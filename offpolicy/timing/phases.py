@@ -37,6 +37,7 @@ class CollectorPhase(StrEnum):
     REPLAY_WRITE = "replay_write"
     HANDSHAKE = "handshake"
     LEARNER_WAIT = "learner_wait"
+    LINK_WAIT = "link_wait"
     SNAPSHOT = "snapshot"
     OTHER = "other"
 

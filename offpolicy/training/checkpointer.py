@@ -107,7 +107,7 @@ class Checkpointer:
             has_new = self._world.env_steps > self._saved_step if is_lacking else self._progress != self._saved
             is_new = self._world.any(is_leader and has_new)
             if is_leader and not (is_new and has_collectors):  # what they have written is for no checkpoint
-                for index in range(self._rank.cfg.collect.num_collectors):
+                for index in range(self._rank.cfg.num_rings):
                     shutil.rmtree(self._run_dir / f"{SNAPSHOT_DIR}-collector-{index}", ignore_errors=True)
             if not is_new:
                 return None

@@ -68,8 +68,8 @@ def open_collector(  # noqa: PLR0913  # what tells the two kinds of process apar
     device = ring.store.device if isinstance(ring, DeviceRing) else None
     env = make_vector(cfg.env, on_progress=note_progress, num_threads=job.plan.env_threads, to=device)
     child.closing.callback(env.close)
-    num_collectors = cfg.collect.num_collectors * job.host.num_hosts
-    number = job.host.index * cfg.collect.num_collectors + index
+    num_collectors = cfg.num_rings * job.host.num_hosts
+    number = job.host.index * cfg.num_rings + index
     networks = learner_policy or make_policy(cfg.algo, job.spec)
     mailbox = None if learner_policy else weights_mailbox(child, flat_size(networks))
     writer: Writer

@@ -93,7 +93,7 @@ class Rank:
 
     def own_collectors(self) -> Sequence[int]:
         """Returns the collectors of this host that feed this rank, where each rank has its own: every R-th."""
-        return range(self.child.index, self.cfg.collect.num_collectors, self.cfg.runner.world_size)
+        return range(self.child.index, self.cfg.num_rings, self.cfg.runner.world_size)
 
     def is_stopping(self) -> bool:
         """True if the supervisor asked to stop; the call counts as progress of this process."""
@@ -207,8 +207,8 @@ def unused_gpu(device: torch.device, name: str) -> str:
 def is_crowded(cfg: RunConfig) -> bool:
     """True if this host's ranks, collectors and environment processes leave no core to a thread that only spins."""
     workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
-    per_collector = workers + (not cfg.collects_in_learner)
-    return num_usable_cores() <= cfg.runner.world_size + cfg.collect.num_collectors * per_collector
+    own = workers if cfg.collects_in_learner else cfg.num_local_collectors * (1 + workers)
+    return num_usable_cores() <= cfg.runner.world_size + own
 
 
 def open_track_of(

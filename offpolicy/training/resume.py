@@ -191,7 +191,7 @@ class RankState:
         shared = SharedState(
             numbers=state.numbers,
             env_steps=progress[0],
-            num_collectors=job.cfg.collect.num_collectors * job.host.num_hosts,
+            num_collectors=job.cfg.num_rings * job.host.num_hosts,
             num_ranks=self.world.num_ranks,
             start=astuple(self.start.learning_start),
             replay_first=[ring.oldest for ring in self.rings],

@@ -25,6 +25,7 @@ from offpolicy.types import CollectorTotals, EpisodeRecord, EvaluatorTotals, Lea
 EPISODE_COLUMNS = len(EpisodeRecord._fields)
 EPISODE_CAPACITY = 65_536  # finished episodes of a collector that the supervisor may not have read yet
 SAVE_BYTES_PER_S = 50e6  # of a slow disk
+RAY_STORE_BYTES = 200 << 20  # of the object store that a run starts: weights lie there, and replies of over 100 kB
 OTHER_FILES = 32  # that the supervisor opens besides: of the records, and for a moment while it starts a process
 COLLECTOR_COUNTERS = ("env_steps", "vector_steps", "policy_lag_sum", "policy_steps")
 EVALUATOR_WAKE = "evaluator_wake"
@@ -38,7 +39,7 @@ def row_layout(spec: SpaceSpec) -> RowLayout:
 def replay_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
     """Returns the bytes of the replay of this host, one ring per collector, announced before they are allocated."""
     size = ReplayRing.nbytes_for(cfg.replay_rows, row_layout(spec), cfg.env.num_envs, cfg.algo.n_step)
-    return cfg.collect.num_collectors * size
+    return cfg.num_rings * size
 
 
 def ring_room(cfg: RunConfig, spec: SpaceSpec) -> int:
@@ -56,7 +57,7 @@ def rollout_layout(cfg: RunConfig, spec: SpaceSpec) -> RolloutLayout:
 def transport_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
     """Returns the bytes of the rings between collectors and learners, of rollouts or of the replay."""
     if cfg.algo.learns_from_rollouts:
-        return cfg.collect.num_collectors * RolloutRing.nbytes(rollout_layout(cfg, spec), cfg.rollout.slots)
+        return cfg.num_rings * RolloutRing.nbytes(rollout_layout(cfg, spec), cfg.rollout.slots)
     return replay_nbytes(cfg, spec)
 
 
@@ -78,11 +79,13 @@ def check_memory(cfg: RunConfig, spec: SpaceSpec, *, is_of_tensors: bool = False
     """
     needed, available, is_rollouts = transport_nbytes(cfg, spec), memory()[0], cfg.algo.learns_from_rollouts
     if not is_rollouts and (is_of_tensors or not gives_memory_back()):
-        needed = cfg.collect.num_collectors * ring_room(cfg, spec)
-    if needed > 0.9 * available:
+        needed = cfg.num_rings * ring_room(cfg, spec)
+    store = RAY_STORE_BYTES if cfg.starts_ray else 0
+    if needed + store > 0.9 * available:
+        beside = f" beside {store / 2**20:.0f} MiB of Ray's object store" if store else ""
         key, name = ("rollout.length", "rollouts") if is_rollouts else ("replay.capacity", "replay")
         raise ConfigError(
-            f"{key}: got {needed / 2**30:.2f} GiB of {name}, allowed 90 % of the"
+            f"{key}: got {needed / 2**30:.2f} GiB of {name}{beside}, allowed 90 % of the"
             f" {available / 2**30:.2f} GiB available; lower {key}"
         )
 
@@ -105,7 +108,7 @@ class RunMemory:
         self, cfg: RunConfig, spec: SpaceSpec, num_hosts: int, *, has_evaluator: bool, collects_tensors: bool = False
     ) -> None:
         """With `collects_tensors` the replay lies on the learner's device, and its counters alone are here."""
-        runner, num_collectors, has_replay = cfg.runner, cfg.collect.num_collectors, not cfg.algo.learns_from_rollouts
+        runner, num_collectors, has_replay = cfg.runner, cfg.num_rings, not cfg.algo.learns_from_rollouts
         self.num_ranks, collectors = num_hosts * runner.world_size, range(num_collectors)
         ring, key = ("replay", "replay.capacity") if has_replay else ("rollouts", "rollout.length")
         sizes = {
@@ -214,12 +217,12 @@ def grown_block(context: ChildContext, name: str, nbytes: int) -> memoryview:
 
 def control_page(buffer: memoryview, cfg: RunConfig) -> ControlPage:
     """Returns the control page of this host."""
-    return ControlPage(buffer, cfg.runner.world_size, cfg.collect.num_collectors)
+    return ControlPage(buffer, cfg.runner.world_size, cfg.num_rings)
 
 
 def learner_gate(context: ChildContext, job: WorkerSpec, control: ControlPage) -> LearnerGate:
     """Returns a rank's gate."""
-    num_collectors = job.cfg.collect.num_collectors
+    num_collectors = job.cfg.num_rings
     return LearnerGate(
         control,
         context.index,
@@ -231,7 +234,7 @@ def learner_gate(context: ChildContext, job: WorkerSpec, control: ControlPage) -
 
 def replay_rings(context: ChildContext, job: WorkerSpec) -> list[ReplayRing]:
     """Returns the replay rings of this host, one per collector; none where the algorithm keeps no replay."""
-    count = 0 if job.cfg.algo.learns_from_rollouts else job.cfg.collect.num_collectors
+    count = 0 if job.cfg.algo.learns_from_rollouts else job.cfg.num_rings
     return [replay_ring(context, job, index) for index in range(count)]
 
 

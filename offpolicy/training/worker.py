@@ -48,6 +48,7 @@ class WorkerSpec:
     origin_step: int | None = None
     env_device: str | None = None  # of the tensors of a batch; None: arrays
     trace_dir: str | None = None  # directory of the trace's tracks; None: the run is not traced
+    ray_dir: str | None = None  # directory of the Ray cluster that the run starts
     restarts: int = 0  # times that all processes began again after a death, before this start
 
     @property

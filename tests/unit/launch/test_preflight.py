@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +49,25 @@ def teacher_at(path: Path, obs: int) -> None:
     path.mkdir()
     spec = dataclasses.replace(HISTORY, obs_keys=("obs", "privileged"), obs_shapes=((obs,), (10,)))
     write_config(path, TEACHER, spec)
+
+
+def refusal_of_ray(address: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        preflight.check_ray(config(collect={"remote_hosts": 2}, runner={"ray": address}))
+    return str(caught.value)
+
+
+def test_a_cluster_that_this_host_cannot_use_is_refused_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    assert "got 192.0.2.7:6379 without RAY_AUTH_MODE=token, allowed 127.0.0.1:6379" in refusal_of_ray("192.0.2.7:6379")
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        monkeypatch.setattr(preflight, "runs_program", lambda name: False)
+        assert f"got {address}, allowed a cluster that this host has joined; type here" in refusal_of_ray(address)
+    assert f"got {address}, where nothing answers" in refusal_of_ray(address)
+    monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda name: None)
+    assert "got 2, allowed 0 without Ray; type pip install 'offpolicy[ray]'" in refusal_of_ray("local")
 
 
 def test_only_the_first_host_looks_for_the_teacher(tmp_path: Path) -> None:

@@ -96,6 +96,16 @@ def test_what_is_special_has_a_line() -> None:
         assert line in header(**given)
 
 
+def test_remote_hosts_have_a_line_with_what_is_taken_of_this_one_and_how_soon_a_loss_is_known() -> None:
+    local = header(collect={"remote_hosts": 2}, replay={"capacity": 20_000})
+    beside = "object store 200 MiB beside 1 MiB of replay"
+    assert f"2 remote hosts of Ray at local: {beside}; a lost one is known within 2 s" in local
+    (line,) = [
+        line for line in header(collect={"remote_hosts": 1}, runner={"ray": "h:1"}) if " of Ray at h:1: " in line
+    ]
+    assert line.endswith("; a lost one is known within 20 s with Ray's default health checks")
+
+
 def test_a_death_that_costs_more_than_a_minute_is_warned_of() -> None:
     replay = {"checkpoint": {"replay": False}, "algo": {"learning_starts": 2000}}
     costs: list[tuple[dict[str, Any], str]] = [

@@ -43,6 +43,10 @@ CORES: Record = {
     "cores/others_ms_per_s": 300.0, "cores/idle_ms_per_s": 400.0, "system/memory_gib": 3.14,
     "system/memory_total_gib": 7.8,
 }  # fmt: skip
+LINK: Record = {
+    "link/0/remote_busy_ms": 12.34, "link/0/serialise_ms": 0.04, "link/0/transfer_ms": 3.21, "link/0/copy_ms": 0.06,
+    "link/0/overhead_ms": 1.0, "link/0/bytes_per_sec": 2_100_000.0, "link/0/lag_rows": 96.0,
+}  # fmt: skip
 LINES = (
     "   elapsed 1:00   ETA 1:05",
     "return       -800.0  ▁▅█  eval -450.0 ±5.00  best -300.0 at 1,000  first -1000.0 ",
@@ -55,6 +59,7 @@ LINES = (
     "because    it is busy ", "or         do less ",
     "rank 1 train 7.50  collector wait 1.50  barrier 1.25  sync 1.75  wall 9.00  late 1.00  cpu 98.0% ",
     "cores learner 0.98  ",
+    "remote 0 remote busy 12.3  serialise 0.0  transfer 3.2  copy 0.1  overhead 1.0 ms  2.1 MB/s  lag 96 steps",
 )  # fmt: skip
 
 
@@ -107,7 +112,16 @@ def test_what_people_look_at_and_the_rows_of_the_contract_stand_in_every_size(
 def test_every_line_says_what_the_record_holds(record: Record, header: RunHeader) -> None:
     shown = Shown(replace(header, world_size=2))
     speed: Record = {"perf/predicted_steps_per_sec": 78.1, "perf/prediction_error_pct": 3.2, "time/elapsed_s": 60.0}
-    known = record | LATE | EACH_RANK | ON_DEVICE | CORES | speed | {"time/eta_s": 65.0, "perf/updates_per_sec": 75.0}
+    known = (
+        record
+        | LATE
+        | EACH_RANK
+        | ON_DEVICE
+        | CORES
+        | LINK
+        | speed
+        | {"time/eta_s": 65.0, "perf/updates_per_sec": 75.0}
+    )
     for step, mean in enumerate((-900.0, -300.0, -450.0)):
         known |= {"rollout/ep_rew_mean": -1000.0 + 100 * step, "perf/steps_per_sec": 70.0 + 5 * step}
         known |= {"eval/mean_reward": mean, "eval/std_reward": 5.0, "eval/env_steps": 1000.0 * step}
@@ -123,7 +137,7 @@ def test_every_line_says_what_the_record_holds(record: Record, header: RunHeader
 def test_the_full_panel_has_every_row_of_the_table(record: Record, header: RunHeader) -> None:
     full, usual = ("\n".join(drawn(shown_of(record, header, is_full=is_full), 100, 35)) for is_full in (True, False))
     timing = [metric.row for metric in METRICS.values() if metric.kind is MetricClass.EXCLUSIVE]
-    assert len(timing) == 22
+    assert len(timing) == 23
     for row in (*timing, "Iter Wall", "Cycle", "Actor Loss", "Critic Loss"):
         assert row in full
     assert "Evaluation" not in usual

@@ -13,6 +13,7 @@ import pytest
 
 from offpolicy.config.schedules import Ramp
 from offpolicy.logger.record import Record, RunHeader
+from offpolicy.logger.timing_keys import Window, all_calls, link_keys, link_series
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.types import (
     NO_ACCOUNT,
@@ -21,6 +22,7 @@ from offpolicy.types import (
     Account,
     CollectorTotals,
     LearnerTotals,
+    LinkTotals,
     MetricTotals,
     RolloutTotals,
     Snapshot,
@@ -208,6 +210,22 @@ def test_flops_and_the_share_of_env_steps_are_of_active_time(
     assert record["perf/flops_of_attainable"] == pytest.approx(0.25, rel=1e-12)
     assert record["perf/collector_flops_per_sec"] == pytest.approx(7 * 900.0 / 0.002, rel=1e-12)
     assert record["perf/env_step_share"] == 0.75
+
+
+def test_the_costs_of_remote_calls_are_means_per_call_over_all_collectors() -> None:
+    def at(wall_s: float, *calls: int) -> Snapshot:
+        ns = 10**6
+        costs = [LinkTotals(*(k * each * ns for k in range(1, 7)), each, 500 * each, 20 * each, each) for each in calls]
+        collectors = [CollectorTotals(NO_ACCOUNT, 0, 0, 0.0, 0, link=each) for each in costs]
+        return dataclasses.replace(snapshot_of([], collectors), wall_s=wall_s)
+
+    window = Window(at(1.0, 4, 8), at(3.0, 8, 12))
+    assert all_calls(window).calls == 8
+    names = ("queued", "remote_busy", "serialise", "transfer", "overhead", "copy")
+    means = {f"{name}_ms": number for number, name in enumerate(names, 1)} | {"lag_rows": 20, "lag_versions": 1}
+    assert link_keys(all_calls(window), window.wall_s) == means | {"calls_per_sec": 4, "bytes_per_sec": 2000}
+    assert link_series(window)["link/1/calls_per_sec"] == 2
+    assert link_keys(all_calls(Window(at(1.0, 4), at(2.0, 4))), 1.0) == {}
 
 
 def test_samples_per_sec_are_those_of_all_ranks_each_on_its_own_clock(make_snapshot: Any, header: RunHeader) -> None:

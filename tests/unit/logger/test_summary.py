@@ -73,8 +73,8 @@ def test_the_phases_are_the_frozen_ones_and_the_warmup(make_snapshot: Any) -> No
         "param_sync", "weight_publish", "collect", "evaluation", "checkpoint", "log", "warmup",
     ]  # fmt: skip
     assert list(timing["collector"]["phases_s"]) == [
-        "weight_apply", "action_select", "env_step", "replay_write", "handshake", "learner_wait", "snapshot",
-        "warmup",
+        "weight_apply", "action_select", "env_step", "replay_write", "handshake", "learner_wait", "link_wait",
+        "snapshot", "warmup",
     ]  # fmt: skip
     assert timing["learner"]["phases_s"]["train"] == 6.1
 

@@ -74,6 +74,15 @@ def test_a_wait_for_a_rank_that_waits_for_its_collectors_is_not_the_learners_fau
     assert verdict.label == "collector(env_step 70%)"
 
 
+@pytest.mark.parametrize(("transfer", "label"), [(0.8, "link(transfer 60%)"), (0.2, "link(overhead 60%)")])
+def test_a_collecting_side_that_waits_for_the_link_most_is_bound_by_it(transfer: float, label: str) -> None:
+    learner, collectors = {"collector_wait": 70, "train": 30}, {"learner_wait": 10, "link_wait": 60, "env_step": 30}
+    verdict = find_bottleneck(learner, collectors, rates(), "overlap", WindowEvidence(transfer=transfer))
+    assert (verdict.bottleneck, verdict.label) == ("link", label)
+    assert verdict.advice
+    assert find_bottleneck(learner, {**collectors, "env_step": 70}, rates(), "overlap").label.startswith("collector(")
+
+
 LATE = WindowEvidence(straggler=Lateness(rank=3, ms=4.25, share=0.92))
 
 

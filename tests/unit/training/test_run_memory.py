@@ -15,6 +15,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.processes.control_page import CollectorWord, HostWord
 from offpolicy.replay.rate_limiter import first_learning_step
+from offpolicy.training import run_memory
 from offpolicy.training.run_memory import RunMemory, check_memory, check_share, replay_nbytes
 from offpolicy.types import SpaceSpec
 from tests.fakes import refused
@@ -54,6 +55,17 @@ def test_a_replay_that_does_not_fit_is_refused_with_both_sizes() -> None:
     with pytest.raises(ConfigError, match=r"got 19674\.\d\d GiB of replay"):
         check_memory(cfg, LARGE_SPEC, is_of_tensors=True)
     check_memory(config(total_timesteps=10**7, replay={"capacity": 10_000}), LARGE_SPEC)
+
+
+def test_the_object_store_of_a_cluster_that_the_run_starts_must_fit_beside_the_replay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_memory, "memory", lambda: (int(replay_nbytes(config(), LARGE_SPEC) / 0.9) + 2**20, 0))
+    monkeypatch.setattr(run_memory, "gives_memory_back", lambda: True)
+    for remote in ({}, {"collect": {"remote_hosts": 1}, "runner": {"ray": "h:1"}}):
+        check_memory(config(**remote), LARGE_SPEC)
+    with pytest.raises(ConfigError, match="GiB of replay beside 200 MiB of Ray's object store, allowed 90 %"):
+        check_memory(config(collect={"remote_hosts": 1}), LARGE_SPEC)
 
 
 def appo(**tree: object) -> RunConfig:
