@@ -100,6 +100,7 @@ class Link:
         self._elapsed_s = Stopwatch().elapsed_s
         self._live_s, self._begin_s = 0.0, math.inf  # when a collector was there last; when no other one is waited for
         self._named = set[str]()  # lost nodes that a warning has named
+        self._turn = 0  # index of the line whose reply is taken first
         self._reported = 0  # newest request for a report that those who are lost have answered
 
     def _make_feed(self) -> ReplayFeed | RolloutFeed:
@@ -159,12 +160,14 @@ class Link:
     def _take_replies(self) -> None:
         """Waits for a reply, or for the learner where none is to come, and takes it."""
         waiting = [line.probe for line in self._lines if line.probe is not None]  # first: their time is measured
-        waiting += [call for line in self._lines for call in line.calls if call not in line.replies]
+        lines = (*self._lines[self._turn :], *self._lines[: self._turn])  # of several replies the first one is taken
+        waiting += [call for line in lines for call in line.calls if call not in line.replies]
         if not waiting:
             self._rest(GRANT_POLL_S if any(line.remote is None for line in self._lines) else POLL_S)
         may_ask = self._may_grant and any(line.is_live and len(line.calls) < MOST_CALLS for line in self._lines)
         for call in self._cluster.wait(waiting, GRANT_POLL_S if may_ask else POLL_S / 5):
             (line,) = (line for line in self._lines if call in line.calls or call is line.probe)
+            self._turn = line.index + 1
             try:
                 reply, now_ns = self._cluster.get(call), MonotonicClock.now_ns()
             except LostError as error:
