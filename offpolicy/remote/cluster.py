@@ -159,7 +159,7 @@ class Cluster:
 def joined(job: WorkerSpec) -> Iterator[Cluster]:
     """Joins the cluster of `runner.ray`, or starts one of this machine, which ends with the block.
 
-    Its files, a token among them without which its ports answer nobody, lie in `job.ray_dir`. Raises `ConfigError`.
+    Its files lie in `job.ray_dir`, among them the token that a caller needs. Raises `ConfigError`.
     """
     cfg = job.cfg
     os.environ.update(SETTINGS)

@@ -142,8 +142,7 @@ class RemoteCollector:
         threads = job.plan.collector_threads
         self._ledger = start_worker(job, "collector", start.number, CollectorPhase, threads=threads, is_background=True)
         self._control, self._index = run_memory.control_page(context.block("control"), job.cfg), start.number
-        self._num_weights = flat_size(make_policy(job.cfg.algo, job.spec))
-        self._mailbox = run_memory.weights_mailbox(context, self._num_weights)
+        self._mailbox = run_memory.weights_mailbox(context, flat_size(make_policy(job.cfg.algo, job.spec)))
         self._episodes = Ring(context.block(f"episodes-{start.number}"), EPISODE_COLUMNS, np.float64)
         self._reports = Reports[CollectorTotals](context.block(f"collector_report-{start.number}"))
         self._sent_episodes = self._sent_reports = 0
